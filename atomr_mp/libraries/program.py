@@ -221,10 +221,9 @@ class Program:
             raise errors.InvalidRequest("the program is recorded already; record another")
         return Placeholder(self, number, layout)
 
-    def _finish(self) -> None:
-        """Number the slots, and write the definition."""
+    def _constants(self) -> dict[tuple[object, Layout], int]:
+        """Keep the refs that the steps use, and return the slot of each."""
         refs: dict[tuple[object, Layout], int] = {}
-        writes: dict[int, None] = {}
         for _, request in self._steps:
             for _, _, operand in request.arrays():
                 if operand is not None and not isinstance(operand, Placeholder):
@@ -232,6 +231,11 @@ class Program:
                     if key not in refs:
                         refs[key] = len(self._inputs) + len(refs)
                         self._refs.append(operand)
+        return refs
+
+    def _finish(self) -> None:
+        """Number the slots, and write the definition."""
+        refs, writes = self._constants(), dict[int, None]()
 
         def numbered(operand: Operand) -> Operand:
             if not isinstance(operand, Placeholder):
@@ -247,6 +251,9 @@ class Program:
             told = with_arrays(request, numbered)
             steps.append(messages.ProgramStep(library, request.name, values.encode(told)[0]))
             writes |= {each.slot: None for each in told.written() if each.slot < len(self._inputs) + len(refs)}
+        slots = len(self._inputs) + len(refs) + len(self._temporaries)
+        if slots > messages.MAX_SLOTS:
+            raise errors.InvalidRequest(f"the program has {slots} arrays; the limit is {messages.MAX_SLOTS}")
         definition = messages.Definition(
             [messages.slot(0, layout) for layout in self._inputs],
             [messages.slot(0, ref.layout) for ref in self._refs],

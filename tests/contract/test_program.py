@@ -161,6 +161,32 @@ def test_a_mistake_is_an_error_where_it_is_made(device: atomr_mp.Device) -> None
     np.testing.assert_array_equal(p.run(x=np.arange(N, dtype=float)).result().numpy(), np.arange(N))
 
 
+def test_a_program_has_limits(device: atomr_mp.Device) -> None:
+    """Steps, arrays and bytes where it is recorded; temporaries where they do not fit: the next run is well."""
+    with device.program() as p:
+        x = p.input("x", (1,), "float64")
+        for _ in range(messages.MAX_STEPS):
+            p.elementwise.negative(x, x)
+        with pytest.raises(errors.InvalidRequest, match=f"at most {messages.MAX_STEPS} steps"):
+            p.elementwise.negative(x, x)
+    place = device.put(np.ones(1))
+    assert p.run(x=place).result() is None
+    assert place.numpy() == 1
+    p = device.program()
+    for _ in range(messages.MAX_SLOTS + 1):
+        p.empty((1,), "float64")
+    with pytest.raises(errors.InvalidRequest, match=f"arrays; the limit is {messages.MAX_SLOTS}"), p:
+        pass
+    with device.program() as p:
+        small, large = p.input("x", (N,), "float64"), p.empty((2**41,), "float64")
+        p.blas.copy(small, large[:N])
+        p.returns(p.blas.copy(large[:N]))
+    for _ in range(2):
+        with pytest.raises(errors.OutOfMemory):
+            p.run(x=np.ones(N)).result()
+    assert (sums(device, 2).run(x=np.ones(N)).result().numpy() == 3).all()
+
+
 def test_what_is_sent_past_the_clients_checks_is_refused_by_step(device: atomr_mp.Device) -> None:
     """A slot that is not there, a write that was not declared, views beyond their slot, bytes that are no program."""
     ref = device.zeros((N,), "float64")

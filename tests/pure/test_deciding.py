@@ -15,7 +15,7 @@ from atomr_mp_workers.libraries.program import preparation, running
 from atomr_mp_workers.libraries.program.base import ProgramLibrary
 from atomr_mp_workers.libraries.program.graphs import GraphTable
 from atomr_mp_workers.requests.peers import Peer
-from atomr_mp_workers.requests.request import Later
+from atomr_mp_workers.requests.request import Later, Next
 from tests.deciding import NAME, DecidingWorker, Invert, Measure, Nonzero, Normalize
 from tests.pure.test_dispatch import DEADLINE_S, outcomes
 
@@ -220,6 +220,42 @@ def test_a_step_of_a_program_may_have_several_parts(worker: DecidingWorker, monk
     assert told.message == "step 0 (deciding.normalize): the largest element is 0"
     assert steps.log == ["largest", "divide"] * 3
     assert not readable(worker, peer, out)
+
+
+def test_a_long_program_does_not_hold_up_the_loop(worker: DecidingWorker) -> None:
+    """Its steps are done on the stream's thread, those of a short one at once."""
+    stream = worker.device.make_stream("program", inline_bytes=2**14)
+    worker.libraries._instances["program"] = ProgramLibrary(worker.context, stream)
+    peer = worker.client(1)
+    device: Any = SimpleNamespace(request=lambda library, request, _: worker.request(peer, request, library))
+    threads: list[bool] = []
+    for steps in (1, 200):
+        with Program(device) as p:
+            given = p.input("given", (2,), "float32")
+            for _ in range(steps):
+                p.blas.copy(given)
+        run: Any = p.run(given=worker.array(peer, [2.0, 4.0]))
+        worker.run()
+        assert end(worker, peer, run)[run] is None
+        threads.append(cast("Any", stream)._thread is not None)
+    assert threads == [False, True]
+
+
+def test_steps_are_put_on_a_stream_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a device works by itself others have the loop in between, but in a first run, which is measured."""
+    monkeypatch.setattr(running, "TURN_NS", -1)
+    done: list[int] = []
+    step: Any = SimpleNamespace(
+        name="step", plan=None, actual=lambda slots: slots, method=SimpleNamespace(step=lambda *_: done.append(1))
+    )
+    plan: Any = SimpleNamespace(steps=[step] * 3, returns=[], frames=[])
+    result = running.started(plan, [])
+    parts = 0
+    while isinstance(result, Next):
+        parts, result = parts + 1, result.enqueue()
+    assert (parts, len(done), result) == (3, 3, None)
+    assert running.started(plan, [], in_turns=False) is None
+    assert len(done) == 6
 
 
 def test_a_run_that_fails_reads_what_its_steps_before_have_found(worker: DecidingWorker) -> None:

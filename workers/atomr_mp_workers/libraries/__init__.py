@@ -87,6 +87,7 @@ class Libraries:
         planning = self._planning(library, instance, name)
         found = LibraryMethod(f"{library}.{name}", instance, decoder, context, planning, self._elsewhere)
         found.recall = getattr(instance, f"recall_{name}", None)
+        found.weigh = getattr(instance, f"weigh_{name}", None)
         return found
 
     def _planning(self, library: str, instance: Library, name: str) -> Planning | None:

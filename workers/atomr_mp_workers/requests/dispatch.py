@@ -310,6 +310,8 @@ class Dispatcher:
     def _submit(self, request: Request, stream: Stream, after: Sequence[Event]) -> None:
         """Put a request on its stream, or what comes next of it; answer it if it has been done already."""
         completions, nbytes = self._completions, sum([block.nbytes for block, _ in request.borrows])
+        if request.method.weigh is not None:
+            nbytes += request.method.weigh(request.arguments[0])
         completions.begin(request)
         while stream.submit(request, after, nbytes):
             if not request.goes_on:

@@ -69,6 +69,8 @@ class Method(ABC):
     """What is to be done with its first argument when it arrives, before it waits for anything."""
     recall: Callable[[Any, Holder], Any] | None = None
     """Completes its first argument by what its session has told before; raises a `RequestError` if that is unknown."""
+    weigh: Callable[[Any], int] | None = None
+    """Returns as how many bytes of memory its first argument counts, besides those of its arrays."""
     prepares = False
     """Its requests need a plan, see `prepared`."""
     allocates = False

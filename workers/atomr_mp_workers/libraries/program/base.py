@@ -30,6 +30,9 @@ from atomr_mp_workers.memory.blocks import Holder
 KEPT_BYTES: Final = 2**20
 """Temporaries of a program that take no more are kept between runs: to make them takes longer than a small step."""
 
+STEP_WEIGHT: Final = 4
+"""Bytes as which a byte of a definition counts: by default a host does some 130 steps at once, in 5 ms."""
+
 
 class ProgramLibrary(Library):
     """Runs programs, with libraries of its own that all work on its stream."""
@@ -84,6 +87,11 @@ class ProgramLibrary(Library):
             holder.programs[request.place] = digest, request.program
         return request
 
+    @staticmethod
+    def weigh_run(request: program.RunProgram) -> int:
+        """Return as how many bytes the steps count: many of them hold up the loop, however small they are."""
+        return STEP_WEIGHT * len(request.program)
+
     def run(self, request: program.RunProgram, plan: Prepared) -> Any:
         """Run a program."""
         given = [*request.inputs, *request.refs]
@@ -91,8 +99,10 @@ class ProgramLibrary(Library):
             return self._plain(plan, given, {})
         return self._graphs.run(plan, given, self._plain)
 
-    def _plain(self, plan: Prepared, given: Sequence[Any], results: dict[int, DeviceArray]) -> Any:
-        """Run a program step by step."""
+    def _plain(
+        self, plan: Prepared, given: Sequence[Any], results: dict[int, DeviceArray], *, in_turns: bool = True
+    ) -> Any:
+        """Run a program step by step, and let others have their turn meanwhile unless it is to be done in one go."""
         store, holder = self.context.store, self.context.holder()
         slots = [
             cast("DeviceArray", each) if isinstance(each, Operand) else store.buffers.keep(holder, each)
@@ -104,7 +114,7 @@ class ProgramLibrary(Library):
         for number in plan.apart:
             layout, result = plan.temporaries[number], results.get(plan.first + number)
             temporaries[number] = result or store.buffers.allocate(holder, layout.dtype, layout.shape)
-        return running.started(plan, slots + temporaries, frame if keeps else None)
+        return running.started(plan, slots + temporaries, frame if keeps else None, in_turns=in_turns)
 
     def _frame(self, plan: Prepared, holder: Holder) -> list[DeviceArray]:
         """Return memory for temporaries; nothing useful for those that are returned."""

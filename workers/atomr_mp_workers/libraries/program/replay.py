@@ -24,8 +24,15 @@ from atomr_mp_workers.libraries.program.preparation import Prepared
 from atomr_mp_workers.memory.arrays import DeviceArray
 from atomr_mp_workers.requests.request import Later
 
-Plain = Callable[[Prepared, Sequence[Any], dict[int, DeviceArray]], Any]
-"""Runs a program step by step, on what is given; what it returns lies in these arrays by slot, or in new ones."""
+
+class Plain(Protocol):
+    """Runs a program step by step, on what is given; what it returns lies in these arrays by slot, or in new ones."""
+
+    def __call__(
+        self, plan: Prepared, given: Sequence[Any], results: dict[int, DeviceArray], *, in_turns: bool = True
+    ) -> Any:
+        """Return what the run answers, or what comes next of it."""
+
 
 CAPTURED: Final = 0
 REPLAYED: Final = 1
@@ -137,7 +144,7 @@ class GraphRuns:
         if way is Way.BUSY:
             count(counts, BUSY)
         if way is Way.FIRST:
-            result, nbytes = self._recorder.measured(lambda: plain(plan, given, results))
+            result, nbytes = self._recorder.measured(lambda: plain(plan, given, results, in_turns=False))
             graphs.measured(key, nbytes)
             return result
         if way is Way.CAPTURE and self._capture(plan, key, given, results):

@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Generator, Sequence
-from typing import Any
+from typing import Any, Final
 
 from atomr_mp import errors
 from atomr_mp_workers.libraries.program.preparation import Prepared, PreparedStep, placed
 from atomr_mp_workers.memory.arrays import DeviceArray
 from atomr_mp_workers.requests.request import Later, Next
 
+TURN_NS: Final = 5_000_000
+"""How long the loop puts steps on a stream before others have their turn."""
 
-def started(plan: Prepared, slots: list[DeviceArray], frame: list[DeviceArray] | None = None) -> Any:
+NEVER_NS: Final = 2**62
+
+
+def started(
+    plan: Prepared, slots: list[DeviceArray], frame: list[DeviceArray] | None = None, *, in_turns: bool = True
+) -> Any:
     """Do the steps; return the run's result, `Later` it, or `Next` where a step has to wait for what is on the stream.
 
     Args:
         plan: The program.
         slots: The arrays of its slots.
         frame: Temporaries among them that a later run may have: all are put on one stream, one after the other.
+        in_turns: Whether it is `Next` too where putting steps on the stream has taken `TURN_NS`.
     """
-    return _advanced(_running(plan, slots, frame))
+    return _advanced(_running(plan, slots, frame, TURN_NS if in_turns else NEVER_NS))
 
 
 def recorded(plan: Prepared, slots: list[DeviceArray], check: Callable[[], None]) -> list[tuple[int, Later]]:
@@ -53,13 +62,18 @@ def answer(plan: Prepared, array: Callable[[int], DeviceArray]) -> Any:
     return returned[0] if len(returned) == 1 else returned or None
 
 
-def _running(plan: Prepared, slots: list[DeviceArray], frame: list[DeviceArray] | None) -> Generator[None, None, Any]:
+def _running(
+    plan: Prepared, slots: list[DeviceArray], frame: list[DeviceArray] | None, turn_ns: int
+) -> Generator[None, None, Any]:
     """Do the steps; stop where the next part of one has to wait for what is on the stream. Returns the run's result."""
     laters: list[tuple[int, Later]] = []
     failed: Exception | None = None
-    number = 0
+    number, until_ns = 0, time.monotonic_ns() + turn_ns
     try:
         for number, step in enumerate(plan.steps):
+            if time.monotonic_ns() > until_ns:
+                yield
+                until_ns = time.monotonic_ns() + turn_ns
             result = step.method.step(step.actual(slots), step.plan)
             while type(result) is Next:
                 yield
