@@ -240,7 +240,6 @@ class Pool:
         Raises:
             InvalidRequest: No such method, device or priority, an argument that cannot be sent, or a method that does
                 not stream.
-            Unsupported: This is a remote client.
             Overloaded: Too many streams are open (`max_streams`). By the stream: too many of all clients.
             DeviceUnavailable: The device takes no work.
             PoolLost: The pool has ended.
@@ -249,8 +248,6 @@ class Pool:
         info = client.methods.get(method) or self._unknown(method)
         if not info.streams:
             raise errors.InvalidRequest(f"{method} returns one result: use Pool.call")
-        if self._remote is not None:
-            raise errors.Unsupported("a remote client cannot stream; open the stream on the pool's own machine")
         self._check_device(device)
         _check_priority(priority)
         if not 1 <= ahead <= MAX_AHEAD or ahead_bytes < 1:

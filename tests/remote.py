@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Final, NamedTuple
+
+import pytest
 
 import atomr_mp
 from atomr_mp.remote import keys
@@ -72,6 +77,28 @@ def listening(pool: atomr_mp.Pool) -> str:
 
     assert settled(lambda: bool(address()), DEADLINE_S)
     return address()
+
+
+def repeated(module: ModuleType, local: Mapping[str, str]) -> dict[str, Callable[..., Any]]:
+    """Return a module's tests that are given a pool or a device, to be run with a remote client's.
+
+    Args:
+        module: The module.
+        local: Tests that are not for remote clients, each with the reason: these are skipped.
+    """
+    found: dict[str, Callable[..., Any]] = {}
+    for name, test in vars(module).items():
+        if name.startswith("test_") and inspect.signature(test).parameters.keys() & {"pool", "two", "device"}:
+            reason = local.get(name)
+            found[name] = test if reason is None else pytest.mark.skip(reason=reason)(_skipped(test))
+    return found
+
+
+def _skipped(test: Callable[..., Any]) -> Callable[..., Any]:
+    def skipped() -> None: ...
+
+    skipped.__name__, skipped.__doc__ = test.__name__, test.__doc__
+    return skipped
 
 
 LISTEN: Final = "tcp://127.0.0.1:0"

@@ -27,6 +27,7 @@ from atomr_mp.client.memory.leases import LeaseKind, Releases
 from atomr_mp.client.reply import ItemsReply, Reply, StreamReply
 from atomr_mp.client.reply_life import ReplyState
 from atomr_mp.client.reply_stream import ReplyStream
+from atomr_mp.client.sent_room import SentRoom
 from atomr_mp.protocol import token
 from atomr_mp.protocol.flow.flight import Window
 from atomr_mp.protocol.flow.stream_credit import ReaderCredit
@@ -50,9 +51,6 @@ _LOG: Final = logging.getLogger("atomr_mp")
 
 MAX_LANE: Final = 255
 
-MAX_SENT_BYTES: Final = 64 * 2**20
-"""Most bytes of parts kept for all streams, so that resumable ones can go on elsewhere."""
-
 MAX_WAITING: Final = 65_536
 """Default number of calls of an event loop that may wait for room."""
 
@@ -70,6 +68,7 @@ class Client:
         weight: Its share of a busy device's time, beside other clients.
         max_waiting: How many calls may wait for room in each event loop, and in all threads together.
         courier: Shared with other clients; None for one of its own.
+        sent_room: The same, for the parts of streams that are kept.
         origin: The client on another machine that this one serves, if any.
 
     Raises:
@@ -93,6 +92,7 @@ class Client:
         max_waiting: int = MAX_WAITING,
         *,
         courier: Courier | None = None,
+        sent_room: SentRoom | None = None,
         origin: session.RemoteOrigin | None = None,
     ) -> None:
         self._connection = connection
@@ -109,6 +109,7 @@ class Client:
         self.login: Final = Login(welcome.session, welcome.secret, welcome.window)
         self.courier: Final = courier or Courier()
         self._own_courier: Final = courier is None
+        self.sent_room: Final = sent_room or SentRoom()
         self.session_descriptor: Final = connection.fileno()
         self.devices = list(welcome.devices)
         """The devices, as the supervisor last reported them."""
@@ -131,8 +132,6 @@ class Client:
         self._sending = threading.Lock()
         """Held while a message is sent in the session."""
         self._questions = itertools.count(1)
-        self._sent_lock = threading.Lock()
-        self._sent_bytes = 0
         self._answers: dict[int, Answered | None] = {}
         """Answers in the session for which threads wait."""
         self._memory_lock = threading.Lock()
@@ -436,14 +435,6 @@ class Client:
     def tell_reach(self, device: int, generation: int, failures: int) -> None:
         """Report failed attempts in a row to connect to a living worker; 0 after a success."""
         self.tell(session.Reach(device, generation, failures))
-
-    def keep_sent(self, nbytes: int) -> bool:
-        """Reserve room for so many more bytes of streams' parts (give it back if negative); False beyond the limit."""
-        with self._sent_lock:
-            if nbytes > 0 and self._sent_bytes + nbytes > MAX_SENT_BYTES:
-                return False
-            self._sent_bytes += nbytes
-        return True
 
     def acquit(self, reply: Reply) -> None:
         """Report a suspect as acquitted, if it has run alone and its worker lives."""

@@ -213,6 +213,8 @@ class StreamReply(Reply):
     sent: list[bytes] = msgspec.field(default_factory=list)
     """The parts that have come, if the method needs them to go on."""
     sent_bytes: int = 0
+    on_part: Callable[[StreamReply], object] | None = None
+    """Called with the lane's lock held when a part has come; for who passes parts on."""
 
     def expect_next(self, now_ns: int) -> None:
         """Set the deadline of the next part. Without credit only the deadline of the whole stream holds."""

@@ -8,7 +8,8 @@ fair shares, credit, leases and clean-up are the pool's own. Bodies of calls and
 
 - `server.Gateway` reads the socket and knows which connection is which session.
 - `peers.RemotePeer` is one session: its local client and its calls (`remote.resumption`). `leases` are what it holds,
-  `uploads` its large arguments on their way, `answers` what it keeps until its client has it.
+  `uploads` its large arguments on their way, `answers` what it keeps until its client has it, `streams` the parts that
+  pass through and what is granted for them.
 - `admission.AdmittedKeys` answers libzmq's question whether a key is admitted (ZAP), and knows what each key may do.
 - `bulk.BulkConnections` pulls and serves what is too large for a message.
 - `sockets` sets libzmq up, and `probe` tries a random key before anybody else can: libzmq admits every key if nobody

@@ -51,7 +51,7 @@ def keep_plain(reply: Reply) -> Kept | None:
     return Kept(answer, (), len(reply.body))
 
 
-def keep(number: int, error: ErrorInfo | None, reply: Reply | None, encoded: Encoded | None) -> Kept:
+def keep(number: int, error: ErrorInfo | None, reply: Reply | None, encoded: Encoded | None, parts: int = 0) -> Kept:
     """Return a call's answer.
 
     Args:
@@ -59,6 +59,7 @@ def keep(number: int, error: ErrorInfo | None, reply: Reply | None, encoded: Enc
         error: What it ends with, if with an error.
         reply: What the pool has answered, if it was asked.
         encoded: The result, if it is another than the reply's.
+        parts: How many parts a stream has had.
     """
     leased: list[remote.RefLeased] = []
     body: bytes = b""
@@ -78,6 +79,7 @@ def keep(number: int, error: ErrorInfo | None, reply: Reply | None, encoded: Enc
         -1 if reply is None else reply.device,
         0 if reply is None else reply.generation,
         0 if blob is None else blob.nbytes,
+        parts,
     )
     nbytes = len(body) + sum(map(len, frames)) + 64 * len(leased) + (0 if blob is None else blob.nbytes)
     return Kept(answer, frames, nbytes, blob, encoded)

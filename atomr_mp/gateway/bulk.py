@@ -82,7 +82,7 @@ class BulkConnections:
                 self._send(received.routing_id, remote.HelloWanted())
             elif isinstance(message, remote.BulkWant):
                 self._serve(received.routing_id, peer, message)
-            elif len(frames) == 1:
+            elif len(frames) == 1 and not message.part:
                 peer.uploads.take_chunk(message.id, message.offset, frames[0])
                 self.pull(peer)
             else:
@@ -106,14 +106,14 @@ class BulkConnections:
         self.pull(peer)
 
     def _serve(self, routing_id: bytes, peer: RemotePeer, want: remote.BulkWant) -> None:
-        blob = peer.blob(want.id)
+        blob = peer.blob(want.id, want.part)
         if blob is None:  # the client has settled the call meanwhile
             return
         try:
             data = blob.pieces(want.offset, want.nbytes)
         except ValueError as error:
             raise errors.ProtocolError(str(error)) from error
-        self._send(routing_id, remote.BulkData(self._host.epoch, want.id, want.offset), data)
+        self._send(routing_id, remote.BulkData(self._host.epoch, want.id, want.offset, want.part), data)
 
     def _send(self, routing_id: bytes, message: remote.ToRemoteBulk, data: Sequence[Buffer] = ()) -> None:
         """Send a message; what cannot be sent is asked for again by whoever wants it, on the next connection."""

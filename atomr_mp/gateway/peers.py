@@ -16,7 +16,8 @@ from atomr_mp.client.reply import Reply
 from atomr_mp.gateway import answers
 from atomr_mp.gateway.answers import AnswerQueue, Kept
 from atomr_mp.gateway.leases import HeldLeases, LeaseHold, device_of, lend
-from atomr_mp.gateway.uploads import Uploaded, Uploads
+from atomr_mp.gateway.streams import PeerStreams, check_ahead
+from atomr_mp.gateway.uploads import Request, Uploaded, Uploads, call_of
 from atomr_mp.protocol.codec import VERSION
 from atomr_mp.protocol.flow.flight import Window
 from atomr_mp.protocol.messages import devices, operators, remote, session
@@ -104,13 +105,16 @@ class RemotePeer:
         self.cut_at = time.monotonic()
         """Since when it has no connection."""
         self.ended = False
-        self._calls: CallTable[Kept] = CallTable(window.requests, host.tally)
+        self._calls: CallTable[Kept] = CallTable(window.requests + window.streams, host.tally)
         self._replies: dict[int, Reply] = {}
         """Of calls that run."""
         self._tasks: set[asyncio.Task[None]] = set()
         """What waits for others; kept here, for a loop does not keep it."""
         self.uploads: Final = Uploads(self, client, host.loop, window.payload_bytes)
         self._leases: Final = HeldLeases()
+        self.streams: Final = PeerStreams(
+            self, client, host.loop, self._leases, window.streams, window.payload_bytes, host.tally
+        )
         self._former = former
         """What the former gateway took along is not known yet."""
         self._welcomed_ns = 0
@@ -121,7 +125,7 @@ class RemotePeer:
         """Calls that may have started under a former gateway, until the client has settled or replayed them."""
         self._quiet = not former
         """Nothing of former gateways runs any more."""
-        self._parked: list[tuple[remote.RemoteCall, list[memoryview], int]] = []
+        self._parked: list[tuple[Request, list[memoryview], int]] = []
         """Calls that may run under a former gateway, until that is so; with their deadlines."""
         self._outbox: Final = AnswerQueue(self._send_answers)
         self._flushing = False
@@ -133,7 +137,12 @@ class RemotePeer:
     @property
     def kept_bytes(self) -> int:
         """What its calls take in this process."""
-        return self._calls.kept_bytes
+        return self._calls.kept_bytes + self.streams.kept_bytes
+
+    @property
+    def has_room(self) -> bool:
+        """Whether the session, and all together, keep less than they may."""
+        return self.kept_bytes <= self.window.payload_bytes and self._host.has_room
 
     def welcome(self, grace_s: float, max_replays: int, bulk_port: int) -> None:
         """Answer a hello."""
@@ -191,6 +200,7 @@ class RemotePeer:
         self.routing_id = None
         self._replies.clear()
         self._calls.close()
+        self.streams.close()
         self.uploads.clear()
         self._leases.clear()
         self._client.close()
@@ -228,8 +238,9 @@ class RemotePeer:
         """Take in that nothing of former gateways runs any more: what waited for that is run."""
         self._quiet = True
         parked, self._parked = self._parked, []
-        for call, frames, deadline_ns in parked:
-            self._start(call, frames, deadline_ns)
+        for request, frames, deadline_ns in parked:
+            if self.is_wanted(call_of(request).id):
+                self._start(request, frames, deadline_ns)
 
     def _resume(self, message: remote.Resume) -> None:
         unanswered = [each.id for each in message.unanswered]
@@ -240,6 +251,7 @@ class RemotePeer:
         lost = [remote.Fate(number, maybe_executed=True) for number in sorted(self._lost)]
         self.ready = True
         self._say(remote.Resumed(self._host.epoch, known, lost, self._leases.serial))
+        self.streams.resume(message.streams)
         for number in known:
             self._send_again(number)
 
@@ -251,7 +263,11 @@ class RemotePeer:
         """
         match message:
             case remote.RemoteCalls():
-                self._take_calls(message, frames)
+                self._take_requests(message.settled, message.calls, frames)
+            case remote.RemoteStreams():
+                self._take_requests(message.settled, message.streams, frames)
+            case remote.RemoteCredit():
+                self._take_credit(message.grants)
             case remote.RemoteCancel():
                 for number in message.ids:
                     reply = self._replies.get(number)
@@ -262,32 +278,42 @@ class RemotePeer:
             case _:
                 raise errors.ProtocolError(f"{type(message).__name__} in the midst of a session")
 
-    def _take_calls(self, message: remote.RemoteCalls, frames: list[memoryview]) -> None:
-        if len(message.calls) > 1:
+    def _take_credit(self, grants: Sequence[remote.RemoteGrant]) -> None:
+        for grant in grants:
+            if self._calls.state(grant.id) is CallState.UNSEEN:
+                raise errors.ProtocolError(f"credit for stream {grant.id}, which was never opened")
+            self.streams.grant(grant)
+
+    def _take_requests(self, settled: Sequence[int], requests: Sequence[Request], frames: list[memoryview]) -> None:
+        if len(requests) > 1:
             self._lane.cork()
         try:
-            for number in message.settled:
+            for number in settled:
                 self._settled(number, self._calls.settle(number).action)
             at = 0
-            for call in message.calls:
+            for request in requests:
+                call = call_of(request)
                 first, at = at, at + call.frames
                 own = frames[first:at]
                 if len(own) != call.frames:
                     raise errors.ProtocolError("a call with payload frames that its message does not have")
                 step = self._calls.offer(call.id, max(call.upload, len(call.body) + sum(map(len, own))))
                 if step.action is CallAction.RUN:
-                    self._run(call, own)
+                    self._run(request, own)
                 elif step.action is CallAction.SEND:
                     self._send_again(call.id)
         except ValueError as error:
             raise errors.ProtocolError(str(error)) from error
         finally:
-            if len(message.calls) > 1:
+            if len(requests) > 1:
                 self._lane.uncork()
         if at != len(frames):
             raise errors.ProtocolError("a message with payload frames that are no call's")
 
-    def _run(self, call: remote.RemoteCall, frames: list[memoryview]) -> None:
+    def _run(self, request: Request, frames: list[memoryview]) -> None:
+        if isinstance(request, remote.RemoteStream):
+            check_ahead(request.parts, request.start)
+        call = call_of(request)
         deadline_ns = time.monotonic_ns() + call.left_us * 1000
         if call.id in self._lost:
             if not call.replay:
@@ -296,13 +322,14 @@ class RemotePeer:
                 return
             self._lost.discard(call.id)
         if call.replay and not self._quiet:
-            self._parked.append((call, frames, deadline_ns))
+            self._parked.append((request, frames, deadline_ns))
         else:
-            self._start(call, frames, deadline_ns)
+            self._start(request, frames, deadline_ns)
 
-    def _start(self, call: remote.RemoteCall, frames: list[memoryview], deadline_ns: int) -> None:
+    def _start(self, request: Request, frames: list[memoryview], deadline_ns: int) -> None:
+        call = call_of(request)
         try:
-            if self.kept_bytes > self.window.payload_bytes or not self._host.has_room:
+            if not self.has_room:
                 raise errors.Overloaded(
                     "the gateway keeps as many bytes of calls and answers as it may; wait for some results first",
                     window=self.window.requests,
@@ -313,18 +340,22 @@ class RemotePeer:
                     f"there is no device {call.device}; this pool has {len(self._client.devices)}"
                 )
             if call.upload:
-                self.uploads.begin(call, deadline_ns)
+                self.uploads.begin(request, deadline_ns)
                 return
-            arguments = Uploaded(call.body, frames, [])
+            arguments = Uploaded.in_message(request, frames)
             kept = [self._leases.hold(ref) for ref in call.refs]
             if any(device_of(ref) != call.device for ref in call.refs):
-                self.spawn(call.id, self._lend_and_submit(call, arguments, deadline_ns, kept))
+                self.spawn(call.id, self._lend_and_submit(request, arguments, deadline_ns, kept))
                 return
-            self._submit(call, arguments, deadline_ns, kept)
+            self._submit(request, arguments, deadline_ns, kept)
         except errors.AtomrError as error:
             self._answered(call.id, error, None)
 
-    def _submit(self, call: remote.RemoteCall, arguments: Uploaded, deadline_ns: int, kept: Sequence[object]) -> None:
+    def _submit(self, request: Request, arguments: Uploaded, deadline_ns: int, kept: Sequence[object]) -> None:
+        if isinstance(request, remote.RemoteStream):
+            self.streams.open(request, arguments, deadline_ns, kept)
+            return
+        call = request
         reply = self._lane.submit_encoded(
             call.id,
             call.device,
@@ -343,25 +374,26 @@ class RemotePeer:
         if reply.done:
             self._host.loop.call_soon(self._lane.call_back)
 
-    async def uploaded(self, call: remote.RemoteCall, arguments: Uploaded, deadline_ns: int) -> None:
+    async def uploaded(self, request: Request, arguments: Uploaded, deadline_ns: int) -> None:
         """Make a call whose large arguments are there.
 
         Raises:
             AtomrError: It cannot be made.
         """
-        kept = [self._leases.hold(ref) for ref in call.refs]
-        await self._lend_and_submit(call, arguments, deadline_ns, kept)
+        kept = [self._leases.hold(ref) for ref in call_of(request).refs]
+        await self._lend_and_submit(request, arguments, deadline_ns, kept)
 
     async def _lend_and_submit(
-        self, call: remote.RemoteCall, arguments: Uploaded, deadline_ns: int, kept: list[LeaseHold]
+        self, request: Request, arguments: Uploaded, deadline_ns: int, kept: list[LeaseHold]
     ) -> None:
         """Make a call, once its device reaches refs of others."""
+        call = call_of(request)
         try:
             keep: list[object] = []
             if any(device_of(ref) != call.device for ref in call.refs):
                 keep = await asyncio.to_thread(lend, self._client.memory, call.refs, kept, call.device)
             if self.is_wanted(call.id):
-                self._submit(call, arguments, deadline_ns, [*kept, *keep, *arguments.copies])
+                self._submit(request, arguments, deadline_ns, [*kept, *keep, *arguments.copies])
         except errors.AtomrError as error:
             self.fail(call.id, error)
 
@@ -384,7 +416,16 @@ class RemotePeer:
         plain = answers.keep_plain(reply)
         if plain is not None:
             self._keep(reply.id, plain)
-        elif reply.error is None and reply.leases and answers.has_values(reply.body, reply.frames):
+        else:
+            self._answer(reply)
+
+    def stream_ended(self, reply: Reply) -> None:
+        """Keep a stream's end: all its parts are kept."""
+        if self.is_wanted(reply.id):
+            self._answer(reply)
+
+    def _answer(self, reply: Reply) -> None:
+        if reply.error is None and reply.leases and answers.has_values(reply.body, reply.frames):
             self.spawn(reply.id, self._answer_large(reply))
         else:
             self._answered(reply.id, reply.error, reply)
@@ -423,7 +464,7 @@ class RemotePeer:
         self, number: int, error: errors.AtomrError | None, reply: Reply | None, encoded: Encoded | None = None
     ) -> None:
         told = None if error is None else answers.told_error(error, operate=self.admitted.operate)
-        kept = answers.keep(number, told, reply, encoded)
+        kept = answers.keep(number, told, reply, encoded, self.streams.made(number))
         if self._keep(number, kept) and reply is not None:
             self._leases.take(reply.leases or {})
 
@@ -431,26 +472,45 @@ class RemotePeer:
         """Keep an answer, and send it; False if nobody wants it: its leases end with the reply then."""
         if self._calls.answer(number, kept, kept.nbytes).action is not CallAction.KEEP:
             return False
-        self._queue(kept)
+        if not self.streams.end_kept(number):
+            self._queue(kept)
         return True
 
-    def blob(self, number: int) -> EncodedBlob | None:
-        """Return what the client may pull of a call's answer, None if there is nothing any more."""
+    def blob(self, number: int, part: int) -> EncodedBlob | None:
+        """Return what the client may pull of a call's answer or a stream's part, None if there is nothing any more.
+
+        Args:
+            number: The call's id.
+            part: One more than the part's number, 0 for the answer.
+        """
+        if part:
+            return self.streams.blob(number, part - 1)
         kept = self._calls.kept(number)
         return None if kept is None else kept.blob
 
     def _settled(self, number: int, action: CallAction | None) -> None:
         self._lost.discard(number)
         self.uploads.forget(number)
+        self.streams.settled(number)
         if action is CallAction.ABANDON:
             reply = self._replies.get(number)
             if reply is not None:
                 reply.cancel()
 
     def _send_again(self, number: int) -> None:
+        if not self.streams.has(number):  # else it goes behind the parts
+            self.send_answer(number)
+
+    def send_answer(self, number: int) -> None:
+        """Send a kept answer, if there is one."""
         kept = self._calls.kept(number)
         if kept is not None:
             self._queue(kept)
+
+    def send_parts(self, parts: list[remote.RemotePart], frames: list[Buffer]) -> None:
+        """Send parts of streams; that may find that the connection has ended."""
+        header = remote.TO_REMOTE.encode(remote.RemoteParts(self._host.epoch, parts))
+        self._host.send(self, pack(header, frames) if frames else [header])
 
     def _release(self, message: remote.RemoteRelease) -> None:
         for releases in self._leases.release(message):

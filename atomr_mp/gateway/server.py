@@ -14,6 +14,7 @@ from typing import Final
 
 from atomr_mp import errors
 from atomr_mp.client.client import Client
+from atomr_mp.client.sent_room import MAX_SENT_BYTES, SentRoom
 from atomr_mp.gateway.admission import AdmittedKeys
 from atomr_mp.gateway.bulk import BULK_TURN, BULK_UNSENT, BulkConnections
 from atomr_mp.gateway.channel import SupervisorChannel
@@ -22,7 +23,7 @@ from atomr_mp.gateway.probe import check_refuses
 from atomr_mp.gateway.sockets import Received, RouterSocket, SendOutcome
 from atomr_mp.operator.session import OperatorSession
 from atomr_mp.protocol.codec import ErrorInfo
-from atomr_mp.protocol.flow.flight import Window
+from atomr_mp.protocol.flow.flight import MAX_STREAMS, Window
 from atomr_mp.protocol.messages import operators, remote, session
 from atomr_mp.protocol.messages.session import check_version
 from atomr_mp.protocol.values import Buffer
@@ -77,6 +78,8 @@ class Gateway:
         self._asking: Counter[bytes] = Counter()
         """Questions that are being answered, by session."""
         self._courier: Final = Courier("atomr-mp gateway courier")
+        self._sent_room: Final = SentRoom(max(MAX_SENT_BYTES, settings.max_bytes // 4))
+        """Parts of all sessions' streams that are kept for the case that a worker ends."""
         self._router: RouterSocket
         self._bulk: BulkConnections
         self._channel: SupervisorChannel
@@ -319,6 +322,7 @@ class Gateway:
             return
         self._opening.discard(received.routing_id)
         window = client.login.window
+        streams = min(window.streams * len(client.devices), MAX_STREAMS)
         peer = RemotePeer(
             self,
             number,
@@ -326,8 +330,9 @@ class Gateway:
             admitted,
             client,
             Window(
-                min(window.requests * len(client.devices), remote.MAX_REMOTE_IDS),
+                min(window.requests * len(client.devices), remote.MAX_REMOTE_IDS - streams),
                 min(window.payload_bytes * len(client.devices), admitted.max_bytes),
+                streams,
             ),
             hello.client,
             former=former,
@@ -340,7 +345,9 @@ class Gateway:
 
     def _open_client(self, name: str, admitted: AdmittedKey, origin: session.RemoteOrigin) -> Client:
         connection = SessionConnection.connect(Path(self._settings.session_socket))
-        return Client(connection, name, weight=admitted.weight, courier=self._courier, origin=origin)
+        return Client(
+            connection, name, weight=admitted.weight, courier=self._courier, sent_room=self._sent_room, origin=origin
+        )
 
     # --- questions and orders --------------------------------------------------------------------------------------
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Coroutine, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Annotated, Final, NamedTuple, Protocol
+
+import msgspec
 
 from atomr_mp import errors
 from atomr_mp.protocol import values
 from atomr_mp.protocol.messages import remote
+from atomr_mp.protocol.messages.data import MAX_SENT
 from atomr_mp.protocol.refs import ClientArray, WireRef
 from atomr_mp.protocol.values import Buffer
 from atomr_mp.remote.blobs import PassedRef, Pull, opened
@@ -19,10 +22,13 @@ if TYPE_CHECKING:
     from atomr_mp.client.memory.argument_slabs import Placement
 
 
+Request = remote.RemoteCall | remote.RemoteStream
+
+
 class Upload(NamedTuple):
     """A large call of which the gateway pulls the arguments."""
 
-    call: remote.RemoteCall
+    request: Request
     pull: Pull
     deadline_ns: int
 
@@ -34,6 +40,20 @@ class Uploaded(NamedTuple):
     payload: Sequence[Buffer]
     copies: list[Placement]
     """Arrays that stay where they are."""
+    sent: list[bytes]
+    """Bodies of the parts with which a stream goes on."""
+
+    @classmethod
+    def in_message(cls, request: Request, frames: Sequence[memoryview]) -> Uploaded:
+        """Return arguments that have come in a message.
+
+        Raises:
+            InvalidRequest: The parts of a stream are none.
+        """
+        if isinstance(request, remote.RemoteStream):
+            payload = frames[:-1] if request.sent else frames
+            return cls(request.call.body, payload, [], _sent_parts(request, frames[-1] if frames else None))
+        return cls(request.body, frames, [], [])
 
 
 class UploadHost(Protocol):
@@ -51,7 +71,7 @@ class UploadHost(Protocol):
     def fail(self, number: int, error: errors.AtomrError) -> None:
         """End a call."""
 
-    def uploaded(self, call: remote.RemoteCall, arguments: Uploaded, deadline_ns: int) -> Awaitable[None]:
+    def uploaded(self, request: Request, arguments: Uploaded, deadline_ns: int) -> Awaitable[None]:
         """Make a call whose arguments are there."""
 
 
@@ -72,17 +92,18 @@ class Uploads:
         self._most_bytes = most_bytes
         self._open: dict[int, Upload] = {}
 
-    def begin(self, call: remote.RemoteCall, deadline_ns: int) -> None:
+    def begin(self, request: Request, deadline_ns: int) -> None:
         """Make room for a large call's arguments, and pull them.
 
         Raises:
             InvalidRequest: They are larger than all that the session may have.
         """
+        call = call_of(request)
         if call.upload > self._most_bytes:
             raise errors.InvalidRequest(
                 f"arguments of {call.upload} bytes; this session may have {self._most_bytes} in the gateway"
             )
-        self._host.spawn(call.id, self._make_room(call, deadline_ns))
+        self._host.spawn(call.id, self._make_room(request, call, deadline_ns))
         left_s = max(0.0, (deadline_ns - time.monotonic_ns()) / 1e9)
         self._loop.call_later(left_s, self._late, call.id)
 
@@ -120,14 +141,14 @@ class Uploads:
         """Let go of all."""
         self._open.clear()
 
-    async def _make_room(self, call: remote.RemoteCall, deadline_ns: int) -> None:
+    async def _make_room(self, request: Request, call: remote.RemoteCall, deadline_ns: int) -> None:
         try:
             room = await asyncio.to_thread(self._client.memory.host_array, (call.upload,), "uint8")
         except errors.AtomrError as error:
             self._host.fail(call.id, error)
             return
         if self._host.is_wanted(call.id):
-            self._open[call.id] = Upload(call, Pull(room.data), deadline_ns)
+            self._open[call.id] = Upload(request, Pull(room.data), deadline_ns)
             self._host.pull()
 
     def _late(self, number: int) -> None:
@@ -137,23 +158,49 @@ class Uploads:
             )
 
     async def _submit(self, upload: Upload) -> None:
+        request = upload.request
         try:
-            arguments = await asyncio.to_thread(self._encode, upload.pull.buffer)
-            await self._host.uploaded(upload.call, arguments, upload.deadline_ns)
+            arguments = await asyncio.to_thread(self._encode, request, upload.pull.buffer)
+            await self._host.uploaded(request, arguments, upload.deadline_ns)
         except errors.AtomrError as error:
-            self._host.fail(upload.call.id, error)
+            self._host.fail(call_of(request).id, error)
 
-    def _encode(self, buffer: memoryview) -> Uploaded:
+    def _encode(self, request: Request, buffer: memoryview) -> Uploaded:
         """Return a large call's arguments as the workers take them. In a thread."""
         from atomr_mp.client.memory.argument_slabs import Placement
 
         body, frames = opened(buffer)
         value = values.Decoder[object]().decode(body, frames, _pass)
         body, payload, placed = values.encode(value, self._client.place)
-        return Uploaded(body, payload, [each for each in placed if isinstance(each, Placement)])
+        sent = _sent_parts(request, frames.last_ordinary)
+        return Uploaded(body, payload, [each for each in placed if isinstance(each, Placement)], sent)
+
+
+def call_of(request: Request) -> remote.RemoteCall:
+    """Return a request's fields."""
+    return request.call if isinstance(request, remote.RemoteStream) else request
+
+
+def _sent_parts(request: Request, last: memoryview | None) -> list[bytes]:
+    """Return the bodies of the parts with which a stream goes on, which are in its last payload frame.
+
+    Raises:
+        InvalidRequest: They are none.
+    """
+    if not isinstance(request, remote.RemoteStream) or not request.sent:
+        return []
+    try:
+        return _SENT.decode(b"" if last is None else last)
+    except msgspec.DecodeError as error:
+        raise errors.InvalidRequest(f"parts of a stream that are none: {error}") from error
 
 
 def _pass(wire: WireRef | ClientArray) -> PassedRef:
     if not isinstance(wire, WireRef):
         raise errors.InvalidRequest("an array in memory that this client does not have")
     return PassedRef(wire)
+
+
+_SENT: Final[msgspec.msgpack.Decoder[list[bytes]]] = msgspec.msgpack.Decoder(
+    Annotated[list[bytes], msgspec.Meta(max_length=MAX_SENT)]
+)

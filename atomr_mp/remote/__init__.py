@@ -14,6 +14,8 @@ outcome for each call, and at most one run.
 - `session.RemoteSession` is the session: connections, calls, what becomes of them after a cut or a gateway's end
   (`gateway_loss`). `backlog` is its window, `deliveries` whoever is to hear of it, `questions` what is asked of the
   supervisor, `transfers` what comes and goes by the bulk connection.
+- `streams.SessionStreams` is its streams: credit, parts as they come, and what is missing after a cut. The gateway
+  keeps what the client has not acknowledged (`kept_parts`, pure).
 - `link_life` is the table of a connection's life, pure.
 - `bulk.BulkChannel` pulls and serves what is too large for a message, as `blobs`, on a socket and a thread of its own.
 - `memory.RemoteMemory` is what refs see: leases are the gateway's, content travels by messages.

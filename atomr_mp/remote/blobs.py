@@ -147,6 +147,11 @@ class Frames(Sequence[Buffer]):
         self._ordinary = frames[:ordinary]
         self._large = frames[ordinary:]
 
+    @property
+    def last_ordinary(self) -> memoryview | None:
+        """The last ordinary frame, None if there is none."""
+        return self._ordinary[-1] if self._ordinary else None
+
     def __len__(self) -> int:
         return LARGE + len(self._large) if self._large else len(self._ordinary)
 

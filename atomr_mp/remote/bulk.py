@@ -23,6 +23,9 @@ from atomr_mp.remote.wire import RemoteWire, Sign
 HUGE_BYTES: Final = 4 * 2**20
 """Blobs from this size on lie in huge pages, if the kernel has some."""
 
+BlobKey = tuple[int, int]
+"""What is pulled: the id of a call, and 0 for its answer, or one more than a part's number."""
+
 PULLS: Final = 2
 """Most answers that are pulled at a time; the others wait."""
 
@@ -37,8 +40,8 @@ class BulkSession(Protocol):
     def upload(self, number: int) -> EncodedBlob | None:
         """Return what a call's blob is, None if it is not wanted any more."""
 
-    def downloaded(self, number: int, content: memoryview) -> None:
-        """An answer's blob is there."""
+    def downloaded(self, key: BlobKey, content: memoryview) -> None:
+        """A blob is there."""
 
     def broken(self, error: errors.AtomrError) -> None:
         """The gateway has sent what is no message."""
@@ -63,7 +66,7 @@ class BulkChannel:
         self._lock = threading.Lock()
         """Guards what both the session and the channel's thread change. It may be taken with the session's lock held,
         and not the other way round."""
-        self._pulls: dict[int, Pull] = {}
+        self._pulls: dict[BlobKey, Pull] = {}
         self._connected = False
         self._greeted = False
         """The gateway knows this connection."""
@@ -75,18 +78,18 @@ class BulkChannel:
 
     # --- for the session, with its lock held -----------------------------------------------------------------------
 
-    def pull(self, number: int, nbytes: int) -> None:
-        """Pull an answer's blob, if that is not being done."""
+    def pull(self, key: BlobKey, nbytes: int) -> None:
+        """Pull a blob, if that is not being done."""
         with self._lock:
-            if number in self._pulls:
+            if key in self._pulls:
                 return
-            self._pulls[number] = Pull(_room(nbytes))
+            self._pulls[key] = Pull(_room(nbytes))
             self._look()
 
-    def forget(self, number: int) -> None:
-        """Pull an answer's blob no more."""
+    def forget(self, key: BlobKey) -> None:
+        """Pull a blob no more."""
         with self._lock:
-            self._pulls.pop(number, None)
+            self._pulls.pop(key, None)
 
     def resumed(self, *, same_gateway: bool) -> None:
         """Take in that the session is resumed; answers of another gateway are not to be had."""
@@ -183,9 +186,9 @@ class BulkChannel:
             return False
         with self._lock:
             pulls = list(itertools.islice(self._pulls.items(), PULLS))
-        wants = [(number, *want) for number, pull in pulls for want in pull.wants()]
-        for number, offset, nbytes in wants:
-            self._say(remote.BulkWant(resumed[0], number, offset, nbytes))
+        wants = [(*key, *want) for key, pull in pulls for want in pull.wants()]
+        for number, part, offset, nbytes in wants:
+            self._say(remote.BulkWant(resumed[0], number, offset, nbytes, part))
         return bool(wants)
 
     def _take(self, raw: memoryview) -> None:
@@ -200,8 +203,8 @@ class BulkChannel:
                             pull.restart()
                 case remote.BulkWant():
                     self._serve(message)
-                case remote.BulkData(_, number, offset):
-                    self._take_chunk(number, offset, frames)
+                case remote.BulkData(_, number, offset, part):
+                    self._take_chunk((number, part), offset, frames)
                 case remote.HelloWanted():
                     self._hear()  # the connection may be new
                     with self._lock:
@@ -212,17 +215,17 @@ class BulkChannel:
             with self._session_lock:
                 self._session.broken(errors.ProtocolError(f"the gateway's bulk connection: {error}"))
 
-    def _take_chunk(self, number: int, offset: int, frames: list[memoryview]) -> None:
-        pull = self._pulls.get(number)
+    def _take_chunk(self, key: BlobKey, offset: int, frames: list[memoryview]) -> None:
+        pull = self._pulls.get(key)
         if pull is None or len(frames) != 1:  # it is wanted no more
             return
         pull.take(offset, frames[0])
         if pull.whole:
             with self._lock:
-                if self._pulls.pop(number, None) is not pull:
+                if self._pulls.pop(key, None) is not pull:
                     return
             with self._session_lock:
-                self._session.downloaded(number, pull.buffer)
+                self._session.downloaded(key, pull.buffer)
 
     def _serve(self, want: remote.BulkWant) -> None:
         with self._session_lock:

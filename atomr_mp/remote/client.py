@@ -18,9 +18,11 @@ from atomr_mp.client.lanes.base import FORKED
 from atomr_mp.client.lanes.retry_policy import KnownSuspicions
 from atomr_mp.client.reply import Reply
 from atomr_mp.client.reply_life import ReplyState
+from atomr_mp.client.reply_stream import ReplyStream
 from atomr_mp.protocol.flow.flight import Window
+from atomr_mp.protocol.flow.stream_credit import ReaderCredit
 from atomr_mp.protocol.messages import operators, session, suspects
-from atomr_mp.protocol.messages.devices import DeviceInfo, MethodInfo
+from atomr_mp.protocol.messages.devices import DeviceInfo, MethodInfo, Resumes
 from atomr_mp.remote.blobs import encode
 from atomr_mp.remote.faces import LoopFace, ThreadsFace
 from atomr_mp.remote.facts import Facts
@@ -28,6 +30,7 @@ from atomr_mp.remote.keys import ClientKeys
 from atomr_mp.remote.link_life import RemoteLinkState
 from atomr_mp.remote.memory import RemoteMemory
 from atomr_mp.remote.session import RemoteSession
+from atomr_mp.remote.streams import RemoteStreamReply
 
 if TYPE_CHECKING:
     import asyncio
@@ -221,6 +224,48 @@ class RemoteClient:
         finally:
             if held:
                 interrupts.let_go(held)
+
+    @interrupts.defer_interrupts
+    def stream(
+        self,
+        method: str,
+        arguments: object,
+        *,
+        device: int | None,
+        first_s: float,
+        between_s: float,
+        deadline_s: float,
+        priority: int,
+        ahead: int,
+        ahead_bytes: int,
+    ) -> ReplyStream:
+        """Open a stream; see `pool.Pool.stream` for what the arguments mean, and `Client.stream`."""
+        if self.forked:
+            raise errors.PoolLost(FORKED)
+        loop = running_loop()
+        face = self._threads if loop is None else self._loops.get(loop) or self._new_loop(loop)
+        encoded = encode(arguments)
+        now_ns = time.monotonic_ns()
+        until_ns = now_ns + int(deadline_s * 1e9)
+        first_ns = min(now_ns + int(first_s * 1e9), until_ns)
+        reply = RemoteStreamReply(face, 0, method, first_ns, encoded.body, priority=priority)
+        reply.arguments, reply.credit = encoded, ReaderCredit(ahead, ahead_bytes)
+        reply.resumes = self.methods[method].resumes
+        reply.until_ns, reply.between_ns = until_ns, int(between_s * 1e9)
+        wires, reply.kept, device = self.memory.attach(encoded.refs, device)
+        if device is not None:
+            reply.device, reply.pinned = device, True
+        if wires:
+            reply.resumes = Resumes.NEVER
+        self._session.open_stream(reply, Facts.of_stream(encoded, wires))
+        if loop is not None:
+            face.watch(reply)
+        return ReplyStream(reply, face, self._threads.wait_for_part if loop is None else None)
+
+    def close_streams(self) -> None:
+        """End all streams of this client: nobody will read them."""
+        if not self.forked:
+            self._session.close_streams(errors.PoolLost("this client was closed"))
 
     def submit_items(self, method: str, _items: Sequence[Sequence[Any]], **_options: object) -> NoReturn:
         """Refuse: a remote client's calls have one item each, and travel together by themselves."""

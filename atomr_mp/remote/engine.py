@@ -29,6 +29,11 @@ FLUSH_S: Final = 0.001
 for any reply meanwhile."""
 
 
+LONGEST_POLL_S: Final = 3600.0
+"""How long nobody looks around where nothing happens: a stream without a deadline has one in years, and epoll takes at
+most days."""
+
+
 class Driven(Protocol):
     """What an engine drives. All but `call_back` is called with the lock held."""
 
@@ -160,6 +165,11 @@ class Engine:
                     self._take_over.set()
             self._driven.call_back()
 
+    def receive(self) -> None:
+        """Take in all that has come, with the lock held."""
+        if not self.closed:
+            self._work()
+
     def finished(self, reply: Reply) -> None:
         """Wake whoever waits for a reply; with the lock held."""
         for woken in reply.waiters:
@@ -216,7 +226,7 @@ class Engine:
             until_ns = self._driven.watching_until_ns
             self._leading = reply
         if until_ns is not None:
-            left_s = max(0.0, (until_ns - time.monotonic_ns()) / 1e9)
+            left_s = min(max(0.0, (until_ns - time.monotonic_ns()) / 1e9), LONGEST_POLL_S)
             timeout_s = left_s if timeout_s is None else min(timeout_s, left_s)
         try:
             ready = interrupts.wait(self._poll.poll, timeout_s)

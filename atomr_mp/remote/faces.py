@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from atomr_mp.client.interrupts import defer_interrupts
 from atomr_mp.client.memory.leases import Lease
-from atomr_mp.client.reply import Reply, set_done
+from atomr_mp.client.reply import ArrivedPart, Reply, StreamReply, set_done
 from atomr_mp.protocol import values
 from atomr_mp.remote.session import RemoteSession
+from atomr_mp.remote.streams import RemoteStreamReply
+
+FAR_NS: Final = 2**62
+"""A time that does not come."""
+
+LONGEST_WAIT_S: Final = 3600.0
+"""How long a thread waits before it looks again."""
 
 
 class ThreadsFace:
@@ -57,6 +66,59 @@ class ThreadsFace:
             if not reply.done:
                 self._session.watch(reply)
 
+    # --- streams ---------------------------------------------------------------------------------------------------
+
+    def read_part(self, stream: StreamReply) -> ArrivedPart | None:
+        """Return the next part that a stream has, None if none; let the worker go on."""
+        try:
+            part = stream.arrived.popleft()
+        except IndexError:
+            return None
+        if stream.credit.read(part.nbytes) and not stream.done:
+            self._grant(stream)
+        return part
+
+    @defer_interrupts
+    def _grant(self, stream: StreamReply) -> None:
+        assert isinstance(stream, RemoteStreamReply)
+        self._session.grant(stream)
+
+    @defer_interrupts
+    def close_stream(self, stream: StreamReply) -> None:
+        """Let go of a stream; from any thread."""
+        assert isinstance(stream, RemoteStreamReply)
+        self._session.close_stream(stream)
+
+    def wait_for_part(self, stream: StreamReply, timeout_s: float | None) -> bool:
+        """Return when a part of a stream is there, or its end; False if neither is within `timeout_s`."""
+        assert isinstance(stream, RemoteStreamReply)
+        until_ns = FAR_NS if timeout_s is None else time.monotonic_ns() + int(timeout_s * 1e9)
+        while not (stream.arrived or stream.done):
+            now_ns = time.monotonic_ns()
+            if now_ns >= until_ns:
+                return False
+            left_s = (min(stream.deadline_ns, until_ns) - now_ns) / 1e9
+            if left_s > 0:
+                self._wait_for_news(stream, min(left_s, LONGEST_WAIT_S))
+            else:
+                self._expire(stream)
+        return True
+
+    @defer_interrupts
+    def _wait_for_news(self, stream: RemoteStreamReply, timeout_s: float) -> None:
+        with self._session.lock:
+            if stream.arrived or stream.done:
+                return
+            news = stream.news
+            if news is None:
+                news = stream.news = Reply(self, 0, stream.method, FAR_NS, b"", sent_ns=time.monotonic_ns())
+        with contextlib.suppress(TimeoutError):
+            self._session.engine.wait(news, timeout_s)
+
+    @defer_interrupts
+    def _expire(self, stream: RemoteStreamReply) -> None:
+        self._session.late(stream)
+
     @defer_interrupts
     def decode(self, body: bytes, frames: Sequence[memoryview], leases: Mapping[int, Lease]) -> Any:
         """Return the results in an answer that came with leases."""
@@ -90,7 +152,7 @@ class LoopFace(ThreadsFace):
     def watch(self, reply: Reply) -> None:
         """See that a reply is received; its future may be new, and the answer there."""
         with self._session.lock:
-            if not reply.done:
+            if not reply.done and not (isinstance(reply, StreamReply) and reply.arrived):
                 self._session.watch(reply)
             elif reply.future is not None:
                 set_done(reply.future)

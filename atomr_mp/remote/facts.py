@@ -28,6 +28,11 @@ class Facts(NamedTuple):
         blob = encoded.blob()
         return cls(refs, blob.nbytes, blob, encoded)
 
+    @classmethod
+    def of_stream(cls, encoded: Encoded, refs: list[WireRef]) -> Facts:
+        """Return what the request of a stream is, which may be encoded again."""
+        return cls.of(encoded, refs)._replace(encoded=encoded)
+
     @property
     def message_bytes(self) -> int:
         """What it takes in a message."""

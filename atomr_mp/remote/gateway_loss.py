@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from atomr_mp import errors
-from atomr_mp.client.reply import Reply
-from atomr_mp.protocol.messages.devices import MethodInfo
+from atomr_mp.client.reply import Reply, StreamReply
+from atomr_mp.protocol.messages.devices import MethodInfo, Resumes
 
 
 def refs_stand(reply: Reply) -> bool:
@@ -22,12 +22,19 @@ def stale(reply: Reply, *, maybe_executed: bool) -> errors.GpuRefStale:
 
 
 def may_replay(reply: Reply, info: MethodInfo | None, max_replays: int) -> bool:
-    """Whether a call that may have run is sent again by itself."""
-    return info is not None and info.idempotent and reply.replays < max_replays
+    """Whether a call or a stream that may have run is sent again by itself."""
+    if info is None or reply.replays >= max_replays:
+        return False
+    if isinstance(reply, StreamReply) and (reply.credit.received or reply.resumes is not Resumes.NEVER):
+        return reply.resumes is not Resumes.NEVER  # else it would begin anew
+    return info.idempotent
 
 
 def lost(reply: Reply) -> errors.GatewayLost:
     """Return the error of a call that may have run, and is not sent again."""
+    if isinstance(reply, StreamReply) and reply.credit.received:
+        why = f"the gateway ended in the midst of a stream of {reply.method}, behind part {reply.credit.received}"
+        return errors.GatewayLost(why, maybe_executed=True)
     return errors.GatewayLost(
         f"the gateway ended while {reply.method} was on its way through it, and it may have run", maybe_executed=True
     )

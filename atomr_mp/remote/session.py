@@ -28,6 +28,7 @@ from atomr_mp.remote.link_life import RemoteLinkAction, RemoteLinkEvent, RemoteL
 from atomr_mp.remote.memory import RemoteMemory
 from atomr_mp.remote.questions import Questions
 from atomr_mp.remote.resumption import OpenCalls
+from atomr_mp.remote.streams import RemoteStreamReply, SessionStreams, too_late
 from atomr_mp.remote.transfers import Transfers
 from atomr_mp.remote.wire import RemoteWire, Sign
 
@@ -98,11 +99,14 @@ class RemoteSession:
         self._facts: dict[int, Facts] = {}
         self._outbox: deque[Reply] = deque()
         """What waits for others to travel with, or for a connection."""
+        self.streams: Final = SessionStreams(self)
         self._replayed: set[int] = set()
         """Calls that may have run under an earlier gateway, and are sent again."""
-        self._watched: dict[Reply, int] = {}
-        """Deadlines of replies with callbacks."""
+        self._watched: set[Reply] = set()
+        """Replies with callbacks, and streams of event loops: their deadlines are looked at."""
         self.watching_until_ns: int | None = None
+        self._flushing = False
+        """Streams are flushed at the end of a loop's turn."""
 
     # --- calls; thread-safe ----------------------------------------------------------------------------------------
 
@@ -130,6 +134,68 @@ class RemoteSession:
             else:
                 self.backlog.hold(reply, facts, wait=wait)
                 reply.state = ReplyState.BACKLOG
+
+    def open_stream(self, stream: RemoteStreamReply, facts: Facts) -> None:
+        """Take the request of a stream and send it, or have it wait for a connection; gives it its id.
+
+        Raises:
+            Overloaded: As many are open as may be.
+            PoolLost: The session has ended.
+        """
+        with self.lock:
+            self.check_lost()
+            self.streams.check_room()
+            if facts.blob is not None:
+                self.backlog.check_size(facts.nbytes)
+                self.transfers.open()
+            stream.id = self.calls.add(stream)
+            self._facts[stream.id] = facts
+            self.streams.put(stream)
+            self._flush_for(stream)
+
+    def grant(self, stream: RemoteStreamReply) -> None:
+        """Let a stream go on, since parts were read."""
+        with self.lock:
+            if not stream.done:
+                self.streams.grant(stream)
+                if stream in self._watched:
+                    self.watch(stream)
+                self._flush_for(stream)
+
+    def close_stream(self, stream: RemoteStreamReply) -> None:
+        """Let go of a stream, and say so at once."""
+        with self.lock:
+            if not stream.done:
+                self._finish(stream, errors.Cancelled("closed", maybe_executed=bool(stream.sent_ns)))
+            stream.arrived.clear()
+        self.call_back()
+
+    def close_streams(self, lost: errors.PoolLost) -> None:
+        """End all streams: nobody is going to read them."""
+        with self.lock:
+            for stream in list(self.streams.open.values()):
+                self._finish(stream, type(lost)(lost.message, maybe_executed=bool(stream.sent_ns)))
+        self.call_back()
+
+    def late(self, stream: RemoteStreamReply) -> None:
+        """End a stream whose next part is late, unless it has come and nobody has looked."""
+        with self.lock:
+            self.engine.receive()
+            if not (stream.done or stream.arrived) and stream.deadline_ns <= time.monotonic_ns():
+                self.expired(stream)
+        self.call_back()
+
+    def _flush_for(self, stream: RemoteStreamReply) -> None:
+        """Send what waits for a stream: now, or at the end of its loop's turn, together with others'."""
+        loop = getattr(stream.lane, "loop", None)
+        if loop is None:
+            self._flush_turn()
+        elif not self._flushing:
+            self._flushing = True
+            try:
+                loop.call_soon_threadsafe(self._flush_turn)
+            except RuntimeError:  # it is closed
+                self._flushing = False
 
     def wait_for_room(self, reply: Reply) -> None:
         """Block until a call that waits for room has some.
@@ -167,6 +233,7 @@ class RemoteSession:
 
     def _flush_turn(self) -> None:
         with self.lock:
+            self._flushing = False
             if self.flush():
                 self.engine.look()
 
@@ -200,7 +267,7 @@ class RemoteSession:
 
     def watch(self, reply: Reply) -> None:
         """See that a reply with a callback or a future ends by its deadline; with the lock held."""
-        self._watched[reply] = reply.deadline_ns
+        self._watched.add(reply)
         if self.watching_until_ns is None or reply.deadline_ns < self.watching_until_ns:
             self.watching_until_ns = reply.deadline_ns
             self.engine.kick()
@@ -285,6 +352,9 @@ class RemoteSession:
         match decoded:
             case remote.RemoteAnswers():
                 self._take_answers(decoded, frames)
+            case remote.RemoteParts():
+                if decoded.epoch == self._epoch:
+                    self.streams.take(decoded, frames)
             case remote.RemoteWelcome():
                 self._welcome(decoded)
             case remote.Resumed():
@@ -301,8 +371,6 @@ class RemoteSession:
             case remote.RemoteGoodbye(why):
                 self._say(remote.RemoteBye(self._epoch))
                 self._goodbye(why.error())
-            case remote.RemotePing():
-                pass
 
     @property
     def awaits_answers(self) -> bool:
@@ -311,7 +379,9 @@ class RemoteSession:
 
     def flush(self) -> bool:
         """Send what waits; return whether anything was sent."""
-        sent = False
+        if self.state is not RemoteLinkState.OPEN:
+            return False
+        sent = self.streams.flush()
         while self._outbox and self.state is RemoteLinkState.OPEN:
             self._send_releases()
             together: list[Reply] = []
@@ -342,13 +412,16 @@ class RemoteSession:
         now_ns = time.monotonic_ns()
         if self.watching_until_ns > now_ns:
             return
-        for reply, deadline_ns in list(self._watched.items()):
-            if deadline_ns <= now_ns:
+        for reply in list(self._watched):
+            if reply.deadline_ns <= now_ns:
                 self.expired(reply)
-        self.watching_until_ns = min(self._watched.values(), default=None)
+        self.watching_until_ns = min((reply.deadline_ns for reply in self._watched), default=None)
 
     def expired(self, reply: Reply) -> None:
         """End a reply whose deadline has passed."""
+        if isinstance(reply, RemoteStreamReply):
+            self._finish(reply, too_late(reply))
+            return
         sent = bool(reply.sent_ns)
         why = "it may be running still" if sent else "it was never sent: there is no connection to the gateway"
         self._finish(
@@ -370,7 +443,7 @@ class RemoteSession:
                     for number in self.calls.resume()
                     if (reply := self.calls.unanswered[number]).sent_ns
                 ]
-                self._say(remote.Resume(self._epoch, unanswered, self._next_unsent()))
+                self._say(remote.Resume(self._epoch, unanswered, self._next_unsent(), self.streams.resume()))
             case RemoteLinkAction.SORT:
                 assert resumed is not None
                 self._sort(resumed)
@@ -393,11 +466,13 @@ class RemoteSession:
         if self.welcomed is None:
             self.welcomed = Welcomed(message.pool, message.pool_epoch, message.supervisor_pid, operate=message.operate)
             self.max_replays = message.max_replays if self._max_replays is None else self._max_replays
-        elif message.epoch != self._epoch and self.memory is not None:
-            self.memory.gateway_ended()
+        elif message.epoch != self._epoch:
+            self.streams.gateway_ended()
+            if self.memory is not None:
+                self.memory.gateway_ended()
         self._same_gateway = message.epoch == self._epoch
         self._session, self._epoch, self.transfers.port = message.session, message.epoch, message.bulk_port
-        self.backlog.window = message.window
+        self.backlog.window, self.streams.most = message.window, message.window.streams
         self.devices = message.devices
         self.learn(message.actors)
         self._feed(RemoteLinkEvent.WELCOMED)
@@ -406,6 +481,7 @@ class RemoteSession:
         """Send again what never came, and end what an earlier gateway took along."""
         known, fates = set(resumed.known), {fate.id: fate.maybe_executed for fate in resumed.lost}
         self._outbox.clear()
+        self.streams.clear_outbox()
         self.transfers.resume(same_gateway=self._same_gateway)
         if self.memory is not None:
             self.memory.released(resumed.released)
@@ -422,7 +498,7 @@ class RemoteSession:
             elif not gateway_loss.refs_stand(reply):
                 self._finish(reply, gateway_loss.stale(reply, maybe_executed=False))
             else:
-                self._outbox.append(reply)
+                self._send_again(reply)
         self.questions.repeat()
         self.flush()
 
@@ -435,9 +511,18 @@ class RemoteSession:
                 reply.replays += 1
                 reply.may_have_run = True
                 self._replayed.add(reply.id)
-            self._outbox.append(reply)
+            self._send_again(reply)
         else:
             self._finish(reply, gateway_loss.lost(reply))
+
+    def _send_again(self, reply: Reply) -> None:
+        if isinstance(reply, RemoteStreamReply):
+            facts = self._facts[reply.id] = self.streams.facts_again(reply, self._facts[reply.id])
+            if facts.blob is not None:
+                self.transfers.open()
+            self.streams.put(reply)
+        else:
+            self._outbox.append(reply)
 
     def _goodbye(self, error: errors.AtomrError) -> None:
         if self.welcomed is None:
@@ -470,31 +555,36 @@ class RemoteSession:
         frames: list[Buffer] = []
         for reply in replies:
             facts = self._facts[reply.id]
-            payload, body = (reply.payload, reply.body) if facts.blob is None else ((), b"")
-            frames += payload
-            calls.append(
-                remote.RemoteCall(
-                    reply.id,
-                    reply.method,
-                    max(0, reply.deadline_ns - now_ns) // 1000,
-                    len(payload),
-                    body,
-                    reply.device if reply.pinned else None,
-                    reply.priority,
-                    facts.refs,
-                    reply.id in self._replayed,
-                    0 if facts.blob is None else facts.blob.nbytes,
-                    min(reply.replays, MOST_REPLAYS),
-                )
-            )
-        settled = self.calls.take_settled(remote.MAX_REMOTE_IDS)
-        header = remote.FROM_REMOTE.encode(remote.RemoteCalls(self._epoch, settled, calls))
-        if not self.engine.send(pack(header, frames) if frames else [header]):
+            frames += reply.payload if facts.blob is None else ()
+            calls.append(self.call_of(reply, now_ns))
+        if not self.send(remote.RemoteCalls(self._epoch, self.take_settled(), calls), frames):
             return False  # a cut; what is settled is told by the resumption
         for reply in replies:
             reply.state = ReplyState.SENT
             reply.sent_ns = reply.sent_ns or now_ns
         return True
+
+    def call_of(self, reply: Reply, now_ns: int) -> remote.RemoteCall:
+        """Return a request's fields, as they travel."""
+        facts = self._facts[reply.id]
+        payload, body, upload = reply.payload, reply.body, 0
+        if facts.blob is not None:
+            payload, body, upload = (), b"", facts.blob.nbytes
+        elif isinstance(reply, RemoteStreamReply) and facts.encoded is not None:
+            payload = facts.encoded.frames  # and one with the parts that it has, perhaps
+        return remote.RemoteCall(
+            reply.id,
+            reply.method,
+            max(0, reply.deadline_ns - now_ns) // 1000,
+            len(payload),
+            body,
+            reply.device if reply.pinned else None,
+            reply.priority,
+            facts.refs,
+            reply.id in self._replayed,
+            upload,
+            min(reply.replays, MOST_REPLAYS),
+        )
 
     def _send_releases(self) -> None:
         while self.memory is not None and (release := self.memory.next_release()) is not None:
@@ -507,25 +597,80 @@ class RemoteSession:
         at = 0
         for answer in message.answers:
             first, at = at, at + answer.frames
-            reply = self.calls.unanswered.get(answer.id)
-            if reply is None:
-                if answer.leases and current and self.memory is not None:
-                    self.memory.give_up(answer.leases)
-                continue
+            self._take_answer(answer, frames[first:at], current=current)
+
+    def _take_answer(self, answer: remote.RemoteAnswer, frames: list[memoryview], *, current: bool) -> None:
+        reply = self.calls.unanswered.get(answer.id)
+        if reply is None:
+            if answer.leases and current and self.memory is not None:
+                self.memory.give_up(answer.leases)
+        elif isinstance(reply, RemoteStreamReply):
+            if current:  # else parts may be missing, and the resumption finds out
+                self.streams.ended(reply, answer, frames)
+        elif answer.download:
             reply.device, reply.generation = answer.device, answer.generation
-            if answer.download:
-                if current:  # else it is asked for anew, or lost, by the resumption
-                    self.transfers.pull(answer)
-                continue
-            if answer.error is not None:
-                error = self._error(reply, answer.error)
-                if not isinstance(error, errors.ProgramUnseen) or not self._say_whole(reply):
-                    self._finish(reply, error)
-                continue
-            if answer.leases and self.memory is not None:
-                reply.leases = self.memory.leases(answer.leases, current=current)
-            reply.body, reply.frames = answer.body, frames[first:at]
-            self._finish(reply, None)
+            if current:  # else it is asked for anew, or lost, by the resumption
+                self.transfers.pull(answer)
+        elif answer.error is not None:
+            reply.device, reply.generation = answer.device, answer.generation
+            error = self._error(reply, answer.error)
+            if not isinstance(error, errors.ProgramUnseen) or not self._say_whole(reply):
+                self._finish(reply, error)
+        else:
+            reply.device, reply.generation = answer.device, answer.generation
+            self._take_result(reply, answer, frames, current=current)
+
+    def _take_result(
+        self, reply: Reply, answer: remote.RemoteAnswer, frames: list[memoryview], *, current: bool
+    ) -> None:
+        if answer.leases and self.memory is not None:
+            reply.leases = self.memory.leases(answer.leases, current=current)
+        reply.body, reply.frames = answer.body, frames
+        self._finish(reply, None, settled=True)
+
+    # --- for streams, with the lock held ---------------------------------------------------------------------------
+
+    @property
+    def epoch(self) -> bytes:
+        """The gateway's."""
+        return self._epoch
+
+    def send(self, message: remote.FromRemote, frames: list[Buffer]) -> bool:
+        """Send a message; False if there is no connection."""
+        header = remote.FROM_REMOTE.encode(message)
+        return self.engine.send(pack(header, frames) if frames else [header])
+
+    def facts_of(self, stream: RemoteStreamReply) -> Facts:
+        """Return what else a request is."""
+        return self._facts[stream.id]
+
+    def take_settled(self) -> list[int]:
+        """Return which answers have come since that was said last."""
+        return self.calls.take_settled(remote.MAX_REMOTE_IDS)
+
+    def answered(self, stream: RemoteStreamReply, answer: remote.RemoteAnswer, frames: list[memoryview]) -> None:
+        """Take the end of a stream; all parts are there."""
+        if answer.download:
+            self.transfers.pull(answer)
+        elif answer.error is not None:
+            self._finish(stream, self._error(stream, answer.error), settled=True)
+        else:
+            self._take_result(stream, answer, frames, current=True)
+
+    def finish(self, stream: RemoteStreamReply, error: errors.AtomrError) -> None:
+        """End a stream, and have the gateway end it."""
+        self._finish(stream, error)
+
+    def part_downloaded(self, number: int, part: int, body: bytes, frames: Frames) -> None:
+        """Take a part whose blob is there."""
+        self.streams.downloaded(number, part, body, frames)
+
+    def part_unreadable(self, number: int, part: int, error: errors.AtomrError) -> None:
+        """End a stream if the blob of one of its parts is none."""
+        stream = self.streams.open.get(number)
+        if stream is not None:
+            unread = f"part {part} of {stream.method}: {error.message}"
+            self._finish(stream, errors.ResultUnread(unread, reason=error.code))
 
     def _say_whole(self, reply: Reply) -> bool:
         """Send a call again that names a program which its worker does not know; False if it says the whole."""
@@ -619,15 +764,23 @@ class RemoteSession:
             for method in actor.methods
         }
 
-    def _finish(self, reply: Reply, error: errors.AtomrError | None) -> None:
-        """Give a reply its outcome, once."""
+    def _finish(self, reply: Reply, error: errors.AtomrError | None, *, settled: bool = False) -> None:
+        """Give a reply its outcome, once.
+
+        Args:
+            reply: The reply.
+            error: What it ends with, None for its result.
+            settled: Of a stream: the gateway has ended it, and need not be told so at once.
+        """
         if reply.done:
             return
         if reply.state is not ReplyState.BACKLOG:  # and nothing of it is counted here
             self.calls.settle(reply.id)
-            self.backlog.discount(self._facts.pop(reply.id).nbytes)
+            facts = self._facts.pop(reply.id)
+            if not isinstance(reply, RemoteStreamReply):
+                self.backlog.discount(facts.nbytes)
             self._replayed.discard(reply.id)
-        self._watched.pop(reply, None)
+        self._watched.discard(reply)
         dropped = self.transfers.drop(reply.id)
         if dropped is not None:
             if dropped.leases and self.memory is not None:
@@ -637,6 +790,10 @@ class RemoteSession:
         reply.payload = reply.kept = ()
         reply.state = ReplyState.OVER
         reply.done = True
+        if isinstance(reply, RemoteStreamReply):
+            self.streams.finished(reply)
+            if not settled:
+                self._tell_settled()
         self.engine.finished(reply)
         self.deliveries.hand_out(reply)
         if self.backlog and self.lost is None:

@@ -8,7 +8,7 @@ from typing import Final, Protocol
 from atomr_mp import errors
 from atomr_mp.protocol.messages import remote
 from atomr_mp.remote.blobs import EncodedBlob, Frames, opened
-from atomr_mp.remote.bulk import BulkChannel
+from atomr_mp.remote.bulk import BlobKey, BulkChannel
 from atomr_mp.remote.keys import ClientKeys
 
 
@@ -27,6 +27,12 @@ class TransferSession(Protocol):
 
     def unreadable(self, answer: remote.RemoteAnswer, error: errors.AtomrError) -> None:
         """An answer's blob is there, and is none."""
+
+    def part_downloaded(self, number: int, part: int, body: bytes, frames: Frames) -> None:
+        """The blob of a stream's part is there."""
+
+    def part_unreadable(self, number: int, part: int, error: errors.AtomrError) -> None:
+        """The blob of a stream's part is there, and is none."""
 
     def broken(self, error: errors.AtomrError) -> None:
         """The gateway has sent what is no message."""
@@ -64,14 +70,23 @@ class Transfers:
     def pull(self, answer: remote.RemoteAnswer) -> None:
         """Pull an answer."""
         self._answers[answer.id] = answer
-        self.open().pull(answer.id, answer.download)
+        self.open().pull((answer.id, 0), answer.download)
 
     def drop(self, number: int) -> remote.RemoteAnswer | None:
         """Pull an answer no more that nobody wants; return it if it was being pulled."""
         dropped = self._answers.pop(number, None)
         if dropped is not None and self._channel is not None:
-            self._channel.forget(number)
+            self._channel.forget((number, 0))
         return dropped
+
+    def pull_part(self, number: int, part: int, nbytes: int) -> None:
+        """Pull a part of a stream."""
+        self.open().pull((number, part + 1), nbytes)
+
+    def drop_part(self, number: int, part: int) -> None:
+        """Pull a part no more that nobody wants."""
+        if self._channel is not None:
+            self._channel.forget((number, part + 1))
 
     def resume(self, *, same_gateway: bool) -> None:
         """Take in that the session is resumed; answers of another gateway are not to be had."""
@@ -101,15 +116,22 @@ class Transfers:
         """Return what a call's blob is, None if it is not wanted any more."""
         return self._session.upload(number)
 
-    def downloaded(self, number: int, content: memoryview) -> None:
-        """Take an answer whose blob is there."""
-        answer = self._answers.pop(number, None)
-        if answer is None:
+    def downloaded(self, key: BlobKey, content: memoryview) -> None:
+        """Take an answer or a part whose blob is there."""
+        number, part = key
+        answer = None if part else self._answers.pop(number, None)
+        if answer is None and not part:
             return
         try:
             body, frames = opened(content)
         except errors.InvalidRequest as error:
-            self._session.unreadable(answer, error)
+            if answer is None:
+                self._session.part_unreadable(number, part - 1, error)
+            else:
+                self._session.unreadable(answer, error)
+            return
+        if answer is None:
+            self._session.part_downloaded(number, part - 1, body, frames)
         else:
             self._session.downloaded(answer, body, frames)
 

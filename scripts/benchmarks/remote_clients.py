@@ -1,6 +1,6 @@
 """Remote clients beside their floor: a bare pyzmq relay with CURVE. Prints a table, and JSON if asked; asserts nothing.
 
-    PYTHONPATH=scripts:. .venv/bin/python -m benchmarks.remote_clients --rounds 9 --json FILE
+    PYTHONPATH=scripts:. .venv/bin/python -m benchmarks.remote_clients --rounds 9 --json FILE [--streams]
 
 The floor is a DEALER with CURVE, a ROUTER that relays to a DEALER by ipc, and an echo behind that: three processes, as
 a remote client, the gateway and a worker are. Contestants take turns; the figures are medians of the rounds.
@@ -35,6 +35,7 @@ FLYING: Final = 64
 LARGE_BYTES: Final = 64 * 2**20
 CHUNK_BYTES: Final = 256 * 1024
 CREDIT: Final = 8
+PARTS: Final = 20_000
 
 
 def echo(ipc: str) -> None:
@@ -138,6 +139,40 @@ def pool_rate(pool: atomr_mp.Pool, rounds: int = 20) -> float:
     return rounds * FLYING / (time.perf_counter() - begun)
 
 
+def part_us(pool: atomr_mp.Pool, ahead: int) -> float:
+    """Return how long a part of a quick stream takes, in microseconds."""
+    begun = time.perf_counter()
+    for _ in pool.stream("Stream.count", PARTS, ahead=ahead):
+        pass
+    return (time.perf_counter() - begun) * 1e6 / PARTS
+
+
+def first_part_us(pool: atomr_mp.Pool) -> float:
+    """Open a stream and wait for its only part and its end."""
+    begun = time.perf_counter()
+    list(pool.stream("Stream.count", 1))
+    return (time.perf_counter() - begun) * 1e6
+
+
+def streamed(pool: atomr_mp.Pool, far: atomr_mp.Pool, raw: zmq.Socket[bytes]) -> dict[str, float]:
+    """Measure streams once, local ones first; the relay's round trip is the floor of a short one."""
+    figures: dict[str, float] = {}
+
+    def relayed() -> None:
+        raw.send(b"x")
+        raw.recv()
+
+    figures["relay empty p50 us"], _ = p50_p99(times(relayed))
+    for name, client in (("local", pool), ("remote", far)):
+        processor = time.process_time()
+        for ahead in (16, 256):
+            figures[f"{name} part us, {ahead} ahead"] = part_us(client, ahead)
+        figures[f"{name} client cpu us a part"] = (time.process_time() - processor) * 1e6 / (2 * PARTS)
+        shorts = [first_part_us(client) for _ in range(200)]
+        figures[f"{name} stream of one part p50 us"], _ = p50_p99(shorts)
+    return figures
+
+
 @contextmanager
 def bare() -> Iterator[tuple[zmq.Socket[bytes], zmq.Socket[bytes]]]:
     """Give a client of a relay, and one of a sink."""
@@ -171,9 +206,9 @@ def served() -> Iterator[tuple[atomr_mp.Pool, atomr_mp.Pool]]:
     keys.write_new(directory / "bench.key", client)
     admitted = keys.AdmittedKey(name="bench", public=[pair.public], max_bytes=2**30)
     keys.change_admitted(directory / "keys", lambda before: before.admitting(admitted))
-    actor = f"{Path(__file__).parent}/echo_actor.py:Echo"
+    actors = [f"{Path(__file__).parent}/{actor}" for actor in ("echo_actor.py:Echo", "streaming_actor.py:Stream")]
     settings: dict[str, Any] = {"listen": "tcp://127.0.0.1:0", "keys_dir": str(directory / "keys")}
-    with atomr_mp.start(backend="host", gpus=1, actors=[actor], **settings) as pool:
+    with atomr_mp.start(backend="host", gpus=1, actors=actors, **settings) as pool:
         while not ((status := pool.status().remote) and status.listening):
             time.sleep(0.01)  # no event tells of it
         with atomr_mp.connect(status.address, keys=directory / "bench.key") as far:
@@ -249,14 +284,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--streams", action="store_true", help="measure streams, and nothing else")
     options = parser.parse_args()
     with bare() as (raw, bulk), served() as (pool, far):
-        rounds = [one_round(pool, far, raw, bulk) for _ in range(options.rounds)]
+        rounds = [
+            streamed(pool, far, raw) if options.streams else one_round(pool, far, raw, bulk)
+            for _ in range(options.rounds)
+        ]
     medians = {name: statistics.median(each[name] for each in rounds) for name in rounds[0]}
     for name, value in medians.items():
         print(f"{name:34} {value:12.1f}")
     if options.json is not None:
-        options.json.write_text(json.dumps({"medians": medians, "rounds": rounds}, indent=1), encoding="utf-8")
+        found = {"medians": medians, "rounds": rounds, "load_average": os.getloadavg()[0]}
+        options.json.write_text(json.dumps(found, indent=1), encoding="utf-8")
 
 
 if __name__ == "__main__":

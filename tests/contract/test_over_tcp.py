@@ -5,10 +5,8 @@ Tests that start pools with settings of their own are not repeated. What only a 
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Iterator
-from types import ModuleType
-from typing import Any, Final
+from collections.abc import Iterator
+from typing import Final
 
 import numpy as np
 import pytest
@@ -111,22 +109,5 @@ def random() -> np.random.Generator:
     return np.random.default_rng(7)
 
 
-def _repeated(module: ModuleType) -> dict[str, Callable[..., Any]]:
-    """Return a module's tests that are given a pool or a device; those in `LOCAL` are skipped, with the reason."""
-    found: dict[str, Callable[..., Any]] = {}
-    for name, test in vars(module).items():
-        if name.startswith("test_") and inspect.signature(test).parameters.keys() & {"pool", "two", "device"}:
-            reason = LOCAL.get(name)
-            found[name] = test if reason is None else pytest.mark.skip(reason=reason)(_skipped(test))
-    return found
-
-
-def _skipped(test: Callable[..., Any]) -> Callable[..., Any]:
-    def local() -> None: ...
-
-    local.__name__, local.__doc__ = test.__name__, test.__doc__
-    return local
-
-
 for _module in (test_client, test_map, test_buffers, test_program, test_fft):
-    globals().update(_repeated(_module))
+    globals().update(served.repeated(_module, LOCAL))

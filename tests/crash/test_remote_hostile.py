@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterator
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 import numpy as np
@@ -22,7 +22,7 @@ from atomr_mp.remote import keys, wire
 from atomr_mp.remote.client import RemoteClient
 from atomr_mp.supervision.audit.findings import Supervision
 from tests import remote as served
-from tests.support import DEADLINE_S, Ledger, settled
+from tests.support import ACTORS, DEADLINE_S, PROBE, Ledger, settled
 
 LIMIT_BYTES: Final = 4 * 2**20
 """What mallory's key may have in the gateway."""
@@ -40,7 +40,8 @@ def serving(ledger: Ledger) -> Iterator[served.Served]:
     directory = served.make_keys(ledger.path)
     served.admit(directory)
     served.admit(directory, "mallory", max_bytes=LIMIT_BYTES)
-    with ledger.start(listen=served.LISTEN, keys_dir=str(directory)) as pool:
+    streamer = f"{ACTORS}/streaming.py:Streamer"
+    with ledger.start(PROBE, streamer, listen=served.LISTEN, keys_dir=str(directory)) as pool:
         yield served.Served(pool, served.listening(pool), directory)
 
 
@@ -128,6 +129,84 @@ def test_a_bulk_connection_belongs_to_its_key_s_session(serving: served.Served) 
             raw.wait(remote.RemoteGoodbye)
         np.testing.assert_array_equal(alice.call("Probe.echo", content).result(), content)
         assert settled(lambda: list(sessions(serving)) == ["alice"], DEADLINE_S)
+
+
+def opened(number: int, parts: int = 16, nbytes: int = 2**24, *arguments: object, **more: Any) -> remote.RemoteStream:
+    """Return the request of a stream."""
+    method = more.pop("method", "Streamer.count")
+    call = remote.RemoteCall(number, method, CALL_US, 0, msgspec.msgpack.encode(arguments or (1000,)))
+    return remote.RemoteStream(call, parts, nbytes, CALL_US, CALL_US, **more)
+
+
+def test_forged_streams_cost_their_own_session(serving: served.Served) -> None:
+    """Ids, credit, acknowledgements and resumptions that cannot be end it; and nobody else's stream."""
+    encode = remote.FROM_REMOTE.encode
+
+    def grant(number: int, parts: int, received: int) -> list[remote.RemoteGrant]:
+        return [remote.RemoteGrant(number, parts, 2**24, received)]
+
+    with serving.connect() as alice:
+        hers = alice.stream("Streamer.count", 100, ahead=2)
+        assert next(hers) == 0
+        forgeries: list[Callable[[bytes], remote.FromRemote]] = [
+            lambda epoch: remote.RemoteCredit(epoch, grant(7, 20, 0)),  # never opened
+            lambda epoch: remote.RemoteCredit(epoch, grant(1, 10**6, 0)),  # beyond what may be ahead
+            lambda epoch: remote.RemoteCredit(epoch, grant(1, 16, 17)),  # more than was sent
+            lambda epoch: remote.Resume(epoch, [remote.Unanswered(1, 1)], 2, grant(1, 16, 900)),
+            lambda epoch: remote.Resume(epoch, [remote.Unanswered(1, 1)], 2, []),
+            lambda epoch: remote.RemoteStreams(epoch, [], [msgspec.structs.replace(opened(2), parts=10**6)]),
+            lambda epoch: remote.RemoteStreams(
+                epoch, [], [msgspec.structs.replace(opened(2), call=remote.RemoteCall(2, "Streamer.count", 1, 9, b""))]
+            ),
+        ]
+        for forged in forgeries:
+            with connected(serving) as raw:
+                welcome = begin(raw)
+                raw.dealer.send(encode(remote.RemoteStreams(welcome.epoch, [], [opened(1)])))
+                parts = raw.wait(remote.RemoteParts)
+                assert parts.parts[0].number == 0
+                for harmless in (grant(1, 3, 0), grant(1, 16, 1), grant(1, 16, 1), grant(1, 2, 0)):
+                    raw.dealer.send(encode(remote.RemoteCredit(welcome.epoch, harmless)))
+                raw.dealer.send(encode(forged(welcome.epoch)))
+                raw.wait(remote.RemoteGoodbye)
+        for request, code in (
+            (opened(1, method="Probe.echo"), "invalid_request"),
+            (opened(1, method="Streamer.missing"), "invalid_request"),
+            (opened(1, start=3, parts=19), "invalid_request"),
+            (opened(1, sent=True), "invalid_request"),
+        ):
+            with connected(serving) as raw:
+                welcome = begin(raw)
+                raw.dealer.send(encode(remote.RemoteStreams(welcome.epoch, [], [request])))
+                (answer,) = raw.wait(remote.RemoteAnswers).answers
+                assert answer.error is not None
+                assert answer.error.code == code, answer
+                raw.dealer.send(encode(remote.RemoteBye(welcome.epoch)))
+                raw.wait(remote.RemoteGoodbye)
+        assert list(hers) == list(range(1, 100))
+        assert settled(lambda: list(sessions(serving)) == ["alice"], DEADLINE_S)
+
+
+def test_a_stream_that_is_not_acknowledged_is_bounded(serving: served.Served) -> None:
+    """However much its client grants: the gateway keeps a share of what the key may have, and the worker waits."""
+    with serving.connect() as alice, connected(serving) as raw:
+        welcome = begin(raw)
+        before = psutil.Process(serving.pid).memory_info().rss
+        requests = [opened(number, 4096, 2**40, "m", 50_000, method="Streamer.endless") for number in (1, 2, 3, 4)]
+        raw.dealer.send(remote.FROM_REMOTE.encode(remote.RemoteStreams(welcome.epoch, [], requests)))
+        assert settled(lambda: sessions(serving)["mallory"].kept_bytes > LIMIT_BYTES / 8, DEADLINE_S)
+        assert list(alice.stream("Streamer.count", 300)) == list(range(300))
+        assert sessions(serving)["mallory"].kept_bytes <= LIMIT_BYTES / 2
+        assert psutil.Process(serving.pid).memory_info().rss - before < 8 * LIMIT_BYTES
+        received = dict.fromkeys((1, 2, 3, 4), 0)
+        while min(received.values()) < 100:  # who acknowledges gets more, in order
+            for part in raw.wait(remote.RemoteParts).parts:
+                assert part.number == received[part.id]
+                received[part.id] += 1
+            grants = [remote.RemoteGrant(number, 4096, 2**40, parts) for number, parts in received.items()]
+            raw.dealer.send(remote.FROM_REMOTE.encode(remote.RemoteCredit(welcome.epoch, grants)))
+        raw.dealer.send(remote.FROM_REMOTE.encode(remote.RemoteBye(welcome.epoch)))
+        raw.wait(remote.RemoteGoodbye)
 
 
 def test_a_client_that_does_not_read_is_bounded(serving: served.Served) -> None:

@@ -113,7 +113,7 @@ def test_more_than_is_kept_is_not_resumed(ledger: Ledger) -> None:
         parts, error = parts_of(pool.stream("Resumer.large", 60, 100_000, 55))
         assert isinstance(error, errors.WorkerLost)
         assert 41 < len(parts) <= 55
-        assert pool._client._sent_bytes == 0
+        assert pool._client.sent_room._bytes == 0
 
 
 def test_a_planned_end_moves_it_at_once(ledger: Ledger) -> None:

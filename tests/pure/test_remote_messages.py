@@ -13,6 +13,7 @@ from hypothesis import strategies
 
 from atomr_mp import errors
 from atomr_mp.gateway.admission import AdmittedKeys
+from atomr_mp.protocol.codec import Codec
 from atomr_mp.protocol.messages import remote
 from atomr_mp.protocol.zmtp.framing import unpack
 from atomr_mp.remote import keys
@@ -20,7 +21,13 @@ from atomr_mp.remote import keys
 EPOCH = bytes(range(16))
 MESSAGES: list[remote.FromRemote] = [
     remote.RemoteHello(1, "a client", EPOCH),
-    remote.Resume(EPOCH, [remote.Unanswered(3, 2500)], 4),
+    remote.Resume(EPOCH, [remote.Unanswered(3, 2500)], 4, [remote.RemoteGrant(3, 20, 10**6, 4)]),
+    remote.RemoteStreams(
+        EPOCH,
+        [1],
+        [remote.RemoteStream(remote.RemoteCall(3, "Words.tell", 10**6, 1, b"\x91\x01"), 16, 2**24, 10**6, 10**9, 2, 9)],
+    ),
+    remote.RemoteCredit(EPOCH, [remote.RemoteGrant(3, 24, 2**24, 8)]),
     remote.RemoteCalls(EPOCH, [1, 2], [remote.RemoteCall(3, "Words.count", 10**6, 0, b"\x91\x01")]),
     remote.RemoteCancel(EPOCH, [3]),
     remote.RemoteRelease(EPOCH, 1, [remote.RefsReleased(bytes(22), [7])]),
@@ -43,7 +50,8 @@ def test_damaged_bytes_are_a_message_or_refused(message: remote.FromRemote, data
 def test_any_bytes_are_a_message_or_refused(raw: bytes) -> None:
     """From a client, from a gateway, and between a gateway and its supervisor."""
     _decode(raw)
-    for codec in (remote.TO_REMOTE, remote.TO_GATEWAY, remote.FROM_GATEWAY):
+    codecs: list[Codec[Any]] = [remote.TO_REMOTE, remote.TO_GATEWAY, remote.FROM_GATEWAY]
+    for codec in (*codecs, remote.FROM_REMOTE_BULK, remote.TO_REMOTE_BULK):
         with contextlib.suppress(errors.ProtocolError):
             codec.decode(raw)
 
@@ -52,6 +60,13 @@ def test_any_bytes_are_a_message_or_refused(raw: bytes) -> None:
 def test_every_message_survives_the_way(message: remote.FromRemote) -> None:
     """As it was."""
     assert remote.FROM_REMOTE.decode(remote.FROM_REMOTE.encode(message)) == message
+
+
+def test_parts_survive_the_way() -> None:
+    """As they were."""
+    part = remote.RemotePart(3, 0, 1, b"\x01", 700, [remote.RefLeased(bytes(22), 7)], 1, 2, 0)
+    message = remote.RemoteParts(EPOCH, [part, remote.RemotePart(4, 2**40, 0, b"", 10**9, download=10**9)])
+    assert remote.TO_REMOTE.decode(remote.TO_REMOTE.encode(message)) == message
 
 
 @pytest.mark.parametrize("number", [0, -1, 2**53 + 1, 2**63])

@@ -75,6 +75,23 @@ class Flow(RuleBasedStateMachine):
 TestFlow = Flow.TestCase
 
 
+def test_no_part_is_awaited_without_credit_of_either_kind() -> None:
+    """In parts or in bytes; what another grants changes that, and what says less changes nothing."""
+    credit = ReaderCredit(3, 100)
+    credit.receive(0, 100)
+    assert credit.is_used_up
+    assert not ReaderCredit(3, 101).is_used_up
+    passed = ReaderCredit.passed(5, 100, 4, 60)
+    found = [passed.is_used_up]
+    passed.receive(4, 10)
+    found.append(passed.is_used_up)
+    passed.extend(4, 10)
+    assert (passed.parts, passed.nbytes) == (5, 100)
+    passed.extend(9, 300)
+    found.append(passed.is_used_up)
+    assert found == [False, True, False]
+
+
 @pytest.mark.parametrize("number", [0, 2, 3])
 def test_a_part_out_of_order_breaks_the_rules(number: int) -> None:
     """One that has come, or would leave a gap."""

@@ -176,6 +176,22 @@ class Lane(ABC):
         stream.body, stream.payload, placed = values.encode(arguments, self._place_array)
         if placed:
             stream.kept, stream.copies, stream.refs, device = self._client.memory.attach(placed, device)
+        self._open_stream(stream, device, alone)
+
+    def submit_stream_encoded(self, stream: StreamReply, device: int | None) -> None:
+        """Send the request of a stream whose arguments were encoded elsewhere; see `submit_encoded`.
+
+        Args:
+            stream: It has its method, deadlines, arguments, and what to keep for them.
+            device: Where to; None for the one with the fewest unanswered requests of this lane.
+        """
+        alone = None
+        if stream.method in self._suspicions.methods and not stream.refs and not stream.copies:
+            arguments = values.Decoder[Any]().decode(stream.body, stream.payload)
+            alone = self._suspicions.admit(stream.method, arguments)
+        self._open_stream(stream, device, alone)
+
+    def _open_stream(self, stream: StreamReply, device: int | None, alone: RequestKey | None) -> None:
         with self._lock:
             if self._lost is not None:
                 raise _copy(self._lost)
@@ -188,7 +204,7 @@ class Lane(ABC):
             stream.device = link.device
             stream.pinned = device is not None
             if (tracer := tracing.tracer) is not None:
-                stream.trace, stream.span = tracer.begin(method)
+                stream.trace, stream.span = tracer.begin(stream.method)
             if alone is not None:
                 self._retry.isolate(stream, alone)
             self._sender.put(link, stream)
@@ -210,6 +226,12 @@ class Lane(ABC):
             if stream.state is ReplyState.STREAMING:
                 stream.expect_next(time.monotonic_ns())
                 self._links[stream.device].grant(stream)
+
+    def grant(self, stream: StreamReply, parts: int, nbytes: int) -> None:
+        """Let a stream go on as far as another reader grants, who takes its parts through this one."""
+        stream.credit.extend(parts, nbytes)
+        if not stream.done:
+            self._grant(stream)
 
     @interrupts.defer_interrupts
     def close_stream(self, stream: StreamReply) -> None:

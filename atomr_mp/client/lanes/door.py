@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from atomr_mp.client.lanes.retry_policy import KnownSuspicions
 from atomr_mp.client.memory.leases import Lease, Releases
 from atomr_mp.client.reply import Reply
+from atomr_mp.client.sent_room import SentRoom
 from atomr_mp.protocol.messages.devices import MethodInfo
 from atomr_mp.protocol.messages.suspects import RequestKey
 from atomr_mp.transport.data import Login
@@ -56,6 +57,10 @@ class LaneClient(Protocol):
         """The login of the lanes' connections."""
 
     @property
+    def sent_room(self) -> SentRoom:
+        """Parts of streams that are kept."""
+
+    @property
     def courier(self) -> Courier:
         """Sends the bytes that connections could not send at once."""
 
@@ -97,9 +102,6 @@ class LaneClient(Protocol):
 
     def report(self, device: int, generation: int, requests: list[RequestKey]) -> int:
         """Report to the supervisor the requests that ran when an incarnation ended; return the number of its answer."""
-
-    def keep_sent(self, nbytes: int) -> bool:
-        """Reserve room for so many more bytes of streams' parts; False beyond the limit."""
 
     def acquit(self, reply: Reply) -> None:
         """Report a request as acquitted, if it has run alone and its worker lives."""

@@ -16,12 +16,8 @@ from atomr_mp.client.memory.leases import Releases
 from atomr_mp.client.reply import ArrivedPart, ItemsPart, ItemsReply, Reply, StreamReply, set_done
 from atomr_mp.client.reply_life import ReplyAction, ReplyEvent, ReplyState, step
 from atomr_mp.protocol.messages import data
-from atomr_mp.protocol.messages.devices import Resumes
 
 Callback = Callable[[Reply], object]
-
-MAX_SENT_BYTES: Final = 4 * 2**20
-"""Most bytes of parts kept for one stream, so that it can go on elsewhere."""
 
 _LOG: Final = logging.getLogger("atomr_mp.client")
 
@@ -102,7 +98,7 @@ class Outcomes:
                 link.held.appendleft(reply)
             case ReplyAction.END:
                 if isinstance(reply, StreamReply):
-                    self._forget_sent(reply)
+                    self._client.sent_room.forget(reply)
                 self.end(reply, error)
                 self.tell_news(reply)
             case _:  # of answers, and there is none
@@ -132,8 +128,7 @@ class Outcomes:
         if stream.state is not ReplyState.STREAMING:  # cancelled: its leases go with it
             return
         stream.arrived.append(part)
-        if stream.resumes is Resumes.SENT:
-            self._keep_sent(stream, part)
+        self._client.sent_room.keep(stream, part)
         stream.expect_next(time.monotonic_ns())
         stream.replays = 0
         if stream.alone is not None:
@@ -142,22 +137,8 @@ class Outcomes:
         self.tell_news(stream)
         if stream.future is not None:
             set_done(stream.future)
-
-    def _keep_sent(self, stream: StreamReply, part: ArrivedPart) -> None:
-        """Keep a part that the stream may need to go on elsewhere."""
-        nbytes = len(part.body)
-        is_plain = not part.frames and part.leases is None
-        if is_plain and stream.sent_bytes + nbytes <= MAX_SENT_BYTES and self._client.keep_sent(nbytes):
-            stream.sent.append(part.body)
-            stream.sent_bytes += nbytes
-        else:
-            stream.resumes = Resumes.NEVER
-            self._forget_sent(stream)
-
-    def _forget_sent(self, stream: StreamReply) -> None:
-        if stream.sent_bytes:
-            self._client.keep_sent(-stream.sent_bytes)
-            stream.sent, stream.sent_bytes = [], 0
+        if stream.on_part is not None:
+            stream.on_part(stream)
 
     def settle_copies(self, reply: Reply, releases: Releases, message: data.CallReply | data.Part) -> None:
         """Settle an answered call's copies in shared memory."""

@@ -6,6 +6,8 @@ are not used up, so the last may go beyond these by its own size.
 
 from __future__ import annotations
 
+from typing import Self
+
 from atomr_mp import errors
 from atomr_mp.protocol.flow.limits import MAX_AHEAD
 
@@ -71,10 +73,21 @@ class ReaderCredit:
         self.received_bytes = 0
         self._read = self._read_bytes = 0
 
+    @classmethod
+    def passed(cls, parts: int, nbytes: int, received: int, received_bytes: int) -> Self:
+        """Return the credit of a reader that passes on what another grants, who may have parts already."""
+        credit = cls(parts, nbytes)
+        credit.received, credit.received_bytes = received, received_bytes
+        return credit
+
+    def extend(self, parts: int, nbytes: int) -> None:
+        """Grant what another has granted; what says less than an earlier one changes nothing."""
+        self.parts, self.nbytes = max(parts, self.parts), max(nbytes, self.nbytes)
+
     @property
     def is_used_up(self) -> bool:
-        """Whether no part is to come before more is granted, as far as parts go."""
-        return self.received >= self.parts
+        """Whether no part is to come before more is granted."""
+        return self.received >= self.parts or self.received_bytes >= self.nbytes
 
     def receive(self, number: int, nbytes: int = 0) -> None:
         """Record that a part has come.

@@ -15,7 +15,7 @@ from typing import Annotated, Final
 import msgspec
 
 from atomr_mp.protocol.codec import MAX_U64, U16, U32, U64, Bytes16, Codec, ErrorInfo, Message, Name, Text
-from atomr_mp.protocol.flow.flight import Window
+from atomr_mp.protocol.flow.flight import MAX_STREAMS, Window
 from atomr_mp.protocol.messages import operators, session
 from atomr_mp.protocol.messages.data import MAX_PRIORITY, MIN_PRIORITY
 from atomr_mp.protocol.messages.devices import ActorInfo, DeviceInfo
@@ -41,6 +41,12 @@ Body = Annotated[bytes, msgspec.Meta(max_length=MAX_REMOTE_MESSAGE_BYTES)]
 Duration = U64
 """In microseconds."""
 
+ACKNOWLEDGE_PARTS: Final = 512
+"""Parts of streams, of all of a session together, that have come without being acknowledged: then they are, all."""
+
+ACKNOWLEDGE_BYTES: Final = 32 * 1024
+"""The same in bytes that count for the credit. The gateway counts on it where it has little room."""
+
 
 # --- client to gateway ---------------------------------------------------------------------------------------------
 
@@ -63,12 +69,28 @@ class Unanswered(Message, frozen=True):
     """How long ago it was first sent."""
 
 
+class RemoteGrant(Message, frozen=True):
+    """How far a stream may go, and how far it has come, both counted from its first part: repeating it does no harm."""
+
+    id: RemoteId
+    """The stream's."""
+    parts: U64
+    """How many parts may be sent in all."""
+    nbytes: U64
+    """Once parts of so many bytes were sent, none may be sent."""
+    received: U64
+    """How many parts the client has: the gateway forgets them."""
+
+
 class Resume(Message, frozen=True, tag="resume"):
     """Say what is unanswered. Every other id below `next_id` is settled."""
 
     epoch: Bytes16
     unanswered: Annotated[list[Unanswered], msgspec.Meta(max_length=MAX_REMOTE_IDS)]
+    """Calls, and streams that have not ended."""
     next_id: RemoteId
+    streams: Annotated[list[RemoteGrant], msgspec.Meta(max_length=MAX_STREAMS)] = msgspec.field(default_factory=list)
+    """Of each of these streams, how many parts have come: the gateway sends the others again."""
 
 
 class RemoteCall(Message, frozen=True, gc=True):
@@ -101,6 +123,42 @@ class RemoteCalls(Message, frozen=True, tag="remote_calls", gc=True):
     settled: Ids
     """Answers that have come since this was said last."""
     calls: Annotated[list[RemoteCall], msgspec.Meta(max_length=1024)]
+
+
+class RemoteStream(Message, frozen=True, gc=True):
+    """A request that is answered by parts, and then by an answer."""
+
+    call: RemoteCall
+    """Its method is one whose `MethodInfo.streams` is true; its time left is that of the next part."""
+    parts: U64
+    """Its first credit, see `RemoteGrant`."""
+    nbytes: U64
+    between_us: Duration
+    """How long a part may take, from the one before it, while there is credit."""
+    until_us: Duration
+    """Time left until the whole stream ends."""
+    start: U64 = 0
+    """How many parts the client has, from an earlier gateway: the next one has this number."""
+    start_bytes: U64 = 0
+    """The bytes that these parts count for in the credit."""
+    sent: bool = False
+    """The last of its payload frames has the bodies of these parts, as a msgpack array of bin."""
+
+
+class RemoteStreams(Message, frozen=True, tag="remote_streams", gc=True):
+    """Open streams. One that is closed before its end is settled: it ends at its next step."""
+
+    epoch: Bytes16
+    settled: Ids
+    """As in `RemoteCalls`."""
+    streams: Annotated[list[RemoteStream], msgspec.Meta(max_length=MAX_STREAMS)]
+
+
+class RemoteCredit(Message, frozen=True, tag="remote_credit"):
+    """Let streams go on, and acknowledge parts. Streams that have ended are ignored, and what says less than before."""
+
+    epoch: Bytes16
+    grants: Annotated[list[RemoteGrant], msgspec.Meta(max_length=MAX_STREAMS)]
 
 
 class RemoteCancel(Message, frozen=True, tag="remote_cancel"):
@@ -159,12 +217,14 @@ class BulkHello(Message, frozen=True, tag="bulk_hello"):
 
 
 class BulkWant(Message, frozen=True, tag="bulk_want"):
-    """Ask for a chunk: the gateway of a call's blob, the client of an answer's. Either way."""
+    """Ask for a chunk: the gateway of a call's blob, the client of an answer's or of a part's. Either way."""
 
     epoch: Bytes16
     id: RemoteId
     offset: U64
     nbytes: U32
+    part: U64 = 0
+    """One more than the part's number; 0 for a call or an answer."""
 
 
 class BulkData(Message, frozen=True, tag="bulk_data"):
@@ -173,10 +233,22 @@ class BulkData(Message, frozen=True, tag="bulk_data"):
     epoch: Bytes16
     id: RemoteId
     offset: U64
+    part: U64 = 0
+    """As in `BulkWant`."""
 
 
 FromRemoteBulk = BulkHello | BulkWant | BulkData
-FromRemote = RemoteHello | Resume | RemoteCalls | RemoteCancel | RemoteRelease | RemoteQuestion | RemoteBye
+FromRemote = (
+    RemoteHello
+    | Resume
+    | RemoteCalls
+    | RemoteStreams
+    | RemoteCredit
+    | RemoteCancel
+    | RemoteRelease
+    | RemoteQuestion
+    | RemoteBye
+)
 
 
 # --- gateway to client ---------------------------------------------------------------------------------------------
@@ -245,6 +317,36 @@ class RemoteAnswer(Message, frozen=True, gc=True):
     generation: U32 = 0
     download: U64 = 0
     """How many bytes its body and payload frames take as a blob, if the client is to pull that; else 0."""
+    parts: U64 = 0
+    """Of a stream: how many parts it has had in all, which have been sent before. 0 if it was not opened."""
+
+
+class RemotePart(Message, frozen=True, gc=True):
+    """One part of a stream."""
+
+    id: RemoteId
+    """The stream's."""
+    number: U64
+    """Its place, from 0. One that has come already is repeated after a cut, and is dropped."""
+    frames: U16
+    """How many of the message's payload frames are its own; they follow in the parts' order."""
+    body: Body
+    """Its value, see `values`; empty if it comes in chunks."""
+    nbytes: U64
+    """Bytes that it counts for in the credit."""
+    leases: Annotated[list[RefLeased], msgspec.Meta(max_length=65536)] = msgspec.field(default_factory=list)
+    device: int = -1
+    generation: U32 = 0
+    download: U64 = 0
+    """How many bytes its body and payload frames take as a blob, if the client is to pull that; else 0."""
+
+
+class RemoteParts(Message, frozen=True, tag="remote_parts", gc=True):
+    """Parts of one stream or of several. The end of a stream comes later, in `RemoteAnswers`."""
+
+    epoch: Bytes16
+    parts: Annotated[list[RemotePart], msgspec.Meta(max_length=1024)]
+    """The parts of each stream are in order."""
 
 
 class RemoteAnswers(Message, frozen=True, tag="remote_answers", gc=True):
@@ -286,6 +388,7 @@ ToRemote = (
     RemoteWelcome
     | Resumed
     | RemoteAnswers
+    | RemoteParts
     | RemoteTold
     | HelloWanted
     | RemotePing
