@@ -116,7 +116,8 @@ def test_three_nodes_lose_no_call_and_keep_nothing_while_their_processes_end_or_
     assert seen["calls"] > 500
     assert seen["not_called_back_once"] == seen["run_twice"] == seen["answered_unrun"] == seen["denied"] == []
     assert seen["again_failed"] == {}
-    assert set(seen["codes"]) <= {"none", "gateway_lost", "session_lost", "pool_lost", "worker_lost"}
+    codes = {each.partition(",")[0] for each in seen["codes"]}  # whether it may have run is told behind
+    assert codes <= {"none", "gateway_lost", "session_lost", "pool_lost", "worker_lost"}
     assert (seen["same_epochs"], seen["pool_gone"]) == (True, True)
     assert [each.partition("-")[0] for each in seen["after"]] == ["after"] * 2
     assert seen["grown"] == seen["grown_beside"] == []

@@ -138,10 +138,10 @@ def gateway_killed(cluster: atomr_mp.ray.Cluster, seen: dict[str, Any]) -> None:
     away = other(cluster)
     epoch = cluster.nodes[away].epoch
     under_way = [cluster.call("Clustered.slow_pid", 0.1, node=away) for _ in range(5)]
-    supervisor = psutil.Process(cluster.nodes[away].supervisor_pid)
-    for child in supervisor.children():
-        if "atomr_mp.gateway" in child.cmdline():
-            child.kill()
+    status = cluster.status()[away].pool
+    assert status is not None
+    assert status.remote is not None
+    os.kill(status.remote.pid, signal.SIGKILL)
     seen["gateway"] = [str(each.exception()) for each in under_way]
     seen["same_epoch"] = cluster.nodes[away].epoch == epoch
 

@@ -134,7 +134,7 @@ def ends(cluster: atomr_mp.ray.Cluster, load: Load, nodes: list[Any], seen: dict
     generation = cluster.pool(one).devices[0].generation
     os.kill(cluster.pool(one).devices[0].pid, signal.SIGKILL)
     wait_until(lambda: cluster.pool(one).devices[0].generation > generation, "a worker is replaced")
-    gateways = {node: role(cluster, node, "gateway") for node in (one, two)}
+    gateways = {node: gateway(cluster, node) for node in (one, two)}
     for node, number in ((one, signal.SIGKILL), (two, signal.SIGSTOP)):
         os.kill(gateways[node].pid, number)
     raylet = next(each for each in nodes if each.node_id == cluster.nodes[one].node).all_processes["raylet"][0]
@@ -252,10 +252,12 @@ def owner(cluster: atomr_mp.ray.Cluster, node: int) -> psutil.Process:
     return parent
 
 
-def role(cluster: atomr_mp.ray.Cluster, node: int, name: str) -> psutil.Process:
-    """Return the process of a node's pool whose module has this name."""
-    children = psutil.Process(cluster.nodes[node].supervisor_pid).children()
-    return next(each for each in children if f"atomr_mp.{name}" in each.cmdline())
+def gateway(cluster: atomr_mp.ray.Cluster, node: int) -> psutil.Process:
+    """Return the gateway that serves a node's pool, not the one that stands by."""
+    status = cluster.status()[node].pool
+    assert status is not None
+    assert status.remote is not None
+    return psutil.Process(status.remote.pid)
 
 
 def wait_until(condition: Callable[[], object], what: str, within_s: float = BACK_S) -> None:
