@@ -122,6 +122,7 @@ class Application:
         counters, name = self.counters, "other"
         counters.own[metrics.IN_FLIGHT] += 1
         try:
+            exchange.check_headers()
             self._access.check_origin(exchange.headers)
             route = self._route(exchange)
             name = route.name

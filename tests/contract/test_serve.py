@@ -257,6 +257,7 @@ def test_metrics_are_those_of_all_front_ends(server: Server) -> None:
         (b"GET /\xff HTTP/1.1\r\nhost: localhost\r\n\r\n", 400),
         (b"CONNECT example.com:80 HTTP/1.1\r\nhost: example.com\r\n\r\n", 400),
         (b"POST /call/Served.length HTTP/1.1\r\nhost: localhost\r\ncontent-length: -1\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nhost: localhost\r\nhost: elsewhere\r\n\r\n", 400),
         (b"GET / HTTP/1.1\r\nhost: localhost\r\nx: " + b"a" * 5000 + b"\r\n\r\n", 431),
         (b"GET / HTTP/1.1\r\nhost: localhost\r\nx: " + b"a" * 5000, 431),
         (b"GET /" + b"a" * 5000, 431),

@@ -210,3 +210,33 @@ def test_a_connection_without_a_request_is_closed(between: bytes) -> None:
         tested.connection_lost(None)
 
     asyncio.run(main())
+
+
+CHUNKED = b"POST / HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("head", "more"),
+    [
+        (b"0\r\n", b"x: " + b"a" * 100 + b"\r\n"),
+        (b"0\r\nx: ", b"a" * 100),
+        (b"3;x=", b"a" * 100),
+        (b"3\r\nabc\r\n", b"1;" + b"a" * 100),
+    ],
+)
+def test_what_comes_beside_a_body_is_bounded(head: bytes, more: bytes) -> None:
+    """Trailers and extensions of chunks: without end, they would be kept or read for as long as a body may take."""
+    transport = FakeTransport()
+    got = answered(transport, [CHUNKED + head, *[more] * 20], Limits(header_bytes=1000))
+    assert transport.closed
+    assert len(got) == 1
+    assert transport.written.count(b"HTTP/1.1 ") == 1  # its answer was complete before: there is no second one
+    assert len(got[0]["headers"]) == 2
+
+
+def test_a_trailer_is_no_header() -> None:
+    """Or it would be looked at in the place of what a proxy has checked."""
+    transport = FakeTransport()
+    whole = CHUNKED + b"3\r\nabc\r\n0\r\nhost: elsewhere\r\nauthorization: Bearer x\r\n\r\n"
+    got = answered(transport, [whole, REQUEST], Limits())
+    assert [[name for name, _ in scope["headers"]] for scope in got] == [[b"host", b"transfer-encoding"], [b"host"]]

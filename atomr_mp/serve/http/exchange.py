@@ -31,6 +31,9 @@ DIRECT: Final = "atomr_mp.direct"
 JSON: Final = (b"content-type", b"application/json")
 TEXT: Final = (b"content-type", b"text/plain; charset=utf-8")
 
+ONCE: Final = (b"host", b"origin", b"authorization", b"content-type", b"content-length", b"content-encoding")
+"""Headers that a request may have only once."""
+
 _REQUEST_ID: Final = re.compile(rb"[\x21-\x7e]{1,128}")
 _PROCESS: Final = os.urandom(6).hex()
 _NUMBERS: Final = itertools.count(1)
@@ -93,8 +96,8 @@ class Exchange:
     """
 
     __slots__ = (
-        "_budget", "_direct", "_held", "_receive", "_send", "answered", "headers", "id", "limits", "method", "path",
-        "scope", "status",
+        "_budget", "_direct", "_held", "_receive", "_repeats", "_send", "answered", "headers", "id", "limits", "method",
+        "path", "scope", "status",
     )  # fmt: skip
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, limits: Limits, budget: Budget) -> None:
@@ -111,7 +114,9 @@ class Exchange:
         root: str = scope.get("root_path") or ""
         path: str = scope["path"]
         self.path: Final = path[len(root) :] if root and path.startswith(root) else path
-        self.headers: Final[dict[bytes, bytes]] = dict(scope["headers"])
+        given_headers: Sequence[Header] = scope["headers"]
+        self.headers: Final[dict[bytes, bytes]] = dict(given_headers)
+        self._repeats: Final = len(given_headers) != len(self.headers)
         given = self.headers.get(b"x-request-id")
         self.id: Final = (
             given.decode("ascii")
@@ -124,6 +129,21 @@ class Exchange:
         """The answer is complete."""
 
     # --- the request -----------------------------------------------------------------------------------------------
+
+    def check_headers(self) -> None:
+        """Refuse a request in which a header that decides is there twice: a proxy may have looked at the other.
+
+        Raises:
+            Problem: 400.
+        """
+        if not self._repeats:
+            return
+        names = [name for name, _ in self.scope["headers"]]
+        for name in ONCE:
+            if names.count(name) > 1:
+                raise Problem(
+                    400, "bad_request", f"the header {name.decode().title()} is there more than once", close=True
+                )
 
     def content_length(self) -> int | None:
         """Return how long the body is, None if the client does not say.

@@ -6,6 +6,7 @@ import asyncio
 import os
 import socket
 import struct
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Final, cast
 
@@ -18,6 +19,9 @@ from atomr_mp.serve.metrics import CONNECTIONS, REFUSED, Counters
 
 JOIN_BELOW_BYTES: Final = 64 * 2**10
 """A shorter body is copied behind its headers: a further write costs more, and wakes the client twice."""
+
+_NO_TRAILERS: Final[Any] = deque(maxlen=0)
+"""Takes headers, and keeps none."""
 
 _CREDENTIALS: Final = struct.Struct("3i")
 """Pid, user and group of a unix socket's other end, see unix(7)."""
@@ -47,6 +51,8 @@ class HttpConnection(HttpToolsProtocol):
     """Bytes that came last, in one piece."""
     _came_bytes = 0
     """Bytes that came since the piece in which the last request began: no fewer than its headers have."""
+    _aside_bytes = 0
+    """Bytes of a body's transfer that came since its last content: lengths of chunks, their extensions, trailers."""
     _in_head = True
     """What comes next belongs to a request's line or headers."""
     _begun = False
@@ -91,6 +97,8 @@ class HttpConnection(HttpToolsProtocol):
         self._came_bytes += len(data)
         if self._in_head:
             self._head_bytes += len(data)
+        else:
+            self._aside_bytes += len(data)
         super().data_received(data)
         self._bound()
 
@@ -100,7 +108,9 @@ class HttpConnection(HttpToolsProtocol):
             return
         if not self._in_head and self._body_timer is None:
             self._body_timer = self.loop.call_later(self.limits.body_s, self._body_is_late)
-        if self._begun:
+        if self._aside_bytes > self.limits.header_bytes:
+            self._refuse(self._too_large())
+        elif self._begun:
             if self._head_bytes > self.limits.header_bytes:
                 self._refuse(self._too_large())
             elif self._head_timer is None:
@@ -126,17 +136,21 @@ class HttpConnection(HttpToolsProtocol):
         former = self.cycle
         scope: Any = self.scope  # an extension's value may be what the server likes
         super().on_headers_complete()
+        # What comes behind the body is no header of the request, and is not kept.
+        self.headers = _NO_TRAILERS
         if self.cycle is not former:
             scope["extensions"] = {DIRECT: DirectCycle(self, self.cycle)}  # its task has not begun yet
 
     def on_body(self, body: bytes) -> None:
         """Take a part of the body."""
+        self._aside_bytes = 0
         if not self._closing:
             super().on_body(body)
 
     def on_message_complete(self) -> None:
         """End a request."""
         self._in_head = True
+        self._aside_bytes = 0
         self._stop_body_timer()
         if not self._closing:
             super().on_message_complete()
@@ -226,13 +240,13 @@ class HttpConnection(HttpToolsProtocol):
             self._stall_timer = None
 
     def _refuse(self, problem: Problem, *, retry: bool = False) -> None:
-        """Answer an error and close the connection; only close it if an answer has begun."""
+        """Answer an error and close the connection; only close it if the request's answer has begun."""
         self._closing = True
         self._stop_head_timer()
         self._stop_body_timer()
         self.counters.own[REFUSED] += 1
         cycle: Any = self.cycle  # None before the first request, against its annotation
-        if cycle is None or cycle.response_complete or not cycle.response_started:
+        if cycle is None or not cycle.response_started or (cycle.response_complete and self._in_head):
             body = body_of(problem, "", debug=False)
             self.transport.write(
                 b"%scontent-type: application/json\r\ncontent-length: %d\r\n%sconnection: close\r\n\r\n%s"
