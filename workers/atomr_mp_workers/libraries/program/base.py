@@ -30,8 +30,10 @@ from atomr_mp_workers.memory.blocks import Holder
 KEPT_BYTES: Final = 2**20
 """Temporaries of a program that take no more are kept between runs: to make them takes longer than a small step."""
 
-STEP_WEIGHT: Final = 4
-"""Bytes as which a byte of a definition counts: by default a host does some 130 steps at once, in 5 ms."""
+SHORT_BYTES: Final = 2**14
+"""Definitions up to this size are done at once as other small requests are: some hundred steps, in a few ms."""
+STEP_WEIGHT: Final = 16
+"""Bytes as which each further byte of a definition counts."""
 
 
 class ProgramLibrary(Library):
@@ -90,7 +92,7 @@ class ProgramLibrary(Library):
     @staticmethod
     def weigh_run(request: program.RunProgram) -> int:
         """Return as how many bytes the steps count: many of them hold up the loop, however small they are."""
-        return STEP_WEIGHT * len(request.program)
+        return STEP_WEIGHT * max(0, len(request.program) - SHORT_BYTES)
 
     def run(self, request: program.RunProgram, plan: Prepared) -> Any:
         """Run a program."""
