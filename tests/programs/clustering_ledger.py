@@ -5,6 +5,7 @@ Each call notes its runs. The last line says as JSON what became of the calls, a
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
@@ -37,6 +38,8 @@ BACK_S = 60.0
 """How long Ray may take to start an actor anew."""
 STANDS_S = 1.0
 """How long a process is stopped that nobody replaces."""
+STEADY_S = 3.0
+"""For how long nothing changes before what nodes hold counts as what they hold at rest."""
 MEMORY_BYTES = 48 * 2**20
 """How much more a process may hold than before: Python's own growth."""
 
@@ -111,7 +114,7 @@ def main() -> dict[str, Any]:
             load = Load(cluster, directory)
             try:
                 load.more(300)
-                before = held(cluster)
+                before = settled_baseline(cluster)
                 ends(cluster, load, [raylets.head_node, *others], seen)
                 seen["grown"] = settled_growth(cluster, before)
                 raylet_reaped(cluster, others, load, seen)
@@ -207,27 +210,46 @@ def held(cluster: atomr_mp.ray.Cluster) -> dict[str, dict[str, tuple[int, int, i
     """Return what each node that is connected holds: by role, processes, their descriptors and resident bytes."""
     found = {}
     for info in cluster.nodes:
-        if info.connected:
-            supervisor = psutil.Process(info.supervisor_pid)
-            roles: dict[str, tuple[int, int, int]] = {}
-            for process in (supervisor, *supervisor.children(recursive=True)):
-                name = next(each for each in process.cmdline()[1:] if each.startswith("atomr_mp"))
-                count, descriptors, resident = roles.get(name, (0, 0, 0))
-                roles[name] = (count + 1, descriptors + process.num_fds(), resident + process.memory_info().rss)
-            found[info.node] = roles
+        with contextlib.suppress(psutil.Error, StopIteration):  # a process begins or ends just now
+            found[info.node] = roles_of(psutil.Process(info.supervisor_pid)) if info.connected else {}
     this = psutil.Process()
     found["caller"] = {"caller": (1, this.num_fds(), this.memory_info().rss)}
     return found
+
+
+def roles_of(supervisor: psutil.Process) -> dict[str, tuple[int, int, int]]:
+    """Return what a pool's processes hold, by role."""
+    roles: dict[str, tuple[int, int, int]] = {}
+    for process in (supervisor, *supervisor.children(recursive=True)):
+        name = next(each for each in process.cmdline()[1:] if each.startswith("atomr_mp"))
+        count, descriptors, resident = roles.get(name, (0, 0, 0))
+        roles[name] = (count + 1, descriptors + process.num_fds(), resident + process.memory_info().rss)
+    return roles
+
+
+def settled_baseline(cluster: atomr_mp.ray.Cluster) -> dict[str, Any]:
+    """Return what nodes hold once it stays the same: gateways and workers that stand by have started then."""
+    until, found, since = time.monotonic() + BACK_S, held(cluster), time.monotonic()
+    while time.monotonic() < since + STEADY_S or len(found) <= NODES:
+        time.sleep(0.2)  # no event tells of another process's descriptors
+        now = held(cluster)
+        if counts(now) != counts(found):
+            found, since = now, time.monotonic()
+        if time.monotonic() > until:
+            raise TimeoutError(f"what nodes hold never stays the same: {found}")
+    return found
+
+
+def counts(nodes: dict[str, Any]) -> dict[str, Any]:
+    """Return processes and descriptors of the pools by node and role, without memory."""
+    return {node: {name: each[:2] for name, each in roles.items()} for node, roles in nodes.items() if node != "caller"}
 
 
 def settled_growth(cluster: atomr_mp.ray.Cluster, before: dict[str, Any], within_s: float = 20.0) -> list[str]:
     """Return what nodes hold beyond what they held before, once that is nothing or has not changed in time."""
     until = time.monotonic() + within_s
     while True:
-        try:
-            grown = growth(held(cluster), before)
-        except (psutil.NoSuchProcess, psutil.AccessDenied, StopIteration, IndexError) as error:
-            grown = [repr(error)]  # a process ends or begins just now
+        grown = growth(held(cluster), before)
         if not grown or time.monotonic() > until:
             return grown
         time.sleep(0.2)  # no event tells of another process's descriptors
@@ -235,7 +257,7 @@ def settled_growth(cluster: atomr_mp.ray.Cluster, before: dict[str, Any], within
 
 def growth(now: dict[str, Any], before: dict[str, Any]) -> list[str]:
     """Return what there is more of than before."""
-    more = []
+    more = [f"{node[:8]} is not told of" for node in before if node not in now]
     for node, roles in now.items():
         for name, (count, descriptors, resident) in roles.items():
             was = before[node].get(name, (0, 0, 0))
