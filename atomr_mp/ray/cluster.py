@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import threading
 import time
@@ -98,7 +99,7 @@ class Cluster:
         start_timeout_s: float = 300.0,
         **settings: Any,
     ) -> None:
-        _check(nodes, gpus_per_node, backend, gateway_ports, settings.keys())
+        _check(nodes, gpus_per_node, backend, cpus_per_node, gateway_ports, runtime_env, settings.keys())
         if not ray.is_initialized():
             raise errors.ConfigurationError("Ray is not initialized: call ray.init first")
         settings |= {"actors": targets(actors), "backend": backend, "start_timeout_s": start_timeout_s}
@@ -264,28 +265,34 @@ class Cluster:
     def stream(
         self, method: str, /, *args: Any, node: int | None = None, kwargs: dict[str, Any] | None = None, **options: Any
     ) -> ReplyStream:
-        """Make a request of a method that streams; see `Pool.stream`. Blocks while no node can be reached.
+        """Make a request of a method that streams; see `Pool.stream`.
 
-        A stream ends with its node's pool, and is not opened elsewhere.
+        In a thread it blocks while no node that may take it can be reached. A stream ends with its node's pool, and is
+        not opened elsewhere.
 
         Args:
             method: "Actor.method", a generator.
-            *args: Its arguments.
-            node: The node's index; None for this process's own node, or else the least loaded one.
+            *args: Its arguments. Refs in lists and maps need `node`.
+            node: The node's index; None for that of the refs among the arguments, or else the least loaded one.
             kwargs: Arguments by name.
             **options: See `Pool.stream`.
 
         Raises:
-            Unsupported: The node is not this process's own, and its pool's remote clients cannot stream.
+            GpuRefStale: The pool that has the memory of a ref was lost.
+            PoolUnreachable: No pool could be reached in time; in an event loop, none is reached now.
             AtomrError: See `Pool.stream`.
         """
-        self._nodes.wait_reached(node, DEFAULT_DEADLINE_S)
-        local = (each for each in self._nodes.members if each.local and node in {None, each.index})
-        member = next(local, None) or self._nodes.wait_reached(node, DEFAULT_DEADLINE_S)
-        pool = member.reached
-        if pool is None:
-            raise errors.PoolLost("the node's pool was lost just now", maybe_executed=False)
-        return pool.stream(method, *args, kwargs=kwargs, **options)
+        within_s = 0.0 if asyncio._get_running_loop() is not None else DEFAULT_DEADLINE_S  # noqa: SLF001 - exported
+        until = time.monotonic() + within_s
+        call = ClusterCall(method, args, kwargs, None, 0, node=node)
+        while True:
+            pool = self._nodes.member_for(call, until - time.monotonic()).pool
+            if pool is not None:
+                try:
+                    return pool.stream(method, *args, kwargs=kwargs, **options)
+                except errors.PoolLost:
+                    if pool.lost is None:
+                        raise
 
     def map(
         self,
@@ -429,7 +436,13 @@ def _joined(name: str, actors: Sequence[Any]) -> Cluster:
 
 
 def _check(
-    nodes: int, gpus_per_node: int, backend: str, ports: tuple[int, int] | None, settings: Collection[str]
+    nodes: int,
+    gpus_per_node: int,
+    backend: str,
+    cpus_per_node: float,
+    ports: tuple[int, int] | None,
+    runtime_env: dict[str, Any] | None,
+    settings: Collection[str],
 ) -> None:
     """Check a cluster's arguments.
 
@@ -441,9 +454,26 @@ def _check(
             raise errors.InvalidRequest(f"{what} must be a whole number from 1 on, got {number!r}")
     if backend not in {"cuda", "host"}:
         raise errors.InvalidRequest(f"backend must be 'cuda' or 'host', got {backend!r}")
-    if ports is not None and not 1024 <= ports[0] < ports[1] < 2**16:
+    if type(cpus_per_node) not in {int, float} or not 0 <= cpus_per_node < math.inf:
+        raise errors.InvalidRequest(f"cpus_per_node must be a number from 0 on, got {cpus_per_node!r}")
+    if backend == "host" and not cpus_per_node:
+        raise errors.InvalidRequest(
+            "cpus_per_node must be more than 0 on the host backend: Ray places nothing for nothing"
+        )
+    if runtime_env is not None and not isinstance(runtime_env, dict):
+        raise errors.InvalidRequest(f"runtime_env must be a dict as Ray has it, got {type(runtime_env).__name__}")
+    if ports is not None and not _is_range(ports):
         raise errors.InvalidRequest(
             f"gateway_ports must be the first and the last of two ports or more, from 1024 to 65535; got {ports!r}"
         )
     if own := OWN_SETTINGS & set(settings):
         raise errors.InvalidRequest(f"a cluster decides about {', '.join(sorted(own))} itself")
+
+
+def _is_range(ports: object) -> bool:
+    return (
+        isinstance(ports, tuple | list)
+        and len(ports) == 2
+        and all(type(each) is int for each in ports)
+        and 1024 <= ports[0] < ports[1] < 2**16
+    )

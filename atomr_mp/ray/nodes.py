@@ -134,6 +134,15 @@ class Nodes:
                     return attempt
             avoid, first = {*avoid, member.index}, None
 
+    def member_for(self, call: ClusterCall, within_s: float) -> Member:
+        """Return the node that suits a call best; blocks while none can be reached.
+
+        Raises:
+            GpuRefStale: The pool that has the memory of its ref was lost.
+            AtomrError: See `wait_reached`.
+        """
+        return self.wait_reached(call.node, within_s) if call.ref is None else self._owner(call)
+
     def wait_reached(self, node: int | None, within_s: float, avoid: Collection[int] = ()) -> Member:
         """Return the least loaded node; blocks while none can be reached.
 

@@ -12,12 +12,15 @@ Outcome = dict[str, Any]
 
 
 async def outcome(awaitable: Awaitable[Any]) -> Outcome:
-    """Return what something ends with, as a value. An error that is none of this package's is a ConfigurationError."""
+    """Return what something ends with, as a value. An error that is none of this package's is a ConfigurationError.
+
+    Raised through Ray, it would count as the end of Ray's actor, and be tried again and again.
+    """
     try:
         return {"value": await awaitable}
     except errors.AtomrError as error:
         return {"error": errors.to_wire(error)}
-    except (OSError, ValueError) as error:
+    except Exception as error:  # noqa: BLE001 - whoever has asked is to hear it
         return {"error": errors.to_wire(errors.ConfigurationError(f"{type(error).__name__}: {error}"))}
 
 

@@ -77,6 +77,11 @@ class Clustered(Actor):
         """Yield numbers."""
         yield from range(upto)
 
+    @method(thread=True)
+    def each(self, numbers: NDArray[np.float64]) -> Iterator[float]:
+        """Yield an array's numbers."""
+        yield from numbers.tolist()
+
 
 class Noted(Actor):
     """Notes each run of a call, so that a test can count them."""

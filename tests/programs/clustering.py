@@ -12,6 +12,7 @@ import socket
 import sys
 import tempfile
 import time
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,10 @@ WRONG: list[dict[str, Any]] = [
     {"nodes": 0},
     {"backend": "gpu"},
     {"gateway_ports": (80, 90)},
+    {"gateway_ports": 5570},
+    {"cpus_per_node": 0},
+    {"cpus_per_node": float("nan")},
+    {"runtime_env": "pip"},
     {"listen": "tcp://127.0.0.2:5570"},
 ]
 BACK_S = 60.0
@@ -48,6 +53,7 @@ def main() -> dict[str, Any]:
     seen: dict[str, Any] = {}
     try:
         seen["refused"] = [code_of(functools.partial(host_cluster, **wrong)) for wrong in WRONG]
+        seen["bad_setting"] = code_of(functools.partial(host_cluster, max_restart=1))
         seen["bad_actor"] = code_of(lambda: atomr_mp.ray.Cluster(actors="no_such_module:Nothing", backend="host"))
         seen["ports_taken"] = on_taken_ports()
         with atomr_mp.ray.Cluster(
@@ -103,7 +109,8 @@ def calls(cluster: atomr_mp.ray.Cluster, seen: dict[str, Any]) -> None:
     seen["answered_by"] = len({each.result() for each in slow})
     seen["by_actor"] = cluster.actor("Clustered").twice(number=4).result()
     seen["map"] = list(cluster.map("Clustered.twice", range(200))) == [2 * number for number in range(200)]
-    seen["streamed"] = list(cluster.stream("Clustered.count", 3))
+    seen["streamed"] = [list(cluster.stream("Clustered.count", 3, node=node)) for node in (0, 1, None)]
+    seen["streamed_ref"] = list(cluster.stream("Clustered.each", cluster.put(np.arange(3.0), node=1)))
     refs = [cluster.put(np.arange(10.0), node=node) for node in range(2)]
     seen["totals"] = [cluster.call("Clustered.total", ref).result() for ref in refs]
     seen["awaited"] = asyncio.run(awaited(cluster))
@@ -122,7 +129,8 @@ def calls(cluster: atomr_mp.ray.Cluster, seen: dict[str, Any]) -> None:
 
 async def awaited(cluster: atomr_mp.ray.Cluster) -> list[int]:
     """Call from an event loop."""
-    return list(await asyncio.gather(*[cluster.call("Clustered.twice", number) for number in range(4)]))
+    parts = [part async for part in cluster.stream("Clustered.count", 2)]
+    return parts + list(await asyncio.gather(*[cluster.call("Clustered.twice", number) for number in range(4)]))
 
 
 async def replica(cluster: atomr_mp.ray.Cluster) -> list[Any]:
@@ -229,6 +237,8 @@ def raylet_killed(cluster: atomr_mp.ray.Cluster, second: Any, seen: dict[str, An
     """Kill the raylet that is not ours while it is called: its pool goes, and what may run twice goes to the other."""
     away = next(index for index, each in enumerate(cluster.nodes) if not each.local)
     gone = os.pidfd_open(cluster.nodes[away].supervisor_pid)
+    stream = iter(cluster.stream("Clustered.count", 10**9, node=away))
+    seen["first"] = next(stream)
     once = cluster.call("Clustered.once", 0.5, node=away)
     moving = [cluster.call("Clustered.slow_pid", 0.05, deadline_s=30) for _ in range(10)]
     seen["moving"] = len({each.node for each in moving})
@@ -238,6 +248,7 @@ def raylet_killed(cluster: atomr_mp.ray.Cluster, second: Any, seen: dict[str, An
     seen["pool_gone_s"] = time.monotonic() - began
     seen["moved"] = [str(each.exception()) for each in moving]
     seen["moved_s"] = time.monotonic() - began
+    seen["stream_lost"] = code_of(lambda: deque(stream, maxlen=0))
     lost = once.exception()
     seen["once"] = isinstance(lost, errors.PoolLost) and lost.maybe_executed
     seen["still"] = cluster.call("Clustered.pid").result() > 0

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from atomr_mp import errors
 from atomr_mp.ray.failover import ClusterCall, goes_on
 from atomr_mp.ray.gpu_locks import given_gpus
-from atomr_mp.ray.outcomes import value_of
+from atomr_mp.ray.outcomes import outcome, value_of
 
 NOW_NS = 1_000
 LATER_NS = 2_000
@@ -67,3 +69,15 @@ def test_a_pool_does_not_start_on_gpus_that_ray_has_not_given(ids: list[object],
     """A variable that was set by hand, or that Ray was told not to set, is refused."""
     with pytest.raises(errors.ConfigurationError, match="leave that variable to Ray"):
         given_gpus(ids, visible)
+
+
+@pytest.mark.parametrize("error", [TypeError("no string"), OSError("no room"), KeyError("x")])
+def test_an_error_of_another_kind_is_told_as_one_of_this_package(error: Exception) -> None:
+    """Else the start of a cluster would be tried again until its time is over."""
+
+    async def fails() -> None:
+        raise error
+
+    found = asyncio.run(outcome(fails()))
+    with pytest.raises(errors.ConfigurationError, match=type(error).__name__):
+        value_of(found)
