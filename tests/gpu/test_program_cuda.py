@@ -187,9 +187,9 @@ def test_a_graph_outlives_what_it_was_made_with(pool: atomr_mp.Pool) -> None:
 
     check()
     check()
-    big = device.put(random.uniform(-1, 1, (2**20,)).astype(np.complex64))
+    big = device.put(random.uniform(-1, 1, (2**22,)).astype(np.complex64))
     taken = device.statistics()["workspace_bytes"]
-    for n in (2**12 + 1, 2**16 + 3, 2**19 + 7):  # primes and the like: cuFFT needs more workspace with each
+    for n in (2**12 + 1, 2**16 + 3, 2**21 + 9):  # primes and the like: cuFFT needs more workspace with each
         device.fft.fft(big[:n]).result()
         with device.program() as larger:  # on the stream of all programs
             larger.returns(larger.fft.fft(larger.input("x", (n,), "complex64")))
