@@ -21,6 +21,7 @@ from tests.fake_arrays import FakeArray
 from tests.gpu import on_device
 from tests.pure.test_sparse import told
 from tests.sparse_cases import assert_agrees, elements, matrix_of, of_mask, pattern_of, requests
+from tests.support import Ledger
 from tests.tolerances import assert_close
 
 pytestmark = [
@@ -117,59 +118,26 @@ def test_a_large_product_of_sparse_matrices_is_right() -> None:
     assert_close(found.toarray(), expected.toarray(), "float64", 1100)
 
 
-def on_the_gpu(request: Any) -> Any:
-    """Return a request with its arrays on the GPU."""
-    arrays: dict[int, Any] = {each.number: each for _, _, each in request.arrays() if each is not None}
-    there = {number: on_device.device().make_slab(array.slab.nbytes) for number, array in arrays.items()}
-    for number, array in arrays.items():
-        on_device.over(there[number]).set(array.slab)
-    placed = {number: on_device.placed(there[number], array) for number, array in arrays.items()}
-    return with_arrays(request, lambda each: placed[each.number].viewed(each.layout))  # type: ignore[attr-defined]
-
-
 def test_others_go_on_while_sparse_matrices_are_multiplied() -> None:
-    """On another thread and another stream, while cuSPARSE waits: for as long as what is before it on its own."""
-    import cupy
-
-    matrix, exact = large("csr", "float64")
-    request: Any = sparse.Spgemm(matrix, msgspec.structs.replace(matrix, transposed=True))
-    run(request)  # what is loaded at first use is loaded
-    product = on_device.started("sparse", on_the_gpu(request))
-    page = cupy.cuda.alloc_pinned_memory(4)
-    go = np.frombuffer(page, np.int32, 1)
-    go[0] = 0
-    hold = cupy.RawKernel('extern "C" __global__ void hold(volatile int* go) { while (!*go) {} }', "hold")
-    hold.compile()
-    begun, made, stream = threading.Event(), list[Any](), cupy.cuda.Stream(non_blocking=True)
-    with stream:
-        x = cupy.eye(64)
-        y = x + x
-    stream.synchronize()
-
-    def multiply() -> None:
-        hold((1,), (1,), (np.uintp(page.ptr),))
-        begun.set()
-        made.append(product.work())
-
-    multiplying = threading.Thread(target=on_device.device().on_thread, args=[multiply])
-    release = threading.Timer(20, lambda: go.fill(1))  # what waits for the device is to fail, not to hang
-    release.start()
-    multiplying.start()
-    try:
-        assert begun.wait(10)
-        for _ in range(100):
-            with stream:
-                cupy.add(x, y, out=y)
-            stream.synchronize()
-        assert not go[0]
-        assert not made
-    finally:
-        go[0] = 1
-        release.cancel()
-    multiplying.join(20)
-    (rows,) = made
-    found = scipy.sparse.csr_array((rows.data.get(), rows.indices.get(), rows.indptr.get()), rows.shape)
-    assert_close(found.toarray(), (exact @ exact.T).toarray(), "float64", 1100)
+    """Requests that need none of them are answered before it, though cuSPARSE waits for the device meanwhile."""
+    random, rows, per_row = np.random.default_rng(4), 400_000, 24
+    indices = random.integers(0, rows // per_row, (rows, per_row)) * per_row + np.arange(per_row)
+    indices.sort(axis=1)
+    indptr = np.arange(0, rows * per_row + 1, per_row)
+    it = np.ones(indices.size, np.float32), indices.reshape(-1).astype(np.int32), indptr.astype(np.int32)
+    with Ledger() as ledger, ledger.start(backend="cuda") as pool:
+        device = pool.device()
+        a, x = device.sparse.csr(it, (rows, rows)), device.put(np.eye(64, dtype=np.float32))
+        overtaken = []
+        for _ in range(20):  # what is loaded at first use is loaded by the second
+            product = device.sparse.spgemm(a, a)
+            made = device.blas.gemm(x, x).result()
+            overtaken.append(not product.done)
+            np.testing.assert_array_equal(made.numpy(), np.eye(64))
+            product.result()
+            if overtaken.count(True) == 2:
+                break
+        assert overtaken.count(True) == 2
 
 
 def test_hundreds_of_bad_structures_cost_no_context() -> None:
@@ -235,7 +203,12 @@ def test_nothing_waits_for_the_device(request_: Any) -> None:
     """Requests return while the stream is held up, also requests with more to come."""
     import cupy
 
-    request = on_the_gpu(request_)
+    arrays: dict[int, Any] = {each.number: each for _, _, each in request_.arrays() if each is not None}
+    there = {number: on_device.device().make_slab(array.slab.nbytes) for number, array in arrays.items()}
+    for number, array in arrays.items():
+        on_device.over(there[number]).set(array.slab)
+    placed = {number: on_device.placed(there[number], array) for number, array in arrays.items()}
+    request = with_arrays(request_, lambda each: placed[each.number].viewed(each.layout))  # type: ignore[attr-defined]
     stream = on_device.library("sparse").stream.stream
     page = cupy.cuda.alloc_pinned_memory(4)
     go = np.frombuffer(page, np.int32, 1)
