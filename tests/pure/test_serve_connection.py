@@ -240,3 +240,41 @@ def test_a_trailer_is_no_header() -> None:
     whole = CHUNKED + b"3\r\nabc\r\n0\r\nhost: elsewhere\r\nauthorization: Bearer x\r\n\r\n"
     got = answered(transport, [whole, REQUEST], Limits())
     assert [[name for name, _ in scope["headers"]] for scope in got] == [[b"host", b"transfer-encoding"], [b"host"]]
+
+
+@pytest.mark.parametrize(
+    ("more", "status"),
+    [
+        (REQUEST * 1000, b"429"),
+        (b"CONNECT a.example:80 HTTP/1.1\r\n\r\n", b"400"),
+        (b"GARBAGE\r\n\r\n", b"400"),
+        (b"GET /" + b"x" * 2000, b"431"),
+    ],
+)
+def test_what_came_before_something_wrong_is_answered_first(more: bytes, status: bytes) -> None:
+    """In order, and the connection is closed then; a connection keeps only so many requests."""
+
+    async def main() -> None:
+        transport, may_answer = WatchedTransport(), asyncio.Event()
+        asked = 0
+
+        async def application(_scope: Any, _receive: Any, send: Any) -> None:
+            nonlocal asked
+            asked += 1
+            await may_answer.wait()
+            await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+            await send({"type": "http.response.body", "body": b"ok"})
+
+        tested = connected(application, transport, Limits(header_bytes=1000))
+        tested.data_received(REQUEST)
+        tested.data_received(more)
+        await asyncio.sleep(0)
+        assert (transport.written, transport.closed, asked) == (b"", False, 1)
+        may_answer.set()
+        await transport.until(lambda: transport.closed)
+        told = [answer[:3] for answer in transport.written.split(b"HTTP/1.1 ")[1:]]
+        assert told == [b"200"] * asked + [status]
+        assert asked == (1 + connection.MOST_WAITING if status == b"429" else 1)
+        tested.connection_lost(None)
+
+    asyncio.run(main())

@@ -20,6 +20,9 @@ from atomr_mp.serve.metrics import CONNECTIONS, REFUSED, Counters
 JOIN_BELOW_BYTES: Final = 64 * 2**10
 """A shorter body is copied behind its headers: a further write costs more, and wakes the client twice."""
 
+MOST_WAITING: Final = 64
+"""Requests that one connection may send before the first of them is answered: each takes some kilobytes."""
+
 _NO_TRAILERS: Final[Any] = deque(maxlen=0)
 """Takes headers, and keeps none."""
 
@@ -59,6 +62,8 @@ class HttpConnection(HttpToolsProtocol):
     """Some of a request's line or headers has come, and not all."""
     _closing = False
     """It was refused: what still comes is not read."""
+    _refusal = b""
+    """The last answer, once it is refused."""
     gone = False
     """The client has left."""
 
@@ -125,7 +130,7 @@ class HttpConnection(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """Hand the request on."""
         most = self.limits.header_bytes
-        self._begun = self._in_head = False
+        self._begun = False
         self._head_bytes = 0
         self._stop_head_timer()
         if self._closing:
@@ -133,9 +138,14 @@ class HttpConnection(HttpToolsProtocol):
         if self._came_bytes > most and len(self.url) + _bytes_of(self.headers) > most:
             self._refuse(self._too_large())
             return
+        if len(self.pipeline) >= MOST_WAITING:
+            crowd = f"{MOST_WAITING} requests wait on this connection for the answer to one before; open others"
+            self._refuse(Problem(429, "overloaded", crowd), retry=True)
+            return
         former = self.cycle
         scope: Any = self.scope  # an extension's value may be what the server likes
-        super().on_headers_complete()
+        super().on_headers_complete()  # raises if the address is none
+        self._in_head = False
         # What comes behind the body is no header of the request, and is not kept.
         self.headers = _NO_TRAILERS
         if self.cycle is not former:
@@ -163,6 +173,9 @@ class HttpConnection(HttpToolsProtocol):
         self.flow.resume_reading()
         if self.pipeline:
             self._start_asgi_task(*self.pipeline.pop())
+            return
+        if self._closing:
+            self._end()
             return
         self._answered_s = self.loop.time()
         if self._idle_timer is None:
@@ -240,18 +253,33 @@ class HttpConnection(HttpToolsProtocol):
             self._stall_timer = None
 
     def _refuse(self, problem: Problem, *, retry: bool = False) -> None:
-        """Answer an error and close the connection; only close it if the request's answer has begun."""
+        """Answer an error and close the connection; only close it if the request's answer has begun.
+
+        Requests that came whole before are answered first.
+        """
         self._closing = True
         self._stop_head_timer()
         self._stop_body_timer()
         self.counters.own[REFUSED] += 1
+        body = body_of(problem, "", debug=False)
+        self._refusal = b"%scontent-type: application/json\r\ncontent-length: %d\r\n%sconnection: close\r\n\r\n%s" % (
+            STATUS_LINE[problem.status],
+            len(body),
+            b"retry-after: 1\r\n" if retry else b"",
+            body,
+        )
         cycle: Any = self.cycle  # None before the first request, against its annotation
-        if cycle is None or not cycle.response_started or (cycle.response_complete and self._in_head):
-            body = body_of(problem, "", debug=False)
-            self.transport.write(
-                b"%scontent-type: application/json\r\ncontent-length: %d\r\n%sconnection: close\r\n\r\n%s"
-                % (STATUS_LINE[problem.status], len(body), b"retry-after: 1\r\n" if retry else b"", body)
-            )
+        if not self._in_head:  # it is a request whose body still comes
+            if cycle.response_started or self.pipeline:
+                self.transport.close()
+            else:
+                self._end()
+        elif cycle is None or cycle.response_complete:
+            self._end()
+
+    def _end(self) -> None:
+        """Tell what was refused, and close."""
+        self.transport.write(self._refusal)
         self.transport.close()
 
 
