@@ -11,9 +11,10 @@ outcome for each call, and at most one run.
 - `client.RemoteClient` is what a `Pool` holds, in the place of a local `Client`.
 - `engine.Engine` owns the socket. The thread that waits for a reply receives for all; while none waits, a thread of its
   own does. `faces` are what replies see of it, in threads and in event loops.
-- `session.RemoteSession` is the session: connections, calls, what becomes of them after a cut or a gateway's end
-  (`gateway_loss`). `backlog` is its window, `deliveries` whoever is to hear of it, `questions` what is asked of the
-  supervisor, `transfers` what comes and goes by the bulk connection.
+- `session.RemoteSession` is the session: connections, and what becomes of calls after a cut or a gateway's end
+  (`gateway_loss`). `sending` puts calls into messages, `answering` takes what comes back. `backlog` is its window,
+  `deliveries` whoever is to hear of it, `questions` what is asked of the supervisor, `transfers` what comes and goes by
+  the bulk connection.
 - `streams.SessionStreams` is its streams: credit, parts as they come, and what is missing after a cut. The gateway
   keeps what the client has not acknowledged (`kept_parts`, pure).
 - `link_life` is the table of a connection's life, pure.

@@ -85,9 +85,9 @@ class RemoteClient:
             self._session.close()
             raise
         assert self._session.welcomed is not None
-        self.pool: Final = self._session.welcomed.pool
-        self.pool_epoch: Final = self._session.welcomed.pool_epoch
-        self.supervisor_pid: Final = self._session.welcomed.supervisor_pid
+        self.pool: Final[str] = self._session.welcomed.pool
+        self.pool_epoch: Final[bytes] = self._session.welcomed.pool_epoch
+        self.supervisor_pid: Final[int] = self._session.welcomed.supervisor_pid
         _CLIENTS.add(self)
 
     def _connect(self, endpoint: str, timeout_s: float) -> None:

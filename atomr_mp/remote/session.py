@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
@@ -13,13 +12,13 @@ import msgspec
 from atomr_mp import errors
 from atomr_mp.client.reply import Reply
 from atomr_mp.client.reply_life import ReplyState
-from atomr_mp.protocol.codec import VERSION, ErrorInfo
+from atomr_mp.protocol.codec import VERSION
 from atomr_mp.protocol.messages import devices, remote, session
-from atomr_mp.protocol.values import Buffer
-from atomr_mp.protocol.zmtp.framing import pack, unpack
+from atomr_mp.protocol.zmtp.framing import unpack
 from atomr_mp.remote import gateway_loss
+from atomr_mp.remote.answering import AnswerTaker
 from atomr_mp.remote.backlog import RemoteBacklog
-from atomr_mp.remote.blobs import Encoded, EncodedBlob, Frames
+from atomr_mp.remote.blobs import EncodedBlob
 from atomr_mp.remote.deliveries import Deliveries
 from atomr_mp.remote.engine import Engine
 from atomr_mp.remote.facts import Facts
@@ -27,22 +26,10 @@ from atomr_mp.remote.keys import ClientKeys
 from atomr_mp.remote.link_life import RemoteLinkAction, RemoteLinkEvent, RemoteLinkState, step
 from atomr_mp.remote.memory import RemoteMemory
 from atomr_mp.remote.questions import Questions
-from atomr_mp.remote.resumption import OpenCalls
+from atomr_mp.remote.sending import MESSAGE_CALLS, CallSender
 from atomr_mp.remote.streams import RemoteStreamReply, SessionStreams, too_late
 from atomr_mp.remote.transfers import Transfers
 from atomr_mp.remote.wire import RemoteWire, Sign
-
-MESSAGE_CALLS: Final = 32
-"""Most calls put into one message; more would make the pool wait for the first."""
-
-MESSAGE_BYTES: Final = remote.MAX_REMOTE_MESSAGE_BYTES - 64 * 1024
-"""What calls in one message may take together; the rest is room for their headers."""
-
-MOST_REPLAYS: Final = 2**16 - 1
-"""What is said of a call that is not to be sent again."""
-
-TELL_SETTLED: Final = 64
-"""So many answers are acknowledged for themselves; fewer travel with the next call."""
 
 BYE_MS: Final = 500
 """How long the end of a session may take to be sent."""
@@ -91,17 +78,14 @@ class RemoteSession:
         self.methods: dict[str, devices.MethodInfo] = {}
         self.memory: RemoteMemory | None = None
         """Made by the client once something has to do with arrays: it takes NumPy."""
-        self.calls: OpenCalls[Reply] = OpenCalls()
+        self.sender: Final = CallSender(self)
+        self.answers: Final = AnswerTaker(self)
+        self.calls: Final = self.sender.calls
         self.max_replays = 0
         self._session: bytes | None = None
         self._epoch = bytes(16)
         self._same_gateway = True
-        self._facts: dict[int, Facts] = {}
-        self._outbox: deque[Reply] = deque()
-        """What waits for others to travel with, or for a connection."""
         self.streams: Final = SessionStreams(self)
-        self._replayed: set[int] = set()
-        """Calls that may have run under an earlier gateway, and are sent again."""
         self._watched: set[Reply] = set()
         """Replies with callbacks, and streams of event loops: their deadlines are looked at."""
         self.watching_until_ns: int | None = None
@@ -128,7 +112,7 @@ class RemoteSession:
                 self.backlog.check_size(facts.nbytes)
                 self.transfers.open()
             if not self.backlog and self.backlog.has_room(facts.nbytes):
-                self._take_call(reply, facts)
+                self.take_call(reply, facts)
                 if self.state is RemoteLinkState.OPEN:
                     self._send_soon(reply)
             else:
@@ -148,8 +132,7 @@ class RemoteSession:
             if facts.blob is not None:
                 self.backlog.check_size(facts.nbytes)
                 self.transfers.open()
-            stream.id = self.calls.add(stream)
-            self._facts[stream.id] = facts
+            self.sender.add(stream, facts)
             self.streams.put(stream)
             self._flush_for(stream)
 
@@ -166,7 +149,7 @@ class RemoteSession:
         """Let go of a stream, and say so at once."""
         with self.lock:
             if not stream.done:
-                self._finish(stream, errors.Cancelled("closed", maybe_executed=bool(stream.sent_ns)))
+                self.finish(stream, errors.Cancelled("closed", maybe_executed=bool(stream.sent_ns)))
             stream.arrived.clear()
         self.call_back()
 
@@ -174,7 +157,7 @@ class RemoteSession:
         """End all streams: nobody is going to read them."""
         with self.lock:
             for stream in list(self.streams.open.values()):
-                self._finish(stream, type(lost)(lost.message, maybe_executed=bool(stream.sent_ns)))
+                self.finish(stream, type(lost)(lost.message, maybe_executed=bool(stream.sent_ns)))
         self.call_back()
 
     def late(self, stream: RemoteStreamReply) -> None:
@@ -211,20 +194,19 @@ class RemoteSession:
         if reply.done and isinstance(reply.error, errors.DeadlineExceeded):
             raise reply.error
 
-    def _take_call(self, reply: Reply, facts: Facts) -> None:
+    def take_call(self, reply: Reply, facts: Facts) -> None:
         """Give a call its id; it is sent with others."""
         reply.state = ReplyState.WAITING
-        reply.id = self.calls.add(reply)
-        self._facts[reply.id] = facts
+        self.sender.add(reply, facts)
         self.backlog.count(facts.nbytes)
-        self._outbox.append(reply)
+        self.sender.outbox.append(reply)
 
     def _send_soon(self, reply: Reply) -> None:
         """Send a call that was just taken, now or with others."""
-        if len(self.calls.unanswered) == 1 or len(self._outbox) >= MESSAGE_CALLS:
+        if len(self.calls.unanswered) == 1 or len(self.sender.outbox) >= MESSAGE_CALLS:
             self.flush()
             self.engine.look()
-        elif len(self._outbox) == 1:
+        elif len(self.sender.outbox) == 1:
             loop = getattr(reply.lane, "loop", None)
             if loop is None:
                 self.engine.flush_soon()
@@ -240,7 +222,7 @@ class RemoteSession:
     def _admit(self) -> None:
         """Let in what there is room for."""
         while (admitted := self.backlog.next()) is not None:
-            self._take_call(*admitted)
+            self.take_call(*admitted)
             self.engine.flush_soon()
             self.changed.notify_all()
 
@@ -250,7 +232,7 @@ class RemoteSession:
             if reply.done or reply.state is ReplyState.CANCELLING:
                 return
             if not reply.sent_ns:
-                self._finish(reply, errors.Cancelled("cancelled before it was sent"))
+                self.finish(reply, errors.Cancelled("cancelled before it was sent"))
             else:
                 reply.state = ReplyState.CANCELLING
                 self._say(remote.RemoteCancel(self._epoch, [reply.id]))
@@ -293,7 +275,7 @@ class RemoteSession:
         """Send due releases, if there is a connection."""
         with self.lock:
             if self.state is RemoteLinkState.OPEN:
-                self._send_releases()
+                self.sender.send_releases()
                 self.engine.look()
 
     def check_lost(self) -> None:
@@ -351,7 +333,7 @@ class RemoteSession:
             return
         match decoded:
             case remote.RemoteAnswers():
-                self._take_answers(decoded, frames)
+                self.answers.take(decoded, frames)
             case remote.RemoteParts():
                 if decoded.epoch == self._epoch:
                     self.streams.take(decoded, frames)
@@ -382,28 +364,7 @@ class RemoteSession:
         if self.state is not RemoteLinkState.OPEN:
             return False
         sent = self.streams.flush()
-        while self._outbox and self.state is RemoteLinkState.OPEN:
-            self._send_releases()
-            together: list[Reply] = []
-            nbytes = 0
-            while self._outbox and len(together) < MESSAGE_CALLS:
-                reply = self._outbox[0]
-                if reply.done:  # it has expired, or was cancelled
-                    self._outbox.popleft()
-                    continue
-                facts = self._facts[reply.id]
-                nbytes += facts.message_bytes
-                if together and nbytes > MESSAGE_BYTES:
-                    break
-                together.append(self._outbox.popleft())
-            if together and not self._send_calls(together):
-                self._outbox.extendleft(reversed(together))
-                return sent
-            sent = True
-        if self.calls.untold >= TELL_SETTLED and self.state is RemoteLinkState.OPEN:
-            self._send_calls([])
-            sent = True
-        return sent
+        return self.sender.flush() or sent
 
     def expire(self) -> None:
         """End the replies with callbacks whose deadline has passed."""
@@ -420,11 +381,11 @@ class RemoteSession:
     def expired(self, reply: Reply) -> None:
         """End a reply whose deadline has passed."""
         if isinstance(reply, RemoteStreamReply):
-            self._finish(reply, too_late(reply))
+            self.finish(reply, too_late(reply))
             return
         sent = bool(reply.sent_ns)
         why = "it may be running still" if sent else "it was never sent: there is no connection to the gateway"
-        self._finish(
+        self.finish(
             reply,
             errors.DeadlineExceeded(f"no answer to {reply.method} within its deadline; {why}", maybe_executed=sent),
         )
@@ -437,24 +398,14 @@ class RemoteSession:
             case RemoteLinkAction.HELLO:
                 self._say(remote.RemoteHello(VERSION, self._name, self._session))
             case RemoteLinkAction.RESUME:
-                now_ns = time.monotonic_ns()
-                unanswered = [
-                    remote.Unanswered(number, max(0, now_ns - reply.sent_ns) // 1000)
-                    for number in self.calls.resume()
-                    if (reply := self.calls.unanswered[number]).sent_ns
-                ]
-                self._say(remote.Resume(self._epoch, unanswered, self._next_unsent(), self.streams.resume()))
+                unanswered, next_id = self.sender.unanswered(), self.sender.next_unsent()
+                self._say(remote.Resume(self._epoch, unanswered, next_id, self.streams.resume()))
             case RemoteLinkAction.SORT:
                 assert resumed is not None
                 self._sort(resumed)
             case None:
                 pass
         self.changed.notify_all()
-
-    def _next_unsent(self) -> int:
-        """Return the first id of a call that was never sent: those below are unanswered or settled."""
-        unsent = [number for number, reply in self.calls.unanswered.items() if not reply.sent_ns]
-        return min(unsent, default=self.calls.next_id)
 
     def _welcome(self, message: remote.RemoteWelcome) -> None:
         if message.version != VERSION:
@@ -480,7 +431,7 @@ class RemoteSession:
     def _sort(self, resumed: remote.Resumed) -> None:
         """Send again what never came, and end what an earlier gateway took along."""
         known, fates = set(resumed.known), {fate.id: fate.maybe_executed for fate in resumed.lost}
-        self._outbox.clear()
+        self.sender.outbox.clear()
         self.streams.clear_outbox()
         self.transfers.resume(same_gateway=self._same_gateway)
         if self.memory is not None:
@@ -491,12 +442,12 @@ class RemoteSession:
             if number in known:
                 if reply.state is ReplyState.CANCELLING:
                     self._say(remote.RemoteCancel(self._epoch, [number]))
-            elif number in fates:
-                self._lost_with_gateway(reply, maybe_executed=fates[number])
+            elif number in fates or (isinstance(reply, RemoteStreamReply) and reply.credit.received):
+                self._lost_with_gateway(reply, maybe_executed=fates.get(number, True))
             elif reply.state is ReplyState.CANCELLING:
-                self._finish(reply, errors.Cancelled("cancelled, and it had not reached the pool"))
+                self.finish(reply, errors.Cancelled("cancelled, and it had not reached the pool"))
             elif not gateway_loss.refs_stand(reply):
-                self._finish(reply, gateway_loss.stale(reply, maybe_executed=False))
+                self.finish(reply, gateway_loss.stale(reply, maybe_executed=False))
             else:
                 self._send_again(reply)
         self.questions.repeat()
@@ -505,24 +456,25 @@ class RemoteSession:
     def _lost_with_gateway(self, reply: Reply, *, maybe_executed: bool) -> None:
         replayed = maybe_executed and gateway_loss.may_replay(reply, self.methods.get(reply.method), self.max_replays)
         if not gateway_loss.refs_stand(reply):
-            self._finish(reply, gateway_loss.stale(reply, maybe_executed=maybe_executed))
+            self.finish(reply, gateway_loss.stale(reply, maybe_executed=maybe_executed))
         elif not maybe_executed or replayed:
             if replayed:
                 reply.replays += 1
                 reply.may_have_run = True
-                self._replayed.add(reply.id)
+                self.sender.replayed.add(reply.id)
             self._send_again(reply)
         else:
-            self._finish(reply, gateway_loss.lost(reply))
+            self.finish(reply, gateway_loss.lost(reply))
 
     def _send_again(self, reply: Reply) -> None:
         if isinstance(reply, RemoteStreamReply):
-            facts = self._facts[reply.id] = self.streams.facts_again(reply, self._facts[reply.id])
+            facts = self.streams.facts_again(reply, self.sender.facts[reply.id])
+            self.sender.facts[reply.id] = facts
             if facts.blob is not None:
                 self.transfers.open()
             self.streams.put(reply)
         else:
-            self._outbox.append(reply)
+            self.sender.outbox.append(reply)
 
     def _goodbye(self, error: errors.AtomrError) -> None:
         if self.welcomed is None:
@@ -539,94 +491,15 @@ class RemoteSession:
             self.lost = lost
             self.deliveries.lose(lost)
             for reply in [*self.calls.unanswered.values(), *self.backlog]:
-                self._finish(reply, type(lost)(lost.message, maybe_executed=bool(reply.sent_ns)))
+                self.finish(reply, type(lost)(lost.message, maybe_executed=bool(reply.sent_ns)))
             self.backlog.clear()
-            self._outbox.clear()
+            self.sender.outbox.clear()
             self._feed(RemoteLinkEvent.ENDED)
 
     # --- messages --------------------------------------------------------------------------------------------------
 
-    def _say(self, message: remote.FromRemote) -> bool:
-        return self.engine.send([remote.FROM_REMOTE.encode(message)])
-
-    def _send_calls(self, replies: list[Reply]) -> bool:
-        now_ns = time.monotonic_ns()
-        calls: list[remote.RemoteCall] = []
-        frames: list[Buffer] = []
-        for reply in replies:
-            facts = self._facts[reply.id]
-            frames += reply.payload if facts.blob is None else ()
-            calls.append(self.call_of(reply, now_ns))
-        if not self.send(remote.RemoteCalls(self._epoch, self.take_settled(), calls), frames):
-            return False  # a cut; what is settled is told by the resumption
-        for reply in replies:
-            reply.state = ReplyState.SENT
-            reply.sent_ns = reply.sent_ns or now_ns
-        return True
-
-    def call_of(self, reply: Reply, now_ns: int) -> remote.RemoteCall:
-        """Return a request's fields, as they travel."""
-        facts = self._facts[reply.id]
-        payload, body, upload = reply.payload, reply.body, 0
-        if facts.blob is not None:
-            payload, body, upload = (), b"", facts.blob.nbytes
-        elif isinstance(reply, RemoteStreamReply) and facts.encoded is not None:
-            payload = facts.encoded.frames  # and one with the parts that it has, perhaps
-        return remote.RemoteCall(
-            reply.id,
-            reply.method,
-            max(0, reply.deadline_ns - now_ns) // 1000,
-            len(payload),
-            body,
-            reply.device if reply.pinned else None,
-            reply.priority,
-            facts.refs,
-            reply.id in self._replayed,
-            upload,
-            min(reply.replays, MOST_REPLAYS),
-        )
-
-    def _send_releases(self) -> None:
-        while self.memory is not None and (release := self.memory.next_release()) is not None:
-            self._say(remote.RemoteRelease(self._epoch, *release))
-
-    def _take_answers(self, message: remote.RemoteAnswers, frames: list[memoryview]) -> None:
-        current = message.epoch == self._epoch
-        if self.memory is not None and current:
-            self.memory.released(message.released)
-        at = 0
-        for answer in message.answers:
-            first, at = at, at + answer.frames
-            self._take_answer(answer, frames[first:at], current=current)
-
-    def _take_answer(self, answer: remote.RemoteAnswer, frames: list[memoryview], *, current: bool) -> None:
-        reply = self.calls.unanswered.get(answer.id)
-        if reply is None:
-            if answer.leases and current and self.memory is not None:
-                self.memory.give_up(answer.leases)
-        elif isinstance(reply, RemoteStreamReply):
-            if current:  # else parts may be missing, and the resumption finds out
-                self.streams.ended(reply, answer, frames)
-        elif answer.download:
-            reply.device, reply.generation = answer.device, answer.generation
-            if current:  # else it is asked for anew, or lost, by the resumption
-                self.transfers.pull(answer)
-        elif answer.error is not None:
-            reply.device, reply.generation = answer.device, answer.generation
-            error = self._error(reply, answer.error)
-            if not isinstance(error, errors.ProgramUnseen) or not self._say_whole(reply):
-                self._finish(reply, error)
-        else:
-            reply.device, reply.generation = answer.device, answer.generation
-            self._take_result(reply, answer, frames, current=current)
-
-    def _take_result(
-        self, reply: Reply, answer: remote.RemoteAnswer, frames: list[memoryview], *, current: bool
-    ) -> None:
-        if answer.leases and self.memory is not None:
-            reply.leases = self.memory.leases(answer.leases, current=current)
-        reply.body, reply.frames = answer.body, frames
-        self._finish(reply, None, settled=True)
+    def _say(self, message: remote.FromRemote) -> None:
+        self.sender.send(message, [])
 
     # --- for streams, with the lock held ---------------------------------------------------------------------------
 
@@ -635,63 +508,10 @@ class RemoteSession:
         """The gateway's."""
         return self._epoch
 
-    def send(self, message: remote.FromRemote, frames: list[Buffer]) -> bool:
-        """Send a message; False if there is no connection."""
-        header = remote.FROM_REMOTE.encode(message)
-        return self.engine.send(pack(header, frames) if frames else [header])
-
-    def facts_of(self, stream: RemoteStreamReply) -> Facts:
-        """Return what else a request is."""
-        return self._facts[stream.id]
-
-    def take_settled(self) -> list[int]:
-        """Return which answers have come since that was said last."""
-        return self.calls.take_settled(remote.MAX_REMOTE_IDS)
-
-    def answered(self, stream: RemoteStreamReply, answer: remote.RemoteAnswer, frames: list[memoryview]) -> None:
-        """Take the end of a stream; all parts are there."""
-        if answer.download:
-            self.transfers.pull(answer)
-        elif answer.error is not None:
-            self._finish(stream, self._error(stream, answer.error), settled=True)
-        else:
-            self._take_result(stream, answer, frames, current=True)
-
-    def finish(self, stream: RemoteStreamReply, error: errors.AtomrError) -> None:
-        """End a stream, and have the gateway end it."""
-        self._finish(stream, error)
-
-    def part_downloaded(self, number: int, part: int, body: bytes, frames: Frames) -> None:
-        """Take a part whose blob is there."""
-        self.streams.downloaded(number, part, body, frames)
-
-    def part_unreadable(self, number: int, part: int, error: errors.AtomrError) -> None:
-        """End a stream if the blob of one of its parts is none."""
-        stream = self.streams.open.get(number)
-        if stream is not None:
-            unread = f"part {part} of {stream.method}: {error.message}"
-            self._finish(stream, errors.ResultUnread(unread, reason=error.code))
-
-    def _say_whole(self, reply: Reply) -> bool:
-        """Send a call again that names a program which its worker does not know; False if it says the whole."""
-        from atomr_mp.client.programs import say_whole
-
-        if not say_whole(reply):
-            return False
-        if reply.state is ReplyState.CANCELLING:
-            self._finish(reply, errors.Cancelled("cancelled before it started"))
-            return True
-        facts = self._facts.pop(reply.id)
-        self.backlog.discount(facts.nbytes)
-        self.calls.settle(reply.id)
-        self._replayed.discard(reply.id)
-        encoded = facts.encoded or Encoded(b"", reply.payload, [], [])
-        reply.sent_ns = 0
-        facts = Facts.of(encoded._replace(body=reply.body), facts.refs)
-        if facts.blob is not None:
-            self.transfers.open()
-        self._take_call(reply, facts)
-        return True
+    @property
+    def is_open(self) -> bool:
+        """Whether calls may be sent."""
+        return self.state is RemoteLinkState.OPEN
 
     # --- for transfers, with the lock held -------------------------------------------------------------------------
 
@@ -704,42 +524,12 @@ class RemoteSession:
 
     def upload(self, number: int) -> EncodedBlob | None:
         """Return what a call's blob is, None if it is not wanted any more."""
-        facts = self._facts.get(number)
+        facts = self.sender.facts.get(number)
         return None if facts is None else facts.blob
-
-    def downloaded(self, answer: remote.RemoteAnswer, body: bytes, frames: Frames) -> None:
-        """Take an answer whose blob is there."""
-        reply = self.calls.unanswered.get(answer.id)
-        if reply is None:
-            return
-        if answer.leases and self.memory is not None:
-            reply.leases = self.memory.leases(answer.leases, current=True)
-        reply.body, reply.frames = body, frames  # type: ignore[assignment]  # as a decoder takes them
-        self._finish(reply, None)
-        self._tell_settled()
-
-    def unreadable(self, answer: remote.RemoteAnswer, error: errors.AtomrError) -> None:
-        """End a call whose answer's blob is none."""
-        reply = self.calls.unanswered.get(answer.id)
-        if reply is not None:
-            self._finish(reply, errors.ResultUnread(f"{reply.method} ran: {error.message}", reason=error.code))
 
     def broken(self, error: errors.AtomrError) -> None:
         """End the session: the gateway has sent what is no message."""
         self.lose(errors.PoolLost(error.message))
-
-    def _tell_settled(self) -> None:
-        """Say at once that a large answer is not needed any more: the gateway keeps it until then."""
-        if self.state is RemoteLinkState.OPEN and self.calls.untold:
-            self._send_calls([])
-            self.engine.look()
-
-    @staticmethod
-    def _error(reply: Reply, info: ErrorInfo) -> errors.AtomrError:
-        error = info.error()
-        if reply.may_have_run and isinstance(error, errors.RequestError):
-            error.maybe_executed = True
-        return error
 
     def _hear(self, message: session.DeviceChanged | session.IncarnationEnded) -> None:
         match message:
@@ -764,7 +554,7 @@ class RemoteSession:
             for method in actor.methods
         }
 
-    def _finish(self, reply: Reply, error: errors.AtomrError | None, *, settled: bool = False) -> None:
+    def finish(self, reply: Reply, error: errors.AtomrError | None, *, settled: bool = False) -> None:
         """Give a reply its outcome, once.
 
         Args:
@@ -775,17 +565,15 @@ class RemoteSession:
         if reply.done:
             return
         if reply.state is not ReplyState.BACKLOG:  # and nothing of it is counted here
-            self.calls.settle(reply.id)
-            facts = self._facts.pop(reply.id)
+            facts = self.sender.settle(reply)
             if not isinstance(reply, RemoteStreamReply):
                 self.backlog.discount(facts.nbytes)
-            self._replayed.discard(reply.id)
         self._watched.discard(reply)
         dropped = self.transfers.drop(reply.id)
         if dropped is not None:
             if dropped.leases and self.memory is not None:
                 self.memory.give_up(dropped.leases)
-            self._tell_settled()
+            self.sender.tell_settled()
         reply.error = error
         reply.payload = reply.kept = ()
         reply.state = ReplyState.OVER
@@ -793,7 +581,7 @@ class RemoteSession:
         if isinstance(reply, RemoteStreamReply):
             self.streams.finished(reply)
             if not settled:
-                self._tell_settled()
+                self.sender.tell_settled()
         self.engine.finished(reply)
         self.deliveries.hand_out(reply)
         if self.backlog and self.lost is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Mapping
 from typing import Final, Protocol
 
 import msgspec
@@ -53,6 +54,30 @@ class RemoteStreamReply(StreamReply):
     unacknowledged_bytes: int = 0
 
 
+class StreamSender(Protocol):
+    """What sends a session's messages."""
+
+    @property
+    def facts(self) -> Mapping[int, Facts]:
+        """What else each request is, by id."""
+
+    def send(self, message: remote.FromRemote, frames: list[Buffer]) -> bool:
+        """Send a message; False if there is no connection."""
+
+    def take_settled(self) -> list[int]:
+        """Return which answers have come since that was said last."""
+
+    def call_of(self, reply: Reply, now_ns: int) -> remote.RemoteCall:
+        """Return a request's fields, as they travel."""
+
+
+class StreamAnswers(Protocol):
+    """What takes the ends of streams."""
+
+    def answered(self, stream: RemoteStreamReply, answer: remote.RemoteAnswer, frames: list[memoryview]) -> None:
+        """Take the end of a stream; all parts are there."""
+
+
 class StreamSession(Protocol):
     """The session, as its streams see it; with its lock held."""
 
@@ -64,17 +89,9 @@ class StreamSession(Protocol):
     def memory(self) -> RemoteMemory | None:
         """What refs share, if there is any."""
 
-    def send(self, message: remote.FromRemote, frames: list[Buffer]) -> bool:
-        """Send a message; False if there is no connection."""
-
-    def facts_of(self, stream: RemoteStreamReply) -> Facts:
-        """Return what else a request is."""
-
-    def take_settled(self) -> list[int]:
-        """Return which answers have come since that was said last."""
-
-    def call_of(self, reply: Reply, now_ns: int) -> remote.RemoteCall:
-        """Return a request's fields, as they travel."""
+    @property
+    def sender(self) -> StreamSender:
+        """Sends."""
 
     @property
     def transfers(self) -> Transfers:
@@ -88,11 +105,12 @@ class StreamSession(Protocol):
     def engine(self) -> Engine:
         """Wakes threads."""
 
-    def finish(self, stream: RemoteStreamReply, error: errors.AtomrError) -> None:
-        """End a stream, and have the gateway end it."""
+    @property
+    def answers(self) -> StreamAnswers:
+        """Takes ends of streams."""
 
-    def answered(self, stream: RemoteStreamReply, answer: remote.RemoteAnswer, frames: list[memoryview]) -> None:
-        """Take the end of a stream; all parts are there."""
+    def finish(self, reply: Reply, error: errors.AtomrError | None) -> None:
+        """End a stream, and have the gateway end it."""
 
 
 class SessionStreams:
@@ -146,7 +164,7 @@ class SessionStreams:
             while self._outbox:
                 stream = self._outbox[0]
                 if not stream.done:
-                    nbytes += self._session.facts_of(stream).message_bytes
+                    nbytes += self._session.sender.facts[stream.id].message_bytes
                     if together and nbytes > MESSAGE_BYTES:
                         break
                     together.append(stream)
@@ -196,12 +214,12 @@ class SessionStreams:
         opened: list[remote.RemoteStream] = []
         frames: list[Buffer] = []
         for stream in streams:
-            facts = self._session.facts_of(stream)
+            facts = self._session.sender.facts[stream.id]
             if facts.blob is None and facts.encoded is not None:
                 frames += facts.encoded.frames
             opened.append(
                 remote.RemoteStream(
-                    self._session.call_of(stream, now_ns),
+                    self._session.sender.call_of(stream, now_ns),
                     stream.credit.parts,
                     stream.credit.nbytes,
                     stream.between_ns // 1000,
@@ -211,8 +229,8 @@ class SessionStreams:
                     stream.resumes is Resumes.SENT and bool(stream.credit.received),
                 )
             )
-        message = remote.RemoteStreams(self._session.epoch, self._session.take_settled(), opened)
-        if not self._session.send(message, frames):
+        message = remote.RemoteStreams(self._session.epoch, self._session.sender.take_settled(), opened)
+        if not self._session.sender.send(message, frames):
             return False  # a cut; what is settled is told by the resumption
         for stream in streams:
             stream.state = ReplyState.STREAMING
@@ -224,7 +242,7 @@ class SessionStreams:
         told = False
         while self._due:
             streams = [self._due.pop(number) for number in list(self._due)[:MAX_STREAMS]]
-            told |= self._session.send(
+            told |= self._session.sender.send(
                 remote.RemoteCredit(self._session.epoch, [self._grant_of(stream) for stream in streams]), []
             )
         return told
@@ -285,7 +303,7 @@ class SessionStreams:
             wrong = f"the end of a stream of {answer.parts} parts, and {stream.credit.received} have come"
             self._session.finish(stream, errors.ProtocolError(wrong))
         else:
-            self._session.answered(stream, answer, frames)
+            self._session.answers.answered(stream, answer, frames)
 
     def finished(self, stream: RemoteStreamReply) -> None:
         """Let go of a stream that has its outcome."""

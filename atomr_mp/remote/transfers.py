@@ -12,15 +12,8 @@ from atomr_mp.remote.bulk import BlobKey, BulkChannel
 from atomr_mp.remote.keys import ClientKeys
 
 
-class TransferSession(Protocol):
-    """The session, as its transfers see it; to be asked with its lock held."""
-
-    @property
-    def resumed(self) -> tuple[bytes, bytes] | None:
-        """The gateway's epoch and the session's id, None while the session is not resumed."""
-
-    def upload(self, number: int) -> EncodedBlob | None:
-        """Return what a call's blob is, None if it is not wanted any more."""
+class TransferAnswers(Protocol):
+    """Takes what has come by the bulk connection; with the session's lock held."""
 
     def downloaded(self, answer: remote.RemoteAnswer, body: bytes, frames: Frames) -> None:
         """An answer's blob is there."""
@@ -33,6 +26,21 @@ class TransferSession(Protocol):
 
     def part_unreadable(self, number: int, part: int, error: errors.AtomrError) -> None:
         """The blob of a stream's part is there, and is none."""
+
+
+class TransferSession(Protocol):
+    """The session, as its transfers see it; to be asked with its lock held."""
+
+    @property
+    def resumed(self) -> tuple[bytes, bytes] | None:
+        """The gateway's epoch and the session's id, None while the session is not resumed."""
+
+    def upload(self, number: int) -> EncodedBlob | None:
+        """Return what a call's blob is, None if it is not wanted any more."""
+
+    @property
+    def answers(self) -> TransferAnswers:
+        """Takes what has come."""
 
     def broken(self, error: errors.AtomrError) -> None:
         """The gateway has sent what is no message."""
@@ -126,14 +134,14 @@ class Transfers:
             body, frames = opened(content)
         except errors.InvalidRequest as error:
             if answer is None:
-                self._session.part_unreadable(number, part - 1, error)
+                self._session.answers.part_unreadable(number, part - 1, error)
             else:
-                self._session.unreadable(answer, error)
+                self._session.answers.unreadable(answer, error)
             return
         if answer is None:
-            self._session.part_downloaded(number, part - 1, body, frames)
+            self._session.answers.part_downloaded(number, part - 1, body, frames)
         else:
-            self._session.downloaded(answer, body, frames)
+            self._session.answers.downloaded(answer, body, frames)
 
     def broken(self, error: errors.AtomrError) -> None:
         """End the session: the gateway has sent what is no message."""

@@ -1,0 +1,165 @@
+"""Takes in what the gateway has answered to a remote client's calls, and the ends of its streams."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from atomr_mp import errors
+from atomr_mp.client.reply import Reply
+from atomr_mp.client.reply_life import ReplyState
+from atomr_mp.protocol.codec import ErrorInfo
+from atomr_mp.protocol.messages import remote
+from atomr_mp.remote.backlog import RemoteBacklog
+from atomr_mp.remote.blobs import Encoded, Frames
+from atomr_mp.remote.facts import Facts
+from atomr_mp.remote.memory import RemoteMemory
+from atomr_mp.remote.sending import CallSender
+from atomr_mp.remote.streams import RemoteStreamReply, SessionStreams
+from atomr_mp.remote.transfers import Transfers
+
+
+class AnsweredSession(Protocol):
+    """The session, as its answers see it."""
+
+    @property
+    def epoch(self) -> bytes:
+        """The gateway's."""
+
+    @property
+    def memory(self) -> RemoteMemory | None:
+        """What refs share, if there is any."""
+
+    @property
+    def backlog(self) -> RemoteBacklog:
+        """Its window."""
+
+    @property
+    def sender(self) -> CallSender:
+        """What is unanswered."""
+
+    @property
+    def streams(self) -> SessionStreams:
+        """Its streams."""
+
+    @property
+    def transfers(self) -> Transfers:
+        """What comes by the bulk connection."""
+
+    def take_call(self, reply: Reply, facts: Facts) -> None:
+        """Give a call its id; it is sent with others."""
+
+    def finish(self, reply: Reply, error: errors.AtomrError | None, *, settled: bool = False) -> None:
+        """Give a reply its outcome, once."""
+
+
+class AnswerTaker:
+    """To be used with the session's lock held.
+
+    Args:
+        session: The session.
+    """
+
+    def __init__(self, session: AnsweredSession) -> None:
+        self._session = session
+
+    def take(self, message: remote.RemoteAnswers, frames: list[memoryview]) -> None:
+        """Take answers in."""
+        current = message.epoch == self._session.epoch
+        if self._session.memory is not None and current:
+            self._session.memory.released(message.released)
+        at = 0
+        for answer in message.answers:
+            first, at = at, at + answer.frames
+            self._take_answer(answer, frames[first:at], current=current)
+
+    def _take_answer(self, answer: remote.RemoteAnswer, frames: list[memoryview], *, current: bool) -> None:
+        reply = self._session.sender.calls.unanswered.get(answer.id)
+        if reply is None:
+            if answer.leases and current and self._session.memory is not None:
+                self._session.memory.give_up(answer.leases)
+        elif isinstance(reply, RemoteStreamReply):
+            if current:  # else parts may be missing, and the resumption finds out
+                self._session.streams.ended(reply, answer, frames)
+        elif answer.download:
+            reply.device, reply.generation = answer.device, answer.generation
+            if current:  # else it is asked for anew, or lost, by the resumption
+                self._session.transfers.pull(answer)
+        elif answer.error is not None:
+            reply.device, reply.generation = answer.device, answer.generation
+            error = self._error(reply, answer.error)
+            if not isinstance(error, errors.ProgramUnseen) or not self._say_whole(reply):
+                self._session.finish(reply, error)
+        else:
+            reply.device, reply.generation = answer.device, answer.generation
+            self._take_result(reply, answer, frames, current=current)
+
+    def _take_result(
+        self, reply: Reply, answer: remote.RemoteAnswer, frames: list[memoryview], *, current: bool
+    ) -> None:
+        if answer.leases and self._session.memory is not None:
+            reply.leases = self._session.memory.leases(answer.leases, current=current)
+        reply.body, reply.frames = answer.body, frames
+        self._session.finish(reply, None, settled=True)
+
+    def answered(self, stream: RemoteStreamReply, answer: remote.RemoteAnswer, frames: list[memoryview]) -> None:
+        """Take the end of a stream; all parts are there."""
+        if answer.download:
+            self._session.transfers.pull(answer)
+        elif answer.error is not None:
+            self._session.finish(stream, self._error(stream, answer.error), settled=True)
+        else:
+            self._take_result(stream, answer, frames, current=True)
+
+    def part_downloaded(self, number: int, part: int, body: bytes, frames: Frames) -> None:
+        """Take a part whose blob is there."""
+        self._session.streams.downloaded(number, part, body, frames)
+
+    def part_unreadable(self, number: int, part: int, error: errors.AtomrError) -> None:
+        """End a stream if the blob of one of its parts is none."""
+        stream = self._session.streams.open.get(number)
+        if stream is not None:
+            unread = f"part {part} of {stream.method}: {error.message}"
+            self._session.finish(stream, errors.ResultUnread(unread, reason=error.code))
+
+    def downloaded(self, answer: remote.RemoteAnswer, body: bytes, frames: Frames) -> None:
+        """Take an answer whose blob is there."""
+        reply = self._session.sender.calls.unanswered.get(answer.id)
+        if reply is None:
+            return
+        if answer.leases and self._session.memory is not None:
+            reply.leases = self._session.memory.leases(answer.leases, current=True)
+        reply.body, reply.frames = body, frames  # type: ignore[assignment]  # as a decoder takes them
+        self._session.finish(reply, None)
+        self._session.sender.tell_settled()
+
+    def unreadable(self, answer: remote.RemoteAnswer, error: errors.AtomrError) -> None:
+        """End a call whose answer's blob is none."""
+        reply = self._session.sender.calls.unanswered.get(answer.id)
+        if reply is not None:
+            self._session.finish(reply, errors.ResultUnread(f"{reply.method} ran: {error.message}", reason=error.code))
+
+    def _say_whole(self, reply: Reply) -> bool:
+        """Send a call again that names a program which its worker does not know; False if it says the whole."""
+        from atomr_mp.client.programs import say_whole
+
+        if not say_whole(reply):
+            return False
+        if reply.state is ReplyState.CANCELLING:
+            self._session.finish(reply, errors.Cancelled("cancelled before it started"))
+            return True
+        facts = self._session.sender.settle(reply)
+        self._session.backlog.discount(facts.nbytes)
+        encoded = facts.encoded or Encoded(b"", reply.payload, [], [])
+        reply.sent_ns = 0
+        facts = Facts.of(encoded._replace(body=reply.body), facts.refs)
+        if facts.blob is not None:
+            self._session.transfers.open()
+        self._session.take_call(reply, facts)
+        return True
+
+    @staticmethod
+    def _error(reply: Reply, info: ErrorInfo) -> errors.AtomrError:
+        error = info.error()
+        if reply.may_have_run and isinstance(error, errors.RequestError):
+            error.maybe_executed = True
+        return error

@@ -1,0 +1,175 @@
+"""Sends a remote client's calls: several in a message, with what is settled, and leases that are given back."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from typing import Final, Protocol
+
+from atomr_mp.client.reply import Reply
+from atomr_mp.client.reply_life import ReplyState
+from atomr_mp.protocol.messages import remote
+from atomr_mp.protocol.values import Buffer
+from atomr_mp.protocol.zmtp.framing import pack
+from atomr_mp.remote.engine import Engine
+from atomr_mp.remote.facts import Facts
+from atomr_mp.remote.memory import RemoteMemory
+from atomr_mp.remote.resumption import OpenCalls
+from atomr_mp.remote.streams import RemoteStreamReply
+
+MESSAGE_CALLS: Final = 32
+"""Most calls put into one message; more would make the pool wait for the first."""
+
+MESSAGE_BYTES: Final = remote.MAX_REMOTE_MESSAGE_BYTES - 64 * 1024
+"""What calls in one message may take together; the rest is room for their headers."""
+
+MOST_REPLAYS: Final = 2**16 - 1
+"""What is said of a call that is not to be sent again."""
+
+TELL_SETTLED: Final = 64
+"""So many answers are acknowledged for themselves; fewer travel with the next call."""
+
+
+class SendingSession(Protocol):
+    """The session, as its sender sees it."""
+
+    @property
+    def epoch(self) -> bytes:
+        """The gateway's."""
+
+    @property
+    def engine(self) -> Engine:
+        """Sends."""
+
+    @property
+    def memory(self) -> RemoteMemory | None:
+        """What refs share, if there is any."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether calls may be sent."""
+
+
+class CallSender:
+    """What is unanswered, and how it is sent. To be used with the session's lock held.
+
+    Args:
+        session: The session.
+    """
+
+    def __init__(self, session: SendingSession) -> None:
+        self._session = session
+        self.calls: Final[OpenCalls[Reply]] = OpenCalls()
+        self.facts: Final[dict[int, Facts]] = {}
+        """Of each unanswered call."""
+        self.outbox: Final[deque[Reply]] = deque()
+        """What waits for others to travel with, or for a connection."""
+        self.replayed: Final[set[int]] = set()
+        """Calls that may have run under an earlier gateway, and are sent again."""
+
+    def add(self, reply: Reply, facts: Facts) -> None:
+        """Give a request its id."""
+        reply.id = self.calls.add(reply)
+        self.facts[reply.id] = facts
+
+    def settle(self, reply: Reply) -> Facts:
+        """Take in that a request has its outcome; return what else it was."""
+        self.calls.settle(reply.id)
+        self.replayed.discard(reply.id)
+        return self.facts.pop(reply.id)
+
+    def flush(self) -> bool:
+        """Send what waits; return whether anything was sent."""
+        sent = False
+        while self.outbox and self._session.is_open:
+            self.send_releases()
+            together: list[Reply] = []
+            nbytes = 0
+            while self.outbox and len(together) < MESSAGE_CALLS:
+                reply = self.outbox[0]
+                if reply.done:  # it has expired, or was cancelled
+                    self.outbox.popleft()
+                    continue
+                nbytes += self.facts[reply.id].message_bytes
+                if together and nbytes > MESSAGE_BYTES:
+                    break
+                together.append(self.outbox.popleft())
+            if together and not self._send_calls(together):
+                self.outbox.extendleft(reversed(together))
+                return sent
+            sent = True
+        if self.calls.untold >= TELL_SETTLED and self._session.is_open:
+            self._send_calls([])
+            sent = True
+        return sent
+
+    def tell_settled(self) -> None:
+        """Say at once what is settled: the gateway keeps it until then."""
+        if self._session.is_open and self.calls.untold:
+            self._send_calls([])
+            self._session.engine.look()
+
+    def send_releases(self) -> None:
+        """Give leases back that are due."""
+        memory = self._session.memory
+        while memory is not None and (release := memory.next_release()) is not None:
+            self.send(remote.RemoteRelease(self._session.epoch, *release), [])
+
+    def send(self, message: remote.FromRemote, frames: list[Buffer]) -> bool:
+        """Send a message; False if there is no connection."""
+        header = remote.FROM_REMOTE.encode(message)
+        return self._session.engine.send(pack(header, frames) if frames else [header])
+
+    def take_settled(self) -> list[int]:
+        """Return which answers have come since that was said last."""
+        return self.calls.take_settled(remote.MAX_REMOTE_IDS)
+
+    def unanswered(self) -> list[remote.Unanswered]:
+        """Return what was sent and is unanswered, for a new connection."""
+        now_ns = time.monotonic_ns()
+        return [
+            remote.Unanswered(number, max(0, now_ns - reply.sent_ns) // 1000)
+            for number in self.calls.resume()
+            if (reply := self.calls.unanswered[number]).sent_ns
+        ]
+
+    def next_unsent(self) -> int:
+        """Return the first id of a call that was never sent: those below are unanswered or settled."""
+        unsent = [number for number, reply in self.calls.unanswered.items() if not reply.sent_ns]
+        return min(unsent, default=self.calls.next_id)
+
+    def call_of(self, reply: Reply, now_ns: int) -> remote.RemoteCall:
+        """Return a request's fields, as they travel."""
+        facts = self.facts[reply.id]
+        payload, body, upload = reply.payload, reply.body, 0
+        if facts.blob is not None:
+            payload, body, upload = (), b"", facts.blob.nbytes
+        elif isinstance(reply, RemoteStreamReply) and facts.encoded is not None:
+            payload = facts.encoded.frames  # and one with the parts that it has, perhaps
+        return remote.RemoteCall(
+            reply.id,
+            reply.method,
+            max(0, reply.deadline_ns - now_ns) // 1000,
+            len(payload),
+            body,
+            reply.device if reply.pinned else None,
+            reply.priority,
+            facts.refs,
+            reply.id in self.replayed,
+            upload,
+            min(reply.replays, MOST_REPLAYS),
+        )
+
+    def _send_calls(self, replies: list[Reply]) -> bool:
+        now_ns = time.monotonic_ns()
+        calls: list[remote.RemoteCall] = []
+        frames: list[Buffer] = []
+        for reply in replies:
+            frames += reply.payload if self.facts[reply.id].blob is None else ()
+            calls.append(self.call_of(reply, now_ns))
+        if not self.send(remote.RemoteCalls(self._session.epoch, self.take_settled(), calls), frames):
+            return False  # a cut; what is settled is told by the resumption
+        for reply in replies:
+            reply.state = ReplyState.SENT
+            reply.sent_ns = reply.sent_ns or now_ns
+        return True
