@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+import psutil
 import zmq
 
 import atomr_mp
@@ -163,11 +164,18 @@ def streamed(pool: atomr_mp.Pool, far: atomr_mp.Pool, raw: zmq.Socket[bytes]) ->
         raw.recv()
 
     figures["relay empty p50 us"], _ = p50_p99(times(relayed))
+    status = pool.status().remote
+    assert status is not None
+    gateway = psutil.Process(status.pid)
     for name, client in (("local", pool), ("remote", far)):
+        before = sum(gateway.cpu_times()[:2])
         processor = time.process_time()
         for ahead in (16, 256):
             figures[f"{name} part us, {ahead} ahead"] = part_us(client, ahead)
         figures[f"{name} client cpu us a part"] = (time.process_time() - processor) * 1e6 / (2 * PARTS)
+        if client is far:
+            spent = sum(gateway.cpu_times()[:2]) - before
+            figures["gateway cpu us a part"] = spent * 1e6 / (2 * PARTS)
         shorts = [first_part_us(client) for _ in range(200)]
         figures[f"{name} stream of one part p50 us"], _ = p50_p99(shorts)
     return figures
