@@ -203,7 +203,7 @@ def test_a_stream_that_a_thread_leaves_is_closed(pool: atomr_mp.Pool, notes: Led
             gc.collect()
     tag, same, count = closed(notes)
     assert (tag, same) == (how, "True")
-    assert 20 <= int(count) <= 21 + 2 * 16
+    assert 19 <= int(count) <= 21 + 2 * 16  # of the last part that was read it may stand at its `yield`
 
 
 @pytest.mark.parametrize("how", ["break", "aclose", "cancelled", "timeout"])
@@ -387,7 +387,7 @@ def test_the_first_part_has_a_deadline(pool: atomr_mp.Pool, notes: Ledger, how: 
 def test_parts_have_a_deadline_between_them(pool: atomr_mp.Pool, notes: Ledger, how: str) -> None:
     """Those that were in time are delivered."""
     with notes.gate(f"between-{how}") as gate:
-        parts, error = read(pool, how, "Streamer.held", gate.path, 3, between_s=0.2)
+        parts, error = read(pool, how, "Streamer.held", gate.path, 3, between_s=0.6)
         assert (parts, type(error), error.parts) == ([0, 1, 2], errors.DeadlineExceeded, 3)
         assert "between_s" in str(error)
         gate.open()
@@ -399,29 +399,29 @@ def test_time_without_credit_does_not_count(pool: atomr_mp.Pool, how: str) -> No
     """A reader may take as long as it likes; only the whole stream's deadline goes on."""
 
     async def use() -> int:
-        stream, count = pool.stream("Streamer.count", 12, between_s=0.15, ahead=2), 0
+        stream, count = pool.stream("Streamer.count", 8, between_s=0.5, ahead=2), 0
         async for _ in stream:
             count += 1
             if count % 4 == 1:
-                await asyncio.sleep(0.3)  # longer than a part may take
+                await asyncio.sleep(0.7)  # longer than a part may take
         return count
 
     if how == "loop":
-        assert in_loop(use) == 12
+        assert in_loop(use) == 8
         return
-    stream = pool.stream("Streamer.count", 12, between_s=0.15, ahead=2)
-    for n in range(12):
+    stream = pool.stream("Streamer.count", 8, between_s=0.5, ahead=2)
+    for n in range(8):
         assert next(stream) == n
         if n % 4 == 1:
-            time.sleep(0.3)  # longer than a part may take
+            time.sleep(0.7)  # longer than a part may take
 
 
 @both
 def test_the_whole_stream_has_a_deadline(pool: atomr_mp.Pool, how: str) -> None:
     """Though it goes on well."""
-    parts, error = read(pool, how, "Streamer.slow", 1000, 0.01, deadline_s=0.3)
+    parts, error = read(pool, how, "Streamer.slow", 1000, 0.01, deadline_s=1.0)
     assert type(error) is errors.DeadlineExceeded
-    assert 0 < len(parts) < 40
+    assert 0 < len(parts) < 120
     assert parts == list(range(len(parts)))
     assert pool.call("Streamer.where").result(DEADLINE_S) > 0
 

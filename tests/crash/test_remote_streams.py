@@ -100,13 +100,17 @@ def test_a_stream_outlives_the_gateway_if_it_can(ledger: Ledger) -> None:
         begun = pool.stream("Streamer.count", 1000, ahead=8)
         counted = pool.stream("Resumer.count", 40, -1, "", ahead=4)
         said = pool.stream("Resumer.spell", TEXT, -1, "", ahead=4)
+        wide = pool.stream("Resumer.count", 30, -1, "x" * 200_000, ahead=4)  # its arguments go in chunks
+        large = pool.stream("Resumer.large", 8, 100_000, -1, ahead=2)  # and so does what it is opened again with
+        assert [next(wide) for _ in range(5)] == list(range(5))
+        assert [next(large) for _ in range(4)] == [bytes(100_000)] * 4
         assert [next(begun) for _ in range(3)] == [0, 1, 2]
         assert [next(counted) for _ in range(5)] == list(range(5))
         assert [next(said) for _ in range(5)] == spelled(TEXT)[:5]
         held = pool.stream("Streamer.held", gate.path, 0)
         gate.wait()  # the streamer's thread is busy from now on
         unbegun = pool.stream("Streamer.count", 5)
-        assert settled(lambda: _open_calls(found) == 5, DEADLINE_S)
+        assert settled(lambda: _open_calls(found) == 7, DEADLINE_S)
         os.kill(found.pid, signal.SIGKILL)
         parts, error = parts_of(begun)
         assert parts == list(range(3, 3 + len(parts)))
@@ -120,12 +124,14 @@ def test_a_stream_outlives_the_gateway_if_it_can(ledger: Ledger) -> None:
         assert parts_of(counted) == (list(range(5, 40)), None)
         assert counted.result() == 40
         assert parts_of(said) == (spelled(TEXT)[5:], None)
+        assert parts_of(wide) == (list(range(5, 30)), None)
+        assert parts_of(large) == ([bytes(100_000)] * 4, None)
         assert parts_of(unbegun) == (list(range(5)), None)
         assert unbegun.result() == 10
         assert isinstance(pool._remote, RemoteClient)
         assert pool._remote.session.streams.sent_room._bytes == 0
     withs = [line for line in ledger.runs() if line.startswith(("with-", "from-"))]
-    assert len(withs) == 4
+    assert len(withs) == 6
     assert {"with-0", "from-0"} <= set(withs)
 
 
