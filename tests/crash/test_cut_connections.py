@@ -21,6 +21,7 @@ from atomr_mp.supervision.audit.findings import State
 from tests.support import ACTORS, DEADLINE_S, Ledger, open_descriptors, settled
 
 CUTTING = f"{ACTORS}/cutting.py:Cutting"
+UNDOING = f"{ACTORS}/undoing.py:Undoing"
 HOW = ["shut", "write"]
 
 
@@ -112,6 +113,28 @@ def test_what_was_called_after_a_lost_writer_is_not_sent(ledger: Ledger, *, writ
             assert waiting[0].result() == 0
         assert waiting[1].result(DEADLINE_S) == 0
         assert pool.call("Cutting.total", ref).result(DEADLINE_S) in ({0, 4} if writes else {0})
+
+
+def test_what_was_queued_behind_a_lost_writer_is_refused(ledger: Ledger) -> None:
+    """On another connection, another client's too: the worker drops the writer, and nobody has changed the content."""
+    with ledger.start(UNDOING) as pool, atomr_mp.connect(run_dir=pool.run_dir) as other, ledger.gate("held") as gate:
+        ref = pool.device(0).put(np.ones(1000))
+        theirs = other.claim(ref.share())
+        held = other.call("Undoing.hold_on_thread", gate.path)
+        gate.wait()
+        writer = pool.call("Undoing.fail_slowly", gate.path, ref)
+        pool.device(0).put(np.ones(3))  # which the worker has heard of, and so of the writer
+        reader = other.call("Undoing.total_on_thread", theirs)
+        other.device(0).put(np.ones(3))
+        cut_here(pool)
+        assert isinstance(writer.exception(DEADLINE_S), errors.ConnectionLost)
+        pool.device(0).put(np.ones(3))  # now the worker has heard of the loss
+        gate.open()
+        held.result(DEADLINE_S)
+        refused = reader.exception(DEADLINE_S)
+        assert isinstance(refused, errors.GpuRefUndefined)
+        assert (refused.failed_method, refused.failed_with) == ("Undoing.fail_slowly", "connection_lost")
+        assert other.call("Undoing.total_on_thread", theirs).result(DEADLINE_S) == 1000
 
 
 @contextlib.contextmanager

@@ -466,7 +466,7 @@ class Host:
                 self._take_back(session, carried.leases, carried.returned)
         lost.carried.clear()
         session.waiting_for_release = [call for call in session.waiting_for_release if call[0] is not lost]
-        self._envelope.cancel(lost, list(lost.queued))
+        self._envelope.lose(lost)
         self._dispatcher.leave([lost])
         self._dispatcher.advance()
 

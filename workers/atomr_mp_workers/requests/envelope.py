@@ -263,6 +263,14 @@ class Envelope:
                 self._board.count(Counter.CANCELLED, request.items)
                 self._drop(request, errors.Cancelled("cancelled before it started"))
 
+    def lose(self, peer: Peer) -> None:
+        """Drop what has not started of a lost connection; its readers were queued behind it, and must not run."""
+        error = errors.ConnectionLost("its client's connection ended before it started", maybe_executed=False)
+        for request in list(peer.queued.values()):
+            if isinstance(request, Request):
+                self._board.count(Counter.CANCELLED, request.items)
+                self._miss(request, error)
+
     def admit(self, request: Request) -> bool:
         """Decode a request that will have to wait for its turn, and take its borrows; False if it is answered."""
         if request.dropped or request.peer.session.ended:
@@ -323,9 +331,12 @@ class Envelope:
         return True
 
     def _late(self, request: Request) -> None:
-        """Answer a request that is late; who was queued behind it must not read what it was to write."""
+        """Answer a request that is late."""
         self._board.count(Counter.EXPIRED, request.items)
-        error = errors.DeadlineExceeded("the deadline passed before the request could start")
+        self._miss(request, errors.DeadlineExceeded("the deadline passed before the request could start"))
+
+    def _miss(self, request: Request, error: errors.RequestError) -> None:
+        """Answer a request that does not start; who was queued behind it must not read what it was to write."""
         method, session = request.method, request.peer.session
         if request.refs and not request.decoded and not method.reads and method.admit is None:
             # Shown on the board, as decoding always is.
