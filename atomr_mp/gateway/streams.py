@@ -270,6 +270,8 @@ class PeerStreams:
         self._promised -= stream.promised
         if not stream.reply.done:
             self._lane.close_stream(stream.reply)
+        if self._dirty:  # others may be sent in its place
+            self._flush_soon()
 
     def blob(self, number: int, part: int) -> EncodedBlob | None:
         """Return what the client may pull of a part, None if it has it."""

@@ -13,7 +13,7 @@ import pytest
 
 import atomr_mp
 from tests import remote as served
-from tests.contract import test_buffers, test_client, test_fft, test_map, test_program
+from tests.contract import test_buffers, test_client, test_fft, test_map, test_program, test_waiting
 from tests.support import BYSTANDER, PROBE, Ledger
 
 _BY_DIRECTORY: Final = "connects by the run directory"
@@ -111,3 +111,6 @@ def random() -> np.random.Generator:
 
 for _module in (test_client, test_map, test_buffers, test_program, test_fft):
     globals().update(served.repeated(_module, LOCAL))
+
+_WAITING: Final = served.repeated(test_waiting, LOCAL)  # the others count places in a local window
+globals().update({name: test for name, test in _WAITING.items() if name.startswith("test_amap")})

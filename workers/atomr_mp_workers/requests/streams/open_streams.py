@@ -6,6 +6,7 @@ what its arguments borrow.
 
 from __future__ import annotations
 
+import heapq
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, Protocol
@@ -21,8 +22,8 @@ from atomr_mp_workers.requests.off_loop.runner import ActorRunner
 from atomr_mp_workers.requests.peers import Peer
 
 LOOK_NS: Final = 2_000_000
-"""When a turn is looked at that has not come back. By then only a step can be under way that takes long, and what was
-yielded before it has waited."""
+"""When a turn is looked at that has not come back. By then a step is under way that takes long, and what was yielded
+before it has waited; or its thread has not run, so it is looked at again, after twice the time."""
 
 ENDED_PLACE: Final = -2
 """Of a stream that has given its place on the board back."""
@@ -82,6 +83,8 @@ class OpenStreams:
         """Methods whose streams run together, by name."""
         self._turns: Final[dict[StreamRequest, int]] = {}
         """Turns that have not been looked at, and when they are to be."""
+        self._again: Final[list[tuple[int, int, int, int, StreamRequest]]] = []
+        """A heap of turns that have been: when next, a number, when the turn began, after how long, and the stream."""
 
     @property
     def due_ns(self) -> int | None:
@@ -89,6 +92,8 @@ class OpenStreams:
         if not self.open:
             return None
         due_ns = min(self._due_ns, next(iter(self._turns.values()), NEVER_NS))
+        if self._again:
+            due_ns = min(due_ns, self._again[0][0])
         return due_ns if due_ns < NEVER_NS else None
 
     @property
@@ -218,12 +223,20 @@ class OpenStreams:
         while self._turns:
             stream, look_ns = next(iter(self._turns.items()))
             if look_ns > now_ns:
-                return
+                break
             del self._turns[stream]
-            made = list(stream.made)
-            # What lies on a device that works by itself may not be there before the turn is over.
-            if made and not (self._is_asynchronous and any(part.encoded[2] for part in made)):
-                self._give_parts(stream, len(made))
+            self._look(stream, now_ns, 2 * LOOK_NS)
+        while self._again and self._again[0][0] <= now_ns:
+            _, _, started_ns, wait_ns, stream = heapq.heappop(self._again)
+            if stream.state is StreamState.RUNNING and stream.started_ns == started_ns:
+                self._look(stream, now_ns, 2 * wait_ns)
+
+    def _look(self, stream: StreamRequest, now_ns: int, wait_ns: int) -> None:
+        made = list(stream.made)
+        # What lies on a device that works by itself may not be there before the turn is over.
+        if made and not (self._is_asynchronous and any(part.encoded[2] for part in made)):
+            self._give_parts(stream, len(made))
+        heapq.heappush(self._again, (now_ns + wait_ns, id(stream), stream.started_ns, wait_ns, stream))
 
     def end_late(self, now_ns: int) -> bool:
         """End those whose time is over, or that nobody reads; return whether there were any."""
