@@ -118,16 +118,25 @@ def installed(cusolver: FakeCusolver, cublas: FakeCublas) -> AbstractContextMana
     return mock.patch.dict("sys.modules", modules)
 
 
+EVENT: Final = object()
+"""What a stream records."""
+
+
+def _is_event(event: object) -> None:
+    assert event is EVENT
+
+
 class FakeCupy(ModuleType):
     """NumPy, whose arrays tell their addresses and come to the host as CuPy's do."""
 
     def __init__(self) -> None:
         super().__init__("cupy")
-        stream = SimpleNamespace(ptr=STREAM, synchronize=lambda: None)
+        stream = SimpleNamespace(ptr=STREAM, synchronize=lambda: None, record=lambda: EVENT, wait_event=_is_event)
         self.cuda = SimpleNamespace(
             alloc=_Allocated,
             alloc_pinned_memory=_Pinned,
             Stream=lambda non_blocking: stream if non_blocking else None,
+            get_current_stream=lambda: stream,
             runtime=SimpleNamespace(memcpyAsync=_copy_to_host, memcpyDeviceToHost=TO_HOST),
         )
         self.ElementwiseKernel = _residual
@@ -196,11 +205,12 @@ class FakeCudss(ModuleType):
 def _residual(*_source: str) -> Callable[..., Any]:
     """Return what stands for the kernel that judges solutions of sparse systems."""
 
-    def judge(data: Array, indices: Array, indptr: Array, x: Array, b: Array, n: int) -> Any:
+    def judge(data: Array, indices: Array, indptr: Array, x: Array, b: Array, most: Array, n: int, limit: float) -> Any:
         a = scipy.sparse.csr_array((np.asarray(data), np.asarray(indices), np.asarray(indptr)), shape=(n, n))
         scale = np.abs(b) + (abs(a) @ np.abs(x).T).T
         with np.errstate(all="ignore"):
-            return np.where(b == (a @ x.T).T, 0, np.abs(b - (a @ x.T).T) / scale).view(DeviceValues)
+            error = np.where(b == (a @ x.T).T, 0, np.abs(b - (a @ x.T).T) / scale)
+            return np.where(scale <= limit * np.asarray(most)[:, None], error, 1).view(DeviceValues)
 
     return judge
 

@@ -60,7 +60,18 @@ def context() -> LibraryContext:
 
 
 def run(name: str, request: LibraryRequest) -> Any:
-    """Have a library do a request, and return its result; its arrays' memory travels to the GPU and back."""
+    """Have a library do a request, and return its result; its arrays' memory travels to the GPU and back.
+
+    An error says which request it was, for a context that is lost fails all that follow.
+    """
+    try:
+        return _run(name, request)
+    except Exception as error:
+        error.add_note(f"in {request!r}")
+        raise
+
+
+def _run(name: str, request: LibraryRequest) -> Any:
     arrays: dict[str, Any] = {field: array for field, _, array in request.arrays() if array is not None}
     slabs = {array.number: array.slab for array in arrays.values()}
     there = {number: device().make_slab(slab.nbytes) for number, slab in slabs.items()}

@@ -3,7 +3,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -12,8 +12,11 @@ from hypothesis import strategies as st
 
 import atomr_mp
 from atomr_mp import errors
+from atomr_mp.protocol.libraries import solver
 from atomr_mp.protocol.libraries.base import LibraryRequest
+from tests import sparse_cases
 from tests.declared import breakages, refused_in_the_worker
+from tests.fake_arrays import FakeArray
 from tests.gpu import on_device
 from tests.gpu.test_program_cuda import told as told_of_graphs
 from tests.solver_cases import FAILING, REQUESTS, assert_agrees, assert_fails, requests
@@ -67,12 +70,27 @@ def test_larger_matrices_take_other_kernels_and_give_the_same(name: str) -> None
 
 def test_hundreds_of_data_without_a_result_harm_nothing() -> None:
     """Each is an error that says where, and after all of them the context is well."""
+    refused = [number for number, (make, *_) in enumerate(FAILING) if not isinstance(make(), solver.Spsolve)]
     for _ in range(300 // len(FAILING) + 1):
-        for case in range(len(FAILING)):
+        for case in refused:
             with contextlib.suppress(pytest.skip.Exception):
                 assert_fails(run, case)
     for name in ("potrf", "getrf", "gesvd", "syevd", "solve", "lstsq"):
         test_results_are_those_of_dense_matrices(name)
+
+
+def test_sparse_systems_without_factors_are_refused_or_solved_right() -> None:
+    """CuDSS takes a negative pivot of Cholesky factors as it is, and another for 0; x may be right all the same."""
+    for make, *_ in FAILING:
+        request = make()
+        if not isinstance(request, solver.Spsolve):
+            continue
+        try:
+            run(request)
+        except errors.NumericalError:
+            continue
+        a = sparse_cases.dense(request.a, cast("FakeArray", request.a.data).array)
+        np.testing.assert_allclose(a @ cast("FakeArray", request.x).array, cast("FakeArray", request.b).array)
 
 
 def test_bad_requests_harm_nothing() -> None:

@@ -1,7 +1,8 @@
 """Sparse systems on CUDA, with cuDSS.
 
-cuDSS does not say what becomes of a singular matrix, or of one that is not positive definite: it may change a pivot and
-go on. So each solution is judged by its residual, in a kernel behind it. Nothing waits for the device but cuDSS itself.
+cuDSS does not say what becomes of a singular matrix: it may change a pivot and go on. So each solution is judged in a
+kernel behind it, by its residual and by its size: a pivot that was 0 makes x so large that its residual looks small.
+Nothing waits for the device but cuDSS itself.
 """
 
 from __future__ import annotations
@@ -35,6 +36,9 @@ if TYPE_CHECKING:
 KEPT: Final = 4
 """Analyses of a structure, each with its factors."""
 
+LARGE_POWER: Final = 0.7
+"""Of 1/epsilon: 7·10⁴ in single precision and 9·10¹⁰ in double. cuDSS takes 10⁻⁵ and 10⁻¹³ instead of a pivot of 0."""
+
 INDEX: Final = int(CudaDataType.CUDA_R_32I)
 GENERAL, FULL = int(cudss.MatrixType.GENERAL), int(cudss.MatrixViewType.FULL)
 DEFINITE: Final = {True: int(cudss.MatrixType.HPD), False: int(cudss.MatrixType.SPD)}
@@ -43,7 +47,7 @@ FROM_ZERO, BY_COLUMNS = int(cudss.IndexBase.ZERO), int(cudss.Layout.COL_MAJOR)
 ANALYSIS, FACTORIZATION, SOLVE = (int(cudss.Phase[name]) for name in ("ANALYSIS", "FACTORIZATION", "SOLVE"))
 
 RESIDUAL: Final = cupy.ElementwiseKernel(
-    "raw T data, raw int32 indices, raw int32 indptr, raw T x, T b, int64 n",
+    "raw T data, raw int32 indices, raw int32 indptr, raw T x, T b, raw float64 most, int64 n, float64 limit",
     "float64 error",
     """
     long long row = i % n, first = i - row;
@@ -56,10 +60,12 @@ RESIDUAL: Final = cupy.ElementwiseKernel(
     }
     double size = abs(left);
     error = size == 0 ? 0 : size / scale;
+    if (!(scale <= limit * most[i / n])) error = 1;
     """,
     "atomr_mp_residual",
 )
-"""|b - a·x| / (|b| + |a|·|x|) for each row of each right-hand side: by how much a and b would have to be others."""
+"""|b - a·x| / (|b| + |a|·|x|) for each row of each right-hand side: by how much a and b would have to be others. It is
+1 if |b| + |a|·|x| is more than `limit` times the right-hand side's largest element."""
 
 
 class Analysis:
@@ -146,8 +152,12 @@ class SparseSolvers(SolverRoutines):
         right, made = duplicate(b), empty(b.shape, b.dtype)
         analysis.solve(values, made, right)
         x[...] = made
-        errors_made = RESIDUAL(values, it.indices, it.indptr, made.T, right.T, b.shape[0])
-        largest = float(np.finfo(b.dtype).eps) ** 0.5
+        epsilon = float(np.finfo(b.dtype).eps)
+        most = abs(right).max(axis=0).astype(np.float64)
+        errors_made = RESIDUAL(
+            values, it.indices, it.indptr, made.T, right.T, most, b.shape[0], epsilon**-LARGE_POWER
+        )  # fmt: skip
+        largest = epsilon**0.5
         return self._judged(~(errors_made <= largest), lambda _number, _code: verdicts.unsolved(), analysis)
 
     def _analysis(self, request: solver.Spsolve, it: CheckedStructure) -> Analysis:
