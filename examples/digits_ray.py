@@ -67,34 +67,23 @@ def main() -> int:
     return 0
 
 
-def read(cluster: atomr_mp.ray.Cluster, images: np.ndarray, *, vectors: bool) -> list[dict[str, Any]]:
-    """Return a row for each image, in order, with its digit, and with its vector if that is wanted."""
-    numbered = [{"index": index, "image": image} for index, image in enumerate(images)]
-    data = ray.data.from_items(numbered, override_num_blocks=4).map_batches(
+def called(data: ray.data.Dataset, cluster: atomr_mp.ray.Cluster, method: str, output: str) -> ray.data.Dataset:
+    """Return the rows with a column more: the method's results for their images."""
+    return data.map_batches(
         atomr_mp.ray.Caller,
-        fn_constructor_kwargs={
-            "cluster": cluster,
-            "method": "Digits.predict_many",
-            "columns": ["image"],
-            "output": "digit",
-        },
+        fn_constructor_kwargs={"cluster": cluster, "method": method, "columns": ["image"], "output": output},
         batch_size=BATCH,
         zero_copy_batch=True,
         compute=ray.data.ActorPoolStrategy(size=1),
     )
+
+
+def read(cluster: atomr_mp.ray.Cluster, images: np.ndarray, *, vectors: bool) -> list[dict[str, Any]]:
+    """Return a row for each image, in order, with its digit, and with its vector if that is wanted."""
+    numbered = [{"index": index, "image": image} for index, image in enumerate(images)]
+    data = called(ray.data.from_items(numbered, override_num_blocks=4), cluster, "Digits.predict_many", "digit")
     if vectors:
-        data = data.map_batches(
-            atomr_mp.ray.Caller,
-            fn_constructor_kwargs={
-                "cluster": cluster,
-                "method": "Digits.embed_many",
-                "columns": ["image"],
-                "output": "vector",
-            },
-            batch_size=BATCH,
-            zero_copy_batch=True,
-            compute=ray.data.ActorPoolStrategy(size=1),
-        )
+        data = called(data, cluster, "Digits.embed_many", "vector")
     return sorted(data.take_all(), key=lambda row: row["index"])
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
-from collections.abc import Callable, Mapping
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, NamedTuple
@@ -32,6 +35,26 @@ class Served(NamedTuple):
     def connect(self, name: str = "alice", **options: Any) -> atomr_mp.Pool:
         """Connect as one of the admitted clients."""
         return atomr_mp.connect(self.address, keys=key_file(self.keys_dir, name), **options)
+
+
+@contextlib.contextmanager
+def client_process(found: Served, code: str, first_line: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a client of alice's in a process of its own, whose arguments are the address and the key; end it.
+
+    Args:
+        found: The pool.
+        code: The client's program.
+        first_line: What it prints when it is where it is to be.
+    """
+    key = key_file(found.keys_dir, "alice")
+    client = subprocess.Popen([sys.executable, "-c", code, found.address, key], stdout=subprocess.PIPE)
+    try:
+        assert client.stdout is not None
+        assert client.stdout.readline() == f"{first_line}\n".encode()
+        yield client
+    finally:
+        client.kill()
+        client.communicate()
 
 
 def key_file(directory: Path, name: str) -> Path:

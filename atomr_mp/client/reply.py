@@ -216,6 +216,20 @@ class StreamReply(Reply):
     on_part: Callable[[StreamReply], object] | None = None
     """Called with the lane's lock held when a part has come; for who passes parts on."""
 
+    def take_part(self, grant: Callable[[StreamReply], object]) -> ArrivedPart | None:
+        """Return the next part that has arrived, None if none has.
+
+        Args:
+            grant: Lets the worker go on, if enough was read for that.
+        """
+        try:
+            part = self.arrived.popleft()
+        except IndexError:
+            return None
+        if self.credit.read(part.nbytes) and not self.done:
+            grant(self)
+        return part
+
     def expect_next(self, now_ns: int) -> None:
         """Set the deadline of the next part. Without credit only the deadline of the whole stream holds."""
         next_ns = self.until_ns if self.credit.is_used_up else now_ns + self.between_ns

@@ -17,6 +17,8 @@ outcome for each call, and at most one run.
   the bulk connection.
 - `streams.SessionStreams` is its streams: credit, parts as they come, and what is missing after a cut. The gateway
   keeps what the client has not acknowledged (`kept_parts`, pure).
+- `wire` is how both ends set up their sockets and pack a message; `facts` is what the gateway is told beside a call's
+  bytes.
 - `link_life` is the table of a connection's life, pure.
 - `bulk.BulkChannel` pulls and serves what is too large for a message, as `blobs`, on a socket and a thread of its own.
 - `memory.RemoteMemory` is what refs see: leases are the gateway's, content travels by messages.

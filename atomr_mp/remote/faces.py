@@ -69,14 +69,8 @@ class ThreadsFace:
     # --- streams ---------------------------------------------------------------------------------------------------
 
     def read_part(self, stream: StreamReply) -> ArrivedPart | None:
-        """Return the next part that a stream has, None if none; let the worker go on."""
-        try:
-            part = stream.arrived.popleft()
-        except IndexError:
-            return None
-        if stream.credit.read(part.nbytes) and not stream.done:
-            self._grant(stream)
-        return part
+        """Return a stream's next part that has arrived, None if none has; let the worker go on."""
+        return stream.take_part(self._grant)
 
     @defer_interrupts
     def _grant(self, stream: StreamReply) -> None:

@@ -17,10 +17,12 @@ from atomr_mp import errors
 from atomr_mp_workers import Actor, Context, method
 from tests.actors.probe import arrive, die, note
 
-YIELD_S = 0.0
-"""Sleeping so long is no wait: the task gives others their turn on the loop."""
-
 VARIABLE: contextvars.ContextVar[str] = contextvars.ContextVar("VARIABLE", default="")
+
+
+async def others_turn() -> None:
+    """Give the loop's other tasks their turn."""
+    await asyncio.sleep(0)  # asyncio's own way to yield: nothing is waited for
 
 
 class Awaiter(Actor):
@@ -39,7 +41,7 @@ class Awaiter(Actor):
 
     async def teardown(self) -> None:
         """Record the end, on the loop."""
-        await asyncio.sleep(YIELD_S)
+        await others_turn()
         note(f"down-{threading.get_ident() == self._thread}")
 
     async def _serve(self) -> None:
@@ -54,7 +56,7 @@ class Awaiter(Actor):
     @method(idempotent=True)
     async def add(self, a: int, b: int) -> int:
         """Add, after having waited for others; on the loop's thread."""
-        await asyncio.sleep(YIELD_S)
+        await others_turn()
         assert threading.get_ident() == self._thread
         return a + b
 
@@ -110,13 +112,13 @@ class Awaiter(Actor):
     @method(hang_timeout_s=1.0)
     async def block(self) -> None:
         """Hold up the whole loop."""
-        await asyncio.sleep(YIELD_S)
+        await others_turn()
         die("hang")
 
     @method
     async def failing(self, kind: str) -> Any:
         """Raise."""
-        await asyncio.sleep(YIELD_S)
+        await others_turn()
         match kind:
             case "typed":
                 raise errors.OutOfMemory("on purpose", requested_bytes=7)
@@ -146,21 +148,21 @@ class Awaiter(Actor):
     @method
     async def double(self, array: Any) -> Any:
         """Return a ref to twice an array, that is borrowed meanwhile."""
-        await asyncio.sleep(YIELD_S)
+        await others_turn()
         return await asyncio.to_thread(self._context.keep, np.asarray(array) * 2)
 
     @method(writes=["array"])
     async def fill(self, array: Any, value: float) -> None:
         """Write an array, before and after having waited."""
         array[: len(array) // 2] = value
-        await asyncio.sleep(YIELD_S)
+        await others_turn()
         array[len(array) // 2 :] = value
 
     @method
     async def variable(self, value: str) -> str:
         """Set a context variable, wait, and return it."""
         VARIABLE.set(value)
-        await asyncio.sleep(YIELD_S)
+        await others_turn()
         return VARIABLE.get()
 
     @method
@@ -176,7 +178,7 @@ class Awaiter(Actor):
         """Yield (pid, number), and die at one, in the first incarnation."""
         note("again-begun")
         for n in range(upto):
-            await asyncio.sleep(YIELD_S)
+            await others_turn()
             if n == at and self._context.generation == 1:
                 if gate:
                     await asyncio.to_thread(arrive, gate)
@@ -211,7 +213,7 @@ class Awaiter(Actor):
             how = "cancelled"
             raise
         finally:
-            await asyncio.sleep(YIELD_S)
+            await others_turn()
             note(f"{tag}-{how}")
 
     @method
@@ -232,7 +234,7 @@ class Awaiter(Actor):
     async def blocking(self, at: int) -> AsyncIterator[int]:
         """Yield numbers, and hold up the whole loop at one."""
         for n in range(at):
-            await asyncio.sleep(YIELD_S)
+            await others_turn()
             yield n
         die("hang")
 

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,34 +28,36 @@ def recipe(ledger: Ledger, name: str) -> Path:
     return path
 
 
-def test_the_recipe_of_the_page_works(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In FastAPI: an own route beside what is mounted; the pool is joined at the start and left at the end."""
-    words, app_file = recipe(ledger, "words.py"), recipe(ledger, "app.py")
+@contextlib.contextmanager
+def mounted(ledger: Ledger, monkeypatch: pytest.MonkeyPatch, app: str) -> Iterator[TestClient]:
+    """Run an application of the page over a pool, which it joins at the start and leaves at the end."""
+    words, app_file = recipe(ledger, "words.py"), recipe(ledger, app)
     with ledger.start(f"{words}:Words") as pool:
         monkeypatch.setitem(os.environ, "ATOMR_MP_RUN_DIR", str(pool.run_dir))
         before = pool.status().sessions
         with TestClient(load(app_file).app) as client:
             assert pool.status().sessions == before + 1
-            assert client.get("/length/hello").json() == 5
-            assert client.post("/pool/call/Words.length", json={"word": "four"}).json() == 4
-            wrong = client.post("/pool/call/Words.length", json={"word": 4})
-            assert (wrong.status_code, wrong.json()["error"]["code"]) == (422, "invalid_request")
-            assert client.get("/pool/health/ready").status_code == 200
-            assert client.get("/pool/openapi.json").status_code == 200
-            assert client.get("/pool/docs").headers["content-type"].startswith("text/html")
+            yield client
         assert pool.status().sessions == before
+
+
+def test_the_recipe_of_the_page_works(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In FastAPI: an own route beside what is mounted; the pool is joined at the start and left at the end."""
+    with mounted(ledger, monkeypatch, "app.py") as client:
+        assert client.get("/length/hello").json() == 5
+        assert client.post("/pool/call/Words.length", json={"word": "four"}).json() == 4
+        wrong = client.post("/pool/call/Words.length", json={"word": 4})
+        assert (wrong.status_code, wrong.json()["error"]["code"]) == (422, "invalid_request")
+        assert client.get("/pool/health/ready").status_code == 200
+        assert client.get("/pool/openapi.json").status_code == 200
+        assert client.get("/pool/docs").headers["content-type"].startswith("text/html")
 
 
 def test_the_recipe_for_starlette_works_too(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     """Calls, streams, and the pool is left at the end."""
-    words, app_file = recipe(ledger, "words.py"), recipe(ledger, "starlette_app.py")
-    with ledger.start(f"{words}:Words") as pool:
-        monkeypatch.setitem(os.environ, "ATOMR_MP_RUN_DIR", str(pool.run_dir))
-        before = pool.status().sessions
-        with TestClient(load(app_file).app) as client:
-            assert client.post("/pool/call/Words.length", json=["four"]).json() == 4
-            assert client.get("/pool/health/ready").status_code == 200
-        assert pool.status().sessions == before
+    with mounted(ledger, monkeypatch, "starlette_app.py") as client:
+        assert client.post("/pool/call/Words.length", json=["four"]).json() == 4
+        assert client.get("/pool/health/ready").status_code == 200
 
 
 def test_a_token_can_be_asked_for_there_too(ledger: Ledger) -> None:

@@ -7,8 +7,6 @@ import contextlib
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
 
 import numpy as np
@@ -204,19 +202,11 @@ def test_nothing_of_a_dead_client_stays(ledger: Ledger, how: signal.Signals) -> 
         "print('ready', flush=True)\n"
         "signal.pause()\n"
     )
-    key = served.key_file(found.keys_dir, "alice")
-    with found.pool:
-        client = subprocess.Popen([sys.executable, "-c", code, found.address, key], stdout=subprocess.PIPE)
-        try:
-            assert client.stdout is not None
-            assert client.stdout.readline() == b"ready\n"
-            assert settled(lambda: found.pool.status().workers[0].leases == 1, DEADLINE_S)
-            client.send_signal(how)
-            assert settled(lambda: not _sessions(found), DEADLINE_S)
-            assert settled(lambda: found.pool.status().workers[0].leases == 0, DEADLINE_S)
-        finally:
-            client.kill()
-            client.communicate()
+    with found.pool, served.client_process(found, code, "ready") as client:
+        assert settled(lambda: found.pool.status().workers[0].leases == 1, DEADLINE_S)
+        client.send_signal(how)
+        assert settled(lambda: not _sessions(found), DEADLINE_S)
+        assert settled(lambda: found.pool.status().workers[0].leases == 0, DEADLINE_S)
 
 
 def test_a_pool_that_stops_says_so(ledger: Ledger) -> None:

@@ -7,8 +7,6 @@ import contextlib
 import os
 import random
 import signal
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -180,18 +178,10 @@ def test_a_dead_reader_s_generator_is_closed(ledger: Ledger, how: signal.Signals
         "print(len(next(stream)), flush=True)\n"
         "signal.pause()\n"
     )
-    key = served.key_file(found.keys_dir, "alice")
-    with found.pool:
-        client = subprocess.Popen([sys.executable, "-c", code, found.address, key], stdout=subprocess.PIPE)
-        try:
-            assert client.stdout is not None
-            assert client.stdout.readline() == b"1000\n"
-            client.send_signal(how)
-            assert settled(lambda: bool(ledger.runs()), DEADLINE_S)
-            assert ledger.runs()[0].startswith("dead-closed-True")
-        finally:
-            client.kill()
-            client.communicate()
+    with found.pool, served.client_process(found, code, "1000") as client:
+        client.send_signal(how)
+        assert settled(lambda: bool(ledger.runs()), DEADLINE_S)
+        assert ledger.runs()[0].startswith("dead-closed-True")
 
 
 def _kept(found: served.Served) -> int:

@@ -212,13 +212,7 @@ class Lane(ABC):
 
     def read_part(self, stream: StreamReply) -> ArrivedPart | None:
         """Return a stream's next part that has arrived, None if none has; let the worker go on."""
-        try:
-            part = stream.arrived.popleft()
-        except IndexError:
-            return None
-        if stream.credit.read(part.nbytes) and not stream.done:
-            self._grant(stream)
-        return part
+        return stream.take_part(self._grant)
 
     @interrupts.defer_interrupts
     def _grant(self, stream: StreamReply) -> None:

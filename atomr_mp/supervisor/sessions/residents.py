@@ -67,7 +67,7 @@ class ResidentKeeper:
 
     @property
     def nbytes(self) -> int:
-        """All blobs, including those that are being filled."""
+        """All blobs, the unfinished ones too."""
         return self._registry.nbytes
 
     @property
