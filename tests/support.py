@@ -31,6 +31,7 @@ import scipy.linalg.blas
 import atomr_mp
 from atomr_mp import testing
 from atomr_mp.client.programs import KnownPrograms
+from atomr_mp.client.reply_life import ReplyState
 from atomr_mp.libraries.program import Program as LibraryProgram
 from atomr_mp.process import scheduling
 from atomr_mp.process.identity import wait_ended
@@ -375,6 +376,15 @@ def wait_generation(pool: atomr_mp.Pool, generation: int, device: int = 0, withi
 
     wait_until(pool, admitted, within_s)
     return pool._client.devices[device]
+
+
+def wait_sent(*replies: atomr_mp.Reply) -> None:
+    """Wait until requests have left for their workers: one that is called beside others waits for company first.
+
+    A worker that is killed before takes none of them along: they go to the next one, whatever they are.
+    """
+    unsent = {ReplyState.BACKLOG, ReplyState.WAITING}
+    assert settled(lambda: not any(reply.state in unsent for reply in replies)), f"not sent: {replies}"
 
 
 def pretend_told(device: atomr_mp.Device, program: LibraryProgram) -> KnownPrograms:

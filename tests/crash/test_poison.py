@@ -27,7 +27,17 @@ from atomr_mp.protocol.messages.devices import DeviceState
 from atomr_mp.protocol.messages.suspects import RequestKey, Suspect
 from atomr_mp.transport.session import SessionConnection
 from tests.contract.test_cli import cli, refusal
-from tests.support import ACTORS, DEADLINE_S, Ledger, Watched, settled, wait_generation, wait_state, wait_until
+from tests.support import (
+    ACTORS,
+    DEADLINE_S,
+    Ledger,
+    Watched,
+    settled,
+    wait_generation,
+    wait_sent,
+    wait_state,
+    wait_until,
+)
 
 POISONOUS: Final = f"{ACTORS}/poisonous.py:Poisonous"
 STANDING: Final = f"{ACTORS}/standing.py:Standing"
@@ -114,6 +124,7 @@ def test_what_cannot_be_sent_again_fails(ledger: Ledger) -> None:
             pool.call("Poisonous.total", innocent("total"), ref),
             reluctant.call("Poisonous.on_thread", innocent("reluctant")),
         ]
+        wait_sent(*others)
         cancelled.cancel()
         kill(pool)
         assert isinstance(held.exception(), errors.WorkerLost)
