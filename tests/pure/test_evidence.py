@@ -92,12 +92,68 @@ def test_a_mark_holds_as_long_as_the_code_is_what_it_was(sources: Path, tmp_path
     assert evidence.verified("blas", "gemm", "cuda", tmp_path / "none.json") is None
     for changed in ("atomr_mp_workers/libraries/slots.py", "atomr_mp/protocol/declaration/checks.py"):
         before = (sources / changed).read_text()
-        (sources / changed).write_text(before + "# changed\n")
-        evidence.digest.cache_clear()
-        assert evidence.verified("blas", "gemm", "cuda", file) is None
-        (sources / changed).write_text(before)
-        evidence.digest.cache_clear()
-        assert evidence.verified("blas", "gemm", "cuda", file) == mark
+        for text, held in ((before + "# changed\n", mark), (before + "CHANGED = 1\n", None), (before, mark)):
+            (sources / changed).write_text(text)
+            evidence.digest.cache_clear()
+            assert evidence.verified("blas", "gemm", "cuda", file) == held
+
+
+CODE: Final = '''"""A module."""
+
+# Adds.
+def add(a: int) -> str:
+    """Add.
+
+    Really.
+    """
+    text = f"""{a}
+
+    # no comment {"x"}
+    """
+    return text + "é" * 2  # "twice"
+
+
+X = 1
+"""One."""
+Y = ("a"
+  "b")
+'''
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"""A module."""\n\n# Adds.', '"""Another."""'),
+        ("    Really.\n", "    Really so.\n\n    And more.\n"),
+        ('    """Add.\n\n    Really.\n    """\n', ""),
+        ('  # "twice"', ""),
+        ('"""One."""', '"""Only one."""  # "or two"'),
+        ("\n\nX = 1", "\nX = 1"),
+    ],
+)
+def test_words_do_not_change_a_digest(old: str, new: str) -> None:
+    """Docstrings, comments and blank lines are left out."""
+    assert old in CODE
+    assert evidence.code(CODE.replace(old, new)) == evidence.code(CODE)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("X = 1", "X = 2"),
+        ("text + ", "text * "),
+        ("# no comment", "# a comment"),
+        ("{a}\n\n", "{a}\n"),
+        ("{a}\n", "{a} \n"),
+        ('"é"', '"e"'),
+        ("    return", "    if a:\n        return"),
+        ('"b")', '"c")'),
+    ],
+)
+def test_code_changes_a_digest(old: str, new: str) -> None:
+    """Constants, operators and the content of strings, their white space too."""
+    assert old in CODE
+    assert evidence.code(CODE.replace(old, new)) != evidence.code(CODE)
 
 
 def test_a_mark_vouches_for_all_that_a_library_is_made_of() -> None:

@@ -1,6 +1,7 @@
 """On what hardware a request was verified: a mark that holds only as long as the code is what it was then.
 
 `scripts/test-gpu` writes `verified.json` after all tests on a GPU; the support matrix and the documentation read it.
+Docstrings and comments may change: a mark's digest leaves them out.
 """
 
 from __future__ import annotations
@@ -8,7 +9,9 @@ from __future__ import annotations
 import ast
 import functools
 import hashlib
+import io
 import json
+import tokenize
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -32,11 +35,43 @@ def verified(library: str, request: str, backend: str, file: Path = FILE) -> dic
 
 @functools.cache
 def digest(library: str, backend: str) -> str:
-    """Return a digest of what a library's requests are on a backend: its files, and those of its room that they use."""
+    """Return a digest of a library's code on a backend: its own files, and the files of its rooms that they import."""
     found = hashlib.sha256()
     for name, file in sorted(files(library, backend).items()):
-        found.update(f"{name}\n".encode() + file.read_bytes())
+        found.update(f"{name}\n{code(file.read_text(encoding='utf-8'))}".encode())
     return found.hexdigest()
+
+
+def code(source: str) -> str:
+    """Return Python without its comments, docstrings and blank lines; the same text under every version of Python.
+
+    Positions are cut out of the source, since neither `ast.dump` nor tokens of f-strings are equal in all versions.
+    """
+    lines = source.split("\n")
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            row, column = token.start
+            lines[row - 1] = lines[row - 1][:column]
+    kept: set[int] = set()  # lines that end inside a string
+    for string, documents in _strings(ast.parse(source)):
+        assert string.end_lineno is not None  # a parsed node has it
+        first, last = string.lineno - 1, string.end_lineno - 1
+        if documents:
+            outside = lines[first].encode()[: string.col_offset] + lines[last].encode()[string.end_col_offset :]
+            lines[first : last + 1] = [outside.decode(), *[""] * (last - first)]
+        else:
+            kept.update(range(first, last))
+    rows = ((line, row in kept) for row, line in enumerate(lines))
+    return "\n".join(line if whole else line.rstrip() for line, whole in rows if whole or line.strip())
+
+
+def _strings(node: ast.AST, *, documents: bool = False) -> Iterator[tuple[ast.expr, bool]]:
+    """Yield the strings of a syntax tree, each with whether it is a statement of its own, thus a docstring."""
+    if isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, str | bytes)):
+        yield node, documents and not isinstance(node, ast.JoinedStr)
+        return  # Python 3.11 gives wrong positions inside f-strings
+    for child in ast.iter_child_nodes(node):
+        yield from _strings(child, documents=isinstance(node, ast.Expr))
 
 
 def files(library: str, backend: str) -> dict[str, Path]:
