@@ -32,7 +32,7 @@ class _Item:
         self.error: errors.AtomrError | None = None
         self.done = False
         self.until = math.inf
-        """Until when it is sent again that was kept out, by the loop's clock."""
+        """When to send an item again that found no room, by the loop's clock."""
 
 
 class AsyncMapRun:
@@ -70,15 +70,15 @@ class AsyncMapRun:
         most = in_flight or max(MAX_DEPTH, depth) * max(1, open_devices(client))
         self._under_way: Final = asyncio.Semaphore(most)
         self._taken: Final = asyncio.Semaphore(WINDOW_FACTOR * most)
-        """Items that were taken and have not come out: where one item is slow, the others wait here for their turn."""
+        """Places for items that were taken and have not come out: if one item is slow, the others wait here."""
         self._items: Final[deque[_Item]] = deque()
-        """What has not come out; in order, or as it was done."""
+        """Items that have not come out; in the order of the input, or of their ends."""
         self._left = 0
         """Items that were taken and have not come out."""
         self._flying: Final[dict[Reply, _Item]] = {}
         self._exhausted = False
         self._abandoned = False
-        """Nothing is sent any more."""
+        """Whether to send nothing any more."""
         self._source_error: Exception | None = None
         self._news: Final = asyncio.Event()
 
@@ -136,7 +136,7 @@ class AsyncMapRun:
                     await self._take(count, argument)
                     count += 1
                     if count % FEED_ITEMS == 0:
-                        await asyncio.sleep(0)  # where there is room for many, the loop has others to serve
+                        await asyncio.sleep(0)  # lets the loop serve others while there is room for many items
         except Exception as error:  # noqa: BLE001 - the caller's own; it comes out behind what was taken before
             self._source_error = error
         self._exhausted = True
@@ -174,7 +174,7 @@ class AsyncMapRun:
             self._ended(item, reply.exception())
 
     def _ended(self, item: _Item, error: errors.AtomrError | None) -> None:
-        """Record an item's outcome; one that others have kept out is sent again later."""
+        """Record an item's outcome; send an item later that found no room."""
         if isinstance(error, errors.Overloaded) or (error is not None and is_tried_later(error)):
             loop = asyncio.get_running_loop()
             again_at = loop.time() + max(RETRY_S, error.retry_after_s)

@@ -1,9 +1,9 @@
-"""A map's journal: what has become of its items, in a file that outlives every process. An edge over one file.
+"""A map's journal: the outcomes of its items, in a file that outlives every process. An edge over one file.
 
 The file is a sequence of msgpack arrays [CRC-32, record]: a header, and a record for each outcome, in the order in
-which they came. Each is one `write`, so what a killed process had written is whole but for the last record, which is
-dropped when the journal is opened again. To the disk it goes once a second (`SYNC_S`) and at the end: only a crash of
-the machine costs more, the outcomes of the last second. Damage that whole records follow is no torn end: such a file is
+which they came. Each record is one `write`, so a process that is killed can tear only the last record, which is dropped
+when the journal is opened again. The file is synced to the disk once a second (`SYNC_S`) and at the end: a crash of the
+machine loses the outcomes of the last second. A bad record before whole ones is damage, not a torn end: such a file is
 refused, and `journal_repair` saves the whole records.
 """
 
@@ -33,25 +33,25 @@ from atomr_mp.protocol.codec import ErrorInfo, Message
 from atomr_mp.protocol.words import counted
 
 VERSION: Final = 1
-"""Of the file's format."""
+"""The version of the file's format."""
 
 SYNC_S: Final = 1.0
-"""Longest time that an outcome waits to be on the disk, while others come."""
+"""Longest time that an outcome waits for the disk while others come."""
 
 MAX_RECORD_BYTES: Final = 2**31 - 1
 """Longest record: the results of one item."""
 
 RECORD_MARGIN_BYTES: Final = 2**20
-"""What a record has beside the results, and a reader may hold of the next, at most."""
+"""Most bytes of a record beside its results, and most of the next record that a reader may hold."""
 
 READ_BYTES: Final = 2**16
-"""Bytes that are read of the file at a time."""
+"""Bytes read from the file at a time."""
 
 _LOG: Final = logging.getLogger("atomr_mp")
 
 
 class Header(Message, frozen=True, tag="atomr-mp map journal"):
-    """What the journal is of."""
+    """Which job the journal belongs to."""
 
     version: int
     method: str
@@ -68,7 +68,7 @@ class Sent(Message, frozen=True, tag="sent"):
 
 
 class Unsent(Message, frozen=True, tag="unsent"):
-    """It certainly has not run."""
+    """An item that was about to be sent has certainly not run."""
 
     index: int
 
@@ -106,7 +106,7 @@ class Journal:
         retry_failed: Try again the items that were set aside.
 
     Raises:
-        JournalMismatch: The file is the journal of another job, or none at all.
+        JournalMismatch: The file is the journal of another job, or not a journal.
         JournalDamaged: Its middle is damaged.
         ConfigurationError: The file cannot be used, or another process does.
     """
@@ -119,7 +119,7 @@ class Journal:
         self._writes_sent: Final = not idempotent
         self._retry_failed: Final = retry_failed
         self._places = array("q")
-        """For each item the place in the file of its last record that counts, 0 if it has none."""
+        """Each item's place in the file: where its last record that counts begins, 0 if it has none."""
         self._end = 0
         """The place behind the last record."""
         self._known = 0
@@ -127,9 +127,9 @@ class Journal:
         self._items: dict[int, bytes] = {}
         """Fingerprints of the items that are under way."""
         self.poisonous: Final[dict[int, bytes]] = {}
-        """Fingerprints of items that ended as `PoisonRequest` in an earlier run, and are to be tried again."""
+        """Fingerprints of items that ended as `PoisonRequest` in an earlier run and are tried again."""
         self._sent: set[int] = set()
-        """Items that are in the file as sent, in this run."""
+        """Items that the file has as sent in this run."""
         self._synced_s = time.monotonic()
         self._dirty = False
         with writing(path):
@@ -147,10 +147,10 @@ class Journal:
         return self._known
 
     def outcome(self, index: int, item: object) -> RecordedResult | Failure | None:
-        """Return what has become of an item in an earlier run, None if it is still to be done.
+        """Return an item's outcome of an earlier run, None if it has none yet.
 
         Raises:
-            JournalMismatch: It was another item.
+            JournalMismatch: The journal has another item at this index.
             InvalidRequest: The item cannot be sent.
         """
         digest = fingerprint(self._method, (item,))
@@ -171,7 +171,7 @@ class Journal:
             )
         match record:
             case Done():
-                frames = [memoryview(bytearray(frame)) for frame in record.frames]  # the caller's own, to be written
+                frames = [memoryview(bytearray(frame)) for frame in record.frames]  # the caller may write its arrays
                 return RecordedResult(values.Decoder[Any]().decode(record.body, frames))
             case Failed():
                 return Failure(index, record.error.error(), record.attempts)
@@ -193,17 +193,17 @@ class Journal:
             self._append(Sent(index, self._items[index]))
 
     def unsent(self, index: int) -> None:
-        """An item recorded as about to be sent has certainly not run, and has no outcome."""
+        """Record that an item, recorded as about to be sent, has certainly not run and has no outcome."""
         del self._items[index]
         if index in self._sent:
             self._sent.discard(index)
             self._append(Unsent(index))
 
     def done(self, index: int, result: object) -> RecordedResult:
-        """Keep an item's result; return what stands for it from now on.
+        """Keep an item's result; return the stand-in for it.
 
         Raises:
-            InvalidRequest: It cannot be kept: it has refs, or arrays of more than 16 MiB, or takes some 2 GiB in all.
+            InvalidRequest: The result cannot be kept: it has refs, arrays of more than 16 MiB, or some 2 GiB in all.
         """
         try:
             body, frames, placed = values.encode(result, payload_bytes=MAX_RECORD_BYTES)
@@ -230,10 +230,10 @@ class Journal:
         self._append(Failed(failure.index, digest, ErrorInfo.of(failure.error), failure.attempts))
 
     def ended(self, items: int) -> None:
-        """The input has ended after so many items.
+        """Take in that the input has ended, and how many items it had.
 
         Raises:
-            JournalMismatch: The journal knows of more.
+            JournalMismatch: The journal knows of more items.
         """
         if items < self.items:
             raise errors.JournalMismatch(
@@ -242,14 +242,14 @@ class Journal:
             )
 
     def sync(self) -> None:
-        """Sync the file to the disk, now and then."""
+        """Sync new records to the disk if `SYNC_S` have passed since the last time."""
         now_s = time.monotonic()
         if self._dirty and now_s - self._synced_s > SYNC_S:
             self._synced_s = now_s
             self._put_on_disk()
 
     def close(self) -> None:
-        """Put all onto the disk and close the file; may be called twice."""
+        """Sync everything to the disk and close the file; may be called twice."""
         if self._closing.alive:
             try:
                 if self._dirty:
@@ -273,7 +273,7 @@ class Journal:
                 self._begin(header, made=made)
 
     def _begin(self, header: Header, *, made: bool) -> None:
-        """Write the header; if that is not possible, there is no file either that was made for it."""
+        """Write the header; if that is not possible, remove a file that was made for it."""
         try:
             self._append(header)
             self._put_on_disk()
@@ -298,7 +298,7 @@ class Journal:
         return end
 
     def _refuse_damage(self, size: int) -> None:
-        """Refuse a file in which whole records follow a bad one; what nothing whole follows is a torn end."""
+        """Refuse a file in which whole records follow a bad one; a bad end that nothing whole follows was torn."""
         with mmap.mmap(self._fd, size, access=mmap.ACCESS_READ) as data:
             whole = [(frame.at, decoded(frame.record) is not None) for frame in frames(data)]
         behind = [at for at, _ in whole if at >= self._end]
@@ -382,7 +382,7 @@ class Journal:
 
 
 def _close(fd: int, owner: int) -> None:
-    """Close a journal's file; its lock goes too, which any fork of the owning process has as well."""
+    """Close a journal's file and end its lock, which forks of the owning process share."""
     if os.getpid() == owner:
         with contextlib.suppress(OSError):
             fcntl.flock(fd, fcntl.LOCK_UN)
@@ -399,7 +399,7 @@ def _open_or_make(path: Path) -> tuple[int, bool]:
 
 
 def _records(fd: int, at: int = 0) -> Iterator[tuple[Record, int, int]]:
-    """Yield the records from a place on, with their places and the places behind them, up to what is none."""
+    """Yield the records from a place on, each with its place and the place behind it, up to the first bad one."""
     import msgpack
 
     unpacker = msgpack.Unpacker(
@@ -427,7 +427,7 @@ def _records(fd: int, at: int = 0) -> Iterator[tuple[Record, int, int]]:
 
 
 def decoded(encoded: bytes) -> Record | None:
-    """Return a record from the content of its frame, None if it is none of this version."""
+    """Return the record in a frame, None if this version has no such record."""
     try:
         record: Record = _DECODER.decode(encoded)
     except msgspec.DecodeError:
@@ -436,13 +436,13 @@ def decoded(encoded: bytes) -> Record | None:
 
 
 def framed(record: Record) -> bytes:
-    """Return a record as it is in the file."""
+    """Return a record in the file's form, with its checksum."""
     encoded = msgspec.msgpack.encode(record)
     return msgspec.msgpack.encode((zlib.crc32(encoded), encoded))
 
 
 def sync_directory(path: Path) -> None:
-    """Put a directory's names onto the disk."""
+    """Sync a directory's entries to the disk."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -452,7 +452,7 @@ def sync_directory(path: Path) -> None:
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Translate the system's error about the journal."""
+    """Translate system errors about the journal."""
     try:
         yield
     except OSError as error:

@@ -17,15 +17,15 @@ class Frame(NamedTuple):
     """A whole frame."""
 
     at: int
-    """Its place."""
+    """Where it begins."""
     end: int
-    """The place behind it."""
+    """Where it ends."""
     record: bytes
     """Its content; the checksum holds."""
 
 
 def frames(data: bytes | mmap.mmap, at: int = 0) -> Iterator[Frame]:
-    """Yield all whole frames from a place on, and pass over what is none."""
+    """Yield all whole frames from a place on, and pass over other bytes."""
     while found := _BEGINS.search(data, at):
         begin, size = found.end(), int.from_bytes(found["size"])
         record = data[begin : begin + size]
@@ -40,7 +40,7 @@ def most_frames(data: bytes | mmap.mmap, at: int, end: int) -> int:
     """Return how many frames the bytes from `at` to `end` may have been, at most."""
     found = _BEGINS.match(data, at)
     if found is not None and found.end() + int.from_bytes(found["size"]) == end:
-        return 1  # what says its length is in order
+        return 1  # a single frame of exactly this length
     return max(1, (end - at) // LEAST_BYTES)
 
 
@@ -55,5 +55,5 @@ _BEGINS: Final = re.compile(
     rb"(?=[\x91-\x9f][\xa1-\xbf])",
     re.DOTALL,
 )
-"""A frame up to its record, which is an array that begins with a short text. As msgpack has it: an array of two, an
-unsigned integer of 0, 1, 2 or 4 bytes more, and bytes whose length takes 1, 2 or 4."""
+"""A frame up to its record, which is an array that begins with a short text. In msgpack: an array of two elements, an
+unsigned integer with 0, 1, 2 or 4 bytes after its first, and bytes with a length of 1, 2 or 4 bytes."""

@@ -23,12 +23,12 @@ _LOG: Final = logging.getLogger("atomr_mp")
 def repair(path: Path, method: str, parameters: Sequence[str]) -> None:
     """Replace a damaged journal by one of its whole records; do nothing if it is whole, or does not exist.
 
-    The damaged file stays beside it, as PATH.damaged. Items that may have been sent and whose records are lost are in
-    the new one as sent: if their method is not idempotent, they are set aside.
+    The damaged file stays beside it, as PATH.damaged. An item that may have been sent and lost its record is in the new
+    journal as sent: it is set aside if its method is not idempotent.
 
     Args:
         path: The journal.
-        method: "Actor.method" of the job, in case that the journal's own header is lost.
+        method: "Actor.method" of the job, used if the journal's own header is lost.
         parameters: Names of its parameters.
 
     Raises:
@@ -63,9 +63,9 @@ class _Saved:
         self._parts: list[bytes] = []
         self._has_header = False
         self._lost_records = 0
-        """Records that the damaged bytes may have been, at most."""
+        """Most records that the damaged bytes can have held."""
         self._known: dict[int, bool] = {}
-        """Items with records: whether the last says that the item has run, or may have."""
+        """Items with records, and whether the last one says that the item may have run."""
         end = 0
         for frame in frames(data):
             record = decoded(frame.record)
@@ -79,7 +79,7 @@ class _Saved:
         """Return the parts of the new file.
 
         Args:
-            header: Its header, if the damaged file has none.
+            header: The new file's header if the damaged file has none.
         """
         first = [] if self._has_header else [framed(header)]
         return [*first, *self._parts, *(framed(Sent(index, b"")) for index in self._doubtful())]
@@ -87,7 +87,7 @@ class _Saved:
     def _lose(self, at: int, end: int) -> None:
         self.lost_bytes += end - at
         self._lost_records += most_frames(self._data, at, end)
-        # The lost part may say that items taken back were sent again.
+        # The lost part may say that items whose sending was taken back were sent again.
         self._known = {index: sent for index, sent in self._known.items() if sent}
 
     def _save(self, frame: Frame, record: Record) -> None:
@@ -99,13 +99,13 @@ class _Saved:
             self._known[record.index] = not isinstance(record, Unsent)
 
     def _doubtful(self) -> list[int]:
-        """Return the items without a record that may have been sent: items are sent in order."""
+        """Return the items without a record that may have been sent. Items are sent in order."""
         most = max(self._known, default=-1) + 1 + self._lost_records
         return [index for index in range(most) if index not in self._known]
 
 
 def _replace(path: Path, content: list[bytes]) -> Path:
-    """Put a new journal in the place of a damaged one; return where that is now."""
+    """Replace a damaged journal by a new one; return where the damaged one is now."""
     part = path.with_name(f"{path.name}.part")
     try:
         with part.open("wb") as file:
@@ -121,7 +121,7 @@ def _replace(path: Path, content: list[bytes]) -> Path:
 
 
 def _set_aside(path: Path) -> Path:
-    """Give a file a further name that no other has."""
+    """Link a file to a name that no other file has."""
     for number in range(1, 1000):
         damaged = path.with_name(f"{path.name}.damaged{'' if number == 1 else f'.{number}'}")
         try:

@@ -1,6 +1,6 @@
 """Many items through one method: spread over all devices, in order, sent again where that is allowed.
 
-The shell around `job.Job`; the engine of `Pool.map`. A `journal.Journal` beside it records outcomes.
+The shell around `schedule.Job`, and the engine of `Pool.map`. A `journal.Journal` beside it records outcomes.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 __all__ = ["Failure", "Mapper", "Progress"]
 
 FEED_S: Final = 0.001
-"""How long a turn takes items from the caller's iterable before what it has is sent: the iterable may be slow."""
+"""How long a turn takes items from the caller's iterable before it sends them; the iterable may be slow."""
 
 FEED_ITEMS: Final = 64
-"""The same, as a number: what travels together in one message."""
+"""How many items a turn takes before it sends them: as many as travel in one message."""
 
 RETRY_S: Final = 0.005
-"""How long to wait at least when a worker's queue is full of what others have sent."""
+"""Shortest wait before an item is sent again that found a worker's queue full of other clients' requests."""
 
 
 class Progress(NamedTuple):
@@ -65,7 +65,7 @@ class Mapper:
     def __init__(self, client: Client) -> None:
         self._client = client
         self._idle: list[asyncio.AbstractEventLoop] = []
-        """Event loops of ended maps: each keeps its connections for the next."""
+        """Event loops of ended maps; each keeps its connections for the next map."""
         self._closed = False
 
     def map(
@@ -115,7 +115,7 @@ class Mapper:
 
     @contextlib.contextmanager
     def _loop(self) -> Iterator[asyncio.AbstractEventLoop]:
-        """Give a loop that no other map uses."""
+        """Lend an event loop that no other map uses."""
         loop, held = None, interrupts.hold()
         try:
             try:
@@ -132,12 +132,12 @@ class Mapper:
                     self._idle.append(loop)
 
     def depth(self, least: int, most: int) -> Depth:
-        """Return how many items per device may be in flight: what does not fit into the window is only refused."""
+        """Return how many items per device may be in flight; more than the window would only be refused."""
         window = self._client.window.requests
         return Depth(max(1, min(least, window)), min(most, window))
 
     def close(self) -> None:
-        """Close what is idle; a map that runs closes its own. After the client's end."""
+        """Close the idle loops, after the client's end; a map that runs closes its own."""
         self._closed = True
         while self._idle:
             self._idle.pop().close()
@@ -156,7 +156,7 @@ class _Sent(NamedTuple):
     indices: Sequence[int]
     at: float
     left: set[int]
-    """Those without an outcome."""
+    """Items without an outcome."""
 
 
 class MapRun:
@@ -181,15 +181,15 @@ class MapRun:
         self._deadline_s = deadline_s
         self._priority = priority
         self._call_items = call_items
-        """Most items that are sent as one; 0 if each is by itself."""
+        """Most items sent as one call; 0 if each is sent by itself."""
         self._items: dict[int, Any] = {}
-        """What has been taken from the source and has no outcome: it may have to be sent again."""
+        """Items that were taken from the source and have no outcome; they may have to be sent again."""
         self._flying: dict[Reply, _Sent] = {}
         self._landed: deque[Reply] = deque()
         self._turning = False
-        """A turn is due in the loop."""
+        """Whether a turn is due in the loop."""
         self._error: BaseException | None = None
-        """What a turn has raised: the loop would only log it."""
+        """The error that a turn has raised; the loop would only log it."""
         self._source_error: Exception | None = None
         self._restarts = _restarts(client)
         self._abandoned = False
@@ -221,10 +221,10 @@ class MapRun:
 
     @interrupts.defer_interrupts
     def abandon(self) -> None:
-        """Cancel the sent items that are not needed any more."""
-        self._abandoned = True  # a turn may be due still
+        """Cancel the sent items whose results nobody needs any more."""
+        self._abandoned = True  # a turn may still be due
         flying, self._flying = list(self._flying), {}
-        # The garbage collector may close a generator anywhere, also in somebody's event loop.
+        # The garbage collector may close a generator anywhere, even in another task's event loop.
         if not flying or self._loop.is_closed() or asyncio._get_running_loop() is not None:  # noqa: SLF001
             return
 
@@ -262,7 +262,7 @@ class MapRun:
         except BaseException as error:  # noqa: BLE001 - carried to whoever runs the loop
             self._error = error
         if self._error is not None or self._schedule.ready or self._schedule.over:
-            # After what this turn has left to do in the loop: sending.
+            # Later than the sending that this turn has left to the loop.
             self._loop.call_soon(self._loop.stop)
 
     def _on_reply(self, reply: Reply) -> None:
@@ -275,7 +275,7 @@ class MapRun:
         while self._landed:
             reply = self._landed.popleft()
             if reply not in self._flying:
-                continue  # it has landed for each of its parts
+                continue  # each of its parts was counted
             sent = self._flying[reply]
             if isinstance(reply, ItemsReply):
                 self._take_together(reply, sent, now - sent.at)
@@ -287,7 +287,7 @@ class MapRun:
                 self._take_error(index, error)
                 continue
             try:
-                result = reply.result()  # now: a large one ends with its worker
+                result = reply.result()  # read now: a large result is lost with its worker
             except errors.AtomrError as unread:
                 self._take_unread(index, unread)
             else:
@@ -295,7 +295,7 @@ class MapRun:
 
     def _take_together(self, reply: ItemsReply, sent: _Sent, took_s: float) -> None:
         """Record the outcomes of items that were sent as one."""
-        done = reply.done  # to read a part may bring more, which then lands by itself
+        done = reply.done  # read first: reading a part may bring more parts, which are then counted by themselves
         while reply.parts:
             part = reply.parts.popleft()
             results: Sequence[Any] = ()
@@ -310,7 +310,7 @@ class MapRun:
                 sent.left.discard(index)
                 if place in part.failed:
                     self._take_error(index, copy.copy(part.failed[place]))
-                elif isinstance(unread, errors.InvalidRequest):  # because of one of them
+                elif isinstance(unread, errors.InvalidRequest):  # one of the items is the cause
                     self._schedule.apart(index)
                 elif unread is not None:
                     self._take_unread(index, copy.copy(unread))
@@ -321,9 +321,9 @@ class MapRun:
             self._take_rest(sent, reply.exception())
 
     def _take_rest(self, sent: _Sent, error: errors.AtomrError | None) -> None:
-        """Take in what became of those items of a call that no part of its answer was about."""
+        """Record the outcomes of a call's items that no part of its answer was about."""
         for index in sorted(sent.left):
-            assert error is not None  # it would have come with the last part
+            assert error is not None  # without an error, the last part would have told of them
             if isinstance(error, _REFUSED) and not error.maybe_executed:
                 self._schedule.apart(index)
             else:
@@ -334,19 +334,19 @@ class MapRun:
         del self._items[index]
 
     def _take_unread(self, index: int, error: errors.AtomrError) -> None:
-        """An item was answered, and its result cannot be read: its worker has ended with it, for one."""
+        """Record that an item's result cannot be read, as after the end of its worker."""
         if isinstance(error, errors.RequestError):
             error.maybe_executed = True
         self._take_failure(index, error)
 
     def _take_error(self, index: int, error: errors.AtomrError) -> None:
-        if isinstance(error, errors.Overloaded) or is_tried_later(error):  # others fill the worker's queue
+        if isinstance(error, errors.Overloaded) or is_tried_later(error):  # other clients fill the worker's queue
             self._postpone(index, error.retry_after_s)
         else:
             self._take_failure(index, error)
 
     def _postpone(self, index: int, retry_after_s: float) -> None:
-        """Send an item later: when one of ours has landed, or after a time, for nothing tells us when there is room."""
+        """Send an item later: after another of this map is answered, or after a time if none is in flight."""
         if self._schedule.postponed(index):
             self._loop.call_later(max(RETRY_S, retry_after_s), self._retry)
 
@@ -356,11 +356,11 @@ class MapRun:
             del self._items[index]
 
     def _kept(self, _index: int, result: Any) -> RecordedResult:
-        """Return what has the result of an item, which was read."""
+        """Return the stand-in for an item's result, which was read."""
         return RecordedResult(result)
 
     def _failed(self, index: int) -> None:
-        """An item has failed for good."""
+        """Record that an item has failed for good."""
 
     def _retry(self) -> None:
         self._schedule.retry()
@@ -389,7 +389,7 @@ class MapRun:
         self._submit_all(together, now)
 
     def _submit_all(self, indices: list[int], now: float) -> None:
-        """Send items in as few calls as can be, but so that each device has some."""
+        """Send items in as few calls as possible, but some to each device."""
         if not indices:
             return
         calls = max(-(-len(indices) // self._call_items), min(self._schedule.devices, len(indices)))
@@ -400,7 +400,7 @@ class MapRun:
                     self._submit(index, now)
 
     def _submit_together(self, indices: Sequence[int], now: float) -> bool:
-        """Send items as one call; False if they cannot be."""
+        """Send items as one call; return False if that is impossible."""
         try:
             reply = self._client.submit_items(
                 self._method,
@@ -412,7 +412,7 @@ class MapRun:
             for index in indices:
                 self._refused(index, error)
             return True
-        except errors.AtomrError:  # they are told why one by one
+        except errors.AtomrError:  # each is told why when it is sent by itself
             return False
         self._flying[reply] = _Sent(indices, now, set(indices))
         reply.add_done_callback(self._on_reply)
@@ -436,7 +436,7 @@ class MapRun:
         return True
 
     def _over(self) -> None:
-        """All has come out."""
+        """End the loop: all items have come out."""
 
     def _submit(self, index: int, now: float) -> None:
         try:
@@ -463,7 +463,7 @@ class MapRun:
             reply.add_done_callback(self._on_reply)
 
     def _refused(self, index: int, error: errors.Overloaded) -> None:
-        """A device's window is full: an item waits for an answer, if there is one to come."""
+        """Keep an item that found a device's window full until an answer comes, if one can."""
         if not self._schedule.refused(index, copy.copy(error), waits=bool(self._flying)):
             self._failed(index)
             del self._items[index]
@@ -475,21 +475,21 @@ class MapRun:
 
 
 class _RunWithJournal(MapRun):
-    """One that passes over what was done before, and keeps what is done."""
+    """A map that passes over items with an outcome in the journal, and records the others."""
 
     def __init__(self, journal: Journal, *arguments: Any) -> None:
         super().__init__(*arguments)
         self._journal = journal
         self._recorded = 0
         self._stopped: errors.AtomrError | None = None
-        """Why nothing can be done any more; what is left is for another run."""
+        """The error that ends this run; the items left are for another run."""
 
     def _pull(self, index: int) -> bool:
         if not super()._pull(index):
             return False
         try:
             outcome = self._journal.outcome(index, self._items[index])
-        except errors.InvalidRequest as error:  # as it will be in every run
+        except errors.InvalidRequest as error:  # every run would end with it
             self._schedule.unsendable(index, error)
             del self._items[index]
             return False
@@ -532,15 +532,15 @@ class _RunWithJournal(MapRun):
 
 
 _NOT_THE_ITEM_S: Final = (errors.PoolLost, errors.DeviceUnavailable, errors.Overloaded, errors.Cancelled)
-"""What says nothing of an item."""
+"""Errors that say nothing about the item."""
 
 
 _REFUSED: Final = (errors.InvalidRequest, errors.ActorFailed, errors.Overloaded)
-"""What may be because of one of the items that were sent as one."""
+"""Errors that one of the items sent as one call may have caused."""
 
 
 def is_tried_later(error: errors.AtomrError) -> TypeGuard[errors.DeviceUnavailable]:
-    """Return whether an item was refused since no device takes work, and one of them is going to be tried."""
+    """Return whether an item was refused because no device takes work, while one of them will be tried again."""
     return isinstance(error, errors.DeviceUnavailable) and error.retry_after_s > 0 and not error.maybe_executed
 
 

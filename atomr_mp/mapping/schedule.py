@@ -1,4 +1,4 @@
-"""A map's decisions: which item is sent next, which is sent again, what comes out. Pure; its shell is `map`."""
+"""A map's decisions: which item is sent next, which is sent again, what comes out. Pure; its shell is `run`."""
 
 from __future__ import annotations
 
@@ -11,40 +11,40 @@ from atomr_mp import errors
 T = TypeVar("T")
 
 MAX_DEPTH: Final = 32
-"""Most items in flight per device if the caller does not say: enough to hide the way there and back."""
+"""Most items in flight per device by default: enough to hide the time that messages travel."""
 
 QUEUE_S: Final = 0.5
-"""How long an item should take from sending to answer, waiting behind others included, if the caller does not say how
-many are in flight. Slow items are sent few at a time, or they would spend their deadline in the queue."""
+"""By default, how long an item should take from sending to answer, its wait behind others included. Slow items are sent
+few at a time, or they would spend their deadline in the queue."""
 
 WINDOW_FACTOR: Final = 4
-"""The items between the oldest that has not come out and the newest that was sent, as a multiple of those in flight."""
+"""How far sending may be ahead of the oldest item that has not come out, as a multiple of the items in flight."""
 
 
 @dataclass(frozen=True)
 class Failure:
-    """Stands in the place of an item that failed, if the caller asked for that."""
+    """Stands in the place of an item that failed, if the caller asked for failures."""
 
     index: int
     """The item's place in the input, from 0."""
     error: errors.AtomrError
-    """Of its last attempt; `maybe_executed` if it may have run in any."""
+    """The error of its last attempt; `maybe_executed` if it may have run in any attempt."""
     attempts: int
     """How often it was sent; 0 if it could not be sent at all."""
 
 
 class RecordedResult(NamedTuple):
-    """A result that is here: it is in a journal, or was read already."""
+    """A result that needs no worker any more: it is in a journal, or was read already."""
 
     value: Any
 
     def result(self) -> Any:
-        """Return it."""
+        """Return the result."""
         return self.value
 
 
 class Unreadable(NamedTuple):
-    """Stands in the input for an item that cannot be read; it fails with this error, and is not sent."""
+    """Stands in the input for an item that cannot be read; the item fails with this error and is not sent."""
 
     error: errors.AtomrError
 
@@ -58,11 +58,11 @@ class Job(Generic[T]):
 
     Args:
         idempotent: Items may be run twice.
-        attempts: How often an item may be running when its worker ends, or fail otherwise. A send does not count
-            after which it certainly was not run, or had ended and only its answer was lost.
+        attempts: How often an item may be running when its worker ends, or fail otherwise. A send does not count if the
+        item certainly did not run, or had ended and only its answer was lost.
         in_flight: How many items may be in flight in all; None to find out, by `Depth`.
         devices: How many devices take work; may be changed.
-        depth: How many items per device may be, if the caller does not say how many in all.
+        depth: How many items per device may be in flight, if the caller does not say how many in all.
     """
 
     def __init__(
@@ -78,9 +78,9 @@ class Job(Generic[T]):
         self._window = WINDOW_FACTOR * (in_flight or self._depth.most * max(1, devices))
         self._flying: set[int] = set()
         self._again: list[int] = []
-        """Heap of the items to be sent again: the oldest holds up the others."""
+        """Heap of the items to send again, the oldest first, since it holds up the others."""
         self._tries: dict[int, _Tries] = {}
-        """Of items that failed and are not settled."""
+        """Sends of items that failed and have no outcome."""
         self._apart: set[int] = set()
         """Items that are sent by themselves from now on."""
         self._settled: dict[int, T | Failure] = {}
@@ -88,7 +88,7 @@ class Job(Generic[T]):
         self._out = 0
         self._exhausted = False
         self._full = False
-        """A device's window was full, and nothing has landed since."""
+        """Whether a device's window was full, and nothing was answered since."""
 
     @property
     def limit(self) -> int:
@@ -116,9 +116,9 @@ class Job(Generic[T]):
         return self._exhausted and self._out == self._taken
 
     def take(self) -> int | None:
-        """Return the index of the item to send now, None if none is to be sent; it counts as in flight.
+        """Return the index of the item to send now, None if there is none; the item counts as in flight.
 
-        An index never returned before is that of the next item of the input.
+        A new index means the next item of the input.
         """
         if self._full or len(self._flying) >= self.limit:
             return None
@@ -133,34 +133,34 @@ class Job(Generic[T]):
         return index
 
     def exhausted(self) -> None:
-        """There was no item for the new index that `take` has just returned."""
+        """Take in that the input has no item for the new index that `take` has just returned."""
         self._exhausted = True
         self._taken -= 1
         self._flying.remove(self._taken)
 
     def answered(self, index: int, outcome: T, took_s: float) -> None:
-        """An item has its result, so long after it was sent."""
+        """Record an item's result, `took_s` after it was sent."""
         self._land(index)
         self._depth.answered(took_s)
         self._tries.pop(index, None)
         self._settled[index] = outcome
 
     def recorded(self, index: int, outcome: T | Failure) -> None:
-        """An item need not be sent: its outcome was known before."""
+        """Record the outcome of an item that need not be sent, since it is known from before."""
         self._flying.remove(index)
         self.failures += isinstance(outcome, Failure)
         self._settled[index] = outcome
 
     def failed(self, index: int, error: errors.AtomrError) -> bool:
-        """An item has failed; return whether it is to be sent again."""
+        """Record that an item has failed; return whether to send it again."""
         self._land(index)
         tries = self._tries.setdefault(index, _Tries())
         tries.sent += 1
         maybe_executed = getattr(error, "maybe_executed", True)
         tries.maybe_executed |= maybe_executed
-        # What had ended, and whose answer was lost with others, is not what ends the workers.
+        # An item that had ended, and whose answer was lost, is not the cause of the worker's end.
         tries.suspected += maybe_executed and getattr(error, "was_running", True)
-        # What has run may run again only if that does no harm, and not for ever.
+        # An item that may have run is sent again only if that does no harm, and not for ever.
         if isinstance(error, _LOST) and (not maybe_executed or (self._idempotent and tries.suspected < self._attempts)):
             self.resubmitted += 1
             self._apart.add(index)
@@ -170,49 +170,49 @@ class Job(Generic[T]):
         return False
 
     def refused(self, index: int, error: errors.Overloaded, *, waits: bool = True) -> bool:
-        """A device's window is full; return whether the item is to be sent when something has been answered.
+        """Take in that a device's window is full; return whether to send the item after the next answer.
 
         Args:
             index: The item.
             error: What it was refused with.
-            waits: Whether anything was sent of what counts as in flight.
+            waits: Whether any item that counts as in flight was sent.
         """
         self._flying.remove(index)
         self._full = waits and bool(self._flying)
-        if not self._full:  # nothing of ours is in the way, so nothing of ours will clear it
+        if not self._full:  # no item of this map is in the way, so none will clear it
             self._fail(index, error)
             return False
         heapq.heappush(self._again, index)
         return True
 
     def postponed(self, index: int) -> bool:
-        """A worker's queue is full; return whether nothing of ours is in flight, so that only `retry` goes on."""
+        """Take in that a worker's queue is full; return whether nothing is in flight, so that only `retry` goes on."""
         self._flying.remove(index)
         self._full = True
         heapq.heappush(self._again, index)
         return not self._flying
 
     def retry(self) -> None:
-        """What is in others' queues may have been done."""
+        """Allow sending again: the queues' requests of other clients may have ended."""
         self._full = False
 
     def together(self, index: int) -> bool:
-        """Whether an item that was taken may be sent as one with others: nothing is known against it."""
+        """Return whether a taken item may be sent as one with others: nothing is known against it."""
         return index not in self._apart
 
     def apart(self, index: int) -> None:
-        """An item was refused that was sent with others, and nothing of it has run: it is to be sent by itself."""
+        """Send an item by itself: a call of several items was refused, and none of them has run."""
         self._land(index)
         self._apart.add(index)
         heapq.heappush(self._again, index)
 
     def unsendable(self, index: int, error: errors.AtomrError) -> None:
-        """An item could not be sent, to any device."""
+        """Record that an item could not be sent to any device."""
         self._land(index)
         self._fail(index, error)
 
     def failure(self, index: int) -> Failure:
-        """Return what comes out in the place of an item that has just failed."""
+        """Return the failure in the place of an item that has just failed."""
         failure = self._settled[index]
         assert isinstance(failure, Failure)
         return failure
@@ -249,11 +249,11 @@ class _Tries:
 
 
 class Depth:
-    """How many items per device may be in flight, from how long they take. Pure.
+    """How many items per device may be in flight, learnt from how long they take. Pure.
 
     Args:
-        least: Never fewer.
-        most: Never more, if these are more than `MAX_DEPTH`.
+        least: Fewest items.
+        most: Most items, if more than `MAX_DEPTH`.
     """
 
     def __init__(self, least: int = 1, most: int = MAX_DEPTH) -> None:
@@ -262,7 +262,7 @@ class Depth:
         self.most: Final = max(MAX_DEPTH, least, most)
 
     def answered(self, took_s: float) -> None:
-        """Learn from an item that took so long from sending to answer: more of them if short, fewer if long."""
+        """Learn from an item's time from sending to answer: allow more items if it is short, fewer if long."""
         if took_s > QUEUE_S:
             self.items = max(self.least, self.items - 1)
         elif self.items < self.most:

@@ -1,7 +1,7 @@
 """Room for the keys of a pool's clients. Pure.
 
-Each process that calls a pool of another node has a key of its own, and Ray ends its processes as it likes. A client
-whose key has given way has it admitted anew when it joins again.
+Each process that calls a pool of another node has a key of its own, and Ray may end its processes at any time. A client
+whose key was removed for a new one has it admitted again when it joins again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ ADMITTED: Final = 1024
 
 
 def is_full(before: Admitted, new: AdmittedKey, most: int = ADMITTED) -> bool:
-    """Return whether a key has to give way for a new one."""
+    """Return whether a key has to be removed for a new one."""
     return len(before.keys) >= most and before.find(new.name) is None
 
 

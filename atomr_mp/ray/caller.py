@@ -1,4 +1,4 @@
-"""For Ray Data: each batch is a call of a cluster's pools, and a worker's end is not an end of Ray's actors."""
+"""For Ray Data: each batch is a call of a cluster's pools, and Ray's actors survive the end of a worker."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ JOIN_S: Final = 2.0
 """How long a new actor waits for the pools of all nodes, so that its first batches are spread over them."""
 
 FINGERPRINT: Final = "poison_fingerprint"
-"""Column with the fingerprint of a batch that ends workers, None for others; with on_poison="null"."""
+"""Column with the fingerprint of a batch that ends workers, None for other batches; used with on_poison="null"."""
 
 
 class Caller:
     """A class for `Dataset.map_batches`: calls a method once for each batch, with columns as its arguments.
 
-    The method gets arrays, of columns of strings and other objects lists, and returns one value per row. It must be
-    idempotent: Ray runs batches again when an actor of its own ends. It uses no GPU of its own, so give
-    `map_batches` none. Several batches of a block are in flight at a time. Batches are taken as they are, also
-    read-only ones (`zero_copy_batch=True`).
+    The method gets arrays, or lists for columns of strings and other objects, and returns one value per row. It must be
+    idempotent: Ray runs batches again when one of Ray's actors ends. The class uses no GPU of its own, so give
+    `map_batches` none. Several batches of a block are in flight at a time. Batches may be read-only
+    (`zero_copy_batch=True`).
 
     Args:
         cluster: The cluster; `fn_constructor_kwargs` carries it.
@@ -35,11 +35,11 @@ class Caller:
         columns: The columns that are its arguments, in order.
         output: The column that takes the result.
         on_poison: "raise" ends the job at a batch that has ended workers again and again (`PoisonRequest`). "null"
-            gives its rows None, and all rows a column "poison_fingerprint" more.
+        gives its rows None, and adds a column "poison_fingerprint" to all rows.
         deadline_s: How long a batch may take, with all attempts.
 
     Raises:
-        InvalidRequest: There is no such method, it is not idempotent, or an argument cannot be.
+        InvalidRequest: There is no such method, it is not idempotent, or an argument is invalid.
         PoolUnreachable: No pool could be reached.
     """
 
@@ -72,7 +72,7 @@ class Caller:
         Raises:
             InvalidRequest: A column is missing, or the method has not returned one value per row.
             PoisonRequest: The batch ends workers; with on_poison="raise".
-            AtomrError: What the call ended with.
+            AtomrError: The call ended with this error.
         """
         missing = [each for each in self._columns if each not in batch]
         if missing:

@@ -40,10 +40,10 @@ STOP_S: Final = 45.0
 """How long the nodes' actors may take to stop their pools."""
 
 FORGET_S: Final = 5.0
-"""How long Ray may take to end the actors, whose pools have ended."""
+"""How long Ray may take to end the actors after their pools have ended."""
 
 OWN_SETTINGS: Final = frozenset({"gpus", "pool", "run_dir", "listen", "keys_dir", "insecure", "config"})
-"""Settings of pools about which a cluster decides."""
+"""Settings of pools that a cluster decides itself."""
 
 
 _JOINING: Final = threading.Lock()
@@ -52,19 +52,19 @@ _JOINED: Final[dict[str, Cluster]] = {}
 
 
 class NodeStatus(NamedTuple):
-    """A node, and what its pool says."""
+    """A node and its pool's status."""
 
     info: NodeInfo
     pool: Status | None
-    """None if it does not answer."""
+    """The pool's status; None if it does not answer."""
 
 
 class Cluster:
     """One pool on each of several nodes. Thread-safe; use it with `with`, or `close` it. `ray.init` comes first.
 
-    It can be passed to tasks and actors of Ray's: there it is one more client of the pools, and does not end
-    them. The pools live as long as the program that made the cluster. If a node's actor ends, Ray restarts it, also
-    elsewhere, and with it begins a new pool.
+    It can be passed to Ray's tasks and actors: there it is one more client of the pools, and does not end them. The
+    pools live as long as the program that made the cluster. If a node's actor ends, Ray restarts it, maybe on another
+    node, and it starts a new pool.
 
     Args:
         actors: What the devices run, see `atomr_mp.start`; named files must be on every node.
@@ -74,11 +74,11 @@ class Cluster:
         cpus_per_node: CPUs that Ray counts for each pool.
         gateway_ports: First and last port of the gateways, for firewalls; each takes two. None for any.
         runtime_env: Ray's runtime environment of the nodes' actors.
-        start_timeout_s: How long it may take until all pools are ready.
+        start_timeout_s: How long the pools may take to be ready.
         **settings: Other settings of the pools, see `atomr_mp.start`.
 
     Raises:
-        InvalidRequest: A number is out of range, or no whole one.
+        InvalidRequest: A number is out of range, or is not whole.
         ConfigurationError: Ray is not initialized, a pool cannot be started, or a node has another version.
         ActorLoadFailed: An actor cannot be imported on a node.
         SetupFailed: An actor's `setup` fails.
@@ -180,12 +180,12 @@ class Cluster:
                     with pool._operator() as operator:  # noqa: SLF001 - of this package
                         told = operator.status(timeout_s)
                 except (errors.AtomrError, OSError, TimeoutError):
-                    told = None  # it ends just now, or hangs: the info says more soon
+                    told = None  # the pool ends just now, or hangs; the node's info soon tells more
             found.append(NodeStatus(member.info, told))
         return found
 
     def pool(self, node: int | None = None, within_s: float = DEFAULT_DEADLINE_S) -> Pool:
-        """Return this process's client of a node's pool, for all that a pool can; it ends with that pool.
+        """Return this process's client of a node's pool, with the whole interface of a pool; it ends with that pool.
 
         Args:
             node: The node's index in `nodes`; None for the least loaded one.
@@ -223,16 +223,16 @@ class Cluster:
     ) -> ClusterReply:
         """Make a request, by the unix socket or the gateway of a node's pool.
 
-        In a thread it blocks while no node that may take it can be reached, until the deadline; in an event loop
-        whoever awaits the reply waits for that. If the node's pool is lost, the call goes to another node if its method
-        is idempotent or it certainly has not run, no node was named, and no ref is among its arguments. Otherwise the
-        reply ends with `PoolLost`.
+        In a thread it blocks while no node that may take it can be reached, until the deadline; in an event loop,
+        awaiting the reply waits for a node. If the node's pool is lost, the call goes to another node, provided that
+        its method is idempotent or it certainly has not run, no node was named, and no ref is among its arguments.
+        Otherwise the reply ends with `PoolLost`.
 
         Args:
             method: "Actor.method".
             *args: Its arguments, see `Pool.call`. Refs in lists and maps need `node`.
-            node: The node's index in `nodes`; None for that of the refs among the arguments, or else the one with the
-                fewest unanswered calls of this process, its own node where several have.
+            node: The node's index in `nodes`; None for the node of the refs among the arguments, or else the node with
+            the fewest unanswered calls of this process. This process's own node goes first among equals.
             device: Index of the device on that node; see `Pool.call`.
             deadline_s: See `Pool.call`; it holds for all attempts together.
             priority: See `Pool.call`.
@@ -273,13 +273,13 @@ class Cluster:
         Args:
             method: "Actor.method", a generator.
             *args: Its arguments. Refs in lists and maps need `node`.
-            node: The node's index; None for that of the refs among the arguments, or else the least loaded one.
+            node: The node's index; None for the node of the refs among the arguments, or else the least loaded one.
             kwargs: Arguments by name.
             **options: See `Pool.stream`.
 
         Raises:
             GpuRefStale: The pool that has the memory of a ref was lost.
-            PoolUnreachable: No pool could be reached in time; in an event loop, none is reached now.
+            PoolUnreachable: No pool could be reached in time; in an event loop, no pool is connected now.
             AtomrError: See `Pool.stream`.
         """
         within_s = 0.0 if asyncio._get_running_loop() is not None else DEFAULT_DEADLINE_S  # noqa: SLF001 - exported
@@ -306,22 +306,22 @@ class Cluster:
     ) -> Iterator[Any]:
         """Call a method once for every item, on all nodes, and yield the results in the items' order.
 
-        Works while the results are read, in the thread that reads them; not in an event loop. What a pool's loss took
-        along is sent again as by `call`.
+        Works while the results are read, in the thread that reads them; not in an event loop. Items lost with a pool
+        are sent again, under the conditions of `call`.
 
         Args:
             method: "Actor.method"; it takes an item as its one argument.
-            items: What can be sent; any iterable, also an endless one.
+            items: Values that can be sent; any iterable, even an endless one.
             in_flight: How many items are sent and not answered at a time, in all. None for 32 per device.
             deadline_s: Deadline of each call.
-            priority: Of each call.
-            return_failures: Yield a `map.Failure` in the place of an item that fails, and go on. Otherwise its
-                error is raised there, and what is in flight is cancelled.
+            priority: Priority of each call.
+            return_failures: Yield a `map.Failure` in the place of an item that fails, and go on. Otherwise its error is
+            raised there, and the items in flight are cancelled.
 
         Raises:
             InvalidRequest: No such method.
             ValueError: `in_flight` is less than 1.
-            AtomrError: While reading: what an item ended with; `PoolUnreachable` where no node can be reached.
+            AtomrError: While reading: an item's error; `PoolUnreachable` if no node can be reached.
         """
         self.method_info(method)
         if in_flight is None:
@@ -341,8 +341,8 @@ class Cluster:
 
         Args:
             name: The actor's name.
-            node: Where; None for the least loaded node, call by call.
-            device: On which device of that node; None for the least loaded one.
+            node: The node's index; None for the least loaded node, call by call.
+            device: The device's index on that node; None for the least loaded one.
             deadline_s: Deadline of the calls.
 
         Raises:
@@ -379,7 +379,7 @@ class Cluster:
             return
         stopping = [actor.stop.remote() for actor in self._actors]
         ray.wait(stopping, num_returns=len(stopping), timeout=STOP_S)
-        # Aside, for it blocks while Ray's GCS is gone, and Ray ends both with this program in any case.
+        # On another thread, since it blocks while Ray's GCS is gone, and Ray ends both with this program in any case.
         forgetting = threading.Thread(target=_forget, args=(self._actors, self._group), daemon=True)
         forgetting.start()
         forgetting.join(FORGET_S)
@@ -388,7 +388,7 @@ class Cluster:
 class ClusterActor:
     """An actor of a cluster; its methods are the actor's requests. Made by `Cluster.actor`.
 
-    They return a `ClusterReply`; of methods that stream, a `ReplyStream`.
+    They return a `ClusterReply`, or a `ReplyStream` for methods that stream.
     """
 
     def __init__(
@@ -425,7 +425,7 @@ def _forget(actors: Sequence[Any], group: Any) -> None:
 
 
 def _joined(name: str, actors: Sequence[Any]) -> Cluster:
-    """Return this process's client of a cluster's pools: one, however often the cluster arrives here."""
+    """Return this process's client of a cluster's pools: the same one however often the cluster arrives here."""
     with _JOINING:
         cluster = _JOINED.get(name)
         if cluster is None or cluster._nodes.closed:  # noqa: SLF001 - of this module
@@ -447,7 +447,7 @@ def _check(
     """Check a cluster's arguments.
 
     Raises:
-        InvalidRequest: One cannot be.
+        InvalidRequest: An argument is invalid.
     """
     for what, number in {"nodes": nodes, "gpus_per_node": gpus_per_node}.items():
         if type(number) is not int or number < 1:
@@ -458,7 +458,7 @@ def _check(
         raise errors.InvalidRequest(f"cpus_per_node must be a number from 0 on, got {cpus_per_node!r}")
     if backend == "host" and not cpus_per_node:
         raise errors.InvalidRequest(
-            "cpus_per_node must be more than 0 on the host backend: Ray places nothing for nothing"
+            "cpus_per_node must be more than 0 on the host backend: Ray reserves no place without a resource"
         )
     if runtime_env is not None and not isinstance(runtime_env, dict):
         raise errors.InvalidRequest(f"runtime_env must be a dict as Ray has it, got {type(runtime_env).__name__}")

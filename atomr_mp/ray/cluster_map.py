@@ -11,7 +11,7 @@ from atomr_mp.mapping.schedule import Failure
 from atomr_mp.ray.cluster_reply import ClusterReply
 
 Sent = tuple[int, ClusterReply | errors.RequestError]
-"""An item by its index, and its answer to come, or why it could not be sent."""
+"""An item's index, and its reply, or the reason why it could not be sent."""
 
 
 def run_map(
@@ -23,10 +23,10 @@ def run_map(
         call: Makes a call.
         items: The items.
         in_flight: How many calls are unanswered at a time; fewer while a window is full.
-        return_failures: A failure comes out like a result.
+        return_failures: Whether a failure comes out like a result.
 
     Raises:
-        AtomrError: What an item ended with.
+        AtomrError: An item ended with this error.
     """
     sent: deque[Sent] = deque()
     try:
@@ -54,7 +54,7 @@ def _call(call: Callable[[Any], ClusterReply], item: Any) -> ClusterReply | erro
 def _next_result(sent: deque[Sent], *, return_failures: bool) -> Any:
     index, reply = sent.popleft()
     if isinstance(reply, ClusterReply) and reply.go_on():
-        # Its node was lost, and others of that node are behind it: all are to run again side by side.
+        # Its node was lost, and later items of that node too: all of them run again side by side.
         for _, other in sent:
             if isinstance(other, ClusterReply):
                 other.go_on()

@@ -25,13 +25,13 @@ class Attempt(NamedTuple):
 class ClusterReply:
     """The answer to a call of a cluster. Thread-safe; waited for like a `Reply`, in threads and in event loops.
 
-    It survives the loss of its node's pool: whoever waits for it then sends the call to another node, within its
-    deadline, if its method is idempotent or it certainly has not run.
+    It survives the loss of its node's pool: the thread or task that waits for it sends the call to another node, within
+    its deadline, if its method is idempotent or it certainly has not run.
 
     Args:
         call: The call.
-        send: Sends it to a node, but to none of those given, and blocks while none can be reached, until its deadline.
-        attempt: Its first sending; None if no node could be reached, and a caller in an event loop is not to block.
+        send: Sends the call to a node outside the given ones; blocks while none can be reached, until its deadline.
+        attempt: Its first sending; None if no node could be reached and the caller's event loop must not block.
     """
 
     def __init__(
@@ -44,10 +44,10 @@ class ClusterReply:
         self._unavailable: set[int] = set()
         """Nodes whose devices take no work."""
         self._may_have_run = False
-        """In an attempt before this one."""
+        """Whether the call may have run in an earlier attempt."""
         self._cancelled = False
         self._unsent: errors.AtomrError | None = None
-        """Why it could not be sent at all."""
+        """Why the call could not be sent at all."""
 
     def __repr__(self) -> str:
         attempt = self._attempt
@@ -81,7 +81,7 @@ class ClusterReply:
 
         Raises:
             TimeoutError: No answer within `timeout_s`; the request goes on.
-            AtomrError: What the request ended with. Of a lost pool it is `PoolLost`.
+            AtomrError: The request ended with this error; `PoolLost` after the loss of a pool.
         """
         until = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
@@ -154,7 +154,7 @@ class ClusterReply:
                 return attempt
 
     def _first(self) -> Attempt:
-        """Send what could not be sent when it was called."""
+        """Send the call that could not be sent when it was made."""
         with self._lock:
             if self._unsent is not None:
                 raise self._unsent
@@ -179,7 +179,7 @@ class ClusterReply:
             try:
                 again = self._send(self._call, self._unavailable)
             except errors.AtomrError:
-                return False  # there is no node for it: what it has ended with says more
+                return False  # there is no other node for it: the error of its end says more
             self._may_have_run |= isinstance(error, errors.RequestError) and error.maybe_executed
             self._attempt = again
             return True
@@ -188,14 +188,14 @@ class ClusterReply:
         return not self._cancelled and goes_on(self._call, error, time.monotonic_ns())
 
     def _told(self, error: errors.AtomrError) -> errors.AtomrError:
-        """Return an error as the caller is told: whether any attempt may have run."""
+        """Return an error for the caller; it says whether any attempt may have run."""
         if self._may_have_run and isinstance(error, errors.RequestError):
             error.maybe_executed = True
         return error
 
     def _ended(self, reply: Reply, callback: Callable[[ClusterReply], object]) -> None:
         if self._would_go_on(reply.error):
-            self._send_aside(callback)  # whoever receives just now is not to wait for a node
+            self._send_aside(callback)  # the thread that receives must not wait for a node
         else:
             callback(self)
 

@@ -10,18 +10,18 @@ from atomr_mp.client.memory.refs import GpuRef
 
 
 class ClusterCall(NamedTuple):
-    """A call, with all that it takes to make it again."""
+    """A call, with everything needed to make it again."""
 
     method: str
     args: Sequence[Any]
     kwargs: dict[str, Any] | None
     device: int | None
     deadline_ns: int
-    """Of all attempts together, CLOCK_MONOTONIC."""
+    """The deadline of all attempts together, by CLOCK_MONOTONIC."""
     priority: int = 0
     wait: bool | None = None
     node: int | None = None
-    """Where the caller wants it; None for anywhere."""
+    """The node that the caller named; None for any."""
     idempotent: bool = False
 
     @property
@@ -34,8 +34,8 @@ class ClusterCall(NamedTuple):
 def goes_on(call: ClusterCall, error: errors.AtomrError | None, now_ns: int) -> bool:
     """Return whether a call that has ended with an error may be made again at another node.
 
-    That is so where its pool was lost, or its node's devices take no work, if it may run twice or certainly has not
-    run. It is not if a node was named, if a ref among its arguments ties it to a node, or after its deadline.
+    It may if its pool was lost or its node's devices take no work, and it may run twice or certainly has not run. It
+    may not if a node was named, if a ref among its arguments ties it to a node, or after its deadline.
     """
     if not isinstance(error, errors.PoolLost | errors.DeviceUnavailable):
         return False

@@ -1,4 +1,4 @@
-"""Which GPUs Ray has given to an actor, and a lock for each, held until every process of its pool is gone. An edge."""
+"""The GPUs that Ray has given to an actor, each with a lock until every process of its pool is gone. An edge."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from atomr_mp.process.files.rundir import RunDirectory
 from atomr_mp.process.identity import Identity, wait_ended
 
 AGAIN_S: Final = 0.05
-"""Between looks at a lock that is held: the kernel tells nobody with a deadline."""
+"""Time between attempts to take a lock that is held: the kernel cannot wait for it with a deadline."""
 
 
 class GpuLocks:
     """Locks of GPUs by their UUIDs, among the processes of one user on one machine. For one thread at a time.
 
-    The kernel gives a lock up with the process that holds it. Processes of its pool may live on for a moment, and use
-    the GPU. So the file has the pool's run directory, and the next holder waits for them.
+    The kernel releases a lock when its process ends. Other processes of its pool may use the GPU a moment longer. So
+    the file names the pool's run directory, and the next holder waits for those processes.
 
     Args:
         directory: Where the locks are.
-        run_dir: The run directory of the pool that is to use the GPUs.
+        run_dir: The run directory of the pool that will use the GPUs.
     """
 
     def __init__(self, directory: Path, run_dir: Path) -> None:
@@ -46,7 +46,7 @@ class GpuLocks:
         until = time.monotonic() + timeout_s
         safedir.make(self._directory)
         safedir.check(self._directory)
-        for uuid in sorted(set(uuids) - self._held.keys()):  # in one order, so that no two wait for each other
+        for uuid in sorted(set(uuids) - self._held.keys()):  # in one order, so that no two pools wait for each other
             try:
                 descriptor = os.open(
                     self._directory / uuid.replace("/", "_"),
@@ -63,7 +63,7 @@ class GpuLocks:
             self._held[uuid] = descriptor
 
     def close(self) -> None:
-        """Give all locks back; to be called when no process of the pool is left."""
+        """Release all locks. Call it when no process of the pool is left."""
         while self._held:
             _, descriptor = self._held.popitem()
             os.ftruncate(descriptor, 0)
@@ -79,7 +79,7 @@ class GpuLocks:
                     raise errors.PoolBusy(f"GPU {uuid} is held by the pool at {_holder(descriptor)}") from None
                 time.sleep(AGAIN_S)
         former = _holder(descriptor)
-        if former and former != str(self._run_dir):  # a start with our own directory ends what is left there
+        if former and former != str(self._run_dir):  # our own pool's start ends what is left in its directory
             left = _wait_gone(Path(former), until)
             if left:
                 raise errors.PoolBusy(
@@ -95,11 +95,11 @@ def given_gpus(ids: Sequence[object], visible: str | None) -> Sequence[str]:
     """Return the GPUs, as indices or UUIDs, that Ray has given to this process by CUDA_VISIBLE_DEVICES.
 
     Args:
-        ids: What Ray says that it has given.
+        ids: The GPUs that Ray says it has given.
         visible: CUDA_VISIBLE_DEVICES.
 
     Raises:
-        ConfigurationError: The variable says something else: the pool would use GPUs of others.
+        ConfigurationError: The variable names other GPUs: the pool would use GPUs that belong to somebody else.
     """
     given = [str(each) for each in ids]
     named = [] if visible is None else [each.strip() for each in visible.split(",") if each.strip()]
@@ -134,7 +134,7 @@ def _wait_gone(run_dir: Path, until: float) -> list[int]:
 
 
 def _processes(run_dir: Path) -> list[Identity]:
-    """Return the supervisor of a pool, and what it has started, as far as they live."""
+    """Return the supervisor of a pool and the processes that it started, as far as they live."""
     found = []
     with contextlib.suppress(errors.AtomrError):  # no supervisor holds the directory
         found.append(RunDirectory.open(run_dir).supervisor)

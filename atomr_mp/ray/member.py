@@ -1,4 +1,4 @@
-"""One node of a cluster, as a process sees it: a thread that joins its pool whenever there is one."""
+"""One node of a cluster, as a process sees it: a thread that joins the node's pool whenever there is one."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ ASK_S: Final = 10.0
 """How long a node's actor may take to admit a key."""
 
 OPEN_S: Final = 30.0
-"""How long a node's actor may be silent, or not there, before it is asked anew."""
+"""How long a node's actor may be silent or absent before it is asked again."""
 
 LOOK_S: Final = 0.2
-"""Between looks at whether the cluster is closed, while Ray is waited for: nothing else ends that wait."""
+"""Time between looks at whether the cluster is closed while Ray is waited for: nothing else ends that wait."""
 
 END_S: Final = 5.0
 """How long the thread may take to end; longer than it needs."""
 
 FIRST_AGAIN_S: Final = 0.2
 LAST_AGAIN_S: Final = 5.0
-"""Between attempts to join a pool: the first time, then twice the one before, up to the second."""
+"""Times between attempts to join a pool: the first, and the last. Each is twice the one before."""
 
 TRANSIENT: Final = (errors.PoolUnreachable, errors.PoolLost, errors.DeadlineExceeded)
 """Errors of joining that may pass by themselves."""
@@ -50,11 +50,11 @@ class NodeInfo(NamedTuple):
     local: bool
     """Whether calls go by its unix socket; by the gateway otherwise."""
     epoch: str
-    """The life of its pool, which ends with the pool; each restart of a node's actor begins another. Empty if none."""
+    """The life of its pool; each restart of a node's actor begins another. Empty if there is no pool."""
     supervisor_pid: int
     """The pool's supervisor on that node, 0 if not known."""
     unanswered: int
-    """Calls of this process that it has not answered."""
+    """Calls of this process that the node has not answered."""
     error: errors.AtomrError | None
     """Why it is not connected, if that is known."""
 
@@ -82,7 +82,7 @@ class Member:
         self._pair: keys.KeyPair | None = None
         self._name: Final = f"ray-{os.urandom(8).hex()}"
         self._opening: Any = None
-        """Ray's ref of the question that is being answered."""
+        """Ray's ref of the question to which no answer has come."""
         self._thread: Final = threading.Thread(target=self._run, name="atomr-mp ray node", daemon=True)
         self.local = False
         """Whether its node is this process's."""
@@ -98,13 +98,13 @@ class Member:
 
     @property
     def unanswered(self) -> int:
-        """Calls of this process that it has not answered."""
+        """Number of calls of this process that the node has not answered."""
         pool = self.pool
         return 0 if pool is None else pool._client.unanswered  # noqa: SLF001 - of this package
 
     @property
     def info(self) -> NodeInfo:
-        """What is known of it."""
+        """The node's state."""
         found, connected = self._found, self.reached is not None
         return NodeInfo(
             found.get("node", ""),
@@ -152,7 +152,7 @@ class Member:
         """Return a session with the node's pool, which its actor starts if there is none."""
         if self._opening is None:
             self._opening = self._actor.open.remote(__version__)
-        # It is kept if there is no answer: Ray has it wait while the actor is restarted.
+        # It is kept if there is no answer: Ray holds it while the actor is restarted.
         self._found = found = value_of(self._answer(self._opening, OPEN_S))
         self.local = found["node"] == self._here
         if self.local:
@@ -165,7 +165,7 @@ class Member:
     def _answer(self, question: Any, within_s: float) -> Outcome:
         """Wait for an answer of the node's actor, but not beyond the cluster's end.
 
-        After `ray.shutdown`, Ray would begin anew by itself in a process that asks it for anything.
+        After `ray.shutdown`, Ray would start again by itself in a process that asks it for anything.
         """
         until = time.monotonic() + within_s
         while not ray.wait([question], timeout=LOOK_S)[0]:
@@ -181,7 +181,7 @@ class Member:
         return answer
 
     def _wait_lost(self, pool: Pool) -> errors.PoolLost:
-        """Return when the pool can be called no more, with the reason; its calls end with `PoolLost` then."""
+        """Return the reason when the pool can be called no more; its calls end with `PoolLost` then."""
         client, remote = pool._client, pool._remote  # noqa: SLF001 - of this package
         if isinstance(remote, RemoteClient):
             return wait_lost(remote.session, self.index)
@@ -199,7 +199,7 @@ class Member:
 
 
 def _ray_error(error: RayError) -> errors.AtomrError:
-    """Return an error of Ray's actor as one of ours: a class that cannot be made there stays so, all else passes."""
+    """Return an error of Ray's actor as one of ours: PoolUnreachable for errors that may pass."""
     text = str(error)
     if "ModuleNotFoundError" in text or "failed to import" in text or "creation task" in text:
         last = text.strip().splitlines()[-1]

@@ -1,4 +1,4 @@
-"""What runs in Ray's actor on a node: it starts the pool, admits clients' keys, and ends with its raylet."""
+"""Ray's actor on a node: it starts the pool, admits clients' keys, and ends with its raylet."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ from atomr_mp.supervision.placement import VISIBLE
 from atomr_mp.version import __version__
 
 PREDECESSOR_S: Final = 15.0
-"""How long the pool of a former actor on this node, or of another one on its GPUs, may take to end."""
+"""How long the pool of a former actor on this node, or another pool on its GPUs, may take to end."""
 
 LISTEN_S: Final = 30.0
 """How long the gateway may take to listen."""
 
 AGAIN_S: Final = 0.05
-"""Between looks at what no event tells of: another pool's end, the gateway's start."""
+"""Time between looks at things that no event tells of: another pool's end, the gateway's start."""
 
 
 class NodePool:
-    """Owns the pool of a node. An actor of Ray's, with an event loop; made by `Cluster`.
+    """Owns the pool of a node. It is Ray's actor, with an event loop; made by `Cluster`.
 
     Args:
-        name: The cluster's name and the bundle's number: with the node they name the run directory, so a successor
-            on the same node ends what is left of this one.
+        name: The cluster's name and the bundle's number: with the node they name the run directory, so a successor on
+        the same node ends processes that this one left.
         devices: How many GPUs it has, or processes on the host backend.
         settings: For `atomr_mp.start`.
         ports: First and last port for the gateway, None for any.
@@ -66,10 +66,10 @@ class NodePool:
         self._address = ""
         self._opening = asyncio.Lock()
         self._admitting = asyncio.Lock()
-        watch_raylet(self._end)  # before the pool: one that starts while the raylet ends is not to outlive it
+        watch_raylet(self._end)  # before the pool, which must not outlive a raylet that ends during its start
 
     async def open(self, version: str) -> Outcome:
-        """Start the pool, if it does not run; return where it is."""
+        """Start the pool if it does not run; return where it is."""
         return await outcome(self._open(version))
 
     async def admit(self, name: str, public: str) -> Outcome:
@@ -110,7 +110,7 @@ class NodePool:
         gpus = str(self._devices)
         if self._settings["backend"] == "cuda":
             self._take_gpus()
-            gpus = "all"  # of those that CUDA_VISIBLE_DEVICES leaves
+            gpus = "all"  # all GPUs that CUDA_VISIBLE_DEVICES leaves
         shutil.rmtree(self._keys, ignore_errors=True)
         pair = keys.new_pair()
         keys.write_new(self._keys / keys.SERVER_FILE, keys.ServerKeys(public=pair.public, secret=pair.secret))
@@ -126,13 +126,13 @@ class NodePool:
                     keys_dir=str(self._keys),
                     **self._settings,
                 )
-            except errors.PoolBusy:  # the pool of a former actor ends
+            except errors.PoolBusy:  # the pool of a former actor is ending
                 if time.monotonic() > until:
                     raise
                 time.sleep(AGAIN_S)
             except errors.ConfigurationError:
                 if port == 0 or _is_free(port):
-                    raise  # another process has taken the port meanwhile, else
+                    raise  # no other process has taken the port meanwhile: the error has another reason
         raise errors.ConfigurationError(f"no two neighbouring ports of {self._ports} are free for the gateway")
 
     def _take_gpus(self) -> None:
@@ -190,7 +190,7 @@ class NodePool:
         self._locks.close()
 
     def _end(self) -> None:
-        """End the pool at once, and this process; if the pool starts just now, it ends with our session."""
+        """End the pool at once, and this process; a pool that is starting ends with our session."""
         pool = self._pool
         if pool is not None:
             with contextlib.suppress(ProcessLookupError):  # it has ended by itself

@@ -1,4 +1,4 @@
-"""When a node that is called by its gateway counts as dead. An edge."""
+"""Decides when a node that is called by its gateway counts as dead. An edge."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ from atomr_mp.remote.link_life import RemoteLinkState
 from atomr_mp.remote.session import RemoteSession
 
 PROBE_S: Final = 0.5
-"""How long a cut connection's endpoint may take to be connected to. With the 1.5 s after which a silent gateway counts
-as cut, the death of a machine is known within 2 s."""
+"""How long connecting to the endpoint of a cut connection may take. A silent gateway counts as cut after 1.5 s, so the
+death of a machine is known within 2 s."""
 
 GATEWAY_S: Final = 10.0
-"""How long a pool that still listens may take to have a gateway that answers: one that hangs is replaced after 5 s."""
+"""How long a pool that still listens may take to have a gateway that answers: a gateway that hangs is replaced after 5
+s."""
 
 OPEN_S: Final = 3600.0
-"""Between looks at a session that is open; its changes wake at once."""
+"""Time between looks at a session that is open; its changes wake the thread at once."""
 
 
 def wait_lost(session: RemoteSession, node: int, gateway_s: float = GATEWAY_S) -> errors.PoolLost:
-    """Return when a remote session has ended, or its node counts as dead; its calls end with the error then.
+    """Wait until a remote session has ended or its node counts as dead; return the error for its calls.
 
     A cut alone is not a death: while a pool lives, its supervisor listens, even if the gateway has just ended.
 
@@ -45,7 +46,7 @@ def wait_lost(session: RemoteSession, node: int, gateway_s: float = GATEWAY_S) -
 
 
 def listens(endpoint: str) -> bool:
-    """Return whether somebody listens at an endpoint, "tcp://HOST:PORT"; blocks for `PROBE_S` at most."""
+    """Return whether a process listens at an endpoint, "tcp://HOST:PORT"; blocks for `PROBE_S` at most."""
     host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), PROBE_S).close()

@@ -1,4 +1,4 @@
-"""The nodes of a cluster as a process sees them, and which of them gets a call."""
+"""The nodes of a cluster as a process sees them, and the choice of a node for each call."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Nodes:
         return [pool for each in self.members if (pool := each.reached) is not None]
 
     def close(self) -> bool:
-        """End all sessions; return False if that was done already."""
+        """End all sessions; return False if they had ended before."""
         with self._changed:
             if self._closed.is_set():
                 return False
@@ -67,11 +67,11 @@ class Nodes:
     def least_loaded(self, node: int | None = None, avoid: Collection[int] = ()) -> Member | None:
         """Return the node with the fewest unanswered calls, None if none is reached; never blocks.
 
-        Where several have as few, it is this process's own.
+        This process's own node goes first among equals.
 
         Args:
-            node: The only one that counts.
-            avoid: Nodes that do not count.
+            node: The only node to consider; None for all.
+            avoid: Nodes not to consider.
 
         Raises:
             InvalidRequest: There is no such node.
@@ -102,12 +102,12 @@ class Nodes:
     def send_at_once(
         self, call: ClusterCall, avoid: Collection[int] = (), first: Member | None = None
     ) -> Attempt | None:
-        """Send a call to the node that suits it best, or to the next if that has no room; None if none is reached.
+        """Send a call to the node that suits it best, or to the next if that node has no room; None if none is reached.
 
         Args:
             call: The call.
             avoid: Nodes that do not get it.
-            first: The node that suits it best unless it has a ref, if that is known.
+            first: The node that suits a call without a ref best, if that is known.
 
         Raises:
             GpuRefStale: The pool that has the memory of a ref was lost.
@@ -149,7 +149,7 @@ class Nodes:
         Raises:
             InvalidRequest: There is no such node.
             PoolLost: The cluster is closed.
-            DeviceUnavailable: All nodes are to be avoided.
+            DeviceUnavailable: All nodes are in `avoid`.
             PoolUnreachable: None was reached in time.
         """
         self.check(node)
@@ -205,7 +205,7 @@ class Nodes:
             raise errors.PoolUnreachable(f"not all pools were ready in time: node {', '.join(late)}")
 
     def _owner(self, call: ClusterCall) -> Member:
-        """Return the node that has the memory of a call's ref."""
+        """Return the node whose pool has the memory of a call's ref."""
         ref = call.ref
         for member in self.members:
             pool = member.reached
@@ -215,7 +215,7 @@ class Nodes:
 
 
 def _attempt(member: Member, call: ClusterCall) -> Attempt | None:
-    """Send a call to a node; None if that was lost just now."""
+    """Send a call to a node; return None if that node was lost just now."""
     pool = member.pool
     if pool is None:
         return None

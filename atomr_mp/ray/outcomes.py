@@ -1,4 +1,4 @@
-"""Outcomes as values, for the way through Ray: an error that is raised through Ray loses its facts. Pure."""
+"""Outcomes as values, to pass through Ray: an error that is raised through Ray loses its facts. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Outcome = dict[str, Any]
 
 
 async def outcome(awaitable: Awaitable[Any]) -> Outcome:
-    """Return what something ends with, as a value. An error that is none of this package's is a ConfigurationError.
+    """Return an awaitable's outcome as a value. A foreign error becomes a ConfigurationError.
 
     Raised through Ray, it would count as the end of Ray's actor, and be tried again and again.
     """

@@ -1,7 +1,7 @@
-"""Ends this process when the raylet that has started it is gone, or stands still. An edge.
+"""Ends this process when the raylet that started it is gone or stopped. An edge.
 
-Ray's own check takes seconds, and does not see a raylet that is dead and that nobody reaps. Ray starts the actor anew
-elsewhere meanwhile, and the pool would have two owners.
+Ray's own check takes seconds, and does not see a dead raylet that nobody reaps. Ray starts the actor on another node
+meanwhile, and the pool would have two owners.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from atomr_mp import errors
 from atomr_mp.process.identity import stat_fields
 
 PID: Final = "RAY_RAYLET_PID"
-"""Variable with the pid of a process's raylet; the one thing in this room that is no public interface of Ray's."""
+"""Variable with the pid of a process's raylet; nothing else in this room is outside Ray's public interface."""
 
 STOPPED_S: Final = 10.0
-"""How long the raylet may be stopped (SIGSTOP): Ray takes a node for dead after some 15 s, and goes on elsewhere."""
+"""How long the raylet may be stopped (SIGSTOP): Ray declares a node dead after some 15 s, and goes on elsewhere."""
 
 LOOK_S: Final = 1.0
-"""Between looks at whether it is stopped: no event tells that."""
+"""Time between looks at whether the raylet is stopped: no event tells that."""
 
 STOPPED: Final = frozenset("Tt")
 """States of /proc/PID/stat."""
 
 
 def watch_raylet(end: Callable[[], object]) -> None:
-    """Watch the raylet on a thread, and call `end` there once, when it is gone or stands still.
+    """Watch the raylet on a thread, and call `end` there once, when it is gone or stopped.
 
     Raises:
         ConfigurationError: This process has no raylet.
@@ -50,7 +50,7 @@ def watch_raylet(end: Callable[[], object]) -> None:
 
 
 def wait_gone(pidfd: int, pid: int, stopped_s: float = STOPPED_S, look_s: float = LOOK_S) -> None:
-    """Return when a process has ended, reaped or not, or has been stopped for so long."""
+    """Return when a process has ended, reaped or not, or has been stopped for `stopped_s`."""
     poll = select.poll()
     poll.register(pidfd, select.POLLIN)
     stopped_at = None

@@ -18,13 +18,13 @@ HEALTH_S: Final = 2.0
 class Replica:
     """A class for `serve.deployment`: each request is a call of the cluster's pools. It uses no GPU of its own.
 
-    A worker's death is none of the replica's: what may be sent again is, and everything else ends with its own error.
+    A replica survives a worker's death: requests that may be sent again are, and the others end with their own error.
     Errors leave as outcomes, which `atomr_mp.ray.value_of` turns into a value or the error, with all of its facts.
     Subclass it for a class with HTTP.
 
     Args:
         cluster: The cluster; `bind` carries it.
-        deadline_s: Deadline of calls that name none, None for their methods' own. Serve's own timeout does not end a
+        deadline_s: Deadline of calls that name none; None for their methods' own. Serve's own timeout does not end a
             call, so take the shorter one.
     """
 
@@ -56,12 +56,12 @@ class Replica:
     ) -> AsyncIterator[Outcome]:
         """Call a method that streams, and yield the outcome of each part; the last one may be an error.
 
-        Leave it (`handle.options(stream=True)`), and its generator is closed.
+        Call it with `handle.options(stream=True)`. Its generator is closed when the caller stops reading.
 
         Args:
             method: "Actor.method", a generator.
             *args: Its arguments.
-            deadline_s: When the whole stream is to be over.
+            deadline_s: Deadline of the whole stream.
             kwargs: Arguments by name.
         """
         until_s = self._deadline_s if deadline_s is None else deadline_s
@@ -76,7 +76,7 @@ class Replica:
     async def check_health(self) -> None:
         """Raise while no pool of the cluster can be called; Serve replaces the replica then, and tells its proxies.
 
-        Devices that come back, all of them at once even, are no reason: calls wait for them.
+        Devices that are coming back are no reason, even all at once: calls wait for them.
 
         Raises:
             PoolUnreachable: No pool is reached, or all devices of all pools are stopped, quarantined or tripped.

@@ -1,4 +1,4 @@
-"""Takes in what the gateway has answered to a remote client's calls, and the ends of its streams."""
+"""Takes in the gateway's answers to a remote client's calls, and the ends of its streams."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ class AnsweredSession(Protocol):
 
     @property
     def epoch(self) -> bytes:
-        """The gateway's."""
+        """The gateway's epoch."""
 
     @property
     def memory(self) -> RemoteMemory | None:
-        """What refs share, if there is any."""
+        """The memory that refs share, None if no array has passed."""
 
     @property
     def backlog(self) -> RemoteBacklog:
-        """Its window."""
+        """The window."""
 
     @property
     def sender(self) -> CallSender:
-        """What is unanswered."""
+        """The unanswered calls, and their sender."""
 
     @property
     def streams(self) -> SessionStreams:
-        """Its streams."""
+        """The streams."""
 
     @property
     def transfers(self) -> Transfers:
-        """What comes by the bulk connection."""
+        """The transfers by the bulk connection."""
 
     def take_call(self, reply: Reply, facts: Facts) -> None:
         """Give a call its id; it is sent with others."""
@@ -53,7 +53,7 @@ class AnsweredSession(Protocol):
 
 
 class AnswerTaker:
-    """To be used with the session's lock held.
+    """Takes answers in. Hold the session's lock.
 
     Args:
         session: The session.
@@ -78,11 +78,11 @@ class AnswerTaker:
             if answer.leases and current and self._session.memory is not None:
                 self._session.memory.give_up(answer.leases)
         elif isinstance(reply, RemoteStreamReply):
-            if current:  # else parts may be missing, and the resumption finds out
+            if current:  # else parts may be missing, which the resumption finds out
                 self._session.streams.ended(reply, answer, frames)
         elif answer.download:
             reply.device, reply.generation = answer.device, answer.generation
-            if current:  # else it is asked for anew, or lost, by the resumption
+            if current:  # else the resumption asks for it again, or it is lost
                 self._session.transfers.pull(answer)
         elif answer.error is not None:
             reply.device, reply.generation = answer.device, answer.generation
@@ -102,7 +102,7 @@ class AnswerTaker:
         self._session.finish(reply, None, settled=True)
 
     def answered(self, stream: RemoteStreamReply, answer: remote.RemoteAnswer, frames: list[memoryview]) -> None:
-        """Take the end of a stream; all parts are there."""
+        """Take the end of a stream whose parts have all come."""
         if answer.download:
             self._session.transfers.pull(answer)
         elif answer.error is not None:
@@ -111,18 +111,18 @@ class AnswerTaker:
             self._take_result(stream, answer, frames, current=True)
 
     def part_downloaded(self, number: int, part: int, body: bytes, frames: Frames) -> None:
-        """Take a part whose blob is there."""
+        """Take a part whose blob has come."""
         self._session.streams.downloaded(number, part, body, frames)
 
     def part_unreadable(self, number: int, part: int, error: errors.AtomrError) -> None:
-        """End a stream if the blob of one of its parts is none."""
+        """End a stream if the blob of one of its parts is invalid."""
         stream = self._session.streams.open.get(number)
         if stream is not None:
             unread = f"part {part} of {stream.method}: {error.message}"
             self._session.finish(stream, errors.ResultUnread(unread, reason=error.code))
 
     def downloaded(self, answer: remote.RemoteAnswer, body: bytes, frames: Frames) -> None:
-        """Take an answer whose blob is there."""
+        """Take an answer whose blob has come."""
         reply = self._session.sender.calls.unanswered.get(answer.id)
         if reply is None:
             return
@@ -133,13 +133,13 @@ class AnswerTaker:
         self._session.sender.tell_settled()
 
     def unreadable(self, answer: remote.RemoteAnswer, error: errors.AtomrError) -> None:
-        """End a call whose answer's blob is none."""
+        """End a call if its answer's blob is invalid."""
         reply = self._session.sender.calls.unanswered.get(answer.id)
         if reply is not None:
             self._session.finish(reply, errors.ResultUnread(f"{reply.method} ran: {error.message}", reason=error.code))
 
     def _say_whole(self, reply: Reply) -> bool:
-        """Send a call again that names a program which its worker does not know; False if it says the whole."""
+        """Send a call again with its whole program if its worker lacks the program; False if it was sent whole."""
         from atomr_mp.client.programs import say_whole
 
         if not say_whole(reply):

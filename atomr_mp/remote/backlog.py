@@ -1,4 +1,4 @@
-"""A remote session's window: how much may be unanswered, and what waits for room."""
+"""A remote session's window: how much may be unanswered, and which calls wait for room."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from atomr_mp.remote.facts import Facts
 
 
 class RemoteBacklog:
-    """Calls that count, and calls that wait until they may. To be used with the session's lock held.
+    """Counts unanswered calls, and holds calls that wait for room. Hold the session's lock.
 
     Args:
         max_waiting: How many calls may wait.
@@ -22,14 +22,14 @@ class RemoteBacklog:
     def __init__(self, max_waiting: int) -> None:
         self._max_waiting = max_waiting
         self._waiting: Final[deque[tuple[Reply, Facts]]] = deque()
-        """What has no id yet."""
+        """Calls without an id yet."""
         self._waiting_bytes = 0
         self.window = Window(1, 0)
-        """As the gateway says."""
+        """The window's size, from the gateway."""
         self.unanswered = 0
-        """Calls that count."""
+        """Number of calls that count."""
         self.nbytes = 0
-        """Of their arguments."""
+        """Bytes of the counted calls' arguments."""
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -49,7 +49,7 @@ class RemoteBacklog:
         self.nbytes += nbytes
 
     def discount(self, nbytes: int) -> None:
-        """Count a call no more."""
+        """Stop counting a call."""
         self.unanswered -= 1
         self.nbytes -= nbytes
 
@@ -57,7 +57,7 @@ class RemoteBacklog:
         """Refuse arguments that would never have room.
 
         Raises:
-            InvalidRequest: They are larger than the window.
+            InvalidRequest: The arguments are larger than the window.
         """
         if nbytes > self.window.payload_bytes:
             raise errors.InvalidRequest(
@@ -66,10 +66,10 @@ class RemoteBacklog:
             )
 
     def hold(self, reply: Reply, facts: Facts, *, wait: bool) -> None:
-        """Have a call wait for room.
+        """Hold a call until it has room.
 
         Raises:
-            Overloaded: It may not, or too many wait.
+            Overloaded: `wait` is False, or too many calls wait.
         """
         waiting, window = len(self._waiting), self.window
         if not wait or waiting >= self._max_waiting or self._waiting_bytes + facts.nbytes > window.payload_bytes:
@@ -84,7 +84,7 @@ class RemoteBacklog:
         self._waiting_bytes += facts.nbytes
 
     def next(self) -> tuple[Reply, Facts] | None:
-        """Take the next call for which there is room, None if there is none. One that has ended takes none."""
+        """Take the next call for which there is room, None if there is none. A call that has ended needs no room."""
         while self._waiting and (self._waiting[0][0].done or self.has_room(self._waiting[0][1].nbytes)):
             reply, facts = self._waiting.popleft()
             self._waiting_bytes -= facts.nbytes
@@ -93,6 +93,6 @@ class RemoteBacklog:
         return None
 
     def clear(self) -> None:
-        """Forget all that waits."""
+        """Forget all calls that wait."""
         self._waiting.clear()
         self._waiting_bytes = 0

@@ -1,7 +1,7 @@
-"""Calls and answers that are too large for a message: as one blob, that travels in chunks. Without sockets.
+"""Calls and answers too large for a message: each is one blob, which travels in chunks. Without sockets.
 
-A blob is a header (how many payload frames are its body's, and the body) and frames (`framing.pack`). Whoever wants it
-pulls it: so it has room for what it asks for, and after a cut it asks for the rest.
+A blob is a header (how many payload frames are its body's, and the body) and frames (`framing.pack`). The receiver
+pulls it: it asks for no more than it has room for, and after a cut it asks for the rest.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ if TYPE_CHECKING:
     import numpy as np
 
 CHUNK_BYTES: Final = 256 * 1024
-"""What one message carries."""
+"""Bytes of a chunk; one message carries one chunk."""
 
 CREDIT: Final = 16
-"""Most chunks of a blob that are asked for and have not come."""
+"""Most chunks of a blob that were asked for and have not come."""
 
 LARGE: Final = 256
-"""Index of the first large array among a body's frames; those of ordinary ones are below."""
+"""Index of the first large array among a body's frames; ordinary frames have lower indices."""
 
 
 class LargeArray:
-    """An array that travels in a blob, however large it is.
+    """An array that travels in a blob, whatever its size.
 
     Args:
         index: Its number among the blob's large arrays.
-        array: The array; not to be written before the blob is not needed any more.
+        array: The array; do not write it as long as the blob is needed.
     """
 
     def __init__(self, index: int, array: np.ndarray[Any, Any]) -> None:
@@ -52,7 +52,7 @@ class LargeArray:
         self.frame: Final = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
     def to_wire(self) -> Any:
-        """Return what has its `extension`."""
+        """Return the object that has its `extension`."""
         return self
 
 
@@ -66,11 +66,11 @@ class Encoded(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """What all of it takes."""
+        """Bytes of the whole value."""
         return len(self.body) + sum(map(len, self.frames)) + sum(len(each.frame) for each in self.large)
 
     def blob(self) -> EncodedBlob:
-        """Return it as a blob."""
+        """Return the value as a blob."""
         header = msgspec.msgpack.encode((len(self.frames), self.body))
         return EncodedBlob(pack(header, [*self.frames, *(each.frame for each in self.large)]))
 
@@ -79,7 +79,7 @@ def encode(value: object) -> Encoded:
     """Return a value's wire form, with large arrays apart.
 
     Raises:
-        InvalidRequest: It holds something that does not cross the wire.
+        InvalidRequest: It holds an object that cannot cross the wire.
     """
     large: list[LargeArray] = []
 
@@ -96,7 +96,7 @@ def encode(value: object) -> Encoded:
 
 
 class EncodedBlob:
-    """A blob that is read by chunks.
+    """A blob to be read in chunks.
 
     Args:
         parts: Its bytes, in pieces.
@@ -108,14 +108,14 @@ class EncodedBlob:
         self.nbytes: Final = self._ends[-1]
 
     def read(self, offset: int, nbytes: int) -> bytes:
-        """Return some of it; see `pieces`."""
+        """Return a range of its bytes; see `pieces`."""
         return b"".join(self.pieces(offset, nbytes))
 
     def pieces(self, offset: int, nbytes: int) -> list[memoryview]:
-        """Return some of it, in pieces, which lie in its own memory.
+        """Return a range of its bytes as pieces, which lie in the blob's own memory.
 
         Raises:
-            ValueError: There is no such part of it.
+            ValueError: The blob has no such range.
         """
         if not (0 < nbytes <= CHUNK_BYTES and 0 <= offset <= self.nbytes - nbytes):
             raise ValueError(f"bytes {offset} to {offset + nbytes} of {self.nbytes}")
@@ -130,7 +130,7 @@ class EncodedBlob:
 
 
 def chunk_message(header: bytes, pieces: Sequence[Buffer]) -> list[Buffer]:
-    """Return a message with one payload frame, which is there in pieces: they are copied once."""
+    """Return a message with one payload frame, given in pieces, which are copied once."""
     table = struct.pack("<BxHII", PACKED, 1, len(header), sum(map(len, pieces)))
     return [table, header, bytes(-(len(table) + len(header)) % ALIGNMENT), *pieces]
 
@@ -181,7 +181,7 @@ def opened(blob: memoryview) -> tuple[bytes, Frames]:
         if not 0 <= ordinary <= len(frames) or len(body) > MAX_BODY_BYTES:
             raise errors.ProtocolError(f"{ordinary} of {len(frames)} frames, and a body of {len(body)} bytes")
     except (errors.ProtocolError, msgspec.DecodeError, ValueError) as error:
-        raise errors.InvalidRequest(f"a large call or answer that is none: {error}") from error
+        raise errors.InvalidRequest(f"not a large call or answer: {error}") from error
     return body, Frames(ordinary, frames)
 
 
@@ -189,22 +189,22 @@ class Pull:
     """A blob that comes in chunks.
 
     Args:
-        buffer: Where it comes to; exactly its size.
+        buffer: Memory for the blob, exactly of its size.
     """
 
     def __init__(self, buffer: memoryview) -> None:
         self.buffer: Final = buffer
         self._next = 0
-        """All before was asked for at least once."""
+        """Every byte before this offset was asked for at least once."""
         self._missing: dict[int, int] = {}
-        """Chunks asked for that have not come: sizes by offset."""
+        """Chunks that were asked for and have not come: sizes by offset."""
         self._again: list[int] = []
-        """What is to be asked for again, after a cut."""
+        """Offsets of chunks to ask for again, after a cut."""
         self._left = len(buffer)
 
     @property
     def whole(self) -> bool:
-        """Whether all is there."""
+        """Whether all bytes have come."""
         return not self._left
 
     def wants(self) -> Iterator[tuple[int, int]]:
@@ -232,16 +232,12 @@ class Pull:
         self._left -= size
 
     def restart(self) -> None:
-        """Have what was asked for in vain asked for again."""
+        """Ask again for the chunks that have not come."""
         self._again = sorted(self._missing, reverse=True)
 
 
 class PassedRef(Operand):
-    """A ref that passes through the gateway.
-
-    Args:
-        wire: Its wire form.
-    """
+    """A ref that passes through the gateway."""
 
     def __init__(self, wire: WireRef) -> None:
         self._wire = wire

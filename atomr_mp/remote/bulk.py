@@ -21,40 +21,40 @@ from atomr_mp.remote.keys import ClientKeys
 from atomr_mp.remote.wire import RemoteWire, Sign
 
 HUGE_BYTES: Final = 4 * 2**20
-"""Blobs from this size on lie in huge pages, if the kernel has some."""
+"""Blobs of this size or more lie in huge pages, if the kernel has some."""
 
 BlobKey = tuple[int, int]
-"""What is pulled: the id of a call, and 0 for its answer, or one more than a part's number."""
+"""A pulled blob's key: the id of a call, and 0 for its answer, or a part's number plus one."""
 
 PULLS: Final = 2
 """Most answers that are pulled at a time; the others wait."""
 
 
 class BulkSession(Protocol):
-    """The session, as its bulk connection sees it; to be asked with its lock held, and not with the channel's."""
+    """The session, as its bulk connection sees it. Hold the session's lock, and not the channel's."""
 
     @property
     def resumed(self) -> tuple[bytes, bytes] | None:
         """The gateway's epoch and the session's id, None while the session is not resumed."""
 
     def upload(self, number: int) -> EncodedBlob | None:
-        """Return what a call's blob is, None if it is not wanted any more."""
+        """Return a call's blob, None if it is not wanted any more."""
 
     def downloaded(self, key: BlobKey, content: memoryview) -> None:
-        """A blob is there."""
+        """Take in a blob that has come."""
 
     def broken(self, error: errors.AtomrError) -> None:
-        """The gateway has sent what is no message."""
+        """Take in that the gateway has sent an invalid message."""
 
 
 class BulkChannel:
-    """The connection and its thread, which alone uses the socket.
+    """The connection, and the thread that alone uses its socket.
 
     Chunks are copied, sent and received without any lock, so that small calls of other threads do not wait behind them.
 
     Args:
         endpoint: "tcp://HOST:PORT".
-        keys: As for the session.
+        keys: The session's keys.
         session: The session.
         lock: The session's.
     """
@@ -64,12 +64,12 @@ class BulkChannel:
         self._session = session
         self._session_lock = lock
         self._lock = threading.Lock()
-        """Guards what both the session and the channel's thread change. It may be taken with the session's lock held,
-        and not the other way round."""
+        """Guards the state that both the session and the channel's thread change. Take it after the session's lock,
+        never before."""
         self._pulls: dict[BlobKey, Pull] = {}
         self._connected = False
         self._greeted = False
-        """The gateway knows this connection."""
+        """Whether the gateway knows this connection."""
         self._hello_due = False
         self._closed = False
         self._wake: Final = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -79,7 +79,7 @@ class BulkChannel:
     # --- for the session, with its lock held -----------------------------------------------------------------------
 
     def pull(self, key: BlobKey, nbytes: int) -> None:
-        """Pull a blob, if that is not being done."""
+        """Pull a blob, unless it is being pulled."""
         with self._lock:
             if key in self._pulls:
                 return
@@ -87,12 +87,12 @@ class BulkChannel:
             self._look()
 
     def forget(self, key: BlobKey) -> None:
-        """Pull a blob no more."""
+        """Stop pulling a blob."""
         with self._lock:
             self._pulls.pop(key, None)
 
     def resumed(self, *, same_gateway: bool) -> None:
-        """Take in that the session is resumed; answers of another gateway are not to be had."""
+        """Take in that the session is resumed; another gateway does not have the earlier answers."""
         with self._lock:
             if not same_gateway:
                 self._pulls.clear()
@@ -101,7 +101,7 @@ class BulkChannel:
             self._look()
 
     def close(self) -> None:
-        """Close it. Not with the lock held."""
+        """Close the connection. Do not hold the session's lock."""
         with self._lock:
             if self._closed:
                 return
@@ -111,7 +111,7 @@ class BulkChannel:
             interrupts.wait(self._thread.join)
 
     def forget_in_child(self) -> None:
-        """Let go, in a forked child."""
+        """Drop everything, in a forked child."""
         self._closed = True
         self._lock = threading.Lock()
         self._wire.forget_in_child()
@@ -127,7 +127,7 @@ class BulkChannel:
         poll = select.epoll()
         for descriptor in (wire.fileno, wire.monitor_fileno, self._wake):
             poll.register(descriptor, select.EPOLLIN)
-        self._hear()  # libzmq's descriptors tell of nothing until somebody has looked once in vain
+        self._hear()  # libzmq's descriptors signal nothing before the first look in vain
         self._work()
         while not self._closed:
             for descriptor, _ in poll.poll():
@@ -142,7 +142,7 @@ class BulkChannel:
         wire.close()
 
     def _work(self) -> None:
-        """Take in all that has come; greet and ask for chunks where that is due."""
+        """Take in all messages; greet and ask for chunks if that is due."""
         while not self._closed:
             message = self._wire.receive()
             if message is not None:
@@ -154,7 +154,7 @@ class BulkChannel:
                 return
 
     def _hear(self) -> None:
-        """Take in what the monitor has said."""
+        """Take in the monitor's events."""
         for sign in self._wire.signs():
             with self._lock:
                 self._connected = sign is Sign.HANDSHAKE
@@ -166,7 +166,7 @@ class BulkChannel:
             return self._session.resumed
 
     def _greet(self) -> bool:
-        """Say hello, if that is due and the session is resumed; return whether it was said."""
+        """Say hello if that is due and the session is resumed; return whether it was said."""
         if not (self._hello_due and self._connected):
             return False
         resumed = self._resumed()
@@ -208,7 +208,7 @@ class BulkChannel:
                 case remote.HelloWanted():
                     self._hear()  # the connection may be new
                     with self._lock:
-                        self._greeted = False  # it is said once the session is resumed
+                        self._greeted = False  # the hello is said again once the session is resumed
                 case remote.RemoteGoodbye():
                     pass  # the session hears of it too
         except (errors.ProtocolError, ValueError) as error:
@@ -217,7 +217,7 @@ class BulkChannel:
 
     def _take_chunk(self, key: BlobKey, offset: int, frames: list[memoryview]) -> None:
         pull = self._pulls.get(key)
-        if pull is None or len(frames) != 1:  # it is wanted no more
+        if pull is None or len(frames) != 1:  # nobody wants the blob any more
             return
         pull.take(offset, frames[0])
         if pull.whole:
@@ -240,7 +240,7 @@ class BulkChannel:
 
 
 def _room(nbytes: int) -> memoryview:
-    """Return memory for a blob, which the kernel makes as it is written: to clear it first would take as long."""
+    """Return memory for a blob, which the kernel maps as it is written: clearing it first would take as long again."""
     made = mmap.mmap(-1, nbytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if nbytes >= HUGE_BYTES:
         with contextlib.suppress(OSError):  # a kernel without huge pages

@@ -1,4 +1,4 @@
-"""A remote client of a pool: what a `Pool` holds, in the place of a local `Client`."""
+"""A remote client of a pool: it takes the place of a local `Client` in a `Pool`."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ CONNECT_S: Final = 10.0
 
 
 class RemoteClient:
-    """One session with a pool on another machine. Thread-safe; not to be used in a forked child.
+    """One session with a pool on another machine. Thread-safe; unusable in a forked child.
 
     Args:
         endpoint: "tcp://HOST:PORT".
         keys: Ours and the server's; None for no encryption, on loopback.
-        name: What this client is called in logs and `status`.
+        name: The client's name in logs and `status`.
         max_replays: As for a local client.
         max_waiting: As for a local client.
         connect_timeout_s: How long the gateway may take to answer.
@@ -56,7 +56,7 @@ class RemoteClient:
         PoolUnreachable: No gateway answers, or it has another key.
         NotAuthorized: It does not admit our key.
         ProtocolError: It speaks another version.
-        Overloaded: The key has as many sessions as it may.
+        Overloaded: The key has as many sessions as it is allowed.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class RemoteClient:
         waiting = check_max_waiting(max_waiting)
         self._session: Final = RemoteSession(endpoint, keys, (name or default_name())[:200], max_replays, waiting)
         self.suspicions: Final = KnownSuspicions(())
-        """The gateway looks at what is quarantined."""
+        """No suspicions here: the gateway checks for quarantined requests."""
         self.forked = False
         self._memory: RemoteMemory | None = None
         self._programs: KnownPrograms | None = None
@@ -98,17 +98,17 @@ class RemoteClient:
 
         if not session_.wait_until(settled, timeout_s):
             raise errors.PoolUnreachable(
-                f"no gateway answers at {endpoint} within {timeout_s:g} s: see that the pool listens there (`listen`), "
-                "that the way is open, and that the key file has this server's key"
+                f"no gateway answers at {endpoint} within {timeout_s:g} s: check that the pool listens there "
+                "(`listen`), that no firewall is between, and that the key file has this server's key"
             )
         if session_.refusal is not None:
             raise session_.refusal
 
-    # --- what a pool asks ------------------------------------------------------------------------------------------
+    # --- for a pool ------------------------------------------------------------------------------------------------
 
     @property
     def devices(self) -> list[DeviceInfo]:
-        """The devices as last heard of."""
+        """The devices as the gateway has last described them."""
         return self._session.devices
 
     @property
@@ -123,7 +123,7 @@ class RemoteClient:
 
     @property
     def lost(self) -> errors.PoolLost | None:
-        """Why there is no session any more, if there is none."""
+        """Why the session has ended, None if it has not."""
         return self._session.lost
 
     @property
@@ -133,7 +133,7 @@ class RemoteClient:
 
     @property
     def unanswered(self) -> int:
-        """How many requests of this client are unanswered, or wait here for a connection."""
+        """Number of requests of this client that are unanswered, or wait here for a connection."""
         return len(self._session.calls.unanswered)
 
     @property
@@ -143,7 +143,7 @@ class RemoteClient:
 
     @property
     def memory(self) -> RemoteMemory:
-        """What refs share."""
+        """The memory that refs share."""
         return self._memory or self._make_memory()
 
     @interrupts.defer_interrupts
@@ -161,7 +161,7 @@ class RemoteClient:
 
     @interrupts.defer_interrupts
     def _make_programs(self) -> KnownPrograms:
-        from atomr_mp.client.programs import KnownPrograms  # late: few clients run programs
+        from atomr_mp.client.programs import KnownPrograms  # late, since few clients run programs
 
         with self._session.lock:
             if self._programs is None:
@@ -173,7 +173,7 @@ class RemoteClient:
         self._session.deliveries.on_lost(listener)
 
     def read_session(self) -> None:
-        """Take in what was said: the session's own thread does."""
+        """Do nothing: a thread of the session takes messages in."""
 
     def wait_until(self, condition: Callable[[], bool], timeout_s: float) -> bool:
         """Wait until `condition()` holds; False if it does not within `timeout_s`.
@@ -196,7 +196,7 @@ class RemoteClient:
         wait: bool | None = None,
         program: ProgramRun | None = None,
     ) -> Reply:
-        """Send a request; see `pool.Pool` for what the arguments mean, and `Client.submit`."""
+        """Send a request; see `pool.Pool` for the arguments, and `Client.submit`."""
         if self.forked:
             raise errors.PoolLost(FORKED)
         held = interrupts.hold()
@@ -239,7 +239,7 @@ class RemoteClient:
         ahead: int,
         ahead_bytes: int,
     ) -> ReplyStream:
-        """Open a stream; see `pool.Pool.stream` for what the arguments mean, and `Client.stream`."""
+        """Open a stream; see `pool.Pool.stream` for the arguments, and `Client.stream`."""
         if self.forked:
             raise errors.PoolLost(FORKED)
         loop = running_loop()
@@ -277,21 +277,21 @@ class RemoteClient:
             self._session.give_back()
 
     def why_lost(self) -> errors.PoolLost | None:
-        """Return why there is no session any more, None if there is one."""
+        """Return why the session has ended, None if it has not."""
         return self._session.lost
 
     def close(self) -> None:
-        """End the session; unanswered requests end with `PoolLost`. May be called twice; not for a forked child."""
+        """End the session; unanswered requests end with `PoolLost`. May be called twice. Not for a forked child."""
         if not self.forked:
             self._session.close()
 
     @contextlib.contextmanager
     def operator(self) -> Iterator[RemoteOperator]:
-        """Give a session for questions and orders."""
+        """Lend a session for questions and orders."""
         yield RemoteOperator(self._session, self._questions)
 
     def forget_in_child(self) -> None:
-        """Let go, in a forked child."""
+        """Drop everything, in a forked child."""
         self.forked = True
         self._session.forget_in_child(FORKED)
 
@@ -309,7 +309,7 @@ class RemoteOperator:
 
     Args:
         session: The session.
-        ids: Number the questions.
+        ids: Numbers of questions.
     """
 
     def __init__(self, session: RemoteSession, ids: Iterator[int]) -> None:
@@ -328,11 +328,11 @@ class RemoteOperator:
         return answer
 
     def restart(self, device: int, timeout_s: float = 10.0) -> None:
-        """Have a device's worker replaced; returns once the order is taken."""
+        """Order the replacement of a device's worker; return once the order is taken."""
         self._session.questions.ask(operators.RestartRequest(next(self._ids), device), timeout_s)
 
     def reload(self, timeout_s: float) -> list[str]:
-        """Have the workers replaced; see `Pool.reload`."""
+        """Order the replacement of the workers; see `Pool.reload`."""
         answer: operators.Reloaded = self._session.questions.ask(operators.ReloadRequest(next(self._ids)), timeout_s)
         return answer.pending
 

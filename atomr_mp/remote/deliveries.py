@@ -1,4 +1,4 @@
-"""Whoever is to hear of a remote session: callbacks of replies, futures of event loops, listeners of the pool."""
+"""Tells of a remote session: to callbacks of replies, futures of event loops, listeners of the pool."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ Event = session.DeviceChanged | session.IncarnationEnded
 
 
 class Deliveries:
-    """What is due to be told. To be used with the session's lock held, but for `call_back`, `deliver` and `on_lost`.
+    """Callbacks, futures and listeners that are due.
+
+    Hold the session's lock, except for `call_back`, `deliver` and `on_lost`.
 
     Args:
         lock: The session's.
@@ -30,9 +32,9 @@ class Deliveries:
         self.listeners: Final[list[Callable[[Event], object]]] = []
         self._events: Final[deque[Event]] = deque()
         self._finished: Final[deque[Reply]] = deque()
-        """Replies of threads, whose callbacks are to be run once the lock is free."""
+        """Replies of threads, whose callbacks run once the lock is free."""
         self._for_loops: Final[dict[asyncio.AbstractEventLoop, list[Reply]]] = {}
-        """Replies whose futures and callbacks their loop has to see to."""
+        """Replies whose futures and callbacks their loop sees to."""
         self._lost_listeners: Final[list[Callable[[errors.PoolLost], object]]] = []
         self._lost: errors.PoolLost | None = None
         self._lost_untold = False
@@ -51,7 +53,7 @@ class Deliveries:
         self._lost, self._lost_untold = lost, True
 
     def forget_in_child(self, lock: threading.RLock, lost: errors.PoolLost) -> None:
-        """Let go, in a forked child."""
+        """Drop everything, in a forked child."""
         self._lock, self._lost = lock, lost
 
     def hear(self, event: Event) -> None:
@@ -59,7 +61,7 @@ class Deliveries:
         self._events.append(event)
 
     def hand_out(self, reply: Reply) -> None:
-        """See to the future of a reply for which something is there, and to its callbacks at its end."""
+        """Resolve the future of a reply that has news, and run its callbacks once it has ended."""
         loop = getattr(reply.lane, "loop", None)
         if loop is not None:
             if reply.future is None and not reply.callbacks:
@@ -69,13 +71,13 @@ class Deliveries:
             if len(waiting) == 1:
                 try:
                     loop.call_soon_threadsafe(self.deliver, loop)
-                except RuntimeError:  # it is closed
+                except RuntimeError:  # the loop is closed
                     del self._for_loops[loop]
         elif reply.callbacks:
             self._finished.append(reply)
 
     def deliver(self, loop: asyncio.AbstractEventLoop) -> None:
-        """See to the futures and callbacks of a loop's replies, in the loop."""
+        """Resolve the futures and run the callbacks of a loop's replies, in the loop."""
         with self._lock:
             replies = self._for_loops.pop(loop, [])
         for reply in replies:
@@ -88,7 +90,7 @@ class Deliveries:
                 run_callback(callback, reply)
 
     def call_back(self) -> None:
-        """Run callbacks that are due. Without the lock: they may call, wait, and close the client."""
+        """Run callbacks that are due. Do not hold the lock: they may call, wait, and close the client."""
         if self._lost_untold and self._lost is not None:
             self._lost_untold = False
             for told in self._lost_listeners:
@@ -109,7 +111,7 @@ class Deliveries:
 
 
 def run_callback(callback: Callable[[Any], object], argument: object) -> None:
-    """Call back; what a callback raises is logged: whoever receives just now is not to blame."""
+    """Call back, and log an error that the callback raises: the receiving thread is not to blame."""
     try:
         callback(argument)
     except Exception:

@@ -1,9 +1,9 @@
-"""Who receives for a remote client: the thread that waits for a reply, or a thread of its own while none waits.
+"""Receives for a remote client: on the thread that waits for a reply, or on a thread of its own while none waits.
 
-The first thread that waits becomes the leader: it polls the socket and takes in what comes, for all. The others wait
-until it wakes them, with their answer or to lead. To hand each call over to another thread would take a fifth of its
-time. The watcher, a thread of the engine's own, leads while no caller does: connections have to be greeted and
-callbacks run though nobody waits.
+The first thread that waits becomes the leader: it polls the socket and takes in messages for all. The others wait until
+it wakes them, with their answer or to lead. Handing each call over to another thread would take a fifth of its time.
+The watcher, a thread of the engine's own, leads while no caller does: connections need a hello and callbacks have to
+run even if no thread waits.
 """
 
 from __future__ import annotations
@@ -20,39 +20,38 @@ from atomr_mp.client.reply import Reply
 from atomr_mp.remote.wire import RemoteWire, Sign
 
 ASIDE_S: Final = 0.1
-"""How long the watcher stays aside after a caller has led. To take over at once would cost each call a change of
-threads; nothing that the watcher does for an idle client is as urgent."""
+"""How long the watcher stays aside after a caller has led. Taking over at once would cost each call a change of
+threads, and an idle client needs the watcher for nothing urgent."""
 
 
 FLUSH_S: Final = 0.001
-"""How long a call that is made while earlier ones are unanswered may wait for others to travel with, if no thread waits
-for any reply meanwhile."""
+"""How long a call may wait for others to travel with, if earlier calls are unanswered and no thread waits for a
+reply."""
 
 
 LONGEST_POLL_S: Final = 3600.0
-"""How long nobody looks around where nothing happens: a stream without a deadline has one in years, and epoll takes at
-most days."""
+"""Longest poll while nothing happens: a stream without a deadline expires in years, but epoll takes days at most."""
 
 
 class Driven(Protocol):
-    """What an engine drives. All but `call_back` is called with the lock held."""
+    """The session that an engine drives. All methods but `call_back` are called with the lock held."""
 
     @property
     def watching_until_ns(self) -> int | None:
-        """When the first of the replies expires that have callbacks, CLOCK_MONOTONIC; None if there are none."""
+        """Return the first deadline of the replies that have callbacks, CLOCK_MONOTONIC; None if there are none."""
 
     @property
     def awaits_answers(self) -> bool:
-        """Whether any call is unanswered."""
+        """Return whether any call is unanswered."""
 
     def signed(self, sign: Sign) -> None:
-        """Take in what the monitor says."""
+        """Take in an event of the monitor."""
 
     def take(self, message: memoryview) -> None:
         """Take a message in."""
 
     def flush(self) -> bool:
-        """Send what waits; return whether anything was sent."""
+        """Send queued messages; return whether any were sent."""
 
     def expire(self) -> None:
         """End the replies with callbacks whose deadline has passed."""
@@ -65,13 +64,7 @@ class Driven(Protocol):
 
 
 class Engine:
-    """Threads, and the socket that they share.
-
-    Args:
-        wire: The socket; owned from here on, used with the lock held.
-        driven: The connection that it belongs to.
-        lock: Guards both.
-    """
+    """The threads that receive, and the socket that they share."""
 
     def __init__(self, wire: RemoteWire, driven: Driven, lock: threading.RLock) -> None:
         self._wire = wire
@@ -81,21 +74,21 @@ class Engine:
         self._leading: Reply | None = None
         self._watcher_leads = False
         self._followers: dict[threading.Lock, Reply] = {}
-        """What wakes the threads that wait and do not lead, the longest-waiting first."""
+        """Locks that wake the threads that wait without leading, the longest-waiting first."""
         self._callers = 0
-        """Threads that wait for replies."""
+        """Number of threads that wait for replies."""
         self._leads = 0
         """How often a caller has led."""
         self._wake: Final = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._take_over: Final = threading.Event()
-        """Have the watcher lead again, at once."""
+        """Set to let the watcher lead again at once."""
         self._poll: Final = select.epoll()
         for descriptor in (wire.fileno, wire.monitor_fileno, self._wake):
             self._poll.register(descriptor, select.EPOLLIN)
         self.closed = False
         self._flusher: threading.Thread | None = None
         self._flushing = False
-        """The flusher is about to look."""
+        """Whether the flusher is about to look."""
         self._flush_wanted: Final = threading.Semaphore(0)
         self._watcher: Final = threading.Thread(target=self._watch, name="atomr-mp remote", daemon=True)
 
@@ -108,14 +101,14 @@ class Engine:
         return not self.closed and self._wire.send(parts)
 
     def look(self) -> None:
-        """After a message was sent, with the lock held: whoever polls may not be told of what has come meanwhile."""
+        """After a send, with the lock held: have the socket looked at, since a poll may have missed messages."""
         if self._leader.locked() and self._wire.readable:
             os.eventfd_write(self._wake, 1)
 
     def flush_soon(self) -> None:
-        """Send what waits if no thread waits for a reply soon, which sends it; with the lock held.
+        """Send queued messages soon, unless a thread waits for a reply and sends them first; with the lock held.
 
-        To wake a thread for each burst of calls would cost a third of their rate.
+        Waking a thread for each burst of calls would cost a third of their rate.
         """
         if self._flushing or self.closed:
             return
@@ -126,7 +119,7 @@ class Engine:
         self._flush_wanted.release()
 
     def kick(self) -> None:
-        """Have whoever leads look around; with the lock held."""
+        """Have the leader look around; with the lock held."""
         if not self.closed:
             os.eventfd_write(self._wake, 1)
             if not self._callers:
@@ -134,11 +127,7 @@ class Engine:
 
     @interrupts.defer_interrupts
     def wait(self, reply: Reply, timeout_s: float | None) -> None:
-        """Receive until a reply is there, or have another thread do it.
-
-        Raises:
-            TimeoutError: It was not there in time.
-        """
+        """Receive until a reply has come, or have another thread receive it."""
         until_ns = reply.deadline_ns
         if timeout_s is not None:
             until_ns = min(until_ns, time.monotonic_ns() + int(timeout_s * 1e9))
@@ -154,7 +143,7 @@ class Engine:
                 else:
                     with self._lock:
                         if not self.closed:
-                            self._work()  # it may have come in time, and nobody has looked
+                            self._work()  # it may have come in time without a look at the socket
                         if not reply.done:
                             self._driven.expired(reply)
         finally:
@@ -166,12 +155,12 @@ class Engine:
             self._driven.call_back()
 
     def receive(self) -> None:
-        """Take in all that has come, with the lock held."""
+        """Take in all messages that have come, with the lock held."""
         if not self.closed:
             self._work()
 
     def finished(self, reply: Reply) -> None:
-        """Wake whoever waits for a reply; with the lock held."""
+        """Wake the thread that waits for a reply; with the lock held."""
         for woken in reply.waiters:
             if self._followers.pop(woken, None) is not None:
                 woken.release()
@@ -179,7 +168,7 @@ class Engine:
             os.eventfd_write(self._wake, 1)
 
     def close(self, linger_ms: int) -> None:
-        """Close the socket. Nobody is waited for any more. Not to be called with the lock held."""
+        """Close the socket, and wait for no thread. Do not hold the lock."""
         with self._lock:
             if self.closed:
                 return
@@ -197,7 +186,7 @@ class Engine:
             os.close(self._wake)
 
     def forget_in_child(self, lock: threading.RLock) -> None:
-        """Let go, in a forked child."""
+        """Drop everything, in a forked child."""
         self._lock = lock
         self.closed = True
         self._wire.forget_in_child()
@@ -216,11 +205,11 @@ class Engine:
             self._follow(reply, timeout_s)
 
     def _lead(self, reply: Reply | None, timeout_s: float | None) -> None:
-        """Receive for all until something has happened; the reply is what this thread waits for."""
+        """Receive for all until something has happened; the reply is the one that this thread waits for."""
         with self._lock:
             if self.closed:
                 return
-            self._work(reply)  # libzmq's descriptor tells of changes only: what was sent may have taken one
+            self._work(reply)  # libzmq's descriptor tells of changes only, and a send may have consumed one
             if reply is not None and reply.done:
                 return
             until_ns = self._driven.watching_until_ns
@@ -248,16 +237,19 @@ class Engine:
         return self.closed
 
     def hear(self) -> None:
-        """Take in what the monitor has said, with the lock held. Its descriptor tells of all: nobody else reads it."""
+        """Take in the monitor's events, with the lock held.
+
+        Its descriptor tells of each, since nobody else reads it.
+        """
         for sign in self._wire.signs():
             self._driven.signed(sign)
 
     def _work(self, until: Reply | None = None) -> None:
-        """Take in all that has come, and send what waits.
+        """Take in all messages that have come, and send the queued ones.
 
         Args:
-            until: If it is there, and nothing else is waited for, nobody looks for more: each question to libzmq costs
-                a call some hundredths of its time.
+            until: The awaited reply. Once it has come, and nothing else is awaited, libzmq is not asked for more: each
+            question to libzmq takes some hundredths of a call's time.
         """
         wire, driven = self._wire, self._driven
         while not self.closed:
@@ -271,7 +263,7 @@ class Engine:
                     return
 
     def _flush_late(self) -> None:
-        """Send what nobody who waits has sent, until there is nothing; the flusher's thread."""
+        """Send queued messages that no waiting thread has sent, until the queue is empty; the flusher's thread."""
         while True:
             self._flush_wanted.acquire()
             time.sleep(FLUSH_S)
@@ -283,7 +275,7 @@ class Engine:
                     self.look()
 
     def _follow(self, reply: Reply, timeout_s: float) -> None:
-        """Wait until the leader has received the reply, or has left the lead to us."""
+        """Wait until the leader has received the reply, or has handed the lead to this thread."""
         woken = threading.Lock()
         woken.acquire()
         with self._lock:
@@ -297,7 +289,7 @@ class Engine:
                 self._driven.flush()
                 self.look()
         try:
-            if self._leader.acquire(blocking=False):  # the leader may have gone before it could see us
+            if self._leader.acquire(blocking=False):  # the leader may have gone before it could see this thread
                 self._leader.release()
             else:
                 interrupts.wait(lambda: woken.acquire(timeout=timeout_s))
@@ -307,7 +299,7 @@ class Engine:
                 reply.waiters = tuple(each for each in reply.waiters if each is not woken)
 
     def _hand_over(self) -> None:
-        """Wake the thread that has waited longest; it leads then. With the lock held."""
+        """Wake the thread that has waited longest, which then leads. With the lock held."""
         woken = next(iter(self._followers), None)
         if woken is not None:
             del self._followers[woken]
@@ -317,7 +309,7 @@ class Engine:
         """Lead while no caller does; the watcher's thread."""
         leads = 0
         with self._lock:
-            self.hear()  # libzmq's descriptor tells of nothing until somebody has looked once in vain
+            self.hear()  # libzmq's descriptor signals nothing before the first look in vain
         while not self.closed:
             if self._callers or leads != self._leads:
                 leads = self._leads

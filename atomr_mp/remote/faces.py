@@ -1,4 +1,4 @@
-"""What replies see of a remote session, in threads and in event loops."""
+"""Faces of a remote session for replies: one for threads, and one for each event loop."""
 
 from __future__ import annotations
 
@@ -16,18 +16,14 @@ from atomr_mp.remote.session import RemoteSession
 from atomr_mp.remote.streams import RemoteStreamReply
 
 FAR_NS: Final = 2**62
-"""A time that does not come."""
+"""A time that never comes."""
 
 LONGEST_WAIT_S: Final = 3600.0
 """How long a thread waits before it looks again."""
 
 
 class ThreadsFace:
-    """For calls that are made where no event loop runs; any thread may wait for their replies.
-
-    Args:
-        session: The session.
-    """
+    """Serves calls that are made where no event loop runs; any thread may wait for their replies."""
 
     loop: asyncio.AbstractEventLoop | None = None
 
@@ -35,7 +31,7 @@ class ThreadsFace:
         self._session: Final = session
 
     def wait(self, reply: Reply, timeout_s: float | None) -> None:
-        """Return when the reply is there, or raise `TimeoutError`."""
+        """Return when the reply has come, or raise `TimeoutError`."""
         self._session.engine.wait(reply, timeout_s)
 
     @defer_interrupts
@@ -45,7 +41,7 @@ class ThreadsFace:
 
     @defer_interrupts
     def add_callback(self, reply: Reply, callback: Callable[[Reply], object]) -> bool:
-        """Have `callback` run once the reply is there; False if it is there already."""
+        """Have `callback` run once the reply has come; False if it has come already."""
         with self._session.lock:
             if reply.done:
                 return False
@@ -61,7 +57,7 @@ class ThreadsFace:
 
     @defer_interrupts
     def watch(self, reply: Reply) -> None:
-        """See that a reply is received though nobody waits for it."""
+        """Have a reply received even if no thread waits for it."""
         with self._session.lock:
             if not reply.done:
                 self._session.watch(reply)
@@ -69,7 +65,7 @@ class ThreadsFace:
     # --- streams ---------------------------------------------------------------------------------------------------
 
     def read_part(self, stream: StreamReply) -> ArrivedPart | None:
-        """Return a stream's next part that has arrived, None if none has; let the worker go on."""
+        """Return a stream's next arrived part, None if there is none; let the worker go on."""
         return stream.take_part(self._grant)
 
     @defer_interrupts
@@ -84,7 +80,7 @@ class ThreadsFace:
         self._session.close_stream(stream)
 
     def wait_for_part(self, stream: StreamReply, timeout_s: float | None) -> bool:
-        """Return when a part of a stream is there, or its end; False if neither is within `timeout_s`."""
+        """Wait for a part of a stream, or its end; return False if neither comes within `timeout_s`."""
         assert isinstance(stream, RemoteStreamReply)
         until_ns = FAR_NS if timeout_s is None else time.monotonic_ns() + int(timeout_s * 1e9)
         while not (stream.arrived or stream.done):
@@ -122,7 +118,7 @@ class ThreadsFace:
 
 
 class LoopFace(ThreadsFace):
-    """For calls that are made in a running event loop: their futures and callbacks are the loop's.
+    """Serves calls made in a running event loop; their futures and callbacks belong to the loop.
 
     Args:
         session: The session.
@@ -144,7 +140,7 @@ class LoopFace(ThreadsFace):
         return loop is self.loop
 
     def watch(self, reply: Reply) -> None:
-        """See that a reply is received; its future may be new, and the answer there."""
+        """Have a reply received; its future may be new while the answer has come."""
         with self._session.lock:
             if not reply.done and not (isinstance(reply, StreamReply) and reply.arrived):
                 self._session.watch(reply)

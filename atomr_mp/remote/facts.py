@@ -1,4 +1,4 @@
-"""What a remote call is, beside its reply."""
+"""The facts of a remote call that its reply does not have."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from atomr_mp.remote.blobs import Encoded, EncodedBlob
 
 
 class Facts(NamedTuple):
-    """What a call is, beside its reply."""
+    """A call's size, blob and refs: facts that its reply does not have."""
 
     refs: list[WireRef]
     nbytes: int
-    """Of its body and payload frames."""
+    """Bytes of the body and the payload frames."""
     blob: EncodedBlob | None = None
-    """They, if the gateway is to pull them."""
+    """The body and the payload frames, if the gateway pulls them."""
     encoded: Encoded | None = None
-    """What the blob was made of."""
+    """The value that the blob was made of."""
 
     @classmethod
     def of(cls, encoded: Encoded, refs: list[WireRef]) -> Facts:
-        """Return what a call is that is encoded."""
+        """Return the facts of an encoded call."""
         if encoded.nbytes <= remote.MAX_CALL_BYTES:
             return cls(refs, encoded.nbytes)
         blob = encoded.blob()
@@ -30,10 +30,10 @@ class Facts(NamedTuple):
 
     @classmethod
     def of_stream(cls, encoded: Encoded, refs: list[WireRef]) -> Facts:
-        """Return what the request of a stream is, which may be encoded again."""
+        """Return the facts of a stream's request, which may be encoded again."""
         return cls.of(encoded, refs)._replace(encoded=encoded)
 
     @property
     def message_bytes(self) -> int:
-        """What it takes in a message."""
+        """Bytes of the call in a message."""
         return self.nbytes if self.blob is None else 0

@@ -1,4 +1,4 @@
-"""Decides what becomes of a call that a gateway's end took along."""
+"""Decides the outcome of a call that was lost with a gateway."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from atomr_mp.protocol.messages.devices import MethodInfo, Resumes
 
 
 def refs_stand(reply: Reply) -> bool:
-    """Whether the refs among a call's arguments are held through the gateway that lives."""
+    """Return whether the gateway that lives holds the refs among a call's arguments."""
     return not any(getattr(each, "releases", None) and each.releases.over for each in reply.kept)  # type: ignore[attr-defined]
 
 
@@ -22,18 +22,18 @@ def stale(reply: Reply, *, maybe_executed: bool) -> errors.GpuRefStale:
 
 
 def may_replay(reply: Reply, info: MethodInfo | None, max_replays: int) -> bool:
-    """Whether a call or a stream that may have run is sent again by itself."""
+    """Return whether a call or a stream that may have run is sent again without the caller."""
     if info is None or reply.replays >= max_replays:
         return False
     if isinstance(reply, StreamReply) and (reply.credit.received or reply.resumes is not Resumes.NEVER):
-        return reply.resumes is not Resumes.NEVER  # else it would begin anew
+        return reply.resumes is not Resumes.NEVER  # else it would begin again
     return info.idempotent
 
 
 def lost(reply: Reply) -> errors.GatewayLost:
-    """Return the error of a call that may have run, and is not sent again."""
+    """Return the error of a call that may have run and is not sent again."""
     if isinstance(reply, StreamReply) and reply.credit.received:
-        why = f"the gateway ended in the midst of a stream of {reply.method}, behind part {reply.credit.received}"
+        why = f"the gateway ended in the middle of a stream of {reply.method}, after part {reply.credit.received}"
         return errors.GatewayLost(why, maybe_executed=True)
     return errors.GatewayLost(
         f"the gateway ended while {reply.method} was on its way through it, and it may have run", maybe_executed=True

@@ -1,4 +1,4 @@
-"""The parts of a remote stream that the gateway keeps until its client has them, whatever is cut. Pure."""
+"""The parts of a remote stream that the gateway keeps until its client has them, through any cut. Pure."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ P = TypeVar("P")
 
 
 class KeptPart(NamedTuple, Generic[P]):
-    """A part, and what it takes."""
+    """A part and its sizes."""
 
     part: P
     nbytes: int
-    """In the gateway's memory."""
+    """Bytes in the gateway's memory."""
     counted: int
-    """In the stream's credit."""
+    """Bytes in the stream's credit."""
 
 
 class KeptParts(Generic[P]):
-    """Parts in order: those that the client has are forgotten, others were sent, others wait to be.
+    """Parts in order. Those that the client has are forgotten; the others were sent or wait.
 
     Args:
         start: How many parts the client has from an earlier gateway.
-        start_bytes: What they count for in the credit.
+        start_bytes: Their bytes in the credit.
     """
 
     def __init__(self, start: int = 0, start_bytes: int = 0) -> None:
@@ -31,15 +31,15 @@ class KeptParts(Generic[P]):
         self.acknowledged = start
         """How many parts the client is known to have."""
         self.acknowledged_bytes = start_bytes
-        """What they count for in the credit."""
+        """Their bytes in the credit."""
         self.sent = start
-        """How many parts it has, or were sent on its connection."""
+        """How many parts the client has, or were sent on its connection."""
         self.nbytes = 0
-        """What the kept ones take."""
+        """Bytes of the kept parts."""
 
     @property
     def made(self) -> int:
-        """How many parts there have been."""
+        """Number of parts made so far."""
         return self.acknowledged + len(self._kept)
 
     def add(self, part: P, nbytes: int, counted: int) -> None:
@@ -63,7 +63,7 @@ class KeptParts(Generic[P]):
             received: How many it has in all; fewer than it has said before changes nothing.
 
         Raises:
-            ValueError: More than were sent.
+            ValueError: The client has more than were sent.
         """
         if received > self.sent:
             raise ValueError(f"{received} parts of a stream are acknowledged, and {self.sent} were sent")
@@ -77,10 +77,10 @@ class KeptParts(Generic[P]):
         return freed
 
     def resume(self, received: int) -> int:
-        """Take in how many parts the client has, on a new connection: the others are sent again; return what is freed.
+        """Take in how many parts the client has on a new connection, to send the others again; return the bytes freed.
 
         Raises:
-            ValueError: More than there have been, or fewer than it has said before.
+            ValueError: The client has more than were made, or fewer than it has said before.
         """
         if not self.acknowledged <= received <= self.made:
             raise ValueError(f"{received} parts of a stream have come, of {self.acknowledged} to {self.made}")

@@ -1,7 +1,7 @@
 """Key files: a client's own, the server's, and the list of admitted clients. Only their owner may read them.
 
 A client's file has its key pair and the server's public key. A pool's keys are in a directory outside its run
-directory: `server.key`, and `admitted.json`, which says who may connect and what each may do. Files are replaced as a
+directory: `server.key`, and `admitted.json`, which says who may connect and with which rights. Files are replaced as a
 whole, so a reader never sees half of one.
 """
 
@@ -26,7 +26,7 @@ ADMITTED_FILE: Final = "admitted.json"
 MAX_FILE_BYTES: Final = 2**20
 
 KEYS_OF_A_NAME: Final = 2
-"""How many keys of a name are admitted at a time: the old one and the new one, while a client changes over."""
+"""How many keys of a name are admitted at a time: the old and the new one while a client changes keys."""
 
 Z85: Final = r"[0-9a-zA-Z.\-:+=^!/*?&<>()\[\]{}@%$#]{40}"
 Key = Annotated[str, msgspec.Meta(pattern=f"^{Z85}$")]
@@ -47,7 +47,7 @@ class ClientKeys(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     public: Key
     secret: Key
     server: Key
-    """The server's public key: no other server is spoken to."""
+    """The server's public key: the client speaks to no other server."""
 
 
 class ServerKeys(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -58,14 +58,14 @@ class ServerKeys(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class AdmittedKey(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Who is admitted, and to what."""
+    """An admitted client and its rights."""
 
     name: ClientName
     public: Annotated[list[Key], msgspec.Meta(min_length=1, max_length=KEYS_OF_A_NAME)]
     operate: bool = False
-    """It may give orders: restart, reload, admit, stop."""
+    """Whether the client may give orders: restart, reload, admit, stop."""
     weight: Annotated[float, msgspec.Meta(ge=MIN_WEIGHT, le=MAX_WEIGHT)] = 1.0
-    """How much each of its sessions gets of a busy device's time, beside other clients."""
+    """The share of each of its sessions in a busy device's time, beside other clients."""
     sessions: Annotated[int, msgspec.Meta(ge=1, le=65536)] = 16
     """Most sessions at a time."""
     max_bytes: Annotated[int, msgspec.Meta(ge=2**20)] = 256 * 2**20
@@ -78,18 +78,18 @@ class Admitted(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     keys: list[AdmittedKey] = []
 
     def by_key(self) -> dict[str, AdmittedKey]:
-        """Return who is admitted by each public key."""
+        """Return the admitted clients by public key."""
         return {public: each for each in self.keys for public in each.public}
 
     def find(self, name: str) -> AdmittedKey | None:
-        """Return who has a name, None if nobody does."""
+        """Return the client with a name, None if there is none."""
         return next((each for each in self.keys if each.name == name), None)
 
     def admitting(self, new: AdmittedKey) -> Admitted:
-        """Return the list with a key more: that of a new client, or a client's second.
+        """Return the list with one more key: a new client's, or a client's second.
 
         Raises:
-            ConfigurationError: The key is another client's, or the client has two already.
+            ConfigurationError: The key is another client's, or the client has two keys already.
         """
         (public,) = new.public
         owner = self.by_key().get(public)
@@ -107,7 +107,7 @@ class Admitted(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return Admitted(keys=[*others, msgspec.structs.replace(new, public=keys)])
 
     def revoking(self, what: str) -> tuple[Admitted, int]:
-        """Return the list without a client's keys, or without one key; and how many keys that were.
+        """Return the list without a client's keys, or without one key, and the number of keys removed.
 
         Raises:
             ConfigurationError: There is no such client and no such key.
@@ -124,13 +124,13 @@ class Admitted(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 def default_keys_dir(pool: str) -> Path:
-    """Return where a pool's keys are if nobody says otherwise."""
+    """Return the default directory of a pool's keys."""
     base = os.environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
     return Path(base) / "atomr-mp" / "keys" / pool
 
 
 def new_pair() -> KeyPair:
-    """Return a new key pair. The public key does not begin with "-": commands would take it for an option.
+    """Return a new key pair. The public key never begins with "-", which commands would take for an option.
 
     Raises:
         ConfigurationError: The installed libzmq has no CURVE.
@@ -149,7 +149,7 @@ def read_client(path: Path) -> ClientKeys:
     """Read a client's key file.
 
     Raises:
-        ConfigurationError: It is not there, others may read it, or it is no such file.
+        ConfigurationError: The file does not exist, others may read it, or it is not a client's key file.
     """
     return _read(path, ClientKeys, "a client's key file, as `atomr-mp keys new NAME` writes it")
 
@@ -167,7 +167,7 @@ def read_admitted(directory: Path) -> Admitted:
     """Read the list of admitted clients; empty if there is none.
 
     Raises:
-        ConfigurationError: Others may read or write it, or it is no such list.
+        ConfigurationError: Others may read or write it, or it is not such a list.
     """
     path = directory / ADMITTED_FILE
     if not path.exists():
@@ -176,10 +176,10 @@ def read_admitted(directory: Path) -> Admitted:
 
 
 def write_new(path: Path, keys: ClientKeys | ServerKeys) -> None:
-    """Write a key file that is not there yet.
+    """Write a new key file.
 
     Raises:
-        ConfigurationError: It is there, or cannot be written.
+        ConfigurationError: The file exists, or cannot be written.
     """
     try:
         _make_private(path.parent)
@@ -222,10 +222,10 @@ def change_admitted(directory: Path, change: Callable[[Admitted], Admitted]) -> 
 
 
 def check_outside(directory: Path, run_dir: Path) -> None:
-    """Check that keys are not where the pool's processes write, and what a start cleans.
+    """Check that keys are outside the run directory, where the pool's processes write and a start cleans.
 
     Raises:
-        ConfigurationError: They are.
+        ConfigurationError: They are inside.
     """
     if directory.absolute().is_relative_to(run_dir.absolute()):
         raise errors.ConfigurationError(f"keys_dir = {str(directory)!r} is in the run directory; keep keys elsewhere")
@@ -259,7 +259,7 @@ def _text(content: ClientKeys | ServerKeys | Admitted) -> bytes:
 
 
 def check_key(text: str) -> str:
-    """Return a public key that a person has given.
+    """Return a public key that a person has entered.
 
     Raises:
         ConfigurationError: It is not a public key.
@@ -268,12 +268,12 @@ def check_key(text: str) -> str:
         return msgspec.convert(text, Key)
     except msgspec.ValidationError as error:
         raise errors.ConfigurationError(
-            f"{text!r} is no public key: {KEY_CHARS} characters of Z85, as `atomr-mp keys new` prints them; quote it"
+            f"{text!r} is not a public key: {KEY_CHARS} characters of Z85, as `atomr-mp keys new` prints them; quote it"
         ) from error
 
 
 def check_name(text: str) -> str:
-    """Return a client's name that a person has given.
+    """Return a client's name that a person has entered.
 
     Raises:
         ConfigurationError: It cannot be a client's name.
@@ -281,4 +281,4 @@ def check_name(text: str) -> str:
     try:
         return msgspec.convert(text, ClientName)
     except msgspec.ValidationError as error:
-        raise errors.ConfigurationError(f"{text!r} is no name: use letters, digits, '_', '.' and '-'") from error
+        raise errors.ConfigurationError(f"{text!r} is not a name: use letters, digits, '_', '.' and '-'") from error

@@ -1,7 +1,7 @@
 """The table of a remote connection's life. Pure.
 
-libzmq connects, and connects anew after a cut. Each connection begins with a hello and a resumption; calls are sent in
-one state only, `OPEN`.
+libzmq connects, and connects again after a cut. Each connection begins with a hello and a resumption; calls are sent in
+the state `OPEN` only.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from typing import Final
 
 
 class RemoteLinkState(StrEnum):
-    """How the client stands with the gateway."""
+    """The state of the client's connection to the gateway."""
 
     DOWN = "down"
     """There is no connection; libzmq tries to make one."""
     GREETING = "greeting"
     """The hello was sent."""
     RESUMING = "resuming"
-    """What is unanswered was told."""
+    """The unanswered calls were told."""
     OPEN = "open"
     """Calls are sent."""
     OVER = "over"
@@ -26,7 +26,7 @@ class RemoteLinkState(StrEnum):
 
 
 class RemoteLinkEvent(StrEnum):
-    """What happens."""
+    """An event of a connection."""
 
     HANDSHAKE = "handshake"
     """A new connection is authenticated."""
@@ -41,7 +41,7 @@ class RemoteLinkEvent(StrEnum):
 
 
 class RemoteLinkAction(StrEnum):
-    """What is to be done."""
+    """An action of the session."""
 
     HELLO = "hello"
     RESUME = "resume"
@@ -62,7 +62,7 @@ TRANSITIONS: Final[dict[tuple[RemoteLinkState, RemoteLinkEvent], tuple[RemoteLin
     (RemoteLinkState.OPEN, RemoteLinkEvent.UNKNOWN): (RemoteLinkState.GREETING, RemoteLinkAction.HELLO),
     **{(state, RemoteLinkEvent.ENDED): (RemoteLinkState.OVER, None) for state in RemoteLinkState},
 }
-"""What is not here changes nothing: it is of a connection that has ended since."""
+"""A pair that is missing changes nothing: it concerns a connection that has ended since."""
 
 
 def step(state: RemoteLinkState, event: RemoteLinkEvent) -> tuple[RemoteLinkState, RemoteLinkAction | None]:

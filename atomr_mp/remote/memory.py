@@ -1,4 +1,4 @@
-"""A remote client's refs: their memory is the pool's, the gateway holds their leases, content goes by messages."""
+"""A remote client's refs: their memory is the pool's, the gateway holds their leases, messages carry their content."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ class RefClient(Protocol):
 
     @property
     def pool_epoch(self) -> bytes:
-        """The life of the pool that it belongs to."""
+        """The life of the pool."""
 
     @property
     def devices(self) -> Sequence[DeviceInfo]:
-        """The devices as last heard of."""
+        """The devices as the gateway has last described them."""
 
     def why_lost(self) -> errors.PoolLost | None:
-        """Return why there is no pool any more, None if there is one."""
+        """Return why the pool is lost, None if it is not."""
 
     def submit(
         self, method: str, arguments: object, *, device: int | None, deadline_s: float, blocking: bool = False
@@ -53,7 +53,7 @@ class RefClient(Protocol):
 
 
 class RemoteMemory:
-    """What a remote client's refs share. Thread-safe.
+    """The state that a remote client's refs share. Thread-safe.
 
     Args:
         client: The client.
@@ -62,7 +62,7 @@ class RemoteMemory:
     def __init__(self, client: RefClient) -> None:
         self._client = client
         self._releases: dict[bytes, Releases] = {}
-        """Of this gateway's incarnations, by token."""
+        """Releases of the incarnations whose leases this gateway holds, by token."""
         self._gateways = 0
         self._serial = 0
         self._unacknowledged: dict[int, list[RefsReleased]] = {}
@@ -74,7 +74,7 @@ class RemoteMemory:
 
         Args:
             leased: The leases.
-            current: They are of the gateway that lives; those of an earlier one are gone.
+            current: Whether the living gateway holds them; leases of an earlier gateway are gone.
         """
         found: dict[int, Lease] = {}
         for each in leased:
@@ -88,7 +88,7 @@ class RemoteMemory:
         return found
 
     def give_up(self, leased: Iterable[RefLeased]) -> None:
-        """Give leases back that nobody wants."""
+        """Give back leases that nobody wants."""
         for each in leased:
             self._of(each.token).give_back([each.buffer])
 
@@ -110,7 +110,7 @@ class RemoteMemory:
         return self._serial, refs
 
     def released(self, serial: int) -> None:
-        """Take in that the gateway has taken in all messages up to a serial."""
+        """Take in that the gateway has processed all release messages up to a serial."""
         for each in [each for each in self._unacknowledged if each <= serial]:
             del self._unacknowledged[each]
 
@@ -142,12 +142,12 @@ class RemoteMemory:
     # --- for calls -------------------------------------------------------------------------------------------------
 
     def attach(self, placed: Sequence[object], device: int | None) -> tuple[list[WireRef], list[object], int | None]:
-        """Return a call's refs, what to keep until it is answered, and its device.
+        """Return a call's refs, the objects to keep until it is answered, and its device.
 
         Raises:
             GpuRefWrongDevice: The refs are of several devices, and none is named.
-            PoolMismatch: One is of another pool.
-            GpuRefReleased: One is another client's.
+            PoolMismatch: A ref is of another pool.
+            GpuRefReleased: A ref is another client's.
         """
         wires: list[WireRef] = []
         keep: list[object] = []
@@ -188,7 +188,7 @@ class RemoteMemory:
     # --- for refs and devices --------------------------------------------------------------------------------------
 
     def check(self, lease: Lease) -> None:
-        """Refuse to use what cannot be used any more."""
+        """Raise the error of a lease that cannot be used any more."""
         lost, releases = self._client.why_lost(), lease.releases
         if lost is not None:
             raise errors.PoolLost(lost.message)
@@ -214,7 +214,7 @@ class RemoteMemory:
             )
 
     def state_of(self, lease: Lease) -> str:
-        """Return in a word whether a buffer can be used."""
+        """Return a word that says whether a buffer can be used."""
         try:
             self.check(lease)
         except errors.GpuRefReleased:
@@ -232,7 +232,7 @@ class RemoteMemory:
             self._client.give_back()
 
     def view(self, _ref: GpuRef, *, write: bool) -> NoReturn:  # noqa: ARG002 - the face of all memories
-        """Refuse: nothing of another machine's memory can be mapped."""
+        """Refuse: another machine's memory cannot be mapped."""
         raise errors.Unsupported(NO_VIEWS)
 
     def copy(self, ref: GpuRef, out: np.ndarray[Any, Any] | None) -> np.ndarray[Any, Any]:
@@ -254,7 +254,7 @@ class RemoteMemory:
         return ref
 
     def host_array(self, _shape: tuple[int, ...], _dtype: str) -> NoReturn:
-        """Refuse: there is no memory that both machines reach."""
+        """Refuse: no memory is shared by both machines."""
         raise errors.Unsupported(f"host_array: {NO_VIEWS}")
 
     def on_gpu(self, device: int) -> bool:
@@ -262,7 +262,7 @@ class RemoteMemory:
         return bool(self.uuid_of(device))
 
     def uuid_of(self, device: int) -> str:
-        """Return which GPU a device is, "" if it is none."""
+        """Return the UUID of a device's GPU, "" on the host backend."""
         return self._client.devices[device].uuid
 
     def fill(self, ref: GpuRef, value: complex) -> None:
@@ -270,7 +270,7 @@ class RemoteMemory:
         self.request(memory.Fill(ref, to_scalar(value)), ref.device)
 
     def accept(self, ref: GpuRef) -> None:
-        """Take a buffer's content as it is."""
+        """Accept a buffer's content although it may be undefined."""
         self.request(memory.Accept(ref), ref.device)
 
     def copy_on_device(self, source: GpuRef, target: GpuRef) -> None:
@@ -278,13 +278,13 @@ class RemoteMemory:
         self.request(memory.Copy(source, target), target.device)
 
     def share(self, ref: GpuRef, for_s: float) -> bytes:
-        """Have a buffer kept for another client, remote or not."""
+        """Have a buffer kept for another client, remote or local."""
         claim = os.urandom(16)
         self.request(memory.Share(ref, claim, for_s), ref.device)
         return write_shared(SharedRef(ref.to_wire(), claim))
 
     def claim(self, shared: bytes) -> GpuRef:
-        """Take what another client has shared."""
+        """Claim a buffer that another client has shared."""
         message, device, generation = read_shared(shared, self._client.pool_epoch)
         if device >= len(self._client.devices):
             raise errors.ProtocolError(

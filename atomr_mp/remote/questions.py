@@ -12,7 +12,7 @@ from atomr_mp.protocol.messages import remote, session
 
 
 class Asking(Protocol):
-    """The session, as its questions see it; with its lock held."""
+    """The session, as its questions see it. Hold its lock."""
 
     def ask_now(self, question: remote.Question) -> None:
         """Send a question, if there is a connection."""
@@ -26,20 +26,20 @@ class Questions:
 
     Args:
         session: The session.
-        changed: Returns the session's condition, which a forked child makes anew.
+        changed: Returns the session's condition; a forked child makes a new one.
     """
 
     def __init__(self, session: Asking, changed: Callable[[], threading.Condition]) -> None:
         self._session = session
         self._changed = changed
         self._open: dict[int, tuple[remote.Question, Any]] = {}
-        """Questions, with their answers once these are there."""
+        """The questions, each with its answer once that has come."""
 
     def ask(self, question: remote.Question, timeout_s: float) -> Any:
-        """Ask the supervisor something, and return its answer. Blocks; thread-safe.
+        """Ask the supervisor a question, and return its answer. Blocks; thread-safe.
 
         Raises:
-            AtomrError: It was refused.
+            AtomrError: The supervisor refused it.
             TimeoutError: No answer came in time.
             PoolLost: The session has ended.
         """
@@ -73,7 +73,7 @@ class Questions:
         return True
 
     def repeat(self) -> None:
-        """Ask what is unanswered again, after a cut, with the lock held."""
+        """Ask unanswered questions again, after a cut, with the lock held."""
         for question, answer in self._open.values():
             if answer is None:
                 self._session.ask_now(question)

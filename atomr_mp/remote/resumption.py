@@ -1,7 +1,8 @@
-"""What both ends of a remote session keep of its calls, so that each has one outcome and at most one run. Pure.
+"""The calls that both ends of a remote session keep, so that each has one outcome and at most one run. Pure.
 
 A call's id is never used again. In the gateway it is unseen, running, answered (the answer is kept) or settled (the
-client has it); `CallTable` is the table. The client has it in its `OpenCalls` until its answer comes, and then says so.
+client has it); `CallTable` is the table. The client keeps it in its `OpenCalls` until its answer comes, and then tells
+the gateway.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ A = TypeVar("A")
 
 
 class CallState(StrEnum):
-    """Where a call is, as the gateway sees it."""
+    """The state of a call in the gateway."""
 
     UNSEEN = "unseen"
     RUNNING = "running"
@@ -24,11 +25,11 @@ class CallState(StrEnum):
     ANSWERED = "answered"
     """Its answer is kept until the client says that it has it."""
     SETTLED = "settled"
-    """The client has its answer, or has given it up: nothing is kept."""
+    """The client has its answer, or has given it up; the gateway keeps nothing."""
 
 
 class CallEvent(StrEnum):
-    """What happens to a call."""
+    """An event of a call."""
 
     OFFER = "offer"
     """The client has sent it."""
@@ -39,7 +40,7 @@ class CallEvent(StrEnum):
 
 
 class CallAction(StrEnum):
-    """What is to be done."""
+    """An action of the gateway."""
 
     RUN = "run"
     KEEP = "keep"
@@ -49,9 +50,9 @@ class CallAction(StrEnum):
     ABANDON = "abandon"
     """Cancel it: nobody wants its answer."""
     DROP = "drop"
-    """Give the kept answer up; its leases are the client's."""
+    """Drop the kept answer; its leases are the client's."""
     GIVE_BACK = "give_back"
-    """Give up what has come with the answer, its leases too."""
+    """Drop the new answer, and release its leases."""
 
 
 CALLS: Final[dict[tuple[CallState, CallEvent], tuple[CallState, CallAction | None]]] = {
@@ -66,16 +67,16 @@ CALLS: Final[dict[tuple[CallState, CallEvent], tuple[CallState, CallAction | Non
     (CallState.SETTLED, CallEvent.ANSWER): (CallState.SETTLED, CallAction.GIVE_BACK),
     (CallState.SETTLED, CallEvent.SETTLE): (CallState.SETTLED, None),
 }
-"""What is not here cannot be: the pool answers only what runs, once."""
+"""A pair that is missing cannot occur: the pool answers only calls that run, and each once."""
 
 
 class IdRanges:
-    """A set of ids from 1 on, as ranges: it takes as much room as it has gaps, however many ids are in it."""
+    """A set of ids from 1 on, kept as ranges: it takes room for its gaps, not for its ids."""
 
     def __init__(self) -> None:
         self._starts = [1]
         self._ends = [1]
-        """One after the last id of each range. The first range begins at 1, and may be empty."""
+        """One more than the last id of each range. The first range begins at 1, and may be empty."""
 
     def __contains__(self, number: int) -> bool:
         return number < self._ends[bisect.bisect_right(self._starts, number) - 1]
@@ -85,11 +86,11 @@ class IdRanges:
 
     @property
     def below(self) -> int:
-        """All ids below this one are in it."""
+        """The least id from 1 on that is not in the set."""
         return self._ends[0]
 
     def add(self, number: int) -> None:
-        """Put an id in; it may be there already."""
+        """Put an id in, which may be in it already."""
         starts, ends = self._starts, self._ends
         at = bisect.bisect_right(starts, number) - 1
         if number < ends[at]:
@@ -107,7 +108,7 @@ class IdRanges:
             ends.insert(at + 1, number + 1)
 
     def all_below_but(self, number: int, without: Iterable[int]) -> None:
-        """Put all ids below a number in, but for some that are not."""
+        """Put in all ids below a number, except some."""
         starts, ends, at = [1], [1], 1
         for gap in sorted({each for each in without if each < number}):
             if gap > at:
@@ -142,7 +143,7 @@ class IdRanges:
 
 
 class CallStep(NamedTuple, Generic[A]):
-    """What an event means for a call."""
+    """The meaning of an event for a call."""
 
     action: CallAction | None
     answer: A | None
@@ -159,7 +160,7 @@ class Tally:
 
 
 class CallTable(Generic[A]):
-    """The gateway's side of a session: what runs, and which answers are kept.
+    """The gateway's side of a session: the calls that run, and the answers that are kept.
 
     Each call takes the table's steps (UNSEEN, OFFER), (RUNNING, ANSWER) and (ANSWERED, SETTLE): they are written out.
 
@@ -176,7 +177,7 @@ class CallTable(Generic[A]):
         self._bytes: dict[int, int] = {}
         self._settled = IdRanges()
         self.kept_bytes = 0
-        """Of all open calls: their arguments while they run, their answers afterwards."""
+        """Bytes of all open calls: their arguments while they run, their answers afterwards."""
 
     def __len__(self) -> int:
         return len(self._open)
@@ -191,16 +192,16 @@ class CallTable(Generic[A]):
         return self._open.get(number)
 
     def state(self, number: int) -> CallState:
-        """Return where a call is."""
+        """Return the state of a call."""
         if number in self._open:
             return CallState.RUNNING if self._open[number] is None else CallState.ANSWERED
         return CallState.SETTLED if number in self._settled else CallState.UNSEEN
 
     def offer(self, number: int, nbytes: int) -> CallStep[A]:
-        """Take a call that the client has sent; it is to run if the action is RUN.
+        """Take a call that the client has sent; run it if the action is RUN.
 
         Raises:
-            ValueError: The client has more calls open than it may, or leaves more gaps among its ids.
+            ValueError: The client has more calls open, or more gaps among its ids, than it may.
         """
         if number in self._open or number in self._settled:
             return self._step(number, CallEvent.OFFER, None, nbytes)
@@ -219,11 +220,7 @@ class CallTable(Generic[A]):
         return _KEEP
 
     def settle(self, number: int) -> CallStep[A]:
-        """Take in that the client has a call's answer, or wants it no more.
-
-        Raises:
-            ValueError: The client leaves more gaps among its ids than it may have calls.
-        """
+        """Take in that the client has a call's answer, or no longer wants it."""
         kept = self._open.get(number)
         if kept is None:
             step = self._step(number, CallEvent.SETTLE, None, 0)
@@ -238,7 +235,7 @@ class CallTable(Generic[A]):
         """Take in which calls are unanswered after a cut; all others below `next_id` are settled.
 
         Returns:
-            The known ones of the unanswered calls, and the actions for calls that are open no more.
+            The unanswered calls that are known, and the actions for calls that are no longer open.
         """
         wanted = set(unanswered)
         ended = [
@@ -282,13 +279,13 @@ class CallTable(Generic[A]):
 
 
 class OpenCalls(Generic[T]):
-    """The client's side of a session: what is unanswered, and what the gateway has not been told of it."""
+    """The client's side of a session: unanswered calls, and settled ones that the gateway has not been told of."""
 
     def __init__(self) -> None:
         self.unanswered: dict[int, T] = {}
-        """By id, oldest first."""
+        """Unanswered calls by id, oldest first."""
         self._settled: list[int] = []
-        """Answered since the gateway was told last."""
+        """Calls settled since the gateway was last told."""
         self.next_id = 1
 
     def add(self, call: T) -> int:
@@ -307,17 +304,17 @@ class OpenCalls(Generic[T]):
 
     @property
     def untold(self) -> int:
-        """How many settled calls the gateway has not been told of."""
+        """Number of settled calls that the gateway has not been told of."""
         return len(self._settled)
 
     def take_settled(self, most: int) -> list[int]:
-        """Return what the gateway is to be told, for one message."""
+        """Return settled calls to tell the gateway, for one message."""
         taken = self._settled[:most]
         del self._settled[:most]
         return taken
 
     def resume(self) -> list[int]:
-        """Return what is unanswered, for a new connection; what is settled is told by that."""
+        """Return the unanswered calls for a new connection, which tells of the settled ones too."""
         self._settled.clear()
         return list(self.unanswered)
 

@@ -1,4 +1,4 @@
-"""Sends a remote client's calls: several in a message, with what is settled, and leases that are given back."""
+"""Sends a remote client's calls: several in a message, with settled ids and released leases."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ MESSAGE_CALLS: Final = 32
 """Most calls put into one message; more would make the pool wait for the first."""
 
 MESSAGE_BYTES: Final = remote.MAX_REMOTE_MESSAGE_BYTES - 64 * 1024
-"""What calls in one message may take together; the rest is room for their headers."""
+"""Most bytes of the calls in one message; the rest is room for their headers."""
 
 MOST_REPLAYS: Final = 2**16 - 1
-"""What is said of a call that is not to be sent again."""
+"""The number of replays that is given for a call that must not be sent again."""
 
 TELL_SETTLED: Final = 64
-"""So many answers are acknowledged for themselves; fewer travel with the next call."""
+"""Answers that are acknowledged in a message of their own; fewer travel with the next call."""
 
 
 class SendingSession(Protocol):
@@ -35,15 +35,15 @@ class SendingSession(Protocol):
 
     @property
     def epoch(self) -> bytes:
-        """The gateway's."""
+        """The gateway's epoch."""
 
     @property
     def engine(self) -> Engine:
-        """Sends."""
+        """The engine, which sends."""
 
     @property
     def memory(self) -> RemoteMemory | None:
-        """What refs share, if there is any."""
+        """The memory that refs share, None if no array has passed."""
 
     @property
     def is_open(self) -> bool:
@@ -51,7 +51,7 @@ class SendingSession(Protocol):
 
 
 class CallSender:
-    """What is unanswered, and how it is sent. To be used with the session's lock held.
+    """Sends calls, and keeps the unanswered ones. Hold the session's lock.
 
     Args:
         session: The session.
@@ -61,11 +61,11 @@ class CallSender:
         self._session = session
         self.calls: Final[OpenCalls[Reply]] = OpenCalls()
         self.facts: Final[dict[int, Facts]] = {}
-        """Of each unanswered call."""
+        """Facts of each unanswered call."""
         self.outbox: Final[deque[Reply]] = deque()
-        """What waits for others to travel with, or for a connection."""
+        """Calls that wait for others to travel with, or for a connection."""
         self.replayed: Final[set[int]] = set()
-        """Calls that may have run under an earlier gateway, and are sent again."""
+        """Calls that may have run under an earlier gateway and are sent again."""
 
     def add(self, reply: Reply, facts: Facts) -> None:
         """Give a request its id."""
@@ -73,13 +73,13 @@ class CallSender:
         self.facts[reply.id] = facts
 
     def settle(self, reply: Reply) -> Facts:
-        """Take in that a request has its outcome; return what else it was."""
+        """Take in that a request has its outcome; return its facts."""
         self.calls.settle(reply.id)
         self.replayed.discard(reply.id)
         return self.facts.pop(reply.id)
 
     def flush(self) -> bool:
-        """Send what waits; return whether anything was sent."""
+        """Send queued calls; return whether any were sent."""
         sent = False
         while self.outbox and self._session.is_open:
             self.send_releases()
@@ -104,13 +104,13 @@ class CallSender:
         return sent
 
     def tell_settled(self) -> None:
-        """Say at once what is settled: the gateway keeps it until then."""
+        """Tell the gateway at once which calls are settled; it keeps their answers until then."""
         if self._session.is_open and self.calls.untold:
             self._send_calls([])
             self._session.engine.look()
 
     def send_releases(self) -> None:
-        """Give leases back that are due."""
+        """Send the releases that are due."""
         memory = self._session.memory
         while memory is not None and (release := memory.next_release()) is not None:
             self.send(remote.RemoteRelease(self._session.epoch, *release), [])
@@ -121,11 +121,11 @@ class CallSender:
         return self._session.engine.send(pack(header, frames) if frames else [header])
 
     def take_settled(self) -> list[int]:
-        """Return which answers have come since that was said last."""
+        """Return the calls settled since the gateway was last told."""
         return self.calls.take_settled(remote.MAX_REMOTE_IDS)
 
     def unanswered(self) -> list[remote.Unanswered]:
-        """Return what was sent and is unanswered, for a new connection."""
+        """Return the calls that were sent and are unanswered, for a new connection."""
         now_ns = time.monotonic_ns()
         return [
             remote.Unanswered(number, max(0, now_ns - reply.sent_ns) // 1000)
@@ -134,7 +134,7 @@ class CallSender:
         ]
 
     def next_unsent(self) -> int:
-        """Return the first id of a call that was never sent: those below are unanswered or settled."""
+        """Return the first id that was never sent; calls with lower ids are unanswered or settled."""
         unsent = [number for number, reply in self.calls.unanswered.items() if not reply.sent_ns]
         return min(unsent, default=self.calls.next_id)
 
@@ -145,7 +145,7 @@ class CallSender:
         if facts.blob is not None:
             payload, body, upload = (), b"", facts.blob.nbytes
         elif isinstance(reply, RemoteStreamReply) and facts.encoded is not None:
-            payload = facts.encoded.frames  # and one with the parts that it has, perhaps
+            payload = facts.encoded.frames  # and one with the parts that the client has, if it has some
         return remote.RemoteCall(
             reply.id,
             reply.method,
@@ -168,7 +168,7 @@ class CallSender:
             frames += reply.payload if self.facts[reply.id].blob is None else ()
             calls.append(self.call_of(reply, now_ns))
         if not self.send(remote.RemoteCalls(self._session.epoch, self.take_settled(), calls), frames):
-            return False  # a cut; what is settled is told by the resumption
+            return False  # after a cut, the resumption tells of the settled calls
         for reply in replies:
             reply.state = ReplyState.SENT
             reply.sent_ns = reply.sent_ns or now_ns

@@ -1,4 +1,4 @@
-"""A remote client's session: what is said on its connections, and what becomes of its calls."""
+"""A remote client's session: its connections, and the outcomes of its calls."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from atomr_mp.remote.transfers import Transfers
 from atomr_mp.remote.wire import RemoteWire, Sign
 
 BYE_MS: Final = 500
-"""How long the end of a session may take to be sent."""
+"""How long the message that ends a session may take."""
 
 
 class Welcomed(NamedTuple):
-    """What the first welcome has said, which does not change."""
+    """Facts of the first welcome, which do not change."""
 
     pool: str
     pool_epoch: bytes
@@ -50,8 +50,8 @@ class RemoteSession:
     Args:
         endpoint: "tcp://HOST:PORT".
         keys: Ours and the server's; None for no encryption, on loopback.
-        name: What this client is called.
-        max_replays: How often a call is sent again by itself that may have run; None for the pool's setting.
+        name: The client's name.
+        max_replays: How often a call that may have run is sent again without the caller; None for the pool's setting.
         max_waiting: How many calls may wait for room.
     """
 
@@ -60,7 +60,7 @@ class RemoteSession:
     ) -> None:
         self.lock = threading.RLock()
         self.changed: threading.Condition = threading.Condition(self.lock)
-        """Notified when anything is heard of the pool, or the session ends."""
+        """Notified when news of the pool come, or the session ends."""
         self.endpoint: Final = endpoint
         self.transfers: Final = Transfers(endpoint, keys, self, self.lock)
         self.deliveries: Final = Deliveries(self.lock)
@@ -71,13 +71,13 @@ class RemoteSession:
         self.engine: Final = Engine(RemoteWire(endpoint, keys), self, self.lock)
         self.state = RemoteLinkState.DOWN
         self.refusal: errors.AtomrError | None = None
-        """Why the gateway does not admit us, as it said last."""
+        """The gateway's last reason not to admit this client."""
         self.lost: errors.PoolLost | None = None
         self.welcomed: Welcomed | None = None
         self.devices: list[devices.DeviceInfo] = []
         self.methods: dict[str, devices.MethodInfo] = {}
         self.memory: RemoteMemory | None = None
-        """Made by the client once something has to do with arrays: it takes NumPy."""
+        """Made by the client once an array passes: it imports NumPy."""
         self.sender: Final = CallSender(self)
         self.answers: Final = AnswerTaker(self)
         self.calls: Final = self.sender.calls
@@ -87,23 +87,23 @@ class RemoteSession:
         self._same_gateway = True
         self.streams: Final = SessionStreams(self)
         self._watched: set[Reply] = set()
-        """Replies with callbacks, and streams of event loops: their deadlines are looked at."""
+        """Replies with callbacks, and streams of event loops; the session checks their deadlines."""
         self.watching_until_ns: int | None = None
         self._flushing = False
-        """Streams are flushed at the end of a loop's turn."""
+        """Whether streams are flushed at the end of a loop's turn."""
 
     # --- calls; thread-safe ----------------------------------------------------------------------------------------
 
     def send_call(self, reply: Reply, facts: Facts, *, wait: bool) -> None:
-        """Take a call and send it, or have it wait for a connection, or for room; gives the reply its id.
+        """Take a call and give it its id; send it, or let it wait for a connection or for room.
 
         Args:
             reply: Its reply.
-            facts: What else it is.
+            facts: Its facts.
             wait: Whether it may wait for room in the window.
 
         Raises:
-            Overloaded: The window is full, or too many wait for room.
+            Overloaded: The window is full, or too many calls wait for room.
             PoolLost: The session has ended.
         """
         with self.lock:
@@ -120,10 +120,10 @@ class RemoteSession:
                 reply.state = ReplyState.BACKLOG
 
     def open_stream(self, stream: RemoteStreamReply, facts: Facts) -> None:
-        """Take the request of a stream and send it, or have it wait for a connection; gives it its id.
+        """Take the request of a stream and give it its id; send it, or let it wait for a connection.
 
         Raises:
-            Overloaded: As many are open as may be.
+            Overloaded: As many streams are open as may be.
             PoolLost: The session has ended.
         """
         with self.lock:
@@ -146,7 +146,7 @@ class RemoteSession:
                 self._flush_for(stream)
 
     def close_stream(self, stream: RemoteStreamReply) -> None:
-        """Let go of a stream, and say so at once."""
+        """Close a stream, and tell the gateway at once."""
         with self.lock:
             if not stream.done:
                 self.finish(stream, errors.Cancelled("closed", maybe_executed=bool(stream.sent_ns)))
@@ -161,7 +161,7 @@ class RemoteSession:
         self.call_back()
 
     def late(self, stream: RemoteStreamReply) -> None:
-        """End a stream whose next part is late, unless it has come and nobody has looked."""
+        """End a stream whose next part is late, unless the part has come unseen."""
         with self.lock:
             self.engine.receive()
             if not (stream.done or stream.arrived) and stream.deadline_ns <= time.monotonic_ns():
@@ -169,7 +169,7 @@ class RemoteSession:
         self.call_back()
 
     def _flush_for(self, stream: RemoteStreamReply) -> None:
-        """Send what waits for a stream: now, or at the end of its loop's turn, together with others'."""
+        """Send queued messages for a stream: now, or at the end of its loop's turn, with those of others."""
         loop = getattr(stream.lane, "loop", None)
         if loop is None:
             self._flush_turn()
@@ -177,14 +177,14 @@ class RemoteSession:
             self._flushing = True
             try:
                 loop.call_soon_threadsafe(self._flush_turn)
-            except RuntimeError:  # it is closed
+            except RuntimeError:  # the loop is closed
                 self._flushing = False
 
     def wait_for_room(self, reply: Reply) -> None:
         """Block until a call that waits for room has some.
 
         Raises:
-            DeadlineExceeded: There was none until its deadline.
+            DeadlineExceeded: Its deadline passed first.
         """
         with self.changed:
             left_s = (reply.deadline_ns - time.monotonic_ns()) / 1e9
@@ -210,7 +210,7 @@ class RemoteSession:
             loop = getattr(reply.lane, "loop", None)
             if loop is None:
                 self.engine.flush_soon()
-            else:  # all that is called in this turn of the loop travels together
+            else:  # all calls of this turn of the loop travel together
                 loop.call_soon(self._flush_turn)
 
     def _flush_turn(self) -> None:
@@ -220,7 +220,7 @@ class RemoteSession:
                 self.engine.look()
 
     def _admit(self) -> None:
-        """Let in what there is room for."""
+        """Send waiting calls as far as there is room."""
         while (admitted := self.backlog.next()) is not None:
             self.take_call(*admitted)
             self.engine.flush_soon()
@@ -255,7 +255,7 @@ class RemoteSession:
             self.engine.kick()
 
     def wait_until(self, condition: Callable[[], bool], timeout_s: float) -> bool:
-        """Wait until `condition()` holds; False if it does not in time.
+        """Wait until `condition()` holds; return False if it does not in time.
 
         Raises:
             PoolLost: The session has ended.
@@ -284,7 +284,7 @@ class RemoteSession:
             raise type(self.lost)(self.lost.message, maybe_executed=False)
 
     def close(self) -> None:
-        """End the session; what is unanswered ends with `PoolLost`. May be called twice."""
+        """End the session; unanswered calls end with `PoolLost`. May be called twice."""
         with self.lock:
             over = self.state is RemoteLinkState.OVER
             if self.state is RemoteLinkState.OPEN:
@@ -295,7 +295,7 @@ class RemoteSession:
         self.engine.close(0 if over else BYE_MS)
 
     def forget_in_child(self, lost: str) -> None:
-        """Let go, in a forked child: libzmq's threads are not there."""
+        """Drop everything, in a forked child: libzmq's threads do not exist there."""
         self.lock = threading.RLock()
         self.changed = threading.Condition(self.lock)
         self.lost, self.state = errors.PoolLost(lost), RemoteLinkState.OVER
@@ -309,7 +309,7 @@ class RemoteSession:
     # --- for the engine, with the lock held ------------------------------------------------------------------------
 
     def signed(self, sign: Sign) -> None:
-        """Take in what the monitor says."""
+        """Take in an event of the monitor."""
         match sign:
             case Sign.HANDSHAKE:
                 self._feed(RemoteLinkEvent.HANDSHAKE)
@@ -329,7 +329,7 @@ class RemoteSession:
             header, frames = unpack(message)
             decoded = remote.TO_REMOTE.decode(header)
         except errors.ProtocolError as error:
-            self.lose(errors.PoolLost(f"the gateway at {self.endpoint} sent what is no message: {error}"))
+            self.lose(errors.PoolLost(f"the gateway at {self.endpoint} sent an invalid message: {error}"))
             return
         match decoded:
             case remote.RemoteAnswers():
@@ -343,7 +343,7 @@ class RemoteSession:
                 if decoded.epoch == self._epoch and self.state is RemoteLinkState.RESUMING:
                     self._feed(RemoteLinkEvent.RESUMED, decoded)
             case remote.HelloWanted():
-                self.engine.hear()  # that the connection is new, else two hellos would go
+                self.engine.hear()  # hears first that the connection is new, or two hellos would go out
                 self._feed(RemoteLinkEvent.UNKNOWN)
             case remote.RemoteTold(number, answer):
                 if self.questions.answered(number, answer):
@@ -360,7 +360,7 @@ class RemoteSession:
         return bool(self.calls.unanswered)
 
     def flush(self) -> bool:
-        """Send what waits; return whether anything was sent."""
+        """Send queued messages; return whether any were sent."""
         if self.state is not RemoteLinkState.OPEN:
             return False
         sent = self.streams.flush()
@@ -384,7 +384,7 @@ class RemoteSession:
             self.finish(reply, too_late(reply))
             return
         sent = bool(reply.sent_ns)
-        why = "it may be running still" if sent else "it was never sent: there is no connection to the gateway"
+        why = "it may still be running" if sent else "it was never sent: there is no connection to the gateway"
         self.finish(
             reply,
             errors.DeadlineExceeded(f"no answer to {reply.method} within its deadline; {why}", maybe_executed=sent),
@@ -429,7 +429,7 @@ class RemoteSession:
         self._feed(RemoteLinkEvent.WELCOMED)
 
     def _sort(self, resumed: remote.Resumed) -> None:
-        """Send again what never came, and end what an earlier gateway took along."""
+        """Send again the calls that never arrived, and end the calls lost with an earlier gateway."""
         known, fates = set(resumed.known), {fate.id: fate.maybe_executed for fate in resumed.lost}
         self.sender.outbox.clear()
         self.streams.clear_outbox()
@@ -486,7 +486,7 @@ class RemoteSession:
             self.lose(errors.SessionLost(f"the gateway has ended this session: {error.message}"))
 
     def lose(self, lost: errors.PoolLost) -> None:
-        """End the session, with the lock held; all that was ever sent may have run."""
+        """End the session, with the lock held; all calls that were ever sent may have run."""
         if self.lost is None:
             self.lost = lost
             self.deliveries.lose(lost)
@@ -505,7 +505,7 @@ class RemoteSession:
 
     @property
     def epoch(self) -> bytes:
-        """The gateway's."""
+        """The gateway's epoch."""
         return self._epoch
 
     @property
@@ -523,12 +523,12 @@ class RemoteSession:
         )
 
     def upload(self, number: int) -> EncodedBlob | None:
-        """Return what a call's blob is, None if it is not wanted any more."""
+        """Return a call's blob, None if it is not wanted any more."""
         facts = self.sender.facts.get(number)
         return None if facts is None else facts.blob
 
     def broken(self, error: errors.AtomrError) -> None:
-        """End the session: the gateway has sent what is no message."""
+        """End the session: the gateway has sent an invalid message."""
         self.lose(errors.PoolLost(error.message))
 
     def _hear(self, message: session.DeviceChanged | session.IncarnationEnded) -> None:
@@ -546,9 +546,9 @@ class RemoteSession:
         self.changed.notify_all()
 
     def learn(self, actors: Iterable[devices.ActorInfo]) -> None:
-        """Take in what the workers offer."""
+        """Take in which methods the workers offer."""
         self.methods = {
-            # Several items in one call are a local matter: here calls travel together anyway.
+            # Calls of several items are for local clients: remote calls travel together anyway.
             f"{actor.name}.{method.name}": msgspec.structs.replace(method, call_items=0)
             for actor in actors
             for method in actor.methods
@@ -559,12 +559,12 @@ class RemoteSession:
 
         Args:
             reply: The reply.
-            error: What it ends with, None for its result.
-            settled: Of a stream: the gateway has ended it, and need not be told so at once.
+            error: Its error, None if it has a result.
+            settled: Whether the gateway has ended the stream itself, and need not be told at once.
         """
         if reply.done:
             return
-        if reply.state is not ReplyState.BACKLOG:  # and nothing of it is counted here
+        if reply.state is not ReplyState.BACKLOG:  # a waiting call is not counted here either
             facts = self.sender.settle(reply)
             if not isinstance(reply, RemoteStreamReply):
                 self.backlog.discount(facts.nbytes)

@@ -1,4 +1,4 @@
-"""A remote client's streams: their parts as they come, in order, each once, whatever connections are cut."""
+"""A remote client's streams: parts in order, each once, through any cut of a connection."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from atomr_mp.remote.memory import RemoteMemory
 from atomr_mp.remote.transfers import Transfers
 
 MESSAGE_BYTES: Final = remote.MAX_REMOTE_MESSAGE_BYTES - 64 * 1024
-"""What streams in one message may take together; the rest is room for their headers."""
+"""Most bytes of the streams in one message; the rest is room for their headers."""
 
 
 class ComingPart(msgspec.Struct, eq=False):
-    """A part that cannot be delivered yet: it is pulled, or behind one that is."""
+    """A part that cannot be delivered yet: it is being pulled, or behind such a part."""
 
     number: int
     nbytes: int
@@ -44,77 +44,77 @@ class RemoteStreamReply(StreamReply):
     """The answer to a remote request that streams."""
 
     arguments: Encoded | None = None
-    """Of the request, in case that it is opened again."""
+    """The request's arguments, in case the stream is opened again."""
     coming: deque[ComingPart] = msgspec.field(default_factory=deque)
-    """Behind what has arrived, in order."""
+    """Parts behind those that have arrived, in order."""
     end: tuple[remote.RemoteAnswer, list[memoryview]] | None = None
-    """Its end, while parts before it are coming."""
+    """The stream's end, while earlier parts are coming."""
     acknowledged: int = 0
-    """How many parts the gateway was told to have come."""
+    """How many parts the gateway was told have come."""
     unacknowledged_bytes: int = 0
 
 
 class StreamSender(Protocol):
-    """What sends a session's messages."""
+    """Sends a session's messages."""
 
     @property
     def facts(self) -> Mapping[int, Facts]:
-        """What else each request is, by id."""
+        """Facts of each request, by id."""
 
     def send(self, message: remote.FromRemote, frames: list[Buffer]) -> bool:
         """Send a message; False if there is no connection."""
 
     def take_settled(self) -> list[int]:
-        """Return which answers have come since that was said last."""
+        """Return the calls settled since the gateway was last told."""
 
     def call_of(self, reply: Reply, now_ns: int) -> remote.RemoteCall:
         """Return a request's fields, as they travel."""
 
 
 class StreamAnswers(Protocol):
-    """What takes the ends of streams."""
+    """Takes the ends of streams."""
 
     def answered(self, stream: RemoteStreamReply, answer: remote.RemoteAnswer, frames: list[memoryview]) -> None:
-        """Take the end of a stream; all parts are there."""
+        """Take the end of a stream whose parts have all come."""
 
 
 class StreamSession(Protocol):
-    """The session, as its streams see it; with its lock held."""
+    """The session, as its streams see it. Hold its lock."""
 
     @property
     def epoch(self) -> bytes:
-        """The gateway's."""
+        """The gateway's epoch."""
 
     @property
     def memory(self) -> RemoteMemory | None:
-        """What refs share, if there is any."""
+        """The memory that refs share, None if no array has passed."""
 
     @property
     def sender(self) -> StreamSender:
-        """Sends."""
+        """The sender of calls."""
 
     @property
     def transfers(self) -> Transfers:
-        """What comes by the bulk connection."""
+        """The transfers by the bulk connection."""
 
     @property
     def deliveries(self) -> Deliveries:
-        """Sees to futures."""
+        """The deliveries, which resolve futures."""
 
     @property
     def engine(self) -> Engine:
-        """Wakes threads."""
+        """The engine, which wakes threads."""
 
     @property
     def answers(self) -> StreamAnswers:
-        """Takes ends of streams."""
+        """The taker of answers, for ends of streams."""
 
     def finish(self, reply: Reply, error: errors.AtomrError | None) -> None:
         """End a stream, and have the gateway end it."""
 
 
 class SessionStreams:
-    """A session's streams. To be used with its lock held.
+    """A session's streams. Hold its lock.
 
     Args:
         session: The session.
@@ -123,13 +123,13 @@ class SessionStreams:
     def __init__(self, session: StreamSession) -> None:
         self._session = session
         self.most = 0
-        """How many may be open, as the gateway says."""
+        """How many streams may be open; the gateway sets it."""
         self.open: Final[dict[int, RemoteStreamReply]] = {}
-        """By id."""
+        """Open streams by id."""
         self._outbox: Final[deque[RemoteStreamReply]] = deque()
-        """What waits to be sent."""
+        """Streams that wait to be sent."""
         self._due: Final[dict[int, RemoteStreamReply]] = {}
-        """Streams whose credit is to be told."""
+        """Streams whose credit has to be told."""
         self._unacknowledged_parts = 0
         self._unacknowledged_bytes = 0
         self.sent_room: Final = SentRoom()
@@ -137,10 +137,10 @@ class SessionStreams:
     # --- opening, and what is said ---------------------------------------------------------------------------------
 
     def check_room(self) -> None:
-        """Refuse one more than may be open.
+        """Refuse a stream if as many are open as may be.
 
         Raises:
-            Overloaded: As many are.
+            Overloaded: As many are open.
         """
         if len(self.open) >= self.most:
             raise errors.Overloaded(
@@ -150,13 +150,13 @@ class SessionStreams:
             )
 
     def put(self, stream: RemoteStreamReply) -> None:
-        """Have a stream sent, for the first time or again; it has its id."""
+        """Queue a stream, which has its id, for the first time or again."""
         stream.state = ReplyState.WAITING
         self.open[stream.id] = stream
         self._outbox.append(stream)
 
     def flush(self) -> bool:
-        """Send what waits, if there is a connection; return whether anything was sent."""
+        """Send queued streams and credit if there is a connection; return whether any were sent."""
         sent = False
         while self._outbox:
             together: list[RemoteStreamReply] = []
@@ -182,18 +182,18 @@ class SessionStreams:
         return self._tell() or sent
 
     def grant(self, stream: RemoteStreamReply) -> None:
-        """Have `flush` say that a stream may go on."""
+        """Have `flush` tell that a stream may go on."""
         if stream.state is ReplyState.STREAMING:
             stream.expect_next(time.monotonic_ns())
             self._due[stream.id] = stream
 
     def resume(self) -> list[remote.RemoteGrant]:
-        """Return how far each stream has come that was sent, for a new connection."""
+        """Return the progress of each stream that was sent, for a new connection."""
         self._due.clear()
         return [self._grant_of(stream) for stream in self.open.values() if stream.sent_ns]
 
     def gateway_ended(self) -> None:
-        """Take in that the gateway has ended: what was on its way from it does not come."""
+        """Take in that the gateway has ended: parts on their way from it will not come."""
         for stream in self.open.values():
             self._drop_coming(stream, give_up=False)
 
@@ -202,7 +202,7 @@ class SessionStreams:
         self._outbox.clear()
 
     def facts_again(self, stream: RemoteStreamReply, facts: Facts) -> Facts:
-        """Return what a stream's request is that goes on behind the parts that have come."""
+        """Return the facts of a stream's request that goes on after the parts that have come."""
         assert stream.arguments is not None
         if stream.resumes is not Resumes.SENT or not stream.credit.received:
             return facts
@@ -231,14 +231,14 @@ class SessionStreams:
             )
         message = remote.RemoteStreams(self._session.epoch, self._session.sender.take_settled(), opened)
         if not self._session.sender.send(message, frames):
-            return False  # a cut; what is settled is told by the resumption
+            return False  # after a cut, the resumption tells of the settled calls
         for stream in streams:
             stream.state = ReplyState.STREAMING
             stream.sent_ns = stream.sent_ns or now_ns
         return True
 
     def _tell(self) -> bool:
-        """Tell the gateway how far streams may go, and how far they have come."""
+        """Tell the gateway how far streams may go, and which parts have come."""
         told = False
         while self._due:
             streams = [self._due.pop(number) for number in list(self._due)[:MAX_STREAMS]]
@@ -257,7 +257,7 @@ class SessionStreams:
         self._unacknowledged_parts += parts
         self._unacknowledged_bytes += nbytes
 
-    # --- what comes ------------------------------------------------------------------------------------------------
+    # --- parts and ends --------------------------------------------------------------------------------------------
 
     def take(self, message: remote.RemoteParts, frames: list[memoryview]) -> None:
         """Take parts in."""
@@ -266,12 +266,12 @@ class SessionStreams:
         for part in message.parts:
             first, at = at, at + part.frames
             stream = self.open.get(part.id)
-            if stream is None:  # nobody wants it
+            if stream is None:  # nobody wants the stream
                 if part.leases and memory is not None:
                     memory.give_up(part.leases)
                 continue
             expected = stream.credit.received + len(stream.coming)
-            if part.number < expected:  # it was repeated after a cut
+            if part.number < expected:  # the part was repeated after a cut
                 continue
             if part.number > expected or part.number >= stream.credit.parts:
                 wrong = f"part {part.number} of a stream, where part {expected} of {stream.credit.parts} would come"
@@ -306,7 +306,7 @@ class SessionStreams:
             self._session.answers.answered(stream, answer, frames)
 
     def finished(self, stream: RemoteStreamReply) -> None:
-        """Let go of a stream that has its outcome."""
+        """Drop a stream that has its outcome."""
         self.open.pop(stream.id, None)
         self._due.pop(stream.id, None)
         self._count(stream.acknowledged - stream.credit.received, -stream.unacknowledged_bytes)
@@ -325,7 +325,7 @@ class SessionStreams:
             self._session.engine.finished(news)
 
     def _deliver(self, stream: RemoteStreamReply) -> None:
-        """Give the reader the parts that are whole, up to the first that is not."""
+        """Give the reader the whole parts, up to the first one that is not whole."""
         memory = self._session.memory
         delivered = False
         while stream.coming and stream.coming[0].arrived is not None:
@@ -366,7 +366,7 @@ def too_late(stream: StreamReply) -> errors.DeadlineExceeded:
     received = stream.credit.received
     if not received and stream.deadline_ns < stream.until_ns:
         sent = bool(stream.sent_ns)
-        why = "it may be running still" if sent else "it was never sent: there is no connection to the gateway"
+        why = "it may still be running" if sent else "it was never sent: there is no connection to the gateway"
         return errors.DeadlineExceeded(
             f"no part of {stream.method} within its deadline (first_s); {why}", maybe_executed=sent
         )

@@ -1,4 +1,4 @@
-"""What of a remote session is too large for its messages: it is pulled and served on the bulk connection."""
+"""Moves calls and answers too large for a message: pulls and serves them on the bulk connection."""
 
 from __future__ import annotations
 
@@ -13,47 +13,47 @@ from atomr_mp.remote.keys import ClientKeys
 
 
 class TransferAnswers(Protocol):
-    """Takes what has come by the bulk connection; with the session's lock held."""
+    """Takes blobs that have come by the bulk connection. Hold the session's lock."""
 
     def downloaded(self, answer: remote.RemoteAnswer, body: bytes, frames: Frames) -> None:
-        """An answer's blob is there."""
+        """Take in an answer's blob."""
 
     def unreadable(self, answer: remote.RemoteAnswer, error: errors.AtomrError) -> None:
-        """An answer's blob is there, and is none."""
+        """Take in that an answer's blob is invalid."""
 
     def part_downloaded(self, number: int, part: int, body: bytes, frames: Frames) -> None:
-        """The blob of a stream's part is there."""
+        """Take in the blob of a stream's part."""
 
     def part_unreadable(self, number: int, part: int, error: errors.AtomrError) -> None:
-        """The blob of a stream's part is there, and is none."""
+        """Take in that the blob of a stream's part is invalid."""
 
 
 class TransferSession(Protocol):
-    """The session, as its transfers see it; to be asked with its lock held."""
+    """The session, as its transfers see it. Hold its lock."""
 
     @property
     def resumed(self) -> tuple[bytes, bytes] | None:
         """The gateway's epoch and the session's id, None while the session is not resumed."""
 
     def upload(self, number: int) -> EncodedBlob | None:
-        """Return what a call's blob is, None if it is not wanted any more."""
+        """Return a call's blob, None if it is not wanted any more."""
 
     @property
     def answers(self) -> TransferAnswers:
-        """Takes what has come."""
+        """The taker of answers."""
 
     def broken(self, error: errors.AtomrError) -> None:
-        """The gateway has sent what is no message."""
+        """Take in that the gateway has sent an invalid message."""
 
 
 class Transfers:
     """The bulk connection, made when something large has to travel, and the answers that come by it.
 
-    To be used with the session's lock held, but for `close`.
+    Hold the session's lock, except for `close`.
 
     Args:
         endpoint: The session's, "tcp://HOST:PORT".
-        keys: As for the session.
+        keys: The session's keys.
         session: The session.
         lock: The session's.
     """
@@ -65,12 +65,12 @@ class Transfers:
         self._lock = lock
         self._channel: BulkChannel | None = None
         self.port = 0
-        """Where bulk connections go, as the gateway says."""
+        """The port of bulk connections; the gateway tells it."""
         self._answers: dict[int, remote.RemoteAnswer] = {}
         """Answers that are being pulled."""
 
     def open(self) -> BulkChannel:
-        """Return the connection, which is made if there is none."""
+        """Return the connection; make it if there is none."""
         if self._channel is None:
             self._channel = BulkChannel(f"{self._host}:{self.port}", self._keys, self, self._lock)
         return self._channel
@@ -81,7 +81,7 @@ class Transfers:
         self.open().pull((answer.id, 0), answer.download)
 
     def drop(self, number: int) -> remote.RemoteAnswer | None:
-        """Pull an answer no more that nobody wants; return it if it was being pulled."""
+        """Stop pulling an answer that nobody wants; return it if it was being pulled."""
         dropped = self._answers.pop(number, None)
         if dropped is not None and self._channel is not None:
             self._channel.forget((number, 0))
@@ -92,24 +92,24 @@ class Transfers:
         self.open().pull((number, part + 1), nbytes)
 
     def drop_part(self, number: int, part: int) -> None:
-        """Pull a part no more that nobody wants."""
+        """Stop pulling a part that nobody wants."""
         if self._channel is not None:
             self._channel.forget((number, part + 1))
 
     def resume(self, *, same_gateway: bool) -> None:
-        """Take in that the session is resumed; answers of another gateway are not to be had."""
+        """Take in that the session is resumed; another gateway does not have the earlier answers."""
         if not same_gateway:
             self._answers.clear()
         if self._channel is not None:
             self._channel.resumed(same_gateway=same_gateway)
 
     def close(self) -> None:
-        """Close it. Not with the lock held."""
+        """Close the connection. Do not hold the session's lock."""
         if self._channel is not None:
             self._channel.close()
 
     def forget_in_child(self) -> None:
-        """Let go, in a forked child."""
+        """Drop everything, in a forked child."""
         if self._channel is not None:
             self._channel.forget_in_child()
 
@@ -121,11 +121,11 @@ class Transfers:
         return self._session.resumed
 
     def upload(self, number: int) -> EncodedBlob | None:
-        """Return what a call's blob is, None if it is not wanted any more."""
+        """Return a call's blob, None if it is not wanted any more."""
         return self._session.upload(number)
 
     def downloaded(self, key: BlobKey, content: memoryview) -> None:
-        """Take an answer or a part whose blob is there."""
+        """Take an answer or a part whose blob has come."""
         number, part = key
         answer = None if part else self._answers.pop(number, None)
         if answer is None and not part:
@@ -144,5 +144,5 @@ class Transfers:
             self._session.answers.downloaded(answer, body, frames)
 
     def broken(self, error: errors.AtomrError) -> None:
-        """End the session: the gateway has sent what is no message."""
+        """End the session: the gateway has sent an invalid message."""
         self._session.broken(error)

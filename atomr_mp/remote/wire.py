@@ -1,4 +1,4 @@
-"""A remote client's socket: a DEALER of libzmq with CURVE, and what its monitor says. For one thread at a time."""
+"""A remote client's socket: a DEALER of libzmq with CURVE, and its monitor. For one thread at a time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TIMEOUT_MS: Final = 1500
 
 RECONNECT_MS: Final = 20
 RECONNECT_MAX_MS: Final = 500
-"""Between attempts to connect; libzmq doubles the first and adds jitter."""
+"""Longest time between attempts to connect; libzmq doubles the first and adds jitter."""
 
 HANDSHAKE_MS: Final = 3000
 """How long a handshake may take."""
@@ -32,7 +32,7 @@ MIN_LIBZMQ: Final = (4, 3, 5)
 
 
 class Sign(Enum):
-    """What the monitor says."""
+    """Events of the monitor."""
 
     HANDSHAKE = "handshake"
     """A new connection is authenticated."""
@@ -77,7 +77,7 @@ class RemoteWire:
 
     @property
     def readable(self) -> bool:
-        """Whether a message has arrived. To be asked after each use: the descriptor tells of changes only."""
+        """Whether a message has arrived. Ask after each use of the socket: the descriptor tells of changes only."""
         return is_readable(self._socket)
 
     def receive(self) -> memoryview | None:
@@ -89,22 +89,22 @@ class RemoteWire:
             return memoryview(frame.buffer)
         while core_recv(self._socket, _DONTWAIT, False).more:
             pass
-        return memoryview(b"")  # of several frames it is none of ours, and fails to decode
+        return memoryview(b"")  # no message of ours has several frames; an empty one fails to decode
 
     def signs(self) -> Iterator[Sign]:
-        """Yield what the monitor has said since."""
+        """Yield the monitor's events since the last time."""
         while is_readable(self._monitor):
             yield _SIGNS_BY_EVENT.get(recv_monitor_message(self._monitor, zmq.DONTWAIT)["event"], Sign.CUT)
 
     def close(self, linger_ms: int = 0) -> None:
-        """Close it; what was sent and is not on its way is given so long."""
+        """Close the socket, after at most `linger_ms` for messages that wait to be sent."""
         self._socket.disable_monitor()
         self._monitor.close(0)
         self._socket.close(linger_ms)
         self._context.term()
 
     def forget_in_child(self) -> None:
-        """Let go in a forked child: libzmq's threads are not there, so nothing of it may be called."""
+        """Drop everything, in a forked child: libzmq's threads do not exist there, so nothing of it may be called."""
         _FORKED.append((self._context, self._socket, self._monitor))
 
 
@@ -116,15 +116,15 @@ def descriptor_of(socket: zmq.Socket[bytes]) -> int:
 
 
 def is_readable(socket: zmq.Socket[bytes]) -> bool:
-    """Whether a message has arrived."""
+    """Return whether a message has arrived."""
     return _get(socket, _EVENTS) & _POLLIN != 0  # type: ignore[no-any-return]
 
 
 def check_library() -> None:
-    """Refuse a libzmq that cannot be trusted with this.
+    """Refuse a libzmq that is unfit.
 
     Raises:
-        ConfigurationError: It is too old, or has no CURVE.
+        ConfigurationError: The library is too old, or has no CURVE.
     """
     if zmq.zmq_version_info() < MIN_LIBZMQ:
         raise errors.ConfigurationError(
@@ -136,10 +136,10 @@ def check_library() -> None:
 
 
 def configure(socket: zmq.Socket[bytes], keys: ClientKeys | None) -> None:
-    """Set what a client's socket needs before it connects."""
+    """Set the options that a client's socket needs before it connects."""
     socket.setsockopt(zmq.LINGER, 0)
-    socket.setsockopt(zmq.IMMEDIATE, 1)  # else it is the next gateway that runs what was sent while there was none
-    socket.setsockopt(zmq.SNDHWM, 0)  # the window bounds what is on its way
+    socket.setsockopt(zmq.IMMEDIATE, 1)  # else the next gateway would run calls that were sent while there was none
+    socket.setsockopt(zmq.SNDHWM, 0)  # the window bounds what is in flight
     socket.setsockopt(zmq.RCVHWM, 0)
     socket.setsockopt(zmq.MAXMSGSIZE, MAX_REMOTE_MESSAGE_BYTES)
     socket.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
@@ -156,7 +156,7 @@ def configure(socket: zmq.Socket[bytes], keys: ClientKeys | None) -> None:
         socket.setsockopt(zmq.CURVE_SERVERKEY, keys.server.encode())
 
 
-# Plain integers, and the methods below pyzmq's own wrappers: enumerations and wrappers took a fifth of a call's time.
+# Plain integers, and pyzmq's base methods: its enumerations and wrappers took a fifth of a call's time.
 core_send: Final[Any] = zmq.backend.Socket.send
 core_recv: Final[Any] = zmq.backend.Socket.recv
 _get: Final[Any] = zmq.backend.Socket.get
@@ -176,4 +176,4 @@ _SIGNS: Final = (
     | zmq.EVENT_DISCONNECTED
 )
 _FORKED: Final[list[object]] = []
-"""Sockets that a fork has brought along. They are never collected here: that would call libzmq."""
+"""Sockets that a fork has brought along. They are never collected here, since that would call libzmq."""
