@@ -152,11 +152,12 @@ def placed(
     order = list(range(len(shape)))
     if argument.lies is strides.packed:
         return _poisoned(Layout.contiguous(dtype, shape, GUARD_BYTES))
+    begin = GUARD_BYTES + item * draw(st.sampled_from([0, 0, 1, 2]))
     if argument.lies in {strides.vector, strides.forward}:
         steps = [1, 2, 3] if argument.lies is strides.forward else [1, 2, 3, -1, -2]
         step = draw(st.sampled_from(steps)) * item
         (n,) = shape
-        return _poisoned(Layout(dtype, shape, (step,), GUARD_BYTES + (-step * max(n - 1, 0) if step < 0 else 0)))
+        return _poisoned(Layout(dtype, shape, (step,), begin + (-step * max(n - 1, 0) if step < 0 else 0)))
     if argument.lies in {strides.matrix, strides.matrices}:
         if draw(st.booleans()) if wanted is None else wanted == "column":
             order[-2:] = order[-1], order[-2]
@@ -176,7 +177,7 @@ def placed(
     for at, n in enumerate(shape):
         if n == 1 and draw(st.integers(0, 3)) == 0:
             found[at] = 0
-    return _poisoned(Layout(dtype, shape, tuple(found[at] for at in range(len(shape))), GUARD_BYTES))
+    return _poisoned(Layout(dtype, shape, tuple(found[at] for at in range(len(shape))), begin))
 
 
 def _poisoned(layout: Layout) -> FakeArray:

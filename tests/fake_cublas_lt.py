@@ -142,8 +142,9 @@ class FakeCublasLt(ModuleType):
         assert nbytes > 0
         given = self.objects[desc]
         self.ran.append(int(_memory(algo, 1, "uint64")[0]) if algo % 8 == 0 else 0)
-        for address, alignment in zip((a, b, c, d), given["alignments"], strict=True):
-            assert address % alignment == 0
+        lines = zip((a, b, c, d), (adesc, bdesc, cdesc, ddesc), given["alignments"], strict=True)
+        for address, matrix, alignment in lines:
+            assert all(begin % alignment == 0 for begin in _lines(address, self.objects[matrix]))
         assert given["pointers"] == {name: given[name] % 256 for name in given["pointers"]}
         dtype, scale = COMPUTED[given["compute"]]
         assert given["scale"] == scale
@@ -206,6 +207,13 @@ def _full(nbytes: int, value: int, dtype: Any) -> Any:
     return SimpleNamespace(data=SimpleNamespace(ptr=memory.ctypes.data + at), memory=memory)
 
 
+def _lines(address: int, of: dict[str, Any]) -> list[int]:
+    """Return where the columns of a batch's matrices begin."""
+    item = dtypes.item_bytes(of["dtype"])
+    matrices = [address + number * of["STRIDED_BATCH_OFFSET"] * item for number in range(of["BATCH_COUNT"])]
+    return [begin + column * of["ld"] * item for begin in matrices for column in range(of["columns"])]
+
+
 def _matrix(address: int, of: dict[str, Any], number: int) -> Array:
     item = dtypes.item_bytes(of["dtype"])
     address += number * of["STRIDED_BATCH_OFFSET"] * item
@@ -236,6 +244,7 @@ class _Epilogue:
         """Return a bias, or the gradient of one."""
         given, dtype = self._given, TYPES[self._given["BIAS_DATA_TYPE"]]
         address = given["BIAS_POINTER"] + self._number * given["BIAS_BATCH_STRIDE"] * dtypes.item_bytes(dtype)
+        assert address % 16 == 0  # kernels read and write that much at a time, whatever the heuristic is told
         return _memory(address, length, dtype)
 
     def bits(self) -> Array:

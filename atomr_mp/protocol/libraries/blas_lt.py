@@ -181,8 +181,10 @@ def _can_be_tf32(request: Any, _sizes: Sizes) -> bool:
 
 
 def _is_aligned(request: Any, _sizes: Sizes) -> bool:
-    """Memory of aux and aux_out must begin at a multiple of 16 bytes."""
-    return all(each is None or each.layout.offset % ALIGNED_BYTES == 0 for each in (request.aux, request.aux_out))
+    """Memory of bias, aux, bias_grad, aux_out and longer scales must begin at a multiple of 16 bytes."""
+    scales = [each for each in (request.scale_a, request.scale_b) if each is not None and each.shape != (1,)]
+    arrays = request.bias, request.aux, request.bias_grad, request.aux_out, *scales
+    return all(each is None or each.layout.offset % ALIGNED_BYTES == 0 for each in arrays)
 
 
 def order_of(request: Any) -> Order | None:

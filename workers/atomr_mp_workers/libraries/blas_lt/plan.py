@@ -20,7 +20,7 @@ from atomr_mp.protocol.dtypes import FLOAT8
 from atomr_mp.protocol.layout import Layout
 from atomr_mp.protocol.libraries import blas_lt
 from atomr_mp.protocol.libraries.base import ALIGNED_BYTES, Scalar
-from atomr_mp_workers.libraries.base import alignment, given
+from atomr_mp_workers.libraries.base import given
 from atomr_mp_workers.libraries.blas_lt.kinds import (
     BY_ROW,
     COMPUTES,
@@ -34,7 +34,7 @@ from atomr_mp_workers.libraries.blas_lt.kinds import (
     SWAPPED,
     TYPES,
 )
-from atomr_mp_workers.libraries.matrices import told
+from atomr_mp_workers.libraries.matrices import Told, told
 
 LINE_BYTES: Final = 16
 """What tensor cores for eight bits read and write at a time."""
@@ -48,6 +48,14 @@ class StreamWorkspace(NamedTuple):
 
     address: int
     nbytes: int
+
+
+class _Matrix(NamedTuple):
+    """A matrix as cuBLASLt knows it."""
+
+    desc: int
+    alignment: int
+    """The largest power of two, up to 256, that the address of each of its columns is a multiple of."""
 
 
 class MatmulPlan:
@@ -70,14 +78,13 @@ class MatmulPlan:
         self._adds: Final = request.c is not None and request.beta not in {0, (0.0, 0.0)}
         if blas_lt.takes_aux(request) and request.a.shape[-1] == 1:
             raise unsupported(request)  # as nvmath.linalg has found of cuBLASLt
-        if request.a.dtype in {"int8", *FLOAT8} and not _is_in_lines(request):
-            raise unsupported(request)  # a kernel that the heuristic offers (H100, CUDA 13.2) loses the context
         out, order = given(request.out).layout, blas_lt.order_of(request)
         assert order is not None
         self._swapped: Final = order == "row"
         names = ("b", "a") if self._swapped else ("a", "b")
         self._factors_of: Final = names
-        left, right = (told(getattr(request, name).layout, order) for name in names)
+        factors = [getattr(request, name).layout for name in names]
+        left, right = (told(each, order) for each in factors)
         rows, columns = reversed(out.shape[-2:]) if self._swapped else out.shape[-2:]
         k, batch = request.a.shape[-1], math.prod(out.shape[:-2])
 
@@ -88,20 +95,15 @@ class MatmulPlan:
         _set_matmul(self.desc, MATMUL.TRANSB, OPS[right.op])
         types = [TYPES[getattr(request, name).dtype] for name in names]
         added = given(request.c).layout if request.c is not None and self._adds else None
-        self._a: Final = self._matrix(types[0], (rows, k), left.op, left.leading, batch, left.stride)
-        self._b: Final = self._matrix(types[1], (k, columns), right.op, right.leading, batch, right.stride)
+        self._a: Final = self._matrix(factors[0], types[0], (rows, k), left, batch)
+        self._b: Final = self._matrix(factors[1], types[1], (k, columns), right, batch)
         self._d: Final = self._result(out, out.dtype, order, batch)
         dtype = "bfloat16" if out.dtype in FLOAT8 else out.dtype
         self._c: Final = self._result(added or out, dtype, order, batch)
         self._pointers: Final = self._epilogue(request)
-        vectors = (given(request.out), request.bias, request.bias_grad)
-        alignments = {
-            "A": alignment(getattr(request, names[0]).layout),
-            "B": alignment(getattr(request, names[1]).layout),
-            "C": alignment(added or out),
-            "D": min(alignment(each.layout) for each in vectors if each is not None),
-        }
-        self._algorithms: Final = self._proposed(request, alignments, workspace)
+        if not _is_in_lines(request, min(each.alignment for each in (self._a, self._b, self._c, self._d))):
+            raise unsupported(request)  # a kernel that the heuristic offers (H100, CUDA 13.2) loses the context
+        self._algorithms: Final = self._proposed(request, workspace)
         self._chosen = 0
 
     def __del__(self) -> None:
@@ -132,8 +134,8 @@ class MatmulPlan:
         first, second = self._factors_of
         (alpha, _keep), (beta, _keep_beta) = (self._compute.factors[each] for each in factors)
         cublasLt.matmul(
-            self._handle, self.desc, alpha, addresses[first], self._a, addresses[second], self._b, beta,
-            addresses["c"] if self._adds else 0, self._c, addresses["out"], self._d,
+            self._handle, self.desc, alpha, addresses[first], self._a.desc, addresses[second], self._b.desc, beta,
+            addresses["c"] if self._adds else 0, self._c.desc, addresses["out"], self._d.desc,
             self._algorithms[self._chosen : self._chosen + 1].ctypes.data, *workspace, stream,
         )  # fmt: skip
 
@@ -143,19 +145,24 @@ class MatmulPlan:
         self._drop.append((destroy, made))
         return made
 
-    def _matrix(self, kind: int, shape: tuple[int, int], op: str, ld: int, batch: int, stride: int) -> int:
+    def _matrix(self, layout: Layout, kind: int, shape: tuple[int, int], how: Told, batch: int) -> _Matrix:
         """Describe a matrix; the shape is that after its op."""
-        rows, columns = shape if op == "N" else shape[::-1]
-        made = self._kept(cublasLt.matrix_layout_destroy, cublasLt.matrix_layout_create(kind, rows, columns, ld))
+        rows, columns = shape if how.op == "N" else shape[::-1]
+        made = self._kept(
+            cublasLt.matrix_layout_destroy, cublasLt.matrix_layout_create(kind, rows, columns, how.leading)
+        )
         _set_layout(made, LAYOUT.BATCH_COUNT, batch)
-        _set_layout(made, LAYOUT.STRIDED_BATCH_OFFSET, stride)
-        return made
+        _set_layout(made, LAYOUT.STRIDED_BATCH_OFFSET, how.stride)
+        steps = (how.leading if columns > 1 else 0) | (how.stride if batch > 1 else 0)
+        begins = (layout.offset | steps * layout.item_bytes) % ALIGNED_BYTES or ALIGNED_BYTES
+        return _Matrix(made, begins & -begins)
 
-    def _result(self, layout: Layout, dtype: str, order: Order, batch: int) -> int:
+    def _result(self, layout: Layout, dtype: str, order: Order, batch: int) -> _Matrix:
         rows, columns = layout.shape[-2:]
         shape = (columns, rows) if self._swapped else (rows, columns)
         stride = (batch_stride(layout) or 0) // layout.item_bytes
-        return self._matrix(TYPES[dtype], shape, "N", leading(layout, order), batch, stride)
+        how = Told("N", leading(layout, order), copied=False, stride=stride)
+        return self._matrix(layout, TYPES[dtype], shape, how, batch)
 
     def _epilogue(self, request: blas_lt.Matmul) -> dict[str, int]:
         """Describe the epilogue; return the attributes that are addresses, each with its array."""
@@ -188,11 +195,9 @@ class MatmulPlan:
                     _set_matmul(self.desc, mode, BY_ROW)
         return found
 
-    def _proposed(
-        self, request: blas_lt.Matmul, alignments: Mapping[str, int], workspace: StreamWorkspace
-    ) -> np.ndarray[Any, Any]:
+    def _proposed(self, request: blas_lt.Matmul, workspace: StreamWorkspace) -> np.ndarray[Any, Any]:
         """Return the algorithms that the heuristic proposes, the best first."""
-        for name, attribute in self._pointers.items():  # their alignment counts, and nothing reads them
+        for name, attribute in self._pointers.items():  # their alignment may count, and nothing reads them
             offset = getattr(request, name).layout.offset % ALIGNED_BYTES
             _set_matmul(self.desc, attribute, workspace.address + offset)
         preference = cublasLt.matmul_preference_create()
@@ -200,10 +205,11 @@ class MatmulPlan:
         count = np.zeros(1, np.int32)
         try:
             _set_preference(preference, PREFERENCE.MAX_WORKSPACE_BYTES, workspace.nbytes)
-            for name, least in alignments.items():
-                _set_preference(preference, PREFERENCE[f"MIN_ALIGNMENT_{name}_BYTES"], least)
+            matrices = {"A": self._a, "B": self._b, "C": self._c, "D": self._d}
+            for name, matrix in matrices.items():
+                _set_preference(preference, PREFERENCE[f"MIN_ALIGNMENT_{name}_BYTES"], matrix.alignment)
             cublasLt.matmul_algo_get_heuristic(
-                self._handle, self.desc, self._a, self._b, self._c, self._d, preference, len(found),
+                self._handle, self.desc, *(each.desc for each in matrices.values()), preference, len(found),
                 found.ctypes.data, count.ctypes.data,
             )  # fmt: skip
         finally:
@@ -215,18 +221,18 @@ class MatmulPlan:
         return usable
 
 
-def _is_in_lines(request: blas_lt.Matmul) -> bool:
-    """Return whether each row, column and matrix begins at a multiple of 16 bytes."""
-    layouts = [each.layout for each in (request.a, request.b, request.c, given(request.out)) if each is not None]
-    return all(
-        each.offset % LINE_BYTES == 0
-        and all(
-            stride % LINE_BYTES == 0
-            for stride, n in zip(each.strides, each.shape, strict=True)
-            if n > 1 and stride != each.item_bytes
-        )
-        for each in layouts
-    )
+def _is_in_lines(request: blas_lt.Matmul, alignment: int) -> bool:
+    """Return whether all lines that kernels read or write 16 bytes at a time begin at multiples of 16 bytes.
+
+    Kernels for eight bits do so with each column of a matrix. All kernels do so with an epilogue's vectors, and the
+    heuristic is told nothing of these. A declared rule has the first vector of a batch aligned; the next begins where
+    it ends.
+    """
+    gradients = request.bias_grad
+    batch = 1 if gradients is None else math.prod(gradients.shape[:-1])
+    if gradients is not None and batch > 1 and gradients.shape[-1] * gradients.layout.item_bytes % LINE_BYTES:
+        return False
+    return request.a.dtype not in {"int8", *FLOAT8} or alignment >= LINE_BYTES
 
 
 def _scaled_by_row(request: blas_lt.Matmul) -> bool:
@@ -240,7 +246,8 @@ def unsupported(request: blas_lt.Matmul) -> errors.Unsupported:
         f"cuBLASLt has no kernel on this GPU for {request.a.dtype} by {request.b.dtype} to "
         f"{given(request.out).dtype} of {m} by {n} from {request.a.shape[-1]} terms as the arrays lie, with epilogue "
         f"{request.epilogue!r}{' and a scale for each row' if _scaled_by_row(request) else ''}; float8 and int8 want "
-        "contiguous rows of a, contiguous columns of b, and lengths and addresses that are multiples of 16 bytes"
+        "contiguous rows of a, contiguous columns of b, and lengths and addresses that are multiples of 16 bytes; a "
+        "batch of bias gradients wants vectors of such lengths"
     )
 
 

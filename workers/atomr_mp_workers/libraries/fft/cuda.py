@@ -39,7 +39,7 @@ class FftPlan:
     def __init__(self, request: fft.Transform, stream: int) -> None:
         source, target = request.x.layout, given(request.out).layout
         halved = request.kind != "c2c"
-        self.how: Final = _copying(placed(source, target, request.axes, halved=halved), request.kind)
+        self.how: Final = _copying(placed(source, target, request.axes, halved=halved), request)
         axes = self.how.axes
         inner = self.how.source or _packed(source, axes)
         outer = self.how.target or _packed(target, axes)
@@ -95,9 +95,19 @@ class CudaFft(Library):
             out[...] = cupy.moveaxis(made, range(-len(how.axes), 0), how.axes)
 
 
-def _copying(how: TransformLayout, kind: str) -> TransformLayout:
-    """Return how a transform is done that must leave its input as it is: cuFFT writes over that of c2r."""
-    return how._replace(source=None) if kind == "c2r" else how
+def _copying(how: TransformLayout, request: fft.Transform) -> TransformLayout:
+    """Return how a transform is done by cuFFT, which wants some arrays copied.
+
+    It writes over the input of c2r, and takes real numbers only where a complex one could lie (cufftExecR2C).
+    """
+    if request.kind == "c2r" or _is_odd(request.x.layout):
+        how = how._replace(source=None)
+    return how._replace(target=None) if _is_odd(given(request.out).layout) else how
+
+
+def _is_odd(layout: Layout) -> bool:
+    """Return whether real numbers begin where no complex one could."""
+    return layout.dtype.startswith("float") and layout.offset % (2 * layout.item_bytes) != 0
 
 
 def _turned(values: Any, axes: tuple[int, ...]) -> Any:
