@@ -14,7 +14,7 @@ from atomr_mp.protocol.messages.remote import GatewaySettings
 
 
 def main() -> int:
-    """Serve until the supervisor ends, or says so."""
+    """Serve until the supervisor ends, or orders the end."""
     parent = int(sys.argv[1])
     die_with_parent(parent)
     logging.basicConfig(format="%(asctime)s %(name)s %(levelname)s %(message)s", level=logging.WARNING)

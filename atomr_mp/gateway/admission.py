@@ -1,4 +1,4 @@
-"""Who is admitted: answers libzmq's questions (ZAP), and knows what each key may do. Without sockets."""
+"""Admission: answers libzmq's questions about keys (ZAP), and has the rights of each key. Without sockets."""
 
 from __future__ import annotations
 
@@ -14,39 +14,39 @@ CURVE: Final = b"CURVE"
 CURVE_KEY_BYTES: Final = 32
 
 ANYBODY: Final = AdmittedKey(name="anybody", public=["0" * 40], operate=True)
-"""Who connects where there is no encryption: a process of this machine."""
+"""The client of a connection without encryption: a process of this machine."""
 
 
 class AdmittedKeys:
     """The admitted keys.
 
     Args:
-        directory: Where the pool's keys are; None for no encryption: everybody is admitted then.
+        directory: The directory of the pool's keys; None for no encryption, which admits everybody.
     """
 
     def __init__(self, directory: Path | None) -> None:
         self._directory = directory
         self._admitted: dict[str, AdmittedKey] = {}
         self.refused = 0
-        """Handshakes that were refused."""
+        """Number of handshakes that were refused."""
 
     def read(self) -> None:
         """Read the admitted keys.
 
         Raises:
-            ConfigurationError: They cannot be read; those of before hold.
+            ConfigurationError: They cannot be read; the earlier keys stay admitted.
         """
         if self._directory is not None:
             self._admitted = read_admitted(self._directory).by_key()
 
     def find(self, user_id: str | None) -> AdmittedKey | None:
-        """Return who a connection is, by its `User-Id`; None if it is not admitted any more."""
+        """Return the admitted key of a connection by its `User-Id`; None if it is not admitted any more."""
         if self._directory is None:
             return ANYBODY
         return None if user_id is None else self._admitted.get(user_id)
 
     def answer(self, request: Sequence[bytes]) -> list[bytes]:
-        """Return the answer to a question of libzmq's.
+        """Return the answer to a question from libzmq.
 
         A question is [version, id, domain, address, routing id, mechanism, credentials, ...].
         """

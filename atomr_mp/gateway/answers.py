@@ -1,4 +1,4 @@
-"""What a remote session's calls are answered with: made of a reply, kept until the client has it, sent with others."""
+"""Answers to a remote session's calls: made of replies, kept until the client has them, sent with others."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from atomr_mp.protocol.values import Buffer
 from atomr_mp.remote.blobs import Encoded, EncodedBlob
 
 ANSWERS_BYTES: Final = remote.MAX_REMOTE_MESSAGE_BYTES - 64 * 1024
-"""What answers in one message may take together; the rest is room for their headers."""
+"""Most bytes of the answers in one message; the rest is room for their headers."""
 
 MESSAGE_ANSWERS: Final = 64
 
 BLOB_BYTES: Final = 256
-"""What is counted in a message for an answer that is pulled."""
+"""Bytes counted in a message for an answer that is pulled."""
 
 
 class Kept(NamedTuple):
@@ -33,18 +33,18 @@ class Kept(NamedTuple):
     frames: Sequence[Buffer]
     nbytes: int
     blob: EncodedBlob | None = None
-    """What the client pulls, if it is large."""
+    """The blob that the client pulls, if the answer is large."""
     keep: object = None
-    """What the blob lies in."""
+    """The owner of the blob's memory."""
 
     @property
     def message_bytes(self) -> int:
-        """What it takes in a message."""
+        """Bytes of the answer in a message."""
         return BLOB_BYTES if self.blob is not None else self.nbytes
 
 
 def keep_plain(reply: Reply) -> Kept | None:
-    """Return the answer of a reply that is a small result, as most are; None for any other."""
+    """Return the answer of a reply with a small result, the usual case; None for any other."""
     if reply.error is not None or reply.leases is not None or reply.frames or len(reply.body) > remote.MAX_CALL_BYTES:
         return None
     answer = remote.RemoteAnswer(reply.id, 0, reply.body, None, [], reply.device, reply.generation)
@@ -56,9 +56,9 @@ def keep(number: int, error: ErrorInfo | None, reply: Reply | None, encoded: Enc
 
     Args:
         number: The call's id.
-        error: What it ends with, if with an error.
-        reply: What the pool has answered, if it was asked.
-        encoded: The result, if it is another than the reply's.
+        error: The error that it ends with, if any.
+        reply: The pool's reply, if the call was made.
+        encoded: The result, if it differs from the reply's.
         parts: How many parts a stream has had.
     """
     leased: list[remote.RefLeased] = []
@@ -93,7 +93,7 @@ def in_message(encoded: Encoded) -> tuple[bytes, Sequence[Buffer], EncodedBlob |
 
 
 def has_values(body: bytes, frames: Sequence[memoryview]) -> bool:
-    """Whether a result that came with leases has arrays that lie in shared memory, and not only refs."""
+    """Return whether a result that came with leases has arrays in shared memory, and not only refs."""
     found: list[WireRef | ClientArray] = []
     values.Decoder[object]().decode(body, frames, found.append)
     return any(isinstance(each, WireRef) and each.value for each in found)
@@ -105,7 +105,7 @@ def buffers(encoded: Encoded) -> set[int]:
 
 
 def told_error(error: errors.AtomrError, *, operate: bool) -> ErrorInfo:
-    """Return what a client is told of an error; tracebacks are for those who operate."""
+    """Return an error as a client is told of it: tracebacks are for keys that may operate."""
     info = ErrorInfo.of(error, 16384)
     if not operate:
         fields = {name: "" if name in _PRIVATE else fact for name, fact in info.fields.items()}
@@ -114,10 +114,10 @@ def told_error(error: errors.AtomrError, *, operate: bool) -> ErrorInfo:
 
 
 class AnswerQueue:
-    """Answers that wait to be sent, together with others.
+    """Answers that wait to be sent together.
 
     Args:
-        send: Sends the answers of a message and their frames.
+        send: Sends a message's answers and their frames.
     """
 
     def __init__(self, send: Callable[[list[remote.RemoteAnswer], list[Buffer]], object]) -> None:
@@ -129,11 +129,11 @@ class AnswerQueue:
         self._waiting.append(kept)
 
     def clear(self) -> None:
-        """Forget what waits: the connection has ended."""
+        """Drop all answers: the connection has ended."""
         self._waiting.clear()
 
     def flush(self) -> None:
-        """Send all that waits; sending may find that the connection has ended."""
+        """Send all answers; that may find that the connection has ended."""
         while self._waiting:
             together: list[Kept] = []
             nbytes = 0
@@ -147,4 +147,4 @@ class AnswerQueue:
 
 
 _PRIVATE: Final = frozenset({"traceback_text", "stack"})
-"""Facts of errors that show the server's inside."""
+"""Facts of errors that show the server's internals."""

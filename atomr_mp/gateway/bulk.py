@@ -1,6 +1,6 @@
-"""The gateway's bulk connections: chunks of large calls and answers, apart from all else.
+"""The gateway's bulk connections, which carry chunks of large calls and answers.
 
-They have a port and an I/O thread of libzmq's of their own, so that small calls do not wait behind them.
+They have a port and a libzmq I/O thread of their own, so that small calls do not wait behind them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ BULK_UNSENT: Final = 64
 
 
 BULK_TURN: Final = 2
-"""Most chunks that are taken before the loop looks at small calls."""
+"""Most chunks that are taken before the loop serves small calls."""
 
 
 class BulkHost(Protocol):
@@ -30,10 +30,10 @@ class BulkHost(Protocol):
 
     @property
     def epoch(self) -> bytes:
-        """This life of the gateway."""
+        """The id of this life of the gateway."""
 
     def session_of(self, number: bytes, user_id: str | None) -> RemotePeer | None:
-        """Return a session of a key."""
+        """Return a session that belongs to a key."""
 
     def end(self, peer: RemotePeer, error: errors.AtomrError) -> None:
         """End a session."""
@@ -44,16 +44,16 @@ class BulkConnections:
 
     Args:
         host: The gateway.
-        make: Makes the socket; it is given what takes messages.
+        make: Makes the socket, from the function that takes its messages.
     """
 
     def __init__(self, host: BulkHost, make: Callable[[Callable[[Received], None]], RouterSocket]) -> None:
         self._host = host
         self.socket: Final = make(self._take)
         self._peers: dict[bytes, RemotePeer] = {}
-        """By routing id."""
+        """Sessions by routing id."""
         self._routing_ids: dict[bytes, bytes] = {}
-        """By session."""
+        """Routing ids by session."""
 
     def pull(self, peer: RemotePeer) -> None:
         """Ask for chunks of a session's uploads, if it has a bulk connection."""
@@ -64,7 +64,7 @@ class BulkConnections:
             self._send(routing_id, remote.BulkWant(self._host.epoch, number, offset, nbytes))
 
     def forget(self, peer: RemotePeer) -> None:
-        """Let go of a session that has ended."""
+        """Drop a session that has ended."""
         routing_id = self._routing_ids.pop(peer.id, None)
         if routing_id is not None:
             self._peers.pop(routing_id, None)
@@ -116,6 +116,6 @@ class BulkConnections:
         self._send(routing_id, remote.BulkData(self._host.epoch, want.id, want.offset, want.part), data)
 
     def _send(self, routing_id: bytes, message: remote.ToRemoteBulk, data: Sequence[Buffer] = ()) -> None:
-        """Send a message; what cannot be sent is asked for again by whoever wants it, on the next connection."""
+        """Send a message. A receiver asks again, on the next connection, for a message that was lost."""
         header = remote.TO_REMOTE_BULK.encode(message)
         self.socket.send(routing_id, chunk_message(header, data) if data else [header])

@@ -1,4 +1,4 @@
-"""The way between the gateway and its supervisor: one packet, one message."""
+"""The channel between the gateway and its supervisor: each packet is one message."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Final
 from atomr_mp.protocol.messages import remote
 
 PACKET_BYTES: Final = 2**16
-"""Larger than any message to the gateway."""
+"""Size of the receive buffer; no message to the gateway is larger."""
 
 
 class SupervisorChannel:
@@ -33,7 +33,7 @@ class SupervisorChannel:
         loop.add_reader(descriptor, self._on_readable)
 
     def tell(self, message: remote.FromGateway) -> None:
-        """Say something; what the supervisor has no room for is dropped."""
+        """Send a message; drop it if the supervisor has no room."""
         with contextlib.suppress(OSError):
             self._socket.send(remote.FROM_GATEWAY.encode(message))
 
@@ -49,7 +49,7 @@ class SupervisorChannel:
             return
         except OSError:
             packet = b""
-        if not packet:  # the supervisor has ended, and so will this process
+        if not packet:  # the supervisor has ended, and this process follows
             self._loop.remove_reader(self._socket.fileno())
             return
         self._take(remote.TO_GATEWAY.decode(packet))

@@ -23,7 +23,7 @@ class HeldRefs:
 
     def __init__(self) -> None:
         self.count = 0
-        """How many the client counts."""
+        """How many leases the client counts."""
         self.leases: list[Lease] = []
 
 
@@ -35,18 +35,18 @@ class LeaseHold(NamedTuple):
 
 
 class HeldLeases:
-    """A session's leases, by buffer."""
+    """A session's leases by buffer."""
 
     def __init__(self) -> None:
         self._held: Final[dict[tuple[bytes, int], HeldRefs]] = {}
         self.serial = 0
-        """Of the last message that gave some back."""
+        """Serial of the last message that gave leases back."""
 
     def __len__(self) -> int:
         return sum(held.count for held in self._held.values())
 
     def take(self, leases: Mapping[int, Lease]) -> None:
-        """Hold what has come with an answer."""
+        """Hold the leases that came with an answer."""
         for buffer, lease in leases.items():
             held = self._held.setdefault((lease.releases.token, buffer), HeldRefs())
             held.count += 1 if lease.hold is None else lease.hold.count
@@ -56,7 +56,7 @@ class HeldLeases:
         """Keep a lease for a call.
 
         Raises:
-            GpuRefReleased: The session has none.
+            GpuRefReleased: The session has no lease of the buffer.
         """
         held = self._held.get((ref.token, ref.buffer))
         if held is None or not held.leases:
@@ -68,7 +68,7 @@ class HeldLeases:
         return LeaseHold(lease, lease.hold)
 
     def release(self, message: remote.RemoteRelease) -> list[Releases]:
-        """Give leases back, once for each serial; return through which of the client's releases.
+        """Give leases back, once for each serial; return the `Releases` of the local client that they go through.
 
         Raises:
             ProtocolError: A serial was left out.
@@ -92,17 +92,17 @@ class HeldLeases:
         return list(freed.values())
 
     def incarnation_ended(self, device: int, generation: int) -> None:
-        """Forget the leases of an incarnation, whose memory is gone."""
+        """Forget the leases of an incarnation that has ended with its memory."""
         for key in [key for key in self._held if unpack(key[0])[1:] == (device, generation)]:
             del self._held[key]
 
     def clear(self) -> None:
-        """Forget all."""
+        """Forget all leases."""
         self._held.clear()
 
 
 def told(leases: Mapping[int, Lease]) -> list[remote.RefLeased]:
-    """Return what a client is told of the leases that come with an answer."""
+    """Return an answer's leases as a client is told of them."""
     leased: list[remote.RefLeased] = []
     for buffer, lease in leases.items():
         count = 1 if lease.hold is None else lease.hold.count
@@ -116,7 +116,10 @@ def device_of(ref: WireRef) -> int:
 
 
 def lend(memory: ClientMemory, refs: list[WireRef], kept: list[LeaseHold], device: int | None) -> list[object]:
-    """Have a call's device reach refs of others; return what to keep. Blocks: their workers have to answer."""
+    """Have a call's device reach refs of other devices; return the objects to keep.
+
+    Blocks until their workers answer.
+    """
     from atomr_mp.client.memory.refs import GpuRef
 
     found: list[GpuRef] = [

@@ -35,7 +35,7 @@ class PeerHost(Protocol):
 
     @property
     def epoch(self) -> bytes:
-        """This life of the gateway."""
+        """The id of this life of the gateway."""
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
@@ -47,7 +47,7 @@ class PeerHost(Protocol):
 
     @property
     def tally(self) -> Tally:
-        """Counts what they keep."""
+        """The count of the bytes that all sessions keep."""
 
     def send(self, peer: RemotePeer, parts: Sequence[Buffer]) -> None:
         """Send a message, if the session has a connection."""
@@ -59,7 +59,7 @@ class PeerHost(Protocol):
         """End a session."""
 
     def ask_fates(self, peer: RemotePeer, unanswered: list[int]) -> None:
-        """Ask the supervisor what has started of a former gateway's calls."""
+        """Ask the supervisor which of a former gateway's calls have started."""
 
 
 class RemotePeer:
@@ -69,11 +69,11 @@ class RemotePeer:
         host: The gateway.
         number: The session's id.
         key: The public key to which it is bound; empty where there is no encryption.
-        admitted: What that may do.
+        admitted: The key's rights.
         client: The local session; owned from here on.
         window: How much may be unanswered.
-        name: What the client calls itself.
-        former: A gateway that has ended has had the session: what it took along is asked for.
+        name: The client's own name.
+        former: Whether a gateway that has ended had the session; the fates of its calls are asked for then.
     """
 
     def __init__(
@@ -97,51 +97,51 @@ class RemotePeer:
         self._client: Final = client
         self._lane: Final = client.loop_lane(host.loop)
         self.routing_id: bytes | None = None
-        """Of its connection; None after a cut."""
+        """Routing id of its connection; None after a cut."""
         self.greeted = False
-        """The connection's hello was answered: events go."""
+        """Whether the connection's hello was answered, so that events may be sent."""
         self.ready = False
-        """The connection's resumption is done: calls may come, and answers go."""
+        """Whether the connection's resumption is done, so that calls may come and answers may be sent."""
         self.cut_at = time.monotonic()
-        """Since when it has no connection."""
+        """When its connection ended, by the monotonic clock."""
         self.ended = False
         self._calls: CallTable[Kept] = CallTable(window.requests + window.streams, host.tally)
         self._replies: dict[int, Reply] = {}
-        """Of calls that run."""
+        """Replies of calls that run."""
         self._tasks: set[asyncio.Task[None]] = set()
-        """What waits for others; kept here, for a loop does not keep it."""
+        """Tasks that wait for others; kept here, since an event loop does not keep its tasks."""
         self.uploads: Final = Uploads(self, client, host.loop, window.payload_bytes)
         self._leases: Final = HeldLeases()
         self.streams: Final = PeerStreams(
             self, client, host.loop, self._leases, window.streams, window.payload_bytes, host.tally
         )
         self._former = former
-        """What the former gateway took along is not known yet."""
+        """Whether the fates of a former gateway's calls are still unknown."""
         self._welcomed_ns = 0
-        """When the connection was welcomed, CLOCK_MONOTONIC: the client said its calls' ages later."""
+        """When the connection was welcomed, CLOCK_MONOTONIC: the client told its calls' ages later."""
         self._resuming: remote.Resume | None = None
-        """What waits for that."""
+        """The client's resumption, which waits for those fates."""
         self._lost: set[int] = set()
         """Calls that may have started under a former gateway, until the client has settled or replayed them."""
         self._quiet = not former
-        """Nothing of former gateways runs any more."""
+        """Whether no call of former gateways runs any more."""
         self._parked: list[tuple[Request, list[memoryview], int]] = []
-        """Calls that may run under a former gateway, until that is so; with their deadlines."""
+        """Calls that may run under a former gateway, with their deadlines; they wait until it runs none."""
         self._outbox: Final = AnswerQueue(self._send_answers)
         self._flushing = False
         client.listeners.append(self._on_event)
-        client.read_session()  # what came together with the supervisor's welcome is told by no descriptor any more
+        client.read_session()  # no descriptor announces messages that came together with the supervisor's welcome
 
-    # --- what the server asks --------------------------------------------------------------------------------------
+    # --- for the server ---------------------------------------------------------------------------------------------
 
     @property
     def kept_bytes(self) -> int:
-        """What its calls take in this process."""
+        """Bytes that its calls take in this process."""
         return self._calls.kept_bytes + self.streams.kept_bytes
 
     @property
     def has_room(self) -> bool:
-        """Whether the session, and all together, keep less than they may."""
+        """Whether the session, and all sessions together, keep less than they may."""
         return self.kept_bytes <= self.window.payload_bytes and self._host.has_room
 
     def welcome(self, grace_s: float, max_replays: int, bulk_port: int) -> None:
@@ -168,11 +168,11 @@ class RemotePeer:
 
     @property
     def lost(self) -> errors.PoolLost | None:
-        """Why the local session has ended, if it has."""
+        """Why the local session has ended, None if it has not."""
         return self._client.lost
 
     def status(self) -> operators.RemoteSessionStatus:
-        """Return how it is."""
+        """Return its status."""
         return operators.RemoteSessionStatus(
             self.name,
             self.admitted.name,
@@ -183,7 +183,7 @@ class RemotePeer:
         )
 
     def attach(self, routing_id: bytes) -> None:
-        """Take a new connection; the one before, if any, is not listened to any more."""
+        """Take a new connection, and ignore the one before."""
         self.routing_id, self.greeted, self.ready = routing_id, False, False
         self._outbox.clear()
 
@@ -195,7 +195,7 @@ class RemotePeer:
             self._outbox.clear()
 
     def close(self) -> None:
-        """End the local session: what has not started does not start."""
+        """End the local session; its calls that have not started will not start."""
         self.ended = True
         self.routing_id = None
         self._replies.clear()
@@ -208,7 +208,7 @@ class RemotePeer:
     # --- messages --------------------------------------------------------------------------------------------------
 
     def resume(self, message: remote.Resume) -> None:
-        """Take in what is unanswered, say what is known of it, and send answers again.
+        """Take in the client's unanswered calls, tell what is known of them, and send answers again.
 
         Raises:
             ProtocolError: The client names ids that it cannot have sent.
@@ -220,7 +220,7 @@ class RemotePeer:
         self._resume(message)
 
     def fates_known(self, started: list[int], known_since_ns: int) -> None:
-        """Take in what has started of the calls that a former gateway took along."""
+        """Take in which of a former gateway's calls have started."""
         message, self._resuming = self._resuming, None
         if message is None or self.routing_id is None:
             return  # the connection was cut meanwhile; the next one asks again
@@ -229,13 +229,13 @@ class RemotePeer:
         self._lost = {
             each.id
             for each in message.unanswered
-            # The client's clock says only how long ago it was, so this is not later than the call was sent.
+            # The client's clock only tells an age, so this time is not later than the call was sent.
             if each.id in have_started or self._welcomed_ns - each.age_us * 1000 <= known_since_ns
         }
         self._resume(message)
 
     def former_quiet(self) -> None:
-        """Take in that nothing of former gateways runs any more: what waited for that is run."""
+        """Take in that former gateways' calls have all ended: run the calls that waited for that."""
         self._quiet = True
         parked, self._parked = self._parked, []
         for request, frames, deadline_ns in parked:
@@ -276,7 +276,7 @@ class RemotePeer:
             case remote.RemoteRelease():
                 self._release(message)
             case _:
-                raise errors.ProtocolError(f"{type(message).__name__} in the midst of a session")
+                raise errors.ProtocolError(f"{type(message).__name__} in the middle of a session")
 
     def _take_credit(self, grants: Sequence[remote.RemoteGrant]) -> None:
         for grant in grants:
@@ -375,10 +375,10 @@ class RemotePeer:
             self._host.loop.call_soon(self._lane.call_back)
 
     async def uploaded(self, request: Request, arguments: Uploaded, deadline_ns: int) -> None:
-        """Make a call whose large arguments are there.
+        """Make a call whose large arguments have come.
 
         Raises:
-            AtomrError: It cannot be made.
+            AtomrError: The call cannot be made.
         """
         kept = [self._leases.hold(ref) for ref in call_of(request).refs]
         await self._lend_and_submit(request, arguments, deadline_ns, kept)
@@ -386,7 +386,7 @@ class RemotePeer:
     async def _lend_and_submit(
         self, request: Request, arguments: Uploaded, deadline_ns: int, kept: list[LeaseHold]
     ) -> None:
-        """Make a call, once its device reaches refs of others."""
+        """Make a call once its device reaches refs of other devices."""
         call = call_of(request)
         try:
             keep: list[object] = []
@@ -398,7 +398,7 @@ class RemotePeer:
             self.fail(call.id, error)
 
     def is_wanted(self, number: int) -> bool:
-        """Whether a call has no outcome yet, and its session lives."""
+        """Return whether a call has no outcome yet, and its session lives."""
         return not self.ended and self._calls.state(number) is CallState.RUNNING
 
     def pull(self) -> None:
@@ -420,7 +420,7 @@ class RemotePeer:
             self._answer(reply)
 
     def stream_ended(self, reply: Reply) -> None:
-        """Keep a stream's end: all its parts are kept."""
+        """Keep a stream's end; all its parts are kept."""
         if self.is_wanted(reply.id):
             self._answer(reply)
 
@@ -431,7 +431,7 @@ class RemotePeer:
             self._answered(reply.id, reply.error, reply)
 
     def spawn(self, number: int, work: Coroutine[object, object, None]) -> None:
-        """Do what waits for others, for a call; whatever goes wrong there ends that call, and nothing else."""
+        """Run a call's work that waits for others; an error there ends that call and nothing else."""
 
         async def guarded() -> None:
             try:
@@ -446,7 +446,7 @@ class RemotePeer:
         task.add_done_callback(self._tasks.discard)
 
     async def _answer_large(self, reply: Reply) -> None:
-        """Make a blob of a result that lies in shared memory. In a thread: the supervisor is asked for the memory."""
+        """Make a blob of a result in shared memory. Runs in a thread, since it asks the supervisor for the memory."""
         error: errors.AtomrError | None = None
         encoded: Encoded | None = None
         leases = reply.leases or {}
@@ -469,7 +469,7 @@ class RemotePeer:
             self._leases.take(reply.leases or {})
 
     def _keep(self, number: int, kept: Kept) -> bool:
-        """Keep an answer, and send it; False if nobody wants it: its leases end with the reply then."""
+        """Keep an answer, and send it; return False if nobody wants it, so that its leases end with the reply."""
         if self._calls.answer(number, kept, kept.nbytes).action is not CallAction.KEEP:
             return False
         if not self.streams.end_kept(number):
@@ -477,7 +477,7 @@ class RemotePeer:
         return True
 
     def blob(self, number: int, part: int) -> EncodedBlob | None:
-        """Return what the client may pull of a call's answer or a stream's part, None if there is nothing any more.
+        """Return the blob of a call's answer or of a stream's part, None if there is none any more.
 
         Args:
             number: The call's id.
@@ -498,7 +498,7 @@ class RemotePeer:
                 reply.cancel()
 
     def _send_again(self, number: int) -> None:
-        if not self.streams.has(number):  # else it goes behind the parts
+        if not self.streams.has(number):  # otherwise it is sent behind the stream's parts
             self.send_answer(number)
 
     def send_answer(self, number: int) -> None:
@@ -551,5 +551,5 @@ class RemotePeer:
 
 
 def told(info: devices.DeviceInfo) -> devices.DeviceInfo:
-    """Return what a remote client is told of a device: nothing that it could connect to, and no clock's time."""
+    """Return a device's description for a remote client: no endpoint to connect to, and no clock's time."""
     return msgspec.structs.replace(info, endpoint="", standby=None, retry_at=0.0)

@@ -1,4 +1,4 @@
-"""Tries a random key on the gateway's own socket, before anybody else can connect: libzmq fails open."""
+"""Tries a random key on the gateway's own socket before any client can connect, since libzmq fails open."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ PROBE_S: Final = 10.0
 
 
 def check_refuses(endpoint: str, server_public: str) -> None:
-    """Check that a key that nobody has admitted is refused. Blocks; in a thread, while the loop answers.
+    """Check that a key that nobody has admitted is refused. Blocks; run it in a thread while the loop answers.
 
     Args:
-        endpoint: Where the gateway's socket listens, for this only.
+        endpoint: Where the gateway's socket listens for this check only.
         server_public: Its key.
 
     Raises:

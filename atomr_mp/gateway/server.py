@@ -1,4 +1,4 @@
-"""The gateway at work: connections, sessions, keys, and what the supervisor says."""
+"""The gateway at work: connections, sessions, keys, and the supervisor's messages."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ FIND_S: Final = 10.0
 NO_SESSION: Final = "the gateway has no such session of this key: its client was away for too long, or has ended it"
 
 TICK_S: Final = 1.0
-"""How often connections are tried: libzmq tells of a lost one when something is sent."""
+"""How often connections are tried: libzmq tells of a lost connection only at a send."""
 
 STOP_S: Final = 0.5
 """How long clients may take to hear of the pool's end."""
@@ -58,7 +58,7 @@ class Gateway:
     """Serves remote clients.
 
     Args:
-        settings: How.
+        settings: Its settings.
     """
 
     def __init__(self, settings: remote.GatewaySettings) -> None:
@@ -68,18 +68,18 @@ class Gateway:
         self.loop: asyncio.AbstractEventLoop
         self._admission: Final = AdmittedKeys(Path(settings.keys_dir) if settings.keys_dir else None)
         self._peers: dict[bytes, RemotePeer] = {}
-        """By session."""
+        """Sessions by their ids."""
         self._connections: dict[bytes, RemotePeer] = {}
-        """By routing id."""
+        """Sessions by the routing ids of their connections."""
         self._reopening: set[bytes] = set()
-        """Sessions of former gateways that are being taken over."""
+        """Ids of former gateways' sessions that are being taken over."""
         self._opening: set[bytes] = set()
-        """Connections whose local session is being made."""
+        """Routing ids of connections whose local session is being made."""
         self._asking: Counter[bytes] = Counter()
-        """Questions that are being answered, by session."""
+        """Number of questions being answered, by session."""
         self._courier: Final = Courier("atomr-mp gateway courier")
         self._sent_room: Final = SentRoom(max(MAX_SENT_BYTES, settings.max_bytes // 4))
-        """Parts of all sessions' streams that are kept for the case that a worker ends."""
+        """Room for the parts of all sessions' streams, kept in case a worker ends."""
         self._router: RouterSocket
         self._bulk: BulkConnections
         self._channel: SupervisorChannel
@@ -87,10 +87,10 @@ class Gateway:
         self._offences = 0
         self._told: remote.GatewayFigures | None = None
         self._parting: dict[bytes, asyncio.Future[None]] = {}
-        """Connections whose clients are to hear of the pool's end."""
+        """Connections whose clients have to hear of the pool's end."""
         self._finding: dict[int, asyncio.Future[bool]] = {}
         self._asked: dict[int, RemotePeer] = {}
-        """Sessions of former gateways whose started calls the supervisor has been asked for, by question."""
+        """Sessions of former gateways for which the supervisor was asked about started calls, by question."""
         self._questions = 0
         self._full = False
         self._told_to_listen: asyncio.Future[None]
@@ -107,7 +107,7 @@ class Gateway:
         await self._make_sockets(keys)
         await asyncio.wait((self._told_to_listen, self._stopped), return_when=asyncio.FIRST_COMPLETED)
         if not self._stopped.done():
-            if self._keys() != keys:  # the operator has made others while this gateway stood by
+            if self._keys() != keys:  # the operator has made other keys while this gateway stood by
                 self._close_sockets()
                 await self._make_sockets(self._keys())
             self._admission.read()
@@ -117,7 +117,7 @@ class Gateway:
             if peer.routing_id is not None:
                 self._parting[peer.routing_id] = loop.create_future()
             self.end(peer, errors.PoolLost(why))
-        # Where a connection ends, libzmq drops what its client has not read: so each says that it has.
+        # When a connection ends, libzmq drops messages that its client has not read: so each client confirms them.
         if self._parting:
             await asyncio.wait(self._parting.values(), timeout=STOP_S)
         self._close_sockets()
@@ -127,7 +127,7 @@ class Gateway:
         return read_server(Path(self._settings.keys_dir)) if self._settings.keys_dir else None
 
     async def _make_sockets(self, keys: ServerKeys | None) -> None:
-        """Make the sockets, and see that each refuses a random key. They do not listen yet."""
+        """Make the sockets, which do not listen yet, and check that each refuses a random key."""
         self._router = RouterSocket(self.loop, self._admission, keys, self._take)
         self._bulk = BulkConnections(
             self, lambda take: RouterSocket(self.loop, self._admission, keys, take, BULK_UNSENT, BULK_TURN)
@@ -148,10 +148,10 @@ class Gateway:
         self._tick()
 
     async def _probe(self, socket: RouterSocket, server_public: str) -> None:
-        """See that a random key is refused, before anybody else can connect.
+        """Check that a random key is refused, before any client can connect.
 
         Raises:
-            NotAuthorized: It is not.
+            NotAuthorized: It was not refused.
         """
         path = Path(self._settings.run_dir) / "gateway-probe"
         socket.bind(f"ipc://{path}")
@@ -162,7 +162,7 @@ class Gateway:
             path.unlink(missing_ok=True)
         self._admission.refused = 0
 
-    # --- what sessions ask -----------------------------------------------------------------------------------------
+    # --- for sessions ------------------------------------------------------------------------------------------------
 
     @property
     def has_room(self) -> bool:
@@ -186,7 +186,7 @@ class Gateway:
         self._bulk.pull(peer)
 
     def session_of(self, number: bytes, user_id: str | None) -> RemotePeer | None:
-        """Return a session of a key."""
+        """Return a session that belongs to a key."""
         peer = self._peers.get(number)
         return peer if peer is not None and peer.key == user_id and self._admission.find(user_id) else None
 
@@ -209,7 +209,7 @@ class Gateway:
         peer = self._connections.get(received.routing_id)
         admitted = self._admission.find(received.user_id)
         try:
-            if admitted is None:  # it was, at its handshake
+            if admitted is None:  # it was admitted at its handshake
                 raise errors.NotAuthorized("this client's key is not admitted any more")
             if received.content is None:
                 raise errors.ProtocolError("a message of several frames")
@@ -256,7 +256,7 @@ class Gateway:
         """Open a session, or give a connection the session that its client comes back to.
 
         Raises:
-            AtomrError: Why not.
+            AtomrError: The session is refused.
         """
         check_version(hello.version)
         routing_id = received.routing_id
@@ -311,7 +311,7 @@ class Gateway:
     async def _open(
         self, received: Received, hello: remote.RemoteHello, admitted: AdmittedKey, number: bytes, *, former: bool
     ) -> None:
-        """Make the local session, in a thread: the supervisor has to answer."""
+        """Make the local session, in a thread, since the supervisor has to answer."""
         origin = session.RemoteOrigin(admitted.name, number)
         try:
             client = await asyncio.to_thread(self._open_client, hello.client, admitted, origin)
@@ -443,7 +443,7 @@ class Gateway:
                     self._stopped.set_result(why)
 
     def ask_fates(self, peer: RemotePeer, unanswered: list[int]) -> None:
-        """Ask the supervisor what has started of a former gateway's calls."""
+        """Ask the supervisor which of a former gateway's calls have started."""
         self._questions += 1
         self._asked[self._questions] = peer
         self._channel.tell(remote.AskFates(self._questions, peer.admitted.name, peer.id, unanswered))
@@ -465,7 +465,7 @@ class Gateway:
                 remote.GatewayEvent(
                     "gateway_full",
                     f"the gateway has {used} of {limit} descriptors open: new connections wait, and its thread is busy "
-                    "until some close; strangers may be at it: put the gateway behind a firewall",
+                    "until some close; strangers may be the cause: put the gateway behind a firewall",
                 )
             )
         self._full = full
@@ -486,4 +486,4 @@ class Gateway:
 
 
 _QUESTIONS: Final = (operators.StatusRequest, operators.InventoryRequest, operators.ListResidents)
-"""What every key may ask."""
+"""Questions that every key may ask."""

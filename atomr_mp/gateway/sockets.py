@@ -27,23 +27,23 @@ _DONTWAIT: Final = int(zmq.DONTWAIT)
 _SNDMORE: Final = int(zmq.SNDMORE)
 
 TURN_MESSAGES: Final = 64
-"""Most messages that are read before the loop looks at all else."""
+"""Most messages that are read before the loop does other work."""
 
 UNSENT: Final = 16384
 """Most messages that wait for a client that does not read."""
 
 UNREAD: Final = 32
-"""Most messages of a connection that wait here to be read; then the client's TCP waits."""
+"""Most messages of a connection that wait here to be read; beyond that the client's TCP waits."""
 
 
 class SendOutcome(Enum):
-    """What became of a message to a client."""
+    """The outcome of sending a message to a client."""
 
     SENT = "sent"
     GONE = "gone"
     """The connection has ended."""
     STUCK = "stuck"
-    """Too much waits for the client."""
+    """Too many messages wait for the client."""
 
 
 class Received(NamedTuple):
@@ -51,23 +51,23 @@ class Received(NamedTuple):
 
     routing_id: bytes
     user_id: str | None
-    """The key of the connection, as the handler of handshakes has named it."""
+    """The connection's key, set by the handler of handshakes."""
     frame: zmq.Frame
     content: memoryview | None
-    """None if it has several frames; an honest client's has one."""
+    """The frame; None if the message has several, which no honest client sends."""
 
     @property
     def address(self) -> str:
-        """Where the connection comes from."""
+        """The address that the connection comes from."""
         return _property(self.frame, "Peer-Address") or "?"
 
 
 MAX_SOCKETS: Final = 65535
-"""libzmq counts a socket for each connection."""
+"""Most sockets; libzmq counts one for each connection."""
 
 
 class RouterSocket:
-    """A ROUTER with CURVE, in a context with an I/O thread of its own, and with who answers for its handshakes.
+    """A ROUTER with CURVE and its handler of handshakes, in a context with an I/O thread of its own.
 
     Args:
         loop: The event loop.
@@ -75,7 +75,7 @@ class RouterSocket:
         keys: The server's; None for no encryption.
         take: Called with each message.
         unsent: Most messages that wait for a client.
-        turn: Most messages that are read before the loop looks at all else.
+        turn: Most messages that are read before the loop does other work.
     """
 
     def __init__(
@@ -93,10 +93,10 @@ class RouterSocket:
         self._again = False
         self._context: Final[zmq.Context[zmq.Socket[bytes]]] = zmq.Context(io_threads=1)
         self._context.set(zmq.MAX_SOCKETS, MAX_SOCKETS)
-        self._handler = HandshakeHandler(loop, self._context, admission)  # before there is anything to ask about
+        self._handler = HandshakeHandler(loop, self._context, admission)  # before libzmq can ask
         self._socket = socket = self._context.socket(zmq.ROUTER)
         socket.setsockopt(zmq.LINGER, 0)
-        socket.setsockopt(zmq.ROUTER_MANDATORY, 1)  # else what cannot be sent is dropped without an error
+        socket.setsockopt(zmq.ROUTER_MANDATORY, 1)  # else libzmq drops messages that it cannot send, without an error
         socket.setsockopt(zmq.SNDTIMEO, 0)
         socket.setsockopt(zmq.SNDHWM, unsent)
         socket.setsockopt(zmq.RCVHWM, UNREAD)
@@ -116,11 +116,11 @@ class RouterSocket:
         loop.add_reader(self._descriptor, self._on_readable)
 
     def bind(self, endpoint: str) -> None:
-        """Listen somewhere."""
+        """Listen at an endpoint."""
         self._socket.bind(endpoint)
 
     def unbind(self, endpoint: str) -> None:
-        """Listen there no more."""
+        """Stop listening at an endpoint."""
         self._socket.unbind(endpoint)
 
     def listen_on(self, descriptor: int, endpoint: str) -> None:
@@ -128,7 +128,7 @@ class RouterSocket:
 
         Args:
             descriptor: The socket; libzmq closes it.
-            endpoint: Where it listens; libzmq wants to be told.
+            endpoint: Where it listens; libzmq needs it.
         """
         self._socket.setsockopt(zmq.USE_FD, descriptor)
         self._socket.bind(endpoint)
@@ -145,12 +145,12 @@ class RouterSocket:
             if error.errno != zmq.EHOSTUNREACH:
                 raise
             return SendOutcome.GONE
-        if is_readable(self._socket):  # the descriptor tells of changes only, and this may have taken one
+        if is_readable(self._socket):  # the descriptor tells of changes only, and this send may have consumed one
             self._look_again()
         return SendOutcome.SENT
 
     def close(self) -> None:
-        """Close it with its context; what is not on its way is dropped."""
+        """Close it with its context; drop unsent messages."""
         self._loop.remove_reader(self._descriptor)
         self._socket.close(0)
         self._handler.close()
@@ -179,12 +179,12 @@ class RouterSocket:
 
 
 class HandshakeHandler:
-    """Answers libzmq's questions whether a key is admitted.
+    """Tells libzmq whether keys are admitted.
 
     Args:
         loop: The event loop.
         context: libzmq's context; it has one handler.
-        admission: Decides.
+        admission: Decides about keys.
     """
 
     def __init__(

@@ -26,19 +26,20 @@ if TYPE_CHECKING:
     from atomr_mp.client.client import Client
 
 LEAST_BYTES: Final = 2 * remote.ACKNOWLEDGE_BYTES
-"""What a stream may have in the gateway in any case: more than a client leaves unacknowledged, or both would wait."""
+"""Bytes that every stream may have in the gateway: more than a client leaves unacknowledged, or both ends would
+wait."""
 
 SHARES: Final = 16
-"""Into so many shares the room is divided that is left to a session's streams; each may have one."""
+"""The room left to a session's streams is divided into this many shares; each stream may have one."""
 
 MOST_FLYING: Final = 8192
-"""Most parts of a session that were sent and are not acknowledged; libzmq keeps no more messages than twice that."""
+"""Most parts of a session that were sent and are not acknowledged; libzmq keeps at most twice as many messages."""
 
 MESSAGE_PARTS: Final = 256
 """Most parts in one message."""
 
 PART_BYTES: Final = 128
-"""What a part takes beside its content."""
+"""Bytes of a part beside its content."""
 
 
 class SentPart(NamedTuple):
@@ -47,15 +48,15 @@ class SentPart(NamedTuple):
     fields: remote.RemotePart
     frames: Sequence[Buffer]
     blob: EncodedBlob | None
-    """What the client pulls, if it is large."""
+    """The blob that the client pulls, if the part is large."""
     leases: dict[int, Lease]
-    """What comes with it."""
+    """Leases that come with the part."""
     keep: object
-    """What the blob lies in."""
+    """The owner of the blob's memory."""
 
     @property
     def message_bytes(self) -> int:
-        """What it takes in a message."""
+        """Bytes of the part in a message."""
         return PART_BYTES + 64 * len(self.leases) + len(self.fields.body) + sum(map(len, self.frames))
 
 
@@ -63,8 +64,8 @@ class PeerStream:
     """One stream.
 
     Args:
-        reply: The local one, from which parts come.
-        request: What the client has asked for.
+        reply: The local reply, which receives the parts.
+        request: The client's request.
     """
 
     def __init__(self, reply: StreamReply, request: remote.RemoteStream) -> None:
@@ -73,17 +74,17 @@ class PeerStream:
         self.granted, self.granted_bytes = request.parts, request.nbytes
         """The client's credit."""
         self.leased = request.start
-        """Up to which part the client counts the leases."""
+        """Number of the part up to which the client counts the leases."""
         self.promised = 0
-        """Bytes that it may bring that the client has not acknowledged."""
+        """Bytes of further parts that were granted in advance and that the client has not acknowledged."""
         self.converting = False
-        """A part is being read that lies in shared memory; later ones wait behind it."""
+        """Whether a part in shared memory is being read; later parts wait behind it."""
         self.ended = False
-        """Its end has come, behind all parts."""
+        """Whether its end has come, behind all parts."""
         self.end_kept = False
-        """It is kept, and is sent behind the parts."""
+        """Whether its end is kept, to be sent behind the parts."""
         self.end_due = False
-        """That is to be done on this connection."""
+        """Whether its end has to be sent on this connection."""
 
 
 class StreamHost(Protocol):
@@ -95,41 +96,41 @@ class StreamHost(Protocol):
 
     @property
     def kept_bytes(self) -> int:
-        """What the session takes in this process."""
+        """Bytes that the session takes in this process."""
 
     @property
     def has_room(self) -> bool:
-        """Whether the session, and all together, keep less than they may."""
+        """Whether the session, and all sessions together, keep less than they may."""
 
     def is_wanted(self, number: int) -> bool:
-        """Whether a request has no outcome yet."""
+        """Return whether a request has no outcome yet."""
 
     def spawn(self, number: int, work: Coroutine[object, object, None]) -> None:
-        """Do what waits for others, for a call."""
+        """Run a call's work that waits for others."""
 
     def fail(self, number: int, error: errors.AtomrError) -> None:
         """End a call."""
 
     def stream_ended(self, reply: Reply) -> None:
-        """Keep a stream's end: all its parts are kept."""
+        """Keep a stream's end; all its parts are kept."""
 
     def send_answer(self, number: int) -> None:
-        """Send a stream's end: all its parts were sent."""
+        """Send a stream's end; all its parts were sent."""
 
     def send_parts(self, parts: list[remote.RemotePart], frames: list[Buffer]) -> None:
         """Send parts; that may find that the connection has ended."""
 
 
 class PeerStreams:
-    """A session's.
+    """A session's streams.
 
     Args:
         host: The session.
         client: Its local client.
         loop: The event loop.
         held: The session's leases.
-        most: How many may be open.
-        most_bytes: What all may take in this process, beside one part of each.
+        most: How many streams may be open.
+        most_bytes: Bytes that all streams may take in this process, beside one part of each.
         tally: Counts the bytes of all sessions.
     """
 
@@ -154,17 +155,17 @@ class PeerStreams:
         self._open: Final[dict[int, PeerStream]] = {}
         """Streams that run, and those whose parts or end the client may lack."""
         self._early: Final[dict[int, remote.RemoteGrant]] = {}
-        """Credit of streams that are not opened yet."""
+        """Credit of streams that are not open yet."""
         self._dirty: Final[dict[int, PeerStream]] = {}
-        """Those with something to be sent."""
+        """Streams with parts or an end to send."""
         self._flushing = False
         self._flying = 0
         self._promised = 0
-        """Bytes that all streams may bring that the client has not acknowledged."""
+        """Bytes that all streams may bring and the client has not acknowledged."""
         self.kept_bytes = 0
-        """What kept parts take."""
+        """Bytes of kept parts."""
 
-    # --- what the session asks -------------------------------------------------------------------------------------
+    # --- for the session ----------------------------------------------------------------------------------------------
 
     def open(self, request: remote.RemoteStream, arguments: Uploaded, deadline_ns: int, kept: Sequence[object]) -> None:
         """Open a stream in the pool.
@@ -219,11 +220,11 @@ class PeerStreams:
         """Let a stream go on, and forget the parts that the client has.
 
         Raises:
-            ProtocolError: It is more than may be granted, or more than was sent.
+            ProtocolError: The credit is too large, or it acknowledges parts that were never sent.
         """
         stream = self._open.get(grant.id)
         if stream is None:
-            if self._host.is_wanted(grant.id):  # it waits for its arguments, or for what an earlier gateway has left
+            if self._host.is_wanted(grant.id):  # it waits for its arguments, or for calls of an earlier gateway
                 self._early[grant.id] = grant
             return
         try:
@@ -235,10 +236,10 @@ class PeerStreams:
             self._flush_soon()
 
     def resume(self, grants: Sequence[remote.RemoteGrant]) -> None:
-        """Send what the client does not have again, on a new connection.
+        """Send again the parts that the client does not have, on a new connection.
 
         Raises:
-            ProtocolError: It cannot have so many parts, or so few; or it says nothing of a stream.
+            ProtocolError: The client cannot have so many parts, or so few, or it does not mention a stream.
         """
         told = {grant.id: grant for grant in grants}
         for number, grant in told.items():
@@ -259,7 +260,7 @@ class PeerStreams:
         self._flush_soon()
 
     def settled(self, number: int) -> None:
-        """Let go of a stream, and end it if it runs."""
+        """Drop a stream, and end it if it runs."""
         self._early.pop(number, None)
         stream = self._open.pop(number, None)
         if stream is None:
@@ -274,22 +275,22 @@ class PeerStreams:
             self._flush_soon()
 
     def blob(self, number: int, part: int) -> EncodedBlob | None:
-        """Return what the client may pull of a part, None if it has it."""
+        """Return the blob of a part for the client to pull, None if the client has it."""
         stream = self._open.get(number)
         found = None if stream is None else stream.parts.find(part)
         return None if found is None else found.blob
 
     def made(self, number: int) -> int:
-        """Return how many parts a stream has had, 0 if there is none."""
+        """Return how many parts a stream has had, 0 if there is no such stream."""
         stream = self._open.get(number)
         return 0 if stream is None else stream.parts.made
 
     def has(self, number: int) -> bool:
-        """Whether there is such a stream."""
+        """Return whether there is such a stream."""
         return number in self._open
 
     def end_kept(self, number: int) -> bool:
-        """Take in that an answer is kept; False if it is no stream's, else it is sent behind the parts."""
+        """Take in that an answer is kept; return True if it is a stream's end, which is sent behind the parts."""
         stream = self._open.get(number)
         if stream is None:
             return False
@@ -301,7 +302,7 @@ class PeerStreams:
         return True
 
     def close(self) -> None:
-        """Forget all; the local client ends."""
+        """Drop all streams; the local client ends."""
         self._count(-self.kept_bytes)
         for stream in self._open.values():
             stream.reply.on_part = None
@@ -312,10 +313,10 @@ class PeerStreams:
     # --- credit ----------------------------------------------------------------------------------------------------
 
     def _extend(self, stream: PeerStream, grant: remote.RemoteGrant) -> None:
-        """Pass on what the client grants, as far as there is room.
+        """Pass the client's credit on, as far as there is room.
 
         Raises:
-            ProtocolError: It is more than may be granted at a time.
+            ProtocolError: The credit is more than may be granted at a time.
         """
         credit = stream.reply.credit
         check_ahead(grant.parts, credit.received)
@@ -331,7 +332,7 @@ class PeerStreams:
         self._promise(stream)
 
     def _bytes_for(self, stream: PeerStream) -> int:
-        """Return after how many bytes of its parts a stream waits: with its share of what the session may keep."""
+        """Return the bytes of parts after which a stream waits: its share of the bytes that the session may keep."""
         share = LEAST_BYTES
         if self._host.has_room:
             left = self._most_bytes - (self._promised - stream.promised)
@@ -339,7 +340,7 @@ class PeerStreams:
         return min(stream.granted_bytes, stream.parts.acknowledged_bytes + share)
 
     def _promise(self, stream: PeerStream) -> None:
-        """Count anew what a stream may still bring."""
+        """Count again how much a stream may still bring."""
         promised = max(0, stream.reply.credit.nbytes - stream.parts.acknowledged_bytes)
         self._promised += promised - stream.promised
         stream.promised = promised
@@ -359,7 +360,7 @@ class PeerStreams:
     # --- parts -----------------------------------------------------------------------------------------------------
 
     def _part_came(self, reply: StreamReply) -> None:
-        """Have a part sent that is there; with the lane's lock held."""
+        """Queue a part that has come; with the lane's lock held."""
         stream = self._open.get(reply.id)
         if stream is not None:
             self._dirty[reply.id] = stream
@@ -386,7 +387,7 @@ class PeerStreams:
             self._host.stream_ended(reply)
 
     async def _convert(self, number: int, stream: PeerStream, part: ArrivedPart) -> None:
-        """Read a part that lies in shared memory. In a thread: the supervisor is asked for the memory."""
+        """Read a part in shared memory. Runs in a thread, since it asks the supervisor for the memory."""
         held = part.leases or {}
         try:
             value = await asyncio.to_thread(self._lane.decode, part.body, part.frames, held)
@@ -429,7 +430,7 @@ class PeerStreams:
             self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
-        """Send what has come in this turn of the loop, of all streams together, and ends behind their parts."""
+        """Send the parts of this turn of the loop, of all streams together, and ends behind their parts."""
         self._flushing = False
         for number, stream in list(self._dirty.items()):
             self._collect(number, stream)
@@ -440,7 +441,7 @@ class PeerStreams:
             self._host.send_parts(
                 [part.fields for part in together], [frame for part in together for frame in part.frames]
             )
-        if not self._host.ready:  # the resumption begins with all that is kept
+        if not self._host.ready:  # the resumption begins with all kept parts
             self._dirty.clear()
             return
         for number, stream in list(self._dirty.items()):
@@ -452,7 +453,7 @@ class PeerStreams:
                 self._host.send_answer(number)
 
     def _take_unsent(self) -> list[SentPart]:
-        """Take parts for one message."""
+        """Take the parts for one message."""
         together: list[SentPart] = []
         nbytes = 0
         for stream in self._dirty.values():
@@ -473,7 +474,7 @@ def check_ahead(parts: int, received: int) -> None:
     """Refuse credit for more parts than a stream may be ahead, which would end the local session.
 
     Raises:
-        ProtocolError: It is more.
+        ProtocolError: The credit is larger.
     """
     if parts > received + MAX_AHEAD:
         raise errors.ProtocolError(f"credit for {parts - received} parts of a stream; the limit is {MAX_AHEAD}")

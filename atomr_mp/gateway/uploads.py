@@ -26,7 +26,7 @@ Request = remote.RemoteCall | remote.RemoteStream
 
 
 class Upload(NamedTuple):
-    """A large call of which the gateway pulls the arguments."""
+    """A large call whose arguments the gateway pulls."""
 
     request: Request
     pull: Pull
@@ -34,21 +34,21 @@ class Upload(NamedTuple):
 
 
 class Uploaded(NamedTuple):
-    """A large call's arguments, as the workers take them."""
+    """A large call's arguments in the form that workers take."""
 
     body: bytes
     payload: Sequence[Buffer]
     copies: list[Placement]
-    """Arrays that stay where they are."""
+    """Arrays that workers read where they lie."""
     sent: list[bytes]
-    """Bodies of the parts with which a stream goes on."""
+    """Bodies of the parts after which a stream goes on."""
 
     @classmethod
     def in_message(cls, request: Request, frames: Sequence[memoryview]) -> Uploaded:
         """Return arguments that have come in a message.
 
         Raises:
-            InvalidRequest: The parts of a stream are none.
+            InvalidRequest: The parts of a stream are invalid.
         """
         if isinstance(request, remote.RemoteStream):
             payload = frames[:-1] if request.sent else frames
@@ -60,29 +60,29 @@ class UploadHost(Protocol):
     """The session, as its uploads see it."""
 
     def is_wanted(self, number: int) -> bool:
-        """Whether a call has no outcome yet."""
+        """Return whether a call has no outcome yet."""
 
     def pull(self) -> None:
         """Ask for chunks, if there is a bulk connection."""
 
     def spawn(self, number: int, work: Coroutine[object, object, None]) -> None:
-        """Do what waits for others, for a call."""
+        """Run a call's work that waits for others."""
 
     def fail(self, number: int, error: errors.AtomrError) -> None:
         """End a call."""
 
     def uploaded(self, request: Request, arguments: Uploaded, deadline_ns: int) -> Awaitable[None]:
-        """Make a call whose arguments are there."""
+        """Make a call whose arguments have come."""
 
 
 class Uploads:
-    """A session's.
+    """A session's uploads.
 
     Args:
         host: The session.
         client: Its local client.
         loop: The event loop.
-        most_bytes: What a call's arguments may take.
+        most_bytes: Most bytes of a call's arguments.
     """
 
     def __init__(self, host: UploadHost, client: Client, loop: asyncio.AbstractEventLoop, most_bytes: int) -> None:
@@ -96,7 +96,7 @@ class Uploads:
         """Make room for a large call's arguments, and pull them.
 
         Raises:
-            InvalidRequest: They are larger than all that the session may have.
+            InvalidRequest: They are larger than the room of the whole session.
         """
         call = call_of(request)
         if call.upload > self._most_bytes:
@@ -112,7 +112,7 @@ class Uploads:
         return [(number, *want) for number, upload in self._open.items() for want in upload.pull.wants()]
 
     def restart(self) -> None:
-        """Have what was asked for in vain asked for again, on a new connection."""
+        """Ask again for the chunks that have not come, on a new connection."""
         for upload in self._open.values():
             upload.pull.restart()
 
@@ -123,7 +123,7 @@ class Uploads:
             ProtocolError: It was not asked for.
         """
         upload = self._open.get(number)
-        if upload is None:  # its call was settled, or is late
+        if upload is None:  # its call was settled, or it is late
             return
         try:
             upload.pull.take(offset, data)
@@ -134,11 +134,11 @@ class Uploads:
             self._host.spawn(number, self._submit(upload))
 
     def forget(self, number: int) -> None:
-        """Let go of a call's."""
+        """Drop the upload of a call."""
         self._open.pop(number, None)
 
     def clear(self) -> None:
-        """Let go of all."""
+        """Drop all uploads."""
         self._open.clear()
 
     async def _make_room(self, request: Request, call: remote.RemoteCall, deadline_ns: int) -> None:
@@ -166,7 +166,7 @@ class Uploads:
             self._host.fail(call_of(request).id, error)
 
     def _encode(self, request: Request, buffer: memoryview) -> Uploaded:
-        """Return a large call's arguments as the workers take them. In a thread."""
+        """Return a large call's arguments in the form that workers take. Runs in a thread."""
         from atomr_mp.client.memory.argument_slabs import Placement
 
         body, frames = opened(buffer)
@@ -177,22 +177,22 @@ class Uploads:
 
 
 def call_of(request: Request) -> remote.RemoteCall:
-    """Return a request's fields."""
+    """Return a request's call."""
     return request.call if isinstance(request, remote.RemoteStream) else request
 
 
 def _sent_parts(request: Request, last: memoryview | None) -> list[bytes]:
-    """Return the bodies of the parts with which a stream goes on, which are in its last payload frame.
+    """Return the bodies of the parts after which a stream goes on; they are in its last payload frame.
 
     Raises:
-        InvalidRequest: They are none.
+        InvalidRequest: They are invalid.
     """
     if not isinstance(request, remote.RemoteStream) or not request.sent:
         return []
     try:
         return _SENT.decode(b"" if last is None else last)
     except msgspec.DecodeError as error:
-        raise errors.InvalidRequest(f"parts of a stream that are none: {error}") from error
+        raise errors.InvalidRequest(f"invalid parts of a stream: {error}") from error
 
 
 def _pass(wire: WireRef | ClientArray) -> PassedRef:

@@ -237,7 +237,11 @@ class Pull:
 
 
 class PassedRef(Operand):
-    """A ref that passes through the gateway."""
+    """A ref that passes through the gateway.
+
+    Args:
+        wire: Its wire form.
+    """
 
     def __init__(self, wire: WireRef) -> None:
         self._wire = wire

@@ -64,7 +64,13 @@ class Driven(Protocol):
 
 
 class Engine:
-    """The threads that receive, and the socket that they share."""
+    """The threads that receive, and the socket that they share.
+
+    Args:
+        wire: The socket; owned from here on, used with the lock held.
+        driven: The session that it serves.
+        lock: Guards both.
+    """
 
     def __init__(self, wire: RemoteWire, driven: Driven, lock: threading.RLock) -> None:
         self._wire = wire
@@ -127,7 +133,11 @@ class Engine:
 
     @interrupts.defer_interrupts
     def wait(self, reply: Reply, timeout_s: float | None) -> None:
-        """Receive until a reply has come, or have another thread receive it."""
+        """Receive until a reply has come, or have another thread receive it.
+
+        Raises:
+            TimeoutError: It has not come in time.
+        """
         until_ns = reply.deadline_ns
         if timeout_s is not None:
             until_ns = min(until_ns, time.monotonic_ns() + int(timeout_s * 1e9))

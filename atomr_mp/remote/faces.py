@@ -23,7 +23,11 @@ LONGEST_WAIT_S: Final = 3600.0
 
 
 class ThreadsFace:
-    """Serves calls that are made where no event loop runs; any thread may wait for their replies."""
+    """Serves calls that are made where no event loop runs; any thread may wait for their replies.
+
+    Args:
+        session: The session.
+    """
 
     loop: asyncio.AbstractEventLoop | None = None
 

@@ -220,7 +220,11 @@ class CallTable(Generic[A]):
         return _KEEP
 
     def settle(self, number: int) -> CallStep[A]:
-        """Take in that the client has a call's answer, or no longer wants it."""
+        """Take in that the client has a call's answer, or no longer wants it.
+
+        Raises:
+            ValueError: The client leaves more gaps among its ids than it may have calls.
+        """
         kept = self._open.get(number)
         if kept is None:
             step = self._step(number, CallEvent.SETTLE, None, 0)

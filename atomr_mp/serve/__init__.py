@@ -1,4 +1,4 @@
-"""HTTP over a pool: `atomr-mp serve`, or an ASGI application to mount in one's own.
+"""HTTP over a pool: `atomr-mp serve`, or an ASGI application to mount in another one.
 
 Needs the extra `serve`.
 """
@@ -27,14 +27,14 @@ def app(
     """Return an ASGI application that answers for a pool, to be mounted in FastAPI or Starlette.
 
     The pool stays the caller's: join it in the application's lifespan, in each front-end process, and close it there.
-    Who may ask is the surrounding application's to say, unless tokens or hosts are given here.
+    The surrounding application decides who may ask, unless tokens or hosts are given here.
 
     Args:
-        pool: Is called in the event loop that the application runs in.
-        tokens: One of these is needed for all but health; none are needed if there are none.
+        pool: The pool; it is called in the application's event loop.
+        tokens: Every request but health needs one of these. If there are none, no request needs a token.
         allowed_hosts: Names that a request's `Host` may have, with or without a port; None for any.
-        limits: What a client may ask.
-        debug: Errors tell the actor's traceback.
+        limits: Limits of a client's requests.
+        debug: Whether errors show the actor's traceback.
 
     Raises:
         ConfigurationError: A token is too short.

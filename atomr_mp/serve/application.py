@@ -1,4 +1,4 @@
-"""The front end as a bare ASGI application: which path is answered by what, and every error as an answer."""
+"""The front end as a bare ASGI application: it routes paths to handlers, and turns every error into an answer."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from atomr_mp.serve.watch.shared_look import SharedLook
 _LOG: Final = logging.getLogger("atomr_mp.serve")
 
 LEFT: Final = 499
-"""How the log and the metrics call the answer to a client that has left."""
+"""Status, in the log and the metrics, of an answer to a client that has left."""
 
 EXPOSITION: Final = (b"content-type", b"text/plain; version=0.0.4; charset=utf-8")
 
@@ -42,10 +42,10 @@ Handler = Callable[[Exchange], Awaitable[None]]
 
 
 class Route(NamedTuple):
-    """What answers a path."""
+    """The handler of a path."""
 
     name: str
-    """As metrics have it."""
+    """Name of the route in metrics."""
     method: str
     handler: Handler
     needs_token: bool = True
@@ -55,12 +55,12 @@ class Application:
     """Answers HTTP for a pool. One for each event loop.
 
     Args:
-        source: Has the pool.
+        source: The source of the pool.
         access: Decides who may ask.
-        limits: What a client may ask.
-        counters: Where answers are counted; of its own by default.
-        look: Where the front ends keep what one of them has seen of the pool; of its own by default.
-        debug: Errors tell the actor's traceback.
+        limits: Limits of a client's requests.
+        counters: Counters of answers; its own by default.
+        look: The front ends' shared memory for the latest look at the pool; its own by default.
+        debug: Whether errors show the actor's traceback.
     """
 
     def __init__(
@@ -103,15 +103,15 @@ class Application:
         }
 
     def drain(self) -> None:
-        """Say from now on that the server is not ready: it is about to end."""
+        """Report from now on that the server is not ready: it is about to end."""
         self.health.draining = True
 
     def end_streams(self) -> None:
-        """Have open streams end: the server does not wait for them."""
+        """End open streams: the server does not wait for them."""
         self._streams.end()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer; see the ASGI specification."""
+        """Answer a connection's scope; see the ASGI specification."""
         if scope["type"] != "http":
             await _other(scope, receive, send)
             return
@@ -141,8 +141,8 @@ class Application:
             ended = errors.Cancelled("the server ends, and the answer was not there", maybe_executed=True)
             await self._refuse(exchange, ended, status_of(ended), CLOSE)
         except Exception:  # noqa: BLE001 - the top of a request: it is answered, and the server goes on
-            _LOG.exception("request %s (%s %s) met a mistake", exchange.id, exchange.method, exchange.path)
-            mistake = Problem(500, "internal_error", "the server has made a mistake; its log has this request's id")
+            _LOG.exception("request %s (%s %s) met an internal error", exchange.id, exchange.method, exchange.path)
+            mistake = Problem(500, "internal_error", "internal error of the server; its log has this request's id")
             await self._refuse(exchange, mistake, 500)
         finally:
             exchange.close()
@@ -150,7 +150,7 @@ class Application:
             counters.count(name, exchange.status)
 
     def _route(self, exchange: Exchange) -> Route:
-        """Return what answers a path.
+        """Return the route of a path.
 
         Raises:
             Problem: 404 or 405.
@@ -203,7 +203,7 @@ class Application:
         await exchange.answer(200, openapi.document(pool.name, methods, token=self._access.needs_token))
 
     async def _watch(self, exchange: Exchange) -> None:
-        """Send the state of the pool, again and again."""
+        """Send the state of the pool repeatedly."""
         waiting = StreamWait(exchange, self._streams)
         with self._streams.open(), waiting.watching(), self._observer.viewer():
             self.counters.own[metrics.STREAMS] += 1
@@ -219,7 +219,7 @@ class Application:
 
 
 async def _other(scope: Scope, receive: Receive, send: Send) -> None:
-    """Answer what is no HTTP: the lifespan of a server, or a WebSocket, which is refused."""
+    """Answer a scope other than HTTP: the lifespan of a server, or a WebSocket, which is refused."""
     if scope["type"] == "websocket":
         await receive()
         await send({"type": "websocket.close", "code": 1000})

@@ -34,17 +34,17 @@ UNTOUCHED: Final = frozenset(
         errors.Cancelled.code,
     }
 )
-"""Errors that do not tell that a worker answers."""
+"""Errors that do not show that a worker answers."""
 
 
 class PoolCalls:
     """Makes calls of a pool for exchanges.
 
     Args:
-        source: Has the pool.
-        health: Is told which devices answer.
-        counters: Count calls.
-        stream: Answers for methods that stream.
+        source: The source of the pool.
+        health: Learns which devices answer.
+        counters: Counters of calls.
+        stream: Answers calls of methods that stream.
     """
 
     def __init__(self, source: PoolSource, health: PoolHealth, counters: Counters, stream: Streaming) -> None:
@@ -55,16 +55,16 @@ class PoolCalls:
         self._plans: dict[str, ArgumentPlan] = {}
 
     def plan(self, pool: Pool, method: str) -> ArgumentPlan:
-        """Return how a method's arguments are made.
+        """Return the plan of a method's arguments.
 
         Raises:
             Problem: 404; there is no such method.
-            PoolUnreachable: It is not known yet: the pool starts.
+            PoolUnreachable: The pool starts and has no methods yet.
         """
         info = pool.methods_by_name.get(method)
         if info is None:
             if not (pool.methods or any(device.admitted for device in pool.devices)):
-                raise errors.PoolUnreachable("the pool starts, and none of its devices has been ready yet")
+                raise errors.PoolUnreachable("the pool is starting, and none of its devices has been ready yet")
             try:
                 info = pool.method_info(method)
             except errors.InvalidRequest as error:
@@ -88,7 +88,7 @@ class PoolCalls:
         args, kwargs = await arguments(exchange, plan)
         deadline_s, priority = options(exchange)
         reply = pool.call(plan.method, *args, kwargs=kwargs, deadline_s=deadline_s, priority=priority)
-        del args, kwargs  # decoded, they may take many times what was sent, and the call may be long
+        del args, kwargs  # decoded, they may take many times the bytes that were sent, and the call may be long
         result = await self.outcome(exchange, reply)
         content_type, body = results.encode(result, npy=npy)
         await exchange.answer(200, body, content_type)
@@ -127,8 +127,8 @@ async def arguments(exchange: Exchange, plan: ArgumentPlan) -> tuple[tuple[Any, 
 
     Raises:
         Problem: 400, 411, 413 or 415.
-        InvalidRequest: They cannot be the method's.
-        ClientLeft: They will never be complete.
+        InvalidRequest: They do not fit the method.
+        ClientLeft: The client left before they were complete.
     """
     given = exchange.headers
     if b"content-encoding" in given and given[b"content-encoding"].lower() != b"identity":
@@ -151,7 +151,7 @@ async def arguments(exchange: Exchange, plan: ArgumentPlan) -> tuple[tuple[Any, 
     if not body:
         return (), None
     if not kind:
-        # A web page of another origin may send what has no such type without asking first.
+        # A web page of another origin may send a body without this type, and its browser would not ask first.
         raise Problem(415, "unsupported_media_type", "send the header `Content-Type: application/json`")
     return plan.arguments(from_json(body))
 
@@ -160,7 +160,7 @@ def from_json(body: bytes) -> Any:
     """Return a body's value.
 
     Raises:
-        Problem: 400; it is no JSON.
+        Problem: 400; the body is not JSON.
     """
     try:
         return msgspec.json.decode(body)
@@ -169,10 +169,10 @@ def from_json(body: bytes) -> Any:
 
 
 def options(exchange: Exchange) -> tuple[float | None, int]:
-    """Return a call's deadline, in seconds, and its priority, as the headers have them.
+    """Return a call's deadline in seconds and its priority, from the headers.
 
     Raises:
-        Problem: 400; they have something else.
+        Problem: 400; a header is invalid.
     """
     deadline_s, priority = seconds(exchange, b"x-deadline-s"), exchange.headers.get(b"x-priority")
     if priority is None:
@@ -184,10 +184,10 @@ def options(exchange: Exchange) -> tuple[float | None, int]:
 
 
 def seconds(exchange: Exchange, name: bytes) -> float | None:
-    """Return the seconds that a header says, None if it is not there.
+    """Return the seconds in a header, None if the header is missing.
 
     Raises:
-        Problem: 400; it says something else, or too many.
+        Problem: 400; the header is not a number, or too large.
     """
     given = exchange.headers.get(name)
     if given is None:
@@ -197,6 +197,6 @@ def seconds(exchange: Exchange, name: bytes) -> float | None:
     except ValueError:
         found = 0.0
     most_s = exchange.limits.deadline_s
-    if not 0 < found <= most_s:  # nor what is no number
+    if not 0 < found <= most_s:  # nor NaN
         raise Problem(400, "bad_request", f"{name.decode().title()} is a number of seconds, at most {most_s:g}")
     return found

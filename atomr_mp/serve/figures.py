@@ -1,4 +1,4 @@
-"""What the supervisor tells of the pool: asked once for all who want to know, and never waited for for long."""
+"""The pool's status from its supervisor: asked once for all callers, with a bounded wait."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from atomr_mp.protocol.messages.operators import Status
 from atomr_mp.serve.source import PoolSource
 
 FRESH_S: Final = 1.0
-"""How old a status may be: the supervisor is not asked more often, however many scrape."""
+"""Age up to which a status counts as fresh: however many scrape, the supervisor is not asked more often."""
 
 ASK_S: Final = 1.0
-"""How long the supervisor may take. After that nobody waits for it, until it has answered."""
+"""How long callers wait for the supervisor. After that they do not wait until it has answered."""
 
 
 class PoolFigures:
     """The status of a pool, for the event loop's thread.
 
     Args:
-        source: Has the pool.
+        source: The source of the pool.
     """
 
     def __init__(self, source: PoolSource) -> None:
         self._source: Final = source
         self._pool: Pool | None = None
-        """The one that was asked last."""
+        """The pool that was asked last."""
         self._asked_s = 0.0
         self._told: asyncio.Future[Status | None] | None = None
-        """Of the last question."""
+        """The answer to the last question."""
 
     async def status(self) -> Status | None:
         """Return the pool's status, `FRESH_S` old at most; None if there is no pool, or its supervisor does not answer.
@@ -61,14 +61,14 @@ class PoolFigures:
     def _ask(self, pool: Pool) -> asyncio.Future[Status | None]:
         loop = asyncio.get_running_loop()
         told: asyncio.Future[Status | None] = loop.create_future()
-        # A thread of its own: a supervisor that is stopped holds it for long, and the loop's own threads are few, and
-        # waited for at the end.
+        # A thread of its own: a stopped supervisor blocks it for long. The loop's own threads are few, and waited for
+        # at the end.
         threading.Thread(target=_ask, args=(pool, loop, told), name="pool figures", daemon=True).start()
         return told
 
 
 def _ask(pool: Pool, loop: asyncio.AbstractEventLoop, told: asyncio.Future[Status | None]) -> None:
-    """Ask in a thread, and tell in the loop."""
+    """Ask in a thread, and tell the answer in the loop."""
     try:
         status = pool.status()
     except (errors.AtomrError, OSError, TimeoutError):

@@ -1,8 +1,8 @@
-"""Whether the pool behind this front end answers.
+"""Tells whether the pool behind this front end answers.
 
-Any recent answer of a device counts; only an idle device is asked, by a real request; and whatever the supervisor tells
-of a device's end counts at once. One that is busy is ready: if overload were not, a balancer would take away the very
-front ends that work.
+Any recent answer of a device counts. Only an idle device is asked, by a real request. The end of a device counts as
+soon as the supervisor tells of it. A busy device is ready: otherwise a load balancer would drop the very front ends
+that work.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from atomr_mp.serve.figures import PoolFigures
 from atomr_mp.serve.source import PoolSource
 
 RECENT_S: Final = 5.0
-"""For how long an answer counts."""
+"""How long an answer counts."""
 
 PROBE_S: Final = 2.0
 """How long an idle device may take to answer."""
@@ -33,18 +33,18 @@ _LOG: Final = logging.getLogger("atomr_mp.serve")
 
 
 class HealthVerdict(NamedTuple):
-    """Whether requests are to be sent here."""
+    """Whether a balancer should send requests here, and why not."""
 
     ready: bool
     reason: str
 
 
 class PoolHealth:
-    """Knows which devices have answered lately. For the event loop's thread, but for what the pool's listeners do.
+    """Knows which devices have answered lately. For the event loop's thread, except for its listeners of the pool.
 
     Args:
-        source: Has the pool.
-        figures: What its supervisor tells.
+        source: The source of the pool.
+        figures: The pool's status from its supervisor.
     """
 
     def __init__(self, source: PoolSource, figures: PoolFigures) -> None:
@@ -56,16 +56,16 @@ class PoolHealth:
         """Calls of this front end that a device has not answered."""
         self._probing: asyncio.Task[bool] | None = None
         self.draining = False
-        """The server is about to end: it is not ready whatever the pool does."""
+        """Whether the server is about to end; then it is not ready whatever the pool does."""
         source.listeners.append(self._joined)
 
     def note(self, device: int) -> None:
-        """Record that a device has answered, be it with an error of the request."""
+        """Record that a device has answered, even with an error of the request."""
         if device >= 0:
             self._answered_s[device] = time.monotonic()
 
     async def verdict(self) -> HealthVerdict:
-        """Return whether requests are to be sent here; asks idle devices if nothing is known."""
+        """Return whether requests should be sent here; ask idle devices if nothing is known."""
         if self.draining:
             return HealthVerdict(ready=False, reason="the server is about to end")
         try:
@@ -84,12 +84,12 @@ class PoolHealth:
         return HealthVerdict(ready=True, reason="")
 
     def _is_known(self, device: DeviceInfo) -> bool:
-        """Whether a device has answered lately, or is at work for us."""
+        """Return whether a device has answered lately, or is at work for this front end."""
         answered_s = self._answered_s.get(device.index)
         return self.in_flight[device.index] > 0 or (answered_s is not None and time.monotonic() - answered_s < RECENT_S)
 
     async def _probe(self, pool: Pool) -> bool:
-        """Ask the devices, once for all who want to know now."""
+        """Ask the devices, once for all who wait for the answer."""
         if self._probing is None or self._probing.done():
             admitted = [device.index for device in pool.devices if device.admitted]
             self._probing = asyncio.get_running_loop().create_task(self._ask(pool, admitted))
@@ -100,7 +100,7 @@ class PoolHealth:
         return any(answers) or await self._is_busy()
 
     async def _is_busy(self) -> bool:
-        """Whether some worker is at work, for whomever: its supervisor knows."""
+        """Return whether a worker is at work for any client, as its supervisor knows."""
         status = await self._figures.status()
         return status is not None and any(worker.running for worker in status.workers)
 
@@ -115,9 +115,9 @@ class PoolHealth:
         return True
 
     def _joined(self, pool: Pool) -> None:
-        """Ask all devices of a pool that was joined, also those that still start.
+        """Ask all devices of a pool that was joined, even those that are starting.
 
-        From its first request on, the event loop reads what the supervisor tells: methods, and the pool's end.
+        The first request makes the event loop read the supervisor's messages: methods, and the pool's end.
         """
         self._answered_s.clear()
         self.in_flight.clear()
@@ -126,7 +126,7 @@ class PoolHealth:
         self._probing = asyncio.get_running_loop().create_task(self._ask(pool, devices))
 
     def _heard(self, _pool: Pool, event: Any) -> None:
-        """Forget the answers of what has ended."""
+        """Forget the answers of a worker that has ended."""
         match event:
             case DeviceChanged(device) if not device.admitted:
                 self._answered_s.pop(device.index, None)

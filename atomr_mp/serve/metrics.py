@@ -1,7 +1,7 @@
-"""What the front ends count, in memory that they share, and its form for Prometheus.
+"""The front ends' counters, in memory that they share, and their form for Prometheus.
 
-Each front-end process writes a slot of its own; whichever is asked reads all. A slot outlives its process: the next one
-goes on counting there.
+Each front-end process writes a slot of its own, and any of them reads all slots. A slot outlives its process: the next
+process goes on counting there.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ ROUTES: Final = ("call", "openai", "health", "metrics", "watch", "page", "other"
 
 STATUSES: Final = (
     *(200, 400, 401, 403, 404, 405, 406, 408, 411, 413, 415, 422, 429, 431, 499, 500, 503, 504),
-    0,  # any other
+    0,  # any other status
 )
-"""499 is a client that left before its answer."""
+"""Statuses that are counted by themselves; 499 is a client that left before its answer."""
 
 FIRST_BUCKET: Final = 14
 LAST_BUCKET: Final = 36
-"""Durations of calls are shown from 16 microseconds, 2^14 ns, to 69 s, 2^36 ns."""
+"""Number of the last bucket. Durations of calls are shown from 16 microseconds (2^14 ns) to 69 s (2^36 ns)."""
 
 BUCKETS: Final = 64
 
@@ -42,7 +42,7 @@ STARTS: Final = REFUSED + 1
 SLOT_WORDS: Final = STARTS + 1
 
 GAUGES: Final = (IN_FLIGHT, CONNECTIONS, STREAMS)
-"""What a process that is started anew has none of."""
+"""Counters that start from 0 in a new process."""
 
 WORD_BYTES: Final = 8
 
@@ -52,7 +52,7 @@ _PLACES: Final = {
 
 
 def shared_bytes(slots: int) -> int:
-    """Return how much memory so many processes share."""
+    """Return how many bytes of shared memory the processes' slots take."""
     return slots * SLOT_WORDS * WORD_BYTES
 
 
@@ -60,9 +60,9 @@ class Counters:
     """The counters of one front-end process, beside those of the others.
 
     Args:
-        descriptor: Of the shared memory; None for memory of this process alone.
+        descriptor: Descriptor of the shared memory; None for memory of this process alone.
         slots: How many processes share it.
-        slot: Which is ours.
+        slot: This process's slot.
     """
 
     def __init__(self, descriptor: int | None = None, slots: int = 1, slot: int = 0) -> None:
@@ -109,11 +109,11 @@ class _Collector:
         self._status = status
 
     def describe(self) -> list[Metric]:
-        """Return nothing: the registry is not to ask the pool."""
+        """Return nothing: the registry must not ask the pool."""
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """Yield what is now."""
+        """Yield the current metrics."""
         yield from _front_end_metrics(self._counters, is_pool_up=self._status is not None)
         if self._status is not None:
             yield from _pool_metrics(self._status)
@@ -133,7 +133,7 @@ def _front_end_metrics(counters: Counters, *, is_pool_up: bool) -> Iterable[Metr
     latencies = [counters.total(LATENCIES + power) for power in range(BUCKETS)]
     seconds.add_metric([], _buckets(latencies), counters.total(LATENCY_NS) / 1e9)
     in_flight = counters.total(IN_FLIGHT)
-    refused = "Connections that were refused or closed for what they sent, or did not send or read"
+    refused = "Connections that were refused, or closed over bad, late or unread bytes"
     return [
         requests,
         seconds,
@@ -143,12 +143,12 @@ def _front_end_metrics(counters: Counters, *, is_pool_up: bool) -> Iterable[Metr
         CounterMetricFamily("atomr_mp_http_parts", "Parts of methods that stream", counters.total(PARTS)),
         CounterMetricFamily("atomr_mp_http_connections_refused", refused, counters.total(REFUSED)),
         CounterMetricFamily("atomr_mp_http_front_end_starts", "Front-end processes", counters.total(STARTS)),
-        GaugeMetricFamily("atomr_mp_http_pool_up", "1 if the pool's supervisor tells its figures", is_pool_up),
+        GaugeMetricFamily("atomr_mp_http_pool_up", "1 if the pool's supervisor answers", is_pool_up),
     ]
 
 
 def _pool_metrics(status: Status) -> Iterator[Metric]:
-    """Yield what `metrics` of a pool serves too."""
+    """Yield the pool's metrics, as `atomr-mp metrics` serves them."""
     from atomr_mp.helpers import metrics_server
 
     yield from metrics_server.pool_metrics(status)

@@ -45,8 +45,8 @@ def document(title: str, methods: Mapping[str, MethodInfo], *, token: bool) -> b
 
     Args:
         title: The pool's name.
-        methods: By "Actor.method".
-        token: Calls need a token.
+        methods: Methods by "Actor.method".
+        token: Whether calls need a token.
     """
     schemas: dict[str, Any] = {ERROR_NAME: ERROR}
     paths = {f"/call/{name}": {"post": _operation(name, info, schemas)} for name, info in sorted(methods.items())}

@@ -1,6 +1,8 @@
-"""The pages, each one file with its style and its script in it. They hold no data: that is asked for with a token.
+"""The pages, each one file with its style and its script in it.
 
-The policy that goes with a page names its own script and style by their hashes, and admits nothing else.
+They hold no data: their scripts ask for it with a token.
+
+A page's security policy names its own script and style by their hashes, and admits nothing else.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ _INLINE: Final = re.compile(rb"<(script|style)>(.*?)</\1>", re.DOTALL)
 
 
 def answer(name: str) -> Callable[[Exchange], Awaitable[None]]:
-    """Return what answers with a page."""
+    """Return the handler of a page."""
 
     async def handler(exchange: Exchange) -> None:
         body, policy = page(name)

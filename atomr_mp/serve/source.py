@@ -1,4 +1,4 @@
-"""Where the front end's pool comes from: it is given, or joined again whenever it is lost."""
+"""The source of the front end's pool: a given pool, or one that is joined again whenever it is lost."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ _LOG: Final = logging.getLogger("atomr_mp.serve")
 
 FIRST_RETRY_S: Final = 0.1
 LAST_RETRY_S: Final = 5.0
-"""Between attempts to join a pool; each is twice as long after the one before, up to the last."""
+"""Longest time between attempts to join a pool; each is twice the one before."""
 
 RETRY_AFTER_S: Final = 1.0
 
 
 class PoolSource(Protocol):
-    """Has the pool that is called, while there is one."""
+    """Has the pool to call, while there is one."""
 
     @property
     def pool(self) -> Pool:
         """The pool.
 
         Raises:
-            PoolUnreachable: There is none now.
+            PoolUnreachable: There is no pool now.
         """
 
     @property
     def listeners(self) -> list[Callable[[Pool], object]]:
-        """Called in the event loop with each pool that is there from now on."""
+        """Functions that are called in the event loop with each new pool."""
 
     def begin(self) -> None:
-        """Tell the listeners of a pool that is there already; in the event loop, at the first request."""
+        """Tell the listeners of a pool that exists already; in the event loop, at the first request."""
 
 
 class GivenPool:
@@ -61,11 +61,11 @@ class GivenPool:
 
 
 class JoinedPool:
-    """A pool that this process joins, and joins again when it is lost. All of it is for the event loop's thread.
+    """A pool that this process joins, and joins again when it is lost. For the event loop's thread.
 
     Args:
         run_dir: The pool's run directory.
-        name: What this client is called in logs and `status`.
+        name: The client's name in logs and `status`.
     """
 
     def __init__(self, run_dir: Path, name: str) -> None:
@@ -81,10 +81,10 @@ class JoinedPool:
         """The pool.
 
         Raises:
-            PoolUnreachable: There is none now.
+            PoolUnreachable: There is no pool now.
         """
         if self._pool is None:
-            raise errors.PoolUnreachable(f"there is no pool now ({self._why}); it is joined again when it is there")
+            raise errors.PoolUnreachable(f"there is no pool now ({self._why}); it is joined again once it runs")
         return self._pool
 
     def begin(self) -> None:
@@ -97,7 +97,7 @@ class JoinedPool:
         return self._joined.is_set()
 
     async def keep_joined(self) -> None:
-        """Join the pool, and again whenever it is lost; ends when it is cancelled, and leaves the pool then."""
+        """Join the pool, and again whenever it is lost, until this task is cancelled; then leave the pool."""
         loop = asyncio.get_running_loop()
         delay_s = FIRST_RETRY_S
         while True:
@@ -105,7 +105,7 @@ class JoinedPool:
                 joined = await asyncio.to_thread(atomr_mp.connect, run_dir=self._run_dir, name=self._name)
             except (errors.AtomrError, OSError, TimeoutError) as error:
                 self._why = str(error)
-                await asyncio.sleep(delay_s)  # nobody tells that a pool was started
+                await asyncio.sleep(delay_s)  # nothing tells that a pool was started
                 delay_s = min(2 * delay_s, LAST_RETRY_S)
                 continue
             delay_s = FIRST_RETRY_S
@@ -125,6 +125,6 @@ class JoinedPool:
 
 
 def _tell(loop: asyncio.AbstractEventLoop, event: asyncio.Event, _error: errors.PoolLost) -> None:
-    """Set an event, from any thread; nothing if the loop is closed."""
+    """Set an event, from any thread; do nothing if the loop is closed."""
     with contextlib.suppress(RuntimeError):
         loop.call_soon_threadsafe(event.set)

@@ -1,7 +1,7 @@
-"""Methods that stream: each part as it comes, as a server-sent event or a line of JSON.
+"""Answers for methods that stream: each part as it comes, as a server-sent event or a line of JSON.
 
-The status waits for the first part, for a while: until then an error has a status of its own. The last event is `end`,
-with how many parts there were, or `error`; a stream that ends without either was cut off.
+The status waits a while for the first part: until then an error has a status of its own. The last event is `end`, with
+the number of parts, or `error`; a stream that ends without either was cut off.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ STATUS_S: Final = 10.0
 
 AHEAD: Final = 64
 AHEAD_BYTES: Final = 512 * 2**10
-"""Parts, and their bytes, that are made before the client has read them: what a stalled client holds here."""
+"""Parts and bytes that may be made before the client has read them: a stalled client holds them here."""
 
 JOIN_BYTES: Final = 64 * 2**10
-"""Parts that have arrived together are sent together, up to so many bytes: each write costs more than most parts."""
+"""Parts that have arrived together are sent together, up to this size: a write costs more than most parts."""
 
 LINES_TYPES: Final = frozenset({b"application/jsonl", b"application/x-ndjson"})
 
@@ -39,14 +39,14 @@ EVENTS_TYPES: Final = frozenset({b"*/*", b"text/*", b"text/event-stream"})
 
 
 class Form(NamedTuple):
-    """How a stream is written."""
+    """The form in which a stream is written."""
 
     headers: tuple[Header, ...]
     part: Callable[[bytes], bytes]
     last: Callable[[bytes, str], bytes]
-    """Of the last event's JSON and its name, "end" or "error"."""
+    """Writes the last event, from its JSON and its name, "end" or "error"."""
     comment: bytes
-    """What is sent while there is nothing to send; empty for nothing."""
+    """A comment to send while there is nothing to send; empty for none."""
 
 
 EVENTS: Final = Form(events.HEADERS, events.event, events.event, events.COMMENT)
@@ -60,10 +60,10 @@ LINES: Final = Form(
 
 
 def form_of(accept: bytes) -> Form:
-    """Return how a client wants a stream to be written.
+    """Return the form in which a client wants a stream.
 
     Raises:
-        Problem: 406; in no way that there is.
+        Problem: 406; the client accepts no form that there is.
     """
     if not accept:
         return EVENTS
@@ -80,9 +80,9 @@ class StreamCalls:
 
     Args:
         streams: The front end's open streams.
-        health: Is told which devices answer.
-        counters: Count streams and parts.
-        debug: Errors tell the actor's traceback.
+        health: Learns which devices answer.
+        counters: Counters of streams and parts.
+        debug: Whether errors show the actor's traceback.
     """
 
     def __init__(self, streams: OpenHttpStreams, health: PoolHealth, counters: Counters, *, debug: bool) -> None:
@@ -96,7 +96,7 @@ class StreamCalls:
         form = form_of(exchange.headers.get(b"accept", b""))
         args, kwargs = await arguments(exchange, plan)
         opened = self.open(exchange, pool, plan.method, args, kwargs)
-        del args, kwargs  # decoded, they may take many times what was sent, and the stream may be long
+        del args, kwargs  # decoded, they may take many times the bytes that were sent, and the stream may be long
         async with opened as parts:
             try:
                 first = await parts.begin(form.headers, form.comment)
@@ -112,11 +112,11 @@ class StreamCalls:
     def open(
         self, exchange: Exchange, pool: Pool, method: str, args: tuple[Any, ...], kwargs: dict[str, Any] | None
     ) -> ServedStream:
-        """Return a stream for a client, with the deadlines that its headers say.
+        """Return a stream for a client, with the deadlines in its headers.
 
         Raises:
-            Problem: 400, a header says something else; 429 or 503, no further stream is opened.
-            AtomrError: The pool opens none.
+            Problem: 400, a header is invalid; 429 or 503, no further stream is opened.
+            AtomrError: The pool does not open it.
         """
         deadline_s, priority = options(exchange)
         between_s = seconds(exchange, b"x-between-s")
@@ -133,10 +133,10 @@ class ServedStream:
 
     Args:
         exchange: The client's.
-        stream: The pool's; owned from here on.
-        streams: Where it counts, and which tell the server's end.
-        health: Is told that a device answers.
-        counters: Count streams and parts.
+        stream: The pool's stream; owned from here on.
+        streams: The open streams, which count it and tell the server's end.
+        health: Learns that a device answers.
+        counters: Counters of streams and parts.
     """
 
     def __init__(
@@ -153,7 +153,7 @@ class ServedStream:
         self._asked_s = 0.0
         """When the latest part was asked for."""
         self.count = 0
-        """Parts so far."""
+        """Number of parts so far."""
 
     async def __aenter__(self) -> Self:
         self._streams.add(self._ending)
@@ -169,11 +169,11 @@ class ServedStream:
         self._stream.close()
 
     async def begin(self, headers: tuple[Header, ...], comment: bytes) -> tuple[Any] | None:
-        """Begin the answer when the first part is there, or has not come for long; return it, None if there is none.
+        """Begin the answer once the first part has come, or after a while; return the part, None if there is none.
 
         Raises:
-            AtomrError: What the stream has ended with; of an answer that has not begun, the status can tell.
-            ClientLeft: There is nobody to answer.
+            AtomrError: The stream has ended with this error, which the status can still tell.
+            ClientLeft: The client has left.
             Problem: 503, the server ends.
         """
         coming = asyncio.ensure_future(self.next())
@@ -189,7 +189,7 @@ class ServedStream:
             coming.cancel()
 
     async def next(self) -> tuple[Any] | None:
-        """Return the next part, None at the end; see `begin` for what is raised."""
+        """Return the next part, None at the end; raises as `begin` does."""
         self._asked_s = asyncio.get_running_loop().time()
         try:
             found = await anext(self._stream)
@@ -208,8 +208,8 @@ class ServedStream:
         """Send each part to the client as soon as it has arrived. Parts that arrived together are sent together.
 
         Args:
-            first: The first, see `begin`.
-            write: Returns a part as it is sent.
+            first: The first part, see `begin`.
+            write: Returns the bytes of a part.
         """
         found = first
         while found is not None:
@@ -219,12 +219,12 @@ class ServedStream:
                 while nbytes < JOIN_BYTES and self._stream.has_part and (found := await self.next()) is not None:
                     together.append(write(found[0]))
                     nbytes += len(together[-1])
-            finally:  # whatever has become of a later one
+            finally:  # even if a later part has failed
                 await self._exchange.send(b"".join(together))
             found = await self.next()
 
     async def result(self) -> Any:
-        """Return what the method has returned, at the end."""
+        """Return the method's result, at the end."""
         return await self._stream
 
     def _ending(self) -> None:
@@ -240,7 +240,7 @@ class ServedStream:
             self._stream.close()
 
     async def _comment(self, comment: bytes) -> None:
-        """Say something now and then while no part comes."""
+        """Send a comment now and then while no part comes."""
         loop = asyncio.get_running_loop()
         while True:
             silent_s = loop.time() - self._asked_s

@@ -1,1 +1,1 @@
-"""HTTP as the routes see it: one exchange, its limits, who may ask, and errors as answers."""
+"""HTTP as the routes see it: one exchange, its limits, access control, and errors as answers."""

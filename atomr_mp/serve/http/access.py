@@ -1,8 +1,8 @@
-"""Who may ask: tokens, the `Host` that is named, and the page that a browser asks for.
+"""Access control: tokens, the request's `Host`, and the `Origin` of a browser's page.
 
-Loopback is not private: every user of the machine reaches it, and so does every web page that a user of it opens. So
-a token is asked for there too, a name in `Host` that is not known is refused (a page's own name may be made to mean
-this machine), and so is an `Origin` that is not this server.
+Loopback is not private: every user of the machine reaches it, and so does every web page that a user opens. So a token
+is required there too. An unknown name in `Host` is refused, since a page's own name may be made to resolve to this
+machine. An `Origin` other than this server is refused as well.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from atomr_mp import errors
 from atomr_mp.serve.http.problems import Problem
 
 LOOK_AGAIN_S: Final = 1.0
-"""How often it is looked whether the file of tokens has changed."""
+"""How often the file of tokens is checked for changes."""
 
 MOST_KNOWN: Final = 64
-"""How many spellings of our names are kept."""
+"""How many spellings of our names are remembered."""
 
 MIN_TOKEN_CHARS: Final = 16
-"""A shorter one can be guessed."""
+"""Fewest characters of a token; a shorter one can be guessed."""
 
 LOCAL_HOSTS: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
@@ -33,11 +33,11 @@ CHALLENGE: Final = ((b"www-authenticate", b'Bearer realm="atomr-mp"'),)
 
 
 class Tokens:
-    """The tokens that are good now: given ones, and those of a file, which may be changed while it is used.
+    """The tokens that are valid now: given ones, and those of a file, which may change while it is used.
 
     Args:
         given: Tokens.
-        file: A file with one a line; empty lines and those that begin with # are no tokens. None for none.
+        file: A file with one token a line; empty lines and lines that begin with # are skipped. None for no file.
 
     Raises:
         ConfigurationError: The file cannot be read, has no token, or a token is too short.
@@ -54,7 +54,7 @@ class Tokens:
         return bool(self._given or self._file)
 
     def admits(self, token: str) -> bool:
-        """Return whether a token is one of ours; takes as long for any that is not."""
+        """Return whether a token is valid; takes as long for every invalid one."""
         digest = _digest(token)
         good = False
         for each in (*self._given, *self._of_file):
@@ -62,9 +62,9 @@ class Tokens:
         return good
 
     def look_again(self) -> bool:
-        """Read the file again if it has changed; return whether it was looked at.
+        """Read the file again if it has changed; return whether it was checked.
 
-        If it cannot be read now, what it had stays good.
+        If it cannot be read now, its earlier tokens stay valid.
         """
         if self._file is None:
             return False
@@ -83,28 +83,28 @@ class Tokens:
 
 
 class Access:
-    """Decides who is answered.
+    """Decides which requests are answered.
 
     Args:
-        tokens: One of these is needed; none are needed if there are none.
+        tokens: Every request needs one of these. If there are none, no request needs a token.
         hosts: Names, with or without a port, that `Host` may have; None for any.
     """
 
     def __init__(self, tokens: Tokens, hosts: Collection[str] | None) -> None:
         self._tokens: Final = tokens
         self._last = b""
-        """The header that was good last."""
+        """The last header that was valid."""
         self._known: set[bytes] = set()
         """Values of `Host` that were found to be ours."""
         self._hosts: Final = None if hosts is None else frozenset(host.lower() for host in hosts)
 
     @property
     def needs_token(self) -> bool:
-        """Whether anybody has to show one."""
+        """Whether requests need a token."""
         return bool(self._tokens)
 
     def check_origin(self, headers: dict[bytes, bytes]) -> None:
-        """Refuse what another web page asks, or what was sent to a name that is not ours.
+        """Refuse a request of another origin's web page, or one that was sent to a name that is not ours.
 
         Raises:
             Problem: 403.
@@ -130,7 +130,7 @@ class Access:
                 )
 
     def check_token(self, headers: dict[bytes, bytes]) -> None:
-        """Refuse who does not show a token.
+        """Refuse a request without a valid token.
 
         Raises:
             Problem: 401.
@@ -160,7 +160,7 @@ def read_tokens(file: Path) -> list[str]:
     """Return the tokens of a file.
 
     Raises:
-        ConfigurationError: It cannot be read, has no token, or a token is too short.
+        ConfigurationError: The file cannot be read, has no token, or a token is too short.
     """
     try:
         lines = [line.strip() for line in file.read_text(encoding="utf-8").splitlines()]
@@ -173,10 +173,10 @@ def read_tokens(file: Path) -> list[str]:
 
 
 def checked(tokens: Iterable[str]) -> list[str]:
-    """Return tokens, each of which can be sent and not be guessed.
+    """Return tokens after checking that a header can carry them and nobody can guess them.
 
     Raises:
-        ConfigurationError: One is too short, or has a character that no header has.
+        ConfigurationError: A token is too short, or has a character that no header may have.
     """
     found = list(tokens)
     for token in found:
@@ -189,7 +189,7 @@ def checked(tokens: Iterable[str]) -> list[str]:
 
 
 def _digest(token: str) -> bytes:
-    """Return what is compared: of equal length for all tokens."""
+    """Return a token's digest; digests of equal length are compared in equal time."""
     return hashlib.sha256(token.encode("utf-8", "replace")).digest()
 
 

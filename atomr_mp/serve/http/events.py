@@ -1,4 +1,4 @@
-"""Streams of events: their form, and what every stream has to do while it is open."""
+"""Streams of events: their form, and the duties of every open stream."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from atomr_mp.serve.http.problems import ClientLeft, Header, Problem, retry_afte
 COMMENT: Final = b": \n\n"
 
 COMMENT_EVERY_S: Final = 15.0
-"""How often something is sent while there is nothing to send: proxies close a connection that is silent."""
+"""How often a comment is sent while there is nothing to send: proxies close a silent connection."""
 
 HEADERS: Final[tuple[Header, ...]] = (
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -27,18 +27,18 @@ class OpenHttpStreams:
     """The open streams of a front end.
 
     Args:
-        most: How many there may be.
+        most: Most open streams.
     """
 
     def __init__(self, most: int) -> None:
         self._most: Final = most
         self.count = 0
         self.ending: Final = asyncio.Event()
-        """The server ends, and does not wait for streams."""
+        """Set when the server ends and does not wait for streams."""
         self._closers: set[Callable[[], None]] = set()
 
     def end(self) -> None:
-        """Have all streams end."""
+        """End all streams."""
         self.ending.set()
         for close in list(self._closers):
             close()
@@ -49,13 +49,13 @@ class OpenHttpStreams:
         self.count += 1
 
     def remove(self, close: Callable[[], None]) -> None:
-        """Count a stream no more."""
+        """Stop counting a stream."""
         self._closers.discard(close)
         self.count -= 1
 
     @contextlib.contextmanager
     def open(self) -> Iterator[None]:
-        """Count a stream as long as it is open; see `check` for what is raised."""
+        """Count a stream as long as it is open; raises as `check` does."""
         self.check()
         self.count += 1
         try:
@@ -64,10 +64,10 @@ class OpenHttpStreams:
             self.count -= 1
 
     def check(self) -> None:
-        """Check that a further stream may be opened.
+        """Check that one more stream may be opened.
 
         Raises:
-            Problem: 429, there are as many as may be; 503, the server ends.
+            Problem: 429, as many are open as may be; 503, the server ends.
         """
         if self.ending.is_set():
             raise Problem(503, "ending", "the server is about to end", headers=(retry_after(0),))
@@ -83,11 +83,11 @@ def event(data: bytes, name: str = "") -> bytes:
 
 
 class StreamWait:
-    """Waits of an open stream: for what it sends, unless its client leaves or the server ends.
+    """Waits of an open stream for its next event, unless its client leaves or the server ends.
 
     Args:
         exchange: The stream's.
-        streams: Tell when the server ends.
+        streams: The open streams, which tell when the server ends.
     """
 
     def __init__(self, exchange: Exchange, streams: OpenHttpStreams) -> None:
@@ -97,7 +97,7 @@ class StreamWait:
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
-        """Watch the client as long as this lasts."""
+        """Watch the client within the `with` block."""
         try:
             with self._exchange.watching(self._left):
                 yield
@@ -105,10 +105,10 @@ class StreamWait:
             self._ending.cancel()
 
     async def until(self, awaitable: Awaitable[T], comment: bytes = COMMENT) -> T | None:
-        """Return what comes; None if the server ends before. Meanwhile comments are sent.
+        """Return the awaitable's result; None if the server ends first. Send comments meanwhile.
 
         Raises:
-            ClientLeft: There is nobody to send to.
+            ClientLeft: The client has left.
         """
         coming = asyncio.ensure_future(awaitable)
         events: set[asyncio.Future[Any]] = {coming, self._left, self._ending}

@@ -1,4 +1,4 @@
-"""One request and its answer, as ASGI has them: headers, a body within its limits, and a client that may leave."""
+"""One request and its answer over ASGI: headers, a body within its limits, and a client that may leave."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
 WATCH_AFTER_S: Final = 0.005
-"""How long a call may take before its client is watched: most have ended by then, and a watcher costs a task."""
+"""How long a call may take before its client is watched: most calls have ended by then, and a watcher costs a task."""
 
 DIRECT: Final = "atomr_mp.direct"
 """Name of the ASGI extension by which our own server offers a `Direct`."""
@@ -40,7 +40,7 @@ _NUMBERS: Final = itertools.count(1)
 
 
 class Budget:
-    """How many bytes of bodies a process holds at a time."""
+    """Bounds the bytes of bodies that a process holds at a time."""
 
     def __init__(self, most: int) -> None:
         self._most: Final = most
@@ -50,7 +50,7 @@ class Budget:
         """Take room.
 
         Raises:
-            Problem: 429; there is none.
+            Problem: 429; there is no room.
         """
         if self.held + count > self._most:
             raise Problem(
@@ -68,7 +68,7 @@ class Budget:
 
 
 class Direct(Protocol):
-    """What our own server offers beside ASGI's `receive` and `send`: the same in fewer steps, and one write."""
+    """Our own server's shortcut beside ASGI's `receive` and `send`: fewer steps, and one write."""
 
     leaving: set[Callable[[], object]]
     """Called when the client has left."""
@@ -78,21 +78,21 @@ class Direct(Protocol):
         """Whether the client has left."""
 
     def body(self) -> bytes | None:
-        """Take the whole body; None if it has not come yet: receive it then."""
+        """Take the whole body; None if it has not come yet and must be received."""
 
     def answer(self, status: int, headers: Sequence[Header], body: bytes) -> bool:
-        """Write a whole answer; False if it cannot be written in one go: send it then."""
+        """Write a whole answer; False if it does not fit into one write and must be sent."""
 
 
 class Exchange:
     """One request and its answer. Used by one task.
 
     Args:
-        scope: ASGI's.
-        receive: ASGI's.
-        send: ASGI's.
-        limits: What the client may ask.
-        budget: Where room for the body is taken from.
+        scope: ASGI's scope.
+        receive: ASGI's function.
+        send: ASGI's function.
+        limits: Limits of the client's requests.
+        budget: The budget that the body's room is taken from.
     """
 
     __slots__ = (
@@ -107,7 +107,7 @@ class Exchange:
         self._budget: Final = budget
         self._held = 0
         extensions = scope.get("extensions")
-        # Taken out of the scope, which it leads to: a circle for each request would be the garbage collector's.
+        # Removed from the scope, which it refers to: a cycle for each request would need the garbage collector.
         self._direct: Final[Direct | None] = extensions.pop(DIRECT, None) if extensions else None
         self.limits: Final = limits
         self.method: Final[str] = scope["method"]
@@ -124,14 +124,14 @@ class Exchange:
             else f"{_PROCESS}-{next(_NUMBERS)}"
         )
         self.status = 0
-        """Of the answer, 0 before it has begun."""
+        """The answer's status, 0 before it has begun."""
         self.answered = False
-        """The answer is complete."""
+        """Whether the answer is complete."""
 
     # --- the request -----------------------------------------------------------------------------------------------
 
     def check_headers(self) -> None:
-        """Refuse a request in which a header that decides is there twice: a proxy may have looked at the other.
+        """Refuse a request that has a decisive header twice: a proxy may have looked at the other one.
 
         Raises:
             Problem: 400.
@@ -146,24 +146,24 @@ class Exchange:
                 )
 
     def content_length(self) -> int | None:
-        """Return how long the body is, None if the client does not say.
+        """Return the length of the body, None if the client does not tell it.
 
         Raises:
-            Problem: 400; it says something else.
+            Problem: 400; the header is not a length.
         """
         given = self.headers.get(b"content-length")
         if given is None:
             return None
         if not given.isdigit() or len(given) > 18:
-            raise Problem(400, "bad_request", "Content-Length is no number of bytes", close=True)
+            raise Problem(400, "bad_request", "Content-Length is not a number of bytes", close=True)
         return int(given)
 
     async def body(self, most_bytes: int) -> bytes:
-        """Read the body. How long that may take is for the connection to say.
+        """Read the body. The connection bounds the time that it may take.
 
         Raises:
-            Problem: 413 it is longer, 429 there is no room for it now.
-            ClientLeft: It will never be complete.
+            Problem: 413, the body is longer; 429, there is no room for it now.
+            ClientLeft: The client left before the body was complete.
         """
         length = self.content_length()
         if length is not None:
@@ -215,8 +215,8 @@ class Exchange:
         """Wait for a call's result, or until the client leaves; then the call is cancelled. The body has been read.
 
         Raises:
-            ClientLeft: There is nobody to answer.
-            AtomrError: What the call ended with.
+            ClientLeft: The client has left.
+            AtomrError: The call ended with this error.
         """
         if not reply.done:
             ended = asyncio.get_running_loop().create_future()
@@ -239,8 +239,8 @@ class Exchange:
         """Wait for the results of several calls; as soon as one fails, or the client leaves, the others are cancelled.
 
         Raises:
-            ClientLeft: There is nobody to answer.
-            AtomrError: What the first that failed has ended with.
+            ClientLeft: The client has left.
+            AtomrError: The error of the first call that failed.
         """
         try:
             waiting = [reply for reply in replies if not reply.done]
@@ -271,9 +271,9 @@ class Exchange:
 
     @contextlib.contextmanager
     def watching(self, left: asyncio.Future[None]) -> Iterator[None]:
-        """See that a future is done once the client has left. The body has been read.
+        """Resolve a future once the client has left. The body has been read.
 
-        After the client's leaving, sending succeeds for ever: only this tells.
+        Sending succeeds even after the client has left, so only this watch tells.
         """
         watcher = self._watcher(left)
         watcher.start()
@@ -318,7 +318,7 @@ class Exchange:
         )
 
     async def send(self, part: bytes) -> None:
-        """Send a part of a stream; waits while the client does not read."""
+        """Send a part of a stream; wait while the client does not read."""
         await self._send({"type": "http.response.body", "body": part, "more_body": True})
 
     async def end(self, part: bytes = b"") -> None:
@@ -328,11 +328,11 @@ class Exchange:
 
 
 class _ConnectionWatcher:
-    """Hears from the connection itself that a client has left.
+    """Learns from the connection itself that a client has left.
 
     Args:
         direct: The connection's.
-        left: Is done once the client has left.
+        left: Resolved once the client has left.
     """
 
     __slots__ = ("_direct", "_left")
@@ -342,7 +342,7 @@ class _ConnectionWatcher:
         self._left = left
 
     def start(self, _after_s: float = 0.0) -> None:
-        """Begin; at once, for it costs next to nothing."""
+        """Begin at once, since that costs next to nothing."""
         self._direct.leaving.add(self._leave)
         if self._direct.gone:
             self._leave()
@@ -356,11 +356,11 @@ class _ConnectionWatcher:
 
 
 class _TaskWatcher:
-    """Watches a client in a task of its own, by ASGI's `receive`: of any server.
+    """Watches a client in a task of its own by ASGI's `receive`, with any server.
 
     Args:
         exchange: The client's.
-        left: Is done once the client has left.
+        left: Resolved once the client has left.
     """
 
     __slots__ = ("_exchange", "_left", "_task", "_timer")
@@ -397,7 +397,7 @@ COMMON: Final[tuple[Header, ...]] = (
 
 
 def too_large(most_bytes: int) -> Problem:
-    """Return the refusal of a body."""
+    """Return the refusal of a body that is too large."""
     return Problem(
         413,
         "too_large",

@@ -1,6 +1,6 @@
-"""Errors as answers: one table from error to status, one form of the body. Pure.
+"""Errors as answers: one table from error to status, and one form of the body. Pure.
 
-503 is only for what certainly did not run: proxies send a request again that was answered so.
+503 is only for requests that certainly did not run: proxies send a request again after a 503.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from atomr_mp import errors
 Header = tuple[bytes, bytes]
 
 PRIVATE_FACTS: Final = frozenset({"message", "maybe_executed", "traceback_text", "stack"})
-"""Fields of errors that are no facts, or that only `debug` shows."""
+"""Fields of errors that are not facts, or that only `debug` shows."""
 
 STATUSES: Final[dict[str, int]] = {
     errors.InvalidRequest.code: 422,
@@ -44,20 +44,20 @@ CLOSE: Final[Header] = (b"connection", b"close")
 NO_RETRY: Final[Header] = (b"x-should-retry", b"false")
 
 RETRY_AFTER_S: Final = 1
-"""What `Retry-After` says where the error does not know better."""
+"""The value of `Retry-After` if the error has no better one."""
 
 
 @dataclass(eq=False)
 class Problem(Exception):
-    """A request that the front end refuses by itself: no call was made.
+    """A refusal by the front end itself: no call was made.
 
     Args:
-        status: Of the answer.
-        code: What is wrong, for programs.
-        message: What is wrong and what to do, for a person.
-        headers: Beside the answer's own.
-        facts: For programs.
-        close: The connection is closed after the answer, for what the client still sends is not read.
+        status: The answer's status.
+        code: The kind of the problem, for programs.
+        message: The problem and its remedy, for a person.
+        headers: Headers to add to the answer's own.
+        facts: Facts for programs.
+        close: Whether to close the connection after the answer, since the rest of the request is not read.
     """
 
     maybe_executed: ClassVar[bool] = False
@@ -73,25 +73,25 @@ class Problem(Exception):
 
 
 class ClientLeft(Exception):
-    """The client has closed its connection: there is nobody to answer."""
+    """The client has closed its connection, so nobody is left to answer."""
 
 
 def status_of(error: errors.AtomrError) -> int:
-    """Return the status of the answer to a call that ended so."""
+    """Return the status of the answer to a call that ended with an error."""
     status = STATUSES.get(error.code, 500)
     return 500 if status == 503 and getattr(error, "maybe_executed", False) else status
 
 
 def headers_of(error: errors.AtomrError, status: int) -> list[Header]:
-    """Return what an answer says beside its body: when to try again."""
+    """Return the headers that go with an error: when to try again."""
     if status in {429, 503}:
         return [retry_after(getattr(error, "retry_after_s", 0.0))]
-    # OpenAI's clients send again what is answered with 500 unless they are told not to.
+    # OpenAI's clients repeat a request after a 500 unless they are told not to.
     return [NO_RETRY] if getattr(error, "maybe_executed", False) else []
 
 
 def retry_after(seconds: float) -> Header:
-    """Return the header that says when to try again; HTTP knows whole seconds only."""
+    """Return the header that says when to try again; HTTP has whole seconds only."""
     whole = math.ceil(seconds) if 0 < seconds < 1e6 else RETRY_AFTER_S
     return b"retry-after", str(max(whole, RETRY_AFTER_S)).encode()
 
@@ -100,9 +100,9 @@ def describe(error: errors.AtomrError | Problem, request_id: str, *, debug: bool
     """Return an error as the value of `error` in an answer's body, or in a stream's last event.
 
     Args:
-        error: What went wrong.
-        request_id: The request's.
-        debug: Tell the traceback too.
+        error: The error.
+        request_id: The request's id.
+        debug: Whether to show the traceback.
     """
     if isinstance(error, Problem):
         facts: dict[str, Any] = dict(error.facts)
@@ -127,7 +127,7 @@ def body_of(error: errors.AtomrError | Problem, request_id: str, *, debug: bool)
 
 
 def _plain(value: object) -> object:
-    """Return a fact that an error was given against its annotation."""
+    """Return a fact in a form that JSON has, even if it breaks its annotation."""
     return repr(value)
 
 

@@ -1,1 +1,4 @@
-"""OpenAI's form of some calls, for methods that declare it. A mapping: no templates, no tools, no count of tokens."""
+"""OpenAI's form of some calls, for methods that declare it.
+
+It only maps: no templates, no tools, no count of tokens.
+"""

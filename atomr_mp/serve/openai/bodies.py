@@ -1,4 +1,4 @@
-"""Bodies of OpenAI's requests: read, and what no method here can do refused."""
+"""Reads bodies of OpenAI's requests, and refuses parameters that no method here has."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ async def read(exchange: Exchange) -> dict[str, Any]:
 
     Raises:
         Problem: 400, 413 or 415.
-        InvalidRequest: It is no object.
+        InvalidRequest: The body is not an object.
     """
     kind = exchange.headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
     if kind != b"application/json":
@@ -28,16 +28,16 @@ async def read(exchange: Exchange) -> dict[str, Any]:
 
 
 def parameters(body: dict[str, Any], used: Collection[str], known: Collection[str], method: str) -> dict[str, Any]:
-    """Return what a request says beside what the form itself uses, for the method's parameters of the same names.
+    """Return the fields of a request that the form itself does not use, for the method's parameters of the same names.
 
     Args:
         body: The request.
-        used: What the form uses, or what changes nothing.
+        used: Fields that the form uses, or that change nothing.
         known: The method's parameters.
         method: "Actor.method", for the error.
 
     Raises:
-        Unsupported: The method has no parameter for something that is asked for.
+        Unsupported: The method has no parameter for a field that changes something.
     """
     asked = {name: value for name, value in body.items() if name not in used and value is not None}
     for name, value in asked.items():
@@ -48,7 +48,7 @@ def parameters(body: dict[str, Any], used: Collection[str], known: Collection[st
 
 
 def _changes_nothing(name: str, value: object) -> bool:
-    """Whether something asks for what is done anyway, as clients do that fill everything in."""
+    """Return whether a field asks only for the default, as clients do that send every field."""
     return (
         (name, value)
         in {

@@ -28,10 +28,10 @@ class Chat:
     """Answers chats.
 
     Args:
-        source: Has the pool.
-        calls: Make calls.
-        streams: Open streams.
-        debug: Errors tell the actor's traceback.
+        source: The source of the pool.
+        calls: Makes calls.
+        streams: Opens streams.
+        debug: Whether errors show the actor's traceback.
     """
 
     def __init__(self, source: PoolSource, calls: PoolCalls, streams: StreamCalls, *, debug: bool) -> None:
@@ -97,7 +97,7 @@ class Completion:
     """One answer in OpenAI's form.
 
     Args:
-        model: As the client has named it.
+        model: The model's name in the request.
     """
 
     def __init__(self, model: str) -> None:
@@ -111,7 +111,7 @@ class Completion:
         return encode_json({**self._head, "object": "chat.completion", "choices": [choice], "usage": UNKNOWN_USAGE})
 
     def chunk(self, text: str, finish: str | None = None) -> bytes:
-        """Return an event with a part of the text; the first says who speaks."""
+        """Return an event with a part of the text; the first one names the speaker."""
         delta: dict[str, Any] = {} if finish is not None else {"content": text}
         if not self._begun:
             self._begun = True
@@ -121,15 +121,15 @@ class Completion:
 
 
 def finish_of(result: object) -> str:
-    """Return why the text ends: what the method has returned, if that is a word of the form, or that it was done."""
+    """Return the reason of the text's end: the method's result if OpenAI has that reason, else "stop"."""
     return result if result in {"stop", "length", "content_filter"} and isinstance(result, str) else "stop"
 
 
 def text_of(result: object) -> str:
-    """Return what a method has said.
+    """Return the text that a method has returned.
 
     Raises:
-        Unsupported: That is no text.
+        Unsupported: The result is not text.
     """
     if isinstance(result, str):
         return result

@@ -1,4 +1,4 @@
-"""Which models there are: each is an actor that has a method with one of OpenAI's forms. Its name is the actor's."""
+"""The models: each is an actor that has a method with one of OpenAI's forms, and has the actor's name."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from atomr_mp.serve.values.schemas import decoded
 MODEL: Final = "/v1/models/"
 
 STARTED: Final = int(time.time())
-"""When this process was started, which is when its models were made as far as clients are told."""
+"""When this process was started; clients are told that its models were made then."""
 
 Handler = Callable[[Exchange], Awaitable[None]]
 
 
 def models(pool: Pool) -> dict[str, dict[str, str]]:
-    """Return the methods by form, of each model."""
+    """Return each model's methods by form."""
     found: dict[str, dict[str, str]] = {}
     for method in pool.methods:
         form = decoded(pool.method_info(method)).get("openai")
@@ -33,7 +33,7 @@ def models(pool: Pool) -> dict[str, dict[str, str]]:
 
 
 def method_of(pool: Pool, model: object, form: str) -> str:
-    """Return the method that a model answers a form with, "Actor.method".
+    """Return the method that answers a form for a model, as "Actor.method".
 
     Raises:
         Problem: 404; there is no such model, or it has no such form.
@@ -51,7 +51,7 @@ def method_of(pool: Pool, model: object, form: str) -> str:
 
 
 def answer_models(source: PoolSource) -> Handler:
-    """Return what answers `GET /v1/models`."""
+    """Return the handler of `GET /v1/models`."""
 
     async def handler(exchange: Exchange) -> None:
         shown = [_shown(name) for name in sorted(models(source.pool))]
@@ -61,7 +61,7 @@ def answer_models(source: PoolSource) -> Handler:
 
 
 def answer_model(source: PoolSource) -> Handler:
-    """Return what answers `GET /v1/models/NAME`."""
+    """Return the handler of `GET /v1/models/NAME`."""
 
     async def handler(exchange: Exchange) -> None:
         name = exchange.path.removeprefix(MODEL)
@@ -78,4 +78,4 @@ def _shown(name: str) -> dict[str, Any]:
 
 
 UNKNOWN_USAGE: Final = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
-"""Nobody here counts tokens; clients insist on the field."""
+"""Usage without counts: nobody here counts tokens, but clients insist on the field."""

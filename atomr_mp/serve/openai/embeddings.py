@@ -1,4 +1,4 @@
-"""`POST /v1/embeddings`: a call for each input, so that they run in batches with those of all other clients."""
+"""`POST /v1/embeddings`: a call for each input, so that inputs of all clients run in batches together."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from atomr_mp.serve.values.results import encode_json
 FORM: Final = "embeddings"
 
 MOST_INPUTS: Final = 2048
-"""As many as OpenAI's own takes."""
+"""Most inputs of a request, the same as OpenAI's limit."""
 
 USED: Final = frozenset({"model", "input", "encoding_format", "user"})
 
@@ -26,8 +26,8 @@ class Embeddings:
     """Answers embeddings.
 
     Args:
-        source: Has the pool.
-        calls: Make calls.
+        source: The source of the pool.
+        calls: Makes calls.
     """
 
     def __init__(self, source: PoolSource, calls: PoolCalls) -> None:
@@ -79,7 +79,7 @@ def inputs_of(given: object) -> Sequence[Any]:
 
 
 def shown(vector: object, encoding: str) -> object:
-    """Return a vector as a client wants it: numbers, or float32 in base64.
+    """Return a vector in a client's encoding: numbers, or float32 in base64.
 
     Raises:
         Unsupported: The method has returned no vector.

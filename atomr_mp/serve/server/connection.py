@@ -1,4 +1,4 @@
-"""A client's connection: uvicorn's protocol, with bounds on headers, on slow clients and on how many there are."""
+"""A client's connection: uvicorn's protocol, with bounds on headers, slow clients and the number of connections."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from atomr_mp.serve.http.problems import CLOSE, Header, Problem, body_of
 from atomr_mp.serve.metrics import CONNECTIONS, REFUSED, Counters
 
 JOIN_BELOW_BYTES: Final = 64 * 2**10
-"""A shorter body is copied behind its headers: a further write costs more, and wakes the client twice."""
+"""A shorter body is copied behind its headers: a second write would cost more and wake the client twice."""
 
 MOST_WAITING: Final = 64
 """Requests that one connection may send before the first of them is answered: each takes some kilobytes."""
@@ -31,10 +31,10 @@ _CREDENTIALS: Final = struct.Struct("3i")
 
 
 class HttpConnection(HttpToolsProtocol):
-    """A connection. What is wrong before a request is whole is answered here, in the form of every error.
+    """A connection. It answers errors before a request is whole itself, in the form of all errors.
 
-    uvicorn's own protocol bounds neither the headers, nor how long a client takes to send them, nor how long it reads
-    nothing of its answer; and any byte between two requests keeps a connection for ever.
+    uvicorn's own protocol bounds neither the headers, nor how long a client takes to send them, nor how long it leaves
+    an answer unread. With it, any byte between two requests keeps a connection open for ever.
     """
 
     limits: ClassVar[Limits] = DEFAULT_LIMITS
@@ -45,30 +45,30 @@ class HttpConnection(HttpToolsProtocol):
     _body_timer: asyncio.TimerHandle | None = None
     _stall_timer: asyncio.TimerHandle | None = None
     _idle_timer: asyncio.TimerHandle | None = None
-    """Runs on while requests come: to set one anew for each costs more than to look when it is over."""
+    """Runs on while requests come: setting a new timer for each costs more than a look at its end."""
     _answered_s = 0.0
     """When the last answer was complete, by the loop's clock."""
     _head_bytes = 0
-    """Bytes that came since the last request's headers were complete, its body's not counted."""
+    """Bytes since the last request's headers were complete, without its body."""
     _chunk_bytes = 0
-    """Bytes that came last, in one piece."""
+    """Bytes of the last piece that came."""
     _came_bytes = 0
-    """Bytes that came since the piece in which the last request began: no fewer than its headers have."""
+    """Bytes since the piece in which the last request began, thus at least those of its headers."""
     _aside_bytes = 0
-    """Bytes of a body's transfer that came since its last content: lengths of chunks, their extensions, trailers."""
+    """Bytes of a body's transfer since its last content: lengths of chunks, their extensions, trailers."""
     _in_head = True
-    """What comes next belongs to a request's line or headers."""
+    """Whether the next bytes belong to a request's line or headers."""
     _begun = False
-    """Some of a request's line or headers has come, and not all."""
+    """Whether a request's line or headers have come in part."""
     _closing = False
-    """It was refused: what still comes is not read."""
+    """Whether a request was refused, so that further bytes are not read."""
     _refusal = b""
-    """The last answer, once it is refused."""
+    """The last answer, once a request is refused."""
     gone = False
-    """The client has left."""
+    """Whether the client has left."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Admit the client, or not."""
+        """Admit the client, or refuse it."""
         super().connection_made(transport)
         self.leaving: set[Callable[[], object]] = set()
         """Called when the client has left."""
@@ -82,7 +82,7 @@ class HttpConnection(HttpToolsProtocol):
             )
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Let go."""
+        """Drop the client: its connection is lost."""
         self.counters.own[CONNECTIONS] -= 1
         self._stop_head_timer()
         self._stop_body_timer()
@@ -95,7 +95,7 @@ class HttpConnection(HttpToolsProtocol):
             leave()
 
     def data_received(self, data: bytes) -> None:
-        """Take bytes; no more of headers than there may be."""
+        """Take bytes; refuse headers that are too long."""
         if self._closing:
             return
         self._chunk_bytes = len(data)
@@ -108,7 +108,7 @@ class HttpConnection(HttpToolsProtocol):
         self._bound()
 
     def _bound(self) -> None:
-        """Bound what has begun to come, in bytes and in time."""
+        """Bound the bytes and the time of a request that has begun to come."""
         if self._closing:
             return
         if not self._in_head and self._body_timer is None:
@@ -128,7 +128,7 @@ class HttpConnection(HttpToolsProtocol):
         self._came_bytes = self._chunk_bytes
 
     def on_headers_complete(self) -> None:
-        """Hand the request on."""
+        """Hand the request to the application."""
         most = self.limits.header_bytes
         self._begun = False
         self._head_bytes = 0
@@ -139,14 +139,14 @@ class HttpConnection(HttpToolsProtocol):
             self._refuse(self._too_large())
             return
         if len(self.pipeline) >= MOST_WAITING:
-            crowd = f"{MOST_WAITING} requests wait on this connection for the answer to one before; open others"
+            crowd = f"{MOST_WAITING} requests wait on this connection for an earlier answer; open more connections"
             self._refuse(Problem(429, "overloaded", crowd), retry=True)
             return
         former = self.cycle
-        scope: Any = self.scope  # an extension's value may be what the server likes
-        super().on_headers_complete()  # raises if the address is none
+        scope: Any = self.scope  # an extension may be any object of the server's
+        super().on_headers_complete()  # raises if the address is invalid
         self._in_head = False
-        # What comes behind the body is no header of the request, and is not kept.
+        # Lines after the body are not headers of the request, and are not kept.
         self.headers = _NO_TRAILERS
         if self.cycle is not former:
             scope["extensions"] = {DIRECT: DirectCycle(self, self.cycle)}  # its task has not begun yet
@@ -166,7 +166,7 @@ class HttpConnection(HttpToolsProtocol):
             super().on_message_complete()
 
     def on_response_complete(self) -> None:
-        """Go on with the next request, or wait for one."""
+        """Continue with the next request, or wait for one."""
         self.server_state.total_requests += 1
         if self.transport.is_closing():
             return
@@ -184,7 +184,7 @@ class HttpConnection(HttpToolsProtocol):
     def _look_whether_idle(self) -> None:
         self._idle_timer = None
         if self._begun or not self.cycle.response_complete:
-            return  # its end is waited for, and sets the timer again
+            return  # the end of the request is awaited, and sets the timer again
         left_s = self._answered_s + self.limits.idle_s - self.loop.time()
         if left_s > 0:
             self._idle_timer = self.loop.call_later(left_s, self._look_whether_idle)
@@ -195,16 +195,19 @@ class HttpConnection(HttpToolsProtocol):
         self.tasks.add(self.loop.create_task(self._run(cycle, app)))
 
     async def _run(self, cycle: RequestResponseCycle, app: Any) -> None:
-        """Answer. A callback of the task's end would cost a turn of the loop, with a look at all descriptors."""
+        """Run the application.
+
+        A callback at the task's end would cost a turn of the loop, with a look at all descriptors.
+        """
         try:
             await cycle.run_asgi(app)
         finally:
             self.tasks.discard(cast("asyncio.Task[None]", asyncio.current_task()))
 
     def send_400_response(self, _msg: str) -> None:
-        """Answer what is no HTTP."""
+        """Answer bytes that are not HTTP."""
         if not self._closing:
-            self._refuse(Problem(400, "bad_request", "these bytes are no HTTP request"))
+            self._refuse(Problem(400, "bad_request", "these bytes are not an HTTP request"))
 
     def pause_writing(self) -> None:
         """Give the client some time to read."""
@@ -213,7 +216,7 @@ class HttpConnection(HttpToolsProtocol):
             self._stall_timer = self.loop.call_later(self.limits.stall_s, self._has_stalled)
 
     def resume_writing(self) -> None:
-        """Go on."""
+        """Resume writing: the client reads again."""
         self._stop_stall_timer()
         super().resume_writing()
 
@@ -253,9 +256,9 @@ class HttpConnection(HttpToolsProtocol):
             self._stall_timer = None
 
     def _refuse(self, problem: Problem, *, retry: bool = False) -> None:
-        """Answer an error and close the connection; only close it if the request's answer has begun.
+        """Answer with an error and close the connection; only close it if the request's answer has begun.
 
-        Requests that came whole before are answered first.
+        Earlier whole requests are answered first.
         """
         self._closing = True
         self._stop_head_timer()
@@ -269,7 +272,7 @@ class HttpConnection(HttpToolsProtocol):
             body,
         )
         cycle: Any = self.cycle  # None before the first request, against its annotation
-        if not self._in_head:  # it is a request whose body still comes
+        if not self._in_head:  # a request whose body is still coming
             if cycle.response_started or self.pipeline:
                 self.transport.close()
             else:
@@ -278,7 +281,7 @@ class HttpConnection(HttpToolsProtocol):
             self._end()
 
     def _end(self) -> None:
-        """Tell what was refused, and close."""
+        """Send the refusal, and close."""
         self.transport.write(self._refusal)
         self.transport.close()
 
@@ -288,7 +291,7 @@ class DirectCycle:
 
     Args:
         connection: The client's.
-        cycle: uvicorn's, of the request.
+        cycle: uvicorn's cycle of the request.
     """
 
     __slots__ = ("_connection", "_cycle", "leaving")
@@ -304,7 +307,7 @@ class DirectCycle:
         return self._connection.gone
 
     def body(self) -> bytes | None:
-        """Take the whole body; None if it has not come yet, or is to be asked for."""
+        """Take the whole body; None if it has not come yet, or must be asked for."""
         cycle = self._cycle
         if cycle.more_body or cycle.waiting_for_100_continue or cycle.disconnected:
             return None
@@ -312,9 +315,9 @@ class DirectCycle:
         return found
 
     def answer(self, status: int, headers: Sequence[Header], body: bytes) -> bool:
-        """Write a whole answer; False, and nothing is done, if the client does not read, or uvicorn has more to do.
+        """Write a whole answer; return False without writing if the client does not read, or uvicorn has more to do.
 
-        The headers are not checked: the front end has made them all, and none has a line end.
+        The headers are not checked: the front end has made them all, without line ends.
         """
         cycle = self._cycle
         if cycle.flow.write_paused or cycle.response_started or cycle.access_log:
@@ -345,14 +348,14 @@ class DirectCycle:
 
 
 class _WrittenHeaders:
-    """The server's own headers as they are written: made once a second, since the date is among them."""
+    """The server's own headers in bytes, made once a second, since the date is among them."""
 
     def __init__(self) -> None:
         self._of: Sequence[Header] = ()
         self._lines = b""
 
     def lines(self, headers: Sequence[Header]) -> bytes:
-        """Return them; uvicorn has the same list as long as they are the same."""
+        """Return the headers in bytes; uvicorn keeps the same list as long as they are the same."""
         if self._of is not headers:
             self._of, self._lines = headers, b"".join([b"%s: %s\r\n" % header for header in headers])
         return self._lines
@@ -366,7 +369,7 @@ def _bytes_of(headers: Sequence[Header]) -> int:
 
 
 def _is_own_user(transport: asyncio.BaseTransport) -> bool:
-    """Whether the other end of a unix socket is a process of this user, or root's."""
+    """Return whether the other end of a unix socket is a process of this user or of root."""
     ours: Any = transport.get_extra_info("socket")
     _, user, _ = _CREDENTIALS.unpack(ours.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
     return user in {0, os.geteuid()}

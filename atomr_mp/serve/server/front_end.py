@@ -1,8 +1,8 @@
-"""A front-end process: answers HTTP on a socket that its parent owns, and joins the pool by itself.
+"""A front-end process: answers HTTP on a socket that its parent owns, and joins the pool itself.
 
-Started by `parent.py`. Arguments: descriptors of the plan, of the listening socket and of the counters' memory, the
-number of its slot there, a descriptor to which it says that it accepts, and one of the memory of the latest look.
-SIGTERM: it is not ready any more, still accepts for a while, then ends what is open and leaves.
+`parent.py` starts it. Its arguments are the descriptors of the plan, the listening socket and the counters' memory, its
+slot there, a descriptor to which it writes when it accepts, and one of the memory of the latest look. After SIGTERM it
+reports that it is not ready, still accepts for a while, then ends open requests and exits.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _LOG: Final = logging.getLogger("atomr_mp.serve")
 
 
 def main() -> int:
-    """Serve until the parent says to end, or ends."""
+    """Serve until the parent orders the end, or ends."""
     plan = FrontEndPlan.from_descriptor(int(sys.argv[1]))
     die_with_parent(plan.parent_pid)
     logging.basicConfig(format="%(asctime)s %(message)s", level=logging.INFO, stream=sys.stderr)
@@ -69,7 +69,7 @@ async def _serve(
     server = Server(_config(plan, application, counters), application, plan.drain_delay_s, accepts)
     joining = asyncio.get_running_loop().create_task(source.keep_joined())
     try:
-        # Others accept meanwhile; without a pool this one accepts too, and says so.
+        # Other front ends accept meanwhile; without a pool this one accepts too, and reports that.
         await source.wait_joined(JOIN_S)
         await server.serve(sockets=[listening])
     finally:
@@ -84,14 +84,14 @@ def _config(plan: FrontEndPlan, application: Application, counters: Counters) ->
         (HttpConnection,),
         {"limits": plan.limits, "counters": counters, "own_user_only": plan.own_user_only},
     )
-    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # not a line for each client that sends no HTTP
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # not a line for each client that does not speak HTTP
     return uvicorn.Config(
         application,
         http=protocol,
         ws="none",
         lifespan="off",
         interface="asgi3",
-        proxy_headers=False,  # nothing here depends on who the client says that it is
+        proxy_headers=False,  # nothing here depends on the client's claims about itself
         server_header=False,
         log_config=None,
         access_log=plan.access_log,
@@ -108,9 +108,9 @@ class Server(uvicorn.Server):
 
     Args:
         config: uvicorn's.
-        application: Is told that the end comes.
-        drain_delay_s: How long it still accepts once it is not ready, for balancers to notice.
-        accepts: A pipe to the parent: a byte there says that this process accepts.
+        application: The application, which is told of the end.
+        drain_delay_s: How long it still accepts once it is not ready, so that balancers notice.
+        accepts: A pipe to the parent; a byte in it means that this process accepts.
     """
 
     def __init__(self, config: uvicorn.Config, application: Application, drain_delay_s: float, accepts: int) -> None:
@@ -120,14 +120,14 @@ class Server(uvicorn.Server):
         self._drain_delay_s: Final = drain_delay_s
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to accept, and say so."""
+        """Begin to accept, and tell the parent."""
         await super().startup(sockets)
         with contextlib.suppress(OSError):
             os.write(self._accepts, b".")
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """End in order by SIGTERM; Ctrl-C is for the parent, which says so then."""
+        """End in order by SIGTERM; the parent handles Ctrl-C, and then sends SIGTERM."""
         loop = asyncio.get_running_loop()
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         loop.add_signal_handler(signal.SIGTERM, self._drain)

@@ -1,4 +1,4 @@
-"""The socket on which front ends listen, and what may be listened on without TLS or a token."""
+"""The socket on which front ends listen, and the addresses that need neither TLS nor a token."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def listen(host: str, port: int) -> socket.socket:
     """Return a socket that listens at an address of this machine.
 
     Raises:
-        ConfigurationError: It cannot be.
+        ConfigurationError: The address cannot be used.
     """
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -35,13 +35,13 @@ def listen_unix(path: Path) -> socket.socket:
     """Return a unix socket that listens, for this user only (0600).
 
     Raises:
-        ConfigurationError: It cannot be made there, or somebody listens there.
+        ConfigurationError: The socket cannot be made there, or another process listens there.
     """
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     try:
         if path.is_socket():
             if _is_alive(path):
-                raise errors.ConfigurationError(f"somebody listens on {path} already")
+                raise errors.ConfigurationError(f"another process listens on {path}")
             path.unlink()
         before = os.umask(0o177)
         try:
@@ -59,7 +59,7 @@ def listen_unix(path: Path) -> socket.socket:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether an address is reached from this machine only."""
+    """Return whether an address can be reached from this machine only."""
     if host == "localhost":
         return True
     try:
@@ -69,7 +69,7 @@ def is_loopback(host: str) -> bool:
 
 
 def _is_alive(path: Path) -> bool:
-    """Whether somebody listens on a unix socket."""
+    """Return whether a process listens on a unix socket."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as trying:
         trying.settimeout(1.0)
         try:

@@ -1,7 +1,7 @@
 """The parent of the front ends: owns the listening socket and, if it has started one, the pool.
 
-A front end that dies costs its open connections: others accept meanwhile, what waits in the socket's queue is kept, and
-the next one is started. The parent answers nothing itself, and imports nothing that does.
+A front end that dies costs its open connections: others accept meanwhile, connections in the socket's queue wait, and a
+new front end is started. The parent answers no request itself, and imports no code that does.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ MODULE: Final = "atomr_mp.serve.server.front_end"
 
 FIRST_RETRY_S: Final = 0.1
 LAST_RETRY_S: Final = 10.0
-"""How long after its end a front end or a pool is started again; each time twice as long, if it did not live long."""
+"""Longest wait before a front end or a pool is started again. The wait doubles each time, if it did not live long."""
 
 LONG_S: Final = 10.0
-"""What has lived so long is started again at once."""
+"""A front end or pool that has lived this long is started again at once."""
 
 END_MARGIN_S: Final = 5.0
 """How much longer than its drain a front end may take to end."""
@@ -42,16 +42,16 @@ PROBE_S: Final = 30.0
 
 
 class Backoff:
-    """How long to wait before the next start of what has ended."""
+    """How long to wait before a process is started again."""
 
     def __init__(self) -> None:
         self._delay_s = FIRST_RETRY_S
 
     def next_s(self, lived_s: float) -> float:
-        """Return it.
+        """Return the wait in seconds.
 
         Args:
-            lived_s: How long the last one has lived.
+            lived_s: How long the last process has lived.
         """
         if lived_s >= LONG_S:
             self._delay_s = FIRST_RETRY_S
@@ -63,9 +63,9 @@ class Parent:
     """Keeps front ends running, and the pool that it has started.
 
     Args:
-        plan: What each front end is told.
-        listening: Where they accept; owned from here on.
-        start: Starts the pool anew, blocking; None if the pool is somebody else's.
+        plan: The plan for each front end.
+        listening: The socket on which they accept; owned from here on.
+        start: Starts the pool again, blocking; None if the pool is not ours to start.
         pool: The pool, if this process has started it; owned from here on.
         announce: Called once when the first front end accepts.
     """
@@ -92,11 +92,11 @@ class Parent:
         self._counters: Final = os.memfd_create("atomr-mp-serve-counters")
         os.ftruncate(self._counters, shared_bytes(plan.slots))
         self._look: Final = os.memfd_create("atomr-mp-serve-look")
-        """Where front ends keep what one of them has seen of the pool."""
+        """Memory for the front ends' latest look at the pool."""
         self._accepting, self._accepts = os.pipe2(os.O_CLOEXEC)
 
     async def run(self) -> None:
-        """Serve until SIGTERM or Ctrl-C; the pool that it has started is stopped last."""
+        """Serve until SIGTERM or Ctrl-C; stop the pool last if this process has started it."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop)
@@ -132,11 +132,11 @@ class Parent:
         inherited = (self._plan_descriptor, self._listening.fileno(), self._counters, self._accepts, self._look)
         numbers = [self._plan_descriptor, self._listening.fileno(), self._counters, slot, self._accepts, self._look]
         try:
-            popen = subprocess.Popen(  # in the main thread: the front end dies with it
+            popen = subprocess.Popen(  # in the main thread, since the front end dies with the thread that made it
                 [sys.executable, "-m", MODULE, *map(str, numbers)],
                 stdin=subprocess.DEVNULL,
                 pass_fds=inherited,
-                start_new_session=True,  # Ctrl-C is the parent's to answer
+                start_new_session=True,  # so that only the parent gets Ctrl-C
             )
             pidfd = os.pidfd_open(popen.pid)
         except OSError as error:
@@ -162,12 +162,12 @@ class Parent:
             self._all_ended.set()
 
     def _first_accepts(self) -> None:
-        """Say that the server answers; once."""
+        """Announce, once, that the server answers."""
         asyncio.get_running_loop().remove_reader(self._accepting)
         self._announce()
 
     def _stop(self) -> None:
-        """End in order; at the second signal at once."""
+        """End in order; at once at the second signal."""
         if self._stopping.is_set():
             for popen, _ in self._running.values():
                 popen.kill()
@@ -177,7 +177,7 @@ class Parent:
     async def _end_front_ends(self) -> None:
         for popen, _ in self._running.values():
             popen.terminate()
-        # As long as one process has the socket, clients connect to it.
+        # Clients can connect to the socket as long as one process has it open.
         asyncio.get_running_loop().call_later(self._plan.drain_delay_s, self._listening.close)
         if self._running:
             limit_s = self._plan.drain_delay_s + self._plan.drain_timeout_s + END_MARGIN_S
@@ -193,7 +193,7 @@ class Parent:
             pool = self._pool
             if pool is not None:
                 await _until_lost(pool)
-                _LOG.warning("the pool is lost: %s; it is started again", pool.lost)
+                _LOG.warning("the pool is lost: %s; it will be started again", pool.lost)
                 self._pool = None
                 pool.close()
             await asyncio.sleep(backoff.next_s(time.monotonic() - started_s))
@@ -220,6 +220,6 @@ async def _until_lost(pool: Pool) -> None:
 
     pool.on_lost(tell)
     with contextlib.suppress(errors.AtomrError):
-        # From its first request on, the loop reads what the supervisor says, and hears of its end.
+        # The first request makes the loop read the supervisor's messages, and so learn of its end.
         await pool.device(0).request("memory", Statistics(), PROBE_S)
     await lost.wait()

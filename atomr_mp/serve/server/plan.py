@@ -1,4 +1,4 @@
-"""What a parent tells its front ends when it starts them. Pure, but for the descriptor it travels in."""
+"""A parent's plan for its front ends. Pure, except for the descriptor that carries it."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from atomr_mp.serve.http.limits import Limits
 
 
 class FrontEndPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """How a front-end process serves. It has secrets, so it travels in memory and not on a command line."""
+    """A front-end process's settings. It has secrets, so it travels in memory and not on a command line."""
 
     parent_pid: int
     run_dir: str
-    """The pool's."""
+    """The pool's run directory."""
     tokens: list[str]
     token_file: str | None
     allowed_hosts: list[str] | None
-    """None for any."""
+    """Allowed names in `Host`; None for any."""
     own_user_only: bool
-    """The socket is a unix socket: the peer has to be a process of this user, or root's."""
+    """Whether the socket is a unix socket, whose clients must be processes of this user or of root."""
     tls_certificate: str | None
     tls_key: str | None
     drain_delay_s: float
@@ -33,14 +33,14 @@ class FrontEndPlan(msgspec.Struct, frozen=True, kw_only=True):
     """How many front ends share the memory of the counters."""
 
     def to_descriptor(self) -> int:
-        """Return a descriptor from which it can be read, any number of times."""
+        """Return a descriptor from which the plan can be read, any number of times."""
         descriptor = os.memfd_create("atomr-mp-serve")
         os.write(descriptor, msgspec.json.encode(self))
         return descriptor
 
     @classmethod
     def from_descriptor(cls, descriptor: int) -> Self:
-        """Read it, and close the descriptor."""
+        """Read a plan, and close its descriptor."""
         try:
             return msgspec.json.decode(os.pread(descriptor, os.fstat(descriptor).st_size, 0), type=cls)
         finally:

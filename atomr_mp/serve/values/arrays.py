@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 MAGIC: Final = b"\x93NUMPY"
 
 MAX_HEADER_BYTES: Final = 4096
-"""More than NumPy writes for any array that can be sent."""
+"""Most bytes of a header; NumPy writes fewer for any array that can be sent."""
 
 _DESCRIPTION: Final = re.compile(r"'descr':\s*'([<>|=])([biufc]\d{1,2})'")
 _ORDER: Final = re.compile(r"'fortran_order':\s*(True|False)")
@@ -31,11 +31,11 @@ _WHOLE: Final = re.compile(r"\{[^{}]*\}\s*")
 
 
 def converter(dtype: str | None) -> Callable[[Any], Any]:
-    """Return a function that makes an array of nested lists of numbers.
+    """Return a function that makes arrays from nested lists of numbers.
 
     Args:
-        dtype: The element type; None for int64, float64 or bool, by what the lists have. Complex numbers are given as
-            pairs in a last dimension of their own.
+        dtype: The element type; None for int64, float64 or bool, whichever the lists have. Complex numbers are given as
+        pairs in an additional last dimension.
     """
 
     def convert(value: object) -> object:
@@ -50,14 +50,14 @@ def from_lists(value: object, dtype: str | None) -> np.ndarray[Any, Any]:
     """Return an array of nested lists of numbers.
 
     Raises:
-        ValueError: They are no numbers, not all as long as each other, or do not fit the element type.
+        ValueError: The lists have other elements than numbers, differ in length, or do not fit the element type.
     """
     import numpy as np
 
     try:
         found = np.asarray(value)
     except (ValueError, OverflowError) as error:
-        raise ValueError(f"these lists are no array: {error}") from error
+        raise ValueError(f"these lists do not make an array: {error}") from error
     if found.dtype.kind not in "biuf":
         raise ValueError("an array is given as lists of numbers, nested once for each dimension")
     if found.ndim > MAX_DIMENSIONS:
@@ -72,10 +72,10 @@ def from_lists(value: object, dtype: str | None) -> np.ndarray[Any, Any]:
 
 
 def _cast(array: np.ndarray[Any, Any], element: np.dtype[Any]) -> np.ndarray[Any, Any]:
-    """Return an array with another element type, in which each number has to be the same, but for its rounding.
+    """Return an array converted to another element type, with the same numbers except for rounding.
 
     Raises:
-        ValueError: One is not.
+        ValueError: A number would change.
     """
     import numpy as np
 
@@ -98,23 +98,23 @@ def to_lists(array: np.ndarray[Any, Any]) -> Any:
 
     if array.dtype.kind == "c":
         return np.stack([array.real, array.imag], axis=-1).tolist()
-    if array.dtype.kind == "V":  # ml_dtypes' own
+    if array.dtype.kind == "V":  # ml_dtypes' types
         return array.astype(np.float32).tolist()
     return array.tolist()
 
 
 def from_npy(data: bytes) -> np.ndarray[Any, Any]:
-    """Return the array in a `.npy` file. It lies in `data` itself, which it keeps.
+    """Return the array in a `.npy` file. It lies in `data` itself, which it keeps alive.
 
-    The header is read by a pattern: it is never evaluated, and there are no objects and no structures.
+    The header is read by a pattern and never evaluated. Objects and structures are refused.
 
     Raises:
-        InvalidRequest: These bytes are no such file, or not of a length that its header tells.
+        InvalidRequest: These bytes are not such a file, or do not have the length that its header tells.
     """
     try:
         return _from_npy(data)
     except ValueError as error:
-        raise errors.InvalidRequest(f"the body is no .npy file that can be sent: {error}") from error
+        raise errors.InvalidRequest(f"the body is not a .npy file that can be read: {error}") from error
 
 
 def _from_npy(data: bytes) -> np.ndarray[Any, Any]:
@@ -156,7 +156,7 @@ def to_npy(array: np.ndarray[Any, Any]) -> bytes:
     """Return an array as a `.npy` file.
 
     Raises:
-        ValueError: NumPy has no such element type: it is one of ml_dtypes.
+        ValueError: NumPy itself does not have the element type; ml_dtypes does.
     """
     import numpy as np
 

@@ -16,20 +16,20 @@ from atomr_mp.serve.values import arrays
 NPY: Final = b"application/x-npy"
 
 USUAL: Final = frozenset({b"", b"*/*", b"application/json"})
-"""What most clients accept."""
+"""The values of `Accept` that most clients send."""
 
 NPY_HEADER: Final[Header] = (b"content-type", NPY)
 
 
 def wants_npy(accept: bytes, schema: Mapping[str, Any]) -> bool:
-    """Return whether a client wants a raw array: it names that, and not JSON as well.
+    """Return whether a client wants a raw array: it accepts that, and not JSON as well.
 
     Args:
         accept: The request's `Accept`.
-        schema: The result's.
+        schema: The result's schema.
 
     Raises:
-        Problem: 406; the client wants what the method certainly does not return.
+        Problem: 406; the method certainly does not return the only type that the client accepts.
     """
     if accept in USUAL:
         return False
@@ -47,7 +47,7 @@ def encode(result: object, *, npy: bool) -> tuple[Header, bytes]:
     """Return the content type and the body of a result.
 
     Raises:
-        Unsupported: It has something that has no such form: a ref, or no array where one is asked for.
+        Unsupported: The result has no such form: it has a ref, or is not an array where the client wants one.
     """
     if not npy:
         return JSON, encode_json(result)
@@ -63,10 +63,10 @@ def encode(result: object, *, npy: bool) -> tuple[Header, bytes]:
 
 
 def encode_json(value: object) -> bytes:
-    """Return a result as JSON: arrays as nested lists, bytes as base64, what is not finite as null.
+    """Return a result as JSON: arrays as nested lists, bytes as base64, NaN and infinities as null.
 
     Raises:
-        Unsupported: It has something that has no such form.
+        Unsupported: It has a value without a JSON form.
     """
     try:
         return _encode(value)

@@ -1,7 +1,7 @@
-"""From a method's JSON Schema to what its JSON arguments need: arrays made of lists, bytes of base64. Pure.
+"""Conversions of JSON arguments by a method's JSON Schema: arrays from lists, bytes from base64. Pure.
 
-What is right is for the worker to say, which knows the annotations themselves. Here only that is made of JSON which
-JSON has no form for.
+The worker checks arguments, since it knows the annotations themselves. Here only values without a JSON form are
+converted.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from atomr_mp.protocol.words import counted
 from atomr_mp.serve.values import arrays
 
 Convert = Callable[[Any], Any]
-"""Returns the argument for a JSON value; raises ValueError where it can be none."""
+"""Returns the argument for a JSON value; raises ValueError if the value does not fit."""
 
 REF: Final = "#/$defs/"
 
 MAX_REF_DEPTH: Final = 16
-"""Deepest nesting of definitions in which bytes and arrays are looked for."""
+"""Deepest nesting of definitions that is searched for bytes and arrays."""
 
 
 class ArgumentPlan(NamedTuple):
-    """How a method's arguments are made of JSON."""
+    """How a method's arguments are made from JSON."""
 
     method: str
     """ "Actor.method"."""
     info: MethodInfo
-    """What it was made for."""
+    """The method's description, from which the plan was made."""
     converts: dict[str, Convert]
-    """By parameter; those that need nothing are left out."""
+    """Conversions by parameter; parameters that need none are left out."""
     array: str
-    """The parameter that a raw array is for, empty if there is none."""
+    """The parameter that a raw array becomes, empty if there is none."""
     result: Mapping[str, Any]
     """The result's schema."""
 
@@ -46,10 +46,10 @@ class ArgumentPlan(NamedTuple):
         """Return arguments by position and by name.
 
         Args:
-            given: What the JSON has: an object by name, or an array by position.
+            given: The JSON value: an object by name, or an array by position.
 
         Raises:
-            InvalidRequest: It is neither, is nested too deeply, or a value cannot be converted.
+            InvalidRequest: The value is neither, is nested too deeply, or has a part that cannot be converted.
         """
         values.check_depth(given)
         if type(given) is dict:
@@ -58,7 +58,7 @@ class ArgumentPlan(NamedTuple):
             if not self.converts:
                 return tuple(given), None
             names = self.info.parameters
-            # What is too many is left as it is: the worker tells how many there may be.
+            # Surplus arguments stay as they are: the worker tells how many there may be.
             return (
                 tuple(
                     self._converted(names[at], value) if at < len(names) else value for at, value in enumerate(given)
@@ -80,7 +80,7 @@ class ArgumentPlan(NamedTuple):
 
 
 def plan_of(method: str, info: MethodInfo) -> ArgumentPlan:
-    """Return how a method's arguments are made of JSON."""
+    """Return how a method's arguments are made from JSON."""
     schema = decoded(info)
     definitions = schema.get("$defs", {})
     properties = schema.get("arguments", {}).get("properties", {})
@@ -107,10 +107,10 @@ def decoded(info: MethodInfo) -> dict[str, Any]:
 
 
 def needs_one_array(plan: ArgumentPlan) -> str:
-    """Return the parameter that a raw array is for.
+    """Return the parameter that a raw array becomes.
 
     Raises:
-        InvalidRequest: The method takes none, or more than that.
+        InvalidRequest: The method does not take exactly one array and nothing else.
     """
     if plan.array:
         return plan.array
@@ -121,13 +121,13 @@ def needs_one_array(plan: ArgumentPlan) -> str:
 
 
 def _admits_array(schema: Mapping[str, Any]) -> bool:
-    """Whether an array may be right: the schema names one, or names nothing."""
+    """Return whether an array may be right: the schema names one, or names nothing."""
     options = schema.get("anyOf", [schema])
     return any(option.get("format") == "ndarray" or not option for option in options)
 
 
 def _convert(schema: Mapping[str, Any], definitions: Mapping[str, Any], depth: int) -> Convert | None:
-    """Return how a value of a schema is made of JSON; None if it is the JSON value itself."""
+    """Return the conversion of a JSON value by its schema; None if the value stays as it is."""
     reference = schema.get("$ref", "")
     if reference.startswith(REF):
         return _convert(definitions.get(reference.removeprefix(REF), {}), definitions, depth - 1) if depth else None
@@ -222,7 +222,7 @@ _EXAMPLES: Final[dict[str, Any]] = {
 
 
 def example(info: MethodInfo) -> str:
-    """Return arguments that a method may take, as JSON: those that it needs, by name."""
+    """Return arguments that a method may take, as JSON: the required ones, by name."""
     schema = decoded(info)
     arguments = schema.get("arguments", {})
     needed = arguments.get("required", info.parameters)
@@ -233,7 +233,7 @@ def example(info: MethodInfo) -> str:
 
 
 def unsuited(info: MethodInfo) -> int:
-    """Return how little a method is suited as an example: running it may do harm, or takes more than words."""
+    """Return how little a method suits as an example; more if running it may do harm or needs large arguments."""
     arguments = decoded(info).get("arguments", {})
     plain = all(
         arguments.get("properties", {}).get(name, {}).get("type") in {"string", "integer", "number", "boolean"}

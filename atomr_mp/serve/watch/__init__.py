@@ -1,1 +1,1 @@
-"""The page that shows a running pool: one observer for all who look on, and what it tells."""
+"""The page that shows a running pool: one observer for all viewers, and the data that it shows."""

@@ -1,4 +1,4 @@
-"""Watches the pool for everybody who looks at the page, at whichever front end: one session, while somebody does."""
+"""Watches the pool for all viewers of the page at all front ends: one session, as long as somebody views it."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from atomr_mp.serve.watch.shared_look import SharedLook
 from atomr_mp.serve.watch.snapshot import Look, news, snapshot
 
 INTERVAL_S: Final = 1.0
-"""Between two looks; an event of the supervisor is looked at as it comes."""
+"""Time between two looks; an event of the supervisor causes a look at once."""
 
 FOLLOW_S: Final = 0.1
-"""How often a front end looks whether another has seen something, or watches no more."""
+"""How often a front end checks whether another has seen something new, or no longer watches."""
 
 RETRY_S: Final = 0.5
-"""Between attempts to find a pool that is away."""
+"""Time between attempts to find a pool that is away."""
 
 MOST_NEWS: Final = 50
 """How many of the latest events are shown."""
@@ -41,14 +41,14 @@ Basis = tuple[Status | None, list[dict[str, Any]]]
 
 
 class Observer:
-    """The latest of a pool, for any number of viewers. For the event loop's thread.
+    """The latest look at a pool, for any number of viewers. For the event loop's thread.
 
-    A viewer that is slow misses looks, and no event: each look has the latest of these.
+    A slow viewer misses looks but no events: each look has the latest events.
 
     Args:
-        source: Has the pool.
-        counters: The front ends' figures.
-        shared: What all front ends have seen last.
+        source: The source of the pool.
+        counters: The front ends' counters.
+        shared: The latest look, shared by all front ends.
     """
 
     def __init__(self, source: PoolSource, counters: Counters, shared: SharedLook) -> None:
@@ -63,7 +63,7 @@ class Observer:
 
     @contextlib.contextmanager
     def viewer(self) -> Iterator[None]:
-        """Watch as long as this lasts for at least one viewer."""
+        """Watch the pool within the `with` blocks of all viewers."""
         self._viewers += 1
         if self._watching is None:
             self._watching = _Watching(self)
@@ -87,7 +87,7 @@ class Observer:
         return self._number, self._latest
 
     def encode(self, shown: dict[str, Any]) -> bytes:
-        """Return a look as the page gets it, with the front ends' own figures."""
+        """Return a look in the page's form, with the front ends' own figures."""
         total = self._counters.total
         http = {"in_flight": total(IN_FLIGHT), "connections": total(CONNECTIONS), "streams": total(STREAMS)}
         return encode_json(shown | {"http": http})
@@ -95,7 +95,7 @@ class Observer:
     def publish(self, watching: _Watching, look: bytes) -> None:
         """Take a look from the thread that watches."""
         if watching is not self._watching:
-            return  # nobody has looked on any more, and somebody does again
+            return  # no viewer was left for a while, and another thread watches now
         self._latest = look
         self._number += 1
         changed, self._changed = self._changed, asyncio.Event()
@@ -103,7 +103,7 @@ class Observer:
 
     @property
     def session_path(self) -> Path:
-        """Where the supervisor is asked.
+        """Path of the supervisor's socket.
 
         Raises:
             PoolUnreachable: There is no pool now.
@@ -112,7 +112,7 @@ class Observer:
 
 
 class _Watching:
-    """A thread that looks at the pool until it is stopped, or at what another front end has seen of it."""
+    """A thread that looks at the pool, or follows another front end's looks, until it is stopped."""
 
     def __init__(self, observer: Observer) -> None:
         self._observer = observer
@@ -123,7 +123,7 @@ class _Watching:
         threading.Thread(target=self._run, name="watch", daemon=True).start()
 
     def stop(self) -> None:
-        """End it, some time soon."""
+        """Ask the thread to end."""
         self._stop.set()
 
     def _run(self) -> None:
@@ -140,7 +140,7 @@ class _Watching:
             self._stop.wait(FOLLOW_S)
 
     def _look(self) -> None:
-        """Look at the pool, for all front ends; go on from what the last one has seen."""
+        """Look at the pool for all front ends; continue from the last front end's look."""
         if basis := self._observer.shared.basis():
             self._last, news_so_far = msgspec.msgpack.decode(basis, type=Basis)
             self._news.extend(news_so_far)
@@ -150,7 +150,7 @@ class _Watching:
                     self._watch(session)
             except (errors.AtomrError, OSError, TimeoutError) as error:
                 self._publish({"lost": str(error)[:400], "news": list(self._news)})
-                self._stop.wait(RETRY_S)  # nobody tells that a pool was started
+                self._stop.wait(RETRY_S)  # nothing tells that a pool was started
 
     def _watch(self, session: OperatorSession) -> None:
         base: Look | None = None
@@ -165,7 +165,7 @@ class _Watching:
             until_s = look.at_s + INTERVAL_S
             with contextlib.suppress(TimeoutError):
                 session.next_event(max(0.0, until_s - time.monotonic()))
-                while True:  # what comes together is looked at once
+                while True:  # one look serves all events that come together
                     session.next_event(0.005)
 
     def _publish(self, shown: dict[str, Any]) -> None:

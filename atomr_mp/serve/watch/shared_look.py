@@ -1,7 +1,7 @@
 """The latest look at the pool in memory that all front ends share: one of them watches, the others read.
 
-Which one it is, the kernel knows: it holds a lock that ends with its process. It writes a look with its number, its
-length and its checksum; who reads while it writes finds a checksum that is not the look's, and reads again later.
+The one that watches holds a lock of the kernel's, which ends with its process. It writes a look with its number, its
+length and its checksum. A reader that finds a wrong checksum has read during a write, and reads again later.
 """
 
 from __future__ import annotations
@@ -16,30 +16,30 @@ import zlib
 from typing import Final
 
 LOOK_BYTES: Final = 4 * 2**20
-"""Memory is taken as far as it was written: a look has some hundred kilobytes at most."""
+"""Size of the shared memory, which is only taken as far as it is written: a look has some hundred kilobytes at most."""
 
 _HEAD: Final = struct.Struct("=QIII")
-"""Number, length of the look, length of what the next one needs, checksum of both."""
+"""Number, length of the look, length of the next one's basis, checksum of both."""
 
 
 class SharedLook:
     """The latest look. For the threads that watch.
 
     Args:
-        descriptor: Of the shared memory; None for memory of this process alone.
+        descriptor: Descriptor of the shared memory; None for memory of this process alone.
     """
 
     def __init__(self, descriptor: int | None = None) -> None:
         if descriptor is not None:
             os.ftruncate(descriptor, LOOK_BYTES)
         self._descriptor: Final = descriptor
-        """Stays open: the kernel's lock would end with any descriptor of this memory that is closed here."""
+        """Stays open: closing any descriptor of this memory here would end the kernel's lock."""
         self._memory: Final = mmap.mmap(-1 if descriptor is None else descriptor, LOOK_BYTES)
         self._ours: Final = threading.Lock()
-        """The kernel's lock is the process's; this one tells its threads apart."""
+        """The kernel's lock belongs to the process; this one is for its threads."""
 
     def acquire(self) -> bool:
-        """Become the one that watches; False if another does."""
+        """Become the process that watches; return False if another watches."""
         if not self._ours.acquire(blocking=False):
             return False
         if self._descriptor is not None:
@@ -51,7 +51,7 @@ class SharedLook:
         return True
 
     def release(self) -> None:
-        """Let another one watch. The latest look is forgotten, or somebody would take it for new."""
+        """Let another process watch. The latest look is forgotten, since readers would take it for a new one."""
         self.publish(b"", self.basis())
         if self._descriptor is not None:
             with contextlib.suppress(OSError):
@@ -62,8 +62,8 @@ class SharedLook:
         """Write a look; empty for none.
 
         Args:
-            look: What is shown.
-            basis: What whoever watches next needs, to tell what has happened since.
+            look: The look.
+            basis: Data for the next process that watches, to tell what has happened since.
 
         Raises:
             ValueError: They are too long.
@@ -81,7 +81,7 @@ class SharedLook:
         return (number, look) if number != after and look else None
 
     def basis(self) -> bytes:
-        """Return what came with the latest look; empty if there was none."""
+        """Return the basis of the latest look; empty if there was none."""
         return self._read()[2]
 
     def _read(self) -> tuple[int, bytes, bytes]:

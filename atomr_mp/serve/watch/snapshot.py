@@ -1,4 +1,4 @@
-"""What the page shows of a pool: figures between two looks at its status. Pure."""
+"""The page's figures of a pool, from two looks at its status. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from atomr_mp.protocol.messages.devices import OUT_OF_USE, DeviceState
 from atomr_mp.protocol.messages.operators import Figures, Status, WorkerStatus
 
 MOST_METHODS: Final = 16
-"""Batched methods of a device that are shown; the busiest."""
+"""Most batched methods shown of a device, the busiest first."""
 
 MOST_TEXT: Final = 400
 
@@ -23,10 +23,10 @@ class Look(NamedTuple):
 
 
 def snapshot(before: Look | None, after: Look) -> dict[str, Any]:
-    """Return what is shown, JSON's values only.
+    """Return the figures, as JSON values only.
 
     Args:
-        before: An earlier look, for rates and latencies; None for those since the pool's start.
+        before: An earlier look, for rates and latencies; None for figures since the pool's start.
         after: The latest.
     """
     status = after.status
@@ -80,7 +80,7 @@ def _device(before: WorkerStatus | None, after: WorkerStatus, seconds: float) ->
 
 
 def news(before: Status, after: Status) -> list[dict[str, Any]]:
-    """Return what has happened to the devices between two looks: ends of workers, and new ones."""
+    """Return the news of the devices between two looks: ends of workers, and new workers."""
     told = []
     earlier = {worker.device.index: worker for worker in before.workers}
     for worker in after.workers:
@@ -120,7 +120,7 @@ def _standby(worker: WorkerStatus) -> dict[str, Any] | None:
 
 
 def _batches(before: WorkerStatus | None, after: WorkerStatus, seconds: float) -> list[dict[str, Any]]:
-    """Return what batched methods have done between two looks; of another incarnation, since its start."""
+    """Return the work of batched methods between two looks, or since the start of a new incarnation."""
     same = before is not None and before.device.generation == after.device.generation
     old = {each.method: each for each in before.batches} if before is not None and same else {}
     found: list[dict[str, Any]] = []
