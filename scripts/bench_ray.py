@@ -30,7 +30,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 import atomr_mp.ray
 from benchmarks import machine
 
-ACTOR: Final = Path(__file__).with_name("benchmarks") / "ray_actor.py"
+ACTOR: Final = Path(__file__).with_name("benchmarks") / "processes" / "ray_actor.py"
 LOCAL: Final = "127.0.0.2"  # loopback; Ray takes 127.0.0.1 for the address of the first interface
 WINDOW: Final = 64
 BATCHES: Final = 100

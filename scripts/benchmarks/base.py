@@ -22,7 +22,7 @@ from benchmarks.contestant import BATCH, Arrays, Client, Contestant, Embed, Serv
 if TYPE_CHECKING:
     import zmq
 
-WORKER: Final = Path(__file__).with_name("base_worker.py")
+WORKER: Final = Path(__file__).with_name("processes") / "base_worker.py"
 GENERATION: Final = 1
 START_S: Final = 20.0
 POOL_CALLS: Final = 3000
@@ -83,7 +83,8 @@ class Base(Contestant):
         """Start the runtime's own server without a pool."""
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
-        server = subprocess.Popen([sys.executable, "-m", "benchmarks.bare_server", str(port)], stdout=subprocess.PIPE)
+        command = [sys.executable, "-m", "benchmarks.processes.bare_server", str(port)]
+        server = subprocess.Popen(command, stdout=subprocess.PIPE)
         self._workers.append(server)
         until_s = time.monotonic() + START_S
         while True:
@@ -181,7 +182,7 @@ def _pool_call_us(directory: Path) -> float:
     """Return how long an empty call of a pool takes, the median, by a blocking client."""
     import atomr_mp
 
-    actor = Path(__file__).with_name("echo_actor.py")
+    actor = Path(__file__).with_name("processes") / "echo_actor.py"
     with atomr_mp.start(actors=f"Echo={actor}:Echo", gpus=1, backend="host", run_dir=directory / "run") as pool:
         again = pool.actor("Echo").again
         times_ns = []

@@ -27,9 +27,10 @@ if TYPE_CHECKING:
     from atomr_mp import Pool
 
 EMBED: Final = Path(__file__).parents[2] / "examples" / "embed.py"
-ACTOR: Final = Path(__file__).with_name("echo_actor.py")
-STREAMING: Final = Path(__file__).with_name("streaming_actor.py")
-TORCH_ACTOR: Final = Path(__file__).with_name("torch_actor.py")
+ACTORS: Final = Path(__file__).with_name("processes")
+ACTOR: Final = ACTORS / "echo_actor.py"
+STREAMING: Final = ACTORS / "streaming_actor.py"
+TORCH_ACTOR: Final = ACTORS / "torch_actor.py"
 HOLD_S: Final = 60.0
 """How long a held request sleeps, if it is not killed."""
 
@@ -143,7 +144,7 @@ class Runtime(Contestant):
         import atomr_mp
 
         self.stop()
-        streams = Path(__file__).with_name("streaming_actor.py")
+        streams = STREAMING
         self._pool = atomr_mp.start(
             actors=[f"{ACTOR}:Echo", f"{streams}:Stream", f"{streams}:Engine"],
             gpus=1,
@@ -157,7 +158,7 @@ class Runtime(Contestant):
 
     def signals(self) -> Signals:
         """Return pools of their own."""
-        from benchmarks.signalled import signalled
+        from benchmarks.processes.signalled import signalled
 
         return signalled(self.directory, self._others)
 
@@ -214,7 +215,7 @@ class Runtime(Contestant):
 
     def served_embedding(self, backend: str) -> Embed:
         """Return the example's actor over HTTP, with as many texts under way as make two batches."""
-        from benchmarks.serving import asks
+        from benchmarks.subjects.serving import asks
 
         port, token = self._serve("--actor", f"{EMBED}:Embed", "--backend", "cuda" if backend == "cuda" else "host")
         return asks(port, "/call/Embed.embed", token, 2 * BATCH)

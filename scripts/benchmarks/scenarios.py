@@ -8,24 +8,24 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from benchmarks.aftermath import aftermath
-from benchmarks.buffers import buffers
-from benchmarks.concurrent_clients import clients
 from benchmarks.contestant import Contestant
-from benchmarks.embedding import embed
-from benchmarks.failover import failover, failover_with_torch
-from benchmarks.importing import import_time
-from benchmarks.latency import latency
-from benchmarks.launching import launch
-from benchmarks.memory import memory
 from benchmarks.metrics import Value
-from benchmarks.recovery import recovery
-from benchmarks.serving import serve, serve_killed, serve_model
-from benchmarks.serving_turns import serve_turns
-from benchmarks.signals import signals
 from benchmarks.sizes import Sizes
-from benchmarks.streams import streams
-from benchmarks.throughput import throughput
+from benchmarks.subjects.aftermath import aftermath
+from benchmarks.subjects.buffers import buffers
+from benchmarks.subjects.concurrent_clients import clients
+from benchmarks.subjects.embedding import embed
+from benchmarks.subjects.failover import failover, failover_with_torch
+from benchmarks.subjects.importing import import_time
+from benchmarks.subjects.latency import latency
+from benchmarks.subjects.launching import launch
+from benchmarks.subjects.memory import memory
+from benchmarks.subjects.recovery import recovery
+from benchmarks.subjects.serving import serve, serve_killed, serve_model
+from benchmarks.subjects.serving_turns import serve_turns
+from benchmarks.subjects.signals import signals
+from benchmarks.subjects.streams import streams
+from benchmarks.subjects.throughput import throughput
 
 Scenario = Callable[[Contestant, Sizes], Mapping[str, Value]]
 

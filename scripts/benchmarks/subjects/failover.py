@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from benchmarks.contestant import Contestant
-from benchmarks.recovery import idle_kill_s
 from benchmarks.sizes import Sizes
+from benchmarks.subjects.recovery import idle_kill_s
 
 STANDBYS: Final = ("none", "warm", "hot")
 

@@ -16,7 +16,7 @@ def clients(contestant: Contestant, sizes: Sizes) -> dict[str, float]:
         return {}
     contestant.start(1)
     command = [
-        *(sys.executable, "-m", "benchmarks.client_process", contestant.name, str(contestant.directory)),
+        *(sys.executable, "-m", "benchmarks.processes.client_process", contestant.name, str(contestant.directory)),
         *(str(sizes.clients_s), str(sizes.window), str(sizes.payload_bytes)),
     ]
     with contextlib.ExitStack() as stack:

@@ -13,8 +13,8 @@ from typing import Final
 
 from benchmarks.base import Base
 from benchmarks.contestant import Contestant
-from benchmarks.serving import HttpClient
 from benchmarks.sizes import Sizes
+from benchmarks.subjects.serving import HttpClient
 
 TURN_CALLS: Final = 100
 """Calls of one kind, before it is the next one's turn: the machine's other work meets all alike."""

@@ -1,6 +1,6 @@
 """How soon a client has its next good answer after a GPU's context was poisoned, or its process killed.
 
-    python -m scripts.benchmarks.gpu_failover [--limit-s SECONDS] [RUN …] > failover.json
+    python -m scripts.benchmarks.gpu.failover [--limit-s SECONDS] [RUN …] > failover.json
 
 Needs a GPU and the extra of its CUDA version. Times are in milliseconds. The supervisor hears of a poisoned context by
 the worker's last word, of a kill by the end of its control channel; from then on the time counts. The model has 8 GiB
@@ -29,7 +29,7 @@ import atomr_mp
 from atomr_mp import errors
 from atomr_mp.process.files.events import read_events
 
-ACTORS: Final = Path(__file__).with_name("failover_actor.py")
+ACTORS: Final = Path(__file__).parents[1] / "processes" / "failover_actor.py"
 ROWS: Final = 4096
 LOADED: Final = "Load hot"
 RUNS: Final = {"Model hot": 25, "Model warm": 6, "Model none": 5, "Network hot": 10, LOADED: 40}
@@ -206,8 +206,8 @@ def repeated(lose: Callable[[], dict[str, float]], count: int, until_s: float) -
 
 def under_load(losses: int, limit_s: float, result: dict[str, Any]) -> None:
     """Note what failovers take with three busy clients."""
-    command = [sys.executable, str(Path(__file__).with_name("loaded_failover.py")), "--backend", "cuda"]
-    command += ["--losses", str(losses), "--limit-s", str(limit_s)]
+    loaded = Path(__file__).parents[1] / "standalone" / "loaded_failover.py"
+    command = [sys.executable, str(loaded), "--backend", "cuda", "--losses", str(losses), "--limit-s", str(limit_s)]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as program:
         assert program.stdout is not None
         try:

@@ -1,6 +1,6 @@
 """Products of matrices and tensors, and Cholesky factors, by request, beside the same calls in one process.
 
-    PYTHONPATH=scripts:. python -m benchmarks.gpu_products > gpu-products.json
+    PYTHONPATH=scripts:. python -m benchmarks.gpu.products > gpu-products.json
 
 Needs a GPU and the extra of its CUDA version; takes a minute. The direct call is that of the library's actor, with
 the same plan on memory of this process: fifty calls, then a wait. By request ten are kept in flight; of programs of ten
@@ -23,7 +23,7 @@ from atomr_mp.protocol import dtypes, token
 from atomr_mp.protocol.layout import Layout
 from atomr_mp.protocol.libraries import blas_lt, solver, tensor
 from atomr_mp.protocol.libraries.base import LibraryRequest
-from benchmarks.in_flight import kept_in_flight
+from benchmarks.standalone.in_flight import kept_in_flight
 
 ROUNDS: Final = 7
 TOGETHER: Final = 10

@@ -1,6 +1,6 @@
 """Remote clients beside their floor: a bare pyzmq relay with CURVE. Prints a table, and JSON if asked; asserts nothing.
 
-    PYTHONPATH=scripts:. .venv/bin/python -m benchmarks.remote_clients --rounds 9 --json FILE [--streams]
+    PYTHONPATH=scripts:. .venv/bin/python -m benchmarks.standalone.remote_clients --rounds 9 --json FILE [--streams]
 
 The floor is a DEALER with CURVE, a ROUTER that relays to a DEALER by ipc, and an echo behind that: three processes, as
 a remote client, the gateway and a worker are. Contestants take turns; the figures are medians of the rounds.
@@ -214,7 +214,8 @@ def served() -> Iterator[tuple[atomr_mp.Pool, atomr_mp.Pool]]:
     keys.write_new(directory / "bench.key", client)
     admitted = keys.AdmittedKey(name="bench", public=[pair.public], max_bytes=2**30)
     keys.change_admitted(directory / "keys", lambda before: before.admitting(admitted))
-    actors = [f"{Path(__file__).parent}/{actor}" for actor in ("echo_actor.py:Echo", "streaming_actor.py:Stream")]
+    processes = Path(__file__).parents[1] / "processes"
+    actors = [f"{processes}/{actor}" for actor in ("echo_actor.py:Echo", "streaming_actor.py:Stream")]
     settings: dict[str, Any] = {"listen": "tcp://127.0.0.1:0", "keys_dir": str(directory / "keys")}
     with atomr_mp.start(backend="host", gpus=1, actors=actors, **settings) as pool:
         while not ((status := pool.status().remote) and status.listening):

@@ -20,8 +20,8 @@ from time import perf_counter_ns
 from typing import Final
 
 from benchmarks.contestant import STREAM_PARTS, Contestant, Embed, Serving, http_request
-from benchmarks.embedding import rates, use_half_the_cores
 from benchmarks.sizes import Sizes
+from benchmarks.subjects.embedding import rates, use_half_the_cores
 
 LOAD_CLIENTS: Final = 4
 """That call one after another while workers are killed."""

@@ -1,6 +1,6 @@
 """What `loaded_failover` measures, with nothing of the runtime: the least that the load itself leaves of a machine.
 
-    python -m scripts.benchmarks.bare_failover --losses 20 > bare.json
+    python -m scripts.benchmarks.standalone.bare_failover --losses 20 > bare.json
 
 Three clients keep 24 calls in flight each to one server process, eight bytes there and back, every sixth with 320 KB in
 and out of memory that both have mapped and touched beforehand. A second server is connected and waits. The first is

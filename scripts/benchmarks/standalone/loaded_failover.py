@@ -1,6 +1,6 @@
 """How soon clients have good answers again after a worker was lost, alone and under load.
 
-    python -m scripts.benchmarks.loaded_failover --backend cuda > loaded.json
+    python -m scripts.benchmarks.standalone.loaded_failover --backend cuda > loaded.json
 
 Each loss is told on standard error as it comes. It stops by itself after `--limit-s`; stopped before that by SIGTERM or
 SIGINT it prints the figures that it has.
@@ -35,8 +35,8 @@ import atomr_mp
 from atomr_mp import errors
 from atomr_mp.process.files.events import read_events
 
-ACTORS: Final = Path(__file__).with_name("loaded_actor.py")
-CLIENT: Final = Path(__file__).with_name("loaded_client.py")
+ACTORS: Final = Path(__file__).parents[1] / "processes" / "loaded_actor.py"
+CLIENT: Final = Path(__file__).parents[1] / "processes" / "loaded_client.py"
 DEADLINE_S: Final = 60.0
 QUIET_S: Final = 3.0
 """How long a client may say nothing after a loss before it counts as unharmed."""

@@ -1,7 +1,7 @@
 """What programs and single requests of libraries cost, beside the same work done directly, in turns within one run.
 
-    python -m scripts.benchmarks.programs                        on the host
-    python -m scripts.benchmarks.programs --backend cuda         on a GPU, in about three minutes
+    python -m scripts.benchmarks.standalone.programs                        on the host
+    python -m scripts.benchmarks.standalone.programs --backend cuda         on a GPU, in about three minutes
 
 Times are medians in microseconds, with the tenth and the ninetieth percentile beside them unless a name says
 otherwise. Goals stand next to the figures; none is enforced.
@@ -26,12 +26,12 @@ import numpy as np
 
 import atomr_mp
 
-sys.path.append(str(Path(__file__).resolve().parents[1]))
+sys.path.append(str(Path(__file__).resolve().parents[2]))
 
 from benchmarks import machine
-from benchmarks.chained import STEPS, N, in_turns, ratio, recorded_chain, summary
+from benchmarks.standalone.chained import STEPS, N, in_turns, ratio, recorded_chain, summary
 
-ACTOR: Final = f"{Path(__file__).with_name('program_actor.py')}:Chain"
+ACTOR: Final = f"{Path(__file__).parents[1] / 'processes' / 'program_actor.py'}:Chain"
 ROUNDS: Final = 9
 
 
@@ -48,7 +48,7 @@ def main() -> int:
     ):
         parts: list[Callable[[atomr_mp.Pool, int], Mapping[str, Any]]] = [chain, latencies_beside_a_preparation]
         if options.backend == "cuda":
-            from benchmarks import programs_cuda
+            from benchmarks.gpu import programs as programs_cuda
 
             found["gpu"] = _gpu()
             parts = [programs_cuda.chain, programs_cuda.requests, programs_cuda.transforms, *parts[1:]]

@@ -1,6 +1,6 @@
 """MiniLM on a GPU, through the runtime and in a loop in one process, in turns of seconds.
 
-    PYTHONPATH=scripts python -m benchmarks.gpu_embedding > embedding.json
+    PYTHONPATH=scripts python -m benchmarks.gpu.embedding > embedding.json
 
 Needs a GPU, the extra of its CUDA version, and the extra `embed`. `scripts/bench --only embed` compares whole runs;
 here so short turns are compared with those beside them that a machine whose speed changes changes both. With the
@@ -22,8 +22,8 @@ from typing import Any, Final
 
 from benchmarks.base import Base
 from benchmarks.contestant import Embed
-from benchmarks.embedding import ALIKE, texts
 from benchmarks.runtime import Runtime
+from benchmarks.subjects.embedding import ALIKE, texts
 
 TURNS: Final = 40
 TURN_S: Final = 1.0
@@ -56,7 +56,7 @@ def main() -> None:
     """Measure, and print."""
     os.environ["OMP_NUM_THREADS"] = str(max(1, len(os.sched_getaffinity(0)) // 2))
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    command = [sys.executable, "-m", "benchmarks.gpu_embedding", "loop"]
+    command = [sys.executable, "-m", "benchmarks.gpu.embedding", "loop"]
     query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader", "--id=0"]
     result: dict[str, Any] = {"date": time.strftime("%Y-%m-%d"), "turn_s": TURN_S}
     result["gpu"] = subprocess.run(query, capture_output=True, text=True, check=True).stdout.strip()

@@ -20,7 +20,7 @@ from typing import Final
 from benchmarks.contestant import BATCH, Contestant, Embed
 from benchmarks.sizes import Sizes
 
-EXAMPLE: Final = Path(__file__).parents[2] / "examples" / "search_stdlib.py"
+EXAMPLE: Final = Path(__file__).parents[3] / "examples" / "search_stdlib.py"
 ALIKE: Final = range(32, 64)
 """Characters of texts that are alike."""
 SEED: Final = 1

@@ -38,7 +38,7 @@ def _killed(contestant: Contestant, name: str, victim: Callable[[int, int], int]
     directory = contestant.directory / name[0]  # short, for sockets' paths must be
     directory.mkdir()
     before = _shared()
-    command = [sys.executable, "-m", "benchmarks.application", contestant.name, str(directory)]
+    command = [sys.executable, "-m", "benchmarks.processes.application", contestant.name, str(directory)]
     started: list[psutil.Process] = []
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True) as program:
         try:

@@ -1,6 +1,6 @@
 """Sparse products and conjugate gradients by request, beside the same in one process.
 
-    PYTHONPATH=scripts:. python -m benchmarks.gpu_sparse > gpu-sparse.json
+    PYTHONPATH=scripts:. python -m benchmarks.gpu.sparse > gpu-sparse.json
 
 Needs a GPU, the extra of its CUDA version, and SciPy; takes about 40 s. The product of a matrix of 10^7 elements with a
 dense one is compared with cuSPARSE's call as the library's actor makes it, and with CuPy's, fifty and then a wait. By
@@ -21,7 +21,7 @@ import numpy as np
 import scipy.sparse
 
 import atomr_mp
-from benchmarks.in_flight import Waited, kept_in_flight
+from benchmarks.standalone.in_flight import Waited, kept_in_flight
 
 ROUNDS: Final = 5
 TOGETHER: Final = 10

@@ -13,7 +13,7 @@ from typing import Any
 
 from benchmarks.contestant import Client
 from benchmarks.contestants import load
-from benchmarks.throughput import flood
+from benchmarks.subjects.throughput import flood
 
 
 def main() -> None:

@@ -14,8 +14,8 @@ import numpy as np
 from nvmath.bindings import cublas, cufft
 
 import atomr_mp
-from benchmarks.chained import STEPS, N, in_turns, ratio, recorded_chain, summary
-from benchmarks.in_flight import kept_in_flight
+from benchmarks.standalone.chained import STEPS, N, in_turns, ratio, recorded_chain, summary
+from benchmarks.standalone.in_flight import kept_in_flight
 
 LARGE: Final = 2**26
 """Elements of the large transform."""

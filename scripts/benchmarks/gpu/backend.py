@@ -1,6 +1,6 @@
 """What the runtime costs on a GPU, beside the same work done directly in one process.
 
-    python -m scripts.benchmarks.gpu > gpu.json
+    python -m scripts.benchmarks.gpu.backend > gpu.json
 
 Needs a GPU and the extra of its CUDA version. Times are medians in microseconds unless a name says otherwise.
 """
@@ -26,7 +26,7 @@ import numpy as np
 import atomr_mp
 from atomr_mp import errors
 
-ACTORS: Final = Path(__file__).resolve().parents[2] / "tests" / "actors"
+ACTORS: Final = Path(__file__).resolve().parents[3] / "tests" / "actors"
 FAULTY: Final = f"{ACTORS}/faulty.py:Faulty"
 GIB: Final = 2**30
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks.contestant import Empty, Signals
-from benchmarks.signals import OFF
+from benchmarks.subjects.signals import OFF
 
 if TYPE_CHECKING:
     from atomr_mp import Pool
@@ -96,7 +96,7 @@ def _with_spans(empty: Empty, sampler: Any, current: Any = None) -> Iterator[Emp
     from opentelemetry.trace import INVALID_SPAN, use_span
 
     from atomr_mp import tracing
-    from benchmarks.traced_echo_actor import provider
+    from benchmarks.processes.traced_echo_actor import provider
 
     made = provider(sampler)
     tracing.instrument(made)

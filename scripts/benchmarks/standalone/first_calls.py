@@ -1,6 +1,6 @@
 """How long a library's first call takes in a worker that has just been promoted, beside its second.
 
-    python -m scripts.benchmarks.first_calls --backend cuda > first_calls.json
+    python -m scripts.benchmarks.standalone.first_calls --backend cuda > first_calls.json
 
 One worker with a hot standby behind it has its BLAS used. It is killed again and again; each time the first products of
 the promoted worker are timed in the client, one after the other, in milliseconds. The operands are put there before, so
@@ -25,7 +25,7 @@ import numpy as np
 
 import atomr_mp
 
-ACTORS: Final = Path(__file__).with_name("loaded_actor.py")
+ACTORS: Final = Path(__file__).parents[1] / "processes" / "loaded_actor.py"
 DEADLINE_S: Final = 60.0
 CALLS: Final = 5
 """Products that are timed after each promotion."""

@@ -1,0 +1,1 @@
+"""Measurements on a GPU, each with its command in its first lines."""

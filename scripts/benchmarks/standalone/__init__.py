@@ -1,0 +1,1 @@
+"""Measurements by themselves, each with its command in its first lines."""

@@ -1,0 +1,1 @@
+"""The subjects of `scripts/bench`: each module measures one of every contestant."""
