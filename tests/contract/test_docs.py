@@ -31,6 +31,12 @@ from atomr_mp.startup.config import Config
 ROOT: Final = Path(__file__).parents[2]
 LIBRARY_PAGES: Final = sorted((ROOT / "docs" / "libraries").glob("*.md"))
 PAGES: Final = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md")), *LIBRARY_PAGES]
+LINKED: Final = [
+    *PAGES,
+    ROOT / "CONTRIBUTING.md",
+    *(ROOT / "docs" / "notes").glob("*.md"),
+    ROOT / "docs/measurements/README.md",
+]
 COMMAND_PAGES: Final = [
     ROOT / "docs" / f"{name}.md"
     for name in ("operating", "settings", "watching", "runbook", "getting-started", "serving")
@@ -43,6 +49,7 @@ ACTOR_FILE: Final = re.compile(r"# file: (?P<name>\w+\.py)")
 BESIDE: Final = re.compile(r"# runs beside: (?P<command>atomr-mp start .*)")
 FENCE: Final = re.compile(r"^```(?P<language>\w*)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK: Final = re.compile(r"(?<!!)\[[^\]\n]*\]\((?P<target>[^)\s]+)\)")
+PLACE: Final = re.compile(r"\bdocs/(?P<page>[\w/-]+\.md)(?:#(?P<anchor>[\w-]+))?")
 HEADING: Final = re.compile(r"^#+ (?P<text>.+)$", re.MULTILINE)
 
 RUN_BLOCKS: Final = """
@@ -373,7 +380,12 @@ def test_every_library_has_a_page_with_an_example(library: str) -> None:
     assert any(f".{library}" in block.code for block in blocks(page) if block.language == "python")
 
 
-@pytest.mark.parametrize("path", [pytest.param(path, id=path.stem) for path in PAGES])
+def anchors(path: Path) -> set[str]:
+    """Return the anchors of a page's headings."""
+    return {slug(heading["text"]) for heading in HEADING.finditer(FENCE.sub("", path.read_text(encoding="utf-8")))}
+
+
+@pytest.mark.parametrize("path", [pytest.param(path, id=str(path.relative_to(ROOT))) for path in LINKED])
 def test_links_lead_somewhere(path: Path) -> None:
     """Every relative link names a file that exists, and a heading that is in it."""
     text = FENCE.sub("", path.read_text(encoding="utf-8"))
@@ -385,8 +397,21 @@ def test_links_lead_somewhere(path: Path) -> None:
         file = (path.parent / name).resolve() if name else path
         assert file.exists(), f"{path.name}: {target}"
         if anchor:
-            headings = HEADING.finditer(FENCE.sub("", file.read_text(encoding="utf-8")))
-            assert anchor in {slug(heading["text"]) for heading in headings}, f"{path.name}: {target}"
+            assert anchor in anchors(file), f"{path.name}: {target}"
+
+
+def test_the_pages_that_code_and_examples_name_exist() -> None:
+    """A docstring, an error or a comment that names a page, or a heading of one, names one that exists."""
+    folders = ("atomr_mp", "workers", "examples", "scripts", "tests")
+    files = [file for folder in folders for file in (ROOT / folder).rglob("*") if file.suffix in {"", ".py"}]
+    found = 0
+    for file in files:
+        for place in PLACE.finditer(file.read_text(encoding="utf-8") if file.is_file() else ""):
+            page = ROOT / "docs" / place["page"]
+            assert page.is_file(), f"{file.relative_to(ROOT)}: {place[0]}"
+            assert not place["anchor"] or place["anchor"] in anchors(page), f"{file.relative_to(ROOT)}: {place[0]}"
+            found += 1
+    assert found
 
 
 def test_the_tests_and_files_that_the_architecture_names_exist() -> None:
