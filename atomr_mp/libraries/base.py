@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 R = TypeVar("R", bound=LibraryRequest)
 
 Number = complex | SupportsFloat
-"""A factor: Python's or NumPy's, or an array without dimensions."""
+"""A factor: a number of Python's or NumPy's, or an array without dimensions."""
 
 
 class LibraryDevice(Protocol):
-    """Where requests go.
+    """The device that requests go to.
 
-    One that takes arrays for refs has a method `operand` too, which returns the operand that stands for one.
+    A device that takes arrays for refs also has a method `operand`, which returns the operand of an array.
     """
 
     def request(self, library: str, request: LibraryRequest, deadline_s: float | None) -> Reply:
@@ -35,12 +35,13 @@ class LibraryDevice(Protocol):
 
 
 class LibraryReference:
-    """Base of the references: a method for each request infers what is not given, checks, and sends.
+    """Base of the references: a method for each request infers missing arguments, checks, and sends.
 
-    In an actor, operands are arrays: before `_request` a method may ask them only for `shape` and `ndim`, as refs have.
+    In an actor, operands are arrays: before `_request` a method may use only their `shape` and `ndim`, which refs have
+    too.
 
     Args:
-        device: Where requests go.
+        device: The device that requests go to.
     """
 
     library: ClassVar[str]
@@ -55,20 +56,20 @@ class LibraryReference:
         return self._device.request(self.library, request, deadline_s)
 
     def _taken(self, request: R) -> R:
-        """Return a request with an operand for each array that stands for one."""
+        """Return a request with an operand for each of its arrays."""
         if self._operand is None:
             return request
         try:
             return with_arrays(request, self._operand)
-        except (AttributeError, TypeError):  # something else than a list or a struct of arrays, as the check will say
+        except (AttributeError, TypeError):  # not a list or a struct of arrays, as the check will report
             return request
 
 
 def factor(name: str, value: Number) -> Scalar:
-    """Return a factor as messages hold it.
+    """Return a factor in the form that messages hold.
 
     Raises:
-        InvalidRequest: It is no number.
+        InvalidRequest: The value is not a number.
     """
     return to_scalar(value, name)
 
@@ -101,7 +102,7 @@ def wholes(name: str, values: Sequence[SupportsIndex]) -> tuple[int, ...]:
     """Return whole numbers.
 
     Raises:
-        InvalidRequest: It is no sequence of whole numbers.
+        InvalidRequest: The value is not a sequence of whole numbers.
     """
     try:
         return tuple(whole(name, value) for value in values)
@@ -110,28 +111,28 @@ def wholes(name: str, values: Sequence[SupportsIndex]) -> tuple[int, ...]:
 
 
 def lengths(name: str, values: SupportsIndex | Sequence[SupportsIndex]) -> tuple[int, ...]:
-    """Return a shape; a whole number is that of a vector.
+    """Return a shape; a whole number gives the shape of a vector.
 
     Raises:
-        InvalidRequest: It is neither that nor a sequence of whole numbers.
+        InvalidRequest: The value is neither a whole number nor a sequence of them.
     """
     return (operator.index(values),) if isinstance(values, SupportsIndex) else wholes(name, values)
 
 
 def check(request: LibraryRequest) -> None:
-    """Check a request, unless one like it was checked before: with the same numbers, on the same memory.
+    """Check a request, unless an equal one was checked before: with the same numbers, on the same memory.
 
     Raises:
-        InvalidRequest: Something does not fit; the message says what and how.
+        InvalidRequest: A field does not fit; the message says which and why.
     """
     try:
-        key = request.identity()  # no operand itself: it would keep the memory
-    except AttributeError:  # something is given for a ref that is none
+        key = request.identity()  # without operands, since they would keep their memory
+    except AttributeError:  # a ref's field holds another object
         check_fields(request)
         raise
     try:
         known = key in _checked
-    except TypeError:  # unhashable: of no type that any field has
+    except TypeError:  # unhashable, so not of any field's type
         known = False
     if not known:
         check_fields(request)
@@ -148,7 +149,7 @@ def check_fields(request: LibraryRequest) -> None:
     """Check the fields against their types, bounds included, as the worker does when it decodes them.
 
     Raises:
-        InvalidRequest: One does not fit; the message names it.
+        InvalidRequest: A field does not fit; the message names it.
     """
     kind = type(request)
     try:
@@ -161,10 +162,10 @@ def check_fields(request: LibraryRequest) -> None:
 
 
 def _check_first(request: LibraryRequest) -> None:
-    """Do so with the first request of its type.
+    """Check the fields of the first request of its type.
 
-    At a type's first use msgspec (0.22) finds out what its fields are. Another thread that used the type meanwhile
-    would find them missing, and crash the process.
+    At a type's first use msgspec (0.22) finds out its fields. Another thread that used the type meanwhile would find
+    them missing and crash the process.
     """
     with _learning:
         try:
@@ -175,11 +176,11 @@ def _check_first(request: LibraryRequest) -> None:
 
 _learning: Final = threading.Lock()
 _known: Final[set[type[LibraryRequest]]] = set()
-"""Types that msgspec knows."""
+"""Types whose fields msgspec has found out."""
 
 
 def _values(struct: msgspec.Struct) -> tuple[Any, ...]:
-    """Return the fields as messages have them; msgspec would not look into a struct that it is given as such."""
+    """Return the fields in the form of messages; msgspec does not check the fields of a struct that is already made."""
     values: tuple[Any, ...] = msgspec.structs.astuple(struct)
     if not declared(type(struct)).structs:
         return values
@@ -187,13 +188,13 @@ def _values(struct: msgspec.Struct) -> tuple[Any, ...]:
 
 
 def _first_misfit(struct: msgspec.Struct) -> str | None:
-    """Return the error in words, with its field; msgspec names fields of arrays by their number only."""
+    """Return the first error in words, with its field; msgspec names a field by its number only."""
     fields = declared(type(struct))
     arrays = {name: getattr(struct, name) for name in fields.arrays}
     arrays |= {f"{name}[{at}]": each for name in fields.lists for at, each in _enumerated(getattr(struct, name))}
     for name, value in arrays.items():
         if value is not None and not isinstance(value, Operand):
-            return f"{name} is of type {type(value).__name__}; it must be a ref: `Device.put` makes one of an array"
+            return f"{name} is of type {type(value).__name__}; it must be a ref: `Device.put` makes one from an array"
     for field in msgspec.structs.fields(struct):
         value = getattr(struct, field.name)
         if isinstance(value, msgspec.Struct) and (misfit := _first_misfit(value)):

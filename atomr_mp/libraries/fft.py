@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 
 class Fft(FftRequests):
-    """Discrete Fourier transforms, with the names, axes and norms of scipy.fft; `transform` is the request under them.
+    """Discrete Fourier transforms, with the names, axes and norms of scipy.fft; `transform` is their request.
 
     Each takes a ref and returns a `Reply` at once, whose result is a new ref, or None where `out` is given. Up to three
-    axes are transformed at a time; all other dimensions are batches. Arrays may have any strides. `fft` and its like
-    take complex arrays, and `out` may be `x` itself; `rfft` takes real ones, and gives half of the spectrum along the
-    last axis; `irfft` goes back, `n` being the length of the last axis of the result, by default 2·(m - 1). Nothing is
-    padded or cut: slice the ref, or write it into a larger one.
+    axes are transformed at a time; all other dimensions are batches. Arrays may have any strides. `fft` and its kind
+    take complex arrays, and `out` may be `x` itself. `rfft` takes real arrays, and returns half of the spectrum along
+    the last axis. `irfft` is its inverse; `n` is the length of the result's last axis, by default 2·(m - 1). Arrays are
+    neither padded nor cut: slice the ref, or write it into a larger one.
     """
 
     def fft(
@@ -179,7 +179,7 @@ def _all(x: Operand, axes: Sequence[int] | None) -> Sequence[int]:
 
 
 def _last(n: int | None, out: Operand | None, *axes: int) -> int | None:
-    """Return the length of the last axis of a result: that of the array for it, unless it is given."""
+    """Return the length of a result's last axis: `n`, or else the length in `out`."""
     if n is None and out is not None and axes and -out.ndim <= axes[-1] < out.ndim:
         return out.shape[axes[-1]]
     return n

@@ -1,4 +1,4 @@
-"""`device.memory`: what is done with the memory of refs, as requests that need not be waited for."""
+"""`device.memory`: fills and copies the memory of refs, by requests that need not be waited for."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Memory(LibraryReference):
-    """Requests on buffers that exist. They are ordered with all others that use the same buffers."""
+    """Requests on existing buffers. They run in order with all other requests that use the same buffers."""
 
     library: ClassVar[str] = "memory"
 
@@ -22,7 +22,7 @@ class Memory(LibraryReference):
         """Write one value into every element of `array`.
 
         Raises:
-            InvalidRequest: The element type cannot hold it; by the reply.
+            InvalidRequest: The element type cannot hold the value; raised by the reply.
         """
         number: Scalar = to_scalar(value)
         return self._request(memory.Fill(array, number), deadline_s)
@@ -31,9 +31,9 @@ class Memory(LibraryReference):
         """Copy every element of `source` to its place in `target`, on the device that has the target.
 
         Args:
-            source: Of the same shape and element type as the target; its strides may differ, and its device.
+            source: Has the target's shape and element type; its strides and its device may differ.
             target: Is written; must not overlap the source.
-            deadline_s: As for `Pool.call`.
+            deadline_s: See `Pool.call`.
 
         Raises:
             InvalidRequest: Shapes or element types differ.

@@ -7,10 +7,9 @@
 
     result = p.run(x=array).result()
 
-While it is recorded nothing is sent. Each run is one message, one set of borrows, one deadline and one stream. Its
-steps are checked as they are recorded, and again in the worker. Refs that are used are constants of the program: they
-are checked at each run, and a program whose ref is stale cannot be run any more. A program may be run again and again,
-from several threads.
+Recording sends nothing. Each run is one message, one set of borrows, one deadline and one stream. Steps are checked as
+they are recorded, and again in the worker. The refs that steps use are constants of the program: they are checked at
+each run, and a program with a stale ref cannot be run any more. A program may be run many times, from several threads.
 """
 
 from __future__ import annotations
@@ -38,12 +37,12 @@ if TYPE_CHECKING:
 
 
 class Placeholder(Operand):
-    """An array of a program, or a view of one: it is there only during a run.
+    """An array of a program, or a view of one. Its memory exists only during a run.
 
     Args:
         program: The program.
         slot: Number of the slot.
-        layout: How it lies in the slot.
+        layout: Its layout in the slot.
     """
 
     def __init__(self, program: Program, slot: int, layout: Layout) -> None:
@@ -56,11 +55,11 @@ class Placeholder(Operand):
 
     @property
     def memory(self) -> object:
-        """What names the memory."""
+        """The name of the memory."""
         return id(self.program), self.slot
 
     def to_wire(self) -> WireRef:
-        """Return how it is told in the program."""
+        """Return its form in the program's message."""
         return messages.slot(self.slot, self.layout)
 
     def __getitem__(self, index: Index | tuple[Index, ...]) -> Placeholder:
@@ -90,18 +89,18 @@ class Placeholder(Operand):
 class Program:
     """A program: recorded within `with`, then run.
 
-    The libraries are attributes, as those of a device: `p.blas.gemm(…)` records a step. A method returns the output
-    that was left out, a list of them if there are several, None if there is none.
+    The libraries are attributes, as on a device: `p.blas.gemm(…)` records a step. A method returns the output that was
+    left out, a list if several were, None if none was.
 
     Args:
-        device: Where it runs.
+        device: The device that it runs on.
     """
 
     def __init__(self, device: LibraryDevice) -> None:
         self._device = device
         if (operand := getattr(device, "operand", None)) is not None:
             self.operand: Final = operand
-            """Returns what stands for an array, where the device takes arrays for refs."""
+            """Returns the operand of an array, if the device takes arrays for refs."""
         self._names: list[str] = []
         self._inputs: list[Layout] = []
         self._refs: list[Operand] = []
@@ -109,7 +108,7 @@ class Program:
         self._steps: list[tuple[str, LibraryRequest]] = []
         self._returns: list[Operand] = []
         self._recorded: tuple[bytes, list[int], bytes] | None = None
-        """The definition, the slots that are written, and the definition's digest, once it is recorded."""
+        """The definition, the slots that are written, and the definition's digest; None until it is recorded."""
 
     def __enter__(self) -> Self:
         return self
@@ -130,7 +129,7 @@ class Program:
     # --- recording ----------------------------------------------------------------------------------------------------
 
     def input(self, name: str, shape: Sequence[int], dtype: str) -> Placeholder:
-        """Declare an input, which each run gives as an array or a ref, row-major and without gaps.
+        """Declare an input: each run is given an array or a ref for it, row-major and without gaps.
 
         Raises:
             InvalidRequest: The name is taken, an input comes after a step, or no such array can exist.
@@ -149,10 +148,10 @@ class Program:
         return self._placeholder(len(self._temporaries) - 1, layout)
 
     def returns(self, *arrays: Operand) -> None:
-        """Name the arrays that a run answers with: outputs and temporaries, or views of them.
+        """Name the arrays that a run returns: outputs and temporaries, or views of them.
 
         Raises:
-            InvalidRequest: One is something else, which its owner can read without having it returned.
+            InvalidRequest: An array is neither; its owner can read it without having it returned.
         """
         for array in arrays:
             if not isinstance(array, Placeholder) or array.program is not self or array.slot < 0:
@@ -160,10 +159,10 @@ class Program:
         self._returns += arrays
 
     def request(self, library: str, request: LibraryRequest, deadline_s: float | None) -> Any:
-        """Record a step, which has been checked; what the libraries' methods call.
+        """Record a checked step; the libraries' methods call this.
 
         Raises:
-            InvalidRequest: It cannot be a step.
+            InvalidRequest: The request cannot be a step.
         """
         if self._recorded is not None:
             raise errors.InvalidRequest("the program is recorded already; record another")
@@ -187,18 +186,18 @@ class Program:
     # --- running ------------------------------------------------------------------------------------------------------
 
     def run(self, *, deadline_s: float | None = None, **inputs: Any) -> Reply:
-        """Run the program; returns at once.
+        """Run the program; return at once.
 
-        The reply's result is a ref to what it returns, a list of refs if that is several arrays, None if it is nothing.
-        An input that is sent as an array is copied, and not written to; in an actor, where arrays stand for refs, it is
-        used where it lies.
+        The reply's result is a ref to the returned array, a list of refs if several arrays are returned, None if none
+        is. An input that is given as an array is copied, and the array is not written; in an actor, where arrays stand
+        for refs, it is used where it lies.
 
         Args:
-            deadline_s: As for `Pool.call`.
+            deadline_s: See `Pool.call`.
             **inputs: An array or a ref for each input, by name.
 
         Raises:
-            InvalidRequest: An input is missing, unknown, or lies in another way than was declared.
+            InvalidRequest: An input is missing or unknown, or does not have its declared layout.
             GpuRefStale: A ref that it was recorded with is stale.
         """
         if self._recorded is None:
@@ -234,7 +233,7 @@ class Program:
         return refs
 
     def _finish(self) -> None:
-        """Number the slots, and write the definition."""
+        """Number the slots, and encode the definition."""
         refs, writes = self._constants(), dict[int, None]()
 
         def numbered(operand: Operand) -> Operand:
@@ -268,10 +267,10 @@ class Program:
 
 
 def _fitting(name: str, given: Any, layout: Layout) -> Any:
-    """Return an input as it is sent.
+    """Return an input in the form in which it is sent.
 
     Raises:
-        InvalidRequest: It does not fit.
+        InvalidRequest: The input does not fit its declaration.
     """
     if not isinstance(given, Operand):
         import numpy as np

@@ -26,16 +26,16 @@ QUASI: Final = tuple(kind for kind in rng.Kind.__args__ if "sobol" in kind)  # t
 
 
 class Generator(RngRequests):
-    """A generator of random numbers, with the names of NumPy's: it knows how far it is, the device does not.
+    """A generator of random numbers, with NumPy's names. It keeps its own position; the device keeps none.
 
-    Each request says where its numbers begin, and moves the generator on. So numbers are the same whatever happens to
-    the worker in between, and a generator made with the same kind, seed and offset goes on from there. Threads may
-    share one; which of them gets which numbers depends on who comes first. Requests of a program give the same numbers
+    Each request says where its numbers begin, and moves the generator on. So the numbers are the same whatever happens
+    to the worker in between, and a generator made with the same kind, seed and offset continues there. Threads may
+    share a generator; their order decides which of them gets which numbers. Requests of a program give the same numbers
     in every run.
 
     Args:
-        device: Where the numbers are made.
-        source: The kind, the seed, and how far it is.
+        device: The device that makes the numbers.
+        source: The kind, the seed and the position.
     """
 
     def __init__(self, device: LibraryDevice, source: rng.Source) -> None:
@@ -60,12 +60,12 @@ class Generator(RngRequests):
 
     @property
     def offset(self) -> int:
-        """How many words, of a quasi-random generator how many points, have been taken."""
+        """How many words have been taken; for a quasi-random generator, how many points."""
         return self._source.offset
 
     @property
     def dimensions(self) -> int:
-        """Of a quasi-random generator's points."""
+        """Dimensions of a quasi-random generator's points."""
         return self._source.dimensions
 
     def random(
@@ -87,18 +87,18 @@ class Generator(RngRequests):
         offset: SupportsIndex = 0,
         dimensions: SupportsIndex = 1,
     ) -> Generator:
-        """Make a generator of this device's.
+        """Make a generator of this device.
 
         Args:
             seed: From 0 to 2⁶⁴ - 1; None takes one from the operating system. A quasi-random generator has none.
             kind: "philox4_32_10", "xorwow", "mrg32k3a", "sobol32", "scrambled_sobol32", "sobol64", "scrambled_sobol64".
                 The host has philox4_32_10 and sobol32.
-            offset: Where it begins: words, of a quasi-random generator points, that are passed over.
-            dimensions: Of a quasi-random generator's points: the last length of `size` then.
+            offset: Where it begins: how many words to pass over, or points if it is quasi-random.
+            dimensions: Dimensions of a quasi-random generator's points, and then the last length of `size`.
 
         Raises:
             InvalidRequest: There is no such generator.
-            Unsupported: cuRAND has one, but it cannot be told where to begin.
+            Unsupported: cuRAND has it, but it cannot begin at an offset.
         """
         if kind in rng.NO_OFFSET:
             raise errors.Unsupported(
@@ -120,7 +120,7 @@ class Generator(RngRequests):
 
     def _request(self, request: Any, deadline_s: float | None) -> Reply:
         request = self._taken(msgspec.structs.replace(request, source=self._first))
-        check(request)  # at offset 0: what comes again with another one is known
+        check(request)  # at offset 0: further requests with another offset need no check
         taken = rng.taken(request)
         with self._moving:
             source = self._source
@@ -131,7 +131,7 @@ class Generator(RngRequests):
 
 
 class Rng(Generator):
-    """Random numbers: `generator` makes a generator with a seed; this is one whose seed is the operating system's."""
+    """Random numbers: `generator` makes a generator with a seed; this one has its seed from the operating system."""
 
     def __init__(self, device: LibraryDevice) -> None:
         super().__init__(device, rng.Source(seed=secrets.randbits(64)))

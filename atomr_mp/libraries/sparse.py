@@ -21,10 +21,10 @@ FORMATS: Final = {"csr": "tocsr", "csc": "tocsc", "coo": "tocoo", "bsr": "tobsr"
 
 
 class SparseMatrix(sparse.Matrix, frozen=True, dict=True):
-    """A sparse matrix on a device: a checked structure, which nobody can change, and `data`, a ref to its values.
+    """A sparse matrix on a device: a checked, immutable structure, and `data`, a ref to its values.
 
-    It is passed to requests of `device.sparse`, and to those of a program. Its structure lasts as long as it, or any
-    view of it. When the device's worker ends, it is stale like a ref.
+    Requests of `device.sparse` and of programs take it. Its structure lives as long as the matrix or a view of it. When
+    the device's worker ends, it is stale like a ref.
     """
 
     def __repr__(self) -> str:
@@ -57,7 +57,7 @@ class SparseMatrix(sparse.Matrix, frozen=True, dict=True):
         return self._with(data=data)
 
     def to_scipy(self) -> Any:
-        """Return a copy as SciPy's, blocked ELL in BSR. Blocks; needs SciPy."""
+        """Return a copy as a SciPy matrix; blocked ELL becomes BSR. Blocks; needs SciPy."""
         import scipy.sparse
 
         indices, indptr = (
@@ -101,53 +101,53 @@ class SparseMatrix(sparse.Matrix, frozen=True, dict=True):
 class Sparse(SparseRequests):
     """Sparse linear algebra, with SciPy's formats and cuSPARSE's requests.
 
-    A matrix is made by `csr`, `csc`, `coo`, `bsr` or `blocked_ell`, of one of SciPy's, or of its arrays as SciPy takes
-    them: `device.sparse.csr((data, indices, indptr), shape)`, where each may be a ref. These methods wait until the
-    worker has copied and checked the indices. `data` is not copied if it is a ref.
+    `csr`, `csc`, `coo`, `bsr` or `blocked_ell` makes a matrix from a SciPy matrix, or from arrays as SciPy takes them:
+    `device.sparse.csr((data, indices, indptr), shape)`, where each may be a ref. These methods wait until the worker
+    has copied and checked the indices. `data` is not copied if it is a ref.
     """
 
     def csr(self, matrix: Any, shape: Sequence[int] | None = None) -> SparseMatrix:
-        """Make a matrix in compressed rows, of SciPy's or of (data, indices, indptr). Blocks.
+        """Make a matrix in compressed rows from a SciPy matrix or (data, indices, indptr). Blocks.
 
         Args:
-            matrix: One of SciPy's in any format, or its arrays or refs. Indices that do not ascend in each row are
-                sorted, and data with them, in a copy.
+            matrix: A SciPy matrix in any format, or its arrays or refs. Indices that do not ascend in each row are
+            sorted in a copy, and data with them.
             shape: Rows and columns; with arrays only.
 
         Raises:
-            InvalidRequest: Indices are out of range, come twice, or do not belong together.
+            InvalidRequest: Indices are out of range, come twice, or do not fit each other.
         """
         return self._make("csr", matrix, shape)
 
     def csc(self, matrix: Any, shape: Sequence[int] | None = None) -> SparseMatrix:
-        """Make a matrix in compressed columns, of SciPy's or of (data, indices, indptr); see `csr`."""
+        """Make a matrix in compressed columns from a SciPy matrix or (data, indices, indptr); see `csr`."""
         return self._make("csc", matrix, shape)
 
     def coo(self, matrix: Any, shape: Sequence[int] | None = None) -> SparseMatrix:
-        """Make a matrix of coordinates, of SciPy's or of (data, (row, col)); see `csr`."""
+        """Make a matrix of coordinates from a SciPy matrix or (data, (row, col)); see `csr`."""
         return self._make("coo", matrix, shape)
 
     def bsr(
         self, matrix: Any, shape: Sequence[int] | None = None, *, blocksize: Sequence[int] | None = None
     ) -> SparseMatrix:
-        """Make a matrix of compressed rows of blocks, of SciPy's or of (data, indices, indptr); see `csr`.
+        """Make a matrix in compressed rows of blocks from a SciPy matrix or (data, indices, indptr); see `csr`.
 
         Args:
-            matrix: One of SciPy's, or its arrays or refs; data has the shape (blocks, r, c).
+            matrix: A SciPy matrix, or its arrays or refs; data has the shape (blocks, r, c).
             shape: Rows and columns; with arrays only.
-            blocksize: Rows and columns of a block; with arrays those of data, else SciPy's choice unless given.
+            blocksize: Rows and columns of a block. None takes those of data with arrays, and SciPy's choice otherwise.
         """
         return self._make("bsr", matrix, shape, blocksize)
 
     def blocked_ell(
         self, matrix: Any, shape: Sequence[int] | None = None, *, blocksize: SupportsIndex | None = None
     ) -> SparseMatrix:
-        """Make a matrix with the same number of blocks in each row of blocks, as cuSPARSE has it; see `csr`.
+        """Make a matrix with the same number of blocks in each row of blocks, in cuSPARSE's format; see `csr`.
 
         Args:
-            matrix: One of SciPy's; or (data, indices): data of the shape (rows, width · b) has the blocks of each row
-                side by side; indices of the shape (rows / b, width) their columns in blocks, ascending, then -1 where
-                there is none.
+            matrix: A SciPy matrix, or (data, indices). data of the shape (rows, width · b) has the blocks of each row
+            side by side; indices of the shape (rows / b, width) have their columns in blocks, ascending, then -1 for no
+            block.
             shape: Rows and columns; with arrays only.
             blocksize: b, rows and columns of a block.
         """
@@ -175,11 +175,11 @@ class Sparse(SparseRequests):
         return made.with_data(data) if getattr(made, "data", None) is None else made
 
     def done(self, request: LibraryRequest) -> Any:
-        """Make a request, and return what it answers with, before anything is made of that. Blocks."""
+        """Make a request, and return its raw answer. Blocks."""
         request = self._taken(request)
         check(request)
         device: Any = self._device
-        if self._operand is not None:  # an actor's, where nothing is sent
+        if self._operand is not None:  # in an actor, where nothing is sent
             return device.request(self.library, request, None)
         return device.request(self.library, request, None, blocking=True).result()
 
@@ -189,12 +189,12 @@ class Sparse(SparseRequests):
         reply: Any = super()._request(request, deadline_s)
         if request.answers and not isinstance(request, sparse.Arrays):
             if self._operand is not None:
-                return self._answered(reply)  # type: ignore[return-value]  # of an actor, which has done it
+                return self._answered(reply)  # type: ignore[return-value]  # an actor has done it already
             reply.finish = self._answered
         return reply  # type: ignore[no-any-return]
 
     def _answered(self, answer: Any) -> SparseMatrix:
-        """Return the matrix that a worker has answered with."""
+        """Return the matrix in a worker's answer."""
         structure, data, (stored, rows, columns, count, blocksize, index) = answer
         made = SparseMatrix(structure, stored, rows, columns, count, tuple(blocksize), index, False, data)
         made.__dict__["library"] = self
@@ -210,15 +210,15 @@ def _numpy(array: Any) -> Any:
 
 
 def _placed(put: Callable[[Any], Operand], array: Any) -> Any:
-    """Return a ref as it is, an array on the device, and None for None."""
+    """Return a ref itself, an array put on the device, and None for None."""
     return array if array is None or isinstance(array, Operand) else put(array)
 
 
 def _arrays(to: str, matrix: Sequence[Any]) -> tuple[Any, Any, Any]:
-    """Return data, indices and indptr, of coo col and row, from what SciPy takes.
+    """Return data, indices and indptr, for coo data, col and row, from SciPy's arguments.
 
     Raises:
-        InvalidRequest: They are not as many.
+        InvalidRequest: Their number is wrong.
     """
     try:
         if to == "coo":
@@ -237,16 +237,16 @@ def _arrays(to: str, matrix: Sequence[Any]) -> tuple[Any, Any, Any]:
 def _of_scipy(
     to: str, matrix: Any, shape: Sequence[int] | None, blocksize: Sequence[int] | None
 ) -> tuple[tuple[Any, ...], Sequence[int], Sequence[int] | None]:
-    """Return the arrays of a matrix of SciPy's in a format, in order and none twice; its shape, and its blocks'.
+    """Return a SciPy matrix's arrays in a format, ordered and without duplicates, its shape, and its blocks' shape.
 
-    Indices have 32 bits if these suffice, as SciPy itself has it.
+    Indices have 32 bits if these suffice, as in SciPy itself.
 
     Raises:
         InvalidRequest: It is not a sparse matrix.
     """
     if not hasattr(matrix, "tocsr") or not hasattr(matrix, "nnz"):
         raise errors.InvalidRequest(
-            f"a {type(matrix).__name__} is no sparse matrix of SciPy's, and no tuple of its arrays; dense_to_sparse "
+            f"a {type(matrix).__name__} is neither a SciPy matrix nor a tuple of its arrays; dense_to_sparse "
             "makes one of a dense ref"
         )
     if shape is not None and tuple(shape) != matrix.shape:

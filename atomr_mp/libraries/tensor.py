@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Tensor(TensorRequests):
-    """Operations on tensors whose modes have names, as cuTENSOR has them, and `einsum` in NumPy's notation."""
+    """Operations on tensors with named modes, as in cuTENSOR, and `einsum` in NumPy's notation."""
 
     def einsum(
         self,
@@ -28,12 +28,12 @@ class Tensor(TensorRequests):
         Lengths are not broadcast: all dimensions with a label have the same one.
 
         Args:
-            subscripts: As "ij,jk->ik". A label twice in a term takes the diagonal; "..." stands for dimensions without
-                a name.
+            subscripts: A notation such as "ij,jk->ik". A label twice in a term takes the diagonal; "..." stands for
+                dimensions without a name.
             operands: Refs.
-            out: Where the result goes; it is allocated if left out.
+            out: The array for the result; it is allocated if left out.
             compute: "tf32" lets tensor cores round to 11 bits.
-            deadline_s: The request's, in seconds; None for the pool's default.
+            deadline_s: The request's deadline in seconds; None for the pool's default.
 
         Raises:
             InvalidRequest: The notation cannot be read, or does not fit the operands.

@@ -1,4 +1,4 @@
-"""What runs inside a device's process, and the base class for the actors that users write.
+"""The code that runs inside a device's process, and the base class for users' actors.
 
 An actor's module imports from here: `Actor`, `method`, `Batch`, `by_shape` and `Steps` for methods that
 take many requests at a time, and for annotations `Context`, `DeviceArray`, `Live` and `LiveStream`.

@@ -8,7 +8,7 @@ from atomr_mp_workers.boot.worker_main import work
 
 
 def main() -> None:
-    """Be a worker, see `working`."""
+    """Be a worker, see `worker_main`."""
     parser = argparse.ArgumentParser(
         prog="atomr_mp_workers", description="internal: started by the supervisor", allow_abbrev=False
     )

@@ -39,10 +39,10 @@ class ResidentMemory(Protocol):
 class ActorLibraries(Protocol):
     """The libraries as an actor calls them: `libraries.blas.gemm(a, b)`.
 
-    Methods are those of the libraries of a `Device`, and are checked in the same way. They take arrays, NumPy's on the
-    host backend and CuPy's on a GPU, and `DeviceArray`s, and run on the calling thread: they return the result, not a
-    reply. An output that is left out is a new `DeviceArray`, as `Context.empty` makes it. On a GPU the work goes on the
-    calling method's stream; a call waits for it only if the result is a number, or if data can make the request fail.
+    Their methods are the same as on a `Device`, with the same checks. They take `DeviceArray`s and arrays (NumPy's on
+    the host backend, CuPy's on a GPU), and run on the calling thread: they return the result, not a reply. An output
+    that is left out is a new `DeviceArray`, as from `Context.empty`. On a GPU the work goes on the calling method's
+    stream; a call waits for it only if the result is a number, or if data can make the request fail.
     """
 
     def program(self) -> Any:
@@ -63,7 +63,7 @@ class Context:
     backend: str
     """ "host" or "cuda"."""
     generation: int
-    """Counts this device's incarnations; grows when a worker is replaced."""
+    """Number of this device's incarnation; grows when a worker is replaced."""
     log: logging.Logger
     """Writes to the worker's log file (`atomr-mp logs DEVICE`)."""
     memory: DeviceMemory
@@ -74,8 +74,9 @@ class Context:
     def empty(self, shape: Sequence[int], dtype: str = "float32") -> DeviceArray:
         """Return a new array in device memory, row-major, its content undefined. Any thread.
 
-        Returned from a method, it is a ref for the caller; write it through its `array`. In a request it lies in the
-        caller's own memory; in `setup` in this process's, which every client that gets such a ref can map.
+        A method that returns it gives its caller a ref; write it through its `array`. In a request it lies in the
+        caller's own memory. In `setup` it lies in the memory of this process, which every client that gets such a ref
+        can map.
 
         Args:
             shape: Lengths of the dimensions.
@@ -88,7 +89,7 @@ class Context:
         return self.memory.empty(dtype, shape)
 
     def keep(self, array: Any) -> DeviceArray:
-        """Return a copy of an array in device memory, as `empty` does: the caller gets a ref, not the content.
+        """Return a copy of an array in device memory, as from `empty`: the caller gets a ref, not the content.
 
         Raises:
             InvalidRequest: Its element type does not cross the wire.
@@ -105,19 +106,21 @@ class Context:
         fill: Callable[[Mapping[str, Any]], object],
         checksum: bool = False,
     ) -> Mapping[str, Any]:
-        """Return arrays in device memory that outlives this process: weights, loaded once. In `setup`, on its thread.
+        """Return arrays in device memory that outlives this process: weights, loaded once.
+
+        Call it in `setup`, on its thread.
 
         One of the processes that ask fills them, by `fill`; the others wait, or take over if it dies. After that nobody
-        can write them: a write ends the process that tries, if it is not refused before. All later processes of the
-        device find them, until the pool stops. On the host backend all devices share them.
+        can write them: a write is refused, or ends the process that tries. All later processes of the device find them,
+        until the pool stops. On the host backend all devices share them.
 
         Args:
             name: Names the content, together with the version; the same on each device.
             layout: Shape and element type of each array, by its name. The types are those of `empty`, or NumPy's.
             version: Version of the content. After a change the arrays are filled again, beside the old ones while these
                 are in use.
-            fill: Called with the arrays by name, in the one elected process: NumPy's on the host backend,
-                CuPy's on a GPU. Their content is undefined before. It must not ask for resident memory itself.
+            fill: Called with the arrays by name, in the one elected process: NumPy's on the host backend, CuPy's on a
+            GPU. Their content is undefined at first. `fill` must not ask for resident memory itself.
             checksum: Compute a checksum when they are sealed, and compare it in each process that gets them; takes some
                 seconds a GiB.
 
@@ -144,7 +147,7 @@ class Context:
     ) -> None:
         """Move the parameters of a torch module into resident memory, see `resident`; its buffers stay its own.
 
-        The parameters are replaced by read-only ones without gradients: it is for inference.
+        The parameters are replaced by read-only ones without gradients, for inference.
 
         Args:
             module: A `torch.nn.Module`. With `load`, its parameters may have no content (`torch.device("meta")`).
@@ -166,42 +169,42 @@ class Context:
 class Actor:
     """Base class of users' actors: one instance lives in each device's process.
 
-    Methods decorated with `method` become requests. All of them run on the process's one loop, one at a time, except
-    those with `thread=True`, which run on a thread of this actor, also one at a time if it has not more `threads`.
-    While a method runs on the loop, nothing else of this process does: no other request, no message. So anything that
-    takes longer than some milliseconds and does not need the loop belongs on the thread; then only this actor's own
-    thread methods wait.
+    Methods decorated with `method` become requests. They run on the process's one loop, one at a time, except those
+    with `thread=True`, which run on a thread of this actor, one at a time unless it has more `threads`. While a method
+    runs on the loop, nothing else of this process does: no other request, no message. So put a method that takes longer
+    than some milliseconds and does not need the loop on the thread; then only this actor's other thread methods wait
+    for it.
 
     Asynchronous methods (`async def`), coroutines and generators alike, run on an asyncio event loop of this actor's
-    own, in a thread of its own: a task for each request, up to `max_running` at a time. They are for engines that have
-    such an interface.
+    own, in a thread of its own: a task for each request, up to `max_running` at a time. They are for engines with an
+    asynchronous interface.
     """
 
     stream_priority: ClassVar[str] = "normal"
     """Priority of the CUDA stream of the methods that run on the loop: "low", "normal" or "high". If work of several
-    streams waits for the GPU, that of the highest priority begins first; running work is not interrupted."""
+    streams waits for the GPU, the work of the highest priority begins first; running work is not interrupted."""
 
     threads: int = 1
-    """How many of its requests with `thread=True`, or batches of such, run at a time, each on a thread of its own: from
-    1 to 64; they still begin in order. With more than one, lock what the methods share, or do not change it. It pays if
-    they release the interpreter's lock, as NumPy, torch and waiting code do. Read when `setup` has ended, so `setup`
-    may set it."""
+    """How many of its requests or batches with `thread=True` run at a time, each on a thread of its own: from 1 to 64;
+    they still begin in order. With more than one, lock state that the methods share, or do not change it. More threads
+    help methods that release the interpreter's lock, as NumPy, torch and waiting code do. Read after `setup`, which may
+    set it."""
 
     max_running: int = 128
     """How many of its asynchronous requests run at a time, on its event loop: from 1 to 256; they begin in order, and
-    others wait. A stream counts while it works, not while its reader has no room. Read when `setup` has ended, which
-    may set it."""
+    others wait. A stream counts while it works, not while its reader has no room. Read after `setup`, which may set
+    it."""
 
     hang_timeout_s: float | None = None
-    """How long a method may run, in seconds, before the process counts as hung and is replaced; of a method on a
-    stream, how long nothing may end there; of an asynchronous one, how long its event loop may stand still. `math.inf`
-    for no limit. None for the pool's own (`hang_timeout_s` of its settings), which begins only when the deadline has
-    passed. A method may have another, see `method`."""
+    """How long a method may run, in seconds, before the process counts as hung and is replaced. For a method on a
+    stream, how long no work may end there; for an asynchronous method, how long its event loop may be blocked.
+    `math.inf` for no limit. None for the pool's setting `hang_timeout_s`, which begins only when the deadline has
+    passed. A method may have a limit of its own, see `method`."""
 
     resend: str = "never"
-    """Requests that a client sends again by itself when this worker has ended: "unstarted" for those that certainly did
-    not start, "never" for none. Use "unstarted" if a request needs nothing that earlier ones have left in this process.
-    Requests of idempotent methods are sent again in any case. A method may have another, see `method`."""
+    """Requests that a client sends again without the caller when this worker has ended: "unstarted" for requests that
+    certainly did not start, "never" for none. Use "unstarted" if a request needs no state of earlier requests in this
+    process. Requests of idempotent methods are sent again in any case. A method may differ, see `method`."""
 
     def setup(self, context: Context) -> Awaitable[None] | None:
         """Load what the methods need: weights, tables, connections. Runs once, before the first request.
@@ -213,7 +216,7 @@ class Actor:
     def teardown(self) -> Awaitable[None] | None:
         """Release resources that need an orderly end. Runs when the worker is drained, never when it is killed.
 
-        It may be `async def`, as `setup` may. Behind it, tasks that are left on the actor's event loop are cancelled.
+        It may be `async def`, as `setup` may. Tasks that are left on the actor's event loop are cancelled after it.
         """
 
 
@@ -221,16 +224,18 @@ class Actor:
 class Batch:
     """How requests of a method are put together: see `method`.
 
-    A batch begins when it is full, or `max_wait_s` after the arrival of its first request, but never while one of this
-    method runs, or as many as the actor has threads; requests that arrive meanwhile are in the next one. So with
-    `max_wait_s=0` no request waits for others: a batch has the requests that arrived while the one before ran.
+    A batch begins when it is full, or `max_wait_s` after the arrival of its first request, but never while as many
+    batches of this method run as the actor has threads, or one without threads. Requests that arrive meanwhile are in
+    the next batch. So with `max_wait_s=0` no request waits for others: a batch has the requests that arrived while the
+    one before ran.
 
     Args:
         max_items: Most requests in a batch.
         max_bytes: Most bytes of their arguments together; a larger request is alone. None for no limit.
         max_wait_s: How long the first may wait for others; kept to about a millisecond.
         key: Function of a request's arguments; requests with equal results, such as a shape, may share a batch. Or the
-            name of such a method of the actor. Runs on the process's loop, so keep it short. None if all may share one.
+        name of a method of the actor that is such a function. It runs on the process's loop, so keep it short. None if
+        all requests may share a batch.
     """
 
     max_items: int = 32
@@ -253,7 +258,7 @@ class Batch:
 
 
 def by_shape(*arguments: Any) -> Hashable:
-    """Return the shapes and element types of arguments that are arrays: a `Batch.key` for stacked arrays."""
+    """Return the shapes and element types of the arguments that are arrays: a `Batch.key` for stacked arrays."""
     return tuple([(str(each.dtype), tuple(each.shape)) for each in arguments if hasattr(each, "shape")])
 
 
@@ -275,7 +280,7 @@ class Steps:
 
 
 MAX_BATCH_ITEMS: Final = 1024
-"""As many as the board has slots, so that each running request can be named after a death."""
+"""Most items of a batch: as many as the board has slots, so that each running request can be named after a death."""
 
 MAX_BATCH_WAIT_S: Final = 60.0
 
@@ -348,12 +353,12 @@ def method(
     caller; any other array is sent. Array arguments are read-only, since large ones travel in shared memory.
 
     A generator, with `thread=True`, streams: each `yield` is a part of the answer, and its return value is the stream's
-    result. It is resumed when its reader has room for another part. If nobody wants more, it gets `GeneratorExit` at
+    result. It is resumed when its reader has room for another part. If its reader is gone, it gets `GeneratorExit` at
     its `yield`.
 
     A method that is a coroutine (`async def`), or an asynchronous generator, which streams, runs on the actor's event
-    loop, see `Actor.max_running`. Where nobody wants its result any more (its caller has cancelled it or is gone, its
-    deadline has passed), its task is cancelled at the `await` where it is.
+    loop, see `Actor.max_running`. When nobody wants its result any more (its caller has cancelled it or is gone, its
+    deadline has passed), its task is cancelled at its current `await`.
 
     Args:
         function: The method, when used without arguments.

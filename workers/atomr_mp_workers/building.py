@@ -1,4 +1,4 @@
-"""Builds what a device's process consists of, before it serves: its device, its memory, its actors."""
+"""Builds the parts of a device's process, before it serves: its device, its memory, its actors."""
 
 from __future__ import annotations
 
@@ -51,36 +51,36 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class WorkerParts:
-    """What a device's process consists of."""
+    """The parts of a device's process."""
 
     device: WorkerDevice
     completions: Completions
     store: Store
     peers: Peers
     actors: list[LoadedActor]
-    """They have been set up."""
+    """Actors that have been set up."""
     envelope: Envelope
     runners: dict[str, ActorRunner]
-    """What runs the requests of actors off the loop, by method."""
+    """Runners of requests off the loop, by method."""
     event_loops: dict[str, EventLoop]
-    """Of actors that have something asynchronous, by actor."""
+    """Event loops of asynchronous actors, by actor."""
     batched: dict[str, BatchedMethod | SteppedMethod]
-    """By method."""
+    """Batched methods and methods with steps, by method."""
     usage: Usage
     readiness: Readiness
 
 
 def build(start: control.Start, channel: ControlChannel, board: BoardWriter, loader: Loader) -> WorkerParts:
-    """Open the device, set up the actors, and return what the process consists of.
+    """Open the device, set up the actors, and return the parts of the process.
 
     Args:
-        start: What this process is to be.
+        start: The order that starts this process.
         channel: The control channel.
         board: The board, mapped.
         loader: Loads the actors.
 
     Raises:
-        FatalError: It cannot serve.
+        FatalError: The process cannot serve.
     """
     execution = start.execution
     current = token.pack(start.epoch, start.device, start.generation)
@@ -109,7 +109,7 @@ def build(start: control.Start, channel: ControlChannel, board: BoardWriter, loa
     log = logging.getLogger("actor")
 
     def context_of(stream: Stream | None) -> Context:
-        """Return what an actor may know."""
+        """Return the context for an actor."""
         libraries = InProcessLibraries(library_context, stream)
         names = start.pool, start.device, start.name, start.backend, start.generation
         return Context(*names, log, memory, residents, libraries)
@@ -118,7 +118,7 @@ def build(start: control.Start, channel: ControlChannel, board: BoardWriter, loa
     actors = rooms.make_actors(start.actors, loader, context_of)
     residents.close()
     if start.standby:
-        store.slabs.keep_spares({device: 1})  # the first call that it gets has waited already
+        store.slabs.keep_spares({device: 1})  # the driver made the first call wait, and later ones need not
     methods = {method.name: method for actor in actors for method in actor.methods}
     limits = HangLimits(execution.hang_timeout_s, _places(rooms.runners), _loops(actors, rooms.event_loops))
     libraries = Libraries(library_context)
@@ -174,10 +174,10 @@ class Rooms:
 
     Args:
         device: The device.
-        completions: Where requests come back.
+        completions: The queue of ended requests.
         streams: Hands out streams.
         residents: Gives memory to `setup`.
-        board: Shows event loops.
+        board: The board, which shows event loops.
     """
 
     def __init__(
@@ -189,9 +189,9 @@ class Rooms:
         board: BoardWriter,
     ) -> None:
         self.runners: Final[dict[str, ActorRunner]] = {}
-        """What runs requests off the loop, by method."""
+        """Runners of requests off the loop, by method."""
         self.event_loops: Final[dict[str, EventLoop]] = {}
-        """By actor."""
+        """Event loops by actor."""
         self._device = device
         self._completions = completions
         self._streams = streams
@@ -201,10 +201,10 @@ class Rooms:
     def make_actors(
         self, specs: Sequence[control.ActorSpec], loader: Loader, context_of: Callable[[Stream | None], Context]
     ) -> list[LoadedActor]:
-        """Load actors, and have each set itself up.
+        """Load actors, and run the setup of each.
 
         Raises:
-            FatalError: One of them cannot be used.
+            FatalError: An actor cannot be used.
         """
         actors: list[LoadedActor] = []
         device = self._device
@@ -229,7 +229,7 @@ class Rooms:
         return actors
 
     def _setup_of(self, actor: LoadedActor, context: Context) -> Callable[[], object]:
-        """Return what sets an actor up: on its event loop, if that is asynchronous."""
+        """Return the setup of an actor: run on its event loop, if it is asynchronous."""
         setup = partial(actor.instance.setup, context)
         if not actor.needs_loop:
             return setup
@@ -243,10 +243,10 @@ class Rooms:
         return lambda: loop.complete(cast("Coroutine[Any, Any, object]", setup()))
 
     def _make_runners(self, actor: LoadedActor) -> None:
-        """Make an actor's threads, and what runs its asynchronous requests.
+        """Make an actor's threads, and the runner of its asynchronous requests.
 
         Raises:
-            ActorLoadFailed: It says something impossible of how many there are to be.
+            ActorLoadFailed: Its number of threads or of running requests is impossible.
         """
         on_threads = [method.name for method in actor.methods if method.thread and not method.is_async]
         if on_threads:
@@ -261,7 +261,7 @@ class Rooms:
 
 
 def _set_up(actor: LoadedActor, setup: Callable[[], object], device: WorkerDevice, stream: Stream | None) -> None:
-    """Have an actor set itself up, on its stream if it has one."""
+    """Run an actor's setup, on its stream if it has one."""
 
     def run() -> None:
         setup()
@@ -272,7 +272,7 @@ def _set_up(actor: LoadedActor, setup: Callable[[], object], device: WorkerDevic
             setup()
         else:
             stream.run(run)
-    except errors.Unsupported as error:  # by what is installed here: the next process would meet the same
+    except errors.Unsupported as error:  # the cause is installed here, and the next process would meet it too
         raise FatalError(errors.ActorLoadFailed(f"setup of {actor.name}: {error}")) from error
     except errors.AtomrError as error:
         raise FatalError(error) from error
@@ -281,7 +281,7 @@ def _set_up(actor: LoadedActor, setup: Callable[[], object], device: WorkerDevic
         raise FatalError(
             errors.ActorLoadFailed(f"setup of {actor.name} failed: {error}; {how_to_install(error.name)}")
         ) from error
-    except BaseException as error:  # whatever user code raises is why this device does not start
+    except BaseException as error:  # any exception of user code is the reason why this device does not start
         _LOG.exception("setup of %s failed", actor.name)
         raise FatalError(
             device.explain(error)
@@ -293,7 +293,7 @@ def _set_up(actor: LoadedActor, setup: Callable[[], object], device: WorkerDevic
 
 
 def _places(runners: Mapping[str, ActorRunner]) -> dict[str, tuple[int, int]]:
-    """Return the number of each method's actor among those with threads, and how many threads it has."""
+    """Return each method's actor, as its number among those with threads, and how many threads it has."""
     threads = {name: each for name, each in runners.items() if isinstance(each, ActorThreads)}
     actors = list(dict.fromkeys(threads.values()))
     return {name: (actors.index(each), each.count) for name, each in threads.items()}

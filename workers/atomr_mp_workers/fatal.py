@@ -1,4 +1,4 @@
-"""What is raised when this process must leave."""
+"""The exception that makes this process leave."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from atomr_mp import errors
 
 
 class FatalError(Exception):
-    """The context is gone: the caller has been answered, and this process must leave.
+    """The context is gone: the caller has been answered, and this process must end.
 
     Args:
-        error: What to tell the supervisor.
+        error: The error for the supervisor.
     """
 
     def __init__(self, error: errors.AtomrError) -> None:

@@ -1,8 +1,8 @@
 """The actor host: one device's process and its one loop.
 
-The loop's thread owns the data socket, the actors and (on a GPU) the context. Each turn does what the supervisor
-says before anything a client says, then takes finished work back, then new calls, then runs what is queued. While the
-loop sleeps, an actor's thread that has finished work does what that asks for, in its place: see `Completions.turn`.
+The loop's thread owns the data socket, the actors and (on a GPU) the context. Each turn obeys the supervisor before it
+serves clients, then takes finished work back, then new calls, then runs queued requests. While the loop sleeps, an
+actor's thread that has finished work takes a turn in its place: see `Completions.turn`.
 """
 
 from __future__ import annotations
@@ -39,32 +39,32 @@ from atomr_mp_workers.wire.control import ControlChannel
 from atomr_mp_workers.wire.data_socket import DataSocket
 
 TURN_MESSAGES: Final = 32
-"""Messages read in one turn, before the supervisor is listened to again."""
+"""Messages read in one turn, before the supervisor's messages are looked at again."""
 
 _decode: Final = data.FROM_CLIENT.decode
 _encode: Final = data.FROM_WORKER.encode
 
 MESSAGE_BYTES: Final = FLUSH_BYTES + limits.MAX_BODY_BYTES
-"""Answers of more than this are sent singly; their peer takes no larger messages than `codec.MAX_MESSAGE_BYTES`."""
+"""Answers larger than this are sent singly; their peer takes no message larger than `codec.MAX_MESSAGE_BYTES`."""
 
 LONGEST_SLEEP_S: Final = 3600.0
-"""Longest time that the loop sleeps for something that is due: what polls takes no more than some weeks."""
+"""Longest sleep of the loop; polling takes no more than some weeks."""
 
 QUIET_S: Final = 1.0
-"""How long after a promotion the loop leaves the driver alone, which the predecessor's end may keep busy."""
+"""How long after a promotion the loop makes no call of the driver, which the predecessor's end may keep busy."""
 
 STRAGGLERS_NS: Final = 100_000_000
-"""How long a worker that is to leave looks for calls that were on their way when the clients were told to hold them."""
+"""How long a worker that leaves looks for calls that were in flight when clients were told to hold theirs."""
 
 
 class Host:
     """A device's process.
 
     Args:
-        start: What this process is to be.
+        start: The order that starts this process.
         channel: The control channel.
         board: The board, mapped.
-        parts: What it is built of.
+        parts: The parts of the process.
     """
 
     def __init__(self, start: control.Start, channel: ControlChannel, board: BoardWriter, parts: WorkerParts) -> None:
@@ -83,7 +83,7 @@ class Host:
         self._answers = parts.envelope.answers
         self._ending: list[AdmittedSession] = []
         self._discarding: list[int] = []
-        """Ended sessions for which the supervisor wants to hear that nothing starts any more."""
+        """Ended sessions for which the supervisor waits to hear that nothing starts any more."""
         """Sessions that have ended, with requests that still run."""
         self._outbox: dict[Peer, None] = {}
         """Peers with replies to send, in order."""
@@ -103,20 +103,20 @@ class Host:
             start.endpoint, start.window, self._peers.secret, self._poll, self._peers.former_secret
         )
         self._serves = not start.standby
-        """Calls are read: this is no standby, or not any more."""
+        """Whether calls are read: this process is not a standby, or no longer one."""
         self._wakes_ns = 0
-        """When the loop, if it sleeps, looks again though nobody wakes it."""
+        """When the sleeping loop looks again without being woken."""
         self._failed: BaseException | None = None
-        """What a thread's turn has ended with; the loop's to raise."""
+        """The error of a turn on a thread; the loop raises it."""
         self._drained_ns = 0
-        """When a worker that is told to finish may leave, if it has nothing to do then; 0 if it is not told."""
+        """When a draining worker may leave if it is idle then; 0 if it is not draining."""
         self._usage = parts.usage
         self._readiness = parts.readiness
         self._is_ready = False
-        """The supervisor was told that this process could take calls."""
+        """Whether the supervisor was told that this process could take calls."""
         self._foreign: Final = ForeignSlabs(parts.store, parts.completions.wake)
         self._shown = (0, 0)
-        """What the board shows of the memory."""
+        """Memory figures that the board shows."""
         self._log = logging.getLogger("atomr_mp.worker")
 
     def run(self) -> None:
@@ -124,13 +124,13 @@ class Host:
 
         Raises:
             FatalError: The context is poisoned; the supervisor has been told.
-            SupervisorGoneError: Nobody is left to work for.
+            SupervisorGoneError: The supervisor has ended.
         """
         try:
             self._serve()
         except FatalError as fatal:
             settled = not self._completions.in_progress.on_threads
-            self._answer_all(fatal.error)  # first: once the supervisor knows, it ends this process
+            self._answer_all(fatal.error)  # first, since the supervisor ends this process once it knows
             report(self._channel, fatal.error, settled=settled)
             if isinstance(fatal.error, errors.ContextPoisoned):
                 self._stand_still()
@@ -141,12 +141,12 @@ class Host:
     def _serve(self) -> None:
         control_channel, completions = self._channel.fileno(), self._completions.descriptor
         poll, received = self._poll, self._data.received
-        # Everything made so far lives as long as the process; a full collection need not look at it again.
+        # All objects made so far live as long as the process; a full collection need not look at them again.
         gc.collect()
         gc.freeze()
         hooks.point("ready")
-        self._obey()  # first: whom it knows when it is ready can call at once
-        self._tidy()  # the board shows what the setup took: an idle worker has no other turn
+        self._obey()  # first, since clients may call as soon as this process is ready
+        self._tidy()  # shows the memory that setup took, since an idle worker has no other turn
         self._is_ready = True
         self._channel.send(control.Ready([actor.info for actor in self._actors]))
         reads = False
@@ -183,9 +183,9 @@ class Host:
         self._leave()
 
     def _take_in(self) -> None:
-        """Take in what was done elsewhere than on the loop."""
+        """Take in work that was done elsewhere than on the loop."""
         self._dispatcher.take_back()
-        if not self._serves:  # else a call would have to wait for what may never be needed
+        if not self._serves:  # else a call would have to wait for work that may never be needed
             self._readiness.go_on()
         for number in self._foreign.take():
             session = self._peers.of(number)
@@ -201,7 +201,7 @@ class Host:
             self._flush()
 
     def _sleep(self, patience_s: float) -> dict[int, int]:
-        """Wait until something happens, and return which descriptors tell of it. Meanwhile others may have the turn."""
+        """Wait until something happens, and return the ready descriptors. Threads may take turns meanwhile."""
         self._wakes_ns = time.monotonic_ns() + int(patience_s * 1e9) if patience_s >= 0 else NEVER_NS
         self._completions.turn.release()
         try:
@@ -213,9 +213,9 @@ class Host:
         return ready
 
     def _take_turn(self) -> bool:
-        """Do a turn for what has ended on an actor's thread, on that thread; return whether the loop may sleep on.
+        """Take a turn on an actor's thread that has ended work; return whether the loop may sleep on.
 
-        No request is run by it: what is next on the loop or on a stream is left to the loop.
+        It runs no request: the next request on the loop or on a stream is left to the loop.
         """
         if self._failed is not None or not self._dispatcher.only_threads:
             return False
@@ -223,7 +223,7 @@ class Host:
             self._dispatcher.take_back()
             if self._dispatcher.batching:
                 self._dispatcher.start_batches(on_threads=True)
-            if self._dispatcher.has_begun_step:  # which is this thread's: what the one before has sent is the loop's
+            if self._dispatcher.has_begun_step:  # this thread's own step; an earlier step's parts are left to the loop
                 return False
             self._flush()
             self._tidy()
@@ -236,7 +236,7 @@ class Host:
         return patience_s < 0 or time.monotonic_ns() + int(patience_s * 1e9) >= self._wakes_ns
 
     def _tidy(self) -> None:
-        """Give back memory that nothing refers to any more, and show on the board what there is."""
+        """Free memory that nothing refers to any more, and show the figures on the board."""
         self._store.tidy()
         figures = self._store.figures
         if figures is not self._shown:
@@ -255,7 +255,7 @@ class Host:
             raise FatalError(error) from error
 
     def _obey(self) -> None:
-        """Do what the supervisor says."""
+        """Carry out the supervisor's orders."""
         while (order := self._channel.receive_waiting()) is not None:
             match order:
                 case control.SessionOpened():
@@ -278,7 +278,7 @@ class Host:
                     self._begin_or_finish(order)
 
     def _admit(self, order: control.SessionOpened) -> None:
-        """Take a session in."""
+        """Admit a session."""
         self._peers.admit(order)
         self._channel.send(control.SessionAdmitted(order.number))
         if not self._serves:
@@ -302,7 +302,7 @@ class Host:
                 self._log.error("out of turn: %r", order)
 
     def _export(self, order: control.ExportSlab) -> None:
-        """Hand out a slab."""
+        """Export a slab."""
         hooks.point("export")
         try:
             export = self._store.export(order.number, order.slab, order.to_device)
@@ -312,7 +312,7 @@ class Host:
             self._channel.send(control.SlabExported(order.id, export.nbytes, export.handle), export.descriptor)
 
     def _map(self, order: control.ClientSlab | control.ForeignSlab, descriptor: int | None) -> None:
-        """Take in memory of a client, or of another device."""
+        """Map memory of a client or of another device."""
         device = self._store.device
         if isinstance(order, control.ForeignSlab):
             session = self._peers.of(order.number)
@@ -321,7 +321,7 @@ class Host:
         elif descriptor is not None:
             try:
                 memory = device.open_client_slab(order.nbytes, descriptor)
-            except errors.AtomrError as error:  # the requests that need it will say so
+            except errors.AtomrError as error:  # the requests that need it will report it
                 self._log.error("slab %d of session %d: %s", order.slab, order.number, error)
             else:
                 self._store.add_client_slab(order.number, order.slab, memory)
@@ -339,12 +339,12 @@ class Host:
     def _close_ended(self) -> None:
         """Drop the waiting requests of ended sessions; report sessions without running requests as over.
 
-        Not where the end is heard of: that may be in the middle of a request.
+        Do it in a turn of its own, since the end may be heard of in the middle of a request.
         """
         for session in self._ending:
             self._dispatcher.leave(session.peers)
             if self._envelope.discard(session):
-                self._completions.wake()  # others may have waited for its memory
+                self._completions.wake()  # other requests may have waited for its memory
             elif any(peer.streams for peer in session.peers):
                 self._dispatcher.advance()
         for number in self._discarding:
@@ -358,8 +358,8 @@ class Host:
     def _read(self) -> None:
         """Take in messages that have come.
 
-        The first message of an idle loop is run and answered before the next is looked at: that is the latency of a
-        single call. Later ones are read together, and so answered together.
+        An idle loop runs and answers the first message before it looks at the next, for the latency of a single call.
+        Later messages are read together, and so answered together.
         """
         received, plain = self._data.received, self._dispatcher.queue.plain
         for count in range(TURN_MESSAGES):
@@ -369,7 +369,7 @@ class Host:
             if count == 0 and len(plain) == 1:
                 late = self._dispatcher.work()
                 self._flush()
-                if late:  # the supervisor may have ended a session meanwhile, whose calls come next
+                if late:  # the supervisor may have ended a session meanwhile whose calls come next
                     return
 
     def _open(self, routing_id: bytes, packed: memoryview) -> None:
@@ -409,7 +409,7 @@ class Host:
         frames: list[memoryview],
         packed: memoryview,
     ) -> None:
-        """Take in what is no call.
+        """Take in a message without calls.
 
         Raises:
             ProtocolError: It breaks the rules.
@@ -438,25 +438,25 @@ class Host:
             self._dispatcher.take(streams)
 
     def _release(self, peer: Peer, message: data.Release) -> None:
-        """Take back what a client does not need any more, and let in what has waited for that."""
+        """Take back leases that a client releases, and let in the calls that have waited for that."""
         if message.token != self._token:
             return
         session = peer.session
-        if not session.releases.add(message.serial):  # repeated, after its connection was lost
+        if not session.releases.add(message.serial):  # a repetition, after its connection was lost
             return
         if message.slabs:
-            self._obey()  # that they were opened was said before, maybe just now
+            self._obey()  # the supervisor announced these sessions before, maybe just now
         self._store.release(session.holder, message.leases, message.borrows, message.slabs)
         self._let_in(session)
 
     def _let_in(self, session: AdmittedSession) -> None:
-        """Open again what came too early."""
+        """Admit the calls that came before their releases."""
         early, session.waiting_for_release = session.waiting_for_release, []
         for sender, _, _, packed in early:
             self._open(sender.routing_id, packed)
 
     def _unread(self, peer: Peer, message: data.Unread) -> None:
-        """Take back what never arrived on a connection that was lost, and drop what has not started of it."""
+        """Take back answers that never arrived on a lost connection, and drop its requests that have not started."""
         lost = self._peers.lost(peer, message.lane)
         if message.token != self._token or lost is None:
             return
@@ -473,7 +473,7 @@ class Host:
     def _comes_early(
         self, peer: Peer, message: data.Calls | data.Streams, frames: list[memoryview], packed: memoryview
     ) -> bool:
-        """Keep calls that a release on another connection has to precede; False if they are not to wait for it."""
+        """Keep calls that must wait for a release on another connection; return False if they need not wait."""
         if message.token != self._token:
             return False  # which is what they will be told
         early = peer.session.waiting_for_release
@@ -482,17 +482,17 @@ class Host:
         window = self._start.window
         count = sum(calls for _, calls, _, _ in early)
         nbytes = sum(nbytes for _, _, nbytes, _ in early)
-        # Of each connection one request may be larger than its window, see `Peers.exceeds_window`.
+        # One request of each connection may be larger than its window, see `Peers.exceeds_window`.
         too_large = nbytes > window.payload_bytes * data.MAX_LANES and count > data.MAX_LANES
         if too_large or count > window.requests * data.MAX_LANES:
             self._violated(peer, "its calls wait for releases that do not come")
         return True
 
     def _flush(self) -> None:
-        """Send all answers that wait, if the context is well in which they were computed.
+        """Send all queued answers, if the context that computed them is well.
 
         Raises:
-            FatalError: It is not.
+            FatalError: The context is lost.
         """
         if self._outbox:
             try:
@@ -502,7 +502,7 @@ class Host:
             self._send()
 
     def _send(self) -> None:
-        """Send all answers that wait, those of one peer together."""
+        """Send all queued answers, the answers of one peer together."""
         while self._outbox:
             peer, _ = self._outbox.popitem()
             replies, frames, session, nbytes = peer.replies, peer.frames, peer.session, peer.reply_bytes
@@ -523,7 +523,7 @@ class Host:
                 self._violated(peer, "it does not read its answers")
 
     def _send_parts(self, peer: Peer) -> None:
-        """Send the parts of streams that wait; if nobody gets them any more, end the streams of that connection."""
+        """Send the queued parts of streams; end the streams of a connection whose reader is gone."""
         parts, peer.parts = peer.parts, []
         frames, peer.part_frames = peer.part_frames, []
         session, at = peer.session, 0
@@ -547,13 +547,13 @@ class Host:
             if not delivered:
                 self._take_back(session, [lease for part in (*some, *parts) for lease in part.leases], [])
                 self._dispatcher.leave([peer])
-                self._completions.wake()  # their ends are to be taken
+                self._completions.wake()  # their ends have to be taken
                 return
             if leases:
                 peer.carried.append(Carried(session.sent, leases, []))
 
     def _send_singly(self, peer: Peer, replies: list[data.CallReply], frames: list[Buffer]) -> None:
-        """Send answers that are too large to be sent together, as those of a call with items may be, or too many."""
+        """Send answers singly that are too large or too many to be sent together, such as a call of several items."""
         at = 0
         for reply in replies:
             first, at = at, at + reply.frames
@@ -562,21 +562,21 @@ class Host:
     def _send_message(
         self, peer: Peer, replies: list[data.CallReply], returned: list[int], frames: list[Buffer]
     ) -> None:
-        """Send answers in one message; take back what they bring if their connection is closed."""
+        """Send answers in one message; take back their leases if the connection is closed."""
         session = peer.session
         session.sent += 1
         message = data.Replies(self._token, replies, returned, session.releases.upto, session.sent)
         delivered = self._data.send(peer.routing_id, _encode(message), frames)
         leases = [lease for reply in replies for lease in reply.leases]
-        if not delivered:  # as that of an event loop may be: the session goes on
+        if not delivered:  # an event loop may close its connection: the session goes on
             self._take_back(session, leases, returned)
         elif leases or returned:
             peer.carried.append(Carried(session.sent, leases, returned))
 
     def _take_back(self, session: AdmittedSession, leases: list[int], returned: list[int]) -> None:
-        """Take back what a message would have brought: its session will never give back what it does not know of."""
+        """Take back the leases of an undelivered message, since its session will never give them back."""
         self._store.release(session.holder, leases, (), ())
-        session.holder.returned.extendleft(reversed(returned))  # for the next answer
+        session.holder.returned.extendleft(reversed(returned))  # kept for the next answer
 
     def _violated(self, peer: Peer, reason: str) -> None:
         self._board.count(Counter.REFUSED)
@@ -588,7 +588,7 @@ class Host:
     # --- the end ---------------------------------------------------------------------------------------------------
 
     def _patience_s(self, *, idle: bool) -> float | None:
-        """Return how long to wait for something to happen; None when this worker is drained."""
+        """Return how long to wait for an event; None when this worker is drained."""
         if not idle:
             return 0
         if not self._drained_ns or self._dispatcher.busy:
@@ -607,7 +607,7 @@ class Host:
         return left_ns / 1e9 if left_ns > 0 else None
 
     def _answer_all(self, error: errors.AtomrError) -> None:
-        """Send the last answers of a worker that ends by an error."""
+        """Answer all requests with the error that ends this worker."""
         if isinstance(error, errors.ContextPoisoned):
             self._dispatcher.fail_all(error)
             self._answers.distrust(self._outbox, error)
@@ -616,8 +616,8 @@ class Host:
         self._send()
 
     def _stand_still(self) -> None:
-        """Let the last answers leave, have all threads stop, and wait to be ended when that disturbs nobody."""
-        self._data.close(flush=True)  # what clients wait for once they hear of the end
+        """Send the last answers, stop all threads, and wait to be ended when that disturbs no client."""
+        self._data.close(flush=True)  # clients need them once they hear of the end
         os.kill(os.getpid(), signal.SIGSTOP)
         self._channel.await_end()
 
@@ -639,14 +639,14 @@ def work(start: control.Start, channel: ControlChannel, board: BoardWriter, load
     """Build a device's process, then have it serve until it is drained.
 
     Args:
-        start: What this process is to be.
+        start: The order that starts this process.
         channel: The control channel.
         board: The board, mapped.
         loader: Loads the actors.
 
     Raises:
         FatalError: Set-up failed or the context is poisoned; the supervisor has been told.
-        SupervisorGoneError: Nobody is left to work for.
+        SupervisorGoneError: The supervisor has ended.
     """
     try:
         parts = build(start, channel, board, loader)
@@ -657,10 +657,10 @@ def work(start: control.Start, channel: ControlChannel, board: BoardWriter, load
 
 
 def report(channel: ControlChannel, error: errors.AtomrError, *, settled: bool = False) -> None:
-    """Tell the supervisor why this worker ends, and whether nothing of it runs any more but its loop."""
+    """Tell the supervisor why this worker ends, and whether only its loop still runs."""
     channel.send(control.Fault(wire_form(error, FAULT_CHARS), settled))
 
 
 FAULT_CHARS: Final = 40_000
-"""Of each text of a worker's last word: two of them, in characters of four bytes, fit into a packet wherever nobody has
-raised the kernel's limit, which is 416 KiB then; one that is longer would not be sent at all."""
+"""Most characters of each text in a worker's last message. Two such texts of four-byte characters fit into a packet
+where the kernel's limit has its default of 416 KiB; a larger packet would not be sent at all."""

@@ -1,4 +1,4 @@
-"""What a method sees that is one step over all streams that run now: `@method(batch=Steps(...))`."""
+"""The streams as a method with steps sees them: `@method(batch=Steps(...))`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ P = TypeVar("P")
 
 
 class StreamSink(Protocol):
-    """Where a live stream's parts and its end go."""
+    """Takes a live stream's parts and its end."""
 
     def keep(self, part: Any, /) -> None:
         """Take a part."""
@@ -19,18 +19,17 @@ class StreamSink(Protocol):
         """Take the result."""
 
     def fail(self, error: BaseException, /) -> None:
-        """Take what it has failed with."""
+        """Take the error."""
 
 
 class LiveStream(Generic[A, P]):
-    """One of the streams of a step. Only inside the method, on its thread.
+    """One of the streams of a step. Use it only inside the method, on its thread.
 
     Attributes:
-        id: Tells it from all others of this process, as long as that lives.
-        arguments: What its caller has sent.
-        sent: The parts that it has sent before, of a method that is `resumable`: its worker has ended, and it goes on
-            here behind them.
-        ready: Whether its reader has room for more parts. That is advice: what is sent beyond it is held.
+        id: Its number, unique in this process.
+        arguments: Its caller's arguments.
+        sent: The parts that it sent in a worker that has ended, if the method is `resumable`; it goes on after them.
+        ready: Whether its reader has room for more parts. That is advice: parts sent beyond it are held.
         over: Whether the method has ended it.
     """
 
@@ -47,7 +46,7 @@ class LiveStream(Generic[A, P]):
     def send(self, part: P) -> None:
         """Send a part: at the end of the step.
 
-        What a reader has no room for is held, up to 1,024 parts and 16 MiB; beyond that this stream ends with
+        Parts without room at the reader are held, up to 1,024 parts and 16 MiB; beyond that this stream ends with
         `Overloaded`.
 
         Raises:
@@ -57,7 +56,7 @@ class LiveStream(Generic[A, P]):
         self._sink.keep(part)
 
     def end(self, result: Any = None) -> None:
-        """End the stream, once what was sent has left; it is not in later steps.
+        """End the stream once its parts have left; it is not in later steps.
 
         Raises:
             RuntimeError: The method has ended the stream.
@@ -82,12 +81,12 @@ class LiveStream(Generic[A, P]):
 
 
 class Live(Generic[A, P]):
-    """The streams of a step: `Live[Arguments, Part]`. Iterating yields all that are live, new ones among them.
+    """The streams of a step: `Live[Arguments, Part]`. Iterating yields all live streams, including new ones.
 
     Attributes:
-        new: Those that begin with this step.
-        gone: Those that are not live any more though the method has not ended them: cancelled, late, their client dead;
-            or failed by what an earlier step has raised. Each is in one step's.
+        new: Streams that begin with this step.
+        gone: Streams that are no longer live though the method has not ended them: they were cancelled, were late, lost
+        their client, or failed by an exception of an earlier step. Each is in `gone` of one step.
     """
 
     def __init__(
@@ -99,14 +98,14 @@ class Live(Generic[A, P]):
 
     @property
     def ready(self) -> list[LiveStream[A, P]]:
-        """Those whose readers have room for more parts."""
+        """Live streams whose readers have room for more parts."""
         return [each for each in self._streams.values() if each.ready and not each.over]
 
     def __getitem__(self, number: int) -> LiveStream[A, P]:
         """Return a live stream by its id.
 
         Raises:
-            KeyError: There is none.
+            KeyError: There is no such stream.
         """
         return self._streams[number]
 

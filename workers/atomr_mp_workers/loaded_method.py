@@ -24,7 +24,7 @@ from atomr_mp_workers.requests.method import Method, Resolve
 
 _astuple: Final = msgspec.structs.astuple
 _PLACE: Final = re.compile(r"`\$(?:\[(\d+)\]|\.(\w+))")
-"""How msgspec begins the place of what does not fit: `$[0]` or `$.name`."""
+"""How msgspec's messages begin the place of a misfit: `$[0]` or `$.name`."""
 _NO_ARGUMENTS: Final = b"\x90"
 """An empty array."""
 _MAP_HEADS: Final = frozenset(bytes((head,)) for head in (*range(0x80, 0x90), 0xDE, 0xDF))
@@ -36,17 +36,17 @@ class Parameter(NamedTuple):
     name: str
     hint: Any
     field: Any
-    """As `msgspec.defstruct` takes it."""
+    """The field for `msgspec.defstruct`."""
     takes_handle: bool
-    """It wants the `DeviceArray`, not the array."""
+    """Whether it takes the `DeviceArray`, not the array."""
     required: bool
-    """It has no default."""
+    """Whether it has no default."""
 
 
 def parameter_of(parameter: inspect.Parameter, hint: Any) -> Parameter:
-    """Return how a parameter is decoded."""
-    # NDArray[...] and other parametrised arrays are checked as arrays; msgspec does not know their parameters.
-    # From Python 3.12 on they may be aliases, whose values count.
+    """Return the parameter with the way to decode it."""
+    # NDArray[...] and other parametrised arrays are checked as arrays; msgspec does not know their parameters. From
+    # Python 3.12 on they may be aliases, whose values count.
     origin = typing.get_origin(hint)
     behind = getattr(origin, "__value__", None) or getattr(hint, "__value__", None)
     if behind is not None:
@@ -75,11 +75,11 @@ class LoadedMethod(Method):
     Args:
         name: "Actor.method".
         function: The method.
-        options: What its decorator was told.
-        info: What clients are told of it.
-        fields: Its parameters, as `msgspec.defstruct` takes them.
-        arrays: Which parameters are arrays and nothing else, by position.
-        handles: Which take a `DeviceArray`.
+        options: Its decorator's arguments.
+        info: Its description for clients.
+        fields: Its parameters as fields for `msgspec.defstruct`.
+        arrays: Positions of the parameters that are arrays and nothing else.
+        handles: Positions of the parameters that take a `DeviceArray`.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class LoadedMethod(Method):
         self._by_position: values.Decoder[Any] = values.Decoder(by_position)
         self._by_name: values.Decoder[Any] = values.Decoder(_struct(name, parameters, array_like=False))
         if options.batch is not None and options.batch.call_items:
-            # A tuple: what a list has is looked at for its depth.
+            # A tuple, since msgspec checks the depth of lists.
             rows: Any = Annotated[tuple[by_position, ...], msgspec.Meta(max_length=MAX_ITEMS)]  # type: ignore[valid-type]
             self._rows: values.Decoder[tuple[Any, ...]] = values.Decoder(rows)
             self.items = self._decode_items
@@ -116,7 +116,7 @@ class LoadedMethod(Method):
         self._writes: Final = [at for at, each in enumerate(parameters) if each.name in options.writes]
 
     def arguments(self, body: bytes, frames: Sequence[memoryview], resolve: Resolve) -> tuple[Any, ...]:
-        """Decode a call's arguments; an array is by position, a map by name."""
+        """Decode a call's arguments; a msgpack array has them by position, a map by name."""
         if body == _NO_ARGUMENTS and not self._parameters:
             return ()
         decoder = self._by_name if body[:1] in _MAP_HEADS else self._by_position
@@ -163,7 +163,7 @@ class LoadedMethod(Method):
             raise InvalidRequest(f"decoding the arguments raised {type(error).__name__}: {error}") from error
 
     def written(self, arguments: tuple[Any, ...]) -> list[DeviceArray]:
-        """Return those that the decorator's `writes` names."""
+        """Return the arguments that the decorator's `writes` names."""
         if not self._writes:
             return []
         written = []
@@ -172,7 +172,7 @@ class LoadedMethod(Method):
             if not isinstance(array, DeviceArray):
                 raise InvalidRequest(
                     f"{self._parameters[at].name} is written, so it must be a ref (Device.put makes one of an array): "
-                    "of an array by value nobody would see what is written"
+                    "nobody would see the writes to an array by value"
                 )
             for other, argument in enumerate(arguments):
                 if other != at and isinstance(argument, DeviceArray) and array.overlaps(argument):
@@ -183,7 +183,7 @@ class LoadedMethod(Method):
         return written
 
     def converted(self, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Return refs as arrays, but where the method asks for a `DeviceArray`."""
+        """Return the arguments with refs as arrays, unless the method asks for a `DeviceArray`."""
         converted = list(arguments)
         for at in self._arrays_at:
             argument = converted[at]
@@ -193,7 +193,7 @@ class LoadedMethod(Method):
 
 
 def _struct(name: str, parameters: Sequence[Parameter], *, array_like: bool) -> type[msgspec.Struct]:
-    """Return what arguments are decoded to."""
+    """Return the struct that arguments are decoded to."""
     fields = [(parameter.name, parameter.hint, parameter.field) for parameter in parameters]
     return msgspec.defstruct(
         name.rpartition(".")[2], fields, array_like=array_like, forbid_unknown_fields=True, gc=False

@@ -1,6 +1,6 @@
-"""Actors found by name: from "[directory/]package.module:Class" or "path/to/file.py:Class" to a `LoadedActor`.
+"""Loads actors by name: from "[directory/]package.module:Class" or "path/to/file.py:Class" to a `LoadedActor`.
 
-Every way in which this can go wrong is `ActorLoadFailed`, with what to do: a restart would not help.
+Every failure is an `ActorLoadFailed` that says what to do: a restart would not help.
 """
 
 from __future__ import annotations
@@ -32,14 +32,15 @@ from atomr_mp_workers.loaded_method import LoadedMethod, parameter_of
 from atomr_mp_workers.schemas import OPENAI_FORMS, Described, item_of, part_of, schema_of
 
 MAX_THREADS: Final = 64
-"""Of an actor; the board has room for 256."""
+"""Most threads of an actor; the board has room for 256."""
 
 MAX_RUNNING: Final = 256
-"""Asynchronous requests of an actor that run at a time: each has a place on the board, where others need some too."""
+"""Most asynchronous requests of an actor that run at a time: each takes a place on the board, and others need some
+too."""
 
 MAX_SCHEMAS_CHARS: Final = 200_000
-"""What the schemas of an actor's methods may take together: they travel in one message of the session. Beyond that it
-has none."""
+"""Most characters of the schemas of an actor's methods, which travel in one message of the session. Beyond that it has
+none."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class LoadedActor:
 
     @property
     def info(self) -> ActorInfo:
-        """The actor as clients are told of it."""
+        """The actor's description for clients."""
         infos = [method.info for method in self.methods]
         if sum(len(info.schema) for info in infos) > MAX_SCHEMAS_CHARS:
             infos = [msgspec.structs.replace(info, schema="") for info in infos]
@@ -64,18 +65,18 @@ class LoadedActor:
 
     @property
     def needs_loop(self) -> bool:
-        """Whether the actor has something asynchronous, which runs on an event loop of its own."""
+        """Whether the actor has asynchronous methods, which run on an event loop of its own."""
         return any(method.is_async for method in self.methods) or self.is_async("setup") or self.is_async("teardown")
 
 
 class Loader:
-    """Loads actors, and has those ready that it was told of before."""
+    """Loads actors, and keeps those ready that it was told of before."""
 
     def __init__(self) -> None:
         self._ahead: dict[ActorSpec, LoadedActor] = {}
 
     def prepare(self, specs: Sequence[ActorSpec]) -> None:
-        """Load actors that will be needed; what goes wrong is for `load` to say."""
+        """Load actors that will be needed; `load` reports their errors."""
         for spec in specs:
             with contextlib.suppress(ActorLoadFailed):
                 self._ahead[spec] = load(spec)
@@ -89,7 +90,7 @@ def load(spec: ActorSpec) -> LoadedActor:
     """Import an actor's class, make its instance, and prepare its requests.
 
     Raises:
-        ActorLoadFailed: The module, the class or a signature is not usable; the message says what to change.
+        ActorLoadFailed: The module, the class or a signature cannot be used; the message says what to change.
     """
     cls = _class(spec)
     try:
@@ -113,19 +114,19 @@ def load(spec: ActorSpec) -> LoadedActor:
 
 
 def threads_of(actor: LoadedActor) -> int:
-    """Return how many threads an actor that has been set up has for its methods.
+    """Return how many threads an actor has for its methods, once it has been set up.
 
     Raises:
-        ActorLoadFailed: It says something else than a number of threads.
+        ActorLoadFailed: `threads` is not a number of threads.
     """
     return _count(actor, "threads", MAX_THREADS)
 
 
 def max_running_of(actor: LoadedActor) -> int:
-    """Return how many asynchronous requests an actor that has been set up runs at a time.
+    """Return how many asynchronous requests an actor runs at a time, once it has been set up.
 
     Raises:
-        ActorLoadFailed: It says something else than a number of requests.
+        ActorLoadFailed: `max_running` is not a number of requests.
     """
     return _count(actor, "max_running", MAX_RUNNING)
 
@@ -162,7 +163,7 @@ def _module(target: str, location: str, name: str) -> types.ModuleType:
         return _import_from(target, directory, module) if slash else importlib.import_module(location)
     except ActorLoadFailed:
         raise
-    except BaseException as error:  # a module may raise anything, SystemExit too
+    except BaseException as error:  # a module may raise anything, even SystemExit
         advice = f"; {how_to_install(error.name)}" if isinstance(error, ModuleNotFoundError) else ""
         raise ActorLoadFailed(f"{target}: importing failed with {type(error).__name__}: {error}{advice}") from error
     finally:
@@ -170,11 +171,11 @@ def _module(target: str, location: str, name: str) -> types.ModuleType:
 
 
 def _import_from(target: str, directory: str, name: str, file: str = "") -> types.ModuleType:
-    """Import a module from a directory, as `python file.py` does: what lies beside it can be imported by it.
+    """Import a module from a directory, as `python file.py` does: it can import modules beside it.
 
     Args:
-        target: What is loaded, for the error.
-        directory: Where the module's import begins.
+        target: The actor's target, for the error.
+        directory: The directory that imports begin in.
         name: The module.
         file: Its file's name; empty if any will do.
     """
@@ -189,7 +190,8 @@ def _import_from(target: str, directory: str, name: str, file: str = "") -> type
 
 
 importing = False
-"""This process imports an actor's module. `atomr_mp.start` looks here, and refuses to start a pool meanwhile."""
+"""Whether this process is importing an actor's module. `atomr_mp.start` checks it, and refuses to start a pool
+meanwhile."""
 
 
 def _requests(cls: type[Actor]) -> Iterator[tuple[str, MethodOptions]]:
@@ -259,7 +261,7 @@ def _method(spec: ActorSpec, instance: Actor, name: str, options: MethodOptions)
 
 
 def _check_kind(where: str, function: Callable[..., Any], options: MethodOptions) -> None:
-    """Check that a method is one that can be called in the way in which its decorator says."""
+    """Check that a method fits its decorator's arguments."""
     streams = _yields(function)
     if _is_async(function):
         if options.thread:
@@ -271,7 +273,7 @@ def _check_kind(where: str, function: Callable[..., Any], options: MethodOptions
             )
         if options.exclusive:
             raise ActorLoadFailed(
-                f"{where} is asynchronous, and shares its thread with what else its actor awaits: leave out exclusive="
+                f"{where} is asynchronous, and shares its thread with the actor's other tasks: leave out exclusive="
             )
     elif streams and not options.thread:
         raise ActorLoadFailed(f"{where} is a generator, which runs on the actor's thread: mark it @method(thread=True)")
@@ -282,21 +284,21 @@ def _check_kind(where: str, function: Callable[..., Any], options: MethodOptions
     if options.resumable and not streams and options.steps is None:
         raise ActorLoadFailed(f"{where} does not stream; leave out resumable=")
     if options.exclusive and not streams:
-        raise ActorLoadFailed(f"{where} is no generator, so it has its thread for itself anyway; leave out exclusive=")
+        raise ActorLoadFailed(f"{where} is not a generator, so it keeps its thread anyway; leave out exclusive=")
 
 
 def _is_async(function: Callable[..., Any]) -> bool:
-    """Whether a function is a coroutine function, or an asynchronous generator."""
+    """Return whether a function is a coroutine function, or an asynchronous generator."""
     return inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
 
 
 def _yields(function: Callable[..., Any]) -> bool:
-    """Whether a function is a generator, asynchronous or not."""
+    """Return whether a function is a generator, asynchronous or not."""
     return inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
 
 
 def _resumes(where: str, signature: inspect.Signature, options: MethodOptions) -> Resumes:
-    """Return how a method's streams go on elsewhere."""
+    """Return how a method's streams go on in another worker."""
     if not options.resumable:
         return Resumes.NEVER
     if options.steps is not None:
@@ -311,12 +313,12 @@ def _resumes(where: str, signature: inspect.Signature, options: MethodOptions) -
 
 
 def _callers(signature: inspect.Signature, resumes: Resumes) -> list[inspect.Parameter]:
-    """Return the parameters that callers give: not that of a resumption."""
+    """Return the parameters that callers give, without that of a resumption."""
     return [each for each in signature.parameters.values() if each.name != resumes.value]
 
 
 def _with_resumption(function: Callable[..., Any], info: MethodInfo, options: MethodOptions) -> Callable[..., Any]:
-    """Return a function that takes the arguments by position, and behind them that of a resumption, if it has one."""
+    """Return a function that takes the arguments by position, followed by the resumption's if it has one."""
     if info.resumes is Resumes.NEVER or options.steps is not None:
         return function
     names = [*info.parameters, info.resumes.value]
@@ -329,7 +331,7 @@ def _with_resumption(function: Callable[..., Any], info: MethodInfo, options: Me
 
 
 def _returned(function: Callable[..., Any], options: MethodOptions, hint: Any) -> Any:
-    """Return the annotation of what a caller gets: a result, or a part."""
+    """Return the annotation of a caller's result, or of a part."""
     if _yields(function):
         return part_of(hint)
     return hint if options.batch is None else item_of(hint)
@@ -338,7 +340,7 @@ def _returned(function: Callable[..., Any], options: MethodOptions, hint: Any) -
 def _of_steps(
     where: str, signature: inspect.Signature, hints: dict[str, Any]
 ) -> tuple[inspect.Signature, dict[str, Any]]:
-    """Return what callers see of a method that is a step over live streams: its one argument, and a part."""
+    """Return a method with steps as callers see it: its one argument, and a part."""
     names = list(signature.parameters)
     live = hints.get(names[0]) if len(names) == 1 else None
     if typing.get_origin(live) is not Live:
@@ -352,7 +354,7 @@ def _of_steps(
 
 
 def _hang_timeout_s(where: str, instance: Actor, options: MethodOptions) -> float | None:
-    """Return a method's own limit, or its actor's."""
+    """Return a method's hang limit, or its actor's."""
     limit_s: Any = instance.hang_timeout_s if options.hang_timeout_s is None else options.hang_timeout_s
     if limit_s is None:
         return None
@@ -364,7 +366,7 @@ def _hang_timeout_s(where: str, instance: Actor, options: MethodOptions) -> floa
 
 
 def _resend(where: str, instance: Actor, options: MethodOptions) -> Resend:
-    """Return what a method says of requests that a worker's end took along, or its actor."""
+    """Return which requests of a method are sent again after a worker's end, or its actor's choice."""
     given: Any = instance.resend if options.resend is None else options.resend
     try:
         return Resend(given)
@@ -375,7 +377,7 @@ def _resend(where: str, instance: Actor, options: MethodOptions) -> Resend:
 
 
 def _openai(where: str, parameters: Sequence[Described], options: MethodOptions) -> str:
-    """Return in which of OpenAI's forms a method answers; empty for none."""
+    """Return the OpenAI form in which a method answers; empty for none."""
     form = options.openai
     if form is None:
         return ""
@@ -389,7 +391,7 @@ def _openai(where: str, parameters: Sequence[Described], options: MethodOptions)
 
 
 def _key(where: str, instance: Actor, batch: Batch | None) -> Callable[..., Hashable] | None:
-    """Return what groups a method's requests."""
+    """Return the function that groups a method's requests."""
     if batch is None or batch.key is None:
         return None
     key = getattr(instance, batch.key, None) if isinstance(batch.key, str) else batch.key
@@ -399,7 +401,7 @@ def _key(where: str, instance: Actor, batch: Batch | None) -> Callable[..., Hash
 
 
 def _item_hint(where: str, parameter: inspect.Parameter, hint: Any) -> Any:
-    """Return the type of what callers send for a parameter of a batched method, which is a list of them."""
+    """Return the type that callers send for a parameter of a batched method, which takes a list of them."""
     if parameter.default is not parameter.empty:
         raise ActorLoadFailed(f"{where}: parameter {parameter.name} of a batched method cannot have a default")
     if hint is Any or hint is list:

@@ -13,7 +13,7 @@ import msgspec
 from atomr_mp_workers.memory.arrays import DeviceArray
 
 MAX_SCHEMA_CHARS: Final = 8192
-"""A longer one is left out: those of all actors travel in one message of the session."""
+"""Most characters of a schema; a longer one is left out, since the schemas of all actors travel in one message."""
 
 REF: Final = "#/$defs/{name}"
 
@@ -30,7 +30,7 @@ class Described(NamedTuple):
 
     name: str
     annotation: Any
-    """As callers see it: of a batched method, an item's."""
+    """The annotation that callers see: an item's, for a batched method."""
     decoded_as: Any
     """The type that msgspec decodes its argument to."""
     required: bool
@@ -39,14 +39,14 @@ class Described(NamedTuple):
 def schema_of(parameters: Sequence[Described], result: Any, openai: str = "") -> str:
     """Return a JSON object as text, with `arguments`, `result`, `$defs`, and `openai` if the method has such a form.
 
-    It is empty, but for the form, if it would be huge or cannot be made.
+    It has only the form, if any, where the schema would be huge or cannot be made.
 
     `arguments` is the schema of an object with the arguments by name. A NumPy array is `{"type": "array", "format":
     "ndarray"}`, with its element type as `dtype` where the annotation names one.
 
     Args:
-        parameters: The method's, in order.
-        result: The annotation of what a caller gets; `Any` if there is none.
+        parameters: The method's parameters, in order.
+        result: The annotation of a caller's result; `Any` if there is none.
         openai: One of `OPENAI_FORMS`, or empty.
     """
     form = {"openai": openai} if openai else {}
@@ -69,20 +69,20 @@ def schema_of(parameters: Sequence[Described], result: Any, openai: str = "") ->
     try:
         whole = {"arguments": arguments, "result": returned, "$defs": definitions} | form
         text = msgspec.json.encode(whole).decode()
-    except (TypeError, ValueError, RecursionError):  # a default or an example that is no JSON
+    except (TypeError, ValueError, RecursionError):  # a default or an example without a JSON form
         return without
     return text if len(text) <= MAX_SCHEMA_CHARS else without
 
 
 def item_of(result: Any) -> Any:
-    """Return the annotation of one result of a batched method, by that of the list it returns; `Any` if unknown."""
+    """Return the annotation of one result of a batched method, from that of its list; `Any` if unknown."""
     if typing.get_origin(result) in {list, collections.abc.Sequence}:
         return typing.get_args(result)[0]
     return Any
 
 
 def part_of(result: Any) -> Any:
-    """Return the annotation of one part of a generator, by that of what it returns; `Any` if unknown."""
+    """Return the annotation of one part of a generator, from its return annotation; `Any` if unknown."""
     given = typing.get_args(result)
     return given[0] if typing.get_origin(result) in _OF_PARTS and given else Any
 
@@ -124,7 +124,7 @@ def _array_schema(annotation: Any) -> dict[str, Any] | None:
     behind = getattr(origin, "__value__", None)
     if numpy is None or (typing.get_origin(behind) or origin) is not numpy.ndarray:
         return None
-    element = arguments[-1] if arguments else None  # np.dtype[np.float32], or np.float32 of the alias
+    element = arguments[-1] if arguments else None  # np.dtype[np.float32], or np.float32 in the alias
     element = (typing.get_args(element) or (element,))[0]
     if element in numpy.sctypeDict.values():
         return ARRAY | {"dtype": numpy.dtype(element).name}

@@ -1,6 +1,7 @@
-"""OpenTelemetry's spans of the requests that this process runs, once an actor has asked for them; extra `otel`.
+"""OpenTelemetry spans of the requests that this process runs, once an actor has asked for them; needs the extra `otel`.
 
-Only requests whose client makes spans have one here. It is a child of the client's, and is recorded if that is.
+Only requests whose client makes spans have one here. It is a child of the client's span, and is recorded if that one
+is.
 """
 
 from __future__ import annotations
@@ -17,18 +18,18 @@ __all__ = ["instrument"]
 _LOG: Final = logging.getLogger("atomr_mp.tracing")
 
 tracer: RequestTracer | None = None
-"""Makes the spans of requests; None as long as nobody wants them."""
+"""Makes the spans of requests; None while no actor wants spans."""
 
 
 def instrument(tracer_provider: Any = None) -> None:
-    """Make a span of each traced request from now on; in an actor's `setup`, where a provider is set up too.
+    """Make a span of each traced request from now on. Call it in an actor's `setup`, after setting up a provider.
 
-    While a method runs alone, not in a batch, its span is the current one: spans of the method's own are its children.
-    The loop starts and ends spans, so the provider should export by a `BatchSpanProcessor`, which has a thread of its
-    own.
+    While a method runs alone, not in a batch, its span is the current one: spans that the method makes are its
+    children. The loop starts and ends spans, so the provider should export by a `BatchSpanProcessor`, which has a
+    thread of its own.
 
     Args:
-        tracer_provider: Of OpenTelemetry; None for the global one.
+        tracer_provider: OpenTelemetry's provider; None for the global one.
 
     Raises:
         ConfigurationError: The package opentelemetry-api is not installed; the message names the extra.
@@ -47,7 +48,7 @@ class Named(Protocol):
 
     @property
     def name(self) -> str:
-        """Its actor and its own name, with a dot between."""
+        """The actor's name and its own, with a dot between."""
 
 
 class Traced(Protocol):
@@ -67,7 +68,7 @@ class RequestTracer:
     """Makes workers' spans.
 
     Args:
-        provider: Of tracers; None for the global one.
+        provider: The provider of tracers; None for the global one.
     """
 
     def __init__(self, provider: Any) -> None:
@@ -80,7 +81,7 @@ class RequestTracer:
         self._extract = TraceContextTextMapPropagator().extract
 
     def begin(self, request: Traced) -> Any:
-        """Return the span of a request that starts now: a new one if the client's is recorded, else the client's.
+        """Return the span of a request that starts now: a new one if the client's span is recorded, else the client's.
 
         A sampler or processor that raises fails no request: the request has no span of its own.
         """
@@ -104,11 +105,11 @@ class RequestTracer:
             return of_client
 
     def enter(self, span: Any) -> Any:
-        """Make a span this thread's current one; return what `leave` needs."""
+        """Make a span this thread's current one; return the token for `leave`."""
         return self._attach(self._trace.set_span_in_context(span))
 
     def leave(self, entered: Any) -> None:
-        """Make the span current that was before."""
+        """Make the earlier span current again."""
         self._detach(entered)
 
     def end(self, request: Traced) -> None:

@@ -1,6 +1,6 @@
-"""Imports actors and ends: the supervisor runs this as a process of its own, before it replaces workers for new code.
+"""Imports actors and ends. The supervisor runs this as a process of its own before it replaces workers for new code.
 
-It does what a worker's start does before `setup`, beside the workers that run. Nothing of a device is used.
+It takes the steps of a worker's start before `setup`, beside the running workers. It does not use the device.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from atomr_mp_workers.loading import load
 
 
 def main() -> NoReturn:
-    """Load all actors; the exit status: 0 they can be, 1 not, and an `ErrorInfo` says why.
+    """Load all actors; exit with status 0 if they load, or with 1 and an `ErrorInfo` that says why.
 
     Arguments: the supervisor's pid, the descriptor of the actors (a JSON array of `ActorSpec`), the descriptor of the
     error.

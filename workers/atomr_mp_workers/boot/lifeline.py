@@ -1,4 +1,4 @@
-"""How a worker is tied to its supervisor: it dies with it, whatever it is doing, and its forks inherit nothing."""
+"""Ties a worker to its supervisor: it dies with it, whatever it is doing, and its forks inherit nothing."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def die_with(parent: int) -> None:
 
 
 def guard_forks(descriptors: Iterable[int]) -> None:
-    """Keep this process's descriptors out of processes that actors fork, and let each of those die with its parent."""
+    """Keep this process's descriptors out of processes that actors fork, and let each of them die with its parent."""
     ours = tuple(descriptors)
     parent = os.getpid()
 
     def in_parent() -> None:
-        nonlocal parent  # a forked child may fork in its turn
+        nonlocal parent  # a forked child may fork again
         parent = os.getpid()
 
     def in_child() -> None:

@@ -1,4 +1,4 @@
-"""How a worker's log lines look: time, level, and where they come from, down to the request."""
+"""The form of a worker's log lines: time, level, device, generation and request."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _PLAIN: Final = "%(at)s %(levelname)s device=%(device)d generation=%(generation)
 
 
 def start_logging() -> None:
-    """Write log lines to standard error, which is the worker's log; before it is known what this process is to be."""
+    """Write log lines to standard error, the worker's log, before the process knows its device."""
     logging.basicConfig(stream=sys.stderr, level=logging.INFO)
     for handler in logging.getLogger().handlers:
         handler.setFormatter(Formatter(0, 0))
 
 
 def name_device(device: int, generation: int) -> None:
-    """Have each further line say which device's worker this is."""
+    """Begin each further line with the device and the generation."""
     for handler in logging.getLogger().handlers:
         if isinstance(handler.formatter, Formatter):
             handler.setFormatter(Formatter(device, generation))

@@ -1,7 +1,7 @@
-"""Notes on the board which signals this process sends to itself, so that its end by one of them can be explained.
+"""Notes on the board the signals that this process sends to itself, to explain its end by one of them.
 
 The functions of `os` and `signal` that send signals are wrapped. An audit hook would miss `raise_signal` and
-`pidfd_send_signal` and would make every other audited call slower. What C code sends by itself is not noted.
+`pidfd_send_signal` and would make every other audited call slower. Signals that C code sends are not noted.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PIDFD_SIGNAL_PROCESS_GROUP: Final = 4
 
 
 def wrap() -> None:
-    """Wrap the functions, once; before anything is imported that might keep one of them."""
+    """Wrap the functions, once; before any import that might keep one of them."""
     for module, name, reaches_us, place in _SENDERS:
         original = getattr(importlib.import_module(module), name)
         if not hasattr(original, _WRAPPED):
@@ -34,10 +34,10 @@ def wrap() -> None:
 
 
 def note_on(board: BoardWriter) -> None:
-    """Note what this process sends to itself from now on; not what a process does that it forks.
+    """Note the signals that this process sends to itself from now on; a forked process notes none.
 
     Args:
-        board: Where to note it.
+        board: The board to note them on.
     """
     global _notes  # noqa: PLW0603 - one for the process, as the functions are
     _notes = _Notes(board)
@@ -50,12 +50,12 @@ class _Notes:
         self._board: Final = board
         self._pid: Final = os.getpid()
         self._signals = 0
-        # A handler of a signal may send one in its turn, on the thread that has it.
+        # A signal handler may send another signal, on the same thread.
         self._lock: Final = threading.RLock()
 
     @property
     def are_ours(self) -> bool:
-        """Whether this is still the process of the board, not one that it has forked."""
+        """Return whether this is still the process of the board, and not a forked one."""
         return os.getpid() == self._pid
 
     @contextlib.contextmanager
@@ -80,12 +80,12 @@ _WRAPPED: Final = "__atomr_mp_noted__"
 
 
 def _wrapper(original: Callable[..., Any], reaches_us: Callable[..., bool], place: int) -> Callable[..., Any]:
-    """Return a function that does what `original` does, and notes it if its signal reaches this process.
+    """Return `original` wrapped so that it notes a signal that reaches this process.
 
     Args:
         original: The function.
-        reaches_us: Says so, of its arguments.
-        place: Of the signal among its arguments.
+        reaches_us: Returns whether a call with these arguments signals this process.
+        place: Position of the signal among its arguments.
     """
 
     @functools.wraps(original)
@@ -102,7 +102,7 @@ def _wrapper(original: Callable[..., Any], reaches_us: Callable[..., bool], plac
 
 
 def _number(args: tuple[Any, ...], place: int, reaches_us: Callable[..., bool]) -> int:
-    """Return the number of the signal if it reaches this process; else, and for wrong arguments, 0."""
+    """Return the number of the signal if it reaches this process, else 0; 0 for wrong arguments too."""
     try:
         number = operator.index(args[place])
         return number if 0 < number < signal.NSIG and reaches_us(*args) else 0
@@ -112,7 +112,7 @@ def _number(args: tuple[Any, ...], place: int, reaches_us: Callable[..., bool]) 
 
 def _kill_reaches_us(pid: Any, *_more: Any) -> bool:
     pid = operator.index(pid)
-    # -1 is everybody that we may signal. Linux leaves the caller out, but its end follows that of its supervisor.
+    # -1 signals every process that we may signal. Linux leaves the caller out, but its end follows its supervisor's.
     return pid in {os.getpid(), 0, -1, -os.getpgrp()} or _is_thread(pid)
 
 
@@ -140,7 +140,7 @@ def _pid_of(pidfd: int) -> int:
 
 
 def _is_thread(pid: int) -> bool:
-    """Whether a pid is that of a thread of this process: the kernel takes it for the process."""
+    """Return whether a pid is that of a thread of this process: the kernel signals the process then."""
     return pid > 0 and Path(f"/proc/self/task/{pid}").exists()
 
 
@@ -154,4 +154,4 @@ _SENDERS: Final = (
 """Module, name, whether a call reaches this process, and the place of the signal among the arguments."""
 
 _IN_C: Final = {"os": "posix", "signal": "_signal"}
-"""The modules in which the functions are too."""
+"""The C modules that have the functions too."""

@@ -1,4 +1,4 @@
-"""What a device's process does, however it was made: `__main__` in a fresh interpreter, `zygote` in a forked one."""
+"""The main function of a device's process, both fresh (`__main__`) and forked (`zygote`)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ from atomr_mp_workers.wire.control import ControlChannel, SupervisorGoneError
 def work(control_fd: int, board_fd: int, parent: int) -> NoReturn:
     """Be a device's worker, and end the process.
 
-    Its exit status: 0 drained, 1 its supervisor is gone, 3 it could not go on; 4 after an exception, a fault of ours.
+    Exit statuses: 0 drained, 1 the supervisor is gone, 3 it could not go on, 4 after an exception, which is a bug of
+    ours.
 
     Args:
         control_fd: The worker's end of the control channel.
@@ -50,7 +51,7 @@ def work(control_fd: int, board_fd: int, parent: int) -> NoReturn:
 
 def _work(control_fd: int, board_fd: int, parent: int) -> int:
     die_with(parent)
-    # Ctrl-C in a terminal is the supervisor's to answer.
+    # The supervisor handles Ctrl-C of a terminal.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     start_logging()
     os.set_inheritable(board_fd, False)

@@ -1,7 +1,7 @@
-"""The process that workers are forked from: it has imported what they need, and nothing else.
+"""The process that workers are forked from: it has imported the modules that they need, and no others.
 
-It has one thread and never makes a call of CUDA's, for neither survives a fork; it looks before each. Started by the
-supervisor, never by hand.
+It has one thread and never calls CUDA, since neither threads nor CUDA survive a fork, and it checks both before each
+fork. The supervisor starts it; do not start it by hand.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from atomr_mp_workers.boot import self_signals
 from atomr_mp_workers.boot.lifeline import die_with
 
 BLAS_THREADS: Final = "OPENBLAS_NUM_THREADS"
-"""NumPy's BLAS starts its threads when it is imported, unless this is 1."""
+"""NumPy's BLAS starts its threads at import unless this variable is 1."""
 
 RUNTIME: Final = (
     "atomr_mp_workers.boot.worker_main",
@@ -39,7 +39,7 @@ OF_BACKEND: Final[dict[str, tuple[str, ...]]] = {"host": (), "cuda": ("cupy",)}
 
 
 def main() -> None:
-    """Import, then fork as often as told, until the supervisor hangs up."""
+    """Import, then fork on each order, until the supervisor hangs up."""
     parser = argparse.ArgumentParser(
         prog="atomr_mp_workers.boot.zygote", description="internal: started by the supervisor", allow_abbrev=False
     )
@@ -53,9 +53,9 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     channel = socket.socket(fileno=options.fd)
     channel.set_inheritable(False)
-    self_signals.wrap()  # before a module keeps a function; what is noted begins with the worker
+    self_signals.wrap()  # before a module keeps a function; notes begin with the worker
     missing = preload([*RUNTIME, *OF_BACKEND[options.backend], *options.preload])
-    # Out of the collector's sight: it would touch, and so copy, what parent and child share.
+    # Out of the collector's sight: it would touch, and so copy, memory that parent and child share.
     gc.collect()
     gc.freeze()
     forks = Forks(channel, _blas_threads())
@@ -71,7 +71,7 @@ def main() -> None:
 
 
 def preload(modules: Iterable[str]) -> list[str]:
-    """Import modules; return which could not be, and why: a worker that needs them will say the same."""
+    """Import modules; return those that failed, and why. A worker that needs them will report the same."""
     limited = BLAS_THREADS not in os.environ
     if limited:
         os.environ[BLAS_THREADS] = "1"
@@ -92,7 +92,7 @@ def obstacle() -> str:
     if threads != 1:
         return f"it has {threads} threads, and a fork would take only one: something that it imports starts them"
     for path in Path("/proc/self/fd").iterdir():
-        with contextlib.suppress(OSError):  # that by which the directory is read
+        with contextlib.suppress(OSError):  # the descriptor that reads the directory
             if str(target := path.readlink()).startswith("/dev/nvidia"):
                 return f"it has {target} open, and CUDA does not survive a fork: something that it imports uses it"
     return ""
@@ -111,7 +111,7 @@ class Forks:
         self._set_blas_threads = set_blas_threads
 
     def fork(self, order: zygote.Fork, descriptors: list[int]) -> zygote.Forked | zygote.ForkRefused:
-        """Fork a worker that is the supervisor's child: its own parent is a process in between, which ends at once."""
+        """Fork a worker that becomes the supervisor's child, by way of a process in between that ends at once."""
         if len(descriptors) != 3:
             return zygote.ForkRefused(order.id, "the descriptors did not all arrive")
         if reason := obstacle():
@@ -126,7 +126,7 @@ class Forks:
             os.close(pid_there)
             pid_there = -1
             pid = os.read(pid_here, 100)
-            os.waitpid(between, 0)  # from here on the worker is the supervisor's child, who may be told and tied to it
+            os.waitpid(between, 0)  # from here on the worker is the supervisor's child, and may be tied to it
             if not pid:
                 return zygote.ForkRefused(order.id, "the second fork failed")
             os.write(go_there, b".")
@@ -172,7 +172,7 @@ class Forks:
             _allow_blas_threads(self._set_blas_threads)
             from atomr_mp_workers.boot.worker_main import work
 
-            # Nothing comes if the zygote has died: then nobody knows of this process.
+            # Nothing comes if the zygote has died: then no other process knows of this one.
             told = os.read(go_here, 1)
             os.close(go_here)
             if not told:
@@ -184,7 +184,7 @@ class Forks:
 
 
 def _reseed() -> None:
-    """Make random numbers differ from those of the siblings; generators that others have made are theirs to reseed."""
+    """Reseed the standard generators so that siblings differ; other generators are their owners' to reseed."""
     random.seed()
     numpy_random = sys.modules.get("numpy.random")
     if numpy_random is not None:
@@ -192,7 +192,7 @@ def _reseed() -> None:
 
 
 def _blas_threads() -> Callable[[int], object] | None:
-    """Return what sets the number of threads of NumPy's BLAS, if that can be found: there is no call of NumPy's."""
+    """Return the function that sets the number of threads of NumPy's BLAS, None if it cannot be found."""
     maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="surrogateescape")
     for path in sorted(set(re.findall(r"/\S*openblas\S*\.so\S*", maps))):
         library = ctypes.CDLL(path)
@@ -204,7 +204,7 @@ def _blas_threads() -> Callable[[int], object] | None:
 
 
 def _allow_blas_threads(set_threads: Callable[[int], object] | None) -> None:
-    """Give NumPy's BLAS as many threads as it has in a fresh interpreter; without a way to do so, it keeps one."""
+    """Give NumPy's BLAS as many threads as in a fresh interpreter; without the function, it keeps one."""
     wanted = os.environ.get(BLAS_THREADS) or os.environ.get("OMP_NUM_THREADS") or ""
     count = int(wanted) if wanted.isdecimal() and int(wanted) else len(os.sched_getaffinity(0))
     if set_threads is not None and count > 1:

@@ -1,4 +1,4 @@
-"""Devices: what the runtime needs of memory and streams. `base` says what, `host` does it without a GPU."""
+"""Devices: the memory and the streams of the runtime. `base` is the interface, `host` implements it without a GPU."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from atomr_mp_workers.device.base import WorkerDevice
 
 
 def prepare_device(backend: str) -> None:
-    """Do what `open_device` needs and takes nothing of the device for; what goes wrong is for that to say."""
+    """Prepare `open_device` as far as that takes nothing of the device; errors are left for it to report."""
     if backend == "cuda":
         with contextlib.suppress(Exception):
             from atomr_mp_workers.device import cuda
@@ -23,11 +23,11 @@ def open_device(backend: str, completion: str = "adaptive") -> WorkerDevice:
 
     Args:
         backend: "host" or "cuda".
-        completion: Strategy by which the end of work is learned, one of `completions.STRATEGIES`.
+        completion: Strategy to learn of the end of work, one of `completions.STRATEGIES`.
 
     Raises:
         ConfigurationError: There is no such backend, or its packages are not installed.
-        SetupFailed: There is none to be had here.
+        SetupFailed: There is no such device here.
     """
     if backend == "host":
         from atomr_mp_workers.device.host import HostDevice

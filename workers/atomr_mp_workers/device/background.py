@@ -1,4 +1,4 @@
-"""A thread for what a device's process need not do at once: to free memory, to pin it, to let go of mappings.
+"""A thread for tasks that can wait: freeing and pinning memory, and closing mappings.
 
 Such calls take milliseconds, and on a GPU wait for the driver, which another process may keep busy. On the loop they
 would hold up all requests.
@@ -14,36 +14,36 @@ from queue import SimpleQueue
 from typing import Final
 
 FINISH_S: Final = 5.0
-"""How long whoever needs the memory waits for all that was submitted."""
+"""How long a caller that needs the memory waits for the earlier tasks."""
 
 
 class Background:
-    """Does what it is given in order, one after the other."""
+    """Runs tasks in order, one after the other."""
 
     def __init__(self) -> None:
         self._queue: SimpleQueue[Callable[[], object]] = SimpleQueue()
-        """Of Python's, since finalisers put into it: they run in the middle of anything, also of another `put`."""
+        """A SimpleQueue, since finalisers put into it: they run in the middle of anything, even of another `put`."""
         self._quiet_until_s = 0.0
         self._hurry = threading.Event()
         self._started = False
 
     def submit(self, work: Callable[[], object]) -> None:
-        """Queue a task. Any thread, finalisers too."""
+        """Queue a task. Any thread, even in finalisers."""
         self._queue.put(work)
 
     def start(self) -> None:
-        """Start the thread; what was submitted before waits for it. May be called twice."""
+        """Start the thread; earlier tasks wait for it. May be called twice."""
         if not self._started:
             self._started = True
-            # A daemon: what is never done must not keep a worker alive that was told to leave.
+            # A daemon: an unfinished task must not keep a worker alive that was told to leave.
             threading.Thread(target=self._run, name="background", daemon=True).start()
 
     def rest(self, seconds: float) -> None:
-        """Begin nothing for a while, unless somebody has to `finish`."""
+        """Begin no task for a while, unless a caller has to `finish`."""
         self._quiet_until_s = time.monotonic() + seconds
 
     def finish(self) -> None:
-        """Wait until all is done that was submitted before; not for ever."""
+        """Wait until all earlier tasks are done, for `FINISH_S` at most."""
         done = threading.Event()
         self._queue.put(done.set)
         self._hurry.set()
@@ -61,4 +61,4 @@ class Background:
                 work()
             except Exception:
                 logging.getLogger("atomr_mp.worker").exception("what was put off has failed")
-            del work  # and with it what it was to let go of
+            del work  # and with it the objects that it was to release

@@ -1,4 +1,4 @@
-"""Kernels that go wrong, or never end, on the current stream of CuPy; for tests of recovery."""
+"""Kernels that fail, or never end, on CuPy's current stream; for tests of recovery."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final
 import cupy
 
 KERNELS: Final = {700: "illegal_address", 710: "failed_assertion", 716: "misaligned_address", 719: "trap"}
-"""By the status in which the context is then."""
+"""Kernels by the status that they leave the context in."""
 
 SOURCE: Final = r"""
 extern "C" __global__ void illegal_address() { *(volatile int*)0x10 = 1; }
@@ -31,7 +31,7 @@ extern "C" __global__ void spin(long long for_ns) {
 
 
 def poison(status: int) -> None:
-    """Launch a kernel after which the context is lost, and wait until it is: the driver may be late to say so."""
+    """Launch a kernel that destroys the context, and wait until it is lost: the driver may report that late."""
     arguments = (cupy.zeros(16, "uint8"),) if status == 716 else ()
     _module().get_function(KERNELS[status])((1,), (1,), arguments)
     with contextlib.suppress(cupy.cuda.runtime.CUDARuntimeError):
@@ -39,7 +39,7 @@ def poison(status: int) -> None:
 
 
 def spin(seconds: float | None) -> None:
-    """Launch a kernel that runs for so long, or for ever; returns at once."""
+    """Launch a kernel that runs for some seconds, or for ever; return at once."""
     for_ns = -1 if seconds is None else int(seconds * 1e9)
     _module().get_function("spin")((1,), (1,), (cupy.int64(for_ns),))
 

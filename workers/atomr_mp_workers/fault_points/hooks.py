@@ -1,6 +1,6 @@
-"""Named places in a worker at which a test can have it fail. In production each is a look at `hook`, which is None.
+"""Named places at which a test can make a worker fail. In production each only checks `hook`, which is None.
 
-What is called for every request looks by itself, `if points.hook is not None`; other places call `point`.
+Code that runs for every request checks `if points.hook is not None` itself; other places call `point`.
 """
 
 from __future__ import annotations
@@ -13,26 +13,26 @@ from atomr_mp.protocol.messages.injection import DIRECTORY, Point
 
 
 class Hook(Protocol):
-    """What carries faults out."""
+    """Carries out faults."""
 
     in_kernel: bool
-    """On the host backend: what stands for a kernel runs."""
+    """Whether a stand-in for a kernel runs, on the host backend."""
 
     def begin(self, start: control.Start) -> None:
-        """Learn what this process is."""
+        """Learn which process this is."""
 
     def __call__(self, at: Point, of: str) -> None:
-        """Come by a point; raises, never returns, or ends the process if that is what a test wants there."""
+        """Pass a point: raise, never return, or end the process if a test wants that here."""
 
 
 hook: Hook | None = None
 
 
 def point(at: Point, of: str = "") -> None:
-    """Come by a point.
+    """Pass a point.
 
     Args:
-        at: Which.
+        at: The point.
         of: The request, "Actor.method", or the actor.
     """
     if hook is not None:
@@ -40,7 +40,7 @@ def point(at: Point, of: str = "") -> None:
 
 
 def arm() -> None:
-    """Have faults carried out from here on, if this process is a test's."""
+    """Carry faults out from here on, if this process belongs to a test."""
     global hook  # noqa: PLW0603 - one look at a module's name is all that production is to pay
     directory = os.environ.get(DIRECTORY)
     if directory is not None:

@@ -20,14 +20,14 @@ OF_THE_LOOP: Final = ("ready", "promotion", "export")
 
 
 class InjectedError(Exception):
-    """What `Fail` raises."""
+    """The exception that `Fail` raises."""
 
 
 class FaultHook:
     """The hook of `points`.
 
     Args:
-        directory: Where orders are.
+        directory: The directory of the orders.
     """
 
     def __init__(self, directory: str) -> None:
@@ -38,11 +38,11 @@ class FaultHook:
         self.in_kernel = False
 
     def begin(self, start: control.Start) -> None:
-        """Learn what this process is."""
+        """Learn which process this is."""
         self._device, self._generation, self._backend = start.device, start.generation, start.backend
 
     def __call__(self, at: Point, of: str) -> None:
-        """Carry out the oldest order for this place, if there is one that nobody else is faster to take."""
+        """Carry out the oldest order for this place, if there is one that no other process takes first."""
         try:
             names = os.listdir(self._directory)  # noqa: PTH208 - names are all that is wanted
         except FileNotFoundError:  # the test is over
@@ -56,13 +56,13 @@ class FaultHook:
         return (self._directory / name).read_bytes()
 
     def _take(self, name: str) -> bool:
-        """Make an order ours, and say so; False if it is another's."""
+        """Take an order, and announce it; False if another process has it."""
         if not injection.lasts(name):
             try:
                 (self._directory / name).unlink()
             except FileNotFoundError:
                 return False
-        with contextlib.suppress(OSError):  # nobody wants to know
+        with contextlib.suppress(OSError):  # nobody reads it
             pipe = os.open(self._directory / injection.fired(name), os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             try:
                 os.write(pipe, b"%d\n" % os.getpid())
@@ -119,6 +119,6 @@ def _sleep_in_c(library: ctypes.CDLL, seconds: float | None) -> None:
         library.usleep(int(seconds * 1e6))
         return
     # Not pause(): that returns when a signal comes, and the watchdog sends one.
-    lock = ctypes.create_string_buffer(64)  # a pthread_mutex_t that nobody has, and then we
+    lock = ctypes.create_string_buffer(64)  # a pthread_mutex_t that is free, and then ours
     while True:
         library.pthread_mutex_lock(lock)

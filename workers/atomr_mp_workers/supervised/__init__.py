@@ -1,5 +1,5 @@
-"""What a worker shows its supervisor beside its requests, and what it does at the supervisor's order.
+"""A worker's services for its supervisor beside its requests.
 
-`hang_limits` and `stacks` are for the watchdog. `foresight` tells what this process is used for, and makes the same
-ready in the next one.
+`hang_limits` and `stacks` are for the watchdog. `foresight` notes the methods and memory that this process uses, and
+prepares the same in the next process.
 """

@@ -1,4 +1,4 @@
-"""What the device's next process should have ready: noticed by the one that serves, made ready by the one on standby.
+"""Prepares the device's next process: the one that serves notes its usage, the standby makes the same ready.
 
 The supervisor carries it from one to the other (`control.Used`, `control.MakeReady`). So the first calls after a
 promotion find libraries imported, with their handles, and memory made.
@@ -22,23 +22,23 @@ from atomr_mp_workers.memory.store import Store
 from atomr_mp_workers.requests.peers import AdmittedSession
 
 ACTIVE_NS: Final = 60_000_000_000
-"""Sessions that have got an answer in this time get a spare slab of each kind that they have."""
+"""A session that has got an answer within this time gets a spare slab of each kind that it has."""
 
 EVERY_NS: Final = 1_000_000_000
-"""How often it is looked at most."""
+"""Shortest time between two looks."""
 
 
 class _Seen(NamedTuple):
-    """A session, when it was looked at."""
+    """A session as it was last looked at."""
 
     sent: int
-    """How many messages it had got."""
+    """Number of messages that were sent to it."""
     at_ns: int
-    """When that was seen to have changed."""
+    """When that number last changed."""
 
 
 class Usage:
-    """Notices what this process's clients use. With the loop's turn.
+    """Notes what this process's clients use. Call it with the loop's turn.
 
     Args:
         device: The device.
@@ -49,21 +49,21 @@ class Usage:
         self._device = device
         self._tell = tell
         self.due_ns: int | None = None
-        """When it is to be looked next, if something may have changed; CLOCK_MONOTONIC."""
+        """When to look next, if usage may have changed; CLOCK_MONOTONIC."""
         self._looked_ns = 0
         self._seen: dict[int, _Seen] = {}
         self._told = control.Used([], 0, 0)
 
     def notice(self) -> None:
-        """Have it looked soon: what is used may have changed."""
+        """Have usage looked at soon: it may have changed."""
         if self.due_ns is None:
             self.due_ns = self._looked_ns + EVERY_NS
 
     def look(self, sessions: Iterable[AdmittedSession], methods: list[str]) -> None:
-        """If it is time, see what is used, and tell it if it has changed.
+        """If it is time, check the usage, and tell the supervisor if it has changed.
 
         Args:
-            sessions: Those that are admitted.
+            sessions: The admitted sessions.
             methods: The methods of libraries that were called.
         """
         now_ns = time.monotonic_ns()
@@ -93,14 +93,14 @@ class Usage:
 
 
 class Readiness:
-    """Makes ready, in a process on standby, what the one that serves is used for. With the loop's turn.
+    """Prepares a standby for the usage of the process that serves. Call it with the loop's turn.
 
-    Modules are imported on a thread of their own, for a promotion must not wait for that.
+    Modules are imported on a thread of their own, since a promotion must not wait for imports.
 
     Args:
         store: The device's memory.
         modules: Returns the modules that a method of a library needs.
-        warm_up: Makes such a method, and what its library needs for a first call.
+        warm_up: Makes such a method, and prepares its library for a first call.
         wake: Has the loop look again.
     """
 
@@ -118,9 +118,9 @@ class Readiness:
         self._asked: set[str] = set()
         self._spares: Counter[WorkerDevice] = Counter()
         self._readers: list[int] = []
-        """Sessions that are to have slabs for results, and have none."""
+        """Sessions without slabs for results, which shall get some."""
         self._imported: deque[str] = deque()
-        """Methods that can be made."""
+        """Methods whose modules are imported."""
 
     def make_ready(self, order: control.MakeReady, *, at_once: bool) -> None:
         """Have what is used here too.
@@ -145,7 +145,7 @@ class Readiness:
             threading.Thread(target=self._import, args=(new,), name="imports", daemon=True).start()
 
     def prepare_results(self) -> None:
-        """Make slabs for the results of sessions that have had some; one that is not admitted yet gets its own then."""
+        """Make slabs for sessions that have had results; a session that is not admitted yet gets its own then."""
         if self._readers:
             self._readers = [number for number in self._readers if not self._store.prepare_results(number)]
 
@@ -157,11 +157,11 @@ class Readiness:
             method = self._imported.popleft()
             try:
                 self._warm_up(method)
-            except Exception as error:  # whatever a library raises, its first call will raise, and be told
+            except Exception as error:  # the first call will raise the same error, and report it
                 if isinstance(error, errors.AtomrError) and error.ends_worker:
                     raise FatalError(error) from error
                 _LOG.info("%s is not ready before its first call", method, exc_info=True)
-        self._store.slabs.keep_spares(self._spares)  # last, for what was made ready may have taken some
+        self._store.slabs.keep_spares(self._spares)  # last, since the preparation may have taken some
 
     def _import(self, methods: list[str]) -> None:
         for method in methods:

@@ -10,14 +10,14 @@ from atomr_mp.protocol.board import LOOPS, PlaceKind, Watched
 from atomr_mp_workers.requests.method import Method
 
 LONGEST_S: Final = 10.0 * 365 * 86400
-"""Longer is never."""
+"""A longer limit means never."""
 
 
 class HangLimits:
     """The hang limits of methods.
 
     Args:
-        default_s: How long beyond its deadline a request may run whose actor says nothing else; 0 for ever.
+        default_s: How long beyond its deadline a request may run by default; 0 for no limit.
         threads: The number of an actor's threads as a place, and how many there are, by method.
         loops: The number of an actor's event loop, by method.
     """
@@ -30,7 +30,7 @@ class HangLimits:
         self._loops = loops or {}
 
     def word(self, method: Method) -> int:
-        """Return what is noted of each request of a method."""
+        """Return the word that the board has for each request of a method."""
         own_s = method.hang_timeout_s
         limit_s = self._default_s if own_s is None else own_s
         limit_ns = max(1, math.ceil(limit_s * 1000)) * 1_000_000 if 0 < limit_s <= LONGEST_S else 0

@@ -1,4 +1,4 @@
-"""Where this process is, for whoever asks from outside: also while it is stuck, in Python or in C code."""
+"""Shows the stacks of this process to its supervisor, even while it is stuck in Python or in C code."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from typing import Final
 from atomr_mp.protocol.board import DUMP_SIGNAL, STACK_AT, STACK_BYTES, STACK_SIGNAL, BoardWriter
 
 MOST_FRAMES: Final = 100
-"""Of a thread, as many as `faulthandler` writes."""
+"""Most frames of a thread, the same as `faulthandler` writes."""
 
 
 def show_stacks(board_fd: int, board: BoardWriter) -> None:
-    """Have the stacks of all threads written to the board whenever `STACK_SIGNAL` or `DUMP_SIGNAL` comes. Main thread.
+    """Write the stacks of all threads to the board whenever `STACK_SIGNAL` or `DUMP_SIGNAL` comes. Main thread.
 
     At `STACK_SIGNAL` a handler in Python writes them, and says so on the board; it runs only if the main thread comes
-    to run Python code. At `DUMP_SIGNAL` a handler in C does, which needs no lock of the interpreter's.
+    to run Python code. At `DUMP_SIGNAL` a handler in C writes them, which does not need the interpreter's lock.
 
     Args:
-        board_fd: The board; stays open. What does not fit is refused by the kernel, since its size is sealed.
-        board: The same, for writing.
+        board_fd: The board; stays open. The kernel refuses writes beyond it, since its size is sealed.
+        board: The same board, for writing.
     """
 
     def rewind(*_: object) -> None:
@@ -58,10 +58,10 @@ def _stacks(main: FrameType | None) -> bytes:
 
 
 def show_unfinished(unfinished: Callable[[], int], board: BoardWriter) -> None:
-    """Have it noted on the board, whenever `STACK_SIGNAL` comes, what the device has not finished. Main thread.
+    """Note the device's unfinished work on the board whenever `STACK_SIGNAL` comes. Main thread.
 
-    A thread of its own does it: the main one may wait for that very work, in C code, which gives the interpreter's lock
-    away meanwhile. The signal handler in C wakes it, by a pipe.
+    A thread of its own does it: the main thread may wait for that very work in C code, with the interpreter's lock
+    released. The signal handler in C wakes the thread by a pipe.
 
     Args:
         unfinished: Returns the bits, see `BoardWriter.survey`; never blocks.

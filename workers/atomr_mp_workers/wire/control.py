@@ -1,4 +1,4 @@
-"""The control channel's end in the worker: messages over the socket pair that the supervisor made."""
+"""The worker's end of the control channel: messages over the socket pair that the supervisor made."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from atomr_mp.protocol.messages import control
 
 
 class SupervisorGoneError(Exception):
-    """The control channel has ended: so has the supervisor, or it does not want this process any more."""
+    """The control channel has ended: the supervisor has ended too, or dismisses this process."""
 
 
 T = TypeVar("T")
@@ -36,11 +36,11 @@ class ControlChannel:
         self._came: int | None = None
         """The descriptor that came with the last message, until it is taken."""
         self._aside: deque[tuple[control.FromSupervisor, int | None]] = deque()
-        """What came before an answer and has not been looked at, each with its descriptor."""
+        """Messages that came before an awaited answer, each with its descriptor."""
         self.fileno: Final = self._socket.fileno
 
     def send(self, message: control.FromWorker, descriptor: int | None = None) -> None:
-        """Send a message; one that cannot be sent means that the supervisor is gone.
+        """Send a message; a failure means that the supervisor is gone.
 
         Args:
             message: The message.
@@ -56,7 +56,7 @@ class ControlChannel:
     def answer(self, kind: type[T]) -> T:
         """Return the next message of a kind; blocks.
 
-        What comes before it is returned by `receive` and `receive_waiting`: of that the descriptor tells nothing.
+        Earlier messages are kept for `receive` and `receive_waiting`; the descriptor does not signal them.
         """
         while True:
             message = self._receive(0)
@@ -78,8 +78,8 @@ class ControlChannel:
     def take_descriptor(self) -> int | None:
         """Return the descriptor that came with the message received last, once; the caller's from then on.
 
-        None if none came: of a message that carries one, either side had no room for it. What is not taken before the
-        next message is closed.
+        None if none came, either because the message has none, or because a side had no room for it. A descriptor that
+        is not taken before the next message is closed.
         """
         descriptor, self._came = self._came, None
         return descriptor
@@ -88,7 +88,7 @@ class ControlChannel:
         """Do nothing until the supervisor ends this process, or has itself ended.
 
         Raises:
-            SupervisorGoneError: It has.
+            SupervisorGoneError: The supervisor has ended.
         """
         while True:
             with contextlib.suppress(ProtocolError):
@@ -111,7 +111,7 @@ class ControlChannel:
     def _receive(self, flags: int) -> control.FromSupervisor:
         self._drop_descriptor()
         try:
-            # Into this much room the kernel puts one descriptor, and closes any others.
+            # In this much room the kernel puts one descriptor, and closes any others.
             packet, ancillary, _, _ = self._socket.recvmsg(
                 MAX_SESSION_MESSAGE_BYTES, _ROOM_FOR_ONE, flags | socket.MSG_CMSG_CLOEXEC
             )
@@ -125,7 +125,7 @@ class ControlChannel:
         return control.FROM_SUPERVISOR.decode(packet)
 
     def _send_with(self, packet: bytes, descriptor: int) -> bool:
-        """Send a packet with a descriptor; False if the kernel has too many of this user's under way."""
+        """Send a packet with a descriptor; False if too many of this user's descriptors are in flight."""
         try:
             socket.send_fds(self._socket, [packet], [descriptor])
         except OSError as error:

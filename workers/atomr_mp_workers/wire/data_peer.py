@@ -1,4 +1,4 @@
-"""A connection to the data channel's end in the worker: what differs from a client's. Only translates."""
+"""A connection at the worker's end of the data channel, as far as it differs from a client's. Only translates."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from atomr_mp.wire.courier import Courier
 
 
 class DataPeer(Connection):
-    """One connection; never blocks, but where it says so.
+    """One connection; never blocks, except where a method says so.
 
-    The loop uses it without a lock, but to change what waits for room: that is sent by the courier's thread.
+    The loop uses it without a lock, except to change queued bytes, which the courier's thread sends.
 
     Args:
-        connected: The connection; it is owned from now on.
-        router: What it says.
-        poll: What the loop waits with.
-        courier: Sends what cannot be sent at once, because the peer makes no room.
+        connected: The connection; owned from here on.
+        router: Its protocol state.
+        poll: The loop's poll object.
+        courier: Sends bytes that the peer has no room for yet.
     """
 
     def __init__(
@@ -40,17 +40,17 @@ class DataPeer(Connection):
         self._dropped = False
         self.descriptor: Final = connected.fileno()
         self.messages: Final[deque[memoryview]] = router.messages
-        """Those that have come."""
+        """Messages that have come."""
         poll.register(self.descriptor, select.EPOLLIN)
         self._put(router.opening)
 
     @property
     def gone(self) -> bool:
-        """Whether the peer has closed, or is to be closed."""
+        """Whether the peer has closed, or has to be closed."""
         return self.ended or self.broken or self._dropped
 
     def drop(self) -> None:
-        """Have it closed, and nothing more be done for it."""
+        """Mark it to be closed, and do nothing more for it."""
         self._dropped = True
 
     @property
@@ -60,10 +60,10 @@ class DataPeer(Connection):
         return identity
 
     def hung_up(self) -> bool:
-        """Whether the other end is closed; what it has sent may be there still."""
+        """Whether the other end is closed; its last bytes may still be unread."""
         poll = select.poll()
         poll.register(self.descriptor, 0)
-        return bool(poll.poll(0))  # asked for nothing, it tells of an end alone
+        return bool(poll.poll(0))  # with no events asked for, poll tells of an end only
 
     def listen(self, *, to_messages: bool) -> None:
         """Have the loop hear of messages, or of the end only."""
@@ -73,14 +73,14 @@ class DataPeer(Connection):
         """Receive some of the waiting bytes: messages, or a step of the login, which is answered.
 
         Raises:
-            ProtocolError: It is not ZMTP, or not what a client says.
+            ProtocolError: The bytes are not ZMTP, or not a client's.
         """
         self._fill()
         if self._stream.refused:
             self.drop()
 
     def flush(self, until_s: float) -> None:
-        """Wait until nothing waits for room any more, at most until a time, CLOCK_MONOTONIC."""
+        """Wait until no bytes are queued any more, at most until a time, CLOCK_MONOTONIC."""
         while True:
             with self._lock:
                 self.advance()

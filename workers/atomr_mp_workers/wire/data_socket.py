@@ -1,8 +1,8 @@
-"""The data channel's end in the worker: a socket that speaks ZeroMQ's protocol, as a ROUTER, with admitted sessions.
+"""The worker's end of the data channel: a socket that speaks ZeroMQ's protocol, as a ROUTER, with admitted sessions.
 
-A peer must show a session's secret (PLAIN) before it can send a message, so whatever an unknown peer does, one command
-of `zmtp.MAX_COMMAND_BYTES` is held of it at most. No thread of a library's stands between the loop and its peers: that
-is much of what a call would take (docs/notes/speed.md).
+A peer must show a session's secret (PLAIN) before it can send a message, so an unknown peer can make the worker hold
+one command of `zmtp.MAX_COMMAND_BYTES` at most. No library thread stands between the loop and its peers: it would take
+much of a call's time (docs/notes/speed.md).
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ FLUSH_MS: Final = 1000
 """How long the last answers may take to reach the kernel when the socket is closed in good order."""
 
 UNREAD_BYTES: Final = 4 * 2**20
-"""By how much a peer may be behind whose window is smaller."""
+"""Unread bytes that a peer may always have, even if its window is smaller."""
 
 BACKLOG: Final = 4096
-"""A client whose connection finds it full does not try again."""
+"""Length of the accept queue; a client that finds it full does not try again."""
 
 
 class DataSocket:
@@ -44,10 +44,10 @@ class DataSocket:
 
     Args:
         endpoint: Address to bind.
-        window: What one connection may have unanswered; answers that wait to be read are bounded by the same.
+        window: Bytes that one connection may have unanswered; unread answers have the same bound.
         secret: Returns the secret of a session's public name, None if there is no such session.
-        former_secret: The same for a session that has ended: its late login is turned away, and not counted as refused.
-        poll: What the loop waits with: descriptors come and go there, and what it says is for `look`.
+        former_secret: The same for ended sessions; their late logins are turned away, and not counted as refused.
+        poll: The loop's poll object; pass the descriptors that it reports to `look`.
     """
 
     def __init__(
@@ -64,9 +64,9 @@ class DataSocket:
         self._poll = poll
         self._courier = Courier("atomr-mp late answers", at_once=True)
         self._peers: dict[int, DataPeer] = {}
-        """By descriptor."""
+        """Peers by descriptor."""
         self._logged_in: dict[bytes, DataPeer] = {}
-        """By routing id."""
+        """Peers by routing id."""
         self.received: Final[deque[tuple[bytes, memoryview]]] = deque()
         """(routing id, message), see `framing.unpack`; a violation of the protocol is queued as an empty message."""
         self._reads = False
@@ -79,17 +79,17 @@ class DataSocket:
         self._listener.listen(BACKLOG)
         poll.register(self._listener, select.EPOLLIN)
         self._spare: int | None = _spare()
-        """A descriptor, given away for a moment to turn away whom none is left for."""
+        """A spare descriptor, closed for a moment to turn away a connection when no other is left."""
 
     def read(self) -> None:
-        """From now on receive messages; before, peers are only let in."""
+        """Receive messages from now on; before, peers are only let in."""
         self._reads = True
         for peer in self._peers.values():
             peer.listen(to_messages=True)
 
     def look(self, ready: Collection[int]) -> int:
-        """Do what can be done with these descriptors; return how many peers were refused."""
-        behind = bool(self.received)  # then first what is there already
+        """Serve these descriptors as far as possible; return how many peers were refused."""
+        behind = bool(self.received)  # then read first the messages that came before
         for descriptor in ready:
             peer = self._peers.get(descriptor)
             if peer is not None and not (behind and peer.ready):
@@ -100,10 +100,10 @@ class DataSocket:
         return refused
 
     def send(self, routing_id: bytes, header: bytes, frames: list[Buffer]) -> bool:
-        """Send a message; False if the peer has disconnected, so nobody gets it.
+        """Send a message; False if the peer has disconnected and will not get it.
 
         Raises:
-            PeerNotReadingError: Too much waits for the peer.
+            PeerNotReadingError: Too many bytes wait for the peer.
         """
         peer = self._logged_in.get(routing_id)
         if peer is None:
@@ -127,7 +127,7 @@ class DataSocket:
                 self._close(peer)
 
     def close(self, *, flush: bool) -> None:
-        """Close; with `flush`, wait until the replies that were sent have left, at most `FLUSH_MS`.
+        """Close; with `flush`, wait until the replies have left, at most `FLUSH_MS`.
 
         May be called twice.
         """
@@ -147,7 +147,7 @@ class DataSocket:
     def _serve(self, peer: DataPeer) -> None:
         if not peer.ready:
             self._log_in(peer)
-        elif not self._reads:  # an end: of nothing else it tells
+        elif not self._reads:  # the descriptor can only tell of an end
             peer.drop()
         else:
             self._receive(peer)
@@ -170,7 +170,7 @@ class DataSocket:
                 self._refused += 1
                 return
             _LOG.warning("a client's connection is closed: %s", error)
-            peer.messages.append(memoryview(b""))  # whose session is to hear of it
+            peer.messages.append(memoryview(b""))  # to tell its session
         messages = peer.messages
         while messages:
             self.received.append((peer.routing_id, messages.popleft()))
@@ -191,7 +191,7 @@ class DataSocket:
             self._peers[peer.descriptor] = peer
 
     def _turn_away(self) -> None:
-        """Close a connection for which no descriptor is left; or it would be told of for ever."""
+        """Close a connection for which no descriptor is left; poll would report it for ever."""
         if self._spare is not None:
             os.close(self._spare)
         with contextlib.suppress(OSError):  # another thread was faster to take it
@@ -206,18 +206,18 @@ class DataSocket:
         peer.close()
 
     def _admits(self, username: bytes, password: bytes) -> bool:
-        """Return whether a living session's secret is shown; a peer that shows none is counted."""
+        """Return whether the login shows a living session's secret; count a peer that shows none."""
         session = _session_named(username)
         if session is not None:
             if _shows(password, self._secret(session)):
                 return True
             if _shows(password, self._former_secret(session)):
-                return False  # the client has closed: the supervisor's word of that was faster than its login
+                return False  # the client has closed, and the supervisor told that before its login came
         self._refused += 1
         return False
 
     def _takes(self, username: bytes, routing_id: bytes) -> bool:
-        """Return whether a session lives and a routing id is its own, and free; who takes another is counted."""
+        """Return whether a session lives and its routing id is its own and free; count a peer that takes another's."""
         session = _session_named(username)
         if session is None or session_of(routing_id) != session:
             self._refused += 1
@@ -230,7 +230,7 @@ class DataSocket:
         if not holder.hung_up():
             self._refused += 1
             return False
-        while self._reads and not holder.gone:  # it has gone, and the loop has not come to that: first what it has said
+        while self._reads and not holder.gone:  # the holder has gone without the loop's notice: read its messages first
             self._receive(holder)
         self._close(holder)
         return True
