@@ -3,9 +3,9 @@
 Theory of operation
 ===================
 
-One thread, the *loop*, decides about all requests. Others only run what it has given them. So everything here belongs
-to whoever has the loop's turn (`off_loop.completions.Completions.turn`): mostly the loop, and while that sleeps, the
-actor's thread that has just finished something.
+One thread, the *loop*, decides about all requests. Other threads only run the work that it has given them. So all state
+here belongs to the thread that has the loop's turn (`off_loop.completions.Completions.turn`): mostly the loop, and
+while it sleeps, an actor's thread that has just finished a request.
 
 A request goes this way:
 
@@ -13,57 +13,59 @@ A request goes this way:
    answered at once.
 2. It waits in `fair_queue.FairQueue`: by priority, then in turns by session, and for one session in the order of
    arrival. Methods that run in batches or on an actor's threads have queues of their own.
-3. `Envelope.begin` looks whether it still has to run: its client may have gone, its deadline may have passed, what it
-   reads may be undefined. Then it notes the request on the board, decodes the arguments, and takes the borrows. From
-   here on the request counts as started: whoever looks at the board after a crash finds it.
-4. `dispatch.Dispatcher` runs it where its method says: on the loop, on an actor's thread, on a stream, in a batch, or
+3. `Envelope.begin` checks that it still has to run: its client may have gone, its deadline may have passed, the memory
+it reads may be undefined. Then it notes the request on the board, decodes the arguments, and takes the borrows. From
+here on the request counts as started: the supervisor finds it on the board after a crash. 4. `dispatch.Dispatcher` runs
+it where its method says: on the loop, on an actor's thread, on a stream, in a batch, or
    alone while nothing else runs.
 5. `Envelope.complete` takes it off the board and gives its borrows back. `answers.Answers` puts the reply into its
-   client's outbox, which leaves at the end of the loop's turn, or earlier. `raised` makes of an exception the error
-   that the caller gets.
+   client's outbox, which leaves at the end of the loop's turn, or earlier. `raised` turns an exception into the
+   caller's error.
 
 What a request waits for
 ------------------------
 
 Requests that use the same memory run in the order in which they have taken it. A borrow returns the ends of all earlier
-ones as events (`Request.after`), and the new request adds its own (`operands`). Where it runs decides who waits:
+ones as events (`Request.after`), and the new request adds its own (`operands`). The place where it runs decides who
+waits:
 
 - On a stream, the device waits. Up to `dispatch.AHEAD` requests lie on a stream at a time.
-- On an actor's thread, the request stays in that thread's queue, and those behind it that are free may overtake it.
-- On the loop, it is *parked*, and the loop goes on. It is looked at again whenever something has ended.
+- On an actor's thread, the request stays in that thread's queue, and free requests behind it may overtake it.
+- On the loop, it is *parked*, and the loop goes on. It is looked at again whenever another request has ended.
 
 A request is parked for its plan too, which a thread makes beside the loop. No stream may wait for such a request: its
-work is not on any stream yet, and would be put behind the waiting one. So its event is in `Dispatcher._held`, and
-whoever needs its memory is parked as well.
+work is not on any stream yet, and would be put behind the waiting request. So its event is in `Dispatcher._held`, and
+requests that need its memory are parked as well.
 
 A request may put its work on a stream in several parts, where the data decide what comes next (`request.Next`). When
 one has ended, `Dispatcher.take_back` has the next one put there. The request's event stands for the last part only: no
-stream can wait for it before, so what needs its memory is parked.
+stream can wait for it before, so requests that need its memory are parked.
 
-An end that the device reports is no outcome yet: `off_loop.completions` brings it back to the loop, which takes the
-ends in the order in which the requests had begun. If one has failed that wrote memory, its readers are refused
-(`contents`), also those that have run meanwhile. Therefore a reader whose writer has not been answered waits in
+An end that the device reports is not yet an outcome: `off_loop.completions` brings it back to the loop, which takes the
+ends in the order in which the requests had begun. If a request that wrote memory has failed, its readers are refused
+(`contents`), even those that have run meanwhile. Therefore a reader whose writer has not been answered waits in
 `Dispatcher._early`.
 
 Streams
 -------
 
-A request whose method is a generator comes back to the loop many times (`streams`). It is in the midst of a turn, in
-its thread's queue, or aside: without credit, or while a suspect runs alone. `streams.open_streams.OpenStreams` carries
-out the table of that. What it yields is encoded on its thread and sent by the loop, at the end of the turn, or while a
-long step goes on.
+A request whose method is a generator comes back to the loop many times (`streams`). It takes a turn, is in its thread's
+queue, or is aside: without credit, or while a suspect runs alone. `streams.open_streams.OpenStreams` carries out the
+table of its life. Its parts are encoded on its thread and sent by the loop, at the end of the turn, or during a long
+step.
 
-What is asynchronous
+Asynchronous methods
 --------------------
 
 A coroutine, or an asynchronous generator, is a task on an event loop that its actor has in a thread of its own
-(`off_loop.tasks`). To the loop here that is one more place off the loop. What is different: a request that runs can be
-interrupted (`Dispatcher.cancel`). It is told what to end with (`Request.closing`), and its task is cancelled.
+(`off_loop.tasks`). For the worker's loop that is one more place off the loop, with one difference: a running request
+can be interrupted (`Dispatcher.cancel`). It is given an error to end with (`Request.closing`), and its task is
+cancelled.
 
 A turn of the loop
 ------------------
 
-A turn runs queued requests for half a millisecond, then looks at all sockets again. So a client that comes now is read
-soon, and answers leave in groups. Before a request that may take long the outboxes are sent: nobody's answer waits for
-it, or is lost with it. Batches start after everything that has arrived was read, for it may belong to them.
+A turn runs queued requests for half a millisecond, then looks at all sockets again. So a new client is read soon, and
+answers leave in groups. The outboxes are sent before a request that may take long, so that no answer waits for it, or
+is lost with it. Batches start after all arrived messages were read, since their requests may belong to them.
 """

@@ -1,4 +1,4 @@
-"""Puts answers into the outboxes of the peers that wait for them. Only with the loop's turn."""
+"""Puts answers into the outboxes of their peers. Only with the loop's turn."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ from atomr_mp_workers.requests.raised import wire_form
 from atomr_mp_workers.requests.request import Request
 
 ERROR_BYTES: Final = 4096
-"""What an item's error counts for among answers that wait: about what it takes where many have failed."""
+"""Bytes that an item's error counts for among waiting answers: about its size where many items have failed."""
 
 
 class Answers:
     """Gives the answers of requests to their peers.
 
     Args:
-        store: Leases what is in a result.
+        store: The store, which leases the buffers in a result.
     """
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self.streams: Final[set[StreamRequest]] = set()
-        """Those that have not been answered."""
+        """Streams that have not been answered."""
         self.withheld: list[tuple[Request, errors.AtomrError | None, Sequence[Block]]] = []
-        """Answers of writers that did not start, with the blocks that they have not written, and of readers that were
-        refused for it. While these wait, no client knows that a writer did not start; afterwards it does."""
+        """Answers of writers that did not start, with their unwritten blocks, and answers of readers that were refused
+        for them. As long as these wait, no client knows that a writer did not start."""
         self._withheld_before = 0
         """How many of them have waited for a whole turn."""
 
     def give(self, request: Request, error: errors.AtomrError | None) -> None:
-        """Answer a request; not yet, if readers of what it has not written may be on their way."""
+        """Answer a request; hold its answer if readers of its unwritten memory may be in flight."""
         if request.missed or (self.withheld and isinstance(error, errors.GpuRefUndefined)):
             self.withheld.append((request, error, request.missed))
             request.missed = ()
@@ -50,13 +50,13 @@ class Answers:
         self._give(request, error)
 
     def _give(self, request: Request, error: errors.AtomrError | None) -> None:
-        kind = type(request)  # to ask an abstract class's instance what it is takes as long as the answer
+        kind = type(request)  # an isinstance check on an abstract class takes as long as the answer
         if kind is ItemsSlice:
             self._give_items(cast("ItemsSlice", request), error)
         else:
             if kind is StreamRequest:
                 self.forget(cast("StreamRequest", request))
-                request.peer.unanswered += 1  # it is not among them
+                request.peer.unanswered += 1  # it does not count among them
             self.reply(request.peer, request.id, request.encoded, error)
 
     def forget(self, stream: StreamRequest) -> None:
@@ -76,10 +76,10 @@ class Answers:
         peer.part_frames += frames
 
     def _give_items(self, part: ItemsSlice, error: errors.AtomrError | None) -> None:
-        """Put what the items of a part have come to into the peer's outbox."""
+        """Put the outcomes of a slice's items into the peer's outbox."""
         peer, many = part.peer, part.many
         many.unanswered -= part.items
-        peer.unanswered += 1  # the call counts as one, until all of it is answered
+        peer.unanswered += 1  # the call counts as one until all of it is answered
         if not many.unanswered:
             peer.unanswered -= 1
             peer.payload_bytes -= many.payload_bytes
@@ -105,8 +105,8 @@ class Answers:
             peer: The peer that sent the request.
             request_id: Its id.
             result: Its result; None if there is an error.
-            error: What it has ended with.
-            places: The items for which this is the answer.
+            error: The error that it has ended with.
+            places: The items that this answer is about.
             failed: The errors of some of them.
         """
         peer.unanswered -= 1
@@ -131,10 +131,10 @@ class Answers:
         peer.reply_bytes += len(body)
 
     def end_turn(self, outbox: dict[Peer, None]) -> None:
-        """Give the answers that wait since an earlier turn of the loop: whatever was sent before them has been read.
+        """Give the answers held since an earlier turn of the loop: all messages sent before them have been read.
 
         Args:
-            outbox: Takes the peers that get one.
+            outbox: Takes the peers that get an answer.
         """
         due, self.withheld, self._withheld_before = (
             self.withheld[: self._withheld_before],
@@ -148,7 +148,7 @@ class Answers:
             self._give(request, error)
 
     def distrust(self, peers: Iterable[Peer], error: errors.ContextPoisoned) -> None:
-        """Let no result leave that was not sent yet: it may have been computed after the context was lost."""
+        """Drop all unsent results: they may have been computed after the context was lost."""
         for peer in peers:
             peer.replies = [
                 reply

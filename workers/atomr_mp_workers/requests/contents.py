@@ -1,7 +1,7 @@
-"""Readers of what a failed request should have written are refused: notes failures at blocks, and looks for them.
+"""Refuses readers of memory that a failed request should have written: notes failures at blocks, and checks them.
 
-What is noted is decided in `memory.content`. Only with the loop's turn. Nothing here is called for a request that waits
-for nobody and whose memory is well, but for a look whether it writes.
+`memory.content` decides about the notes. Only with the loop's turn. A request that waits for no other and whose memory
+is well only has its writes checked here.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ orders: Final = itertools.count(1)
 
 
 def undefined(request: Request) -> errors.GpuRefUndefined | None:
-    """Return why a request must not read what it reads, if there is a reason."""
+    """Return why a request must not read its memory, None if it may."""
     for array in request.reads:
         known = array.block.borrows.content
         if known is None:
@@ -33,11 +33,11 @@ def undefined(request: Request) -> errors.GpuRefUndefined | None:
 
 
 def settle(request: Request, error: errors.AtomrError | None) -> errors.AtomrError | None:
-    """Note what has become of what a request writes; return what it ends with, its own error or that of its operands.
+    """Note the state of the memory that a request writes; return the request's error, or that of its operands.
 
     Args:
-        request: It has ended, or was kept from running.
-        error: What it has ended with so far.
+        request: A request that has ended, or was kept from running.
+        error: Its error so far.
     """
     close_writes(request)
     if error is None:
@@ -58,19 +58,19 @@ def open_writes(request: Request) -> None:
 
 
 def close_writes(request: Request) -> None:
-    """Take back what `open_writes` has noted, if it has."""
+    """Take back the note of `open_writes`, if there is one."""
     for array in request.writes:
         if request.order in array.block.borrows.open_writers:
             array.block.borrows.open_writers.remove(request.order)
 
 
 def are_open(request: Request) -> bool:
-    """Return whether a writer before a request, of what it reads, is not settled yet."""
+    """Return whether an earlier writer of memory that a request reads is not settled yet."""
     return any(order < request.order for array in request.reads for order in array.block.borrows.open_writers)
 
 
 def note_absent(request: Request, error: errors.AtomrError) -> None:
-    """Record that a request does not start: who was queued behind it must not read what it was to write."""
+    """Record that a request does not start: requests queued behind it must not read the memory that it should write."""
     culprit = _culprit(request, error)
     for block, part in _parts(request):
         block.borrows.content = content.after_absence(block.borrows.content, part, culprit)
@@ -78,13 +78,13 @@ def note_absent(request: Request, error: errors.AtomrError) -> None:
 
 
 def note_heard(blocks: Iterable[Block], now_ns: int) -> None:
-    """Record that everything has been received that was sent before a writer's answer which did not start."""
+    """Record that all messages were received that were sent before the answer of a writer that did not start."""
     for block in blocks:
         block.borrows.content = content.after_hearing(block.borrows.content, now_ns)
 
 
 def are_doubtful(blocks: Iterable[Block]) -> bool:
-    """Return whether the content of any of these is not all well, or may turn out not to be."""
+    """Return whether the content of any of these blocks is undefined, or may turn out to be."""
     return any(block.borrows.content is not None or block.borrows.open_writers for block in blocks)
 
 
@@ -96,7 +96,7 @@ def _note_written(request: Request) -> None:
 
 
 def _note_failed(request: Request, error: errors.AtomrError) -> None:
-    """Note which content is undefined since a request has failed; outputs that it has written as it should are well."""
+    """Note which content is undefined since a request has failed; outputs that it has fully written are well."""
     culprit = _culprit(request, error)
     spoilt = None if undefined(request) else request.method.undefined_after(request.arguments, error)
     for array in request.writes:

@@ -1,8 +1,8 @@
 """Where and when requests run: on the loop, on their actor's threads, or on a stream. Only with the loop's turn.
 
-The requests of a session are taken in the order in which they arrived, and in which they borrow memory, but for those
-of higher priority; the sessions take turns, each getting time in proportion to its weight. A request whose memory is in
-use waits for it: on a stream, in its thread's queue, or parked if it is the loop's.
+The requests of a session are taken, and borrow memory, in the order of their arrival, except those of higher priority.
+The sessions take turns, each getting time in proportion to its weight. A request whose memory is in use waits for it:
+on a stream, in its thread's queue, or parked if it runs on the loop.
 """
 
 from __future__ import annotations
@@ -34,32 +34,32 @@ from atomr_mp_workers.requests.streams.open_streams import NEVER_NS, OpenStreams
 from atomr_mp_workers.requests.streams.steps import SteppedMethod, StepsRun
 
 TURN_NS: Final = 500_000
-"""How long a turn runs queued requests before the loop looks at its channels again."""
+"""How long a turn runs queued requests before the loop checks its channels again."""
 
 QUICK_NS: Final = 50_000
-"""Requests that take no longer are answered together with those that follow in the same turn."""
+"""Requests that take no longer are answered together with the next requests of the same turn."""
 
 AHEAD: Final = 32
-"""Most requests on a stream at a time. What is on it has its order, so a client that comes now waits for these; and the
-device has enough to do until the loop looks again."""
+"""Most requests on a stream at a time. Their order is fixed, so a new client waits for them; and the device has enough
+work until the loop looks again."""
 
 FLUSH_REPLIES: Final = 64
 FLUSH_BYTES: Final = 2**20
-"""At this size an outbox is sent without waiting for the turn's end."""
+"""Size at which an outbox is sent without waiting for the turn's end."""
 
 
 class Dispatcher:
     """Runs requests.
 
     Args:
-        envelope: What comes before and after a request's own work.
-        completions: Where requests come back that other threads have run.
+        envelope: The envelope, for the steps before and after a request's own work.
+        completions: The queue of requests that other threads have run.
         device: Makes events.
         threads: Actors' threads and event loops, by method.
-        batched: What waits of batched methods, by method.
+        batched: Batched methods with their waiting requests, by name.
         outbox: Peers with replies to send.
-        flush: Sends them.
-        board: Shows the steps of streams.
+        flush: Sends those replies.
+        board: The board, which shows the steps of streams.
         stall_ns: How long a stream may lack credit before it is ended.
     """
 
@@ -85,21 +85,21 @@ class Dispatcher:
         self._outbox = outbox
         self._flush = flush
         self._parked: list[Request] = []
-        """Requests that have begun, and wait for memory which others use, or for their plan."""
+        """Requests that have begun, and wait for memory in use, or for their plan."""
         self._held: set[Event] = set()
-        """The ends of those that wait for a plan, their own or another's: a stream that waited for one of these would
+        """Ends of requests that wait for a plan, their own or another's: a stream that waited for one of these would
         hold up the request itself."""
         self._early: list[Run] = []
-        """What has run, and has read what a request wrote that has ended too, but was not taken back yet."""
+        """Runs that have ended before the answer of a writer whose memory they have read."""
         self._ahead: Counter[Stream] = Counter()
         """Requests on each stream, without batches."""
         self._full = 0
-        """Streams with as many as may be there."""
+        """Number of streams with as many requests as may be there."""
         self._batched = batched
         self.has_begun_step = False
-        """A step over many streams was begun since what had run was last taken back."""
+        """Whether a step over many streams was begun since runs were last taken back."""
         self.turns: Final[deque[BatchedMethod | SteppedMethod]] = deque(batched.values())
-        """What waits for batches; of the method that has run last, last."""
+        """Methods with batches or steps; the method that has run last is last."""
         for name, each in batched.items():
             if name in threads:
                 threads[name].batched.append(each)
@@ -122,12 +122,12 @@ class Dispatcher:
 
     @property
     def busy(self) -> bool:
-        """Whether requests run elsewhere, wait for some that do, for a batch, or to run alone, or streams are open."""
+        """Whether requests run elsewhere, wait for such requests, for a batch or to run alone, or streams are open."""
         return self.isolation.active or self._is_at_work() or bool(self.streams.open)
 
     @property
     def only_threads(self) -> bool:
-        """Whether nothing runs, or waits for what runs, but on actors' threads."""
+        """Whether all requests that run, or are waited for, are on actors' threads."""
         return not (self.queue or self._parked or self.isolation.active or self._completions.in_progress.on_streams)
 
     @property
@@ -137,7 +137,7 @@ class Dispatcher:
 
     @property
     def due_ns(self) -> int | None:
-        """When a batch may have to begin, if nothing else happens; None if something has to."""
+        """When a batch may have to begin, if nothing else happens; None if another event has to come first."""
         dues = [each.due_ns(full=self._is_behind(each)) for each in self.turns if self._has_room(each)]
         return min([due for due in dues if due is not None], default=None)
 
@@ -151,9 +151,9 @@ class Dispatcher:
                 add(request, request.peer.session, request.priority)
 
     def work(self) -> bool:  # noqa: C901 - a further call would cost more
-        """Run what is queued, for a bounded time; return whether that time is over.
+        """Run queued requests for a bounded time; return whether that time is over.
 
-        If it is not, what is left waits for work on streams to end.
+        If it is not, the requests left wait for work on streams to end.
         """
         if self.isolation.active:
             return False
@@ -170,7 +170,7 @@ class Dispatcher:
                 return False
             method, peer = request.method, request.peer
             if method.typical_ns > QUICK_NS:
-                self._flush()  # nobody's answer waits for, or is lost with, what may take long
+                self._flush()  # no answer waits for, or is lost with, a request that may take long
             self._outbox[peer] = None
             if method.apart:
                 self._set_apart(request)
@@ -186,7 +186,7 @@ class Dispatcher:
         return False
 
     def take_back(self) -> None:
-        """Complete what others have run, and start what has waited for it."""
+        """Complete the runs of other threads and streams, and start requests that waited for them."""
         self.has_begun_step = False
         for run in self._completions.take():
             name = run.method.name
@@ -211,7 +211,7 @@ class Dispatcher:
         self.advance()
 
     def advance(self) -> None:
-        """Start what has waited for a thread, or for memory, that has become free; and what waits for that in turn."""
+        """Start requests that waited for a thread or memory that is free now, and those that waited for them."""
         if self.streams.paused and not self.isolation.active:
             self.streams.resume()
         freed = True
@@ -225,10 +225,10 @@ class Dispatcher:
             self.isolation.advance()
 
     def start_batches(self, *, on_threads: bool = False) -> None:
-        """Start the batches that are due, on the loop at most one of each method; all that has arrived was read.
+        """Start the batches that are due, on the loop at most one of each method, once all arrived messages were read.
 
         Args:
-            on_threads: Only those that run on threads.
+            on_threads: Whether to start only batches that run on threads.
         """
         for each in list(self.turns):
             if on_threads and not each.method.thread:
@@ -236,24 +236,24 @@ class Dispatcher:
             elsewhere = each.method.thread or each.method.stream is not None
             while each and self._has_room(each) and self._start_batch(each) and elsewhere:
                 pass
-        # What has ended with a batch, or was cancelled while it waited for one, may have held up others.
+        # Requests that have ended with a batch, or were cancelled while they waited for one, may have held up others.
         self.advance()
 
     def cancel(self, peer: Peer, ids: Sequence[int]) -> None:
-        """End what a client does not want any more: what has not started, streams, and what can be interrupted."""
+        """End unwanted requests of a client that have not started, are streams, or can be interrupted."""
         self._envelope.cancel(peer, ids)
         self.streams.cancel(peer, ids)
         self._interrupt(peer, ids, "cancelled")
         self.advance()
 
     def leave(self, peers: Iterable[Peer]) -> None:
-        """End what runs of connections that nobody reads any more, as far as it can be interrupted."""
+        """End the running requests of connections without a reader, as far as they can be interrupted."""
         self.streams.leave(peers)
         for peer in peers:
             self._interrupt(peer, None, "its client has gone")
 
     def _interrupt(self, peer: Peer, ids: Sequence[int] | None, reason: str) -> None:
-        """Interrupt calls that run; streams have been told."""
+        """Interrupt running calls; streams have been told already."""
         for runner in self._runners:
             for request in runner.running_of(peer, ids):
                 if request.closing is None:
@@ -262,12 +262,12 @@ class Dispatcher:
                     self._envelope.show_interrupted(request)
 
     def hurry(self) -> None:
-        """Let no request wait for others to share a batch: the worker is to leave, and few will come."""
+        """Let no request wait for others to share a batch: the worker has to leave, and few more will come."""
         for each in self.turns:
             each.hurry()
 
     def fail_all(self, error: errors.ContextPoisoned) -> None:
-        """Answer what runs or waits here: its results are not to be trusted, or will never come."""
+        """Answer all requests here with an error: their results cannot be trusted, or will never come."""
         for run in (*self._completions.in_progress.take_all(), *self._parked):
             for request in run.requests:
                 self._outbox[request.peer] = None
@@ -280,14 +280,14 @@ class Dispatcher:
                 self._envelope.fail(stream, error)
 
     def end_late_streams(self) -> None:
-        """End the streams whose time is over, or that nobody reads; send what those have that are in a long step."""
+        """End streams that are late or that nobody reads; send the parts of streams in a long step."""
         now_ns = time.monotonic_ns()
         self.streams.look_at_turns(now_ns)
         if self.streams.end_late(now_ns):
             self.advance()
 
     def _start(self, request: Request) -> bool:
-        """Run a request that has begun, or put it on its stream; False if what it waits for has to end first."""
+        """Run a request that has begun, or put it on its stream; False if it has to wait first."""
         if request.making is not None or self._held:
             started = self._go_on(request)
             if started is not None:
@@ -308,7 +308,7 @@ class Dispatcher:
         return True
 
     def _submit(self, request: Request, stream: Stream, after: Sequence[Event]) -> None:
-        """Put a request on its stream, or what comes next of it; answer it if it has been done already."""
+        """Put a request, or its next part, on its stream; answer it if it has been done already."""
         completions, nbytes = self._completions, sum([block.nbytes for block, _ in request.borrows])
         if request.method.weigh is not None:
             nbytes += request.method.weigh(request.arguments[0])
@@ -325,7 +325,7 @@ class Dispatcher:
         self._full += self._ahead[stream] == AHEAD
 
     def _parked_again(self, request: Request) -> bool:
-        """Park a request whose next part waits for work that is done elsewhere; return whether it does."""
+        """Park a request whose next part waits for work done elsewhere; return whether it does."""
         after = request.next.after if request.next is not None else None
         if after is None or after.done:
             return False
@@ -334,12 +334,12 @@ class Dispatcher:
         return True
 
     def _waits_for_plan(self, request: Request) -> bool:
-        """Return whether a plan is made for a request, or for one that it has to wait for."""
+        """Return whether a plan is being made for a request, or for one that it has to wait for."""
         making = request.making is not None and not request.making.done
         return making or any(event in self._held for event in request.after)
 
     def _go_on(self, request: Request) -> bool | None:
-        """Return None if no plan has to be waited for, False if one has, True if the request is late and answered."""
+        """Return None if the request waits for no plan, False if it does, True if it is late and answered."""
         if self._waits_for_plan(request):
             return False
         if request.event is not None:
@@ -350,7 +350,7 @@ class Dispatcher:
         return True
 
     def _look_ahead(self, request: Request, stream: Stream | None) -> bool | None:
-        """Return None if nothing is in a request's way, False if it has to wait, True if it is refused and answered."""
+        """Return None if the request may run, False if it has to wait, True if it is refused and answered."""
         free = _is_free(request)
         if not free and (stream is None or not stream.takes(request.after)):
             return False
@@ -361,7 +361,7 @@ class Dispatcher:
         return None if undefined is None else True
 
     def _keep_out(self, request: Request, error: errors.RequestError) -> None:
-        """Answer a request that has begun, and is not run."""
+        """Answer a request that has begun and will not be run."""
         request.error, request.kept_out = error, True
         self._envelope.complete(request)
 
@@ -385,7 +385,7 @@ class Dispatcher:
                 self.advance()
 
     def _has_room(self, batched: BatchedMethod | SteppedMethod) -> bool:
-        """Return whether a batch of this method could start now, if it is full or nothing is ahead of it."""
+        """Return whether a batch of this method could start now if it is full or has nothing ahead of it."""
         threads = self._threads.get(batched.method.name)
         if threads is None:
             return batched.running < MOST_AHEAD
@@ -394,7 +394,7 @@ class Dispatcher:
         return threads.ahead < threads.count - 1 + MOST_AHEAD
 
     def _is_anothers_turn(self, batched: BatchedMethod | SteppedMethod, threads: ActorRunner) -> bool:
-        """Return whether a batch is due of a method on the same threads that has run longer ago."""
+        """Return whether another method on the same threads, which has run longer ago, has a batch due."""
         if len(threads.batched) == 1:
             return False
         before = itertools.takewhile(lambda each: each is not batched, self.turns)
@@ -410,7 +410,7 @@ class Dispatcher:
         taken, run = batched.next(full=self._is_behind(batched))
         for request in taken:
             self._outbox[request.peer] = None
-            if len(request.peer.replies) >= FLUSH_REPLIES:  # of the late ones
+            if len(request.peer.replies) >= FLUSH_REPLIES:  # answers of late requests
                 self._flush()
         if not taken and run is None:
             return False
@@ -432,7 +432,7 @@ class Dispatcher:
             assert isinstance(run, BatchRun)
             self._submit_batch(batched, run, stream)
         else:
-            self._flush()  # nobody's answer waits for, or is lost with, what may take long
+            self._flush()  # no answer waits for, or is lost with, a run that may take long
             run.call()
             self._complete(run)
 
@@ -449,7 +449,7 @@ class Dispatcher:
             batched.running += 1
 
     def _is_at_work(self) -> bool:
-        """Return whether requests run elsewhere, wait for some that do, or for a batch."""
+        """Return whether requests run elsewhere, wait for such requests, or wait for a batch."""
         if self._completions.in_progress.requests or self._parked or self._early or self.batching:
             return True
         return any(threads.waiting for threads in self._threads.values())
@@ -466,19 +466,19 @@ class Dispatcher:
             if type(request) is StreamRequest:
                 request.feed(StreamEvent.TURN)
             threads.run(request)
-        elif not self._start(request):  # its plan is made
+        elif not self._start(request):  # its plan is being made
             self._park(request)
 
     def _feed(self, threads: ActorRunner) -> bool:
-        """Start the next requests that wait for an actor's threads, as far as threads and their memory are free.
+        """Start the next requests that wait for an actor's threads, as far as threads and memory are free.
 
         Returns:
-            Whether memory may be free now: a request was passed over.
+            Whether memory may be free now, since a dropped request was passed over.
         """
         freed = False
         while threads.ahead < threads.count and threads.waiting:
             if threads.owes_batch and any(batched.is_due() for batched in threads.batched):
-                break  # it is started once all has been read that may be in it
+                break  # it starts once all messages were read that may be part of it
             request = threads.waiting.take(
                 _is_free if threads.is_plain else lambda each: _is_free(each) and threads.has_room(each)
             )
@@ -497,7 +497,7 @@ class Dispatcher:
         return freed
 
     def _begin(self, stream: StreamRequest) -> bool:
-        """Begin a stream, or let it go on; False if it has been answered."""
+        """Begin a stream, or resume it; False if it has been answered."""
         now_ns = time.monotonic_ns()
         if stream.place >= 0:
             self.streams.begin_turn(stream, now_ns)
@@ -508,7 +508,7 @@ class Dispatcher:
         return begun
 
     def _came_back(self, run: Run, threads: ActorRunner) -> bool:
-        """Take a run back from its thread; return whether nothing is to be answered, or all that is has been."""
+        """Take a run back from its thread; return whether no answer is left to give."""
         threads.came_back(run)
         if isinstance(run, Request) and threads.waiting.levels:
             threads.charge(run.peer.session, time.monotonic_ns() - run.started_ns)
@@ -518,13 +518,13 @@ class Dispatcher:
         return type(run) is StreamRequest and self.streams.rest(run)
 
     def _finish_step(self, run: StepsRun) -> None:
-        """Take back a step of streams that run together, and answer those that have ended."""
+        """Take back a step of streams that run together, and answer the streams that have ended."""
         stepped, fatal = self._batched[run.method.name], None
         assert isinstance(stepped, SteppedMethod)
         for stream in stepped.finish(run):
             try:
                 self._complete_stream(stream)
-            except FatalError as ends:  # after the others
+            except FatalError as ends:  # raised after the other answers
                 fatal = ends
         run.arguments = ()
         run.error = run.raised = None
@@ -532,13 +532,13 @@ class Dispatcher:
             raise fatal
 
     def _complete_stream(self, stream: StreamRequest) -> None:
-        """Answer a stream of those that run together."""
+        """Answer one of several streams that run together."""
         self._outbox[stream.peer] = None
         self.streams.close_place(stream)
         self._envelope.complete(stream)
 
     def _unpark(self) -> bool:
-        """Start those requests whose memory has become free; return whether there were any."""
+        """Start requests whose memory has become free; return whether there were any."""
         waiting, self._parked = self._parked, []
         for request in waiting:
             self._outbox[request.peer] = None
@@ -552,14 +552,14 @@ class Dispatcher:
         return stream is None or self._ahead[stream] < AHEAD
 
     def _complete_in_order(self, run: Run) -> None:
-        """Answer what has run; later, if one has not been answered yet that wrote what it has read."""
+        """Answer a run; later, if the writer of memory that it read has not been answered yet."""
         if run.reads and any(contents.are_open(request) for request in run.requests):
             self._early.append(run)
         else:
             self._complete(run)
 
     def _complete(self, run: Run) -> None:
-        """Answer what has run."""
+        """Answer a run."""
         if isinstance(run, Request):
             self._outbox[run.peer] = None
             self._envelope.complete(run)
@@ -575,7 +575,7 @@ class Dispatcher:
             self._outbox[peer] = None
             try:
                 self._envelope.complete(request)
-            except FatalError as ends:  # after the others: they have been done
+            except FatalError as ends:  # raised after the others, which have been done
                 fatal = ends
             if len(peer.replies) >= FLUSH_REPLIES or peer.reply_bytes > FLUSH_BYTES:
                 self._flush()
@@ -586,5 +586,5 @@ class Dispatcher:
 
 
 def _is_free(request: Request) -> bool:
-    """Return whether nothing uses the request's memory any more that came before it; what is dropped uses none."""
+    """Return whether all earlier uses of the request's memory have ended; a dropped request uses none."""
     return all(event.done for event in request.after) and not (request.reads and contents.are_open(request))

@@ -1,6 +1,6 @@
 """The one way of a request through a worker: check, decode, start, run, end.
 
-What an actor's method does lies between `begin` and `complete`. Only with the loop's turn.
+An actor's method runs between `begin` and `complete`. Only with the loop's turn.
 """
 
 from __future__ import annotations
@@ -32,31 +32,31 @@ from atomr_mp_workers.requests.raised import explain, wire_form
 from atomr_mp_workers.requests.request import Request
 
 SHORTEST_TEXT: Final = 1024
-"""Characters that each text of an error has at least, however many items of a call have failed."""
+"""Characters that each text of an error keeps at least, however many items of a call have failed."""
 
 
 class MethodFinder(Protocol):
-    """What knows methods that nobody has asked for yet."""
+    """Finds methods of libraries that nobody has called yet."""
 
     def find(self, method: str, /) -> Method | None:
-        """Return the method of a name, None if there is none; raises a `RequestError`."""
+        """Return the method of a name, None if there is none; raise a `RequestError` if it cannot be made."""
 
     def warm_up(self, method: str, /) -> None:
-        """Have what a first call of a method that was found would make."""
+        """Prepare the library of a method that was found for a first call."""
 
 
 class Envelope:
     """Takes requests in and gives answers out; counts both on the board.
 
     Args:
-        methods: What can be called, by "Actor.method".
+        methods: Methods that can be called, by "Actor.method".
         board: The worker's board.
         current: This incarnation's token.
-        libraries: Find the methods of libraries.
+        libraries: Finds the methods of libraries.
         store: The device's memory.
         most_queued: How many requests may wait.
         most_streams: How many streams may be open.
-        watched: Returns what the board says of a method's requests.
+        watched: Returns the board's word for a method's requests.
     """
 
     def __init__(
@@ -90,13 +90,13 @@ class Envelope:
     def open(
         self, peer: Peer, message: data.Calls, frames: list[memoryview], refusal: errors.RequestError | None = None
     ) -> list[Request]:
-        """Return the requests in a message; those that cannot be run are answered.
+        """Return the requests in a message; answer those that cannot be run.
 
         Args:
-            peer: Where it came from.
+            peer: The peer that sent it.
             message: The calls.
             frames: Their payload.
-            refusal: What all calls of this connection end with, if there is anything.
+            refusal: The error of all calls of this connection, if they are refused.
 
         Raises:
             ProtocolError: The calls and the payload frames do not add up; nothing was taken.
@@ -146,10 +146,10 @@ class Envelope:
     def open_streams(
         self, peer: Peer, message: data.Streams, frames: list[memoryview], refusal: errors.RequestError | None = None
     ) -> list[Request]:
-        """Return the streams in a message; those that cannot be opened are answered. See `open`.
+        """Return the streams in a message; answer those that cannot be opened. See `open`.
 
         Raises:
-            ProtocolError: The streams and the payload frames do not add up, or have more credit than there may be.
+            ProtocolError: The streams and the payload frames do not add up, or have too much credit.
         """
         if sum([call.frames for call in message.calls]) != len(frames):
             raise errors.ProtocolError(f"{counted(len(frames), 'payload frame')} for streams, too many or few")
@@ -174,7 +174,7 @@ class Envelope:
                 if self._queued >= self._most_queued or method.queued >= method.most_queued:
                     raise self._overloaded(method)
             except errors.RequestError as error:
-                peer.unanswered += 1  # streams are not among them, and the answer takes it away
+                peer.unanswered += 1  # streams do not count among them, and the answer takes it away
                 self._reject(peer, call.id, error)
                 continue
             stream = StreamRequest(peer, call, method, now_ns)
@@ -188,15 +188,15 @@ class Envelope:
         return found
 
     def _no_stream(self, name: str) -> Method:
-        """Say why there is no such stream."""
+        """Raise the reason why there is no such stream."""
         self._methods.get(name) or self._find(name)
         raise errors.InvalidRequest(f"{name} does not stream; call it")
 
     def make_ready(self, name: str) -> None:
-        """Make a library's method before it is called, and what its library needs.
+        """Make a library's method before it is called, and prepare its library.
 
         Raises:
-            RequestError: There is none.
+            RequestError: There is no such method.
         """
         if name not in self._methods:
             self._find(name)
@@ -204,14 +204,14 @@ class Envelope:
 
     @property
     def found(self) -> list[str]:
-        """The methods of libraries that were called or made ready, in their order."""
+        """Methods of libraries that were called or prepared, in their order."""
         return self._found
 
     def _check_items(self, method: Method, call: data.Call, *, alone: bool) -> None:
         """Check a call with items.
 
         Raises:
-            InvalidRequest: It cannot have any.
+            InvalidRequest: The call cannot have items.
             Overloaded: There is no room for them.
         """
         if method.items is None:
@@ -222,13 +222,13 @@ class Envelope:
             raise self._overloaded(method, call.items)
 
     def open_items(self, many: ItemsRequest) -> list[tuple[Any, ...]]:
-        """Return the arguments of each item of a call; none if it is answered, for some do not fit."""
+        """Return the arguments of each item of a call; empty if some do not fit, so that the call is answered."""
         if many.peer.session.ended and not many.dropped:
             self._discard(many)
         if many.dropped:
             return []
         method = many.method
-        assert method.items is not None  # as was checked when it came
+        assert method.items is not None  # checked on arrival
         try:
             if hooks.hook is not None:
                 hooks.hook("decode", method.name)
@@ -251,7 +251,7 @@ class Envelope:
         self.answers.reply(peer, request_id, None, error)
 
     def cancel(self, peer: Peer, ids: Iterable[int]) -> None:
-        """Answer those of the requests that have not started with `Cancelled`; clients take back the late ones too."""
+        """Answer those of the requests that have not started with `Cancelled`; clients may also cancel late ones."""
         now_ns = time.monotonic_ns()
         for request_id in ids:
             request = peer.queued.get(request_id)
@@ -264,7 +264,7 @@ class Envelope:
                 self._drop(request, errors.Cancelled("cancelled before it started"))
 
     def lose(self, peer: Peer) -> None:
-        """Drop what has not started of a lost connection; its readers were queued behind it, and must not run."""
+        """Drop the requests of a lost connection that have not started; readers queued behind them must not run."""
         error = errors.ConnectionLost("its client's connection ended before it started", maybe_executed=False)
         for request in list(peer.queued.values()):
             if isinstance(request, Request):
@@ -308,7 +308,7 @@ class Envelope:
             contents.note_absent(request, undefined)
             self._drop(request, undefined)
             return False
-        # First: decoding may run code of the actor's, and what ends this process then is to be found on the board.
+        # First, since decoding may run the actor's code, and the board must show what ends this process then.
         request.slot = self._board.start(session.number, request_id, now_ns, deadline_ns, method.watched, items)
         if not request.decoded:
             try:
@@ -320,7 +320,7 @@ class Envelope:
                 if error.ends_worker:
                     raise FatalError(error) from error
                 return False
-        peer.queued.pop(request_id, None)  # a call with items has begun with its first part
+        peer.queued.pop(request_id, None)  # a call with items has begun with its first slice
         self._queued -= items
         method.queued -= items
         if request.frames:
@@ -336,10 +336,10 @@ class Envelope:
         self._miss(request, errors.DeadlineExceeded("the deadline passed before the request could start"))
 
     def _miss(self, request: Request, error: errors.RequestError) -> None:
-        """Answer a request that does not start; who was queued behind it must not read what it was to write."""
+        """Answer a request that does not start; readers queued behind it must not read what it should write."""
         method, session = request.method, request.peer.session
         if request.refs and not request.decoded and not method.reads and method.admit is None:
-            # Shown on the board, as decoding always is.
+            # Shown on the board, like all decoding.
             now_ns = time.monotonic_ns()
             slot = self._board.start(session.number, request.id, now_ns, request.deadline_ns, method.watched, 1)
             with contextlib.suppress(errors.RequestError):
@@ -352,9 +352,9 @@ class Envelope:
         self._drop(request, error)
 
     def discard(self, session: AdmittedSession) -> bool:
-        """Let go of all that has not started of a session that has ended; return whether there was anything.
+        """Drop the requests of an ended session that have not started; return whether there were any.
 
-        It stays where it waits and is passed over there, but takes no room of others', nor memory that they wait for.
+        They stay in their queues and are passed over there, but take no room or memory that others wait for.
         """
         found = False
         for peer in session.peers:
@@ -366,14 +366,14 @@ class Envelope:
         return found
 
     def _discard(self, request: Request) -> None:
-        """Let go of a request whose session has ended."""
+        """Drop a request whose session has ended."""
         if isinstance(request, StreamRequest):
             self.answers.forget(request)
         self._board.count(Counter.DISCARDED, request.items)
         self._take_out(request)
 
     def _take_out(self, request: Request) -> None:
-        """See that a request does not start, and that nothing waits for it."""
+        """Keep a request from starting, and let nothing wait for it."""
         request.dropped = True
         request.body, request.frames = b"", ()
         if isinstance(request, ItemsRequest):
@@ -384,13 +384,13 @@ class Envelope:
         operands.let_go(request)
 
     def show_waiting(self, request: Request, *, waits: bool) -> None:
-        """Note on the board whether a request that has begun still waits for others, which is no sign of a hang."""
+        """Note on the board whether a request that has begun still waits for others: such a request does not hang."""
         if request.method.watched:
             watched = Watched.unpack(request.method.watched)
             self._board.watch(request.slot, watched._replace(waits=waits).pack())
 
     def show_interrupted(self, request: Request) -> None:
-        """Note on the board that a request on an event loop was told to end; one that does not hangs."""
+        """Note on the board that a request on an event loop was told to end; it hangs if it does not."""
         if request.method.watched:
             watched = Watched.unpack(request.method.watched)._replace(waits=False, from_deadline=False).pack()
             if isinstance(request, StreamRequest) and request.place >= 0:
@@ -422,7 +422,7 @@ class Envelope:
             raise FatalError(error)
 
     def explain_items(self, part: ItemsSlice) -> None:
-        """Take what the method has returned as errors for the error of each item, or of all if it ends the worker."""
+        """Turn exceptions among a method's results into their items' errors, or one for all if it ends the worker."""
         if part.error is not None:
             return
         for place, raised in part.raised_by.items():
@@ -442,12 +442,12 @@ class Envelope:
         self._board.alone(session, number)
 
     def fail(self, request: Request, error: errors.RequestError) -> None:
-        """Answer a request with an error whatever has become of it; the worker is going to end."""
+        """Answer a request with an error in any state; the worker is going to end."""
         request.error, request.encoded = error, None
         self._finish(request, error)
 
     def refuse(self, request: Request, raised: BaseException) -> None:
-        """Answer a request that has not started with what user code has raised for it.
+        """Answer a request that has not started with an exception of user code.
 
         Raises:
             FatalError: The error ends this worker.
@@ -462,15 +462,15 @@ class Envelope:
         now_ns, slot = time.monotonic_ns(), request.slot
         peer = request.peer
         if error is not None:
-            if error.ends_worker:  # it may be why: it stays on the board as what ran at the end
+            if error.ends_worker:  # the request may be the cause, so it stays on the board as one that ran at the end
                 slot = OFF_BOARD
-            if not (error is request.closing and isinstance(error, errors.Cancelled)):  # by its caller: no failure
+            if not (error is request.closing and isinstance(error, errors.Cancelled)):  # an interruption is no failure
                 self._board.count(Counter.FAILED, request.items)
             if isinstance(error, errors.RequestError):
                 error.maybe_executed = not request.kept_out
         self._board.end(slot, now_ns, request.received_ns, request.items)
         request.method.took(now_ns - request.started_ns)
-        request.arguments = request.reads = request.writes = ()  # only now: the device may use them until it has ended
+        request.arguments = request.reads = request.writes = ()  # the device may use them until it has ended
         if request.event is not None:
             operands.let_go(request)
         peer.session.running -= 1
@@ -478,7 +478,8 @@ class Envelope:
         if request.span is not None and tracing.tracer is not None:
             tracing.tracer.end(request)
         self.answers.give(request, error)
-        # The error too: by its traceback it has the request, and all that the method's frames had, until a collection.
+        # Without the error too: its traceback keeps the request and the objects of the method's frames until a
+        # collection.
         request.encoded = request.error = None
 
     def _decode(self, request: Request) -> None:  # noqa: C901 - a further call would cost more
@@ -550,10 +551,10 @@ class Envelope:
         )
 
     def _find(self, name: str) -> Method:
-        """Return a library's method, which is among the methods from now on.
+        """Return a library's method, and add it to the methods.
 
         Raises:
-            RequestError: There is none.
+            RequestError: There is no such method.
         """
         if name in self._streaming:
             raise errors.InvalidRequest(f"{name} streams what it returns: open it with Pool.stream")
@@ -568,7 +569,7 @@ class Envelope:
 
 
 def _come_by(request: Request) -> None:
-    """Come by the point before a request's answer; what happens there is the request's."""
+    """Pass the fault point before a request's answer; a fault there is the request's."""
     try:
         hooks.point("before_reply", request.method.name)
     except Exception as raised:  # noqa: BLE001 - as in `Run.call`

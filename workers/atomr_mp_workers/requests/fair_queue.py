@@ -1,7 +1,8 @@
-"""What waits for its turn: higher priorities first, and among equals whoever has had the least for its weight. Pure.
+"""A queue with priorities, and fair shares among owners of equal priority. Pure.
 
-Among equals this is start-time fair queueing (Goyal, Vin and Cheng, 1996), with costs that are known afterwards: each
-owner has a virtual time, which its costs move on by their size over its weight, and whoever's is earliest is next.
+Among equal priorities it does start-time fair queueing (Goyal, Vin and Cheng, 1996), with costs that are known
+afterwards: each owner has a virtual time, which a cost advances by its size over the owner's weight. The owner with the
+earliest virtual time is next.
 """
 
 from __future__ import annotations
@@ -16,34 +17,34 @@ T = TypeVar("T")
 
 
 def equally(_owner: Hashable) -> float:
-    """Return the weight of an owner among equals."""
+    """Return the same weight for all owners."""
     return 1.0
 
 
 class FairQueue(Generic[T]):
-    """Items of several owners. Those of one owner and priority come out in the order in which they went in.
+    """Items of several owners. Items of one owner and priority come out in the order in which they went in.
 
-    As long as there is one owner, and no priority, it is a plain queue. Then there is nothing in `levels`, otherwise
-    nothing in `plain`; to look there costs less than to call.
+    With one owner and no priority it is a plain queue. Then `levels` is empty, otherwise `plain` is; checking these
+    costs less than a call.
 
-    Owners with an attribute `group` that is equal, and not None, share one weight: what one is charged, all are.
+    Owners with an equal attribute `group`, other than None, share one weight: a charge to one is a charge to all.
 
     Args:
-        weigh: Returns an owner's weight, above 0: of two that have items waiting, one of twice the weight is charged
-            twice as much. Asked when an owner comes.
+        weigh: Returns an owner's weight, above 0. Between two owners with waiting items, one of twice the weight gets
+        twice as much. Called when an owner comes.
     """
 
     __slots__ = ("_count", "_owner", "_weigh", "levels", "plain")
 
     def __init__(self, weigh: Callable[[Hashable], float] = equally) -> None:
         self.plain: deque[T] = deque()
-        """All items, while they are of one owner and of priority 0."""
+        """All items, while they belong to one owner and have priority 0."""
         self._owner: Hashable = None
-        """Their owner."""
+        """The owner of the plain items."""
         self.levels: dict[int, _Level[T]] = {}
-        """All items, otherwise; by priority."""
+        """All items by priority, unless they are plain."""
         self._count = 0
-        """Of the items in the levels."""
+        """Number of items in the levels."""
         self._weigh = weigh
 
     def __len__(self) -> int:
@@ -60,16 +61,16 @@ class FairQueue(Generic[T]):
         self._put(item, owner, priority)
 
     def put_back(self, item: T, owner: Hashable, priority: int = 0) -> None:
-        """Let an item that was just taken, or what is left of it, wait again, before the others of its owner."""
+        """Let an item that was just taken, or its rest, wait again before its owner's other items."""
         self.add(item, owner, priority)
         items = self.levels[priority].shares[owner].items if self.levels else self.plain
         items.rotate()
 
     def pop(self) -> T:
-        """Return what comes next, which is no longer in the line.
+        """Remove and return the next item.
 
         Raises:
-            IndexError: There is nothing.
+            IndexError: The queue is empty.
         """
         if not self.levels:
             return self.plain.popleft()
@@ -79,7 +80,7 @@ class FairQueue(Generic[T]):
         return self._next(priority, share)
 
     def take(self, is_ready: Callable[[T], bool]) -> T | None:
-        """Return the next item that is ready, None if there is none; who has to wait makes nobody else wait."""
+        """Return the next item that is ready, None if there is none; an owner that has to wait holds up no other."""
         if not self.levels:
             return self.plain.popleft() if self.plain and is_ready(self.plain[0]) else None
         for priority in sorted(self.levels, reverse=True):
@@ -98,7 +99,7 @@ class FairQueue(Generic[T]):
                     yield share.items[0]
 
     def charge(self, owner: Hashable, cost: int) -> None:
-        """Note what an owner has had; the others come first until they have had as much, each for its weight.
+        """Charge an owner; the others come first until they have had as much, each for its weight.
 
         Of no effect on a plain queue.
         """
@@ -116,7 +117,7 @@ class FairQueue(Generic[T]):
                     each.had += more
 
     def _sort_in(self) -> None:
-        """Give up being a plain queue."""
+        """Turn a plain queue into levels."""
         for item in self.plain:
             self._put(item, self._owner, 0)
         self.plain.clear()
@@ -129,7 +130,7 @@ class FairQueue(Generic[T]):
         if share is None:
             share = level.join(owner, self._weigh(owner))
         elif not share.items:
-            share.had = max(share.had, level.had)  # nobody saves up what it has not asked for
+            share.had = max(share.had, level.had)  # no owner saves up time in which it asked for nothing
             level.meet(share)
         share.items.append(item)
         level.count += 1
@@ -150,8 +151,8 @@ class FairQueue(Generic[T]):
 class _Level(Generic[T]):
     """The items of one priority.
 
-    An owner without items stays until those that have some have had as much as it: whoever always has one item only,
-    and the next when that is done, has no more than its part.
+    An owner without items stays until the owners with items have had as much: so an owner that always has a single item
+    gets no more than its share.
     """
 
     __slots__ = ("_heap", "_numbers", "count", "had", "shares", "turns")
@@ -159,11 +160,11 @@ class _Level(Generic[T]):
     def __init__(self) -> None:
         self.shares: dict[Hashable, _Share[T]] = {}
         self.had = 0.0
-        """What whoever came last has had: who joins is to have neither an advantage nor a debt."""
+        """Virtual time of the last owner to come out; a new owner starts here, with neither an advantage nor a debt."""
         self.count = 0
-        """Of the items."""
+        """Number of items."""
         self.turns: dict[Hashable, float] = {}
-        """The same as `had`, of each group's own."""
+        """Virtual times within each group, as `had` is among groups."""
         self._heap: list[tuple[float, float, int, _Share[T]]] = []
         """Each share once, by what it had when it was put here, which is at most what it has had by now; among those of
         a group, which have the same, by what each has had itself."""
@@ -177,12 +178,12 @@ class _Level(Generic[T]):
         return share
 
     def meet(self, share: _Share[T]) -> None:
-        """Have one that comes, or comes back, save up no turns beside the others of its group."""
+        """Give a share that comes, or comes back, no turns saved up beside the others of its group."""
         if share.group is not None:
             share.own = max(share.own, self.turns.get(share.group, 0.0))
 
     def first(self, is_ready: Callable[[T], bool]) -> _Share[T] | None:
-        """Return who comes first of those whose next item is ready, None if nobody's is."""
+        """Return the first share whose next item is ready, None if no share has one."""
         heap = self._heap
         passed: list[tuple[float, float, int, _Share[T]]] = []
         found = None
@@ -195,7 +196,7 @@ class _Level(Generic[T]):
                 break
             elif share.items or passed:
                 passed.append(heappop(heap))
-            else:  # nobody with items has had less
+            else:  # no share with items has had less
                 heappop(heap)
                 del self.shares[share.owner]
         for entry in passed:
@@ -212,12 +213,12 @@ class _Share(Generic[T]):
         self.owner = owner
         self.items: deque[T] = deque()
         self.had = had
-        """Its virtual time: what it was charged, over its weight."""
+        """Its virtual time: its charges over its weight."""
         self.weight = weight
         self.own = 0.0
-        """What it was charged itself, of a group."""
+        """Its own charges, within a group."""
         self.group: Hashable = getattr(owner, "group", None)
-        """Those who are charged together."""
+        """The group of owners that are charged together."""
 
 
 def _any(_item: object) -> bool:

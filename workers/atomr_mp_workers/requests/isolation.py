@@ -1,7 +1,7 @@
-"""Requests that run while nothing else does: each may be what ends workers. Only with the loop's turn.
+"""Suspect requests, which run while no other does, since each may end the worker. Only with the loop's turn.
 
-While one waits or runs, no other request is let in. It starts when all has ended that was let in before: not only what
-runs, for that may wait for memory which others have that have not started.
+While a suspect waits or runs, no other request is admitted. It starts when all earlier requests have ended, not only
+the running ones: those may wait for memory that requests still to start hold.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from atomr_mp_workers.requests.request import Request
 
 
 class Isolation:
-    """What is to run alone.
+    """Requests that have to run alone.
 
     Args:
-        envelope: What comes before and after a request's own work.
-        is_at_work: Whether anything that was let in has not ended.
-        flush: Sends the answers that wait, so that none is lost with what comes.
-        wake: Has the loop look again at what was not let in.
+        envelope: The envelope, for the steps before and after a request's own work.
+        is_at_work: Whether an admitted request has not ended.
+        flush: Sends waiting answers, so that none is lost with the suspect.
+        wake: Has the loop look again at requests that were not admitted.
         run: Runs a request that has begun, or has it run elsewhere.
     """
 
@@ -34,7 +34,7 @@ class Isolation:
         run: Callable[[Request], None],
     ) -> None:
         self.active = False
-        """One waits or runs: nothing else is to be let in."""
+        """Whether a suspect waits or runs, so that no other request is admitted."""
         self._envelope = envelope
         self._is_at_work = is_at_work
         self._flush = flush
@@ -50,7 +50,7 @@ class Isolation:
         self.advance()
 
     def advance(self) -> None:
-        """Start the next one, once nothing runs any more."""
+        """Start the next suspect, once nothing runs any more."""
         waiting = self._waiting
         self._note_answer()
         while waiting and not self._running:
@@ -69,7 +69,7 @@ class Isolation:
             self._wake()
 
     def _note_answer(self) -> None:
-        """Record that the request run alone was answered: nothing is under way, and this process goes on."""
+        """Record that the suspect was answered: none is under way, and this process goes on."""
         if self._running and not self._is_at_work():
             self._running = False
             self._envelope.isolate(None)

@@ -1,4 +1,4 @@
-"""What memory a request uses: borrows it, waits for those before it, and lets go of it. Only with the loop's turn."""
+"""The memory that a request uses: borrows it, waits for earlier uses, and returns it. Only with the loop's turn."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from atomr_mp_workers.requests.request import Request
 
 
 def borrow(request: Request, arguments: tuple[Any, ...], arrays: list[DeviceArray]) -> None:
-    """Find out what memory a request uses, and what uses it now."""
-    if len(arrays) == 1 and request.method.reads:  # what follows comes to the same, but takes longer
+    """Find out which memory a request uses, and what uses it now."""
+    if len(arrays) == 1 and request.method.reads:  # a shortcut to the same result as below
         block = arrays[0].block
         request.borrows = ((block, False),)
         request.after = block.borrows.before(write=False)
@@ -41,10 +41,10 @@ def borrow(request: Request, arguments: tuple[Any, ...], arrays: list[DeviceArra
 
 
 def _read(request: Request, arguments: tuple[Any, ...], arrays: list[DeviceArray]) -> None:
-    """Note what a request reads that is undefined, or may be once those before it have ended.
+    """Note which memory a request reads that is undefined, or may be once earlier requests have ended.
 
     Raises:
-        GpuRefUndefined: It is.
+        GpuRefUndefined: Some of the memory is undefined.
     """
     request.order = request.order or next(contents.orders)
     request.reads = request.method.read(arguments, list(arrays))
@@ -57,7 +57,7 @@ def _read(request: Request, arguments: tuple[Any, ...], arrays: list[DeviceArray
 
 
 def lend(request: Request, device: WorkerDevice) -> None:
-    """Let others wait for the end of a request that does not run at once."""
+    """Make an event on which others wait for the end of a request that does not run at once."""
     if request.borrows and request.event is None:
         event = request.event = device.make_event()
         for block, write in request.borrows:
@@ -67,7 +67,7 @@ def lend(request: Request, device: WorkerDevice) -> None:
 
 
 def let_go(request: Request) -> None:
-    """Let go of what a request has borrowed."""
+    """Return the borrows of a request."""
     if request.event is not None and not request.event.done:
         request.event.end()
     request.borrows = request.after = request.arguments = request.reads = request.writes = ()

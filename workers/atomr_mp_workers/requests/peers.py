@@ -1,7 +1,7 @@
-"""Who may call: the sessions that the supervisor has admitted, and their connections with what they have under way.
+"""Admitted sessions, and their connections with unanswered requests.
 
-Only bookkeeping; no socket. A session that has ended is forgotten, so whatever still arrives from it is of an unknown
-peer and refused.
+Only bookkeeping; no socket. A session that has ended is forgotten, so its late messages come from an unknown peer and
+are refused.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from atomr_mp_workers.memory.blocks import Holder
 from atomr_mp_workers.memory.store import Store
 
 WEIGHT: Final[attrgetter[float]] = attrgetter("weight")
-"""Weighs a session, see `line.Line`."""
+"""Returns the weight of a session, see `FairQueue`."""
 
 MOST_FORMER: Final = 1024
-"""Most sessions that have ended and are still known."""
+"""Most ended sessions that are still known."""
 
 MOST_EARLY: Final = 1024
-"""Most releases that may come before one of an earlier number: what connections can have on their way at a time."""
+"""Most releases that may come before one of an earlier number: connections can have as many in flight at a time."""
 
 
 class AdmittedSession:
@@ -56,48 +56,48 @@ class AdmittedSession:
         self.session: Final = opened.session
         self.secret: Final = opened.secret
         self.weight: Final = opened.weight
-        """How much it gets of what it has to share with others that have requests waiting, beside theirs."""
+        """Its share of resources, against other sessions with waiting requests."""
         self.group: Final = opened.group or None
-        """Sessions of one group share one weight."""
+        """Its group: sessions of one group share one weight."""
         self.peers: list[Peer] = []
         self.running = 0
         """Requests that have started and not ended."""
         self.opening = 0
-        """Slabs of other devices that are opened for it elsewhere than on the loop; its calls wait for them."""
+        """Slabs of other devices that are being opened for it elsewhere than on the loop; its calls wait for them."""
         self.ended = False
         self.holder: Final = holder
-        """What it holds of the device's memory."""
+        """The holder of its device memory."""
         self.resolve: Final = store.refs.resolver(holder)
         """Turns the refs in its requests into arrays."""
         self.place: Final = partial(store.buffers.place, holder) if opened.shared_memory else None
-        """Takes large results into shared memory, if the client can open it."""
+        """Puts large results into shared memory, if the client can open it."""
         self.releases: Final = SequenceTracker()
-        """Which of its releases have been taken in."""
+        """Tracks which of its releases have been taken in."""
         self.waiting_for_release: list[tuple[Peer, int, int, memoryview]] = []
-        """Calls that wait for a release that another connection brings."""
+        """Calls that wait for a release on another connection."""
         self.sent = 0
-        """Messages to it."""
+        """Number of messages sent to it."""
 
 
 MOST_PEERS: Final = 256
-"""Connections of a session that are known at all: as many as its lanes have numbers."""
+"""Most connections of a session that are known: as many as its lanes have numbers."""
 
 
 class SequenceTracker:
-    """Which of the numbers 1, 2, 3, ... have come, in whatever order."""
+    """Tracks which of the numbers 1, 2, 3, ... have come, in any order."""
 
     __slots__ = ("_early", "upto")
 
     def __init__(self) -> None:
         self.upto = 0
-        """All up to here have come."""
+        """The number up to which all have come."""
         self._early: set[int] = set()
 
     def add(self, serial: int) -> bool:
         """Record that a number has come; return False if it has come before.
 
         Raises:
-            ProtocolError: So many have come without those before them that nobody can have counted.
+            ProtocolError: More have come ahead of a missing number than an honest client sends.
         """
         if serial <= self.upto or serial in self._early:
             return False
@@ -111,7 +111,7 @@ class SequenceTracker:
 
 
 class Carried(NamedTuple):
-    """What a message to a client brought that is to come back if it never arrives."""
+    """The leases and credit in a message to a client, to take back if it never arrives."""
 
     number: int
     """`Replies.number`."""
@@ -149,10 +149,10 @@ class Peer:
         self.routing_id: Final = routing_id
         self.session: Final = session
         self.carried: Final[deque[Carried]] = deque(maxlen=window.requests + MAX_AHEAD)
-        """Of the last messages: more than a window's, and the credit of a stream, are not on their way."""
+        """Contents of the last messages: more than a window's, and the credit of a stream, cannot be in flight."""
         self.unanswered = 0
         self.payload_bytes = 0
-        """Payload of the unanswered requests."""
+        """Payload bytes of the unanswered requests."""
         self.queued: dict[int, Queued] = {}
         """Requests that have not started, by id."""
         self.replies: list[data.CallReply] = []
@@ -170,7 +170,7 @@ class Peers:
     """All sessions and connections.
 
     Args:
-        window: What one connection may have unanswered.
+        window: The window of unanswered requests of one connection.
         store: The device's memory.
     """
 
@@ -184,7 +184,7 @@ class Peers:
         """Secrets of the sessions that ended last, by public name; the oldest first."""
 
     def admit(self, opened: control.SessionOpened) -> None:
-        """Let a session's connections in."""
+        """Admit a session's connections."""
         admitted = AdmittedSession(opened, self._store.admit(opened.number), self._store)
         self._by_number[opened.number] = self._by_name[opened.session] = admitted
 
@@ -193,7 +193,7 @@ class Peers:
 
         Args:
             number: The session's number.
-            expelled: It broke the rules, so what still comes from it is a stranger's.
+            expelled: Whether it broke the rules, so that its late logins count as refused.
         """
         session = self._by_number.pop(number, None)
         if session is None:
@@ -211,7 +211,7 @@ class Peers:
 
     @property
     def sessions(self) -> Collection[AdmittedSession]:
-        """Those that are admitted and have not ended."""
+        """The admitted sessions that have not ended."""
         return self._by_number.values()
 
     def of(self, number: int) -> AdmittedSession | None:
@@ -224,7 +224,7 @@ class Peers:
         return None if found is None else found.secret
 
     def former_secret(self, session: bytes) -> bytes | None:
-        """Return the secret of a session that has ended, None if it is unknown or one of many that ended since."""
+        """Return the secret of an ended session, None if it is unknown or ended long ago."""
         return self._former.get(session)
 
     def find(self, routing_id: bytes) -> Peer | None:
@@ -241,12 +241,12 @@ class Peers:
         return peer
 
     def lost(self, peer: Peer, lane: int) -> Peer | None:
-        """Return another connection of a peer's session, by its number; None if nothing is known of it."""
+        """Return another connection of a peer's session, by its number; None if it is unknown."""
         found = self._by_routing_id.get(data.routing_id(peer.session.session, lane))
         return None if found is peer else found
 
     def _forget_idle(self, session: AdmittedSession, keep: Peer | None = None) -> bool:
-        """Forget the session's oldest connection with nothing under way: nobody says when one was closed."""
+        """Forget the session's oldest idle connection: closed connections are not announced."""
         for peer in session.peers:
             if peer is not keep and not (peer.unanswered or peer.replies or peer.streams):
                 session.peers.remove(peer)
@@ -255,7 +255,7 @@ class Peers:
         return False
 
     def refusal(self, peer: Peer) -> errors.Overloaded | None:
-        """Return what calls of a connection end with, if `MAX_LANES` others of its session have some under way."""
+        """Return the error of a connection's calls if `MAX_LANES` others of its session have calls under way."""
         session = peer.session
         while len(session.peers) > data.MAX_LANES and session.peers.index(peer) >= data.MAX_LANES:
             if not self._forget_idle(session, keep=peer):
@@ -267,7 +267,7 @@ class Peers:
         return None
 
     def exceeds_window(self, peer: Peer) -> bool:
-        """Return whether the connection has more unanswered than it was granted.
+        """Return whether the connection has more unanswered requests than it was granted.
 
         A single request may be larger than the window in bytes, see `flight.Flight`.
         """

@@ -1,4 +1,4 @@
-"""Makes of exceptions the errors that callers get."""
+"""Turns exceptions into callers' errors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from atomr_mp_workers.requests.request import Run
 
 
 def explain(device: WorkerDevice, run: Run, raised: BaseException) -> errors.AtomrError:
-    """Return the error that an exception is for the caller."""
+    """Return the error for the caller that an exception stands for."""
     name = run.method.name
     error = device.explain(raised)
     if error is not None:
@@ -23,7 +23,7 @@ def explain(device: WorkerDevice, run: Run, raised: BaseException) -> errors.Ato
 
 
 def describe(error: BaseException) -> str:
-    """Return an exception's class and text; user code may have given it a text that cannot be had."""
+    """Return an exception's class and text; user code may have an exception whose text cannot be made."""
     try:
         return f"{type(error).__name__}: {error}"
     except BaseException:  # noqa: BLE001 - raised by the exception's own __str__
@@ -31,9 +31,9 @@ def describe(error: BaseException) -> str:
 
 
 def wire_form(error: errors.AtomrError, limit_chars: int = MAX_TEXT_CHARS) -> ErrorInfo:
-    """Return the wire form of an error; of one that has none, as user code may make it, that of an error that says so.
+    """Return the wire form of an error, or of a substitute if it has none, as errors of user code may.
 
-    Its receiver would drop it together with all that travels with it.
+    A receiver drops a message with an invalid error as a whole.
     """
     try:
         return ErrorInfo.of(error, limit_chars)

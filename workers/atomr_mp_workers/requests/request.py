@@ -24,35 +24,35 @@ from atomr_mp_workers.requests.peers import Peer
 
 @dataclass(frozen=True)
 class Later:
-    """A result that is there only when the device has done the work, where that is not when the method returns."""
+    """A result that exists only once the device has done the work, after the method has returned."""
 
     read: Callable[[], Any]
-    """Returns it, or raises what the caller is to get; called on the loop's thread, once, after the work has ended."""
+    """Returns the result, or raises the caller's error; called on the loop's thread, once, after the work has ended."""
 
 
 @dataclass(frozen=True)
 class Next:
-    """More work, where what the device has done so far decides what it is: a size, or whether there is a result."""
+    """Further work that depends on earlier work of the device: on a size, or on whether there is a result."""
 
     enqueue: Callable[[], Any]
-    """Reads what was decided and puts the work on the stream, once the work before it has ended. Returns what a method
-    may return, another `Next` too."""
+    """Reads the earlier result and puts the work on the stream, once the work before it has ended. Returns what a
+    method may return, even another `Next`."""
     after: Event | None = None
-    """What has to end first besides: work of the request that is done elsewhere."""
+    """An event that has to come first besides: work of the request that is done elsewhere."""
 
 
 @dataclass(frozen=True)
 class Elsewhere:
-    """Work that waits for the device by itself: where a stream defers its work, it is done on a thread of its own."""
+    """Work that waits for the device itself. If a stream defers its work, it runs on a thread of its own."""
 
     work: Callable[[], Any]
-    """Does it, on the current stream, once what the request has put on its own stream has ended."""
+    """Does the work, on the current stream, once the request's own work on its stream has ended."""
     then: Callable[[Any], Any]
-    """Takes what that has returned, on the loop, and returns what a method may return."""
+    """Takes the result of the work, on the loop, and returns what a method may return."""
 
 
 class Returns(Protocol):
-    """Where runs come back that the loop does not run."""
+    """Takes back runs that ran elsewhere than on the loop."""
 
     def add(self, request: Run, /) -> None:
         """Take in a run that has ended. Any thread."""
@@ -61,24 +61,24 @@ class Returns(Protocol):
 class Run(ABC):
     """A unit of execution: one request, or one batch."""
 
-    # Most requests never need most of these; what has its default costs nothing to make.
+    # Most requests never need most of these; a default costs nothing to make.
     method: Method
     error: errors.AtomrError | None = None
     arguments: tuple[Any, ...] = ()
     raised: BaseException | None = None
-    """What the method has raised, if that is no error of ours."""
+    """The exception of the method, if it is not an error of ours."""
     event: Event | None = None
-    """Its own end, if others may have to wait for it."""
+    """The event of its own end, if others may have to wait for it."""
     completions: Returns | None = None
-    """Where it comes back if it is not run by the loop."""
+    """Where it comes back, unless the loop runs it."""
     reads: Sequence[DeviceArray] = ()
-    """What it reads, if that may turn out to be undefined."""
+    """Arrays that it reads and that may turn out to be undefined."""
     number = 0
-    """Its place among those that run elsewhere."""
+    """Its number among the runs elsewhere."""
     next: Next | None = None
-    """What it does when the work it has put on its stream has ended."""
+    """Its next work, once the work on its stream has ended."""
     span: Any = None
-    """Of `tracing`, if it is wanted; of a request."""
+    """Its span, for a request that is traced."""
 
     @property
     @abstractmethod
@@ -87,20 +87,20 @@ class Run(ABC):
 
     @property
     def goes_on(self) -> bool:
-        """Whether it puts more on its stream when the work there has ended."""
+        """Whether it puts more work on its stream when the work there has ended."""
         return self.next is not None and self.raised is None
 
     @property
     @abstractmethod
     def holder(self) -> Holder:
-        """Who holds what it makes."""
+        """The holder of the memory that it makes."""
 
     @abstractmethod
     def take(self, result: Any) -> None:
-        """Take what the method has returned."""
+        """Take the method's return value."""
 
     def call(self) -> None:
-        """Run the method, or what comes next of it, on the thread it belongs to; never raises."""
+        """Run the method, or its next work, on the thread it belongs to; never raises."""
         _current.run = self
         entered = tracing.tracer.enter(self.span) if self.span is not None and tracing.tracer is not None else None
         method = self.method
@@ -121,7 +121,7 @@ class Run(ABC):
             tracing.tracer.leave(entered)
 
     def finished(self) -> None:
-        """Say, from the thread that has run it, that it has ended, or what it has put on its stream so far."""
+        """Report, from the thread that has run it, that it has ended, or that its work on the stream has."""
         if self.event is not None and self.next is None:
             self.event.end()
         assert self.completions is not None
@@ -132,32 +132,33 @@ class Request(Run):
     """A call that has been received and not answered."""
 
     dropped = False
-    """Answered before it started (cancelled); the queue that holds it passes it over."""
+    """Whether it was answered before it started (cancelled); its queue passes it over."""
     frames: Sequence[memoryview] = ()
     slot = OFF_BOARD
     started_ns = 0
     encoded: values.Encoded | None = None
     """The result, ready to be sent."""
     later: Later | None = None
-    """What reads the result once the device has done the work."""
+    """Reads the result once the device has done the work."""
     decoded = False
     borrows: Sequence[tuple[Block, bool]] = ()
     """The memory that it uses, and whether it writes it."""
     after: Sequence[Event] = ()
-    """What uses that memory and has to end first."""
+    """Events of earlier uses of that memory, which have to end first."""
     writes: Sequence[DeviceArray] = ()
     order = 0
-    """Its place in the order of borrows, if it writes, or reads what may turn out to be undefined."""
+    """Its place in the order of borrows, if it writes, or reads memory that may turn out to be undefined."""
     missed: Sequence[Block] = ()
-    """What it should have written, as it did not start; its answer waits for those that may be queued behind it."""
+    """Blocks that it should have written, but did not start; its answer waits for requests that may be queued behind
+    it."""
     kept_out = False
-    """It has begun, and its method was not run."""
+    """Whether it has begun, and its method was not run."""
     making: Event | None = None
-    """The end of the making of its plan, if that is elsewhere."""
+    """The event of its plan's end, if the plan is made elsewhere."""
     items = 1
-    """How many it is in one, see `many`."""
+    """How many items it stands for, see `items`."""
     closing: errors.AtomrError | None = None
-    """What it is to end with although it has begun: a stream at its next step, what is asynchronous where it awaits."""
+    """The error to end with after it has begun: for a stream at its next step, for a task at its `await`."""
 
     def __init__(self, peer: Peer, call: data.Call | data.StreamCall, method: Method, received_ns: int = 0) -> None:
         self.peer = peer
@@ -170,7 +171,7 @@ class Request(Run):
         self.priority = call.priority
         self.trace = call.trace
         self.payload_bytes = len(body)
-        """What it counts for in its window."""
+        """Bytes that it counts for in its window."""
 
     @property
     def requests(self) -> Sequence[Request]:
@@ -179,11 +180,11 @@ class Request(Run):
 
     @property
     def holder(self) -> Holder:
-        """Its session's."""
+        """Its session's holder."""
         return self.peer.session.holder
 
     def read_later(self) -> None:
-        """Take the result that is there now that the device has done the work; never raises."""
+        """Take the result, now that the device has done the work; never raises."""
         later, self.later = self.later, None
         assert later is not None
         try:
@@ -194,7 +195,7 @@ class Request(Run):
             self.raised = error
 
     def take(self, result: Any) -> None:
-        """Encode the result; or keep it, if it is there later."""
+        """Encode the result, or keep it if it exists only later."""
         if result is None:
             self.encoded = _NOTHING
             return
@@ -218,27 +219,27 @@ def encode(result: Any, peer: Peer) -> values.Encoded:
     """Return the wire form of the content of one answer.
 
     Raises:
-        InvalidRequest: It cannot be; the message says why.
+        InvalidRequest: It cannot be encoded; the message says why.
     """
     encoded = values.encode(result, peer.session.place)
-    if len(encoded[2]) > data.MAX_RELEASED:  # the whole message would be dropped by its receiver
+    if len(encoded[2]) > data.MAX_RELEASED:  # its receiver would drop the whole message
         raise errors.InvalidRequest(f"{len(encoded[2])} refs in one answer; the limit is {data.MAX_RELEASED}")
     return encoded
 
 
 def unsendable(refused: errors.InvalidRequest) -> errors.ActorFailed:
-    """Return what a request ends with whose result cannot be sent."""
+    """Return the error of a request whose result cannot be sent."""
     return errors.ActorFailed(f"the result cannot be sent: {refused}", exception="TypeError")
 
 
 def current_holder() -> Holder | None:
-    """Return who holds what is made in what this thread runs, None if it runs nothing."""
+    """Return the holder of memory made by the code that this thread runs, None if it runs nothing."""
     run = _current_run()
     return None if run is None else run.holder
 
 
 def current_request() -> Request | None:
-    """Return the request whose method this thread runs just now; None also if it runs several together."""
+    """Return the request whose method this thread runs; None if it runs none, or several together."""
     run = _current_run()
     return run if isinstance(run, Request) else None
 
@@ -252,7 +253,7 @@ def _current_run() -> Run | None:
 
 
 class TaskCell:
-    """The request of a task on an actor's event loop, for what runs in that task and in those that it has started.
+    """The request of a task on an actor's event loop, for code in that task and in tasks that it has started.
 
     Emptied when the request has ended.
     """
@@ -268,4 +269,4 @@ in_task: Final[contextvars.ContextVar[TaskCell | None]] = contextvars.ContextVar
 _current = threading.local()
 
 _NOTHING: Final = values.encode(None)
-"""What most methods that are called for their effect return."""
+"""The encoded result of most methods that are called for their effect."""

@@ -1,4 +1,4 @@
-"""Requests of batched methods, from their arrival until they run as one. Only with the loop's turn, but for `call`."""
+"""Requests of batched methods, from their arrival until they run as one. Only with the loop's turn, except `call`."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from atomr_mp_workers.requests.raised import describe
 from atomr_mp_workers.requests.request import Request, Run
 
 MOST_AHEAD: Final = 2
-"""Batches of one method that a stream or a thread has at a time, the second only if it is full: so the next one is
-there when one is done, and what arrives meanwhile is still put together. Several threads share a next one."""
+"""Most batches of one method that a stream or a thread has at a time, the second only if it is full: so the next batch
+is ready when one ends, and requests that arrive meanwhile still share a batch. Several threads share one next batch."""
 
 
 class BatchRun(Run):
-    """Requests of one method that run together: to threads and streams a piece of work like any request.
+    """Requests of one method that run together; threads and streams run a batch like a request.
 
     Args:
-        requests: They have begun.
+        requests: Requests that have begun.
         store: The device's memory.
     """
 
@@ -60,22 +60,22 @@ class BatchRun(Run):
 
     @property
     def holder(self) -> Holder:
-        """Their session's, or that of several."""
+        """The holder of their session, or of several sessions."""
         return self._holder
 
     @property
     def after(self) -> list[Event]:
-        """What uses the requests' memory and has to end first."""
+        """Events of earlier uses of the requests' memory, which have to end first."""
         return [event for request in self._requests for event in request.after if not event.done]
 
     @property
     def reads(self) -> Sequence[DeviceArray]:  # type: ignore[override]
-        """What the requests read that may turn out to be undefined."""
+        """Arrays that the requests read and that may turn out to be undefined."""
         return [array for request in self._requests for array in request.reads]
 
     @property
     def nbytes(self) -> int:
-        """The memory that the requests use."""
+        """Bytes of memory that the requests use."""
         return sum([block.nbytes for request in self._requests for block, _ in request.borrows])
 
     def take(self, result: Any) -> None:
@@ -117,14 +117,14 @@ class BatchRun(Run):
 
 
 class BatchedMethod:
-    """What waits of a batched method, and what runs.
+    """The waiting requests and the running batches of a batched method.
 
     Args:
         method: The method.
-        number: Its number among them, on the board.
-        envelope: What comes before and after a request's own work.
+        number: Its number among batched methods, on the board.
+        envelope: The envelope, for the steps before and after a request's own work.
         store: The device's memory.
-        board: Has the figures.
+        board: The board, for figures.
     """
 
     def __init__(self, method: Method, number: int, envelope: Envelope, store: Store, board: BoardWriter) -> None:
@@ -149,7 +149,7 @@ class BatchedMethod:
             self._add_items(request)
             return
         key = self.method.key
-        # Decoded now only if somebody has to know what it is about: most are decoded when they are on the board.
+        # Decoded now only for a key or a size: most are decoded when they are on the board.
         if (request.refs or key is not None) and not self._envelope.admit(request):
             return
         group = None
@@ -163,7 +163,7 @@ class BatchedMethod:
         self._wait(request, group, request.payload_bytes)
 
     def _add_items(self, many: ItemsRequest) -> None:
-        """Let the items of a call wait, those of each key as one."""
+        """Let the items of a call wait, those of each key as one slice."""
         rows, key = self._envelope.open_items(many), self.method.key
         if not rows:
             return
@@ -172,7 +172,7 @@ class BatchedMethod:
             groups: dict[Hashable, list[int]] = {each: [] for each in dict.fromkeys(keys)}
         except BaseException as raised:  # noqa: BLE001 - user code's, for one of them
             error = raised if isinstance(raised, errors.AtomrError) else self._store.device.explain(raised)
-            if error is None or not error.ends_worker:  # their client then sends them one by one
+            if error is None or not error.ends_worker:  # its client then sends the items one by one
                 why = f"the key of one of the items raised {describe(raised)}"
                 error = errors.InvalidRequest(f"{self.method.name}: {why}")
             self._envelope.refuse(many, error)
@@ -197,9 +197,9 @@ class BatchedMethod:
         )
 
     def next(self, *, full: bool) -> tuple[list[Request], BatchRun | None]:
-        """Return the requests whose turn it is, and what they run as; nothing if there is no batch, or no full one."""
+        """Return the requests whose turn it is, and their run; nothing if there is no batch, or no full one."""
         batch = self._forming.take(time.monotonic_ns(), full=full)
-        now_ns = time.monotonic_ns()  # not earlier: what was found late does not count in the batch, so must not begin
+        now_ns = time.monotonic_ns()  # the current time, since late items do not count in the batch and must not begin
         begun = [waiting for waiting in batch if self._envelope.begin(waiting.item, now_ns)]
         if begun:
             waits = [now_ns - waiting.since_ns for waiting in begun]
@@ -209,13 +209,13 @@ class BatchedMethod:
         return [waiting.item for waiting in batch], BatchRun(requests, self._store) if requests else None
 
     def single(self, request: Request) -> BatchRun:
-        """Return what a request that has begun runs as by itself."""
+        """Return the run of a request that has begun by itself."""
         waited_ns = time.monotonic_ns() - request.received_ns
         self._board.batch(self._number, 1, waited_ns, waited_ns)
         return BatchRun([request], self._store)
 
     def due_ns(self, *, full: bool = False) -> int | None:
-        """Return when there may be a batch, or a full one, if nothing else happens; None if something has to."""
+        """Return when there may be a batch, or a full one, if nothing else happens; None if it takes another event."""
         return self._forming.due_ns(time.monotonic_ns(), full=full) if self._forming else None
 
     def hurry(self) -> None:
@@ -237,7 +237,7 @@ class BatchedMethod:
 
 
 def _split(request: Request, items: int) -> tuple[Request, Request]:
-    assert isinstance(request, ItemsSlice)  # nothing else is of several
+    assert isinstance(request, ItemsSlice)  # no other request counts for several
     return request.split(items)
 
 

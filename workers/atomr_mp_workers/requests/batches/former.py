@@ -1,4 +1,4 @@
-"""Batches in the making: what waits, when there is a batch, and what goes into it. Pure: the time is an argument."""
+"""Forms batches: which items wait, when a batch is due, and which items it takes. Pure: the time is an argument."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ T = TypeVar("T")
 NEVER_NS: Final = 2**63
 
 MOST_PASSED: Final = 16
-"""How many batches that are full may go before one that is due and not full. Many keys, each with few items, would
-otherwise leave most of each batch empty just when there is more to do than can be done."""
+"""How many full batches may go before one that is due and not full. Otherwise many keys with few items each would leave
+most of each batch empty just under overload."""
 
 
 class BatchLimits(NamedTuple):
-    """What closes a batch."""
+    """The limits that close a batch."""
 
     max_items: int
     max_bytes: int | None
@@ -25,7 +25,7 @@ class BatchLimits(NamedTuple):
 
 
 class Waiting(NamedTuple, Generic[T]):
-    """What waits for a batch."""
+    """An item that waits for a batch."""
 
     item: T
     owner: Hashable
@@ -36,19 +36,17 @@ class Waiting(NamedTuple, Generic[T]):
 
 
 class BatchFormer(Generic[T]):
-    """Items on their way into batches. Each that was added is taken once.
+    """Items on their way into batches. Each added item is taken once.
 
-    Only items of one key share a batch; of these, those of higher priority come first, and the owners take turns. Of
-    the keys with a batch, those with a full one come first, and nobody is passed over more than `MOST_PASSED` times.
+    Only items of one key share a batch; items of higher priority come first, and owners take turns. Keys with a full
+    batch come first, and no key is passed over more than `MOST_PASSED` times.
 
     Args:
-        limits: What closes a batch. A single item may take more than all the bytes; it is alone then.
-        is_gone: Whether nothing is to be done for an item any more; it is taken with the next batch, in which it does
-            not count.
-        is_ready: Whether an item can be in a batch now; if not, a later one will do for it and what its owner has
-            behind it.
+        limits: The limits of a batch. A single item may exceed the bytes; it is alone then.
+        is_gone: Whether an item needs no work any more; it is taken with the next batch, but does not count in it.
+        is_ready: Whether an item can be in a batch now; if not, it and its owner's later items wait for another batch.
         weigh: Returns an owner's weight, see `FairQueue`.
-        split: Returns two in place of one that counts for several, the first for so many; None if all count for one.
+        split: Splits an item that counts for several after so many; None if all items count for one.
     """
 
     def __init__(
@@ -65,7 +63,7 @@ class BatchFormer(Generic[T]):
         self._split = split
         self._weigh = weigh
         self._kinds: dict[Hashable, _Kind[T]] = {}
-        """By key; that of the latest batch last."""
+        """Kinds by key; the key of the latest batch is last."""
         self._count = 0
 
     def __len__(self) -> int:
@@ -86,12 +84,12 @@ class BatchFormer(Generic[T]):
 
         Args:
             item: The item.
-            key: What it has in common with those that it may share a batch with.
+            key: The key that items of one batch share.
             owner: Its owner.
-            priority: Those of a higher one come first.
-            nbytes: What it counts for.
-            items: For how many it counts; several only without a bound on bytes.
-            now_ns: When it has come; not earlier than the one before.
+            priority: Items of a higher priority come first.
+            nbytes: The bytes that it counts for.
+            items: How many items it counts for; several only without a bound on bytes.
+            now_ns: When it came; not earlier than the item before.
         """
         kind = self._kinds.get(key)
         if kind is None:
@@ -102,15 +100,15 @@ class BatchFormer(Generic[T]):
         self._count += 1
 
     def hurry(self) -> None:
-        """Let nobody wait for others from now on."""
+        """Let no item wait for others from now on."""
         self._limits = self._limits._replace(max_wait_ns=0)
 
     def take(self, now_ns: int, *, full: bool = False) -> list[Waiting[T]]:
-        """Return the next batch; none unless there is a full one, or one whose oldest item has waited long enough.
+        """Return the next batch: a full one, or one whose oldest item has waited long enough; empty if there is none.
 
         Args:
             now_ns: The time.
-            full: Only a full one will do, or one that was passed over as often as may be.
+            full: Whether to return only a full batch, or one that was passed over as often as may be.
         """
         due = [(key, kind) for key, kind in self._kinds.items() if self._due_ns(kind, full=False) <= now_ns]
         if len(due) > 1:
@@ -126,12 +124,12 @@ class BatchFormer(Generic[T]):
                     other.passed += 1
                 kind.passed = 0
                 if kind.line:
-                    self._kinds[key] = kind  # behind those of other keys
+                    self._kinds[key] = kind  # behind the other keys
                 return batch
         return []
 
     def due_ns(self, now_ns: int, *, full: bool = False) -> int | None:
-        """Return from when on `take` has something to do if nothing else happens; None if something has to."""
+        """Return when `take` has a batch if nothing else happens; None if it needs another event."""
         dues = [
             due_ns
             for kind in self._kinds.values()
@@ -152,7 +150,7 @@ class BatchFormer(Generic[T]):
         return kind.items >= limits.max_items or (limits.max_bytes is not None and kind.nbytes >= limits.max_bytes)
 
     def _cut(self, kind: _Kind[T]) -> list[Waiting[T]]:
-        """Take the next batch out of what waits."""
+        """Take the next batch of a kind."""
         limits, line, is_gone, is_ready = self._limits, kind.line, self._is_gone, self._is_ready
         batch: list[Waiting[T]] = []
         count = nbytes = 0
@@ -169,7 +167,7 @@ class BatchFormer(Generic[T]):
 
         while count < limits.max_items and (each := line.take(fits)) is not None:
             room = limits.max_items - count
-            if line.levels:  # others wait too: nobody takes all the room at a time
+            if line.levels:  # others wait too, so no owner may take all the room at a time
                 room = -(-room // 2)
             taken = each if each.items <= room or gone else self._part(kind, each, room)
             batch.append(taken)
@@ -184,8 +182,8 @@ class BatchFormer(Generic[T]):
         return batch
 
     def _part(self, kind: _Kind[T], each: Waiting[T], items: int) -> Waiting[T]:
-        """Return what counts for so many of something that counts for more; the rest waits on."""
-        assert self._split is not None  # only who has it adds such
+        """Return a part of an item that counts for more; the rest waits on."""
+        assert self._split is not None  # only a former with `split` has such items
         item, rest = self._split(each.item, items)
         kind.line.put_back(each._replace(item=rest, items=each.items - items), each.owner, each.priority)
         self._count += 1
@@ -196,7 +194,7 @@ class BatchFormer(Generic[T]):
 
 
 class _Kind(Generic[T]):
-    """What waits under one key."""
+    """The items of one key."""
 
     __slots__ = ("items", "line", "nbytes", "passed")
 
@@ -205,4 +203,4 @@ class _Kind(Generic[T]):
         self.items = 0
         self.nbytes = 0
         self.passed = 0
-        """How many batches have gone before this one since it was due, or had the last."""
+        """How many batches have gone before this kind since it was due, or since its last batch."""

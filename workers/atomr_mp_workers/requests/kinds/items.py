@@ -25,7 +25,7 @@ class ItemsRequest(Request):
     """A call with items that has been received.
 
     Attributes:
-        unanswered: How many of its items are.
+        unanswered: Number of unanswered items.
     """
 
     def __init__(self, peer: Peer, call: data.Call, method: Method, received_ns: int = 0) -> None:
@@ -41,7 +41,7 @@ class ItemsSlice(Request):
 
     Args:
         many: The call.
-        places: Which of its items they are.
+        places: Positions of the items in the call.
     """
 
     def __init__(self, many: ItemsRequest, places: list[int]) -> None:
@@ -50,18 +50,18 @@ class ItemsSlice(Request):
         self.many: ItemsRequest = many
         self.places = places
         self.items = len(places)
-        self.payload_bytes = 0  # they count as long as any of the call's are unanswered
+        self.payload_bytes = 0  # counts as long as any item of the call is unanswered
         self.decoded = True
         self.raised_by: dict[int, BaseException] = {}
-        """What some of the items have come to that have no result; by place."""
+        """Exceptions of the items without a result, by place."""
         self.failed: dict[int, ErrorInfo] = {}
-        """The same, as their callers are told it."""
+        """The same as errors for their callers."""
         self.answers: list[tuple[list[int], values.Encoded]] = []
         """The items' results, ready to be sent; nil for items without one."""
 
     @property
     def dropped(self) -> bool:
-        """Whether it was answered before it started, by itself or with its call."""
+        """Whether the slice was answered before it started, alone or with its call."""
         return self._dropped or self.many.dropped
 
     @dropped.setter
@@ -75,15 +75,15 @@ class ItemsSlice(Request):
         return rows if len(rows) == self.items else [rows[place] for place in self.places]
 
     def split(self, items: int) -> tuple[ItemsSlice, ItemsSlice]:
-        """Return two in place of this one, the first of so many items."""
+        """Return two slices in place of this one, the first with so many items."""
         return ItemsSlice(self.many, self.places[:items]), ItemsSlice(self.many, self.places[items:])
 
     def take_all(self, results: Any, moved: Callable[[Any], Any]) -> None:
         """Take the result, or the error, of each item.
 
         Args:
-            results: As the method has returned them: a sequence, or an array with a row for each.
-            moved: Sees to it that what is in a result is held by the call's session.
+            results: The method's results: a sequence, or an array with a row for each item.
+            moved: Moves the memory in a result to the call's session.
         """
         if not isinstance(results, list | tuple):  # an array
             self._encode(self.places, results)
@@ -116,10 +116,10 @@ class ItemsSlice(Request):
 
 
 def results_of(returned: object) -> Any:
-    """Return what a batched method has returned as results, None if it is no sequence of them.
+    """Return a batched method's return value as results, None if it is not a sequence.
 
-    An array of NumPy's has one in each row, and is copied: the next ones may be written into the same memory before
-    these have been sent. One without rows is taken as a list of numbers.
+    A NumPy array has one result in each row, and is copied: the method may write later results into the same memory
+    before these have been sent. A one-dimensional array counts as a list of numbers.
     """
     if isinstance(returned, list | tuple):
         return returned

@@ -21,23 +21,23 @@ from atomr_mp_workers.requests.peers import AdmittedSession, Peer
 from atomr_mp_workers.requests.request import Next, Request, encode, unsendable
 
 BEYOND_NS: Final = 200_000
-"""How long a turn goes on after its first step, if the stream has credit: then it is others' turn. A step that takes
-longer ends it too."""
+"""How long a turn goes on after its first step, if the stream has credit; then others have their turn. A step that
+takes longer ends the turn too."""
 
 
 class MadePart(NamedTuple):
-    """A part that was yielded and not sent."""
+    """A part that was yielded and has not been sent."""
 
     number: int
     encoded: values.Encoded
     nbytes: int
-    """What it counts for in the stream's credit."""
+    """Bytes that it counts for in the stream's credit."""
 
 
 class StepOwner(NamedTuple):
-    """A session, as the owner of the steps that have to be taken on one thread of several.
+    """A session as the owner of steps that belong to one thread of several.
 
-    Apart from its other requests, so that these do not wait behind a step whose thread is busy.
+    It is apart from the session's other requests, which so do not wait behind a step whose thread is busy.
     """
 
     session: AdmittedSession
@@ -45,12 +45,12 @@ class StepOwner(NamedTuple):
 
     @property
     def weight(self) -> float:
-        """Its session's."""
+        """The session's weight."""
         return self.session.weight
 
     @property
     def group(self) -> str | None:
-        """Its session's."""
+        """The session's group."""
         return self.session.group
 
 
@@ -67,16 +67,16 @@ class StreamRequest(Request):
         self.until_ns: Final = call.until_ns
         self.state = StreamState.WAITING
         self.thread = -1
-        """Its thread among those of its actor, from the first step on."""
+        """Number of its thread among its actor's threads, from the first step on."""
         self.made: deque[MadePart] = deque()
-        """What it has yielded and was not sent; its thread appends, and the loop takes."""
+        """Parts that it has yielded and that were not sent; its thread appends, and the loop takes."""
         self.place = -1
-        """On the board among the streams, once it has taken a step."""
+        """Its place on the board among the streams, once it has taken a step."""
         self.held: deque[tuple[values.Encoded, int]] = deque()
-        """Of a stream among several that run together: what its reader has no room for, and what that counts for."""
+        """Parts for which its reader has no room, and their bytes; for a stream that runs together with others."""
         self.held_bytes = 0
         self.draining = False
-        """Its method has ended it; what is held is to leave before the end."""
+        """Whether its method has ended it, so that held parts leave before the end."""
         self.parked_ns = 0
         """Since when it has had no credit."""
         self._generator: Generator[Any, None, Any] | None = None
@@ -85,16 +85,16 @@ class StreamRequest(Request):
 
     @property
     def owner(self) -> AdmittedSession | StepOwner:
-        """Who is charged for its steps."""
+        """The owner that is charged for its steps."""
         return self.peer.session if self.thread < 0 else StepOwner(self.peer.session, self.thread)
 
     def feed(self, event: StreamEvent) -> bool:
-        """Take in what has happened; return whether the stream is to be put into its thread's queue."""
+        """Take in an event; return whether to put the stream into its thread's queue."""
         self.state, queue = step(self.state, event)
         return queue
 
     def call(self) -> None:
-        """Take a turn of steps, with what the stream itself has set on its thread; never raises."""
+        """Take a turn of steps, with the thread state that the stream has set; never raises."""
         self._thread_state.enter()
         if self._generator is None:
             self.arguments = self.all_arguments()
@@ -104,11 +104,11 @@ class StreamRequest(Request):
             self._thread_state.leave()
 
     def take(self, result: Any) -> None:
-        """Take steps: from the generator that the method has returned, or, after the first turn, go on."""
+        """Take steps of the generator that the method has returned, or, after the first turn, further steps."""
         if self._generator is None:
             self._generator = result
         begun_ns, until_ns = time.monotonic_ns(), 0
-        if not self.credit and self.closing is None:  # it goes on for a reader who has no room just now
+        if not self.credit and self.closing is None:  # it goes on, but its reader has no room just now
             self.next = GO_ON
             return
         while self.closing is None:
@@ -130,7 +130,7 @@ class StreamRequest(Request):
         self.error = self.closing
 
     def all_arguments(self) -> tuple[Any, ...]:
-        """Return the arguments of its method, with that of a resumption behind those of its caller; once."""
+        """Return the arguments of its method: the caller's, then the resumption's; once."""
         match self.method.resumes:
             case Resumes.START:
                 return (*self.arguments, self._start)
@@ -140,14 +140,14 @@ class StreamRequest(Request):
                 return self.arguments
 
     def is_turn_over(self, took_ns: int, now_ns: int, until_ns: int) -> bool:
-        """Return whether its turn ends with a step that has taken so long.
+        """Return whether its turn ends with a step that took `took_ns`.
 
-        The first part leaves at once, and so does one that has taken long: the next may too.
+        The first part leaves at once, and so does a part that took long, since the next one may too.
         """
         return self.place < 0 or now_ns >= until_ns or took_ns >= BEYOND_NS or not self.credit
 
     def turn_deadline_ns(self, now_ns: int) -> int:
-        """Return until when a turn that begins now is to have yielded a part."""
+        """Return the time by which a turn that begins now should have yielded a part."""
         return self.deadline_ns if self.place < 0 else min(now_ns + self.between_ns, self.until_ns)
 
     def sent(self) -> list[Any]:
@@ -157,14 +157,14 @@ class StreamRequest(Request):
         return [decoder.decode(body, ()) for body in sent]
 
     def conclude(self, result: Any) -> None:
-        """Take the result of a stream whose method is no generator that could return it."""
+        """Take the result of a stream whose method is not a generator that could return it."""
         try:
             super().take(result)
         except BaseException as error:  # noqa: BLE001 - a result may have code of its own
             self.raised = error
 
     def keep(self, part: Any) -> None:
-        """Take a part that was yielded; one that cannot be sent ends the stream."""
+        """Take a yielded part; a part that cannot be sent ends the stream."""
         try:
             encoded = encode(part, self.peer)
         except errors.InvalidRequest as refused:
@@ -175,11 +175,11 @@ class StreamRequest(Request):
 
 
 def size_of(encoded: values.Encoded) -> int:
-    """Return what a part counts for in a stream's credit."""
+    """Return the bytes that a part counts for in a stream's credit."""
     body, frames, placed = encoded
     nbytes = len(body) + sum(map(len, frames))
     return nbytes + sum([array.nbytes for array in placed if isinstance(array, DeviceArray)])
 
 
 GO_ON: Final = Next(lambda: None)
-"""What a stream has to do next: its following steps."""
+"""The next work of a stream: its following steps."""

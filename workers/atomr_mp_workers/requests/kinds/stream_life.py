@@ -1,11 +1,12 @@
-"""A stream's life in the worker as a table: (state, event) to the next state and what is done. Pure.
+"""A stream's life in the worker as a table: from (state, event) to the next state and action. Pure.
 
 A stream takes its steps on its actor's thread, as many at a time as fit into a turn there, and holds no thread in
 between. The table keeps these promises, whatever the order of events; tests walk all of it:
 
 - It is in one place: in its thread's queue (`WAITING`, `READY`), on the thread (`RUNNING`), or aside.
-- Only what has credit, or is to end, is put into the queue; while a suspect runs alone, nothing that has begun is.
-- Whoever has begun ends on its thread, so that its `finally` runs there.
+- Only a stream that has credit, or has to end, is put into the queue; while a suspect runs alone, none that has begun
+is.
+- A stream that has begun ends on its thread, so that its `finally` runs there.
 """
 
 from __future__ import annotations
@@ -45,9 +46,9 @@ class StreamEvent(StrEnum):
     GRANT = auto()
     """It has credit now."""
     CLOSE = auto()
-    """It is to end: nobody wants it, or it is late."""
+    """It has to end: nobody wants it, or it is late."""
     RESUME = auto()
-    """The suspect is over."""
+    """The suspect has ended."""
     END = auto()
     """Its generator has ended, or it was dropped before it began."""
 

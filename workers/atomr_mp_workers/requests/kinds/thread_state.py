@@ -1,8 +1,8 @@
-"""What libraries keep by thread, and a stream has set: kept while others run on the thread, and put back for it.
+"""Libraries' state by thread that a stream has set: saved while others run on the thread, and restored for it.
 
-A generator may yield inside `with torch.no_grad():` or `with cupy.cuda.Stream():`. Those set something for the thread,
-which the stream's own end would undo; the steps of others that come in between must neither see it nor undo it.
-Context variables are not here: each stream has its own context.
+A generator may yield inside `with torch.no_grad():` or `with cupy.cuda.Stream():`. Those set state of the thread, which
+the end of the stream's `with` undoes; steps of other streams in between must neither see nor undo it. Context variables
+are not here: each stream has its own context.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ _KINDS: Final = ("cuda", "cpu")
 
 
 class ThreadState:
-    """Of one stream. `enter` and `leave` are called on its thread, around each turn."""
+    """The thread state of one stream. `enter` and `leave` are called on its thread, around each turn."""
 
     __slots__ = ("_cupy", "_inference", "_outside", "_torch")
 
     def __init__(self) -> None:
         self._torch: tuple[Any, ...] | None = None
-        """What torch had at the end of its last turn, if that was not what the thread had before."""
+        """torch's state at the end of its last turn, if that differed from the thread's."""
         self._cupy: tuple[int, Any] | None = None
         self._inference: Any = None
-        """What holds torch's inference mode off, between turns, that the stream is in."""
+        """The context that keeps torch's inference mode off between turns, if the stream is in that mode."""
         self._outside: tuple[tuple[Any, ...] | None, tuple[int, Any] | None] = (None, None)
 
     def enter(self) -> None:
-        """Put back what the stream has set."""
+        """Restore the state that the stream has set."""
         torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
         if torch is None and cupy is None:
             return
@@ -42,7 +42,7 @@ class ThreadState:
             _write_cupy(cupy, self._cupy)
 
     def leave(self) -> None:
-        """Keep what the stream has set, and leave the thread as it was before."""
+        """Save the state that the stream has set, and restore the thread's own."""
         torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
         outside_torch, outside_cupy = self._outside
         found_torch, found_cupy = _read_torch(torch), _read_cupy(cupy)
@@ -71,7 +71,7 @@ def _read_torch(torch: Any) -> tuple[Any, ...] | None:
 
 
 def _write_torch(torch: Any, found: tuple[Any, ...]) -> None:
-    """Set what `_read_torch` has returned, but for the inference mode."""
+    """Set the state that `_read_torch` has returned, except the inference mode."""
     _, gradient, autocast, cuda = found
     torch._C._set_grad_enabled(gradient)  # noqa: SLF001 - `torch.set_grad_enabled` is this, and more
     kinds, cached = autocast

@@ -1,4 +1,4 @@
-"""Brings requests back to the loop that have run on streams or on actors' threads."""
+"""Brings requests that have run on streams or on actors' threads back to the loop."""
 
 from __future__ import annotations
 
@@ -15,35 +15,36 @@ from atomr_mp_workers.requests.off_loop.in_progress import InProgress
 from atomr_mp_workers.requests.request import Run
 
 STRATEGIES: Final = ("adaptive", "host_function", "polled", "synchronous")
-"""How the loop learns of the end of work on streams: by looking for a short time, then by a descriptor; by the
-descriptor alone, which the work itself writes; by looking every `POLL_S`; by waiting for it at once."""
+"""How the loop learns of the end of work on streams. "adaptive": it polls for a short time, then waits for a
+descriptor; "host_function": the work itself writes the descriptor; "polled": it polls every `POLL_S`; "synchronous": it
+waits at once."""
 
 POLL_S: Final = 50e-6
 """How often "polled" looks."""
 
 SPIN_NS: Final = 100_000
-"""How long "adaptive" looks, between looking at the sockets, before it waits: most short work has ended by then, and to
-be woken costs more."""
+"""How long "adaptive" polls, between looks at the sockets, before it waits: most short work has ended by then, and
+waking up costs more."""
 
 MOST_SPIN_NS: Final = 500_000
-"""How long it looks at most where a device works by itself, if what ended last had taken about as long. A graph of
-fifty products takes 160 µs; to be woken for its end was 100 µs late (H100, 2026)."""
+"""How long it polls at most on an asynchronous device, if the last work took about as long. A graph of fifty products
+takes 160 µs; waking up for its end was 100 µs late (H100, 2026)."""
 
 
 FALLBACK_S: Final = 0.05
-"""How often "host_function" looks nevertheless: after a fault of the device, no host function is run any more."""
+"""How often "host_function" polls nevertheless: after a fault of the device, host functions no longer run."""
 
 
 class Completions:
-    """Requests that have been finished elsewhere than on the loop, and a descriptor that says so.
+    """Requests that have been finished elsewhere than on the loop, and a descriptor that signals them.
 
-    What has ended on an actor's thread is settled by that thread, if the loop sleeps: to wake it costs more, and both
-    would want the interpreter's lock. So what is the loop's belongs to whoever has the `turn`.
+    If the loop sleeps, an actor's thread settles its ended requests itself: waking the loop costs more, and both would
+    want the interpreter's lock. So the loop's state belongs to the thread that holds `turn`.
 
     Args:
         strategy: One of `STRATEGIES`.
-        device: Is asked for what it has done.
-        in_progress: What has not come back.
+        device: The device, which is asked for ended work.
+        in_progress: Requests that have not come back.
     """
 
     def __init__(self, strategy: str, device: WorkerDevice, in_progress: InProgress) -> None:
@@ -58,12 +59,13 @@ class Completions:
         self._spin_ns = SPIN_NS
         self._done: deque[Run] = deque()
         self.turn: Final = threading.Lock()
-        """Held by whoever touches what is the loop's: by the loop, except while it sleeps. Whoever has given it back
-        looks at what is `waiting`."""
+        """Lock of the loop's state: held by the loop, except while it sleeps. A thread that releases it checks
+        `waiting`."""
         self.take_turn: Callable[[], bool] = _not_here
-        """Does the work due when something has ended, with the turn; returns whether the loop may sleep on."""
+        """Does the work that ended requests make due, with the turn held; returns whether the loop may sleep on."""
         self.descriptor: Final = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        """To be polled edge-triggered: each write tells. Nobody reads, for that gives the interpreter's lock away."""
+        """Descriptor to poll edge-triggered: each write signals. Nobody reads it, since that releases the interpreter's
+        lock."""
 
     def add(self, request: Run) -> None:
         """Hand a finished request to the loop. Any thread."""
@@ -74,7 +76,7 @@ class Completions:
             self.wake()
 
     def add_all(self, requests: Iterable[Run]) -> None:
-        """Hand over what has ended on an actor's thread, together. Any thread."""
+        """Hand over requests that have ended on an actor's thread, together. Any thread."""
         self._done.extend(requests)
         if not self._taken_here() and self.strategy != "polled":
             self.wake()
@@ -84,7 +86,7 @@ class Completions:
         os.eventfd_write(self.descriptor, 1)
 
     def _taken_here(self) -> bool:
-        # Who finds the turn taken need not wait: whoever has it looks once more after giving it back.
+        # A thread that finds the turn taken need not wait: its holder looks once more after the release.
         while self._done and self.turn.acquire(blocking=False):
             try:
                 if not self.take_turn():
@@ -95,22 +97,22 @@ class Completions:
 
     @property
     def waiting(self) -> bool:
-        """Whether something has finished that nobody has taken."""
+        """Whether a request has finished that nobody has taken."""
         return bool(self._done)
 
     def begin(self, request: Run) -> None:
-        """Note a request that is to come back."""
+        """Note a request that will come back."""
         request.completions = self
         self.in_progress.begin(request)
-        if request.method.stream is not None:  # a thread says by itself when it has done; to look would hold it up
+        if request.method.stream is not None:  # a thread reports its end itself; polling would hold it up
             self._begun_ns = time.monotonic_ns()
             self._look_until_ns = self._begun_ns + self._spin_ns
 
     def look(self) -> bool:
-        """Look for what has ended; return whether there is something."""
-        if self.in_progress.on_streams:  # also if threads have something: that a stream has is told once
+        """Look for ended work; return whether there is some."""
+        if self.in_progress.on_streams:  # even if threads have some, since a stream's end is signalled once
             if self.strategy == "polled" and not self._done:
-                time.sleep(POLL_S)  # what the strategy is
+                time.sleep(POLL_S)  # the strategy's way
             self._done.extend(cast("Iterable[Run]", self._device.poll()))
         return bool(self._done)
 
@@ -128,7 +130,7 @@ class Completions:
         return None
 
     def take(self) -> list[Run]:
-        """Return what has finished since the last call. With the turn."""
+        """Return the requests that have finished since the last call. Hold the turn."""
         done = [self._done.popleft() for _ in range(len(self._done))]
         for request in done:
             self.in_progress.end(request)
@@ -137,7 +139,7 @@ class Completions:
         return done
 
     def _learn(self) -> None:
-        """Look as long as what has just ended took, with a quarter in reserve; the usual time if that was too long."""
+        """Set the polling time to the last work's and a quarter more, or to the usual time if that is too long."""
         now_ns = time.monotonic_ns()
         self._look_until_ns = now_ns + SPIN_NS
         if self._device.asynchronous:

@@ -17,13 +17,13 @@ from atomr_mp_workers.device.base import WorkerDevice
 from atomr_mp_workers.requests.kinds.thread_state import ThreadState
 
 BEAT_S: Final = 0.25
-"""How often a loop that has requests shows that it turns; a hang of a second is the shortest that is looked for."""
+"""How often a loop with requests shows that it turns; the shortest hang that is detected takes a second."""
 
 WAITERS: Final = 4
-"""Threads that wait for the device, on behalf of requests that have begun work there: they end about in order."""
+"""Threads that wait for the device on behalf of requests that have begun work there; these end about in order."""
 
 LEAVE_S: Final = 5.0
-"""How long tasks that were cancelled may take when the worker leaves; what is left then ends with the process."""
+"""How long cancelled tasks may take when the worker leaves; tasks left then end with the process."""
 
 _LOG: Final = logging.getLogger("atomr_mp.worker")
 
@@ -33,9 +33,9 @@ class EventLoop:
 
     Args:
         name: The actor's name.
-        device: What the thread's work on it is begun on.
-        turned: Words of the board: when each loop has last turned. This one has that of its number.
-        number: Tells it from the loops of other actors.
+        device: The device that the thread works on.
+        turned: Words of the board: when each loop has last turned, by number.
+        number: Its number among the actors' loops.
     """
 
     def __init__(self, name: str, device: WorkerDevice, turned: MutableSequence[int], number: int) -> None:
@@ -46,15 +46,15 @@ class EventLoop:
         self._loop: Final = asyncio.new_event_loop()
         self._posted: deque[Callable[[], object]] = deque()
         self._is_posted = False
-        """The loop is going to look at what was posted."""
+        """Whether the loop will look at posted calls."""
         self._plain: Final = contextvars.Context()
-        """For what is done for no request."""
+        """Context of calls that belong to no request."""
         self._waiters: Final = ThreadPoolExecutor(WAITERS, f"{name}-device")
-        """Wait for the device. Not those of the actor, which may all be busy."""
+        """Threads that wait for the device. The actor's own executor may be busy."""
         self._busy: Callable[[], bool] = _never
         self._beats = False
         self._is_over = False
-        # A daemon: what blocks the loop for ever must not keep a worker alive that was told to leave.
+        # A daemon: a loop that is blocked for ever must not keep a worker alive that was told to leave.
         self._thread: Final = threading.Thread(target=self._serve, name=f"{name}-loop", daemon=True)
         self._thread.start()
 
@@ -64,7 +64,7 @@ class EventLoop:
         return self._thread.ident
 
     def post(self, act: Callable[[], object]) -> None:
-        """Have something done on the loop's thread, in order, and soon. Any thread."""
+        """Have a function called on the loop's thread, in order and soon. Any thread."""
         self._posted.append(act)
         if threading.get_ident() == self._thread.ident:
             self._loop.call_soon(self._take_posted, context=self._plain)
@@ -73,11 +73,11 @@ class EventLoop:
             self._loop.call_soon_threadsafe(self._take_posted, context=self._plain)
 
     def soon(self, act: Callable[[], object]) -> None:
-        """Have something done once all tasks have run that can just now. On the loop's thread."""
+        """Have a function called once all tasks that can run have run. On the loop's thread."""
         self._loop.call_soon(act, context=self._plain)
 
     def later(self, delay_s: float, act: Callable[[], object]) -> asyncio.TimerHandle:
-        """Have something done after a time, unless it is cancelled. On the loop's thread."""
+        """Have a function called after a time, unless it is cancelled. On the loop's thread."""
         return self._loop.call_later(delay_s, act, context=self._plain)
 
     def start(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -85,17 +85,17 @@ class EventLoop:
         return self._loop.create_task(coroutine, context=contextvars.Context())
 
     def beat_while(self, busy: Callable[[], bool]) -> None:
-        """Show on the board that the loop turns, from now on as long as there is something to do. On its thread."""
+        """Show on the board that the loop turns, from now on as long as it is busy. On its thread."""
         self._busy = busy
         if not self._beats:
             self._beats = True
             self._beat()
 
     def complete(self, coroutine: Coroutine[Any, Any, object]) -> None:
-        """Run a coroutine of the actor to its end, on its stream of the device; waits. Another thread.
+        """Run a coroutine of the actor to its end, on its stream of the device, and wait. Another thread.
 
         Raises:
-            BaseException: What it has raised.
+            BaseException: The coroutine has raised it.
         """
         raised: list[BaseException] = []
         ended = threading.Event()
@@ -115,17 +115,17 @@ class EventLoop:
             raise raised[0]
 
     async def await_device(self) -> None:
-        """Wait until the device has done what was begun on it by this thread, though the task be cancelled meanwhile.
+        """Wait until the device has done the work that this thread began, even if the task is cancelled meanwhile.
 
         Raises:
-            Exception: The device's: it has not done it.
+            Exception: The device has failed.
         """
         wait = self.device.thread_work()
         if wait is not None:
             await regardless(self._loop.run_in_executor(self._waiters, wait))
 
     def close(self) -> None:
-        """Cancel what runs, end generators that were left, and stop; waits `LEAVE_S` at most. Another thread."""
+        """Cancel tasks, close generators that were left, and stop; wait `LEAVE_S` at most. Another thread."""
 
         async def leave() -> None:
             tasks = asyncio.all_tasks() - {asyncio.current_task()}
@@ -169,7 +169,7 @@ def _never() -> bool:
 
 @types.coroutine
 def stepwise(coroutine: Coroutine[Any, Any, object], device: WorkerDevice) -> Generator[Any, Any, None]:
-    """Run a coroutine with what it sets on the thread kept from the tasks that run while it awaits."""
+    """Run a coroutine, and hide the thread state that it sets from tasks that run while it awaits."""
     state = ThreadState()
     step: Callable[[Any], Any] = coroutine.send
     given: Any = None
@@ -190,7 +190,7 @@ def stepwise(coroutine: Coroutine[Any, Any, object], device: WorkerDevice) -> Ge
 
 
 async def regardless(future: asyncio.Future[Any]) -> None:
-    """Wait for something though the task be cancelled meanwhile by whoever has found it."""
+    """Wait for a future even if the task is cancelled meanwhile."""
     while not future.done():
         try:
             await asyncio.shield(future)

@@ -1,4 +1,4 @@
-"""What runs elsewhere than on the loop: on streams and on actors' threads. Only with the loop's turn."""
+"""Requests that run elsewhere than on the loop: on streams and on actors' threads. Only with the loop's turn."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ class InProgress:
         self.last = 0
         """Number of the request that was started last."""
         self.requests: dict[int, Run] = {}
-        """By number; to look there whether there are any costs less than to ask."""
+        """Requests by number; checking this dict costs less than a call."""
         self.on_streams = 0
-        """How many of them a device has to be asked for; a thread says by itself when it has done."""
+        """How many of them a device has to be asked for; threads report their ends themselves."""
 
     @property
     def on_threads(self) -> int:
@@ -36,11 +36,11 @@ class InProgress:
         self.on_streams -= request.method.stream is not None
 
     def ended(self, number: int) -> bool:
-        """Return whether this request has come back, and all that were started before it. Any thread."""
-        # A list at once: the loop may start and end some meanwhile.
+        """Return whether this request and all earlier ones have come back. Any thread."""
+        # A list at once, since the loop may start and end some meanwhile.
         return next(iter(list(self.requests)), number + 1) > number
 
     def take_all(self) -> Iterable[Run]:
-        """Return all, which are not to be waited for any more."""
+        """Return all requests, which are not waited for any more."""
         requests, self.requests, self.on_streams = self.requests, {}, 0
         return requests.values()

@@ -1,4 +1,4 @@
-"""What runs requests of one actor elsewhere than on the worker's loop: on its threads, or on its event loop."""
+"""Runs requests of one actor elsewhere than on the worker's loop: on its threads, or on its event loop."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from atomr_mp_workers.requests.request import Request, Run
 
 
 class WaitingBatches(Protocol):
-    """What waits for batches of a method."""
+    """The waiting batches of a method."""
 
     def is_due(self) -> bool:
         """Whether there may be a batch now."""
@@ -22,19 +22,19 @@ class ActorRunner(ABC):
     """Runs requests of one actor; they begin in order. With the loop's turn.
 
     Args:
-        count: How many run at a time.
+        count: How many requests run at a time.
     """
 
     def __init__(self, count: int) -> None:
         self.count: Final = count
         self.waiting: Final[FairQueue[Request]] = FairQueue(WEIGHT)
-        """Requests that have not started, and streams that go on; the next one is started when there is room."""
+        """Requests that have not started, and streams that go on; the next one starts when there is room."""
         self.ahead = 0
-        """How much was given to it that has not come back."""
+        """How many runs were given to it that have not come back."""
         self.batched: Final[list[WaitingBatches]] = []
         """The actor's methods whose requests are put together."""
         self.owes_batch = False
-        """What ran last was a single request, so a batch is next, if there is one."""
+        """Whether a batch is next, if there is one, since a single request ran last."""
 
     def put(self, request: Request) -> None:
         """Let a request wait for its turn."""
@@ -42,29 +42,29 @@ class ActorRunner(ABC):
 
     @property
     def is_plain(self) -> bool:
-        """Whether any request may run wherever there is room."""
+        """Whether any request may run in any free place."""
         return True
 
     def has_room(self, request: Request) -> bool:  # noqa: ARG002 - where all places are alike there is
-        """Return whether this request may run, while fewer run than may."""
+        """Return whether this request may run, given that there is a free place."""
         return True
 
     def charge(self, session: AdmittedSession, ns: int) -> None:
-        """Note for how long something was done for a session."""
+        """Charge a session for the time that a run has taken."""
         self.waiting.charge(session, ns)
 
     @abstractmethod
     def run(self, request: Run) -> None:
-        """Run what has begun; then it says that it has `finished`."""
+        """Run a request that has begun; it reports `finished` at its end."""
 
     @abstractmethod
     def came_back(self, request: Run) -> None:
-        """Take a run back: there is room for another."""
+        """Take a run back, which leaves a free place."""
 
     def interrupt(self, request: Request) -> bool:  # noqa: ARG002 - what runs on a thread goes on
-        """Have a request that runs end early; return whether that can be done."""
+        """Have a running request end early; return whether that can be done."""
         return False
 
     def running_of(self, peer: Peer, ids: Iterable[int] | None = None) -> Iterable[Request]:  # noqa: ARG002 - as above
-        """Return the requests of a connection that run and can be interrupted; None for all of them, else by id."""
+        """Return the running requests of a connection that can be interrupted: all of them, or those of the ids."""
         return ()

@@ -1,8 +1,10 @@
-"""Requests of asynchronous methods: each is a task on its actor's event loop. With the worker loop's turn, if not told.
+"""Requests of asynchronous methods: each is a task on its actor's event loop.
 
-A coroutine's task is a request from its start to its end. That of an asynchronous generator lives as long as the
-stream, and works turn by turn: between its turns it waits to be told to go on, and occupies nothing but its memory.
-What a request is told to end by cancels its task: at the `await` where it is, if it works, else at its next turn.
+With the worker loop's turn, unless stated.
+
+A coroutine's task is a request from its start to its end. An asynchronous generator's task lives as long as the stream,
+and works turn by turn: between turns it waits to be resumed, and occupies nothing but its memory. Ending a request
+cancels its task: at its current `await` if it works, else at its next turn.
 """
 
 from __future__ import annotations
@@ -28,8 +30,8 @@ class RequestTasks(ActorRunner):
 
     Args:
         loop: The event loop.
-        count: How many run at a time.
-        completions: Where they come back.
+        count: How many requests run at a time.
+        completions: The queue of ended requests.
     """
 
     def __init__(self, loop: EventLoop, count: int, completions: Completions) -> None:
@@ -37,14 +39,14 @@ class RequestTasks(ActorRunner):
         self._loop: Final = loop
         self._completions = completions
         self._running: dict[tuple[Peer, int], Request] = {}
-        """Those that work. Of the worker's loop."""
+        """Requests that work. Belongs to the worker's loop."""
         self._tasks: dict[Request, _RequestTask] = {}
-        """Of all that have begun and not ended. Of the event loop's thread, as all below."""
+        """Tasks of all requests that have begun and not ended. Belongs to the event loop's thread, like all below."""
         self._done: list[Run] = []
-        """What has ended, or rests, and was not handed over."""
+        """Requests that have ended, or rest, and were not handed over."""
 
     def run(self, request: Run) -> None:
-        """Have a request work: begin, or go on."""
+        """Have a request begin, or go on."""
         assert isinstance(request, Request)
         self.ahead += 1
         self._running[request.peer, request.id] = request
@@ -57,7 +59,7 @@ class RequestTasks(ActorRunner):
         del self._running[request.peer, request.id]
 
     def interrupt(self, request: Request) -> bool:
-        """Cancel the task of a request that works; what it ends with is `closing`."""
+        """Cancel the task of a request that works; the request ends with its `closing`."""
         self._loop.post(lambda: self._interrupt(request))
         return True
 
@@ -71,7 +73,7 @@ class RequestTasks(ActorRunner):
     # --- on the event loop's thread -----------------------------------------------------------------------------------
 
     def give(self, request: Request, *, ended: bool) -> None:
-        """Take a request that has ended, or rests, and hand it over with all that do so in this turn of the loop."""
+        """Take a request that has ended or rests; hand it over together with the others of this turn of the loop."""
         if ended:
             del self._tasks[request]
         if not self._done:
@@ -109,7 +111,7 @@ class _RequestTask:
         self._cell: Final = TaskCell(request)
         self._generator: AsyncGenerator[Any, None] | None = None
         self._is_cancellable = False
-        """Its method runs, and may be cancelled."""
+        """Whether its method runs, and may be cancelled."""
         self._next_turn: asyncio.Future[None] | None = None
         self._task: Final = loop.start(self._live())
 
@@ -119,7 +121,7 @@ class _RequestTask:
         self._next_turn.set_result(None)
 
     def interrupt(self) -> None:
-        """Cancel the method, if it runs; before it does, it is looked at whether the request is to end."""
+        """Cancel the method if it runs; before it runs, the request checks whether it has to end."""
         if self._is_cancellable:
             self._is_cancellable = False
             self._task.cancel()
@@ -139,14 +141,14 @@ class _RequestTask:
             if goes_on:
                 self._next_turn = asyncio.get_running_loop().create_future()
             else:
-                self._cell.run = None  # what the method has left behind works for nobody
+                self._cell.run = None  # tasks that the method has left behind work for no request
             self._owner.give(request, ended=not goes_on)
             if goes_on:
                 assert self._next_turn is not None
                 await regardless(self._next_turn)
 
     async def _turn(self) -> None:
-        """Do what `Run.call` does, on an event loop; never raises."""
+        """Run the request like `Run.call`, on an event loop; never raises."""
         request = self._request
         request.next = None
         limit = self._limit()
@@ -167,7 +169,7 @@ class _RequestTask:
         self._is_cancellable = False
         limit.cancel()
         try:
-            await self._loop.await_device()  # which uses the request's memory until then
+            await self._loop.await_device()  # it uses the request's memory until then
         except BaseException as error:  # noqa: BLE001 - of the device, which has not done what it was given
             request.raised = request.raised or error
 
@@ -207,7 +209,7 @@ class _RequestTask:
         stream.error = stream.closing
 
     def _limit(self) -> asyncio.TimerHandle:
-        """Return what interrupts the request at its deadline."""
+        """Return the timer that interrupts the request at its deadline."""
         request, now_ns = self._request, time.monotonic_ns()
         until_ns = request.deadline_ns
         if isinstance(request, StreamRequest):

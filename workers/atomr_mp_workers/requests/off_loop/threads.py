@@ -15,14 +15,14 @@ from atomr_mp_workers.requests.request import Request, Run
 
 
 class ActorThreads(ActorRunner):
-    """Run requests of one actor off the loop; they begin in order, as many at a time as there are threads.
+    """Runs requests of one actor off the loop; they begin in order, as many at a time as there are threads.
 
-    The steps of a stream stay on the thread of its first one.
+    The steps of a stream stay on the thread of its first step.
 
     Args:
         name: The actor's name.
-        count: How many there are.
-        device: The device that they work for.
+        count: How many threads there are.
+        device: The device that they work on.
     """
 
     def __init__(self, name: str, count: int, device: WorkerDevice) -> None:
@@ -31,9 +31,9 @@ class ActorThreads(ActorRunner):
         self._inboxes: Final[list[SimpleQueue[Run]]] = [SimpleQueue() for _ in range(count)]
         self._idle = deque(range(count))
         self._on: dict[Run, int] = {}
-        """On which thread something runs."""
+        """The thread of each run."""
         self._next: deque[Run] = deque()
-        """What the next idle thread runs."""
+        """Runs for the next idle threads."""
         self._reserved: dict[int, StreamRequest] = {}
         """Threads that streams keep for themselves until they end."""
         for inbox in self._inboxes:
@@ -55,21 +55,21 @@ class ActorThreads(ActorRunner):
         return self.count == 1 and not self._reserved
 
     def has_room(self, request: Request) -> bool:
-        """Return whether a thread is idle that a request may run on."""
+        """Return whether a thread is idle that the request may run on."""
         thread = request.thread if isinstance(request, StreamRequest) else -1
         if thread >= 0:
             return thread in self._idle and self._reserved.get(thread, request) is request
         return any(each not in self._reserved for each in self._idle)
 
     def charge(self, session: AdmittedSession, ns: int) -> None:
-        """Note for how long a thread has worked for a session."""
+        """Charge a session for the time that a thread has worked."""
         self.waiting.charge(session, ns)
         if self.count > 1:
             for thread in range(self.count):
                 self.waiting.charge(StepOwner(session, thread), ns)
 
     def run(self, request: Run) -> None:
-        """Run what has begun; then it says that it has `finished`."""
+        """Run a request that has begun; it reports `finished` at its end."""
         self.ahead += 1
         self.owes_batch = isinstance(request, Request)
         if self.count == 1:

@@ -1,7 +1,7 @@
-"""The streams that are open on this worker: whose turn may come, who lacks credit, who is to end. With the loop's turn.
+"""The open streams of this worker: which may take a turn, which lack credit, which have to end. With the loop's turn.
 
-Carries out the table of `stream_life`. Between its steps a stream occupies nothing but its own place on the board, and
-what its arguments borrow.
+Carries out the table of `stream_life`. Between its steps a stream occupies nothing but its place on the board and the
+memory that its arguments borrow.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from atomr_mp_workers.requests.off_loop.runner import ActorRunner
 from atomr_mp_workers.requests.peers import Peer
 
 LOOK_NS: Final = 2_000_000
-"""When a turn is looked at that has not come back. By then a step is under way that takes long, and what was yielded
-before it has waited; or its thread has not run, so it is looked at again, after twice the time."""
+"""When to look at a turn that has not come back. Either a long step is under way, and earlier parts wait; or its thread
+has not run, so it is looked at again after twice the time."""
 
 ENDED_PLACE: Final = -2
-"""Of a stream that has given its place on the board back."""
+"""The place of a stream that has given its place on the board back."""
 
 NEVER_NS: Final = 2**63 - 1
 
@@ -39,20 +39,20 @@ class Stepped(Protocol):
         """Answers a stream."""
 
     def deliver(self, stream: StreamRequest, /) -> bool:
-        """Give what is held of a stream; return whether it has ended by that."""
+        """Send the held parts of a stream; return whether that has ended the stream."""
 
 
 class OpenStreams:
     """The streams of all peers.
 
     Args:
-        envelope: Its answers list the open streams, and take their parts.
-        board: Shows their steps.
+        envelope: The envelope; its answers list the open streams, and take their parts.
+        board: The board, which shows their steps.
         threads: Actors' threads and event loops, by method.
-        outbox: Peers with something to be sent.
-        pauses: Returns whether what has begun is to pause: a suspect waits to run alone, or does.
-        stall_ns: How long one may lack credit before it is ended.
-        is_asynchronous: The device works by itself, and has done a turn's work only at the turn's end.
+        outbox: Peers with messages to send.
+        pauses: Returns whether streams have to pause, since a suspect waits to run alone, or runs.
+        stall_ns: How long a stream may lack credit before it is ended.
+        is_asynchronous: Whether the device works asynchronously, and has done a turn's work only at the turn's end.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class OpenStreams:
     ) -> None:
         self.open: Final = envelope.answers.streams
         self.paused: Final[list[StreamRequest]] = []
-        """Those that could go on, while a suspect runs alone."""
+        """Streams that could go on, but a suspect runs alone."""
         self._envelope = envelope
         self._answers = envelope.answers
         self._board = board
@@ -78,17 +78,18 @@ class OpenStreams:
         self._stall_ns = stall_ns
         self._is_asynchronous = is_asynchronous
         self._due_ns = NEVER_NS
-        """When one of those aside may have to be ended, if nothing else happens."""
+        """When a stream that is aside may have to be ended, if nothing else happens."""
         self.stepped: Final[dict[str, Stepped]] = {}
         """Methods whose streams run together, by name."""
         self._turns: Final[dict[StreamRequest, int]] = {}
-        """Turns that have not been looked at, and when they are to be."""
+        """Turns that have not been looked at, and when they will be."""
         self._again: Final[list[tuple[int, int, int, int, StreamRequest]]] = []
-        """A heap of turns that have been: when next, a number, when the turn began, after how long, and the stream."""
+        """Heap of turns to look at again: time of the next look, a number, when the turn began, its delay, and the
+        stream."""
 
     @property
     def due_ns(self) -> int | None:
-        """When to look at streams again, if nothing else happens; None if there is no need to."""
+        """When to look at streams again, if nothing else happens; None if there is no need."""
         if not self.open:
             return None
         due_ns = min(self._due_ns, next(iter(self._turns.values()), NEVER_NS))
@@ -98,7 +99,7 @@ class OpenStreams:
 
     @property
     def is_paused(self) -> bool:
-        """Whether what has begun is to pause."""
+        """Whether streams that have begun have to pause."""
         return self._pauses()
 
     def begin_turn(self, stream: StreamRequest, now_ns: int) -> None:
@@ -110,7 +111,7 @@ class OpenStreams:
         self.begin_step(stream, now_ns)
 
     def begin_step(self, stream: StreamRequest, now_ns: int) -> None:
-        """Show on the board that a stream which has begun takes a step, or several."""
+        """Show on the board that a stream takes one or several steps."""
         stream.started_ns = now_ns
         self._board.start_step(
             stream.place,
@@ -122,7 +123,7 @@ class OpenStreams:
         )
 
     def rest(self, stream: StreamRequest) -> bool:
-        """Take a stream back from its thread, and send what it has yielded; return whether it goes on."""
+        """Take a stream back from its thread, and send its parts; return whether it goes on."""
         self._turns.pop(stream, None)
         if stream.made:
             self._give_parts(stream, len(stream.made))
@@ -160,12 +161,12 @@ class OpenStreams:
             self._due_ns = min(self._due_ns, self._due_of(stream))
 
     def watch(self, stream: StreamRequest) -> None:
-        """See that a stream ends in time that runs together with others."""
+        """Have a stream that runs together with others end in time."""
         stream.parked_ns = time.monotonic_ns()
         self._due_ns = min(self._due_ns, self._due_of(stream))
 
     def end_step(self, stream: StreamRequest, now_ns: int, *, goes_on: bool) -> None:
-        """Show on the board that a step has ended; the first one is among the starts of all requests."""
+        """Show on the board that a step has ended; the first one counts among the starts of all requests."""
         board = self._board
         if stream.place >= 0:
             board.end_step(stream.place, now_ns)
@@ -178,12 +179,12 @@ class OpenStreams:
             stream.method.took(now_ns - stream.started_ns)
 
     def close_place(self, stream: StreamRequest) -> None:
-        """Give back what a stream has on the board, if it has taken its first step; it has ended."""
+        """Give back the board's place of a stream that has ended, if it has taken its first step."""
         if stream.place >= 0:
             self._board.close_stream(stream.place)
             stream.place = ENDED_PLACE
             stream.items, stream.received_ns = 0, 0  # it was counted with its first step
-            left = isinstance(stream.error, errors.Cancelled)  # by its reader, which is no failure
+            left = isinstance(stream.error, errors.Cancelled)  # a cancellation by its reader is not a failure
             if stream.raised is not None or (stream.error is not None and not left):
                 self._board.count(Counter.FAILED)
 
@@ -191,7 +192,7 @@ class OpenStreams:
         """Let streams go on.
 
         Raises:
-            ProtocolError: Too far.
+            ProtocolError: The credit is too large.
         """
         for grant in grants:
             stream = peer.streams.get(grant.id)
@@ -205,21 +206,21 @@ class OpenStreams:
                     self._queue(stream, StreamEvent.GRANT)
 
     def cancel(self, peer: Peer, ids: Iterable[int]) -> None:
-        """End streams that their client does not want any more, at their next step."""
+        """End streams at their next step that their client does not want any more."""
         for request_id in ids:
             stream = peer.streams.get(request_id)
             if isinstance(stream, StreamRequest):
                 self._close(stream, errors.Cancelled("cancelled", maybe_executed=True))
 
     def leave(self, peers: Iterable[Peer]) -> None:
-        """End all streams of connections that nobody reads any more."""
+        """End all streams of connections without a reader."""
         for peer in peers:
             for stream in list(peer.streams.values()):
                 if isinstance(stream, StreamRequest) and stream.closing is None:
                     self._close(stream, errors.Cancelled("its client has gone", maybe_executed=True))
 
     def look_at_turns(self, now_ns: int) -> None:
-        """Send what streams have yielded in a turn that goes on for long: in a step that they have taken since."""
+        """Send the parts of streams whose turn takes long, because of a long step."""
         while self._turns:
             stream, look_ns = next(iter(self._turns.items()))
             if look_ns > now_ns:
@@ -233,13 +234,13 @@ class OpenStreams:
 
     def _look(self, stream: StreamRequest, now_ns: int, wait_ns: int) -> None:
         made = list(stream.made)
-        # What lies on a device that works by itself may not be there before the turn is over.
+        # Parts on an asynchronous device may not be complete before the turn is over.
         if made and not (self._is_asynchronous and any(part.encoded[2] for part in made)):
             self._give_parts(stream, len(made))
         heapq.heappush(self._again, (now_ns + wait_ns, id(stream), stream.started_ns, wait_ns, stream))
 
     def end_late(self, now_ns: int) -> bool:
-        """End those whose time is over, or that nobody reads; return whether there were any."""
+        """End streams that are late, or that nobody reads; return whether there were any."""
         if now_ns < self._due_ns:
             return False
         found = False
@@ -256,7 +257,7 @@ class OpenStreams:
         return found
 
     def resume(self) -> None:
-        """Let those go on that have paused."""
+        """Let paused streams go on."""
         paused = list(self.paused)
         self.paused.clear()
         for stream in paused:
@@ -272,7 +273,7 @@ class OpenStreams:
 
     def _close(self, stream: StreamRequest, error: errors.AtomrError) -> None:
         if stream.state is StreamState.WAITING or stream.state is StreamState.OVER:
-            return  # it has not begun: whoever drops requests drops it
+            return  # it has not begun, and is dropped with the waiting requests
         if stream.closing is None:
             stream.closing = error
         runner = self._threads[stream.method.name]
@@ -286,7 +287,7 @@ class OpenStreams:
             self._queue(stream, StreamEvent.CLOSE)
 
     def _queue(self, stream: StreamRequest, event: StreamEvent) -> None:
-        """Do what an event means, and put the stream into its thread's queue if it says so."""
+        """Carry out an event, and put the stream into its thread's queue if the table says so."""
         if stream.feed(event):
             self._threads[stream.method.name].put(stream)
 

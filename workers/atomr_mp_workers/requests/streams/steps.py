@@ -1,4 +1,4 @@
-"""Continuous batching: streams of one method that run together, step by step. With the loop's turn, but for `call`."""
+"""Continuous batching: streams of one method that run together, step by step. With the loop's turn, except `call`."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ HELD_PARTS: Final = 1024
 """Most parts of a stream that are held because its reader has no room."""
 
 HELD_BYTES: Final = 16 * 2**20
-"""The same in bytes."""
+"""Most bytes of a stream's parts that are held."""
 
 
 class StepsRun(Run):
-    """One step of a method, over all streams that are live.
+    """One step of a method over all live streams.
 
     Args:
         method: The method.
-        live: What it sees.
-        streams: Those that are live, by id.
+        live: The live streams, as the method sees them.
+        streams: Live streams by id.
         leaving: Streams reported to it as gone, to be answered after the step.
-        holder: Who holds what it makes.
+        holder: The holder of the memory that it makes.
     """
 
     def __init__(
@@ -56,22 +56,22 @@ class StepsRun(Run):
 
     @property
     def requests(self) -> Sequence[Request]:
-        """Those that are live: all of them are suspects if the step ends the worker."""
+        """The live streams: all of them are suspects if the step ends the worker."""
         return self._streams
 
     @property
     def holder(self) -> Holder:
-        """That of several sessions."""
+        """The holder of several sessions' memory."""
         return self._holder
 
     def take(self, result: Any) -> None:
-        """Take what the method has returned, which is nothing."""
+        """Take the method's return value, which must be None."""
         if result is not None:
             raise TypeError(f"{self.method.name} is a step over live streams, and returns None; it sends by live[id]")
 
 
 class _Sink:
-    """Takes what the method has for one stream; on the actor's thread."""
+    """Takes the parts and the end of one stream; on the actor's thread."""
 
     def __init__(self, stream: StreamRequest, store: Store) -> None:
         self._stream = stream
@@ -102,7 +102,7 @@ class _Sink:
         self._stream.conclude(self._store.buffers.moved(self._stream.holder, result))
 
     def fail(self, error: BaseException) -> None:
-        """Take what it has failed with."""
+        """Take the error."""
         if isinstance(error, errors.AtomrError):
             self._stream.error = error
         else:
@@ -110,12 +110,12 @@ class _Sink:
 
 
 class SteppedMethod:
-    """The streams of a method that is one step over all of them. What `BatchedMethod` is for batches.
+    """The streams of a method with steps; the counterpart of `BatchedMethod`.
 
     Args:
         method: The method.
-        max_items: How many may be live.
-        envelope: What comes before and after a request's own work.
+        max_items: How many streams may be live.
+        envelope: The envelope, for the steps before and after a request's own work.
         store: The device's memory.
     """
 
@@ -133,14 +133,14 @@ class SteppedMethod:
         self._waiting: FairQueue[StreamRequest] = FairQueue(WEIGHT)
         self._live: dict[int, LiveStream[Any, Any]] = {}
         self._streams: dict[int, StreamRequest] = {}
-        """Those that are live, by the same ids."""
+        """Live streams by the method's ids."""
         self._gone: list[LiveStream[Any, Any]] = []
-        """Failed by a step; the next one is told."""
+        """Streams that a step has failed; the next step is told."""
         self._stepping = False
         self._ids = itertools.count(1)
 
     def __len__(self) -> int:
-        """Return whether there is something to do for a step: 0 if not, or if one is under way."""
+        """Return whether a step has something to do: 0 if not, or if one is under way."""
         if self._stepping:
             return 0
         if self._waiting and len(self._live) < self._max_items:
@@ -157,7 +157,7 @@ class SteppedMethod:
             self._waiting.add(request, request.peer.session, request.priority)
 
     def next(self, *, full: bool) -> tuple[list[Request], StepsRun | None]:
-        """Return the streams that begin, or were dropped, and the next step; None if there is nothing for one."""
+        """Return the streams that begin or were dropped, and the next step; None if there is no work for a step."""
         del full
         if not len(self):
             return [], None
@@ -181,7 +181,7 @@ class SteppedMethod:
         return taken, self._step(new, gone, [stream for _, stream in leaving])
 
     def single(self, request: Request) -> StepsRun:
-        """Return the first step of a stream that may be what ends workers; those that are live share it."""
+        """Return the first step of a suspect stream; the live streams share it."""
         assert isinstance(request, StreamRequest)
         now_ns = time.monotonic_ns()
         for stream in self._streams.values():
@@ -190,7 +190,7 @@ class SteppedMethod:
         return self._step([self._join(request)], gone, [])
 
     def finish(self, run: StepsRun) -> list[StreamRequest]:
-        """Take a step back, and give what was sent; return the streams that have ended."""
+        """Take a step back, and send its parts; return the streams that have ended."""
         self._stepping = False
         now_ns = time.monotonic_ns()
         error = run.error if run.raised is None else explain(self._store.device, run, run.raised)
@@ -198,14 +198,14 @@ class SteppedMethod:
         for stream in run.leaving:
             if stream.error is None and stream.raised is None:
                 stream.error = stream.closing
-            ended.append(stream)  # that have no running step
+            ended.append(stream)  # those without a running step
         for number, stream in list(self._streams.items()):
             live = self._live[number]
             if error is not None and not live.over:
                 stream.error = copy.copy(error)
                 self._gone.append(live)
             over = live.over or stream.error is not None
-            if over and not live.over and error is None:  # by what it has sent
+            if over and not live.over and error is None:  # by parts that it has sent
                 live.over = True
                 self._gone.append(live)
             if over:
@@ -218,7 +218,7 @@ class SteppedMethod:
         return ended
 
     def deliver(self, stream: StreamRequest) -> bool:
-        """Give what is held of a stream, as far as its reader has room; return whether the stream has ended by that."""
+        """Send held parts of a stream, as far as its reader has room; return whether that has ended the stream."""
         if stream.closing is not None:
             stream.held.clear()
         while stream.held and stream.credit:
@@ -228,12 +228,12 @@ class SteppedMethod:
         return stream.draining and not stream.held
 
     def due_ns(self, *, full: bool = False) -> int | None:
-        """Return when there may be a step; None if something has to happen first."""
+        """Return when there may be a step; None if another event has to come first."""
         del full
         return time.monotonic_ns() if len(self) else None
 
     def hurry(self) -> None:
-        """Nobody waits for others."""
+        """Do nothing: no stream waits for others."""
 
     def is_due(self) -> bool:
         """Whether there may be a step now."""
