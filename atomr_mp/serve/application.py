@@ -146,8 +146,8 @@ class Application:
             await self._refuse(exchange, mistake, 500)
         finally:
             exchange.close()
+            counters.count(name, exchange.status)  # first: what is not in flight any more has been counted
             counters.own[metrics.IN_FLIGHT] -= 1
-            counters.count(name, exchange.status)
 
     def _route(self, exchange: Exchange) -> Route:
         """Return the route of a path.
