@@ -10,9 +10,11 @@ import asyncio
 import contextlib
 import gc
 import os
+import secrets
 import select
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -401,6 +403,17 @@ def pretend_told(device: atomr_mp.Device, program: LibraryProgram) -> KnownProgr
 def hurry(reply: atomr_mp.Reply) -> None:
     """Let a reply's deadline pass soon, as seen here; the worker, which may begin late, was told of another."""
     reply.deadline_ns = time.monotonic_ns() + 100_000_000
+
+
+def free_port() -> int:
+    """Return a port at which nothing listens, for a process that is yet to be started.
+
+    The kernel gives ports of this range to nobody who asks for any port, as most tests do.
+    """
+    while True:
+        port = 20_000 + secrets.randbelow(10_000)
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
 
 
 def _pids() -> Iterator[int]:

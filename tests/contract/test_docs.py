@@ -12,7 +12,6 @@ import re
 import shlex
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -27,6 +26,7 @@ from atomr_mp import cli, errors
 from atomr_mp.process.files.rundir import PoolState, RunDirectory
 from atomr_mp.protocol.libraries import DECLARED
 from atomr_mp.startup.config import Config
+from tests.support import free_port
 
 ROOT: Final = Path(__file__).parents[2]
 LIBRARY_PAGES: Final = sorted((ROOT / "docs" / "libraries").glob("*.md"))
@@ -206,13 +206,6 @@ def actions(command: argparse.ArgumentParser) -> Iterator[argparse.Action]:
                 yield from actions(each)
         else:
             yield action
-
-
-def free_port() -> int:
-    """Return a port at which nothing listens."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
 
 
 def slug(heading: str) -> str:

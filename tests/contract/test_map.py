@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 import signal
 import time
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ import atomr_mp
 from atomr_mp import errors
 from atomr_mp.mapping.run import Failure, Progress
 from atomr_mp.protocol.messages.devices import Circuit, DeviceState
-from tests.support import ACTORS, Ledger, settled, wait_generation, wait_state
+from tests.support import ACTORS, Ledger, client_of, settled, wait_generation, wait_state
 
 MAPPED = f"{ACTORS}/mapped.py:Mapped"
 
@@ -134,18 +135,33 @@ def test_slow_input_does_not_hold_back_what_it_gave_before(pool: atomr_mp.Pool) 
         while True:
             time.sleep(0.005)  # an input that takes its time is what is tested
             if taken == 1:  # the worker's time is not
-                assert settled(lambda: any(worker.completed for worker in pool.status().workers))
+                assert settled(lambda: has_arrived(own))
             yield taken
             taken += 1
 
-    assert next(pool.map("Mapped.square", slow(), in_flight=300)) == 0
+    with client_of(pool) as own:
+        assert list(own.map("Mapped.square", [3])) == [9]  # its loop is connected from here on
+        assert next(own.map("Mapped.square", slow(), in_flight=300)) == 0
     assert taken < 60
+
+
+def completed(pool: atomr_mp.Pool) -> int:
+    """Return how many requests the workers have completed."""
+    return sum(worker.completed for worker in pool.status().workers)
+
+
+def has_arrived(client: atomr_mp.Pool) -> bool:
+    """Return whether an answer to a map waits to be read."""
+    links = (link for lane in client._client._loops.values() for link in lane._links)
+    return bool(select.select([link.connection for link in links if link.connection is not None], [], [], 0)[0])
 
 
 def test_slow_reader_loses_nothing(pool: atomr_mp.Pool) -> None:
     """Answers that came within their deadline count, however late they are read, also if their worker died since."""
+    before = completed(pool)
     results = pool.map("Mapped.square", range(40), in_flight=20, deadline_s=5.0)
     assert next(results) == 0
+    assert settled(lambda: completed(pool) >= before + 20)
     os.kill(pool.devices[0].pid, signal.SIGKILL)
     wait_generation(pool, 2)
     assert list(results) == [n * n for n in range(1, 40)]

@@ -17,7 +17,7 @@ import atomr_mp
 from atomr_mp import errors
 from atomr_mp.startup.config import Config
 from tests import remote as served
-from tests.support import ACTORS, BACKEND, DEADLINE_S, Ledger, settled, wait_generation
+from tests.support import ACTORS, BACKEND, DEADLINE_S, Ledger, free_port, settled, wait_generation
 
 pytest.importorskip("prometheus_client")
 
@@ -205,9 +205,7 @@ def test_an_address_in_use_is_an_error_of_the_start(ledger: Ledger) -> None:
 
 def test_a_port_is_served(ledger: Ledger) -> None:
     """On the loopback address."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     with ledger.start(metrics=f"127.0.0.1:{port}"):
         assert scrape(("127.0.0.1", port))["atomr_mp_generation", "0"] == 1
 

@@ -13,7 +13,7 @@ import pytest
 
 from tests import serving
 from tests.serving import Server
-from tests.support import DEADLINE_S, Ledger, running, settled
+from tests.support import DEADLINE_S, Ledger, free_port, running, settled
 
 pytest.importorskip("uvicorn")
 
@@ -40,8 +40,7 @@ def server(ledger: Ledger) -> Iterator[Server]:
 @pytest.fixture(scope="module")
 def proxy(ledger: Ledger, server: Server) -> Iterator[int]:
     """The proxy of the page before the server, without its certificate; returns its port."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     text = re.sub(r"^\s*ssl_.*\n", "", EXAMPLE.read_text(encoding="utf-8"), flags=re.MULTILINE)
     text = text.replace("listen 443 ssl", f"listen 127.0.0.1:{port}")
     text = text.replace("127.0.0.1:8000", f"127.0.0.1:{server.port}")

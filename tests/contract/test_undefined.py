@@ -11,7 +11,7 @@ import pytest
 
 import atomr_mp
 from atomr_mp import errors
-from tests.support import ACTORS, Ledger
+from tests.support import ACTORS, Ledger, wait_sent
 
 UNDOING = f"{ACTORS}/undoing.py:Undoing"
 
@@ -167,6 +167,7 @@ def test_a_writer_that_its_client_takes_back_when_late_is_missed_too(pool: atomr
         gate.wait()
         writer = pool.call("Undoing.fail_slowly", gate.path, ref, device=0, deadline_s=0.2)
         reader = pool.call("Undoing.total_on_thread", ref, device=0)
+        wait_sent(writer, reader)
         with pytest.raises(errors.DeadlineExceeded):
             writer.result()
         assert pool.call("Undoing.total", pool.device(0).put(np.ones(3)), device=0).result() == 3  # has heard of it

@@ -151,11 +151,13 @@ def test_what_waits_outlives_its_worker(ledger: Ledger) -> None:
     """It was never sent, so it runs on the next one, whatever its method says."""
 
     async def use() -> list[Any]:
-        doomed = own.call("Probe.fail", "exit")
+        doomed = own.call("Probe.hold", gate.path)
         others = [own.call("Probe.note", f"{n}") for n in range(40)]
+        (pid,) = await asyncio.to_thread(gate.wait)  # meanwhile the loop has sent what the window admits
+        os.kill(pid, signal.SIGKILL)
         return await asyncio.gather(doomed, *others, return_exceptions=True)
 
-    with ledger.start(window_requests=4) as own:
+    with ledger.start(window_requests=4) as own, ledger.gate("gate") as gate:
         doomed, *others = in_loop(use)
         assert isinstance(doomed, errors.WorkerLost)
         assert all(isinstance(each, errors.WorkerLost) for each in others[:3])
