@@ -64,16 +64,28 @@ class AnswerTaker:
 
     def take(self, message: remote.RemoteAnswers, frames: list[memoryview]) -> None:
         """Take answers in."""
-        current = message.epoch == self._session.epoch
-        if self._session.memory is not None and current:
-            self._session.memory.released(message.released)
+        session = self._session
+        current = message.epoch == session.epoch
+        if session.memory is not None and current:
+            session.memory.released(message.released)
+        unanswered, finish = session.sender.calls.unanswered, session.finish
         at = 0
         for answer in message.answers:
             first, at = at, at + answer.frames
-            self._take_answer(answer, frames[first:at], current=current)
+            reply = unanswered.get(answer.id)
+            if reply.__class__ is not Reply or answer.error is not None or answer.leases or answer.download:
+                self._take_answer(reply, answer, frames[first:at], current=current)
+                continue
+            # Most answers are small results of calls, so these steps are written out here.
+            assert reply is not None
+            reply.device, reply.generation, reply.body = answer.device, answer.generation, answer.body
+            if at != first:
+                reply.frames = frames[first:at]
+            finish(reply, None)
 
-    def _take_answer(self, answer: remote.RemoteAnswer, frames: list[memoryview], *, current: bool) -> None:
-        reply = self._session.sender.calls.unanswered.get(answer.id)
+    def _take_answer(
+        self, reply: Reply | None, answer: remote.RemoteAnswer, frames: list[memoryview], *, current: bool
+    ) -> None:
         if reply is None:
             if answer.leases and current and self._session.memory is not None:
                 self._session.memory.give_up(answer.leases)

@@ -21,7 +21,7 @@ class RemoteBacklog:
 
     def __init__(self, max_waiting: int) -> None:
         self._max_waiting = max_waiting
-        self._waiting: Final[deque[tuple[Reply, Facts]]] = deque()
+        self.waiting: Final[deque[tuple[Reply, Facts]]] = deque()
         """Calls without an id yet."""
         self._waiting_bytes = 0
         self.window = Window(1, 0)
@@ -32,10 +32,14 @@ class RemoteBacklog:
         """Bytes of the counted calls' arguments."""
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self.waiting)
 
     def __iter__(self) -> Iterator[Reply]:
-        return (reply for reply, _ in self._waiting)
+        return (reply for reply, _ in self.waiting)
+
+    def lets_in(self, nbytes: int) -> bool:
+        """Whether a new call of so many bytes may be sent: there is room, and none waits that came before."""
+        return not self.waiting and self.has_room(nbytes)
 
     def has_room(self, nbytes: int) -> bool:
         """Whether a call of so many bytes may be sent."""
@@ -71,7 +75,7 @@ class RemoteBacklog:
         Raises:
             Overloaded: `wait` is False, or too many calls wait.
         """
-        waiting, window = len(self._waiting), self.window
+        waiting, window = len(self.waiting), self.window
         if not wait or waiting >= self._max_waiting or self._waiting_bytes + facts.nbytes > window.payload_bytes:
             raise errors.Overloaded(
                 f"{self.unanswered} requests of this session are unanswered ({self.nbytes} bytes), {waiting} wait for "
@@ -80,13 +84,13 @@ class RemoteBacklog:
                 window=window.requests,
                 retry_after_s=RETRY_AFTER_S,
             )
-        self._waiting.append((reply, facts))
+        self.waiting.append((reply, facts))
         self._waiting_bytes += facts.nbytes
 
     def next(self) -> tuple[Reply, Facts] | None:
         """Take the next call for which there is room, None if there is none. A call that has ended needs no room."""
-        while self._waiting and (self._waiting[0][0].done or self.has_room(self._waiting[0][1].nbytes)):
-            reply, facts = self._waiting.popleft()
+        while self.waiting and (self.waiting[0][0].done or self.has_room(self.waiting[0][1].nbytes)):
+            reply, facts = self.waiting.popleft()
             self._waiting_bytes -= facts.nbytes
             if not reply.done:
                 return reply, facts
@@ -94,5 +98,5 @@ class RemoteBacklog:
 
     def clear(self) -> None:
         """Forget all calls that wait."""
-        self._waiting.clear()
+        self.waiting.clear()
         self._waiting_bytes = 0

@@ -7,6 +7,7 @@ pulls it: it asks for no more than it has room for, and after a cut it asks for 
 from __future__ import annotations
 
 import bisect
+import functools
 import itertools
 import struct
 from collections.abc import Iterator, Sequence
@@ -67,7 +68,10 @@ class Encoded(NamedTuple):
     @property
     def nbytes(self) -> int:
         """Bytes of the whole value."""
-        return len(self.body) + sum(map(len, self.frames)) + sum(len(each.frame) for each in self.large)
+        nbytes = len(self.body)
+        if self.frames or self.large:
+            nbytes += sum(map(len, self.frames)) + sum(len(each.frame) for each in self.large)
+        return nbytes
 
     def blob(self) -> EncodedBlob:
         """Return the value as a blob."""
@@ -82,17 +86,18 @@ def encode(value: object) -> Encoded:
         InvalidRequest: It holds an object that cannot cross the wire.
     """
     large: list[LargeArray] = []
+    body, frames, placed = values.encode(value, functools.partial(_place, large))
+    refs = [each for each in placed if isinstance(each, Operand)] if placed else []
+    return Encoded(body, frames, large, refs)
 
-    def place(array: Any) -> LargeArray | None:
-        if not hasattr(array, "__array_interface__"):
-            return None
-        if len(large) == MAX_FRAMES:
-            raise errors.InvalidRequest(f"more than {MAX_FRAMES} large arrays in one call")
-        large.append(LargeArray(len(large), array))
-        return large[-1]
 
-    body, frames, placed = values.encode(value, place)
-    return Encoded(body, frames, large, [each for each in placed if isinstance(each, Operand)])
+def _place(large: list[LargeArray], array: Any) -> LargeArray | None:
+    if not hasattr(array, "__array_interface__"):
+        return None
+    if len(large) == MAX_FRAMES:
+        raise errors.InvalidRequest(f"more than {MAX_FRAMES} large arrays in one call")
+    large.append(LargeArray(len(large), array))
+    return large[-1]
 
 
 class EncodedBlob:

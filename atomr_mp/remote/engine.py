@@ -159,7 +159,8 @@ class Engine:
         finally:
             with self._lock:
                 self._callers -= 1
-                self._hand_over()
+                if self._followers:
+                    self._hand_over()
                 if not self._callers and self._driven.watching_until_ns is not None:
                     self._take_over.set()
             self._driven.call_back()
@@ -208,8 +209,9 @@ class Engine:
                 self._lead(reply, timeout_s)
             finally:
                 self._leader.release()
-            with self._lock:
-                self._hand_over()
+            if self._followers:
+                with self._lock:
+                    self._hand_over()
             self._driven.call_back()
         else:
             self._follow(reply, timeout_s)
@@ -234,14 +236,18 @@ class Engine:
         with self._lock:
             if self._is_closed():
                 return
+            told = False
             for descriptor, _ in ready:
-                if descriptor == self._wake:
+                if descriptor == self._wire.fileno:
+                    told = True
+                elif descriptor == self._wake:
                     with contextlib.suppress(BlockingIOError):
                         os.eventfd_read(self._wake)
-                elif descriptor != self._wire.fileno:
+                else:
                     self.hear()
-            self._work(reply)
-            self._driven.expire()
+            self._work(reply, told=told)
+            if self._driven.watching_until_ns is not None:
+                self._driven.expire()
 
     def _is_closed(self) -> bool:
         return self.closed
@@ -254,16 +260,18 @@ class Engine:
         for sign in self._wire.signs():
             self._driven.signed(sign)
 
-    def _work(self, until: Reply | None = None) -> None:
+    def _work(self, until: Reply | None = None, *, told: bool = False) -> None:
         """Take in all messages that have come, and send the queued ones.
 
         Args:
             until: The awaited reply. Once it has come, and nothing else is awaited, libzmq is not asked for more: each
             question to libzmq takes some hundredths of a call's time.
+            told: The socket's descriptor has told of a message.
         """
         wire, driven = self._wire, self._driven
         while not self.closed:
-            message = wire.receive()
+            message = wire.receive(told=told)
+            told = False
             if message is None:
                 if not driven.flush() or not wire.readable:
                     return

@@ -23,8 +23,9 @@ class Facts(NamedTuple):
     @classmethod
     def of(cls, encoded: Encoded, refs: list[WireRef]) -> Facts:
         """Return the facts of an encoded call."""
-        if encoded.nbytes <= remote.MAX_CALL_BYTES:
-            return cls(refs, encoded.nbytes)
+        nbytes = encoded.nbytes
+        if nbytes <= remote.MAX_CALL_BYTES:
+            return cls(refs, nbytes)
         blob = encoded.blob()
         return cls(refs, blob.nbytes, blob, encoded)
 

@@ -94,6 +94,8 @@ class RemoteMemory:
 
     def next_release(self) -> tuple[int, list[RefsReleased]] | None:
         """Return the serial and content of the next message that gives leases back, None if there are none."""
+        if not self._releases:
+            return None
         refs = []
         for of, releases in list(self._releases.items()):
             buffers: list[int] = []
@@ -111,8 +113,9 @@ class RemoteMemory:
 
     def released(self, serial: int) -> None:
         """Take in that the gateway has processed all release messages up to a serial."""
-        for each in [each for each in self._unacknowledged if each <= serial]:
-            del self._unacknowledged[each]
+        if self._unacknowledged:
+            for each in [each for each in self._unacknowledged if each <= serial]:
+                del self._unacknowledged[each]
 
     def unreleased(self) -> list[tuple[int, list[RefsReleased]]]:
         """Return the releases to repeat after a cut."""

@@ -313,9 +313,12 @@ class OpenCalls(Generic[T]):
 
     def take_settled(self, most: int) -> list[int]:
         """Return settled calls to tell the gateway, for one message."""
-        taken = self._settled[:most]
-        del self._settled[:most]
-        return taken
+        settled = self._settled
+        if len(settled) <= most:
+            self._settled = []
+            return settled
+        self._settled = settled[most:]
+        return settled[:most]
 
     def resume(self) -> list[int]:
         """Return the unanswered calls for a new connection, which tells of the settled ones too."""

@@ -83,30 +83,18 @@ class CallSender:
         sent = False
         while self.outbox and self._session.is_open:
             self.send_releases()
-            together: list[Reply] = []
-            nbytes = 0
-            while self.outbox and len(together) < MESSAGE_CALLS:
-                reply = self.outbox[0]
-                if reply.done:  # it has expired, or was cancelled
-                    self.outbox.popleft()
-                    continue
-                nbytes += self.facts[reply.id].message_bytes
-                if together and nbytes > MESSAGE_BYTES:
-                    break
-                together.append(self.outbox.popleft())
-            if together and not self._send_calls(together):
-                self.outbox.extendleft(reversed(together))
+            if not self._send_some():
                 return sent
             sent = True
         if self.calls.untold >= TELL_SETTLED and self._session.is_open:
-            self._send_calls([])
+            self._say_calls([], [])
             sent = True
         return sent
 
     def tell_settled(self) -> None:
         """Tell the gateway at once which calls are settled; it keeps their answers until then."""
         if self._session.is_open and self.calls.untold:
-            self._send_calls([])
+            self._say_calls([], [])
             self._session.engine.look()
 
     def send_releases(self) -> None:
@@ -138,18 +126,18 @@ class CallSender:
         unsent = [number for number, reply in self.calls.unanswered.items() if not reply.sent_ns]
         return min(unsent, default=self.calls.next_id)
 
-    def call_of(self, reply: Reply, now_ns: int) -> remote.RemoteCall:
+    def call_of(self, reply: Reply, facts: Facts, now_ns: int) -> remote.RemoteCall:
         """Return a request's fields, as they travel."""
-        facts = self.facts[reply.id]
         payload, body, upload = reply.payload, reply.body, 0
         if facts.blob is not None:
             payload, body, upload = (), b"", facts.blob.nbytes
         elif isinstance(reply, RemoteStreamReply) and facts.encoded is not None:
             payload = facts.encoded.frames  # and one with the parts that the client has, if it has some
+        left_ns, replays = reply.deadline_ns - now_ns, reply.replays
         return remote.RemoteCall(
             reply.id,
             reply.method,
-            max(0, reply.deadline_ns - now_ns) // 1000,
+            left_ns // 1000 if left_ns > 0 else 0,
             len(payload),
             body,
             reply.device if reply.pinned else None,
@@ -157,19 +145,41 @@ class CallSender:
             facts.refs,
             reply.id in self.replayed,
             upload,
-            min(reply.replays, MOST_REPLAYS),
+            replays if replays < MOST_REPLAYS else MOST_REPLAYS,
         )
 
-    def _send_calls(self, replies: list[Reply]) -> bool:
+    def _send_some(self) -> bool:
+        """Send as many calls as a message takes, if any wait; False if there is no connection."""
         now_ns = time.monotonic_ns()
+        outbox, all_facts = self.outbox, self.facts
+        together: list[Reply] = []
         calls: list[remote.RemoteCall] = []
         frames: list[Buffer] = []
-        for reply in replies:
-            frames += reply.payload if self.facts[reply.id].blob is None else ()
-            calls.append(self.call_of(reply, now_ns))
-        if not self.send(remote.RemoteCalls(self._session.epoch, self.take_settled(), calls), frames):
-            return False  # after a cut, the resumption tells of the settled calls
-        for reply in replies:
+        nbytes = 0
+        while outbox and len(together) < MESSAGE_CALLS:
+            reply = outbox[0]
+            if reply.done:  # it has expired, or was cancelled
+                outbox.popleft()
+                continue
+            facts = all_facts[reply.id]
+            if facts.blob is None:
+                nbytes += facts.nbytes
+                if together and nbytes > MESSAGE_BYTES:
+                    break
+                if reply.payload:
+                    frames += reply.payload
+            outbox.popleft()
+            together.append(reply)
+            calls.append(self.call_of(reply, facts, now_ns))
+        if together and not self._say_calls(calls, frames):
+            outbox.extendleft(reversed(together))
+            return False
+        for reply in together:
             reply.state = ReplyState.SENT
-            reply.sent_ns = reply.sent_ns or now_ns
+            if not reply.sent_ns:
+                reply.sent_ns = now_ns
         return True
+
+    def _say_calls(self, calls: list[remote.RemoteCall], frames: list[Buffer]) -> bool:
+        """Send calls, and what is settled; False if there is no connection: the resumption tells what is settled then."""
+        return self.send(remote.RemoteCalls(self._session.epoch, self.take_settled(), calls), frames)

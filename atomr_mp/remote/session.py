@@ -107,11 +107,12 @@ class RemoteSession:
             PoolLost: The session has ended.
         """
         with self.lock:
-            self.check_lost()
+            if self.lost is not None:
+                self.check_lost()
             if facts.blob is not None:
                 self.backlog.check_size(facts.nbytes)
                 self.transfers.open()
-            if not self.backlog and self.backlog.has_room(facts.nbytes):
+            if self.backlog.lets_in(facts.nbytes):
                 self.take_call(reply, facts)
                 if self.state is RemoteLinkState.OPEN:
                     self._send_soon(reply)
@@ -203,10 +204,11 @@ class RemoteSession:
 
     def _send_soon(self, reply: Reply) -> None:
         """Send a call that was just taken, now or with others."""
-        if len(self.calls.unanswered) == 1 or len(self.sender.outbox) >= MESSAGE_CALLS:
+        waiting = len(self.sender.outbox)
+        if len(self.calls.unanswered) == 1 or waiting >= MESSAGE_CALLS:
             self.flush()
             self.engine.look()
-        elif len(self.sender.outbox) == 1:
+        elif waiting == 1:
             loop = getattr(reply.lane, "loop", None)
             if loop is None:
                 self.engine.flush_soon()
@@ -331,9 +333,10 @@ class RemoteSession:
         except errors.ProtocolError as error:
             self.lose(errors.PoolLost(f"the gateway at {self.endpoint} sent an invalid message: {error}"))
             return
+        if decoded.__class__ is remote.RemoteAnswers:
+            self.answers.take(decoded, frames)
+            return
         match decoded:
-            case remote.RemoteAnswers():
-                self.answers.take(decoded, frames)
             case remote.RemoteParts():
                 if decoded.epoch == self._epoch:
                     self.streams.take(decoded, frames)
@@ -564,25 +567,33 @@ class RemoteSession:
         """
         if reply.done:
             return
+        streams = isinstance(reply, RemoteStreamReply)
         if reply.state is not ReplyState.BACKLOG:  # a waiting call is not counted here either
             facts = self.sender.settle(reply)
-            if not isinstance(reply, RemoteStreamReply):
+            if not streams:
                 self.backlog.discount(facts.nbytes)
-        self._watched.discard(reply)
+        if self._watched:
+            self._watched.discard(reply)
+        if self.transfers.answers:
+            self._drop_answer(reply)
+        reply.error = error
+        reply.payload = reply.kept = ()
+        reply.state = ReplyState.OVER
+        reply.done = True
+        if streams:
+            self.streams.finished(reply)
+            if not settled:
+                self.sender.tell_settled()
+        self.engine.finished(reply)
+        if reply.callbacks or reply.future is not None:
+            self.deliveries.hand_out(reply)
+        if self.backlog.waiting and self.lost is None:
+            self._admit()
+
+    def _drop_answer(self, reply: Reply) -> None:
+        """Pull an answer no more whose call has its outcome."""
         dropped = self.transfers.drop(reply.id)
         if dropped is not None:
             if dropped.leases and self.memory is not None:
                 self.memory.give_up(dropped.leases)
             self.sender.tell_settled()
-        reply.error = error
-        reply.payload = reply.kept = ()
-        reply.state = ReplyState.OVER
-        reply.done = True
-        if isinstance(reply, RemoteStreamReply):
-            self.streams.finished(reply)
-            if not settled:
-                self.sender.tell_settled()
-        self.engine.finished(reply)
-        self.deliveries.hand_out(reply)
-        if self.backlog and self.lost is None:
-            self._admit()

@@ -67,7 +67,7 @@ class StreamSender(Protocol):
     def take_settled(self) -> list[int]:
         """Return the calls settled since the gateway was last told."""
 
-    def call_of(self, reply: Reply, now_ns: int) -> remote.RemoteCall:
+    def call_of(self, reply: Reply, facts: Facts, now_ns: int) -> remote.RemoteCall:
         """Return a request's fields, as they travel."""
 
 
@@ -158,6 +158,8 @@ class SessionStreams:
     def flush(self) -> bool:
         """Send queued streams and credit if there is a connection; return whether any were sent."""
         sent = False
+        if not (self._outbox or self.open):
+            return sent
         while self._outbox:
             together: list[RemoteStreamReply] = []
             nbytes = 0
@@ -219,7 +221,7 @@ class SessionStreams:
                 frames += facts.encoded.frames
             opened.append(
                 remote.RemoteStream(
-                    self._session.sender.call_of(stream, now_ns),
+                    self._session.sender.call_of(stream, facts, now_ns),
                     stream.credit.parts,
                     stream.credit.nbytes,
                     stream.between_ns // 1000,

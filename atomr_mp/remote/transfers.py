@@ -66,7 +66,7 @@ class Transfers:
         self._channel: BulkChannel | None = None
         self.port = 0
         """The port of bulk connections; the gateway tells it."""
-        self._answers: dict[int, remote.RemoteAnswer] = {}
+        self.answers: Final[dict[int, remote.RemoteAnswer]] = {}
         """Answers that are being pulled."""
 
     def open(self) -> BulkChannel:
@@ -77,12 +77,12 @@ class Transfers:
 
     def pull(self, answer: remote.RemoteAnswer) -> None:
         """Pull an answer."""
-        self._answers[answer.id] = answer
+        self.answers[answer.id] = answer
         self.open().pull((answer.id, 0), answer.download)
 
     def drop(self, number: int) -> remote.RemoteAnswer | None:
         """Stop pulling an answer that nobody wants; return it if it was being pulled."""
-        dropped = self._answers.pop(number, None)
+        dropped = self.answers.pop(number, None)
         if dropped is not None and self._channel is not None:
             self._channel.forget((number, 0))
         return dropped
@@ -99,7 +99,7 @@ class Transfers:
     def resume(self, *, same_gateway: bool) -> None:
         """Take in that the session is resumed; another gateway does not have the earlier answers."""
         if not same_gateway:
-            self._answers.clear()
+            self.answers.clear()
         if self._channel is not None:
             self._channel.resumed(same_gateway=same_gateway)
 
@@ -127,7 +127,7 @@ class Transfers:
     def downloaded(self, key: BlobKey, content: memoryview) -> None:
         """Take an answer or a part whose blob has come."""
         number, part = key
-        answer = None if part else self._answers.pop(number, None)
+        answer = None if part else self.answers.pop(number, None)
         if answer is None and not part:
             return
         try:

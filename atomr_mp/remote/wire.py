@@ -80,11 +80,18 @@ class RemoteWire:
         """Whether a message has arrived. Ask after each use of the socket: the descriptor tells of changes only."""
         return is_readable(self._socket)
 
-    def receive(self) -> memoryview | None:
-        """Return the next message, None if there is none."""
-        if not _get(self._socket, _EVENTS) & _POLLIN:
+    def receive(self, *, told: bool = False) -> memoryview | None:
+        """Return the next message, None if there is none.
+
+        Args:
+            told: The descriptor has told of one, so libzmq is not asked first.
+        """
+        if not (told or _get(self._socket, _EVENTS) & _POLLIN):
             return None
-        frame = core_recv(self._socket, _DONTWAIT, False)
+        try:
+            frame = core_recv(self._socket, _DONTWAIT, False)
+        except zmq.Again:
+            return None
         if not frame.more:
             return memoryview(frame.buffer)
         while core_recv(self._socket, _DONTWAIT, False).more:
