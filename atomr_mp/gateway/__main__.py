@@ -8,6 +8,7 @@ import sys
 
 import msgspec
 
+from atomr_mp.gateway.loop import GatewayLoop
 from atomr_mp.gateway.server import Gateway
 from atomr_mp.process.prctl import die_with_parent
 from atomr_mp.protocol.messages.remote import GatewaySettings
@@ -19,7 +20,8 @@ def main() -> int:
     die_with_parent(parent)
     logging.basicConfig(format="%(asctime)s %(name)s %(levelname)s %(message)s", level=logging.WARNING)
     settings = msgspec.json.decode(sys.argv[2].encode(), type=GatewaySettings)
-    return asyncio.run(Gateway(settings).serve())
+    with asyncio.Runner(loop_factory=GatewayLoop) as runner:
+        return runner.run(Gateway(settings).serve())
 
 
 if __name__ == "__main__":

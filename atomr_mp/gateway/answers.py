@@ -122,27 +122,29 @@ class AnswerQueue:
 
     def __init__(self, send: Callable[[list[remote.RemoteAnswer], list[Buffer]], object]) -> None:
         self._send = send
-        self._waiting: list[Kept] = []
-
-    def add(self, kept: Kept) -> None:
-        """Take an answer."""
-        self._waiting.append(kept)
+        self.waiting: list[Kept] = []
+        """In the order in which they came; whoever appends one calls `flush` soon."""
 
     def clear(self) -> None:
         """Drop all answers: the connection has ended."""
-        self._waiting.clear()
+        self.waiting.clear()
 
     def flush(self) -> None:
         """Send all answers; that may find that the connection has ended."""
-        while self._waiting:
+        while self.waiting:
+            if len(self.waiting) == 1:
+                (kept,) = self.waiting
+                self.waiting.clear()
+                self._send([kept.answer], list(kept.frames))
+                return
             together: list[Kept] = []
             nbytes = 0
-            for kept in self._waiting[:MESSAGE_ANSWERS]:
+            for kept in self.waiting[:MESSAGE_ANSWERS]:
                 nbytes += kept.message_bytes
                 if together and nbytes > ANSWERS_BYTES:
                     break
                 together.append(kept)
-            del self._waiting[: len(together)]
+            del self.waiting[: len(together)]
             self._send([kept.answer for kept in together], [frame for kept in together for frame in kept.frames])
 
 

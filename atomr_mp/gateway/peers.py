@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Coroutine, Sequence
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 
@@ -26,6 +26,9 @@ from atomr_mp.protocol.zmtp.framing import pack
 from atomr_mp.remote.blobs import Encoded, EncodedBlob, encode
 from atomr_mp.remote.keys import AdmittedKey
 from atomr_mp.remote.resumption import CallAction, CallState, CallTable, Tally
+
+if TYPE_CHECKING:
+    from atomr_mp.client.memory.argument_slabs import Placement
 
 _LOG: Final = logging.getLogger("atomr_mp.gateway")
 
@@ -239,8 +242,9 @@ class RemotePeer:
         self._quiet = True
         parked, self._parked = self._parked, []
         for request, frames, deadline_ns in parked:
-            if self.is_wanted(call_of(request).id):
-                self._start(request, frames, deadline_ns)
+            call = call_of(request)
+            if self.is_wanted(call.id):
+                self._start(request, call, frames, deadline_ns)
 
     def _resume(self, message: remote.Resume) -> None:
         unanswered = [each.id for each in message.unanswered]
@@ -263,9 +267,9 @@ class RemotePeer:
         """
         match message:
             case remote.RemoteCalls():
-                self._take_requests(message.settled, message.calls, frames)
+                self.take_requests(message.settled, message.calls, frames)
             case remote.RemoteStreams():
-                self._take_requests(message.settled, message.streams, frames)
+                self.take_requests(message.settled, message.streams, frames)
             case remote.RemoteCredit():
                 self._take_credit(message.grants)
             case remote.RemoteCancel():
@@ -284,22 +288,31 @@ class RemotePeer:
                 raise errors.ProtocolError(f"credit for stream {grant.id}, which was never opened")
             self.streams.grant(grant)
 
-    def _take_requests(self, settled: Sequence[int], requests: Sequence[Request], frames: list[memoryview]) -> None:
+    def take_requests(self, settled: Sequence[int], requests: Sequence[Request], frames: list[memoryview]) -> None:
+        """Take calls or streams, and which answers the client has.
+
+        Raises:
+            ProtocolError: It breaks the rules of the session.
+        """
         if len(requests) > 1:
             self._lane.cork()
+        settle, offer = self._calls.settle, self._calls.offer
         try:
             for number in settled:
-                self._settled(number, self._calls.settle(number).action)
+                self._settled(number, settle(number).action)
             at = 0
             for request in requests:
-                call = call_of(request)
+                call = request if request.__class__ is remote.RemoteCall else call_of(request)
                 first, at = at, at + call.frames
                 own = frames[first:at]
-                if len(own) != call.frames:
-                    raise errors.ProtocolError("a call with payload frames that its message does not have")
-                step = self._calls.offer(call.id, max(call.upload, len(call.body) + sum(map(len, own))))
+                nbytes = len(call.body)
+                if call.frames:
+                    if len(own) != call.frames:
+                        raise errors.ProtocolError("a call with payload frames that its message does not have")
+                    nbytes += sum(map(len, own))
+                step = offer(call.id, max(call.upload, nbytes) if call.upload else nbytes)
                 if step.action is CallAction.RUN:
-                    self._run(request, own)
+                    self._run(request, call, own)
                 elif step.action is CallAction.SEND:
                     self._send_again(call.id)
         except ValueError as error:
@@ -310,12 +323,11 @@ class RemotePeer:
         if at != len(frames):
             raise errors.ProtocolError("a message with payload frames that are no call's")
 
-    def _run(self, request: Request, frames: list[memoryview]) -> None:
+    def _run(self, request: Request, call: remote.RemoteCall, frames: list[memoryview]) -> None:
         if isinstance(request, remote.RemoteStream):
             check_ahead(request.parts, request.start)
-        call = call_of(request)
         deadline_ns = time.monotonic_ns() + call.left_us * 1000
-        if call.id in self._lost:
+        if self._lost and call.id in self._lost:
             if not call.replay:
                 error = errors.GatewayLost("this call may have run under an earlier gateway", maybe_executed=True)
                 self._answered(call.id, error, None)
@@ -324,10 +336,11 @@ class RemotePeer:
         if call.replay and not self._quiet:
             self._parked.append((request, frames, deadline_ns))
         else:
-            self._start(request, frames, deadline_ns)
+            self._start(request, call, frames, deadline_ns)
 
-    def _start(self, request: Request, frames: list[memoryview], deadline_ns: int) -> None:
-        call = call_of(request)
+    def _start(
+        self, request: Request, call: remote.RemoteCall, frames: list[memoryview], deadline_ns: int
+    ) -> None:
         try:
             if not self.has_room:
                 raise errors.Overloaded(
@@ -339,6 +352,9 @@ class RemotePeer:
                 raise errors.InvalidRequest(
                     f"there is no device {call.device}; this pool has {len(self._client.devices)}"
                 )
+            if request is call and not (call.upload or call.refs):  # as most calls are
+                self._submit_call(call, call.body, frames, deadline_ns)
+                return
             if call.upload:
                 self.uploads.begin(request, deadline_ns)
                 return
@@ -355,19 +371,29 @@ class RemotePeer:
         if isinstance(request, remote.RemoteStream):
             self.streams.open(request, arguments, deadline_ns, kept)
             return
-        call = request
+        self._submit_call(request, arguments.body, arguments.payload, deadline_ns, kept, arguments.copies)
+
+    def _submit_call(
+        self,
+        call: remote.RemoteCall,
+        body: bytes,
+        payload: Sequence[Buffer],
+        deadline_ns: int,
+        kept: Sequence[object] = (),
+        copies: Sequence[Placement] = (),
+    ) -> None:
         reply = self._lane.submit_encoded(
             call.id,
             call.device,
             call.method,
-            arguments.body,
-            arguments.payload,
+            body,
+            payload,
             deadline_ns,
             priority=call.priority,
             replays=call.replays,
             refs=len(call.refs),
             kept=kept,
-            copies=arguments.copies,
+            copies=copies,
             callback=self._on_reply,
         )
         self._replies[call.id] = reply
@@ -411,13 +437,14 @@ class RemotePeer:
             self._answered(number, error, None)
 
     def _on_reply(self, reply: Reply) -> None:
-        if self._replies.pop(reply.id, None) is None or self.ended:
+        number = reply.id
+        if self._replies.pop(number, None) is None or self.ended:
             return
         plain = answers.keep_plain(reply)
-        if plain is not None:
-            self._keep(reply.id, plain)
-        else:
+        if plain is None:
             self._answer(reply)
+        elif self._calls.answer(number, plain, plain.nbytes).action is CallAction.KEEP:
+            self._queue(plain)
 
     def stream_ended(self, reply: Reply) -> None:
         """Keep a stream's end; all its parts are kept."""
@@ -489,9 +516,12 @@ class RemotePeer:
         return None if kept is None else kept.blob
 
     def _settled(self, number: int, action: CallAction | None) -> None:
-        self._lost.discard(number)
-        self.uploads.forget(number)
-        self.streams.settled(number)
+        if self._lost:
+            self._lost.discard(number)
+        if self.uploads.open:
+            self.uploads.forget(number)
+        if self.streams.any:
+            self.streams.settled(number)
         if action is CallAction.ABANDON:
             reply = self._replies.get(number)
             if reply is not None:
@@ -521,7 +551,7 @@ class RemotePeer:
     def _queue(self, kept: Kept) -> None:
         """Send an answer, with others of this turn of the loop."""
         if self.ready:
-            self._outbox.add(kept)
+            self._outbox.waiting.append(kept)
             if not self._replies:  # there is nothing for it to travel with
                 self._flush()
             elif not self._flushing:

@@ -215,6 +215,10 @@ class Gateway:
                 raise errors.ProtocolError("a message of several frames")
             header, frames = unpack(received.content)
             message = remote.FROM_REMOTE.decode(header)
+            if message.__class__ is remote.RemoteCalls and peer is not None and peer.ready:
+                if message.epoch == self.epoch:  # most messages are these
+                    peer.take_requests(message.settled, message.calls, frames)
+                    return
             if isinstance(message, remote.RemoteHello):
                 self._greet(received, message, admitted)
             elif isinstance(message, remote.RemoteBye) and received.routing_id in self._parting:

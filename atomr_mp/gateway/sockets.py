@@ -165,10 +165,15 @@ class RouterSocket:
     def _on_readable(self) -> None:
         self._again = False
         socket = self._socket
+        told = True  # so the first message is read without asking for it
         for _ in range(self._turn):
-            if socket.closed or not is_readable(socket):
+            if socket.closed or not (told or is_readable(socket)):
                 return
-            routing_id = core_recv(socket, _DONTWAIT, True)
+            told = False
+            try:
+                routing_id = core_recv(socket, _DONTWAIT, True)
+            except zmq.Again:  # the descriptor has told of something else
+                return
             frame = core_recv(socket, _DONTWAIT, False)
             content = None if frame.more else memoryview(frame.buffer)
             if frame.more:

@@ -259,6 +259,11 @@ class PeerStreams:
             self._extend(stream, told[number])
         self._flush_soon()
 
+    @property
+    def any(self) -> bool:
+        """Whether there is any stream, or credit for one."""
+        return bool(self._open or self._early)
+
     def settled(self, number: int) -> None:
         """Drop a stream, and end it if it runs."""
         self._early.pop(number, None)

@@ -90,7 +90,8 @@ class Uploads:
         self._client = client
         self._loop = loop
         self._most_bytes = most_bytes
-        self._open: dict[int, Upload] = {}
+        self.open: Final[dict[int, Upload]] = {}
+        """Calls whose arguments are being pulled."""
 
     def begin(self, request: Request, deadline_ns: int) -> None:
         """Make room for a large call's arguments, and pull them.
@@ -109,11 +110,11 @@ class Uploads:
 
     def wants(self) -> list[tuple[int, int, int]]:
         """Return (call, offset, size) of each chunk to ask for now."""
-        return [(number, *want) for number, upload in self._open.items() for want in upload.pull.wants()]
+        return [(number, *want) for number, upload in self.open.items() for want in upload.pull.wants()]
 
     def restart(self) -> None:
         """Ask again for the chunks that have not come, on a new connection."""
-        for upload in self._open.values():
+        for upload in self.open.values():
             upload.pull.restart()
 
     def take_chunk(self, number: int, offset: int, data: memoryview) -> None:
@@ -122,7 +123,7 @@ class Uploads:
         Raises:
             ProtocolError: It was not asked for.
         """
-        upload = self._open.get(number)
+        upload = self.open.get(number)
         if upload is None:  # its call was settled, or it is late
             return
         try:
@@ -130,16 +131,16 @@ class Uploads:
         except ValueError as error:
             raise errors.ProtocolError(str(error)) from error
         if upload.pull.whole:
-            del self._open[number]
+            del self.open[number]
             self._host.spawn(number, self._submit(upload))
 
     def forget(self, number: int) -> None:
         """Drop the upload of a call."""
-        self._open.pop(number, None)
+        self.open.pop(number, None)
 
     def clear(self) -> None:
         """Drop all uploads."""
-        self._open.clear()
+        self.open.clear()
 
     async def _make_room(self, request: Request, call: remote.RemoteCall, deadline_ns: int) -> None:
         try:
@@ -148,11 +149,11 @@ class Uploads:
             self._host.fail(call.id, error)
             return
         if self._host.is_wanted(call.id):
-            self._open[call.id] = Upload(request, Pull(room.data), deadline_ns)
+            self.open[call.id] = Upload(request, Pull(room.data), deadline_ns)
             self._host.pull()
 
     def _late(self, number: int) -> None:
-        if self._open.pop(number, None) is not None:
+        if self.open.pop(number, None) is not None:
             self._host.fail(
                 number, errors.DeadlineExceeded("the arguments had not arrived by the deadline; nothing ran")
             )

@@ -92,6 +92,9 @@ class IdRanges:
     def add(self, number: int) -> None:
         """Put an id in, which may be in it already."""
         starts, ends = self._starts, self._ends
+        if number == ends[0] and len(ends) == 1:  # as they come one after the other
+            ends[0] = number + 1
+            return
         at = bisect.bisect_right(starts, number) - 1
         if number < ends[at]:
             return
@@ -172,9 +175,8 @@ class CallTable(Generic[A]):
     def __init__(self, most: int, tally: Tally | None = None) -> None:
         self._most = most
         self._tally = Tally() if tally is None else tally
-        self._open: dict[int, A | None] = {}
-        """Answers of open calls; None while a call runs."""
-        self._bytes: dict[int, int] = {}
+        self._open: dict[int, tuple[A | None, int]] = {}
+        """Answers of open calls, None while a call runs; and the bytes that each counts for."""
         self._settled = IdRanges()
         self.kept_bytes = 0
         """Bytes of all open calls: their arguments while they run, their answers afterwards."""
@@ -185,16 +187,16 @@ class CallTable(Generic[A]):
     @property
     def running(self) -> list[int]:
         """Ids of the calls that run."""
-        return [each for each, answer in self._open.items() if answer is None]
+        return [each for each, (answer, _) in self._open.items() if answer is None]
 
     def kept(self, number: int) -> A | None:
         """Return the answer that is kept for a call, None if there is none."""
-        return self._open.get(number)
+        return self._open.get(number, _NOTHING)[0]
 
     def state(self, number: int) -> CallState:
         """Return the state of a call."""
         if number in self._open:
-            return CallState.RUNNING if self._open[number] is None else CallState.ANSWERED
+            return CallState.RUNNING if self._open[number][0] is None else CallState.ANSWERED
         return CallState.SETTLED if number in self._settled else CallState.UNSEEN
 
     def offer(self, number: int, nbytes: int) -> CallStep[A]:
@@ -207,16 +209,20 @@ class CallTable(Generic[A]):
             return self._step(number, CallEvent.OFFER, None, nbytes)
         if len(self._open) >= self._most:
             raise ValueError(f"more than {self._most} calls are open")
-        self._open[number] = None
-        self._count(number, nbytes)
+        self._open[number] = None, nbytes
+        self.kept_bytes += nbytes
+        self._tally.nbytes += nbytes
         return _RUN
 
     def answer(self, number: int, answer: A, nbytes: int) -> CallStep[A]:
         """Take the answer of a call that runs."""
-        if self._open.get(number, _ABSENT) is not None:
+        kept, before = self._open.get(number, _ABSENT)
+        if kept is not None:
             return self._step(number, CallEvent.ANSWER, answer, nbytes)
-        self._open[number] = answer
-        self._count(number, nbytes)
+        self._open[number] = answer, nbytes
+        more = nbytes - before
+        self.kept_bytes += more
+        self._tally.nbytes += more
         return _KEEP
 
     def settle(self, number: int) -> CallStep[A]:
@@ -225,11 +231,14 @@ class CallTable(Generic[A]):
         Raises:
             ValueError: The client leaves more gaps among its ids than it may have calls.
         """
-        kept = self._open.get(number)
+        kept, nbytes = self._open.get(number, _NOTHING)
         if kept is None:
             step = self._step(number, CallEvent.SETTLE, None, 0)
         else:
-            self._forget(number)
+            del self._open[number]
+            self.kept_bytes -= nbytes
+            self._tally.nbytes -= nbytes
+            self._settled.add(number)
             step = CallStep(CallAction.DROP, kept)
         if len(self._settled) > self._most + 1:
             raise ValueError(f"more than {self._most} gaps among the ids of calls")
@@ -251,13 +260,14 @@ class CallTable(Generic[A]):
         return [number for number in wanted if number in self._open], ended
 
     def _step(self, number: int, event: CallEvent, answer: A | None, nbytes: int) -> CallStep[A]:
-        kept = self._open.get(number)
+        kept, before = self._open.get(number, _NOTHING)
         state, action = CALLS[self.state(number), event]
         if state is CallState.SETTLED:
             self._forget(number)
         elif action in {CallAction.RUN, CallAction.KEEP}:
-            self._open[number] = answer
-            self._count(number, nbytes)
+            self._open[number] = answer, nbytes
+            self.kept_bytes += nbytes - before
+            self._tally.nbytes += nbytes - before
         return CallStep(action, kept)
 
     def close(self) -> None:
@@ -265,20 +275,11 @@ class CallTable(Generic[A]):
         self._tally.nbytes -= self.kept_bytes
         self.kept_bytes = 0
         self._open.clear()
-        self._bytes.clear()
-
-    def _count(self, number: int, nbytes: int) -> None:
-        more = nbytes - self._bytes.get(number, 0)
-        self.kept_bytes += more
-        self._tally.nbytes += more
-        self._bytes[number] = nbytes
 
     def _forget(self, number: int) -> None:
-        if number in self._open:
-            del self._open[number]
-            nbytes = self._bytes.pop(number)
-            self.kept_bytes -= nbytes
-            self._tally.nbytes -= nbytes
+        _, nbytes = self._open.pop(number, _NOTHING)
+        self.kept_bytes -= nbytes
+        self._tally.nbytes -= nbytes
         self._settled.add(number)
 
 
@@ -326,6 +327,7 @@ class OpenCalls(Generic[T]):
         return list(self.unanswered)
 
 
-_ABSENT: Final = object()
+_NOTHING: Final[tuple[Any, int]] = None, 0
+_ABSENT: Final[tuple[Any, int]] = object(), 0
 _RUN: Final[CallStep[Any]] = CallStep(CallAction.RUN, None)
 _KEEP: Final[CallStep[Any]] = CallStep(CallAction.KEEP, None)
