@@ -6,6 +6,7 @@ Theory of operation
 For each remote session the gateway has a local one, an ordinary client of the pool in an event loop that all share. So
 fair shares, credit, leases and clean-up are the pool's own. Bodies of calls and of answers pass as they are.
 
+- `loop.GatewayLoop` is asyncio's event loop, but calls the readers of sockets at once.
 - `server.Gateway` reads the socket and knows which connection is which session.
 - `peers.RemotePeer` is one session: its local client and its calls (`remote.resumption`). `leases` has the buffers it
 holds, `uploads` its large arguments on their way, `answers` the answers it keeps until its client has them, `streams`

@@ -12,7 +12,9 @@ import math
 import select
 import selectors
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeVarTuple
+
+Ts = TypeVarTuple("Ts")
 
 MOST_EVENTS: Final = 64
 """Most descriptors that are looked at before asyncio's own callbacks have a turn."""
@@ -25,7 +27,7 @@ class GatewayLoop(asyncio.SelectorEventLoop):
         self._readers: Final = DirectSelector(self._reader_failed)
         super().__init__(self._readers)
 
-    def add_reader(self, fd: Any, callback: Callable[..., Any], *args: Any) -> None:
+    def add_reader(self, fd: Any, callback: Callable[[*Ts], Any], *args: *Ts) -> None:
         """Call `callback(*args)` whenever a descriptor is readable, instead of an earlier callback of it."""
         self._readers.watch(fd, callback, args)
 

@@ -307,9 +307,7 @@ class RemotePeer:
                 own = frames[first:at]
                 nbytes = len(call.body)
                 if call.frames:
-                    if len(own) != call.frames:
-                        raise errors.ProtocolError("a call with payload frames that its message does not have")
-                    nbytes += sum(map(len, own))
+                    nbytes += _frames_bytes(call, own)
                 step = offer(call.id, max(call.upload, nbytes) if call.upload else nbytes)
                 if step.action is CallAction.RUN:
                     self._run(request, call, own)
@@ -338,9 +336,7 @@ class RemotePeer:
         else:
             self._start(request, call, frames, deadline_ns)
 
-    def _start(
-        self, request: Request, call: remote.RemoteCall, frames: list[memoryview], deadline_ns: int
-    ) -> None:
+    def _start(self, request: Request, call: remote.RemoteCall, frames: list[memoryview], deadline_ns: int) -> None:
         try:
             if not self.has_room:
                 raise errors.Overloaded(
@@ -578,6 +574,17 @@ class RemotePeer:
             event = session.DeviceChanged(told(event.device), event.actors)
         if self.greeted:
             self._say(event)
+
+
+def _frames_bytes(call: remote.RemoteCall, frames: Sequence[memoryview]) -> int:
+    """Return the size of a call's payload frames.
+
+    Raises:
+        ProtocolError: Its message has fewer.
+    """
+    if len(frames) != call.frames:
+        raise errors.ProtocolError("a call with payload frames that its message does not have")
+    return sum(map(len, frames))
 
 
 def told(info: devices.DeviceInfo) -> devices.DeviceInfo:

@@ -215,26 +215,40 @@ class Gateway:
                 raise errors.ProtocolError("a message of several frames")
             header, frames = unpack(received.content)
             message = remote.FROM_REMOTE.decode(header)
-            if message.__class__ is remote.RemoteCalls and peer is not None and peer.ready:
-                if message.epoch == self.epoch:  # most messages are these
-                    peer.take_requests(message.settled, message.calls, frames)
-                    return
-            if isinstance(message, remote.RemoteHello):
-                self._greet(received, message, admitted)
-            elif isinstance(message, remote.RemoteBye) and received.routing_id in self._parting:
-                parted = self._parting[received.routing_id]
-                if not parted.done():
-                    parted.set_result(None)
-            elif peer is None or message.epoch != self.epoch:
-                if received.routing_id not in self._opening:
-                    self._say(received.routing_id, remote.HelloWanted())
+            if (
+                message.__class__ is remote.RemoteCalls
+                and peer is not None
+                and peer.ready
+                and message.epoch == self.epoch
+            ):
+                peer.take_requests(message.settled, message.calls, frames)
             else:
-                self._take_from(peer, message, frames)
+                self._take_any(received, peer, admitted, message, frames)
         except errors.AtomrError as error:
             self._offend(received.routing_id, peer, error)
         except Exception as error:  # noqa: BLE001 - a message that we are not up to ends its session, and no other
             _LOG.exception("a message of a remote client")
             self._offend(received.routing_id, peer, errors.ProtocolError(f"the gateway failed: {error!r}"))
+
+    def _take_any(
+        self,
+        received: Received,
+        peer: RemotePeer | None,
+        admitted: AdmittedKey,
+        message: remote.FromRemote,
+        frames: list[memoryview],
+    ) -> None:
+        if isinstance(message, remote.RemoteHello):
+            self._greet(received, message, admitted)
+        elif isinstance(message, remote.RemoteBye) and received.routing_id in self._parting:
+            parted = self._parting[received.routing_id]
+            if not parted.done():
+                parted.set_result(None)
+        elif peer is None or message.epoch != self.epoch:
+            if received.routing_id not in self._opening:
+                self._say(received.routing_id, remote.HelloWanted())
+        else:
+            self._take_from(peer, message, frames)
 
     def _offend(self, routing_id: bytes, peer: RemotePeer | None, error: errors.AtomrError) -> None:
         self._offences += 1

@@ -191,7 +191,8 @@ class CallTable(Generic[A]):
 
     def kept(self, number: int) -> A | None:
         """Return the answer that is kept for a call, None if there is none."""
-        return self._open.get(number, _NOTHING)[0]
+        kept, _ = self._open.get(number, _NOTHING)
+        return kept  # type: ignore[no-any-return]  # of the table's type, or None
 
     def state(self, number: int) -> CallState:
         """Return the state of a call."""

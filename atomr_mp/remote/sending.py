@@ -133,7 +133,7 @@ class CallSender:
             payload, body, upload = (), b"", facts.blob.nbytes
         elif isinstance(reply, RemoteStreamReply) and facts.encoded is not None:
             payload = facts.encoded.frames  # and one with the parts that the client has, if it has some
-        left_ns, replays = reply.deadline_ns - now_ns, reply.replays
+        left_ns = reply.deadline_ns - now_ns
         return remote.RemoteCall(
             reply.id,
             reply.method,
@@ -145,7 +145,7 @@ class CallSender:
             facts.refs,
             reply.id in self.replayed,
             upload,
-            replays if replays < MOST_REPLAYS else MOST_REPLAYS,
+            min(reply.replays, MOST_REPLAYS),
         )
 
     def _send_some(self) -> bool:
@@ -181,5 +181,5 @@ class CallSender:
         return True
 
     def _say_calls(self, calls: list[remote.RemoteCall], frames: list[Buffer]) -> bool:
-        """Send calls, and what is settled; False if there is no connection: the resumption tells what is settled then."""
+        """Send calls, and the settled ids; return False if there is no connection. The resumption tells them then."""
         return self.send(remote.RemoteCalls(self._session.epoch, self.take_settled(), calls), frames)

@@ -567,10 +567,9 @@ class RemoteSession:
         """
         if reply.done:
             return
-        streams = isinstance(reply, RemoteStreamReply)
         if reply.state is not ReplyState.BACKLOG:  # a waiting call is not counted here either
             facts = self.sender.settle(reply)
-            if not streams:
+            if not isinstance(reply, RemoteStreamReply):
                 self.backlog.discount(facts.nbytes)
         if self._watched:
             self._watched.discard(reply)
@@ -580,7 +579,7 @@ class RemoteSession:
         reply.payload = reply.kept = ()
         reply.state = ReplyState.OVER
         reply.done = True
-        if streams:
+        if isinstance(reply, RemoteStreamReply):
             self.streams.finished(reply)
             if not settled:
                 self.sender.tell_settled()

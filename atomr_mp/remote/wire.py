@@ -21,7 +21,10 @@ HEARTBEAT_MS: Final = 500
 TIMEOUT_MS: Final = 1500
 """How long an end may be silent before the connection counts as cut."""
 
-RECONNECT_MS: Final = 20
+RECONNECT_MS: Final = 5
+"""Time before the first attempt to connect anew. The supervisor keeps the listening socket, so a gateway's end refuses
+nobody: the next gateway answers as soon as it listens."""
+
 RECONNECT_MAX_MS: Final = 500
 """Longest time between attempts to connect; libzmq doubles the first and adds jitter."""
 
