@@ -1,10 +1,10 @@
 """The interface of every backend: memory that crosses processes, and streams that work runs on.
 
-A backend is small: slabs are made, exported and opened; arrays are made over them; work is put on streams, in order,
-and events tell when it has ended.
+A backend is small: it makes, exports and opens slabs, makes arrays over them, and puts work on streams, in order;
+events tell when work has ended.
 """
 
-# ruff: noqa: B027 - what a device has no need of does nothing
+# ruff: noqa: B027 - methods that a device does not need do nothing
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ class Export(NamedTuple):
 class SlabMemory(ABC):
     """Memory that this process can reach: a slab of its own, or one that it has opened.
 
-    Unmapped when the last reference to it goes: arrays over it hold one, so it is never pulled away from under them.
+    It is unmapped when the last reference to it goes. Arrays over it hold a reference.
     """
 
     nbytes: int
     address: int
-    """Where it begins, in this process's address space or its device's."""
+    """Its first address, in this process's address space or its device's."""
 
     @abstractmethod
     def bytes(self, owner: object, offset: int, nbytes: int) -> Any:
@@ -50,14 +50,14 @@ class SlabMemory(ABC):
 
 
 class Slab(SlabMemory):
-    """Memory that was made here."""
+    """Memory that this process has made."""
 
     def populate(self, _nbytes: int) -> None:
-        """Have the system give the first bytes of it now, rather than when they are first written; where it can."""
+        """Have the system give its first bytes now, instead of at their first write, if it can."""
 
     @abstractmethod
     def export(self) -> Export:
-        """Return the handle that opens it elsewhere."""
+        """Return the handle that opens it in another process."""
 
 
 class Resident(SlabMemory):
@@ -65,9 +65,9 @@ class Resident(SlabMemory):
 
     @abstractmethod
     def seal(self) -> int:
-        """Wait for all that writes it, and see that nobody writes it any more; for memory made here, once.
+        """Wait for all writes, and forbid further ones; once, for memory made here.
 
-        Arrays over it stay valid, for reading. Writing through one that was made before ends this process.
+        Arrays over it stay valid for reading. Writing through an earlier array ends this process.
 
         Returns:
             A descriptor that opens it elsewhere, the caller's.
@@ -89,7 +89,7 @@ class Event(Protocol):
         """Whether it has ended. Never blocks."""
 
     def end(self) -> None:
-        """Say that it has ended. Any thread."""
+        """Set it: the work has ended. Any thread."""
 
 
 class Stream(ABC):
@@ -100,45 +100,45 @@ class Stream(ABC):
     """
 
     defers = False
-    """Work goes on after the call that has put it here: when `Work.call` returns, it may not have ended."""
+    """Whether work goes on after the call that has put it here: it may not have ended when `Work.call` returns."""
 
     def __init__(self, name: str) -> None:
         self.name: Final = name
         self.number = 0
-        """Tells it from the process's others."""
+        """Its number among the process's streams."""
 
     def takes(self, after: Sequence[Event]) -> bool:  # noqa: ARG002 - a stream that waits by itself takes all
-        """Return whether work can be submitted that has to wait for these; if not, they have to end first."""
+        """Return whether work that has to wait for these events can be submitted; if not, they have to end first."""
         return True
 
     @abstractmethod
     def submit(self, work: Work, after: Sequence[Event], nbytes: int) -> bool:
-        """Have work done after what was submitted before, and after other streams' events.
+        """Have work done after earlier work of this stream, and after other streams' events.
 
         Args:
-            work: What to do; its `event` is done when it has ended.
-            after: What it waits for, besides the stream; which `takes` it.
-            nbytes: What it touches, by which the stream may judge how long it takes.
+            work: The work; its `event` is done when it has ended.
+            after: Other events that it waits for; `takes` has accepted them.
+            nbytes: Bytes that it touches, from which the stream may judge how long it takes.
 
         Returns:
-            Whether it has been done already. If not, `work.finished()` is called when it has, on any thread.
+            Whether it has been done already. If not, `work.finished()` is called at its end, on any thread.
         """
 
     def run(self, function: Callable[[], None]) -> None:
-        """Do something at once, in order; waits for its end."""
+        """Call a function at once, in order, and wait for the end of its work."""
         function()
 
     @property
     def is_current(self) -> bool:
-        """Whether what the calling thread starts now would be done on this stream."""
+        """Whether work that the calling thread starts now would go to this stream."""
         return True
 
     def synchronize(self) -> None:
-        """Wait for what has been put on it by calls that have returned."""
+        """Wait for the work that calls before this one have put on the stream."""
 
     @abstractmethod
     def close(self) -> None:
-        """End the stream after what was submitted; waits for it."""
+        """End the stream after its submitted work; wait for that."""
 
 
 class Work(Protocol):
@@ -151,7 +151,7 @@ class Work(Protocol):
         """Do it; never raises."""
 
     def finished(self) -> None:
-        """Say that it has been done. Any thread."""
+        """Report that it has been done. Any thread."""
 
     @property
     def event(self) -> Event | None:
@@ -159,41 +159,41 @@ class Work(Protocol):
 
     @property
     def goes_on(self) -> bool:
-        """Whether it will be submitted again when what it has put on the stream has ended; `event` is done later."""
+        """Whether it will be submitted again when its part on the stream has ended; `event` is done later."""
 
 
 class ArrayRoom(Protocol):
-    """Where the arrays of user code lie. Any thread."""
+    """The room for arrays of user code. Any thread."""
 
     def holder(self) -> Any:
-        """Return who holds what is made now; has an attribute `pool` for what the device keeps for it."""
+        """Return the holder of arrays made now; its attribute `pool` is for the device's use."""
 
     @property
     def ours(self) -> Any:
-        """What holds the memory of the process itself."""
+        """Return the holder of the process's own memory."""
 
     def take(self, holder: Any, nbytes: int) -> tuple[SlabMemory, object, int]:
-        """Return room in its memory: the slab, what keeps the room taken, and its offset."""
+        """Return room in a holder's memory: the slab, the object that keeps the room taken, and its offset."""
 
 
 class WorkerDevice(ABC):
-    """The device of this process. Where nothing is said about it, for the loop's thread only."""
+    """The device of this process. Methods are for the loop's thread only, unless they say otherwise."""
 
     asynchronous = False
-    """Work goes on after the call that has submitted it, also that of users' methods: they run on streams too, and
-    memory that nothing refers to any more may still be in use by what was submitted before."""
+    """Whether work goes on after the call that has submitted it, even work of users' methods: they run on streams too,
+    and memory without references may still be in use by submitted work."""
 
     slab_name = SLAB
-    """Name of the memfds of its slabs, if they are memfds: it tells others whose they are."""
+    """Name of the memfds of its slabs, if it has memfds; it tells other processes whose they are."""
 
     resident_name = RESIDENT
     """Name of the memfds of memory that outlives this process."""
 
     background: Background | None = None
-    """Does what holds up nobody, in a process that serves; None if all is done at once."""
+    """The thread for tasks that can wait, in a process that serves; None to do all at once."""
 
     def later(self, work: Callable[[], object]) -> None:
-        """Have something done in the background, if there is one. Any thread, finalisers too."""
+        """Have a function called in the background, if there is one. Any thread, even in finalisers."""
         if self.background is None:
             work()
         else:
@@ -202,11 +202,11 @@ class WorkerDevice(ABC):
     @property
     @abstractmethod
     def host(self) -> WorkerDevice:
-        """What makes memory for arrays that lie in the host's; itself, if it is the host."""
+        """The device that makes arrays in host memory; itself, if it is the host."""
 
     @abstractmethod
     def make_slab(self, nbytes: int) -> Slab:
-        """Make a slab; its content is zero, or of this process.
+        """Make a slab; its content is zero, or left from this process.
 
         Raises:
             OutOfMemory: There is no such memory.
@@ -252,61 +252,61 @@ class WorkerDevice(ABC):
     def make_stream(self, name: str, *, inline_bytes: int, priority: str = "normal") -> Stream:
         """Make a stream; work that touches no more than `inline_bytes` may be done by whoever submits it.
 
-        The priority, one of `streams.PRIORITIES`, is a GPU's affair: the host's threads have none.
+        The priority, one of `streams.PRIORITIES`, matters on a GPU only: the host's threads have none.
         """
 
     def to_array(self, value: Any) -> tuple[Any, Layout] | None:  # noqa: ARG002 - the host's arrays are sent, not kept
-        """Return `value` as an array of this backend's kind, without a copy, and where it lies in the address space.
+        """Return `value` as an array of this backend's kind, without a copy, and its layout in the address space.
 
         None if it is not in memory that stays on the device when it is a result.
         """
         return None
 
     def to_local(self, value: Any) -> tuple[Any, Layout] | None:
-        """Return an array that user code has, and where it lies in the address space; None if it is not of this device.
+        """Return an array of user code, and its layout in the address space; None if it is not of this device.
 
-        Arrays are of this backend's kind: NumPy's on the host, CuPy's and what has CUDA's array interface on a GPU.
+        Arrays are of this backend's kind: NumPy's on the host; on a GPU, CuPy's and others with CUDA's array interface.
         """
         return self.to_array(value)
 
     @property
     @abstractmethod
     def address_space(self) -> SlabMemory:
-        """All memory that this process can reach, as one slab at address 0: for arrays that lie in none of its own."""
+        """All memory that this process can reach, as one slab at address 0, for arrays outside its own slabs."""
 
     @abstractmethod
     def copy(self, source: Any, target: Any) -> None:
         """Have elements copied between arrays of the host and of this device, in either direction.
 
-        Any thread; the source is not written, and both live, until what the current stream has been given has ended.
+        Any thread. Keep both arrays, and do not write the source, until the current stream's work has ended.
         """
 
-    # --- what only devices need on which work goes on by itself ----------------------------------------------------
+    # --- for asynchronous devices only -------------------------------------------------------------------------------
 
     def use_memory(self, arrays: ArrayRoom) -> None:
         """Make user code's arrays lie in slabs."""
 
     def poll(self) -> Iterable[Work]:
-        """Return work that has ended and cannot say so itself.
+        """Return ended work that cannot report its end itself.
 
         Raises:
-            ContextPoisoned: None ever will.
+            ContextPoisoned: No work will ever end.
         """
-        time.sleep(0)  # the threads that work, and say so, need the interpreter's lock
+        time.sleep(0)  # the threads that work need the interpreter's lock to report their end
         return ()
 
     def watch(self, wake: Callable[[], object]) -> None:
-        """Have `wake` called, on any thread, when there may be something to `poll`: nobody will look before."""
+        """Have `wake` called, on any thread, when there may be ended work: nobody polls before."""
 
     def unfinished(self) -> int:
-        """Return which streams have work that is not done, as bits of the board. Any thread; never blocks."""
+        """Return the streams with unfinished work, as bits of the board. Any thread; never blocks."""
         return 0
 
     def check(self) -> None:
-        """Look whether the context is well. Does not wait.
+        """Check that the context is well, without waiting.
 
         Raises:
-            ContextPoisoned: It is not: nothing that was computed in it may leave.
+            ContextPoisoned: It is lost: no result of it may leave.
         """
 
     def explain(self, error: BaseException) -> errors.AtomrError | None:  # noqa: ARG002 - by default nothing is
@@ -318,29 +318,29 @@ class WorkerDevice(ABC):
         function()
 
     def thread_context(self) -> contextlib.AbstractContextManager[object]:
-        """Return what has the calling thread work as `on_thread` does, without waiting for what it begins."""
+        """Return a context in which the calling thread works as in `on_thread`, without waiting for its work."""
         return _ANYWHERE
 
     def thread_work(self) -> Callable[[], object] | None:
-        """Return what waits, on any thread, for what the calling thread has begun; None if all of it has ended."""
+        """Return a function that waits, on any thread, for work begun by the calling thread; None if it has ended."""
         return None
 
     def thread_stream(self) -> Stream | None:
-        """Return the stream on which `on_thread` has the calling thread work; None if it has none.
+        """Return the stream of the calling thread's work in `on_thread`; None if it has none.
 
-        Any thread. Where work does not go on by itself each call returns a stream of its own.
+        Any thread. On a synchronous device each call returns a stream of its own.
         """
         return self.make_stream("thread", inline_bytes=-1)
 
     def cached_bytes(self, holder: Any) -> int:  # noqa: ARG002 - by default nothing is
-        """Return how much of a holder's memory is kept for arrays that user code will make. Any thread."""
+        """Return the bytes of a holder's memory that are kept for arrays of user code. Any thread."""
         return 0
 
     def forget(self, holder: Any) -> None:
-        """Give back what is kept for a holder of whom nothing runs any more."""
+        """Give back the memory kept for a holder that has nothing running any more."""
 
     def free_caches(self) -> None:
-        """Give back memory that is kept for what comes next. Waits for all that was submitted."""
+        """Give back memory that is kept for later arrays. Waits for all submitted work."""
 
 
 _ANYWHERE: Final = contextlib.nullcontext()

@@ -33,7 +33,7 @@ ON_DEVICE: Final = 3
 
 
 def prepare() -> None:
-    """Have the driver started up in this process, and libraries loaded; no context is made, nor memory taken."""
+    """Start the driver and load libraries in this process, without making a context or taking memory."""
     runtime.getDeviceCount()
     for module in ("atomr_mp_workers.device.cuda_resident", "cupy.cublas", "cupy.cuda.compiler"):
         importlib.import_module(module)
@@ -43,10 +43,10 @@ class CudaDevice(WorkerDevice):
     """The first GPU that this process sees.
 
     Args:
-        completion: Strategy by which the end of work is learned, one of `completions.STRATEGIES`.
+        completion: Strategy to learn of the end of work, one of `completions.STRATEGIES`.
 
     Raises:
-        SetupFailed: There is no GPU to be had.
+        SetupFailed: No GPU is available.
     """
 
     asynchronous = True
@@ -61,15 +61,15 @@ class CudaDevice(WorkerDevice):
         self._host: Final = PinnedHost()
         self._streams: list[CudaStream] = []
         self._holders: weakref.WeakSet[Any] = weakref.WeakSet()
-        """Those that have pools; a pool itself cannot be referred to weakly."""
+        """Holders with pools; a pool itself cannot have weak references."""
         self._holding: Final = threading.Lock()
-        """Of the holders and their pools: any thread may allocate."""
+        """Guards the holders and their pools: any thread may allocate."""
         self._arrays: ArrayRoom | None = None
-        """Where the arrays of user code lie, if that was said."""
+        """The room for arrays of user code, once it is set."""
         self._threads: Final = threading.local()
         """The stream of an actor's own thread."""
         self._threads_streams: list[CudaStream] = []
-        """All of these."""
+        """The streams of all actors' threads."""
 
     @property
     def host(self) -> WorkerDevice:
@@ -102,7 +102,7 @@ class CudaDevice(WorkerDevice):
         return self._host.open_client_slab(nbytes, descriptor)
 
     def make_resident(self, nbytes: int) -> Resident:
-        """Make device memory that is named by a descriptor."""
+        """Make device memory that a descriptor names."""
         with self._resident(nbytes) as memory:
             return memory.make(nbytes)
 
@@ -113,7 +113,7 @@ class CudaDevice(WorkerDevice):
 
     @contextlib.contextmanager
     def _resident(self, nbytes: int) -> Iterator[type[CudaResident]]:
-        """Give the class of resident memory, which takes NVIDIA's own bindings; raise what the driver's errors mean."""
+        """Lend the class of resident memory, which needs NVIDIA's own bindings; translate the driver's errors."""
         try:
             from atomr_mp_workers.device.cuda_resident import CudaResident
         except ImportError as error:
@@ -129,7 +129,7 @@ class CudaDevice(WorkerDevice):
             raise explained or error from error
 
     def to_array(self, value: Any) -> tuple[Any, Layout] | None:
-        """Return what lies on the GPU as a CuPy array: CuPy's own, and all that have CUDA's array interface."""
+        """Return an array on the GPU as a CuPy array: CuPy's own, and any other with CUDA's array interface."""
         if not isinstance(value, cupy.ndarray):
             if not hasattr(value, "__cuda_array_interface__"):
                 return None
@@ -138,11 +138,11 @@ class CudaDevice(WorkerDevice):
 
     @functools.cached_property
     def address_space(self) -> SlabMemory:
-        """That of the host and the GPUs, which is one."""
+        """The address space of the host and the GPUs, which is one."""
         return CudaMemory(0, MAX_BYTES)
 
     def copy(self, source: Any, target: Any) -> None:
-        """Have elements copied by the current stream; what is not contiguous goes through a copy that is."""
+        """Have elements copied by the current stream; non-contiguous arrays go through a contiguous copy."""
         if isinstance(target, np.ndarray):
             if isinstance(source, np.ndarray):
                 np.copyto(target, source)
@@ -176,7 +176,7 @@ class CudaDevice(WorkerDevice):
         cupy.cuda.set_allocator(allocate)
 
     def make_pool(self) -> Any:
-        """Return a pool of CuPy's that nothing else allocates in, in memory of this process. Any thread."""
+        """Return a CuPy pool that no other code allocates in, in memory of this process. Any thread."""
         return cupy.cuda.MemoryPool() if self._arrays is None else self._pool_in(self._arrays, self._arrays.ours)
 
     @staticmethod
@@ -190,17 +190,17 @@ class CudaDevice(WorkerDevice):
 
     def cached_bytes(self, holder: Any) -> int:
         """Return the free bytes of CuPy's pool."""
-        pool = holder.pool  # which the loop may release meanwhile
+        pool = holder.pool  # the loop may release it meanwhile
         return 0 if pool is None else int(pool.free_bytes())
 
     def forget(self, holder: Any) -> None:
-        """Empty CuPy's pool of a holder: what is free in one that is only dropped is never given back (CuPy 14.2)."""
+        """Empty a holder's CuPy pool: a pool that is only dropped never gives its free memory back (CuPy 14.2)."""
         if holder.pool is not None:
             holder.pool.free_all_blocks()
             holder.pool = None
 
     def free_caches(self) -> None:
-        """Let CuPy's pools give back what they keep, once nothing uses it any more."""
+        """Let CuPy's pools give back the memory that they keep, once nothing uses it any more."""
         runtime.deviceSynchronize()
         with self._holding:
             holders = list(self._holders)
@@ -236,10 +236,10 @@ class CudaDevice(WorkerDevice):
         return self._own_stream().current()
 
     def thread_work(self) -> Callable[[], object] | None:
-        """Return what waits for all that is on the calling thread's own stream.
+        """Return a function that waits for all work on the calling thread's own stream.
 
         Raises:
-            CUDARuntimeError: It has failed.
+            CUDARuntimeError: The stream has failed.
         """
         stream = self._own_stream().stream
         if query(runtime.streamQuery, stream.ptr) == READY:
@@ -262,7 +262,7 @@ class CudaDevice(WorkerDevice):
         return stream
 
     def poll(self) -> Iterator[Work]:
-        """Return the work that has ended, looking at the oldest of each stream."""
+        """Return the work that has ended, by asking for the oldest of each stream."""
         found = False
         for stream in self._streams:
             for work in stream.ended():
@@ -277,8 +277,8 @@ class CudaDevice(WorkerDevice):
             stream.watch(wake)
 
     def unfinished(self) -> int:
-        """Ask all streams, but those on which a graph is captured: asking would end that."""
-        cupy.cuda.Device(0).use()  # whichever thread this is
+        """Ask all streams, except those on which a graph is captured: asking would end the capture."""
+        cupy.cuda.Device(0).use()  # on any thread
         bits = DEFAULT_STREAM * (query(runtime.streamQuery, 0) == NOT_READY)
         for stream in list(self._threads_streams):
             bits |= ACTORS_THREADS * stream.unfinished
@@ -289,7 +289,7 @@ class CudaDevice(WorkerDevice):
     # --- health ----------------------------------------------------------------------------------------------------
 
     def status(self) -> int:
-        """Ask the context how it is, without waiting; 0 if it is well."""
+        """Ask the context for its status, without waiting; 0 if it is well."""
         status = query(runtime.streamQuery, 0)
         return 0 if status == NOT_READY else status
 

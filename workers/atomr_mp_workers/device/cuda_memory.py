@@ -21,7 +21,7 @@ from atomr_mp_workers.device.host_memory import HostMemory
 HANDLE_BYTES: Final = 64
 
 LAZY_PEER_ACCESS: Final = 1
-"""`cudaIpcMemLazyEnablePeerAccess`, the one flag that there is."""
+"""`cudaIpcMemLazyEnablePeerAccess`, the only flag that there is."""
 
 
 Later = Callable[[Callable[[], object]], object]
@@ -37,7 +37,7 @@ class CudaMemory(SlabMemory):
     """An allocation, ours or another process's.
 
     Args:
-        address: Where it begins.
+        address: Its first address.
         nbytes: Its size.
     """
 
@@ -50,12 +50,12 @@ class CudaMemory(SlabMemory):
         return cupy.ndarray((nbytes,), cupy.uint8, self.pointer(owner, offset, nbytes))
 
     def array(self, part: Any, layout: Layout, *, writable: bool) -> Any:  # noqa: ARG002 - CuPy has none for reading
-        """Return a CuPy array over a part; eight-bit floating point, which CuPy has not, as unsigned integers."""
+        """Return a CuPy array over a part; eight-bit floating point, which CuPy does not have, as unsigned integers."""
         dtype = np.uint8 if layout.dtype in dtypes.FLOAT8 else dtypes.to_numpy(layout.dtype)
         return cupy.ndarray(layout.shape, dtype, part.data + layout.offset, layout.strides)
 
     def pointer(self, owner: object, offset: int, nbytes: int) -> Any:
-        """Return a part as CuPy's allocators do."""
+        """Return a part in the form of CuPy's allocators."""
         held = cupy.cuda.UnownedMemory(self.address + offset, nbytes, (self, owner), 0)
         return cupy.cuda.MemoryPointer(held, 0)
 
@@ -65,7 +65,7 @@ class CudaSlab(CudaMemory, Slab):
 
     Args:
         nbytes: Its size.
-        later: Has it freed, when nothing refers to this any more.
+        later: Frees it, when nothing refers to this any more.
     """
 
     def __init__(self, nbytes: int, later: Later = at_once) -> None:
@@ -86,7 +86,7 @@ class OpenedSlab(CudaMemory):
     Args:
         handle: Its IPC handle.
         nbytes: Its size.
-        later: Has it closed, when nothing refers to this any more.
+        later: Closes it, when nothing refers to this any more.
 
     Raises:
         InvalidRequest: It is not such memory.
@@ -100,14 +100,14 @@ class OpenedSlab(CudaMemory):
 
 
 class PinnedHost(HostDevice):
-    """The host's memory, pinned as long as it is mapped, so that the GPU reads and writes it by itself.
+    """Host memory, pinned as long as it is mapped, so that the GPU reads and writes it directly.
 
-    To pin takes some 0.8 s a GiB, once. Where there is a background it is done there, and until then memory is copied
-    as any other of the host's, by way of the driver's own buffers.
+    Pinning takes some 0.8 s a GiB, once. It is done in the background if there is one; until then the memory is copied
+    through the driver's own buffers, like other host memory.
     """
 
     def make_slab(self, nbytes: int) -> Slab:
-        """Make a memfd, mapped and pinned, if not now then soon."""
+        """Make a memfd, mapped and pinned at once or soon."""
         slab = super().make_slab(nbytes)
         self._pin_later(slab)
         return slab
@@ -115,7 +115,7 @@ class PinnedHost(HostDevice):
     def open_client_slab(self, nbytes: int, descriptor: int) -> SlabMemory:
         """Map a client's memfd, to be pinned when it is first used.
 
-        Mapped for writing too: what is only for reading cannot be pinned, and clients have results written there.
+        It is mapped for writing too: a read-only mapping cannot be pinned, and clients have results written there.
         """
         return _PinnedWhenUsed(self.open_slab(nbytes, b"", descriptor), self._pin_later)
 
@@ -125,7 +125,7 @@ class PinnedHost(HostDevice):
 
 
 class _PinnedWhenUsed(SlabMemory):
-    """A mapped memfd that other devices of the pool may be meant to use, and not this one."""
+    """A mapped memfd that may be meant for other devices of the pool, and is pinned only at its first use."""
 
     def __init__(self, memory: SlabMemory, pin: Callable[[SlabMemory], None]) -> None:
         self.nbytes, self.address = memory.nbytes, memory.address
@@ -145,17 +145,17 @@ class _PinnedWhenUsed(SlabMemory):
 
 
 def _pin_if_used(used: weakref.ref[HostMemory], later: Later) -> None:
-    """Pin memory, if it is there still."""
+    """Pin memory, if it still exists."""
     memory = used()
     if memory is None:
         return
     try:
         runtime.hostRegister(memory.address, memory.nbytes, 0)
     except runtime.CUDARuntimeError:
-        return  # what cannot be pinned (RLIMIT_MEMLOCK, for one) is only slower
+        return  # memory that cannot be pinned (RLIMIT_MEMLOCK, for one) is only slower
     memory.before_unmap(lambda mapping, address: later(partial(_unpin, mapping, address)))
 
 
 def _unpin(_mapping: object, address: int) -> None:
-    """Let pinned memory go; its mapping ends with this call, for nothing else has it."""
+    """Unpin memory; its mapping ends with this call, since nothing else refers to it."""
     runtime.hostUnregister(address)

@@ -1,7 +1,7 @@
 """Resident memory of the CUDA backend: physical memory of the GPU by itself, named by a file descriptor.
 
-It is there as long as anybody has the descriptor or has it mapped; the supervisor has the descriptor, without CUDA.
-A mapping has protection bits of its own, as those of the host have.
+It lives as long as a process has the descriptor open or has it mapped; the supervisor keeps the descriptor, without
+CUDA. Each mapping has protection bits of its own, as on the host.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class CudaResident(CudaMemory, Resident):
     Args:
         handle: The physical memory; owned from here on.
         nbytes: Its size.
-        access: How it is mapped.
+        access: The access of its mapping.
 
     Raises:
         CUDADriverError: It cannot be mapped.
@@ -51,7 +51,7 @@ class CudaResident(CudaMemory, Resident):
 
     @classmethod
     def make(cls, nbytes: int) -> Self:
-        """Return a new one, to be filled.
+        """Return new memory, to be filled.
 
         Raises:
             CUDADriverError: There is no such memory.
@@ -62,7 +62,7 @@ class CudaResident(CudaMemory, Resident):
 
     @classmethod
     def open(cls, nbytes: int, descriptor: int) -> Self:
-        """Return one that is sealed; the descriptor is owned from here on.
+        """Return sealed memory; the descriptor is owned from here on.
 
         Raises:
             CUDADriverError: It is not memory of this size.
@@ -75,7 +75,7 @@ class CudaResident(CudaMemory, Resident):
         return cls(handle, rounded, READ)
 
     def seal(self) -> int:
-        """Map it again where it is, for reading, when all work on the GPU has ended; return its descriptor."""
+        """Wait for the GPU's work, map the memory again in place for reading, and return its descriptor."""
         cupy.cuda.runtime.deviceSynchronize()
         address = driver.CUdeviceptr(self.address)
         _checked(driver.cuMemUnmap(address, self.nbytes))
@@ -90,7 +90,7 @@ class CudaResident(CudaMemory, Resident):
 
 
 def _allocation(nbytes: int) -> tuple[Any, int]:
-    """Return how memory is made that a descriptor names, and how much of it there can be that has this size."""
+    """Return the properties of memory that a descriptor names, and the size rounded up to its granularity."""
     what = driver.CUmemAllocationProp()
     what.type = driver.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
     what.location.type = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
@@ -115,8 +115,8 @@ def _map(address: Any, nbytes: int, handle: Any, access: Any) -> None:
 
 
 def _unmap(address: Any, nbytes: int, handle: Any) -> None:
-    """Let go of it; of what a lost context answers, nothing follows."""
-    driver.cuCtxSynchronize()  # a kernel that was given it may not have begun
+    """Unmap memory; errors of a lost context have no consequence."""
+    driver.cuCtxSynchronize()  # a kernel that uses it may not have begun
     driver.cuMemUnmap(address, nbytes)
     driver.cuMemAddressFree(address, nbytes)
     driver.cuMemRelease(handle)
@@ -126,7 +126,7 @@ def _checked(result: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return the results of a driver's call, without its status.
 
     Raises:
-        CUDADriverError: It has failed.
+        CUDADriverError: The call has failed.
     """
     status, *values = result
     if status != driver.CUresult.CUDA_SUCCESS:

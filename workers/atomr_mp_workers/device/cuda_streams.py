@@ -18,21 +18,21 @@ from cupy.cuda import runtime
 from atomr_mp_workers.device.base import Event, Stream, Work
 
 SHORT_NS: Final = 40_000
-"""How long "adaptive" waits at once for work on a stream that has nothing else. A product of 64² takes 23 µs with its
+"""How long "adaptive" waits at once for work on a stream without other work. A product of 64² takes 23 µs with its
 launch, directly; a request for one took 88 µs more than an empty call when the loop came back to it (H200, 2026)."""
 LONG_AGAIN: Final = 16
-"""After work that took longer it does not try so many times."""
+"""After longer work it does not wait at once for this many pieces of work."""
 
 LOOK_S: Final = 50e-6
 LATE: Final = 0.01
-"""How late a watcher may see the end of a piece of work: by so much time, or this part of what it takes."""
+"""How late a watcher may see the end of work: by this time in seconds, or this fraction of the work's own."""
 
 READY: Final = 0
 NOT_READY: Final = 600
 
 
 def query(function: Callable[[int], int | None], pointer: int) -> int:
-    """Return the status that one of CUDA's queries has; some of CuPy's raise what others return."""
+    """Return the status of a CUDA query; some of CuPy's raise what others return."""
     try:
         return int(function(pointer) or READY)
     except runtime.CUDARuntimeError as error:
@@ -47,17 +47,17 @@ class CudaEvent:
     def __init__(self) -> None:
         self._event: Any = None
         self.recorded = False
-        """It stands for what is on a stream, so that other streams can wait for it."""
+        """Whether it stands for work on a stream, so that other streams can wait for it."""
         self._ended = False
 
     @property
     def done(self) -> bool:
-        """Whether it has ended. Not after a fault: whoever waits has to ask the device how it is."""
+        """Whether it has ended. After a fault, the waiting thread has to ask the device for its status instead."""
         return self._ended or (self.recorded and query(runtime.eventQuery, self._event.ptr) == READY)
 
     @property
     def under_way(self) -> bool:
-        """Whether it is still to come: neither ended nor failed."""
+        """Whether it has neither ended nor failed."""
         return query(runtime.eventQuery, self._event.ptr) == NOT_READY
 
     def end(self) -> None:
@@ -65,7 +65,7 @@ class CudaEvent:
         self._ended = True
 
     def record(self, stream: Any) -> None:
-        """Let it stand for what has been put on a stream so far."""
+        """Let it stand for the work that is on a stream so far."""
         self._event = cupy.cuda.Event(block=True, disable_timing=True)
         self._event.record(stream)
         self.recorded = True
@@ -81,7 +81,7 @@ class CudaEvent:
 
 
 PRIORITY: Final = {"low": 0, "normal": -2, "high": -5}
-"""CUDA's numbers: the lowest is 0, which streams have that nobody gave one; CUDA cuts to the range that a GPU has."""
+"""CUDA's priorities: the lowest is 0, which streams have by default; CUDA limits them to the range of a GPU."""
 
 
 class CudaStream(Stream):
@@ -89,7 +89,7 @@ class CudaStream(Stream):
 
     Args:
         name: For logs.
-        completion: Strategy by which the end of its work is learned, one of `completions.STRATEGIES`.
+        completion: Strategy to learn of the end of its work, one of `completions.STRATEGIES`.
         priority: One of `streams.PRIORITIES`.
     """
 
@@ -100,18 +100,18 @@ class CudaStream(Stream):
         self.stream: Final = cupy.cuda.Stream(non_blocking=True, priority=PRIORITY[priority])
         self._completion = completion
         self.pending: Final[deque[tuple[CudaEvent, Work]]] = deque()
-        """What is on it, as far as it has to be asked for."""
+        """Its work that has to be asked for."""
         self._watcher: _StreamWatcher | None = None
         self._torch: Any = None
         self._long = 0
-        """How many pieces of work are not to be waited for at once."""
+        """How many pieces of work not to wait for at once."""
 
     def takes(self, after: Sequence[Event]) -> bool:
-        """Return whether the device can wait for these: it cannot for what has not been put on a stream."""
+        """Return whether the device can wait for these events: each has to be on a stream already."""
         return all(isinstance(event, CudaEvent) and (event.recorded or event.done) for event in after)
 
     def submit(self, work: Work, after: Sequence[Event], nbytes: int) -> bool:  # noqa: ARG002 - the GPU has all of it
-        """Put work on the stream; what has put nothing there is done at once."""
+        """Put work on the stream; work that puts nothing there is done at once."""
         event = work.event
         assert isinstance(event, CudaEvent)
         try:
@@ -121,9 +121,9 @@ class CudaStream(Stream):
             with self.current():
                 work.call()
             if work.goes_on:
-                event = CudaEvent()  # of this part: what waits for the work waits for all of it
+                event = CudaEvent()  # of this part: requests that wait for the work wait for all of it
             if self._has_ended():
-                return True  # nothing is on the stream, or it has failed, which the device is asked before any answer
+                return True  # nothing is on the stream, or it has failed, as the device will be asked before any answer
             event.record(self.stream)
             if self._completion == "synchronous":
                 event.wait()
@@ -138,7 +138,7 @@ class CudaStream(Stream):
         return False
 
     def _has_ended(self) -> bool:
-        """Return whether nothing is on the stream any more, or will not be in a moment."""
+        """Return whether the stream is empty, or will be in a moment."""
         if query(runtime.streamQuery, self.stream.ptr) != NOT_READY:
             return True
         if self.pending or self._completion != "adaptive":
@@ -154,7 +154,7 @@ class CudaStream(Stream):
         return False
 
     def run(self, function: Callable[[], None]) -> None:
-        """Do something and wait for its work on the stream."""
+        """Call a function and wait for its work on the stream."""
         with self.current():
             function()
         self.stream.synchronize()
@@ -165,11 +165,11 @@ class CudaStream(Stream):
         return bool(cupy.cuda.get_current_stream().ptr == self.stream.ptr)
 
     def synchronize(self) -> None:
-        """Wait for what is on it, with the interpreter's lock released."""
+        """Wait for the stream's work, with the interpreter's lock released."""
         self.stream.synchronize()
 
     def current(self) -> contextlib.AbstractContextManager[object]:
-        """Return what makes it the stream of the calling thread, for CuPy and, if that is there, for torch."""
+        """Return a context in which it is the calling thread's stream, for CuPy and, if it is imported, for torch."""
         torch = sys.modules.get("torch")
         return self._with_torch(torch) if torch is not None and _has_cuda(torch) else self.stream
 
@@ -181,7 +181,7 @@ class CudaStream(Stream):
             yield
 
     def ended(self) -> Iterator[Work]:
-        """Take off what has ended."""
+        """Remove and yield the work that has ended."""
         pending = self.pending
         while pending and pending[0][0].done:
             event, work = pending.popleft()
@@ -190,7 +190,7 @@ class CudaStream(Stream):
 
     @property
     def unfinished(self) -> bool:
-        """Whether something on it is not done, as far as it may be asked. Any thread."""
+        """Whether some of its work is not done, as far as it may be asked. Any thread."""
         pointer = self.stream.ptr
         return query(runtime.streamIsCapturing, pointer) == READY and query(runtime.streamQuery, pointer) == NOT_READY
 
@@ -202,15 +202,15 @@ class CudaStream(Stream):
             self._watcher.watch(self.pending[0][0], wake)
 
     def close(self) -> None:
-        """Wait for what is on it."""
+        """Wait for the stream's work."""
         self.stream.synchronize()
 
 
 class _StreamWatcher:
-    """A thread that looks for the end of a stream's work, the seldomer the longer that takes.
+    """A thread that polls for the end of a stream's work, less often the longer it takes.
 
-    CUDA's own way to wait without a core that spins was 0.8 ms late after a product of 21 ms (H200, 2026); to look
-    every hundredth of the time that has passed is late by half of that at most, and takes a tenth of a core.
+    CUDA's own way to wait without spinning was 0.8 ms late after a product of 21 ms (H200, 2026). Polling every
+    hundredth of the elapsed time is late by half of that at most, and takes a tenth of a core.
     """
 
     def __init__(self, name: str) -> None:

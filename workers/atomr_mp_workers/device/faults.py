@@ -1,8 +1,7 @@
 """The meaning of CUDA libraries' errors: one table from their statuses to `atomr_mp.errors`.
 
-No library is imported: an exception is known by the names of its classes and by the status it carries. After a
-*sticky* status nothing in the process can be trusted any more, and only a new process cures it (CUDA Driver API,
-`cudaError_enum`).
+No library is imported: an exception is recognised by the names of its classes and by its status. After a *sticky*
+status nothing in the process can be trusted any more, and only a new process helps (CUDA Driver API, `cudaError_enum`).
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ STICKY: Final = frozenset({226, 700, 702, 710, *range(714, 720), 721, 810, 911, 
 """Statuses of a context that is lost."""
 
 UNKNOWN: Final = 999
-"""Sticky if the context says so when it is asked again."""
+"""A status that is sticky if the context reports it again."""
 
 OUT_OF_MEMORY: Final = 2
 
@@ -62,15 +61,15 @@ NVIDIA_NAMES: Final = {
     "unspecified launch failure": 719,
     "an illegal instruction was encountered": 715,
 }
-"""What texts say that carry no number."""
+"""Names of statuses in texts that carry no number."""
 
 
 def translate(error: BaseException, status_of_context: Callable[[], int]) -> errors.RequestError | None:
     """Return the meaning of a CUDA library's exception, None for any other.
 
     Args:
-        error: What a call into a library has raised; its causes are looked at too.
-        status_of_context: Asks the context how it is, without waiting; 0 if it is well.
+        error: The exception of a library's call; its causes are checked too.
+        status_of_context: Asks the context for its status, without waiting; 0 if it is well.
     """
     for each in _chain(error):
         library = _library(each)

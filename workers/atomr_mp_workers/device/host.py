@@ -1,6 +1,6 @@
 """The host backend: memfds for memory, NumPy for arrays, threads for streams.
 
-What needs NumPy is imported with the first memory: a worker that never sees an array never pays for it.
+Modules that need NumPy are imported with the first memory: a worker that never sees an array never pays for it.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ class HostEvent:
 
     def __init__(self) -> None:
         self.done = False
-        # Held until the work has ended. An Event of `threading` takes ten times as long to make.
+        # Held until the work has ended. A `threading.Event` takes ten times as long to make.
         self._under_way = threading.Lock()
         self._under_way.acquire()
 
     def end(self) -> None:
-        """Say that the work has ended; whoever does the work, so one thread at a time."""
+        """Set it: the work has ended. Only the thread that does the work calls this."""
         if not self.done:
             self.done = True
             self._under_way.release()
@@ -44,13 +44,13 @@ class HostEvent:
 
 
 class HostStream(Stream):
-    """A thread that works in order; what is small is done by whoever submits it, if nothing is before it.
+    """A thread that works in order; the submitting thread does small work itself if no work is before it.
 
     `submit` is for one thread only, the loop's; a piece of work counts as pending until its event has ended.
 
     Args:
         name: For logs, and the thread's name.
-        inline_bytes: What is small; -1 for nothing.
+        inline_bytes: Largest size of small work; -1 for none.
     """
 
     def __init__(self, name: str, *, inline_bytes: int) -> None:
@@ -59,10 +59,10 @@ class HostStream(Stream):
         self._queue: SimpleQueue[tuple[Work, Sequence[Event]] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._last: Event | None = None
-        """That of the last piece of work."""
+        """Event of the last piece of work."""
 
     def submit(self, work: Work, after: Sequence[Event], nbytes: int) -> bool:
-        """Do small work at once if nothing is before it; else queue it."""
+        """Do small work at once if none is before it; queue other work."""
         idle = self._last is None or self._last.done
         if idle and nbytes <= self._inline_bytes and all(event.done for event in after):
             work.call()
@@ -76,7 +76,7 @@ class HostStream(Stream):
         return False
 
     def close(self) -> None:
-        """End the thread after what it has."""
+        """End the thread after its submitted work."""
         if self._thread is not None:
             self._queue.put(None)
             self._thread.join()
@@ -85,13 +85,13 @@ class HostStream(Stream):
     def _run(self) -> None:
         while (item := self._queue.get()) is not None:
             work, after = item
-            # What is waited for was submitted before, so no circle of streams can wait for itself.
+            # Work waits only for earlier work, so no cycle of streams can wait for itself.
             for event in after:
                 assert isinstance(event, HostEvent)
                 event.wait()
             work.call()
             work.finished()
-            del item, work, after  # nothing is held while the queue is empty
+            del item, work, after  # hold nothing while the queue is empty
 
 
 class HostDevice(WorkerDevice):
@@ -159,7 +159,7 @@ class HostDevice(WorkerDevice):
         return HostStream(name, inline_bytes=inline_bytes)
 
     def unfinished(self) -> int:
-        """Return what a test wants a GPU not to have finished."""
+        """Return the unfinished streams that a test asks for."""
         return DEFAULT_STREAM if hooks.hook is not None and hooks.hook.in_kernel else 0
 
     def copy(self, source: Any, target: Any) -> None:

@@ -36,10 +36,10 @@ class HostMemory(SlabMemory):
         self._read_only = not writable
 
     def before_unmap(self, function: Callable[[object, int], object]) -> None:
-        """Have something done once nothing refers to this any more, and before the memory is unmapped.
+        """Have a function called once nothing refers to this any more, before the memory is unmapped.
 
         Args:
-            function: Takes the mapping, which ends when it is let go of, and its address. Must not refer to this.
+            function: Takes the mapping, which ends with its last reference, and its address. Must not refer to this.
         """
         weakref.finalize(self, function, self._map, self.address).atexit = False
 
@@ -58,7 +58,7 @@ class HostMemory(SlabMemory):
 
 
 class AddressSpace(HostMemory):
-    """All memory of this process, from address 0 on; what lies there is kept by the owners of its parts."""
+    """All memory of this process, from address 0 on; the owners of its parts keep them."""
 
     _read_only = False
 
@@ -87,7 +87,7 @@ class HostSlab(HostMemory, Slab):
             os.close(self._descriptor)
 
     def populate(self, nbytes: int) -> None:
-        """Have the kernel give the first pages now; not before Linux 5.14."""
+        """Have the kernel give the first pages now; needs Linux 5.14."""
         with contextlib.suppress(OSError):
             self._map.madvise(_POPULATE_WRITE, 0, min(nbytes, self.nbytes))
 
@@ -100,7 +100,7 @@ def map_sealed(descriptor: int, nbytes: int, *, writable: bool) -> HostMemory:
     """Map memory of another process; the descriptor is closed.
 
     Raises:
-        InvalidRequest: It is not what it has to be.
+        InvalidRequest: The descriptor is not such memory.
     """
     try:
         if fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & SEALS != SEALS or os.fstat(descriptor).st_size != nbytes:

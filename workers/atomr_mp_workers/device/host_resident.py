@@ -1,4 +1,4 @@
-"""Resident memory of the host backend: a memfd that the kernel lets nobody write any more once it is sealed."""
+"""Resident memory of the host backend: a memfd that nobody can write once the kernel has sealed it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from atomr_mp_workers.device.base import Resident
 from atomr_mp_workers.device.host_memory import HostMemory
 
 SEALED: Final = SEALS | fcntl.F_SEAL_WRITE
-"""What is never missing from sealed memory."""
+"""Seals that sealed memory always has."""
 
 
 class HostResident(HostMemory, Resident):
@@ -28,11 +28,11 @@ class HostResident(HostMemory, Resident):
 
     @classmethod
     def make(cls, nbytes: int, name: str = RESIDENT) -> Self:
-        """Return a new one, to be filled; zero at first.
+        """Return new memory, to be filled; zero at first.
 
         Args:
             nbytes: Its size.
-            name: As others see it.
+            name: Its name for other processes.
 
         Raises:
             OutOfMemory: There is no such memory.
@@ -54,10 +54,10 @@ class HostResident(HostMemory, Resident):
 
     @classmethod
     def open(cls, nbytes: int, descriptor: int) -> Self:
-        """Return one that is sealed; the descriptor is owned from here on.
+        """Return sealed memory; the descriptor is owned from here on.
 
         Raises:
-            InvalidRequest: It is not memory of this size, or somebody could write it.
+            InvalidRequest: It is not memory of this size, or it can be written.
         """
         try:
             if fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & SEALED != SEALED or os.fstat(descriptor).st_size != nbytes:
@@ -75,9 +75,8 @@ class HostResident(HostMemory, Resident):
             os.close(self._writing)
 
     def seal(self) -> int:
-        """Map it again where it is, for reading, and seal it; return a descriptor that is for reading only."""
-        # The kernel seals only what no mapping can write, nor could be made to by mprotect: hence through a descriptor
-        # that is for reading.
+        """Map the memory again at the same address for reading, and seal it; return a read-only descriptor."""
+        # The kernel seals only memory that no mapping can write, now or by mprotect: hence the read-only descriptor.
         reading = os.open(f"/proc/self/fd/{self._writing}", os.O_RDONLY | os.O_CLOEXEC)
         try:
             _map_over(self.address, self.nbytes, reading)
@@ -99,7 +98,7 @@ class HostResident(HostMemory, Resident):
 
 
 def _map_over(address: int, nbytes: int, descriptor: int) -> None:
-    """Replace a mapping by one for reading at the same address, at once: nothing else can come to lie there."""
+    """Replace a mapping by a read-only one at the same address, at once, so that nothing else can be mapped there."""
     mapped = _mmap(address, nbytes, mmap.PROT_READ, mmap.MAP_SHARED | _MAP_FIXED, descriptor, 0)
     if mapped != address:
         number = ctypes.get_errno()

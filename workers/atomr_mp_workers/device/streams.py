@@ -9,18 +9,19 @@ from atomr_mp import errors
 from atomr_mp_workers.device.base import Stream
 
 STRATEGIES: Final = ("per_actor", "fresh", "pooled", "single")
-"""One stream for each actor, for ever; one for each time that one is asked for; a few, in turn; one for all."""
+"""Strategies: one stream for each actor, for ever; a new one for each request of a stream; a few, in turn; one for
+all."""
 
 PRIORITIES: Final = ("low", "normal", "high")
-"""The order in which a GPU begins work, where more waits than it can do at once."""
+"""Priorities of work on a GPU where more waits than can run at once, lowest first."""
 
 
 class StreamAllocator:
     """Hands out streams by a strategy.
 
     Args:
-        strategy: One of `STRATEGIES`; "pooled:N" says how many, by default `POOLED`.
-        make: Makes a stream of a name and a priority.
+        strategy: One of `STRATEGIES`; "pooled:N" gives the number of streams, by default `POOLED`.
+        make: Makes a stream from a name and a priority.
     """
 
     def __init__(self, strategy: str, make: Callable[[str, str], Stream]) -> None:
@@ -58,7 +59,7 @@ class StreamAllocator:
 
 
 class OneStream(StreamAllocator):
-    """Hands out one stream that is there already.
+    """Hands out one existing stream.
 
     Args:
         stream: The stream.

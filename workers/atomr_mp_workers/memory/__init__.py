@@ -3,13 +3,13 @@
 Theory of operation
 ===================
 
-Memory crosses processes in *slabs*, because to open a handle costs a thousand times as much as to find a place in
+Memory crosses processes in *slabs*, because opening a handle costs a thousand times as much as finding a place in
 memory that is open. A slab belongs to one session or to this process, and only its owner's client may open it. So a
-client reaches no other's data, and its slabs can go when it ends.
+client cannot reach another client's data, and its slabs can be freed when it ends.
 
 A *buffer* is a part of a slab, an `arrays.Block` with an `arrays.DeviceArray` over it. It lives as long as one of these
-refers to it: a lease of a session, a request that uses it, an actor that keeps it, an array over it. Python counts
-these references; when the last one has gone, on whichever thread, the block's `blocks.Extent` gives the room back.
+refers to it: a session's lease, a request, an actor that keeps it, an array over it. Python counts these references;
+when the last one has gone, on whichever thread, the block's `blocks.Extent` gives the room back.
 
 When is memory free?
 --------------------
@@ -23,7 +23,7 @@ Three questions have to be asked, in three places:
    extent that has come back carries the number of the last work that was started before, and is used again only once
    all work up to that number has ended (`slabs.SlabTable`).
 3. *Has a process opened the slab?* An empty slab is freed only when its client has closed it. Up to
-   `slabs.CACHED_BYTES` of empty slabs are kept, for to make one costs milliseconds.
+`slabs.CACHED_BYTES` of empty slabs are kept, since making one takes milliseconds.
 
 The quota counts slabs, not buffers, because slabs are what the device has given. A process that takes the place of a
 killed one may find the device full of the dead one's memory: `predecessor` waits for its end once.
@@ -32,14 +32,14 @@ Who may touch it when
 ---------------------
 
 `borrows.Borrows` is the rule of Rust for each buffer: many readers or one writer. It orders and never blocks: it
-returns the events that a new request has to wait for. A client's *view* cannot be waited for, as nobody knows when it
-ends, so a request that conflicts with a view is refused. `content` knows which bytes a failed writer has left
+returns the events that a new request has to wait for. A client's *view* cannot be waited for, since its end is unknown,
+so a request that conflicts with a view is refused. `content` knows which bytes a failed writer has left
 undefined.
 
 Which module does what
 ----------------------
 
-- `store.Store` knows sessions: their leases and views, and what goes when they end.
+- `store.Store` knows sessions: their leases and views, and the memory to free when they end.
 - `slabs.SlabTable` has the slabs and the room in them; any thread may ask for room.
 - `buffers.Buffers` makes arrays, and puts results where their client can open them.
 - `ref_opener.RefOpener` turns the refs of requests into arrays. A ref is a client's word: its token, generation, lease
@@ -47,5 +47,5 @@ Which module does what
 - `shares.Shares` keeps what one session has shared until another claims it.
 - `resident` adopts weights that the supervisor keeps open, so that they outlive this process.
 - `workspaces.Workspaces` has the memory in which libraries work, one piece for each stream.
-- `actor_memory` is the face that actors see.
+- `actor_memory` is the interface for actors.
 """

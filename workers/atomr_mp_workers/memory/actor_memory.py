@@ -1,4 +1,4 @@
-"""The memory that actors get when they ask for it: of the session for which they work, or of this process."""
+"""The memory that actors get: it belongs to the session for which they work, or to this process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class ActorMemory:
 
     Args:
         store: The device's memory.
-        holder: Returns who will hold it.
+        holder: Returns the memory's holder.
     """
 
     def __init__(self, store: Store, holder: Callable[[], Holder]) -> None:
@@ -33,6 +33,6 @@ class ActorMemory:
         return self._store.buffers.keep(self.holder(), array)
 
     def take(self, holder: Holder, nbytes: int) -> tuple[SlabMemory, object, int]:
-        """Return room in a holder's memory: the slab, what keeps it taken, and its offset."""
+        """Return room in a holder's memory: the slab, the object that keeps the room taken, and its offset."""
         slab, extent, offset = self._store.slabs.room(holder, nbytes, self._store.device)
         return slab.memory, extent, offset

@@ -1,4 +1,4 @@
-"""An array in this device's memory, as requests and actors meet it, and the block of memory in which it lies."""
+"""An array in this device's memory, as requests and actors see it, and the block of memory that it lies in."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from atomr_mp_workers.memory.borrows import Borrows
 
 
 class DeviceArray(Operand):
-    """An array in device memory: what a ref means here, or what an actor has made with `Context.empty`.
+    """An array in device memory: the array of a ref, or one that an actor has made with `Context.empty`.
 
-    Its memory is there for as long as it is, or any array that was made from it.
+    Its memory lives as long as it, or any array that was made from it.
 
     Args:
         block: The memory.
         layout: How the array lies in its slab.
         writable: Whether it may be written through `array`.
-        array: The array itself, if it is there already.
+        array: The array itself, if it has been made already.
     """
 
     __slots__ = ("_made", "block", "by_address", "layout", "value", "writable")
@@ -30,23 +30,23 @@ class DeviceArray(Operand):
         self.layout = layout
         self.writable = writable
         self._made: Any = array
-        """The array, once it was asked for: to make it takes several times as long as its `view()`."""
+        """The array, once it was asked for: making it takes several times as long as its `view()`."""
         self.by_address: DeviceArray | None = None
-        """The same in the process's address space, once libraries were given it in this process."""
+        """The same array in the process's address space, once a library was given it in this process."""
         self.value = False
-        """It is sent as an array, not as a ref."""
+        """Whether it is sent as an array, not as a ref."""
 
     def __repr__(self) -> str:
         return f"<DeviceArray {self.dtype}{list(self.shape)} in {self.block}>"
 
     @property
     def memory(self) -> object:
-        """What names the memory."""
+        """The name of the memory."""
         return self.block.key
 
     @property
     def attached(self) -> Any:
-        """What a library keeps for as long as the buffer is there, and finds by a ref to it; None at first."""
+        """An object that a library keeps as long as the buffer lives, and finds by a ref to it; None at first."""
         return self.block.attached
 
     @attached.setter
@@ -55,7 +55,7 @@ class DeviceArray(Operand):
 
     @property
     def address(self) -> int:
-        """Where its first element lies: the one of index zero, in this process's address space or its device's."""
+        """Address of its first element, the one of index zero, in this process's address space or its device's."""
         return self.block.memory.address + self.layout.offset
 
     @property
@@ -117,7 +117,7 @@ class DeviceArray(Operand):
         )
 
     def viewed(self, layout: Layout) -> DeviceArray:
-        """Return an array of any layout in the same buffer; whoever asks has checked that it stays within it."""
+        """Return an array of any layout in the same buffer; the caller has checked that it stays within the buffer."""
         return DeviceArray(self.block, layout, writable=self.writable)
 
     def _over(self, layout: Layout) -> Any:
@@ -159,25 +159,25 @@ class Block:
     ) -> None:
         self.memory: Final = memory
         self.bytes: Final = part
-        """An array of the block's bytes; holds what keeps them from being used for something else."""
+        """An array of the block's bytes; it holds the owner that keeps them from being used otherwise."""
         self.token: Final = token
         self.device: Final = device
         self.id: Final = buffer
         self.slab_number: Final = slab_number
         self.offset: Final = offset
-        """In the slab."""
+        """The block's offset in the slab."""
         self.nbytes: Final = nbytes
         self.foreign: Final = foreign
         self.attached: Any = None
         self.borrows: Final = Borrows()
         self.last_read: tuple[Layout | None, Any] = None, None
-        """The layout in which it was last read, and the array: to make one takes several times as long as its `view()`,
-        which the arrays of every backend have."""
+        """The layout of the last read, and its array: making one takes several times as long as its `view()`, which the
+        arrays of every backend have."""
 
     def __repr__(self) -> str:
         return f"buffer {self.id:#x} of device {self.device}, slab {self.slab_number}"
 
     @property
     def key(self) -> object:
-        """What names the memory."""
+        """The name of the memory."""
         return self.token, self.id

@@ -18,7 +18,7 @@ OURS: Final = -1
 """Stands for a session's number: this process itself."""
 
 SEVERAL: Final = -2
-"""Stands for one: several sessions, whose requests run together."""
+"""Stands for a session's number: several sessions, whose requests run together."""
 
 
 class OwnSlab:
@@ -34,7 +34,7 @@ class OwnSlab:
         self.opened: Counter[tuple[int, int | None]] = Counter()
         """How often it is open elsewhere, by (session, device or None for the client itself)."""
         self.handed_in = False
-        """The supervisor has a descriptor of it too, so that results in it outlive this process."""
+        """Whether the supervisor has a descriptor of it too, so that results in it outlive this process."""
 
 
 class Holder:
@@ -47,7 +47,7 @@ class Holder:
     def __init__(self, number: int) -> None:
         self.number: Final = number
         self.leases: dict[int, tuple[Block, int]] = {}
-        """Buffers and how many leases of each."""
+        """Buffers, and the number of leases of each."""
         self.views: dict[int, Block] = {}
         """Borrows that the client took, by its ids."""
         self.slabs: list[OwnSlab] = []
@@ -56,11 +56,11 @@ class Holder:
         self.resolved: list[DeviceArray] = []
         """Refs among the arguments that are being decoded."""
         self.programs: dict[int, tuple[bytes, bytes]] = {}
-        """Programs that were told in this session, by place: the digest, and the definition."""
+        """Programs that this session was told, by place: the digest, and the definition."""
         self.returned: deque[int] = deque()
-        """Uses of client slabs that have ended, to be told."""
+        """Uses of client slabs that have ended, which the client has to be told."""
         self.pool: Any = None
-        """What the device keeps for arrays that user code makes."""
+        """The device's pool for arrays that user code makes."""
         self.gone = False
 
     def take_returned(self) -> list[int]:
@@ -70,7 +70,7 @@ class Holder:
 
 
 class Extent:
-    """The taken part of a slab: given back when the last array over it has gone, on whichever thread that is."""
+    """The taken part of a slab: given back when the last array over it has gone, on any thread."""
 
     __slots__ = ("_given_back", "_offset", "_slab")
 

@@ -1,7 +1,8 @@
 """The present uses of a buffer: any number of readers, or one writer, or views that a client has open. Pure.
 
-Requests never wait for each other here: what must come before is returned as events, for a stream to wait for. Views
-are different: nobody knows when a client ends one, so what conflicts with a view is refused. One thread only.
+Requests never wait for each other here: the uses that must end first are returned as events, for a stream to wait for.
+Views are different: the end of a client's view is unknown, so a request that conflicts with it is refused. One thread
+only.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ class Borrows:
     __slots__ = ("_readers", "_views", "_writers", "content", "open_writers")
 
     def __init__(self) -> None:
-        # No event stands for earlier ones too: that of a dropped request ends before what it would have waited for.
+        # An event does not stand for earlier ones: a dropped request's event ends before the events that it waited for.
         self._writers: list[Event] = []
         """Ends of the requests that write."""
         self._readers: list[Event] = []
@@ -25,9 +26,9 @@ class Borrows:
         self._views: dict[tuple[int, int], bool] = {}
         """Clients' views by (session, id), and whether each may write."""
         self.content: Content | None = None
-        """What is known of the content, if it is not all well."""
+        """State of the content, if it is not all well."""
         self.open_writers: list[int] = []
-        """Places in the order of borrows of writers that run elsewhere, or wait, and have not been answered."""
+        """Places in the order of borrows of writers that run elsewhere or wait, and have not been answered."""
 
     def before(self, *, write: bool) -> tuple[Event, ...]:
         """Return the events that a new request has to wait for.
@@ -35,7 +36,7 @@ class Borrows:
         Raises:
             BorrowConflict: A client has a view open that excludes it.
         """
-        if not (self._writers or self._readers or self._views):  # mostly
+        if not (self._writers or self._readers or self._views):  # the usual case
             return ()
         self._check_views(write=write)
         self._writers = [event for event in self._writers if not event.done]
@@ -59,7 +60,7 @@ class Borrows:
         self._views[session, view] = write
 
     def close_view(self, session: int, view: int) -> None:
-        """Forget a client's view, if it is there."""
+        """Forget a client's view, if there is one."""
         self._views.pop((session, view), None)
 
     def _check_views(self, *, write: bool) -> None:

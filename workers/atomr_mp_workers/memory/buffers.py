@@ -1,4 +1,4 @@
-"""Makes buffers: new arrays in slabs, and results where the client that gets them can have them. Any thread."""
+"""Makes buffers: new arrays in slabs, and results in memory that their client can open. Any thread."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ class Buffers:
     Args:
         device: The device.
         current: This incarnation's token.
-        slabs: Where they lie.
+        slabs: The slabs that they lie in.
     """
 
     def __init__(self, device: WorkerDevice, current: bytes, slabs: SlabTable) -> None:
         self.device: Final = device
         self.ours: Final = Holder(OURS)
         self.several: Final = Holder(SEVERAL)
-        """Holds what is made in batches of several sessions; none of them ever gets it."""
+        """Holds memory made in batches of several sessions; no session ever gets it."""
         self.copied = 0
-        """Results that had to be copied into memory of their session."""
+        """Number of results that had to be copied into memory of their session."""
         self._token: Final = current
         _, self._index, _ = token.unpack(current)
         self._slabs: Final = slabs
@@ -46,14 +46,14 @@ class Buffers:
         """Return a new array without gaps, its content undefined. Any thread.
 
         Args:
-            holder: Who will have it.
+            holder: Its holder.
             dtype: Name of its element type.
             shape: Its lengths.
-            device: In whose memory; by default this process's device.
+            device: The device whose memory it lies in; by default this process's device.
 
         Raises:
-            InvalidRequest: There can be no such array.
-            OutOfMemory: There is no room, also after everything empty was freed.
+            InvalidRequest: Such an array cannot exist.
+            OutOfMemory: There is no room, even after all empty slabs were freed.
         """
         layout = Layout.contiguous(dtype, tuple(shape))
         slab, extent, offset = self._slabs.room(holder, layout.nbytes, device or self.device)
@@ -63,7 +63,7 @@ class Buffers:
         """Return a copy of an array, of the host or of this device, in a new buffer. Any thread.
 
         Raises:
-            InvalidRequest: Its element type does not cross the wire.
+            InvalidRequest: Its element type cannot cross the wire.
             OutOfMemory: There is no room.
         """
         kept = self.allocate(holder, dtypes.name_of(array.dtype), array.shape, device)
@@ -76,7 +76,7 @@ class Buffers:
         Args:
             holder: The holder whose slab it may be in.
             array: Keeps the memory.
-            layout: Where it lies, in the address space.
+            layout: Its layout in the address space.
         """
         if not layout.is_contiguous():
             return None
@@ -87,10 +87,10 @@ class Buffers:
         return None
 
     def place(self, holder: Holder, array: Any) -> DeviceArray | None:
-        """Return what a result is sent as that is not to go through the socket; None if it has to.
+        """Return the buffer that a result is sent in, None if it goes through the socket.
 
-        A large array of the host's is copied to where the client can have it. One of the device's is handed out if it
-        lies in memory of this holder, which user code cannot tell from other memory; else a copy.
+        A large host array is copied into memory that the client can open. A device array is handed out itself if it
+        lies in memory of this holder, which user code cannot tell from other memory; otherwise a copy is.
         """
         ours = self.device.to_array(array)
         if ours is not None:
@@ -111,7 +111,7 @@ class Buffers:
         return placed
 
     def moved(self, holder: Holder, value: Any) -> Any:
-        """Return a result of a batch of several sessions with its arrays in memory of the one that gets it. Any thread.
+        """Return a result of a batch of several sessions with its arrays moved to its own session's memory. Any thread.
 
         Raises:
             OutOfMemory: There is no room.

@@ -1,10 +1,10 @@
-"""Which bytes of a block are undefined since the request that should have written them failed. Pure.
+"""The bytes of a block that are undefined since the request that should have written them failed. Pure.
 
 There is one *hull* a block: all bytes from the first undefined one to the last, with the request that is to blame. A
-failure makes it larger, never smaller. It goes at once: by a completed write that covers it without gaps or is of just
-what the failed request was to write, or when a client accepts the content as it is.
+failure makes it larger, never smaller. It is removed as a whole: by a completed write that covers it without gaps or
+writes exactly the failed request's part, or when a client accepts the content as it is.
 
-A request that certainly did not start has undone nothing. It is *missed* only by those that were queued behind it.
+A request that certainly did not start has changed nothing. It is *missed* only by requests that were queued behind it.
 
 Nothing here knows a clock: requests have the order in which they took their borrows, and times as arguments.
 """
@@ -19,13 +19,13 @@ NEVER_NS: Final = 2**63
 
 
 class Culprit(NamedTuple):
-    """The request that is to blame."""
+    """The request whose failure left bytes undefined."""
 
     method: str
     request: int
     """Its number on its client's connection."""
     code: str
-    """Of its error."""
+    """Code of its error."""
     message: str
     order: int
     """Its place in the order in which requests took their borrows."""
@@ -36,7 +36,7 @@ class WrittenPart(NamedTuple):
 
     layout: Layout
     triangle: str | None = ""
-    """Which triangle of each matrix alone it writes; None if it may leave out any elements."""
+    """The triangle of each matrix that it writes; empty for all elements, None if it may leave out any."""
 
 
 class Hull(NamedTuple):
@@ -45,7 +45,7 @@ class Hull(NamedTuple):
     low: int
     high: int
     part: WrittenPart | None
-    """What the failed request was to write; None if that was several different things."""
+    """The part that the failed request should have written; None if several different parts."""
     culprit: Culprit
 
 
@@ -56,18 +56,18 @@ class Missed(NamedTuple):
     high: int
     culprit: Culprit
     until_ns: int
-    """Requests that had been received by then may have counted on it."""
+    """Requests received by then may have counted on it."""
 
 
 class Content(NamedTuple):
-    """What is known of a block's content, if it is not all well."""
+    """The state of a block's content, if it is not all well."""
 
     hull: Hull | None = None
     missed: Missed | None = None
 
 
 def after_failure(content: Content | None, part: WrittenPart, culprit: Culprit) -> Content:
-    """Return what is known once a writer has failed that may have begun."""
+    """Return the state after a writer has failed that may have begun."""
     content = content or Content()
     low, high = part.layout.span
     hull = content.hull
@@ -80,7 +80,7 @@ def after_failure(content: Content | None, part: WrittenPart, culprit: Culprit) 
 
 
 def after_absence(content: Content | None, part: WrittenPart, culprit: Culprit) -> Content:
-    """Return what is known once a writer is found not to start: whoever comes may have been on its way."""
+    """Return the state after a writer is found not to start: its readers may have been on their way."""
     content = content or Content()
     low, high = part.layout.span
     missed = content.missed
@@ -90,14 +90,14 @@ def after_absence(content: Content | None, part: WrittenPart, culprit: Culprit) 
 
 
 def after_hearing(content: Content | None, now_ns: int) -> Content | None:
-    """Return what is known once all has been received that was on its way when a writer was found not to start."""
+    """Return the state after all messages were received that were in flight when a writer was found not to start."""
     if content is None or content.missed is None:
         return content
     return content._replace(missed=content.missed._replace(until_ns=now_ns))
 
 
 def after_write(content: Content, part: WrittenPart) -> Content | None:
-    """Return what is known once a write has completed; None if all is well."""
+    """Return the state after a completed write; None if all is well."""
     hull, missed = content
     if hull is not None and (part == hull.part or covers(part, hull.low, hull.high)) and part.triangle is not None:
         hull = None
@@ -107,12 +107,12 @@ def after_write(content: Content, part: WrittenPart) -> Content | None:
 
 
 def blame(content: Content, layout: Layout, order: int, received_ns: int) -> Culprit | None:
-    """Return the request by whose failure a reader must not read, if there is one.
+    """Return the request whose failure forbids a read, None if there is none.
 
     Args:
-        content: What is known of the block.
-        layout: What is read.
-        order: The reader's place in the order of borrows: what comes after it does not concern it.
+        content: The state of the block.
+        layout: The layout of the read.
+        order: The reader's place in the order of borrows; later writers do not concern it.
         received_ns: When the reader was received.
     """
     low, high = layout.span
@@ -131,7 +131,7 @@ def covers(part: WrittenPart, low: int, high: int) -> bool:
 
 
 def _is_dense(layout: Layout) -> bool:
-    """Return whether elements lie without gaps, in whatever order of the dimensions."""
+    """Return whether elements lie without gaps, in any order of the dimensions."""
     expected = layout.item_bytes
     for stride, n in sorted((abs(stride), n) for n, stride in zip(layout.shape, layout.strides, strict=True) if n != 1):
         if stride != expected:

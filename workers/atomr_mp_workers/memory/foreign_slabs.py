@@ -15,7 +15,7 @@ from atomr_mp_workers.memory.store import Store
 
 
 class _Opened(NamedTuple):
-    """A slab of another device, or why it cannot be mapped."""
+    """A slab of another device, or the error that kept it from being mapped."""
 
     order: control.ForeignSlab
     memory: SlabMemory | errors.AtomrError
@@ -25,8 +25,8 @@ class ForeignSlabs:
     """Opens slabs of other devices for sessions.
 
     Args:
-        store: Takes them.
-        wake: Has the loop look at what was opened elsewhere.
+        store: Takes the slabs.
+        wake: Has the loop take slabs that were opened elsewhere.
     """
 
     def __init__(self, store: Store, wake: Callable[[], None]) -> None:
@@ -35,11 +35,11 @@ class ForeignSlabs:
         self._opened: deque[_Opened] = deque()
 
     def open(self, order: control.ForeignSlab, descriptor: int | None) -> bool:
-        """Map a slab; return False if that is done elsewhere, and the session's calls have to wait for it.
+        """Map a slab; return False if a thread does that, so that the session's calls have to wait.
 
         Args:
-            order: Which, and for whom.
-            descriptor: What opens it on the host; owned from here on.
+            order: The slab, and its session.
+            descriptor: Opens it on the host; owned from here on.
         """
         if not self._store.slabs.quiet:
             self._take(self._open(order, descriptor))
@@ -49,7 +49,7 @@ class ForeignSlabs:
         return False
 
     def take(self) -> Iterator[int]:
-        """Take in what was opened elsewhere, and yield its session's number each time."""
+        """Take the slabs that were opened elsewhere, and yield the session's number of each."""
         while self._opened:
             opened = self._opened.popleft()
             self._take(opened)
@@ -67,7 +67,7 @@ class ForeignSlabs:
 
     def _take(self, opened: _Opened) -> None:
         order = opened.order
-        if isinstance(opened.memory, errors.AtomrError):  # the requests that need it will say so
+        if isinstance(opened.memory, errors.AtomrError):  # the requests that need it will report it
             _LOG.error("slab %d of session %d: %s", order.slab, order.number, opened.memory)
         else:
             self._store.add_foreign_slab(order.number, order.device, order.generation, order.slab, opened.memory)

@@ -1,4 +1,4 @@
-"""The process whose place this one has taken: while it dies, it may still have memory that this one needs."""
+"""The process that this one replaces: while it dies, it may still have memory that this one needs."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import weakref
 from typing import Final
 
 WAIT_S: Final = 2.0
-"""How long an allocation waits for it at most; on the loop, nothing else is answered meanwhile. To take down a context
-takes the kernel tens of milliseconds, with much memory some more; one that takes longer than this may be stuck."""
+"""Longest wait of an allocation; on the loop, no request is answered meanwhile. The kernel takes tens of milliseconds
+to take down a context, and more with much memory; a longer one may be stuck."""
 
 
 class Predecessor:
     """A process that was killed.
 
     Args:
-        pidfd: Tells of its end; owned from here on.
+        pidfd: Its pidfd; owned from here on.
     """
 
     def __init__(self, pidfd: int) -> None:
@@ -25,7 +25,7 @@ class Predecessor:
         weakref.finalize(self, os.close, pidfd).atexit = False
 
     def has_ended(self) -> bool:
-        """Wait for its end, but once in vain at most; return whether it has come. Any thread."""
+        """Wait for its end, but in vain only once; return whether it has ended. Any thread."""
         poll = select.poll()
         poll.register(self._pidfd, select.POLLIN)
         ended = bool(poll.poll(self._patience_s * 1000))

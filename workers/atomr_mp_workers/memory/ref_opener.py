@@ -1,4 +1,4 @@
-"""Turns the refs in requests into arrays: checks who may use the memory, and that the ref does not leave it.
+"""Turns the refs in requests into arrays: checks that the session may use the memory, and that the ref stays within it.
 
 Only with the loop's turn.
 """
@@ -32,7 +32,7 @@ class RefOpener:
         self.listen: Callable[[], None] = lambda: None
         """Receives the supervisor's messages: a client may use a slab as soon as the supervisor has sent it."""
         self._over: dict[int, int] = {}
-        """The last incarnation of other devices that is known to have ended."""
+        """The last incarnation of each other device that has ended, as far as known."""
 
     def resolver(self, holder: Holder) -> Callable[[WireRef | ClientArray], object]:
         """Return a function that turns a session's refs into arrays, and records them as `Holder.resolved`."""
@@ -101,7 +101,7 @@ class RefOpener:
         )
 
     def _open_client(self, holder: Holder, ref: ClientArray) -> Any:
-        """Return an array over memory of a client; when the last reference to it goes, the client is told."""
+        """Return an array over memory of a client; the client is told when the last reference to it goes."""
         memory = self._heard(holder.client_slabs, ref.slab)
         if memory is None:
             raise errors.InvalidRequest(f"slab {ref.slab} of the client is not registered")
@@ -112,7 +112,7 @@ class RefOpener:
         return memory.array(part, layout._replace(offset=0), writable=False)
 
     def _heard(self, slabs: dict[K, SlabMemory], key: K) -> SlabMemory | None:
-        """Return a mapped slab, after having listened if it is not there yet."""
+        """Return a mapped slab, after reading the supervisor's messages if it is not mapped yet."""
         if key not in slabs:
             self.listen()
         return slabs.get(key)

@@ -13,18 +13,18 @@ class ResultSlabs:
     """The slabs that the supervisor keeps open too.
 
     Args:
-        channel: The control channel. What is sent there is read, though this process ends at once.
+        channel: The control channel; the supervisor reads its messages even if this process ends at once.
     """
 
     def __init__(self, channel: ControlChannel) -> None:
         self._channel: Final = channel
 
     def hand_in(self, slab: OwnSlab) -> None:
-        """Send a slab's descriptor; memory without one, as a GPU's, ends with this process."""
+        """Send a slab's descriptor; memory without one, such as a GPU's, ends with this process."""
         export = slab.memory.export()
         if export.descriptor is not None:
             self._channel.send(control.ResultSlab(slab.holder.number, slab.number, export.nbytes), export.descriptor)
 
     def freed(self, slab: OwnSlab) -> None:
-        """Tell that a slab is empty and freed. Any thread."""
+        """Report that a slab is empty and freed. Any thread."""
         self._channel.send(control.ResultSlabFreed(slab.holder.number, slab.number))

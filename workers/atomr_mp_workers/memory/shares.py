@@ -1,4 +1,4 @@
-"""Refs shared between sessions: kept until another session claims them, or their time is over. Any thread."""
+"""Refs shared between sessions: kept until another session claims them, or until they expire. Any thread."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Shares:
         self._index: Final = index
         self._lock = threading.Lock()
         self._shares: dict[tuple[int, bytes], tuple[DeviceArray, int]] = {}
-        """By buffer and secret: the array, and until when it is kept; CLOCK_MONOTONIC."""
+        """By buffer and secret: the array, and when it expires; CLOCK_MONOTONIC."""
 
     def __len__(self) -> int:
         return len(self._shares)
@@ -35,7 +35,7 @@ class Shares:
         """Return the ref shared under this secret, once. Any thread.
 
         Raises:
-            GpuRefReleased: Nothing is, any more.
+            GpuRefReleased: No ref is shared under it any more.
         """
         with self._lock:
             self._drop_expired()
@@ -48,15 +48,15 @@ class Shares:
         return array
 
     def drop_expired(self) -> None:
-        """Release shares that nobody has claimed in time. Cheap when there is nothing."""
+        """Release shares that nobody has claimed in time. Cheap when there are none."""
         if self._shares:
             with self._lock:
                 self._drop_expired()
 
     @property
     def next_expiry_ns(self) -> int | None:
-        """When something that was shared goes if nobody claims it; CLOCK_MONOTONIC."""
-        # A list at once: requests on other threads may share meanwhile.
+        """When the first share expires; CLOCK_MONOTONIC."""
+        # A list at once, since requests on other threads may share meanwhile.
         if not self._shares:
             return None
         return min((until_ns for _, until_ns in list(self._shares.values())), default=None)

@@ -1,11 +1,11 @@
 """The slabs of a device's process, and the room in them. Any thread.
 
-A part of a slab is taken when somebody asks for room, and comes back when the last array over it has gone, on whichever
-thread that is (`Extent`). It is used again once no work that was submitted before can still use it.
+A part of a slab is taken when room is asked for, and comes back when the last array over it has gone, on any thread
+(`Extent`). It is used again once no earlier work can still use it.
 
 Slabs are made without the lock, which the loop takes at each turn, and a driver's memory is freed in the background:
-either may take milliseconds. In the first second after a promotion, when it may take much longer, spare slabs are there
-for the sessions that were active, and who needs another one waits for it elsewhere than on the loop (`provide`).
+either may take milliseconds. In the first second after a promotion both may take much longer. Then active sessions have
+spare slabs, and a request that needs another slab waits for it off the loop (`provide`).
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from atomr_mp_workers.memory.blocks import Extent, Holder, OwnSlab
 from atomr_mp_workers.memory.predecessor import Predecessor
 
 CACHED_BYTES: Final = 2**30
-"""Most memory in empty slabs that are kept for what comes next, if nobody has asked for it."""
+"""Most memory in empty slabs that are kept for later requests."""
 
 SPARE_BYTES: Final = 2**30
-"""Most memory in slabs that are made before anybody needs them."""
+"""Most memory in slabs that are made in advance."""
 
 POPULATED_BYTES: Final = 2**21
-"""So much of a slab that is made for results is there before they come: a first write of 320 KiB takes ten times as
-long where the kernel has to give each page."""
+"""So many bytes of a slab for results are populated in advance: the first write of 320 KiB takes ten times as long
+where the kernel has to give each page."""
 
 
 class StartedWork(Protocol):
@@ -42,7 +42,7 @@ class StartedWork(Protocol):
     """The number of the work that was started last."""
 
     def ended(self, number: int, /) -> bool:
-        """Return whether this work has ended, and all that was started before it. Any thread."""
+        """Return whether this work and all earlier work has ended. Any thread."""
 
 
 class SlabKeeper(Protocol):
@@ -61,11 +61,11 @@ class SlabTable:
     Args:
         device: The device.
         index: Its number in the pool.
-        quota_bytes: Most that all slabs together may take; on a device with memory of its own, as much again for
-            those in the host's.
-        in_progress: Work that may use memory to which nothing refers any more.
+        quota_bytes: Most bytes of all slabs together; a device with memory of its own has as much again in the host's
+        memory.
+        in_progress: Work that may still use memory without references.
         changed: Called when `taken_bytes` has changed.
-        keeper: Keeps those that are handed in.
+        keeper: Keeps slabs that are handed in.
     """
 
     def __init__(
@@ -79,21 +79,23 @@ class SlabTable:
     ) -> None:
         self.quota_bytes: Final = quota_bytes
         self.lock: Final = threading.Lock()
-        """Guards all that is here, and `OwnSlab.opened`."""
+        """Guards all state of the table, and `OwnSlab.opened`."""
         self.by_number: Final[dict[SlabNumber, OwnSlab]] = {}
         self.bytes_on: Final[Counter[WorkerDevice]] = Counter()
-        """What the slabs take of each device's memory, the spare one included."""
+        """Bytes of slabs in each device's memory, spare slabs included."""
         self.spares: Final[list[tuple[WorkerDevice, Slab]]] = []
-        """Made before anybody needs them, and never used, with whose memory they are."""
+        """Spare slabs, which were never used, with the device whose memory they are."""
         self.quiet = False
-        """The driver is left alone as far as may be: what needs another slab on the loop has to `provide` it first."""
+        """Whether to avoid calls of the driver: a request on the loop that needs another slab has to `provide` it
+        first."""
         self.allocations = 0
         self.taken_bytes = 0
         """Size of all slabs together."""
         self.predecessor: Predecessor | None = None
-        """Who dies, and has not given back its memory yet; allocations wait for that before they fail."""
+        """The process that dies and may still have memory; allocations wait for its end before they fail."""
         self.on_shortage: Callable[[], None] = lambda: None
-        """Lets go of memory that can be made anew, before an allocation fails; without the lock, on any thread."""
+        """Releases memory that can be made again, before an allocation fails; called without the lock, on any
+        thread."""
         self._device = device
         self._index = index
         self._in_progress = in_progress
@@ -101,15 +103,16 @@ class SlabTable:
         self._keeper = keeper
         self._last_slab = 0
         self._given_back: deque[tuple[OwnSlab, int]] = deque()
-        """Parts of slabs to which nothing refers any more."""
+        """Parts of slabs without references."""
         self._resting: deque[tuple[int, OwnSlab, int]] = deque()
-        """Such parts that work which was submitted before may still use, and up to which request."""
+        """Parts without references that earlier work may still use: the number of that work, the slab, and the
+        offset."""
 
     def keep_spares(self, counts: Mapping[WorkerDevice, int]) -> None:
-        """Have slabs ready for whoever needs their first: on a GPU to make one takes a third of a millisecond.
+        """Keep slabs ready for holders' first requests: making one takes a third of a millisecond on a GPU.
 
         Args:
-            counts: How many in the memory of each device; fewer if there is no room.
+            counts: Number of slabs in each device's memory; fewer if there is no room.
         """
         size = slab_bytes_for(1)
         for device, count in counts.items():
@@ -122,7 +125,7 @@ class SlabTable:
     def make_for(self, holder: Holder) -> OwnSlab | None:
         """Make a slab for a session's results before there are any; None if there is no room.
 
-        With it at most half of the quota is taken: whoever comes must find room too.
+        With it at most half of the quota is taken, so that new sessions find room.
         """
         device, size = self._device.host, slab_bytes_for(1)
         with self.lock:
@@ -138,18 +141,18 @@ class SlabTable:
             return self._add(holder, memory, device)
 
     def drop_spares(self, but: int = 0) -> None:
-        """Let go of all spare slabs but so many of each device."""
+        """Free all spare slabs but so many of each device."""
         with self.lock:
             self._drop_spares(but)
 
     def leave_driver_alone(self, seconds: float, wake: Callable[[], None]) -> None:
-        """Have the loop ask the driver for nothing for a while, and put off what can be; then let go of spare slabs.
+        """Keep the loop from calling the driver for a while, and defer work that can wait; then free spare slabs.
 
-        One of each kind is kept where a slab takes long to make, on a GPU.
+        One of each kind is kept on a GPU, where a slab takes long to make.
 
         Args:
-            seconds: For how long.
-            wake: Called when spare slabs have been let go of elsewhere than on the loop, which has to show that.
+            seconds: How long.
+            wake: Called when spare slabs have been freed off the loop, so that the loop shows it.
         """
         background = self._device.background
         if background is None:
@@ -166,13 +169,13 @@ class SlabTable:
         background.rest(seconds)
 
     def provide(self, holder: Holder, nbytes: int, event: Event, wake: Callable[[], None]) -> bool:
-        """Make room for a holder in the device's memory, on a thread of its own; False if there is some already.
+        """Make room for a holder in the device's memory, on a thread; return False if there is room already.
 
         Args:
             holder: Its future holder.
-            nbytes: How much.
-            event: Ends when there is room, or there can be none.
-            wake: Called then.
+            nbytes: How many bytes.
+            event: Ends when there is room, or there cannot be any.
+            wake: Called when the event ends.
         """
         device = self._device
         with self.lock:
@@ -187,10 +190,10 @@ class SlabTable:
                 memory = self._make(slab_bytes_for(aligned(nbytes)), nbytes, device)
                 with self.lock:
                     slab = self._add(holder, memory, device)
-                    if holder.gone:  # nothing of it would ever come back, which is when slabs are freed
+                    if holder.gone:  # its parts would never come back, so the slab would never be freed
                         self._free_if_unused(slab)
             except errors.OutOfMemory:
-                pass  # which the request finds out for itself
+                pass  # the request finds that out for itself
             finally:
                 event.end()
                 wake()
@@ -200,16 +203,16 @@ class SlabTable:
         return True
 
     def room(self, holder: Holder, nbytes: int, device: WorkerDevice) -> tuple[OwnSlab, Extent, int]:
-        """Return room in a holder's memory: the slab, what keeps the room taken, and its offset. Any thread.
+        """Return room in a holder's memory: the slab, the object that keeps the room taken, and its offset. Any thread.
 
         Raises:
-            OutOfMemory: There is none.
+            OutOfMemory: There is no room.
         """
         predecessor = self.predecessor
         try:
             return self._room(holder, nbytes, device)
         except errors.OutOfMemory:
-            # Here, where the lock is free: the loop takes it at every turn.
+            # Here the lock is free: the loop takes it at every turn.
             if predecessor is None or not self._fits(nbytes, device) or not predecessor.has_ended():
                 raise
         return self._room(holder, nbytes, device)
@@ -231,16 +234,16 @@ class SlabTable:
 
     @property
     def resting_bytes(self) -> int:
-        """Bytes to which nothing refers any more, and which work may still use. With the lock."""
+        """Bytes without references that work may still use. With the lock."""
         return sum(slab.space.taken(offset) for _, slab, offset in self._resting)
 
     @property
     def untidy(self) -> bool:
-        """Whether something was given back, or rests."""
+        """Whether a part was given back, or rests."""
         return bool(self._given_back or self._resting)
 
     def close(self, session: int, numbers: Iterable[SlabNumber]) -> None:
-        """Count slabs as closed by a session's client; a slab that is not open is passed over."""
+        """Count slabs as closed by a session's client; skip a slab that is not open."""
         with self.lock:
             for number in numbers:
                 slab = self.by_number.get(number)
@@ -249,7 +252,7 @@ class SlabTable:
             self.take_back()
 
     def close_all(self, session: int) -> None:
-        """Count all slabs as closed that were open for a session, here or on other devices."""
+        """Count all slabs of a session as closed, here and on other devices."""
         with self.lock:
             for slab in self.by_number.values():
                 for key in [key for key in slab.opened if key[0] == session]:
@@ -257,10 +260,11 @@ class SlabTable:
             self.take_back()
 
     def take_back(self, *, everything: bool = False) -> None:
-        """Return parts that nothing refers to any more to their slabs; free slabs that need not be kept. With the lock.
+        """Return parts without references to their slabs; free slabs that need not be kept. With the lock.
 
         Args:
-            everything: Also those that work might use, and empty slabs: the device is idle, and memory short.
+            everything: Whether to return parts that work might use, and free empty slabs, since the device is idle and
+            memory is short.
         """
         while self._given_back:
             slab, offset = self._given_back.popleft()
@@ -281,11 +285,11 @@ class SlabTable:
                 cached -= slab.memory.nbytes
 
     def _fits(self, nbytes: int, device: WorkerDevice) -> bool:
-        """Whether room may be taken for so much; if there is none, it is the device that has no memory."""
+        """Return whether so many bytes may be taken; if there is no room then, the device itself has no memory."""
         return self.bytes_on[device] + slab_bytes_for(aligned(nbytes)) <= self.quota_bytes
 
     def _find(self, holder: Holder, nbytes: int, device: WorkerDevice) -> tuple[OwnSlab, int] | None:
-        """Return room in a slab that there is, the holder's or a spare one; None if there is none. With the lock."""
+        """Return room in an existing slab, the holder's or a spare one; None if there is none. With the lock."""
         for slab in holder.slabs:
             offset = slab.space.take(nbytes) if slab.device is device else None
             if offset is not None:
@@ -301,7 +305,7 @@ class SlabTable:
         return None
 
     def _add(self, holder: Holder, memory: Slab, device: WorkerDevice) -> OwnSlab:
-        """Take a new slab in. With the lock."""
+        """Add a new slab. With the lock."""
         self._last_slab += 1
         slab = OwnSlab(self._last_slab, memory, device, holder)
         self.by_number[slab.number] = slab
@@ -309,10 +313,10 @@ class SlabTable:
         return slab
 
     def _make(self, size: int, requested_bytes: int, device: WorkerDevice) -> Slab:
-        """Make a slab; if there is no memory for it, once more after all that is unused was freed. Without the lock.
+        """Make a slab; if there is no memory, try again after freeing all unused memory. Without the lock.
 
         Raises:
-            OutOfMemory: There is none.
+            OutOfMemory: There is no memory.
         """
         try:
             with self.lock:
@@ -330,7 +334,7 @@ class SlabTable:
         return self._make_reserved(size, device)
 
     def _make_reserved(self, size: int, device: WorkerDevice) -> Slab:
-        """Make a slab that is counted already; one that cannot be made counts no more. Without the lock.
+        """Make a slab that is counted already; uncount it if it cannot be made. Without the lock.
 
         Raises:
             OutOfMemory: The device has no such memory.
@@ -344,7 +348,7 @@ class SlabTable:
             raise
 
     def _keeps_another(self, device: WorkerDevice, count: int, size: int) -> bool:
-        """Count another spare slab, if so many are wanted and there is room; return whether."""
+        """Count another spare slab if that many are wanted and there is room; return whether it was counted."""
         with self.lock:
             enough = sum(owner is device for owner, _ in self.spares) >= count
             if enough or (len(self.spares) + 1) * size > SPARE_BYTES or not self._fits(1, device):
@@ -353,7 +357,7 @@ class SlabTable:
             return True
 
     def _took(self, device: WorkerDevice, nbytes: int) -> None:
-        """Count what slabs take, or take no more."""
+        """Count bytes that slabs take, or no longer take."""
         self.bytes_on[device] += nbytes
         self.taken_bytes += nbytes
         self._changed()
@@ -369,10 +373,10 @@ class SlabTable:
                 self._took(device, -spare.nbytes)
 
     def _reserve(self, size: int, requested_bytes: int, device: WorkerDevice) -> None:
-        """Count a slab before it is made, after having freed empty ones if there is no room. With the lock.
+        """Count a slab before it is made, after freeing empty ones if there is no room. With the lock.
 
         Raises:
-            OutOfMemory: There is none.
+            OutOfMemory: There is no room.
         """
         if self.bytes_on[device] + size > self.quota_bytes:
             self._drop_spares()

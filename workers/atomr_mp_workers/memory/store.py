@@ -1,10 +1,10 @@
-"""A device's memory: slabs, the buffers in them, and who holds which.
+"""A device's memory: slabs, the buffers in them, and their holders.
 
 A *slab* is memory that crosses processes whole; it belongs to one holder, a session or this process. A *buffer* is a
-part of one. It lives as long as somebody has a *lease* of it, or anything in this process refers to it: a request that
-uses it, an actor that keeps it, an array over it. A slab is freed when nothing is in it and nobody has it open.
+part of one. It lives as long as a session has a *lease* of it, or an object in this process refers to it: a request, an
+actor that keeps it, an array over it. A slab is freed when it is empty and no process has it open.
 
-Requests may allocate, share and claim on any thread; everything that does not say so is for the loop's.
+Requests may allocate, share and claim on any thread; methods that do not say so are for the loop's thread.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ class Store:
     Args:
         device: The device.
         current: This incarnation's token.
-        quota_bytes: Most that all slabs together may take; on a device with memory of its own, as much again for
-            those in the host's.
-        in_progress: Work that may use memory to which nothing refers any more.
-        keeper: Keeps the slabs of results open beyond this process's end; None if nobody does.
+        quota_bytes: Most bytes of all slabs together; a device with memory of its own has as much again in the host's
+        memory.
+        in_progress: Work that may still use memory without references.
+        keeper: Keeps the slabs of results open beyond this process's end; None if they end with it.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Store:
         self._holders: dict[int, Holder] = {}
         self._leases = 0
         self.figures: tuple[int, int] = (0, 0)
-        """The slabs' bytes, and the sessions' leases; another tuple whenever they change."""
+        """The slabs' bytes, and the sessions' leases; a new tuple after each change."""
         self._keeper: Final = keeper
         self.slabs: Final = SlabTable(device, self._index, quota_bytes, in_progress, self._count, keeper)
         self.buffers: Final = Buffers(device, current, self.slabs)
@@ -62,7 +62,7 @@ class Store:
     # --- sessions --------------------------------------------------------------------------------------------------
 
     def admit(self, number: int) -> Holder:
-        """Take a session in."""
+        """Admit a session."""
         holder = self._holders[number] = Holder(number)
         return holder
 
@@ -95,7 +95,7 @@ class Store:
     def lease(self, holder: Holder, array: DeviceArray) -> int:
         """Give a session one more lease of an array's buffer; return the buffer's id.
 
-        A slab with a result by value is handed to the supervisor first: the answer stands when this process has ended.
+        A slab with a result by value is handed to the supervisor first, so that the result outlives this process.
         """
         block = array.block
         _, count = holder.leases.get(block.id, (block, 0))
@@ -124,7 +124,7 @@ class Store:
         return True
 
     def release(self, holder: Holder, leases: Iterable[int], views: Iterable[int], slabs: Iterable[int]) -> None:
-        """Take back a client's releases; what it does not have is passed over."""
+        """Take back a client's releases; skip leases that it does not have."""
         for view in views:
             viewed = holder.views.pop(view, None)
             if viewed is not None:
@@ -152,10 +152,10 @@ class Store:
         array.block.borrows.open_view(holder.number, view, write=write)
         holder.views[view] = array.block
 
-    # --- slabs of others, and ours elsewhere -------------------------------------------------------------------------
+    # --- slabs of others, and own slabs elsewhere --------------------------------------------------------------------
 
     def export(self, number: int, slab_number: SlabNumber, to_device: int | None) -> Export:
-        """Return what opens a slab for a session, and count it as open.
+        """Return the export of a slab for a session, and count the slab as open.
 
         Raises:
             GpuRefReleased: The session has no lease in it.
@@ -170,7 +170,7 @@ class Store:
         return slab.memory.export()
 
     def opened(self, number: int, slab_number: SlabNumber) -> None:
-        """Count a slab with results as open for its session, which has it from the supervisor."""
+        """Count a slab with results as open for its session, which got it from the supervisor."""
         slab = self.slabs.by_number.get(slab_number)
         if slab is not None and slab.holder.number == number and not slab.holder.gone:
             slab.opened[number, None] += 1
@@ -194,7 +194,7 @@ class Store:
             holder.foreign_slabs[device, generation, slab] = memory
 
     def incarnation_over(self, device: int, generation: int) -> None:
-        """Another process has ended, and its memory with it; what it was lent is for the next one."""
+        """Forget the memory of another process that has ended; slabs lent to it are for its successor."""
         if device == self._index:
             self.slabs.predecessor = None
             return
@@ -206,7 +206,7 @@ class Store:
     # --- tidiness --------------------------------------------------------------------------------------------------
 
     def tidy(self) -> None:
-        """Give back memory without references. Cheap when there is nothing. Any thread."""
+        """Give back memory without references. Cheap when there is none. Any thread."""
         if self.shares:
             self.shares.drop_expired()
         if self.slabs.untidy:

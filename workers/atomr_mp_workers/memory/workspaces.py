@@ -1,9 +1,9 @@
-"""Workspaces: memory in which the kernels of libraries work, one piece for all that runs on a stream.
+"""Workspaces: memory in which the kernels of libraries work, one piece for each stream.
 
-A kernel expects nothing in it and leaves nothing there, and kernels on a stream follow each other. So the libraries on
-a stream share a piece; streams never do. It grows when more is asked for, best while a plan is made, which is not on
-the loop. The old piece goes back to the store once nothing refers to it: a graph keeps the piece that it was recorded
-with. When memory is short, pieces that have grown are let go of, and made anew by who needs them next.
+A kernel expects no content in it and leaves none, and kernels on a stream follow each other. So the libraries on a
+stream share a piece; streams never do. It grows when more is asked for, best while a plan is made, off the loop. The
+old piece goes back to the store once nothing refers to it: a graph keeps the piece that it was recorded with. When
+memory is short, pieces that have grown are released, and made again when they are needed.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from atomr_mp_workers.memory.arrays import DeviceArray
 from atomr_mp_workers.memory.buffers import Buffers
 
 FIXED_BYTES: Final = 2**25
-"""What cuBLAS recommends from Hopper on, and more than enough before (cublasSetWorkspace)."""
+"""Bytes that cuBLAS recommends from Hopper on, and more than enough before (cublasSetWorkspace)."""
 
 
 class Workspace:
-    """That of a stream.
+    """The workspace of a stream.
 
     Args:
-        buffers: Make its memory, which is this process's own.
+        buffers: Makes its memory, which is this process's own.
     """
 
     def __init__(self, buffers: Buffers) -> None:
@@ -35,11 +35,11 @@ class Workspace:
 
     @property
     def nbytes(self) -> int:
-        """What it takes now."""
+        """Bytes that it takes now."""
         return sum(each.nbytes for each in (self._fixed, self._grown) if each is not None)
 
     def fixed(self) -> DeviceArray:
-        """Return `FIXED_BYTES` that stay where they are, for handles that are told once. Any thread.
+        """Return `FIXED_BYTES` at a fixed address, for handles that are told it once. Any thread.
 
         Raises:
             OutOfMemory: There is no room.
@@ -53,25 +53,25 @@ class Workspace:
             return self._fixed
 
     def take(self, nbytes: int) -> DeviceArray:
-        """Return at least so many bytes, for what is put on the stream next. Any thread.
+        """Return at least so many bytes, for the next work on the stream. Any thread.
 
-        The memory stays as long as the caller refers to it. To make more of it may take as long as the driver does.
+        The memory stays as long as the caller refers to it. Growing it may take as long as the driver does.
 
         Raises:
-            OutOfMemory: There is no room, also after everything that has grown was let go of.
+            OutOfMemory: There is no room, even after grown pieces were released.
         """
         with self._lock:
             found = self._enough(nbytes)
         if found is not None:
             return found
-        made = self._made(nbytes)  # without the lock: who is short of memory has all workspaces shrink
+        made = self._made(nbytes)  # without the lock, since a shortage of memory shrinks all workspaces
         with self._lock:
             if self._grown is None or self._grown.nbytes < nbytes:
                 self._grown = made
             return self._grown
 
     def shrink(self) -> None:
-        """Let go of what has grown. Any thread."""
+        """Release a piece that has grown. Any thread."""
         with self._lock:
             self._grown = None
 
@@ -85,10 +85,10 @@ class Workspace:
 
 
 class Workspaces:
-    """Those of a process, by stream; a stream that goes takes its own along.
+    """The workspaces of a process, by stream; each ends with its stream.
 
     Args:
-        buffers: Make their memory.
+        buffers: Makes their memory.
     """
 
     def __init__(self, buffers: Buffers) -> None:
@@ -97,7 +97,7 @@ class Workspaces:
         self._of: Final[WeakKeyDictionary[Stream, Workspace]] = WeakKeyDictionary()
 
     def of(self, stream: Stream) -> Workspace:
-        """Return a stream's. Any thread."""
+        """Return a stream's workspace. Any thread."""
         with self._lock:
             found = self._of.get(stream)
             if found is None:
@@ -106,11 +106,11 @@ class Workspaces:
 
     @property
     def nbytes(self) -> int:
-        """What all take now. Any thread."""
+        """Bytes of all workspaces now. Any thread."""
         return sum(each.nbytes for each in self._all())
 
     def shrink(self) -> None:
-        """Let go of what has grown, for memory is short. Any thread."""
+        """Release pieces that have grown, since memory is short. Any thread."""
         for each in self._all():
             each.shrink()
 

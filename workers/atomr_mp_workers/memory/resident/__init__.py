@@ -1,1 +1,1 @@
-"""Resident memory, as a worker has it: `blobs` are filled or adopted; `torch_modules` puts parameters into them."""
+"""A worker's side of resident memory: `blobs` are filled or adopted; `torch_modules` puts parameters into them."""

@@ -1,7 +1,7 @@
-"""This process's end of resident memory: what its actors ask for in `setup` is made and filled here, or adopted.
+"""A worker's side of resident memory: blobs that actors ask for in `setup` are made and filled here, or adopted.
 
-The supervisor decides who fills, and keeps what opens a sealed blob. A blob is one piece of memory; where its arrays
-lie in it follows from their names, shapes and element types alone, so that is not told to anybody.
+The supervisor decides which process fills a blob, and keeps the descriptor of a sealed one. A blob is one piece of
+memory. The places of its arrays follow from their names, shapes and element types, so they are never sent.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from atomr_mp_workers.wire.control import ControlChannel
 _LOG: Final = logging.getLogger("atomr_mp.worker")
 
 ALIGNMENT: Final = 256
-"""Of each array, in bytes: what CUDA's own allocations have."""
+"""Alignment of each array in bytes, as CUDA's own allocations have."""
 
 BLOB_BYTES: Final = 2 * 2**20
 """Unit of a blob's size: a page of a GPU's memory."""
 
 CHUNK_BYTES: Final = 64 * 2**20
-"""How much is copied to the host's memory at a time, to compute a checksum."""
+"""Bytes that are copied to host memory at a time, for a checksum."""
 
 NAME_CHARS: Final = 200
 
 Arrays = Mapping[str, Any]
-"""By their names."""
+"""Arrays by their names."""
 
 Fill = Callable[[Arrays], object]
 
@@ -50,24 +50,24 @@ class ResidentBlobs:
 
     Args:
         device: Makes and maps the memory.
-        channel: The control channel, on which nobody else waits during `setup`.
+        channel: The control channel; no other thread waits on it during `setup`.
     """
 
     def __init__(self, device: WorkerDevice, channel: ControlChannel) -> None:
         self._device = device
         self._channel = channel
         self._blobs: dict[tuple[str, str], tuple[BlobLayout, Resident, Arrays]] = {}
-        """What is here stays mapped: captured graphs have its address, and no reference."""
+        """Blobs stay mapped: captured graphs have their addresses, and hold no reference."""
         self._threads: set[int | None] = {threading.get_ident()}
         self._closed = False
         self._filling = ""
 
     def admit(self, thread: int | None) -> None:
-        """Let another thread ask, for which this one waits meanwhile: an actor's whose `setup` is asynchronous."""
+        """Let another thread ask while this one waits for it: the thread of an asynchronous `setup`."""
         self._threads.add(thread)
 
     def close(self) -> None:
-        """Hand out nothing any more; what was, stays."""
+        """Hand out nothing any more; arrays handed out before stay."""
         self._closed = True
 
     def get(
@@ -120,7 +120,7 @@ class ResidentBlobs:
         *,
         checksum: bool,
     ) -> Resident:
-        """Make a blob, have it filled, and give the supervisor what opens it."""
+        """Make a blob, have it filled, and send the supervisor its descriptor."""
         self._filling = name
         descriptor = -1
         try:
@@ -132,7 +132,7 @@ class ResidentBlobs:
             import numpy as np
 
             for array in arrays.values():
-                if isinstance(array, np.ndarray):  # whoever has kept it is to get an exception, not a signal
+                if isinstance(array, np.ndarray):  # a later write to a kept array raises instead of ending the process
                     array.setflags(write=False)
             content = wanted.checksum(memory) if checksum else b""
             self._channel.send(control.ResidentSealed(name, version, content), descriptor)
@@ -166,14 +166,14 @@ class ResidentBlobs:
 
 @dataclass(frozen=True)
 class BlobLayout:
-    """Where the arrays of a blob lie in it."""
+    """The places of a blob's arrays."""
 
     places: dict[str, Layout]
-    """By their names."""
+    """Layouts of the arrays by their names."""
     nbytes: int
-    """Of the blob."""
+    """Size of the blob."""
     digest: bytes
-    """The same for the same arrays, and for no others."""
+    """A digest that only the same arrays have."""
 
     def arrays(self, memory: Resident, *, writable: bool) -> dict[str, Any]:
         """Return the arrays, over a blob."""
@@ -181,7 +181,7 @@ class BlobLayout:
         return {name: memory.array(whole, layout, writable=writable) for name, layout in self.places.items()}
 
     def checksum(self, memory: Resident) -> bytes:
-        """Return a checksum of a blob's content, between its arrays too."""
+        """Return a checksum of a blob's content, gaps between its arrays included."""
         found = hashlib.blake2b(digest_size=16)
         for offset in range(0, self.nbytes, CHUNK_BYTES):
             found.update(memory.content(offset, min(CHUNK_BYTES, self.nbytes - offset)))
@@ -189,13 +189,13 @@ class BlobLayout:
 
 
 def lay_out(layout: Mapping[str, tuple[Sequence[int], Any]]) -> BlobLayout:
-    """Return where arrays lie in a blob; in which order they are given does not matter.
+    """Return the places of arrays in a blob; they do not depend on the order of the arrays.
 
     Args:
         layout: Shape and element type of each array, by its name.
 
     Raises:
-        InvalidRequest: There are none, or one can not be.
+        InvalidRequest: There are no arrays, or one is impossible.
     """
     if not layout or not all(isinstance(name, str) for name in layout):
         raise errors.InvalidRequest("the layout of resident memory has an array's shape and element type by its name")

@@ -1,4 +1,4 @@
-"""The parameters of a torch module in resident memory. Imported by whoever has such a module, and so has torch."""
+"""The parameters of a torch module in resident memory. Imported only with such a module, so torch is there."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Load = Callable[[], Mapping[str, Any]]
 
 
 class ResidentArrays(Protocol):
-    """What makes, or finds, an actor's resident arrays."""
+    """Makes, or finds, an actor's resident arrays."""
 
     def resident(
         self,
@@ -58,7 +58,7 @@ def move(context: ResidentArrays, module: Any, name: str, version: str, load: Lo
         for each, parameter in found.items()
     }
     for part in module.modules():
-        # What several parts have in common, they have in common afterwards.
+        # Parameters that shared memory before still share it afterwards.
         for each, parameter in list(part.named_parameters(recurse=False, remove_duplicate=False)):
             setattr(part, each, new[parameter])
 
@@ -73,12 +73,12 @@ def _dtype(name: str, parameter: Any) -> str:
 
 
 def _tensor(array: Any, like: Any) -> Any:
-    """Return an array as a tensor over the same memory, through its bytes: torch and NumPy share not all types."""
+    """Return an array as a tensor over the same memory, through its bytes: torch and NumPy do not share all types."""
     flat = array.reshape(-1).view("uint8")
     if hasattr(flat, "__cuda_array_interface__"):
         tensor = torch.from_dlpack(flat)
     else:
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # as it is meant to be
+            warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # it is read-only on purpose
             tensor = torch.from_numpy(flat)
     return tensor.view(like.dtype).reshape(like.shape)
