@@ -26,28 +26,28 @@ BACKENDS: Final = ("host", "cuda")
 
 
 class Libraries:
-    """The libraries of this process, made as they are asked for.
+    """The libraries of this process, each made at its first request.
 
     Args:
-        context: What they are given.
+        context: The context for libraries.
     """
 
     def __init__(self, context: LibraryContext) -> None:
         self._context = context
         self._instances: dict[str, Library] = {}
         self._warm: set[str] = set()
-        """Libraries that need nothing any more for a first call."""
+        """Libraries that are prepared for a first call."""
         self._preparer = Preparer(context.device, context.wake)
         self._elsewhere = Preparer(context.device, context.wake, "elsewhere")
-        """Does work that waits for the device by itself; plans are not held up by it."""
+        """Does work that waits for the device itself, so that plans are not held up by it."""
         self.plans: Final[dict[str, LibraryPlans]] = {}
-        """Those of each library that has some."""
+        """The plans of each library that has some."""
 
     def find(self, method: str) -> LibraryMethod | None:
-        """Return what answers a request "library.name"; None if that is no library's.
+        """Return the method of a request "library.name"; None if no library has that name.
 
         Raises:
-            Unsupported: This backend does not have it, or something that it needs is not installed.
+            Unsupported: This backend does not have it, or a package that it needs is not installed.
             InvalidRequest: The library has no such request.
         """
         library, _, name = method.partition(".")
@@ -61,19 +61,19 @@ class Libraries:
         return self._method(instance, library, name, self._context)
 
     def module(self, method: str) -> str | None:
-        """Return the module that a library's method needs, None if it is no library's or has none on this backend."""
+        """Return the module that a library's method needs, None if this backend has no such method."""
         library = method.partition(".")[0]
         name = _module(library, self._context.backend)
         return name if library in LIBRARIES and importlib.util.find_spec(name) is not None else None
 
     def warm_up(self, method: str) -> None:
-        """Have what a first call of a method's library would make."""
+        """Prepare a method's library for a first call."""
         library = method.partition(".")[0]
         instance = self._instances.get(library)
         if instance is None or library in self._warm:
             return
         self._warm.add(library)
-        # A slab of whoever has gone is freed as soon as nothing is in it; this process keeps its own.
+        # The slab of an ended holder is freed as soon as it is empty; this process keeps its own.
         holder = Holder(OURS)
         holder.gone = True
         context = dataclasses.replace(self._context, holder=lambda: holder)
@@ -82,7 +82,7 @@ class Libraries:
             instance.stream.run(partial(trial.run_here, request))
 
     def _method(self, instance: Library, library: str, name: str, context: LibraryContext) -> LibraryMethod:
-        """Return what answers a request that a library has; outputs that are left out are the context's holder's."""
+        """Return the method of a library's request; the context's holder gets outputs that are left out."""
         decoder: values.Decoder[LibraryRequest] = values.Decoder(requests_of(library)[name])
         planning = self._planning(library, instance, name)
         found = LibraryMethod(f"{library}.{name}", instance, decoder, context, planning, self._elsewhere)

@@ -1,4 +1,4 @@
-"""The support matrix, from the code itself, as JSON: `atomr-mp libraries` asks for it."""
+"""Prints the support matrix, taken from the code itself, as JSON for `atomr-mp libraries`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from atomr_mp_workers.libraries.evidence import verified
 
 
 def matrix() -> list[dict[str, Any]]:
-    """Return a row for each request and backend that provides it."""
+    """Return a row for each request and each backend that provides it."""
     rows: list[dict[str, Any]] = []
     for library in LIBRARIES:
         for backend in BACKENDS:

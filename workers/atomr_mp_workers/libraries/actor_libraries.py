@@ -1,7 +1,7 @@
-"""Libraries in the process's own code: what `Context.libraries` is.
+"""Libraries for actors' own code: `Context.libraries`.
 
-The methods are those of `device.blas` and the like, and so are their checks. No message is sent: a request is done by
-the thread that makes it, on the stream on which that thread works.
+The methods and their checks are the same as in `device.blas` and its like. No message is sent: the calling thread does
+the request, on its own stream.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
 
 class InProcessLibraries:
-    """The libraries, for one actor: on its stream, and on those of its threads.
+    """The libraries for one actor: on its stream, and on the streams of its threads.
 
     Args:
-        context: What the libraries may use.
-        stream: That of the thread which makes this, the loop's; None for one of its own.
+        context: The context for libraries.
+        stream: The stream of the making thread, the loop's; None for a stream of its own.
     """
 
     def __init__(self, context: LibraryContext, stream: Stream | None) -> None:
@@ -50,16 +50,16 @@ class InProcessLibraries:
         return library
 
     def program(self) -> Any:
-        """Return a program to record; it is run by the thread that asks for it, and `run` returns the result."""
+        """Return a program to record; the thread that calls `run` runs it, and gets the result."""
         from atomr_mp.libraries.program import Program
 
         return Program(self)
 
     def operand(self, value: Any) -> Any:
-        """Return what stands for an array, by its address: arrays over the same memory have it in common.
+        """Return the operand of an array, by its address: arrays over the same memory share the address.
 
         Raises:
-            InvalidRequest: It is no array of this device's.
+            InvalidRequest: It is not an array of this device.
         """
         device = self._context.device
         if isinstance(value, DeviceArray):
@@ -67,7 +67,7 @@ class InProcessLibraries:
             found.writable = value.writable
             found.block.attached = value.block.attached
             return found
-        if isinstance(value, Operand):  # of a program that is recorded
+        if isinstance(value, Operand):  # an operand of a program that is being recorded
             return value
         local = device.to_local(value)
         if local is None:
@@ -112,10 +112,10 @@ class InProcessLibraries:
         return value.by_address
 
     def request(self, library: str, request: LibraryRequest, deadline_s: float | None) -> Any:
-        """Do a request that has been checked; return its result.
+        """Do a checked request; return its result.
 
         Raises:
-            AtomrError: What the request comes to.
+            AtomrError: The request has failed.
         """
         if deadline_s is not None:
             raise errors.InvalidRequest("a request in an actor has no deadline: it is done by the caller")
@@ -139,7 +139,7 @@ class ThreadLibraries:
     """The libraries of one thread, all on one stream.
 
     Args:
-        context: What the libraries may use.
+        context: The context for libraries.
         stream: The stream.
     """
 
@@ -149,7 +149,7 @@ class ThreadLibraries:
         self._methods: Final[dict[str, LibraryMethod]] = {}
 
     def run(self, library: str, request: LibraryRequest) -> Any:
-        """Do a request, and wait for the device if its result, or whether there is one, is known only then."""
+        """Do a request; wait for the device only if the result, or an error, depends on it."""
         stream, name = self._stream, f"{library}.{request.name}"
         method = self._methods.get(name)
         if method is None:
@@ -177,10 +177,10 @@ class ThreadLibraries:
 
 
 def _check_writable(name: str, request: LibraryRequest) -> None:
-    """Check that what is written may be.
+    """Check that the arrays to write are writable.
 
     Raises:
-        InvalidRequest: It is an argument that the actor's method only reads.
+        InvalidRequest: An array is an argument that the actor's method only reads.
     """
     for array in request.written():
         if not array.writable:

@@ -1,4 +1,4 @@
-"""The base class of the libraries' actors, and what they are given."""
+"""The base class of the libraries' actors, and their context."""
 
 from __future__ import annotations
 
@@ -28,42 +28,42 @@ ENGINE_WORD: Final = PlanCounts._fields.index("engine")
 
 @dataclass(frozen=True)
 class LibraryContext:
-    """What a library may use."""
+    """The parts of the process that a library may use."""
 
     backend: str
     device: WorkerDevice
     store: Store
     streams: StreamAllocator
     holder: Callable[[], Holder]
-    """Returns whose request is being done, on the thread that does it."""
+    """Returns the holder of the current request, on the thread that does it."""
     wake: Callable[[], None]
-    """Has the loop look for what has ended. Any thread."""
+    """Has the loop look for ended work. Any thread."""
     figures: Callable[[str], MutableSequence[int]] = lambda _library: [0] * PLAN_WORDS
-    """Returns where a library's plans are counted."""
+    """Returns the words in which a library's plans are counted."""
 
     graphs: MutableSequence[int] = field(default_factory=lambda: [0] * GRAPH_WORDS)
-    """Where graphs of programs are counted, as `board.GraphCounts`."""
+    """The words in which graphs of programs are counted, as `board.GraphCounts`."""
 
     def served_by(self, library: str, engine: str) -> None:
-        """Show what serves a library, one of `library_names.ENGINES`."""
+        """Show which engine serves a library, one of `library_names.ENGINES`."""
         self.figures(library)[ENGINE_WORD] = ENGINES.index(engine)
 
 
 class Library:
     """Base of the libraries' actors: a method for each request does its work, and nothing else.
 
-    What comes before and after is the envelope's: the request has been checked, its arrays are borrowed, outputs that
-    were left out are allocated, and what it has to wait for has ended. A method returns what the caller gets: None, a
-    plain value or arrays, or `Later` one of these. It puts its work on the stream, and waits for nothing. Where what
-    the device finds decides what comes next, it returns `Next`.
+    The envelope does the rest: the request has been checked, its arrays are borrowed, outputs that were left out are
+    allocated, and earlier uses of its memory have ended. A method returns the caller's result: None, a plain value or
+    arrays, or a `Later` of one of these. It puts its work on the stream, and waits for nothing. If its next work
+    depends on the device's results, it returns `Next`.
 
-    A library may keep *plans*: what a request needs and a later one like it can use again. A method `prepare_NAME`
-    makes the plan of a request NAME, whose method then takes it as a second argument. A plan that takes long to make
-    (`slow`) is made on a thread of its own, while the request is parked.
+    A library may keep *plans*: objects that a request needs and a later request like it can use again. A method
+    `prepare_NAME` makes the plan of a request NAME, whose method then takes it as a second argument. A plan that takes
+    long to make (`slow`) is made on a thread of its own, while the request is parked.
 
     Args:
-        context: What it may use.
-        stream: Where its requests run, in order.
+        context: The context for libraries.
+        stream: The stream that its requests run on, in order.
     """
 
     unsupported: ClassVar[Mapping[str, tuple[str, ...]]] = MappingProxyType({})
@@ -76,18 +76,18 @@ class Library:
         self.stream: Final = stream
 
     def trials(self, holder: Holder) -> Iterable[LibraryRequest]:  # noqa: ARG002 - for those that have some
-        """Return requests that make what the first one would make, as handles, for a process that waits to be used.
+        """Return requests that prepare a standby for its first request: they make handles and the like.
 
         Args:
-            holder: In whose memory their arrays are to lie; it is given back when they are done.
+            holder: The holder of their arrays, whose memory is given back when they are done.
         """
         return ()
 
     def workspace(self, nbytes: int) -> DeviceArray:
-        """Return at least so many bytes for what is put on the stream next to work in.
+        """Return at least so many bytes of workspace for the next work on the stream.
 
-        They are the stream's: what one request leaves there, the next one overwrites. A graph that is recorded keeps
-        them. `prepare_NAME` takes them too, so that the memory is made off the loop.
+        They belong to the stream: the next request overwrites them. A graph that is recorded keeps them. `prepare_NAME`
+        takes them too, so that the memory is made off the loop.
 
         Raises:
             OutOfMemory: There is no room.
@@ -97,7 +97,7 @@ class Library:
         return memory
 
     def fixed_workspace(self) -> DeviceArray:
-        """Return `FIXED_BYTES` of the stream's workspace that stay where they are, for handles that are told once.
+        """Return `FIXED_BYTES` of the stream's workspace at a fixed address, for handles that are told it once.
 
         Raises:
             OutOfMemory: There is no room.
@@ -110,12 +110,12 @@ class Library:
 
     @property
     def admit(self) -> Mapping[str, Callable[[Any, Holder], None]]:
-        """What is to be done in the order of arrival, before a request waits for anything, by request."""
+        """Functions to call in the order of arrival, before a request waits for anything, by request."""
         return {}
 
 
 def given(operand: Operand | None) -> DeviceArray:
-    """Return an operand as the array of this device that it is here; outputs that were left out are allocated."""
+    """Return an operand as an array of this device, which every operand is here: left-out outputs are allocated."""
     return cast("DeviceArray", operand)
 
 
@@ -125,7 +125,7 @@ def array(operand: Operand | None) -> Any:
 
 
 def address(operand: Operand | None) -> int:
-    """Return where the element of index zero lies."""
+    """Return the address of the element of index zero."""
     return operand.address  # type: ignore[union-attr,no-any-return]  # likewise
 
 

@@ -1,4 +1,4 @@
-"""Counting in words of the board, which the loop and the actors' threads do alike."""
+"""Counts in words of the board, from the loop and from actors' threads."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 
 def count(words: MutableSequence[int], place: int, by: int = 1) -> None:
     """Add to a figure. Any thread."""
-    with _LOCK:  # to add is to read and to write
+    with _LOCK:  # an addition reads and writes
         words[place] += by
 
 

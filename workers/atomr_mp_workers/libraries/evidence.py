@@ -1,4 +1,4 @@
-"""On what hardware a request was verified: a mark that holds only as long as the code is what it was then.
+"""Marks of the hardware on which requests were verified; a mark holds only as long as the code is unchanged.
 
 `scripts/test-gpu` writes `verified.json` after all tests on a GPU; the support matrix and the documentation read it.
 Docstrings and comments may change: a mark's digest leaves them out.
@@ -17,17 +17,17 @@ from pathlib import Path
 from typing import Any, Final
 
 FILE: Final = Path(__file__).parent / "verified.json"
-"""Marks by "library.request.backend"; there is none as long as nothing was verified."""
+"""Marks by "library.request.backend"; the file is missing as long as nothing was verified."""
 
 FOLDERS: Final = (Path(__file__).parents[1].parent, Path(__file__).parents[3])
-"""Where packages are looked for: beside this one, and in the root of the project."""
+"""Folders that packages are looked for in: beside this one, and in the root of the project."""
 
 ROOMS: Final = ("atomr_mp.protocol.declaration", "atomr_mp.protocol.libraries", "atomr_mp_workers.libraries")
 """Packages whose modules a mark vouches for, where a library imports them."""
 
 
 def verified(library: str, request: str, backend: str, file: Path = FILE) -> dict[str, Any] | None:
-    """Return on what a request was verified: device, driver, date; None if it was not, or its code has changed."""
+    """Return the mark of a request: device, driver, date; None if it has none, or its code has changed."""
     marks: Mapping[str, dict[str, Any]] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
     mark = marks.get(f"{library}.{request}.{backend}")
     return mark if mark is not None and mark["digest"] == digest(library, backend) else None

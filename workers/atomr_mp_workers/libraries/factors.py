@@ -13,12 +13,12 @@ FACTORS_KEPT: Final = 1024
 
 
 class Factors(dict[Scalar, tuple[int, Any]]):
-    """Factors in host memory, by value: where each is, and what keeps it there until the call that reads it returns.
+    """Factors in host memory by value: each one's address, and its owner, to keep until the call that reads it returns.
 
-    Those that were asked for are kept, for to make one takes longer than a small request.
+    Requested factors are kept, since making one takes longer than a small request.
 
     Args:
-        dtype: What they are.
+        dtype: Their type.
     """
 
     def __init__(self, dtype: npt.DTypeLike) -> None:

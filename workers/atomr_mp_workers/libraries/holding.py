@@ -1,4 +1,4 @@
-"""What a graph uses and is to be kept for as long as it is there: slots, workspaces, plans."""
+"""Objects that a graph uses and that have to live as long as it: slots, workspaces, plans."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final, Self
 
 
 class Holding:
-    """What this thread has held within `with`, for as long as this lives."""
+    """Keeps the objects that this thread has held within `with`."""
 
     def __init__(self) -> None:
         self.held: Final[list[object]] = []
@@ -22,7 +22,7 @@ class Holding:
         _threads.holding = None
 
     def at_end(self, let_go: Callable[[], None]) -> None:
-        """Have something done when nothing refers to this any more, on whichever thread that is."""
+        """Have a function called when nothing refers to this any more, on any thread."""
         self._let_go.append(let_go)
 
     def __del__(self) -> None:
@@ -34,13 +34,13 @@ _threads = threading.local()
 
 
 def holding() -> Holding | None:
-    """Return what keeps the things that this thread uses, if it records a graph."""
+    """Return the `Holding` of the graph that this thread records, None if it records none."""
     found: Holding | None = getattr(_threads, "holding", None)
     return found
 
 
 def hold(used: object) -> None:
-    """Keep something for as long as the graph that this thread records, if it records one."""
+    """Keep an object as long as the graph that this thread records, if it records one."""
     found = holding()
     if found is not None:
         found.held.append(used)

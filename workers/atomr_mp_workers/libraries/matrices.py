@@ -1,7 +1,7 @@
-"""How a matrix is told to a library that knows matrices in column order only: cuBLAS, cuSOLVER. Pure.
+"""Passes matrices to libraries that only have column order: cuBLAS, cuSOLVER. Pure.
 
-Such a library takes a matrix in row order for its transpose. So a product whose result lies in row order
-is asked for transposed, and each matrix is told by how it lies beside the result.
+Such a library takes a matrix in row order for its transpose. So a product whose result lies in row order is requested
+transposed, and each matrix is passed by its order relative to the result.
 """
 
 from __future__ import annotations
@@ -13,26 +13,26 @@ from atomr_mp.protocol.layout import Layout
 
 
 class Told(NamedTuple):
-    """How a matrix is told beside a result of an order."""
+    """A matrix, passed beside a result of some order."""
 
     op: str
     """"N" if it lies in the same order as the result, else "T"; "C" to conjugate it as well."""
     leading: int
     copied: bool
-    """It is to be conjugated without being transposed, which no op expresses: a conjugated copy is used, packed in the
-    order of the result."""
+    """Whether it has to be conjugated without a transpose, which no op expresses: then a conjugated copy is used,
+    packed in the order of the result."""
     stride: int
-    """From one matrix of a batch to the next, in elements."""
+    """Elements from one matrix of a batch to the next."""
 
 
 def told(layout: Layout, order: Order, *, conjugated: bool = False, in_place: bool = False) -> Told:
-    """Return how a matrix is told.
+    """Return how a matrix is passed.
 
     Args:
-        layout: Of the matrix, or of a batch.
+        layout: Layout of the matrix, or of a batch.
         order: The order of the result.
-        conjugated: Its conjugate is meant.
-        in_place: It may be the result itself, so that it must not be transposed where it lies in both orders.
+        conjugated: Whether its conjugate is meant.
+        in_place: Whether it may be the result itself, so that it must not be transposed if it lies in both orders.
     """
     same, other = leading(layout, order), leading(layout, "column" if order == "row" else "row")
     stride = (batch_stride(layout) or 0) // layout.item_bytes

@@ -22,11 +22,11 @@ from atomr_mp_workers.requests.method import Method, Resolve
 from atomr_mp_workers.requests.request import Elsewhere, Later, Next, current_request
 
 KNOWN_BYTES: Final = 1024
-"""Messages up to this size are remembered."""
+"""Largest message that is remembered, in bytes."""
 
 
 class Planning(NamedTuple):
-    """Where the plans of a library are from."""
+    """The source of a library's plans."""
 
     plans: LibraryPlans
     preparer: Preparer
@@ -35,10 +35,10 @@ class Planning(NamedTuple):
 
 
 class Known(NamedTuple):
-    """What follows from a request and from nothing else."""
+    """Facts that follow from a request alone."""
 
     key: tuple[object, ...]
-    """Of its plan."""
+    """Key of its plan."""
     left_out: dict[str, Layout]
     """The outputs to allocate."""
 
@@ -48,11 +48,11 @@ class LibraryMethod(Method):
 
     Args:
         name: "library.request".
-        library: What does it.
+        library: The library that does it.
         decoder: Decodes its message.
-        context: What allocates outputs.
+        context: The context, which allocates outputs.
         planning: Makes its plans, if it has any.
-        elsewhere: Does what would hold up the loop.
+        elsewhere: Does work that would hold up the loop.
     """
 
     def __init__(
@@ -76,14 +76,14 @@ class LibraryMethod(Method):
         self._planning = planning
         self._elsewhere = elsewhere
         self._known: dict[Hashable, Known] = {}
-        """What follows from messages that were found well-formed; by what recurs of them, if something moves on."""
+        """Facts of messages that were found well-formed, by the part that recurs if some fields advance."""
 
     def arguments(self, body: bytes, frames: Sequence[memoryview], resolve: Resolve) -> tuple[LibraryRequest, Known]:
         """Decode the message, and check it."""
         request = self._decoder.decode(body, frames, resolve)
         if frames or len(body) > KNOWN_BYTES:
             return request, self._checked(request)
-        known = self._known.get(body)  # what its refs name has the same layout for ever
+        known = self._known.get(body)  # the layouts of its refs never change
         if known is None:
             key: Hashable = request.recurring() if type(request).moving() else body
             known = self._known.get(key)
@@ -95,27 +95,27 @@ class LibraryMethod(Method):
         return request, known
 
     def _checked(self, request: LibraryRequest) -> Known:
-        """Check a request, and return what follows from it."""
+        """Check a request, and return the facts that follow from it."""
         request.check()
         return Known(request.plan_key() if self.prepares else (), request.results())
 
     def written(self, arguments: tuple[Any, ...]) -> list[DeviceArray]:
-        """Return what the message says is written; it has checked by itself that it may be."""
+        """Return the arrays that the message writes; it has checked itself that they may be."""
         request: LibraryRequest = arguments[0]
         return request.written()
 
     def read(self, arguments: tuple[Any, ...], _arrays: Sequence[DeviceArray]) -> list[DeviceArray]:
-        """Return what the message says is read, those of a factor that is not 0 included."""
+        """Return the arrays that the message reads, including those of a factor other than 0."""
         request: LibraryRequest = arguments[0]
         return request.read()
 
     def triangle_of(self, arguments: tuple[Any, ...], array: DeviceArray) -> str | None:
-        """Return which triangle of an array alone the message says is written."""
+        """Return the only triangle of an array that the message writes."""
         request: LibraryRequest = arguments[0]
         return request.triangle_of(array)
 
     def undefined_after(self, arguments: tuple[Any, ...], error: errors.AtomrError) -> Sequence[DeviceArray] | None:
-        """Return the outputs that an error names; None, for all, if it names none or something else."""
+        """Return the outputs that an error names; None, for all, if it names none or another array."""
         if not isinstance(error, errors.NumericalError):
             return None
         request: LibraryRequest = arguments[0]
@@ -124,14 +124,14 @@ class LibraryMethod(Method):
         return [written[name] for name in names] if written.keys() >= set(names) else None
 
     def explained(self, error: errors.AtomrError) -> errors.AtomrError:
-        """Return an error of the data with the library and the request that it is of."""
+        """Return an error of the data with its library and request."""
         if isinstance(error, errors.NumericalError) and not error.library:
             error.library = self.name.partition(".")[0]
             error.message = f"{self.name}: {error.message}"
         return error
 
     def prepared(self, arguments: tuple[Any, ...]) -> tuple[tuple[Any, ...], Event | None]:
-        """Return the arguments with the plan, and the end of its making if that is elsewhere."""
+        """Return the arguments with the plan, and the event of its making if it is made elsewhere."""
         request, known = arguments
         planning = self._planning
         assert planning is not None
@@ -160,9 +160,9 @@ class LibraryMethod(Method):
         return self._plan_now(request, {}) if self.prepares else None
 
     def run_here(self, request: LibraryRequest) -> Any:
-        """Do a request that has been checked, on the calling thread; its plan is made at once if there is none.
+        """Do a checked request on the calling thread; make its plan at once if there is none.
 
-        Returns what its method does: `Later` or `Next` where that is not all.
+        Returns its method's result, which may be a `Later` or a `Next`.
         """
         left_out = request.results()
         plan = self._plan_now(request, left_out) if self.prepares else None
@@ -170,14 +170,14 @@ class LibraryMethod(Method):
         return result.then(result.work()) if type(result) is Elsewhere else result
 
     def step(self, request: LibraryRequest, plan: LibraryPlan | None) -> Any:
-        """Do a step; return what its method does."""
+        """Do a step; return its method's result."""
         return self._run(request) if plan is None else self._run(request, plan.get())
 
     def _plan_now(self, request: LibraryRequest, left_out: dict[str, Layout]) -> LibraryPlan:
         """Return the plan of a request, made at once if there is none.
 
         Raises:
-            BaseException: What making it has raised.
+            BaseException: Making it has failed.
         """
         planning, key = self._planning, request.plan_key()
         assert planning is not None
@@ -203,7 +203,7 @@ class LibraryMethod(Method):
         return plan
 
     def _call(self, request: LibraryRequest, known: Known, plan: LibraryPlan | None = None) -> Any:
-        """Do a request as the loop does it, which nothing holds up."""
+        """Do a request on the loop, without holding the loop up."""
         result = self._done(request, known, plan)
         if type(result) is not Elsewhere:
             return result
@@ -218,7 +218,7 @@ class LibraryMethod(Method):
         return Next(begin)
 
     def _done(self, request: LibraryRequest, known: Known, plan: LibraryPlan | None) -> Any:
-        """Do a request; outputs that were left out lie in new memory of the caller's."""
+        """Do a request; outputs that were left out lie in new memory of the caller."""
         made: dict[str, Any] = {}
         if known.left_out:
             store, holder = self._context.store, self._context.holder()
@@ -234,7 +234,7 @@ class LibraryMethod(Method):
 
 
 def _answered(result: Any, outputs: Any) -> Any:
-    """Return outputs as the result of a method, once it has returned or raised all that it will."""
+    """Return outputs as the result of a method, once it cannot raise any more."""
     if type(result) is Later:
         return Later(lambda: (result.read(), outputs)[1])
     if type(result) is Next:
@@ -245,7 +245,7 @@ def _answered(result: Any, outputs: Any) -> Any:
 
 
 def _made(plan: LibraryPlan) -> Any:
-    """Return what a plan is; if it could not be made, the request that needs it has not run."""
+    """Return a plan's content; if it could not be made, its request has not run."""
     try:
         return plan.get()
     except BaseException:
@@ -262,7 +262,7 @@ def _laid_out(request: LibraryRequest, left_out: dict[str, Layout]) -> LibraryRe
 
 
 class LaidOut(Operand):
-    """An output that is not allocated yet, for a plan: all that is known is how it will lie."""
+    """An output that is not allocated yet, for a plan: only its layout is known."""
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout

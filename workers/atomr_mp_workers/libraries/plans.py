@@ -1,8 +1,8 @@
-"""Plans: what a library makes for a request and uses again for later ones like it.
+"""Plans: objects that a library makes for a request and uses again for later ones like it.
 
-Plans are kept by everything that the declaration says of a request (`LibraryRequest.plan_key`), so that none can be
-taken for another's; those that were not used for longest are dropped. A thread that uses libraries has plans of its
-own; what takes long to make for a request is made by another one.
+Plans are kept by all declared facts of a request (`LibraryRequest.plan_key`), so that no two requests share a plan by
+mistake; the least recently used are dropped. A thread that uses libraries has plans of its own; another thread makes
+plans that take long.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from atomr_mp_workers.device.base import Event, WorkerDevice
 from atomr_mp_workers.libraries.counting import count
 
 SWITCH_S: Final = 0.0002
-"""How long the thread that makes plans may keep the interpreter from the loop while it runs Python. By default that is
-5 ms, each time that the loop has waited for something."""
+"""How long the thread that makes plans may keep the interpreter from the loop. Python's default is 5 ms, after each
+wait of the loop."""
 
 KEPT: Final = 256
-"""Plans of a library."""
+"""Most plans of a library."""
 
 MISSES, HITS, DROPPED, KEPT_NOW = (PlanCounts._fields.index(each) for each in ("misses", "hits", "dropped", "kept"))
 """Places of counts."""
 
 
 class LibraryPlan:
-    """A plan, or what has become of making it."""
+    """A plan, or the error of making it."""
 
     __slots__ = ("_error", "_made", "event")
 
     def __init__(self, event: Event | None = None) -> None:
         self.event: Final = event
-        """The end of its making, if that is elsewhere."""
+        """The event of its end, if it is made elsewhere."""
         self._made: Any = None
         self._error: BaseException | None = None
 
@@ -63,18 +63,18 @@ class LibraryPlan:
             self.fail(explain(error) or error)
 
     def fail(self, error: BaseException) -> None:
-        """Note why it cannot be made, without the frames of its making: they have the arrays of a request."""
+        """Keep the error of making it, without the frames: they have the arrays of a request."""
         if not isinstance(error, errors.AtomrError):
             error.add_note("".join(traceback.format_exception(error)))
         error.__cause__ = error.__context__ = None
         self._error = error.with_traceback(None)
 
     def get(self) -> Any:
-        """Return what was made.
+        """Return the plan's content.
 
         Raises:
-            BaseException: What making it has raised, to each caller as one of its own: an exception that is raised
-                again keeps the frames of all who got it before.
+            BaseException: The error of making it, a new exception for each caller: one that is raised again keeps the
+            frames of all earlier callers.
         """
         if self._error is not None:
             raise _another(self._error)
@@ -82,7 +82,7 @@ class LibraryPlan:
 
 
 def _another(error: BaseException) -> BaseException:
-    """Return an exception like this one."""
+    """Return a new exception like this one."""
     try:
         return copy.copy(error)
     except Exception:  # noqa: BLE001 - its class is not made from its arguments
@@ -96,8 +96,8 @@ class LibraryPlans:
     """The plans of a library.
 
     Args:
-        kept: How many.
-        figures: Where they are counted, as `board.PlanCounts`; several may count in the same place.
+        kept: Most plans to keep.
+        figures: The words that count them, as `board.PlanCounts`; several libraries may share them.
     """
 
     def __init__(self, kept: int = KEPT, figures: MutableSequence[int] | None = None) -> None:
@@ -106,7 +106,7 @@ class LibraryPlans:
         self._plans: OrderedDict[object, LibraryPlan] = OrderedDict()
         self.made = 0
         self.used = 0
-        """How often one was there already."""
+        """How often a plan existed already."""
         self.dropped = 0
 
     def __len__(self) -> int:
@@ -126,7 +126,7 @@ class LibraryPlans:
         """Keep a plan; return the one that is dropped for it, if one is."""
         figures = self._figures
         self.made += 1
-        count(figures, MISSES)  # first: never are more kept than were made
+        count(figures, MISSES)  # first, so that never more are kept than were made
         replaced = key in self._plans
         self._plans[key] = plan
         self._plans.move_to_end(key)
@@ -139,7 +139,7 @@ class LibraryPlans:
 
 
 class Preparer:
-    """Makes plans that take long, one after the other, on a thread of its own; and drops them there.
+    """Makes plans that take long, one after the other, on a thread of its own, and drops them there.
 
     Args:
         device: The thread's device.
@@ -159,7 +159,7 @@ class Preparer:
         self._submit(lambda: self._prepare(plan, prepare))
 
     def drop(self, plan: LibraryPlan) -> None:
-        """Let go of a plan where that may wait for the device."""
+        """Drop a plan on the thread, since that may wait for the device."""
         self._submit(lambda held=[plan]: held.clear())  # type: ignore[misc]
 
     def _submit(self, work: Callable[[], None]) -> None:

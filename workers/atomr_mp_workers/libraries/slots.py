@@ -1,7 +1,7 @@
-"""Where CUDA libraries write single numbers, so that nobody has to wait for them: host memory, pinned.
+"""Pinned host memory for single numbers that CUDA libraries write, so that no thread has to wait for them.
 
-With unified addressing its address is the device's too (CUDA Programming Guide, "Mapped Memory"). What the device has
-written is there for the host when an event recorded behind it has come.
+With unified addressing its address is valid on the device too (CUDA Programming Guide, "Mapped Memory"). The host sees
+the device's writes once an event recorded after them has come.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from atomr_mp_workers.libraries.holding import holding
 
 SLOT_BYTES: Final = 16
-"""A number of the largest type, complex128."""
+"""Bytes of the largest type, complex128."""
 
 PAGE_BYTES: Final = 4096
 
@@ -28,15 +28,15 @@ class Slot(NamedTuple):
 
 
 class Slots:
-    """Slots that are free; the loop's thread only. There are as many as ever were in use at a time."""
+    """Free slots; the loop's thread only. Their number grows to the most that were ever in use at a time."""
 
     def __init__(self) -> None:
         self._free: list[Slot] = []
         self._held: set[int] = set()
-        """Addresses of those that belong to a graph."""
+        """Addresses of slots that belong to a graph."""
 
     def take(self) -> Slot:
-        """Return a slot that nothing else uses."""
+        """Return a slot that is not in use."""
         if not self._free:
             page = cupy.cuda.alloc_pinned_memory(PAGE_BYTES)
             memory = np.frombuffer(page, np.uint8, PAGE_BYTES)  # holds the page
@@ -54,7 +54,7 @@ class Slots:
             self._free.append(slot)
 
     def _let_go(self, slot: Slot) -> None:
-        """Take a slot back to which no graph writes any more. Any thread."""
+        """Take a slot back that no graph writes any more. Any thread."""
         self._held.discard(slot.address)
         self._free.append(slot)
 

@@ -1,7 +1,7 @@
-"""Stand-ins for the packages that libraries are made with, so that these can be asked what they provide.
+"""Stand-ins for the packages that libraries need, so that libraries can be asked for their requests.
 
-The support matrix says what the code does, not what is installed here, and asking loads neither CUDA nor SciPy. For a
-process that does nothing else: what is imported on top of stand-ins cannot do anything.
+The support matrix shows what the code supports, not which packages are installed, and asking loads neither CUDA nor
+SciPy. Use it only in a process of its own: modules imported on top of stand-ins do not work.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PACKAGES: Final = frozenset(
 
 
 def install() -> None:
-    """Have stand-ins imported from now on, whether the packages are there or not."""
+    """Have stand-ins imported from now on, even if the packages are installed."""
     sys.meta_path.insert(0, _Finder())
 
 
@@ -28,7 +28,7 @@ class _Finder(MetaPathFinder, Loader):
     """Finds the packages and everything in them."""
 
     def find_spec(self, name: str, _path: Sequence[str] | None, _target: ModuleType | None = None) -> ModuleSpec | None:
-        """Return what makes a stand-in, for names of the packages."""
+        """Return the spec of a stand-in, for names of the packages."""
         return ModuleSpec(name, self, is_package=True) if name.partition(".")[0] in PACKAGES else None
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
@@ -36,11 +36,11 @@ class _Finder(MetaPathFinder, Loader):
         return _StandIn(spec.name)
 
     def exec_module(self, module: ModuleType) -> None:
-        """Leave it as it is."""
+        """Do nothing: the stand-in is complete."""
 
 
 class _StandIn(ModuleType):
-    """A module in which everything is, and can be called, indexed and made a number of."""
+    """A module in which every name exists, and can be called, indexed and converted to a number."""
 
     def __getattr__(self, name: str) -> object:
         if name.startswith("__"):

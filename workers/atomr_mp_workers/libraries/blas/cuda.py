@@ -1,10 +1,10 @@
 """BLAS on the CUDA backend, with cuBLAS on the memory itself.
 
-cuBLAS has matrices in column order. `matrices` tells how one in row order is passed; what is conjugated and not
-transposed then is copied, or its vectors are conjugated instead.
+cuBLAS has matrices in column order. `matrices` decides how a matrix in row order is passed. A matrix that is conjugated
+without a transpose is copied, or its vectors are conjugated instead.
 
-Nothing here waits for the device. Sizes of 0, and factors of 0 where cuBLAS does not promise to leave unread what they
-multiply, are not left to it.
+Nothing here waits for the device. Sizes of 0 are not left to cuBLAS, nor are factors of 0 where it might read the
+operand.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ if TYPE_CHECKING:
 class CudaBlas(Library):
     """Dense linear algebra on device memory.
 
-    The handle is made by the first request. It works in what the stream has for that, so that results do not depend on
-    what else runs, and stays until the process ends.
+    The handle is made by the first request. It uses the stream's workspace, so that results do not depend on other
+    work, and stays until the process ends.
     """
 
     def __init__(self, context: LibraryContext, stream: Stream) -> None:
@@ -209,7 +209,7 @@ class CudaBlas(Library):
     # --- matrices -----------------------------------------------------------------------------------------------------
 
     def prepare_geam(self, request: blas.Geam) -> _Sum:
-        """Return how the matrices are told."""
+        """Return how the matrices are passed to cuBLAS."""
         of, is_complex = given(request.c), KINDS[request.a.dtype].is_complex
         order = orders(of.layout)[0]
         a = told(request.a.layout, order, conjugated=request.conj_a and is_complex, in_place=True)
@@ -287,7 +287,7 @@ class CudaBlas(Library):
             _conjugate(request.b)
 
     def prepare_gemm(self, request: blas.Gemm | blas.GemmStridedBatched) -> _Product:
-        """Return how the matrices are told: so that none has to be copied, if there is a choice."""
+        """Return how the matrices are passed to cuBLAS, without copies if possible."""
         found = [_product(request, order) for order in orders(given(request.c).layout)]
         return min(found, key=lambda product: product.first.copied + product.second.copied)
 
@@ -350,7 +350,7 @@ class CudaBlas(Library):
 
     @property
     def handle(self) -> int:
-        """The handle, for a library on the same stream that needs one; made by who asks first."""
+        """The handle, also for a library on the same stream that needs one; made at its first use."""
         return self._handle
 
     @property
@@ -369,7 +369,7 @@ class CudaBlas(Library):
     def _reduce(
         self, routine: Callable[..., None], dtype: np.dtype[Any], x: Operand, y: Operand | None = None
     ) -> Later:
-        """Have a number written to where the host can read it when the device has done so."""
+        """Have a number written where the host can read it once the device has done so."""
         handle = self._handle
         slot = self._slots.take()
         cublas.set_pointer_mode(handle, DEVICE)
@@ -393,16 +393,16 @@ class CudaBlas(Library):
 
 
 class _Vector(NamedTuple):
-    """A vector as BLAS takes it."""
+    """A vector in the form of BLAS."""
 
     n: int
     address: int
-    """Of the lowest element, with which one of a negative increment ends."""
+    """Address of the lowest element, at which a vector with a negative increment ends."""
     increment: int
 
 
 class _Sum(NamedTuple):
-    """A sum of matrices, as cuBLAS is asked for it."""
+    """A sum of matrices in the form of cuBLAS."""
 
     order: Order
     m: int
@@ -413,7 +413,7 @@ class _Sum(NamedTuple):
 
 
 class _Product(NamedTuple):
-    """A product of matrices, as cuBLAS is asked for it: that of the transposes if the result lies in row order."""
+    """A product of matrices in the form of cuBLAS: of the transposes if the result lies in row order."""
 
     order: Order
     m: int
@@ -444,7 +444,7 @@ def _as_seen(shape: tuple[int, ...], order: Order) -> tuple[int, int]:
 
 
 def _memory(operand: Operand, how: Told, order: Order) -> tuple[int, Any]:
-    """Return where a matrix is, and what keeps it there: a conjugated copy if it is to be told as one."""
+    """Return a matrix's address, and the object that keeps its memory: a conjugated copy if it is passed as one."""
     if not how.copied:
         return address(operand), None
     matrix = array(operand).conj()
@@ -453,7 +453,7 @@ def _memory(operand: Operand, how: Told, order: Order) -> tuple[int, Any]:
 
 
 def _vector(operand: Operand | None) -> _Vector:
-    """Return a vector as BLAS takes it."""
+    """Return a vector in the form of BLAS."""
     layout = given(operand).layout
     ((n,), (stride,)) = layout.shape, layout.strides
     if n < 2:
@@ -468,7 +468,7 @@ def _pair(x: Operand, y: Operand | None) -> tuple[int, int, int, int, int]:
 
 
 def _form(value: complex) -> Scalar:
-    """Return a number as factors are looked up."""
+    """Return a number in the form in which factors are looked up."""
     return (value.real, value.imag) if value.imag else value.real
 
 
@@ -479,7 +479,7 @@ def _conjugate(operand: Operand | None) -> None:
 
 
 def _scale(values: Any, factor: Scalar) -> None:
-    """Multiply in place; by 0 without reading, so that a NaN is gone."""
+    """Multiply in place; by 0 without reading, so that NaNs vanish."""
     value = scalar(factor)
     if not value:
         values.fill(0)

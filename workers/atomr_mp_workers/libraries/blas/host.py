@@ -1,7 +1,7 @@
 """BLAS on the host backend, with NumPy and SciPy.
 
 NumPy's own `matmul` calls BLAS in place for every matrix here, whatever its order and leading dimension; SciPy's
-wrappers copy what is not in column order and without gaps.
+wrappers copy a matrix that is not in column order without gaps.
 """
 
 from __future__ import annotations
@@ -147,12 +147,12 @@ def _times(factor: complex, matrix: Array) -> Any:
 
 
 def _wide(values: Array) -> Array:
-    """Return an array in the type that is computed with: float32 for half precision, else its own."""
+    """Return an array in the type of the computation: float32 for half precision, else its own."""
     return values.astype(np.float32) if values.dtype.itemsize == 2 else values
 
 
 def _magnitudes(x: Array) -> Array:
-    """Return |x_i|, of complex numbers |re x_i| + |im x_i|."""
+    """Return |x_i|; for complex numbers |re x_i| + |im x_i|."""
     return np.abs(x.real) + np.abs(x.imag) if x.dtype.kind == "c" else np.abs(x)
 
 

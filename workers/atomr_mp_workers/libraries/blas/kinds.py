@@ -1,6 +1,6 @@
-"""What element types, words and factors of requests are to cuBLAS: looked up once, when the library is loaded.
+"""cuBLAS's values for element types, words and factors of requests: looked up once, when the library is loaded.
 
-The values are plain integers: to convert an enum's member each time is a part of what a small request takes.
+The values are plain integers: converting an enum's member each time would take a part of a small request's time.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from atomr_mp_workers.libraries.factors import Factors
 
 
 class ElementKind(NamedTuple):
-    """What an element type is to cuBLAS."""
+    """cuBLAS's values for an element type."""
 
     data: int
     scale: int
     """The type of factors."""
     compute: int
     factors: Factors
-    """Of its requests; sums have their type too."""
+    """Factors of requests; sums have their type too."""
     reals: Factors
-    """Of the type of its norms."""
+    """Factors of the type of its norms."""
     routines: Any
-    """Those that are named by the type; None for half precision, which has none."""
+    """Routines named by the type; None for half precision, which has none."""
 
     @property
     def is_complex(self) -> bool:

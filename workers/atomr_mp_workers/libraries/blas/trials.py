@@ -1,7 +1,7 @@
-"""Products that a process on standby does for itself, so that the first of a client finds all in place.
+"""Products that a standby computes for itself, so that a client's first product finds everything prepared.
 
-The handle and its workspace, the threads of a BLAS on the host, and kernels of cuBLAS, which are loaded when they are
-first launched.
+They make the handle and its workspace, start the threads of a BLAS on the host, and load kernels of cuBLAS, which are
+loaded at their first launch.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SIZES: Final = (16, 512)
 
 
 def products(context: LibraryContext, holder: Holder) -> Iterator[LibraryRequest]:
-    """Yield some, of a holder's memory, whose content is of no interest."""
+    """Yield some products in a holder's memory, whose content does not matter."""
     buffers = context.store.buffers
     for dtype in ("float32", "float64"):
         for n in SIZES:

@@ -13,16 +13,16 @@ from atomr_mp.protocol.libraries.base import ALIGNED_BYTES
 from atomr_mp_workers.libraries.blas_lt.plan import MatmulPlan, StreamWorkspace
 
 RUNS: Final = 5
-"""Of each algorithm; the shortest counts, and a first one that is not timed."""
+"""Timed runs of each algorithm: the shortest counts. A first run is not timed."""
 
 FILLING: Final = 0x3B
-"""A byte of the operands: a number that is not large in every type."""
+"""A byte that fills the operands: a moderate number in every type."""
 
 
 def tuned(plan: MatmulPlan, request: blas_lt.Matmul, workspace_bytes: int) -> MatmulPlan:
     """Choose the fastest algorithm of a plan, on the current stream, and wait for it.
 
-    Where there is no memory for another set of the arrays, the heuristic's first stays.
+    If there is no memory for another set of the arrays, the heuristic's first algorithm stays.
     """
     if len(plan) < 2:
         return plan
@@ -30,7 +30,7 @@ def tuned(plan: MatmulPlan, request: blas_lt.Matmul, workspace_bytes: int) -> Ma
     sizes = {name: each.span[1] - each.offset + 2 * ALIGNED_BYTES for name, each in layouts.items()}
     try:
         memory = {name: cupy.full(nbytes, FILLING, cupy.uint8) for name, nbytes in sizes.items()}
-        space = cupy.cuda.alloc(workspace_bytes)  # that of the library is in use meanwhile
+        space = cupy.cuda.alloc(workspace_bytes)  # the library's own is in use meanwhile
     except cupy.cuda.memory.OutOfMemoryError:
         return plan
     addresses = {name: memory[name].data.ptr + each.offset % ALIGNED_BYTES for name, each in layouts.items()}
@@ -45,7 +45,7 @@ def tuned(plan: MatmulPlan, request: blas_lt.Matmul, workspace_bytes: int) -> Ma
 
 
 def _time(enqueue: Callable[[], None]) -> float:
-    """Return how long something takes on the current stream, in milliseconds."""
+    """Return how long a function's work takes on the current stream, in milliseconds."""
     enqueue()
     events = [cupy.cuda.Event() for _ in range(RUNS + 1)]
     events[0].record()

@@ -34,7 +34,7 @@ class CudaBlasLt(Library):
         """Ask for an algorithm; None if there is nothing to compute.
 
         Raises:
-            Unsupported: There is none.
+            Unsupported: There is no algorithm.
         """
         if not given(request.out).size:
             return None

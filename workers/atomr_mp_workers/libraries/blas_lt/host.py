@@ -16,7 +16,8 @@ from atomr_mp_workers.libraries.base import Library, array
 Array = npt.NDArray[Any]
 
 LARGEST: Final = {blas_lt.E4M3: 448.0, blas_lt.E5M2: 57344.0}
-"""What is larger becomes this (OCP, "8-bit Floating Point Specification", saturating conversion)."""
+"""Largest finite values; larger ones are clamped to these (OCP, "8-bit Floating Point Specification", saturating
+conversion)."""
 
 SLOPE: Final = math.sqrt(2 / math.pi)
 CUBIC: Final = 0.044715
@@ -57,7 +58,7 @@ def _summed(request: blas_lt.Matmul, product: Array) -> Array:
 
 
 def _finished(request: blas_lt.Matmul, total: Array) -> Any:
-    """Return what the epilogue makes of a sum; store what the gradient needs."""
+    """Return the epilogue's result for a sum; store the array that the gradient needs."""
     name, n = request.epilogue, total.shape[-1]
     if request.aux_out is not None:
         aux = array(request.aux_out)
@@ -83,14 +84,14 @@ def _gelu_slope(x: Array) -> Any:
 
 
 def _wide(values: Array) -> Array:
-    """Return an array in the type that is computed with; int8 in float64, which holds the sums exactly."""
+    """Return an array in the type of the computation; int8 in float64, which holds the sums exactly."""
     if values.dtype == np.int8:
         return values.astype(np.float64)
     return values if values.dtype == np.float64 else values.astype(np.float32)
 
 
 def _rounded(total: Array, dtype: str) -> Array:
-    """Return values that the type of the result holds; integers go round."""
+    """Return values of the result's type; integers wrap around."""
     if dtype in FLOAT8:
         return np.clip(total, -LARGEST[dtype], LARGEST[dtype])
     return total.astype(np.int32) if dtype == "int32" else total

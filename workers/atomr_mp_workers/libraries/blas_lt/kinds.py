@@ -1,4 +1,4 @@
-"""What element types and epilogues of requests are to cuBLASLt: looked up once, when the library is loaded."""
+"""cuBLASLt's values for element types and epilogues of requests: looked up once, when the library is loaded."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TYPES: Final = {
 
 
 class Compute(NamedTuple):
-    """What products of a type are computed in."""
+    """The type in which products of an element type are computed."""
 
     compute: int
     scale: int
@@ -38,17 +38,17 @@ COMPUTES: Final = {
     "float64": Compute(int(cublas.ComputeType.COMPUTE_64F), TYPES["float64"], Factors("float64")),
     "int8": Compute(int(cublas.ComputeType.COMPUTE_32I), TYPES["int32"], Factors("int32")),
 }
-"""By the type of a; all others in float32."""
+"""By the type of a; products of other types are computed in float32."""
 
 EPILOGUES: Final = {each.name.lower(): int(each) for each in cublasLt.Epilogue}
 
 SWAPPED: Final = {"bgrada": "bgradb", "bgradb": "bgrada"}
-"""What is a to the caller is B to cuBLASLt where it is asked for the transposed product."""
+"""Epilogues with a and b exchanged: the caller's a is cuBLASLt's B in a transposed product."""
 
 OPS: Final = {name: int(cublas.Operation[name]) for name in "NT"}
 
 NOT_THERE: Final = frozenset({int(cublas.Status.NOT_SUPPORTED), int(cublas.Status.INVALID_VALUE)})
-"""Statuses of a heuristic that knows no kernel for what has passed the check of the request."""
+"""Statuses of a heuristic without a kernel for a request that has passed the check."""
 
 
 BY_ROW: Final = int(cublasLt.MatmulMatrixScale.OUTER_VEC_32F)

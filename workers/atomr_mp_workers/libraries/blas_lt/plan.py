@@ -1,8 +1,8 @@
-"""A product as cuBLASLt is asked for it: descriptors, and the algorithm that its heuristic proposes.
+"""A product in the form of cuBLASLt: descriptors, and the algorithm that its heuristic proposes.
 
 cuBLASLt has vectors of an epilogue along columns, and those epilogues for results in column order only. So a result in
-row order is asked for transposed: outᵀ = bᵀ·aᵀ. A bias for each column of out is then one for each row of outᵀ, and
-what is a to the caller is B.
+row order is asked for transposed: outᵀ = bᵀ·aᵀ. A bias for each column of out is then one for each row of outᵀ, and the
+caller's a is cuBLASLt's B.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ class MatmulPlan:
 
     Args:
         handle: Of cuBLASLt.
-        request: A request of its kind; of its arrays only how they lie counts.
-        workspace: What its kernels may use at most; nothing is written there yet.
+        request: A request of its kind; only the layouts of its arrays count.
+        workspace: Memory that its kernels may use; nothing is written there yet.
 
     Raises:
         Unsupported: cuBLASLt has no kernel for it.
@@ -124,9 +124,9 @@ class MatmulPlan:
         """Put a product on a stream.
 
         Args:
-            addresses: Where each array of the request begins, by its name.
+            addresses: Address of each array of the request, by its name.
             factors: alpha and beta.
-            workspace: That of the stream.
+            workspace: The stream's workspace.
             stream: CUDA's handle.
         """
         for name, attribute in self._pointers.items():

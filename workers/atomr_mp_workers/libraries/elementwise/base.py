@@ -12,7 +12,7 @@ from atomr_mp_workers.libraries.base import Library, array
 class ElementwiseLibrary(Library):
     """Arithmetic on arrays of one module.
 
-    The functions of a request have its name in the module.
+    A request's function has the request's name in the module.
     """
 
     module: Any
@@ -45,7 +45,7 @@ class ElementwiseLibrary(Library):
 
     def _do(self, request: Any, *arrays: Any) -> None:
         out, function = array(request.out), getattr(self.module, request.name)
-        if request.x.dtype in HALF:  # rounded once, also where the type has no arithmetic of its own
+        if request.x.dtype in HALF:  # rounded once, even where the type has no arithmetic of its own
             out[...] = function(*(each.astype("float32") for each in arrays))
         else:
             function(*arrays, out=out)

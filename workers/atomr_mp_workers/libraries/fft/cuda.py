@@ -29,7 +29,7 @@ TYPES: Final = {
 
 
 class FftPlan:
-    """A plan of cuFFT, with the memory that it needs while it runs left to the caller.
+    """A plan of cuFFT; the caller provides its workspace.
 
     Args:
         request: A request of its kind.
@@ -63,7 +63,7 @@ class FftPlan:
 class CudaFft(Library):
     """Transforms of device memory.
 
-    A plan takes 17 to 111 ms to make (H200, cuFFT 12, 2026), so it is made off the loop, and kept.
+    Making a plan takes 17 to 111 ms (H200, cuFFT 12, 2026), so it is made off the loop, and kept.
     """
 
     slow = frozenset({"transform"})

@@ -1,7 +1,7 @@
-"""How cuFFT is told where the elements of a transform lie: embedded lengths, a stride and a distance. Pure.
+"""The places of a transform's elements in cuFFT's terms: embedded lengths, a stride and a distance. Pure.
 
 Element (b, i, j, k) of a transform of three dimensions lies at b·distance + ((i·embed[1] + j)·embed[2] + k)·stride
-(cuFFT, "Advanced Data Layout"). What does not lie so is copied to where it does.
+(cuFFT, "Advanced Data Layout"). Elements in other places are copied.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from atomr_mp.protocol.layout import Layout
 
 
 class Embedding(NamedTuple):
-    """Where the elements lie; counted in elements."""
+    """The places of elements; counted in elements."""
 
     embed: tuple[int, ...]
     stride: int
@@ -23,24 +23,24 @@ class Embedding(NamedTuple):
 
 
 class TransformLayout(NamedTuple):
-    """A transform as cuFFT is asked for it."""
+    """A transform in the form of cuFFT."""
 
     axes: tuple[int, ...]
-    """The dimensions in the order in which they are told."""
+    """The dimensions in cuFFT's order."""
     source: Embedding | None
-    """None if it has to be copied first."""
+    """None if the array has to be copied first."""
     target: Embedding | None
     """None if the result has to be copied."""
 
 
 def placed(source: Layout, target: Layout, axes: Sequence[int], *, halved: bool) -> TransformLayout:
-    """Return in which order the axes are told so that as little as possible is copied.
+    """Return the order of the axes that needs the fewest copies.
 
     Args:
-        source: Of the array that is transformed.
-        target: Of the result.
+        source: Layout of the array to transform.
+        target: Layout of the result.
         axes: The dimensions.
-        halved: The last of the axes is half of a spectrum on one side, so it stays the last.
+        halved: Whether the last axis is half of a spectrum on one side, so that it stays the last.
     """
     ndim = len(source.shape)
     whole = [axis % ndim for axis in axes]
@@ -53,7 +53,7 @@ def placed(source: Layout, target: Layout, axes: Sequence[int], *, halved: bool)
 
 
 def embedding(layout: Layout, axes: Sequence[int]) -> Embedding | None:
-    """Return where the elements lie; None if cuFFT cannot be told so."""
+    """Return the places of the elements; None if cuFFT has no terms for them."""
     item = layout.item_bytes
     batch = [axis for axis in range(len(layout.shape)) if axis not in axes and layout.shape[axis] != 1]
     distance = _collapsed(layout, batch)
@@ -61,7 +61,7 @@ def embedding(layout: Layout, axes: Sequence[int]) -> Embedding | None:
     stride = step = 0
     for axis in reversed(axes):
         n, bytes_apart = layout.shape[axis], layout.strides[axis]
-        if n == 1:  # its stride does not count: it is told as if it were close around what is within
+        if n == 1:  # its stride does not matter: it is told as if packed around the inner dimensions
             bytes_apart = step * embed[-1] if embed else item
         if bytes_apart <= 0:
             return None
@@ -75,12 +75,12 @@ def embedding(layout: Layout, axes: Sequence[int]) -> Embedding | None:
         embed.append(n)
     if distance is None:
         return None
-    whole = stride * math.prod(embed)  # where there is one transform only, cuFFT refuses a distance of 0 all the same
+    whole = stride * math.prod(embed)  # cuFFT refuses a distance of 0 even for a single transform
     return Embedding(tuple(reversed(embed)), stride, distance // item or whole)
 
 
 def _collapsed(layout: Layout, batch: Sequence[int]) -> int | None:
-    """Return the stride of some dimensions, in bytes, if they lie as one; None if not, or if it is not positive."""
+    """Return the stride in bytes of some dimensions that lie as one; None if they do not, or it is not positive."""
     distance, reach = 0, None
     for axis in reversed(batch):
         n, stride = layout.shape[axis], layout.strides[axis]

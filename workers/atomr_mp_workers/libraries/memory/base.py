@@ -1,4 +1,4 @@
-"""What the memory library does on every backend: buffers are made, viewed and handed on."""
+"""The memory library on every backend: makes, shares and lends buffers."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from atomr_mp_workers.requests.request import Later
 
 
 class MemoryLibrary(Library):
-    """Requests for memory. What touches elements is the backend's."""
+    """Requests for memory. The backend does the work on elements."""
 
     @property
     def admit(self) -> Mapping[str, Callable[[Any, Holder], None]]:
-        """A view counts from when its request arrives: later writers must find it."""
+        """A view counts from the arrival of its request: later writers must find it."""
         return {memory.Borrow.name: self._admit_borrow}
 
     def empty(self, request: memory.Empty) -> DeviceArray:
@@ -37,11 +37,11 @@ class MemoryLibrary(Library):
         return array
 
     def put(self, request: memory.Put) -> DeviceArray:
-        """Make a buffer with a copy of an array of the host's."""
+        """Make a buffer with a copy of a host array."""
         return self.context.store.buffers.keep(self.context.holder(), request.content)
 
     def get(self, request: memory.Get) -> DeviceArray | Later | None:
-        """Copy an array to the host's memory: in a slab, which the client opens, or if it is small for the message."""
+        """Copy an array to host memory: into a slab, which the client opens, or for the message if it is small."""
         source, store = request.array, self.context.store
         assert isinstance(source, DeviceArray)
         if request.into is not None:
@@ -65,10 +65,10 @@ class MemoryLibrary(Library):
         """Copy elements."""
 
     def borrow(self, _request: memory.Borrow) -> None:
-        """Answer that what the view waits for has ended; it was noted before."""
+        """Answer that the uses before a view have ended; the view was noted on arrival."""
 
     def accept(self, request: memory.Accept) -> Later:
-        """Take a buffer's content as it is, once the device has done what is ahead."""
+        """Accept a buffer's content, even if undefined, once the device has done the earlier work."""
         assert isinstance(request.array, DeviceArray)
         borrows = request.array.block.borrows
 
@@ -85,7 +85,7 @@ class MemoryLibrary(Library):
         self.context.store.shares.share(request.array, request.claim, request.for_s)
 
     def claim(self, request: memory.Claim) -> DeviceArray:
-        """Hand out what was shared."""
+        """Hand out a shared buffer."""
         return self.context.store.shares.claim(request.buffer, request.claim)
 
     def statistics(self, _request: memory.Statistics) -> dict[str, int]:
@@ -102,10 +102,10 @@ class MemoryLibrary(Library):
 
 
 def number_for(dtype: str, value: Scalar) -> complex:
-    """Return the number that a value stands for, as elements of a type are filled with it.
+    """Return the number that elements of a type are filled with for a value.
 
     Raises:
-        InvalidRequest: The type cannot hold it: it is complex, or integers cannot have that value.
+        InvalidRequest: The type cannot hold the number: it is complex, or not a value of the integer type.
     """
     number = scalar(value)
     if type(number) is complex and not dtype.startswith("complex"):

@@ -15,7 +15,7 @@ from atomr_mp_workers.memory.arrays import DeviceArray
 
 
 class CudaMemoryLibrary(MemoryLibrary):
-    """Elements are in this GPU's memory; the source of a copy may be in another's that this one can reach."""
+    """Elements are in this GPU's memory; the source of a copy may be in another GPU's that this one can reach."""
 
     def copy(self, request: memory.Copy) -> None:
         """Copy elements, whatever their strides: without a kernel if they lie alike and without gaps."""
@@ -41,7 +41,7 @@ class CudaMemoryLibrary(MemoryLibrary):
 def _reached(source: DeviceArray) -> Any:
     """Return the array of foreign memory as this GPU's own.
 
-    CuPy would ask whether its GPU is a peer; that it can be reached is known since it was mapped.
+    CuPy would ask whether its GPU is a peer; it is known to be reachable since it was mapped.
     """
     array = source.array
     device = cupy.cuda.Device().id

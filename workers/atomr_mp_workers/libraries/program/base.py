@@ -1,9 +1,9 @@
 """Programs on every backend: prepared once for each definition and layout, then run step by step on one stream.
 
-What is prepared is what does not change from run to run: the requests of the steps, decoded and checked, their plans,
-and where the temporaries lie. A run takes memory for the temporaries, puts the arrays of its slots into the requests,
-and has the libraries do them, one after the other. Where a device can record that, later runs are launched
-as a whole.
+The preparation holds all that is the same in every run: the requests of the steps, decoded and checked, their plans,
+and the places of the temporaries. A run takes memory for the temporaries, puts the arrays of its slots into the
+requests, and has the libraries do them, one after the other. If a device can record that, later runs are launched as a
+whole.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from atomr_mp_workers.memory.arrays import DeviceArray
 from atomr_mp_workers.memory.blocks import Holder
 
 KEPT_BYTES: Final = 2**20
-"""Temporaries of a program that take no more are kept between runs: to make them takes longer than a small step."""
+"""Most bytes of a program's temporaries that are kept between runs: making them takes longer than a small step."""
 
 SHORT_BYTES: Final = 2**14
-"""Definitions up to this size are done at once as other small requests are: some hundred steps, in a few ms."""
+"""Largest definition that is run at once like other small requests: some hundred steps, in a few ms."""
 STEP_WEIGHT: Final = 16
 """Bytes as which each further byte of a definition counts."""
 
@@ -48,11 +48,11 @@ class ProgramLibrary(Library):
         self._graphs = None if recorder is None else GraphRuns(context, recorder)
 
     def _recorder(self) -> Recorder | None:
-        """Return what records graphs; None if the device has none."""
+        """Return the recorder of graphs; None if the device has none."""
         return None
 
     def prepare_run(self, request: program.RunProgram) -> Prepared:
-        """Decode and check a program's steps, and make their plans; on a thread of its own.
+        """Decode and check a program's steps, and make their plans; runs on a thread of its own.
 
         Raises:
             InvalidRequest: A step does not fit; the message names it.
@@ -64,7 +64,7 @@ class ProgramLibrary(Library):
         return Preparation(definition, request, self._libraries).prepared()
 
     def recall_run(self, request: program.RunProgram, holder: Holder) -> program.RunProgram:
-        """Return a run with the definition of its program, which was told before or is kept from now on.
+        """Return a run with the definition of its program: one that was sent before, or is kept from now on.
 
         Raises:
             InvalidRequest: The digest is of another definition, or the program is too long to keep.
@@ -91,7 +91,7 @@ class ProgramLibrary(Library):
 
     @staticmethod
     def weigh_run(request: program.RunProgram) -> int:
-        """Return as how many bytes the steps count: many of them hold up the loop, however small they are."""
+        """Return the bytes that the steps count for: many steps hold up the loop, however small they are."""
         return STEP_WEIGHT * max(0, len(request.program) - SHORT_BYTES)
 
     def run(self, request: program.RunProgram, plan: Prepared) -> Any:
@@ -104,7 +104,7 @@ class ProgramLibrary(Library):
     def _plain(
         self, plan: Prepared, given: Sequence[Any], results: dict[int, DeviceArray], *, in_turns: bool = True
     ) -> Any:
-        """Run a program step by step, and let others have their turn meanwhile unless it is to be done in one go."""
+        """Run a program step by step; let others have their turns meanwhile if `in_turns`."""
         store, holder = self.context.store, self.context.holder()
         slots = [
             cast("DeviceArray", each) if isinstance(each, Operand) else store.buffers.keep(holder, each)
@@ -119,7 +119,7 @@ class ProgramLibrary(Library):
         return running.started(plan, slots + temporaries, frame if keeps else None, in_turns=in_turns)
 
     def _frame(self, plan: Prepared, holder: Holder) -> list[DeviceArray]:
-        """Return memory for temporaries; nothing useful for those that are returned."""
+        """Return memory for temporaries; a placeholder for returned ones."""
         scratch = self.context.store.buffers.allocate(holder, "uint8", (plan.nbytes,))
         begin = scratch.layout.offset
         return [

@@ -1,4 +1,4 @@
-"""Programs on the CUDA backend: runs that come again are CUDA graphs."""
+"""Programs on the CUDA backend: repeated runs are CUDA graphs."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 
 
 SLACK: Final = 4
-"""A quarter more is reserved than was measured: in one piece it may be divided in another way."""
+"""Reserve a quarter more than was measured: one piece may be divided in another way."""
 
 
 class CudaGraph:
-    """A graph, and what it writes to besides the buffers of its program.
+    """A graph, and the memory that it writes besides the buffers of its program.
 
     Args:
-        graph: CuPy's.
-        stream: Where it is launched.
-        pool: Has the memory that libraries have allocated while it was recorded.
-        holding: What else it uses.
+        graph: CuPy's graph.
+        stream: The stream that it is launched on.
+        pool: The pool of memory that libraries have allocated during recording.
+        holding: Keeps the other objects that it uses.
     """
 
     def __init__(self, graph: Any, stream: Any, pool: Any, holding: Holding) -> None:
@@ -48,14 +48,14 @@ class CudaGraph:
     def __del__(self) -> None:
         self._graph = None
         self._holding.held.clear()
-        self._pool.free_all_blocks()  # what is free in a pool that is only dropped is never given back (CuPy 14.2)
+        self._pool.free_all_blocks()  # free memory of a pool that is only dropped is never given back (CuPy 14.2)
 
 
 class CudaRecorder:
     """Records CUDA graphs.
 
-    While a thread records, CUDA refuses it what is not put on the stream, cudaMalloc for one. So libraries allocate in
-    a pool that belongs to the graph and has beforehand what they will take; nothing else ever gets that memory.
+    While a thread records, CUDA refuses calls that do not go to the stream, such as cudaMalloc. So libraries allocate
+    in a pool that belongs to the graph and is filled in advance; no other code gets that memory.
 
     Args:
         device: The device.
@@ -67,7 +67,7 @@ class CudaRecorder:
         self._stream = stream
 
     def measured(self, enqueue: Callable[[], Any]) -> tuple[Any, int]:
-        """Do something; return its result and how many bytes it has allocated."""
+        """Call a function; return its result and how many bytes it has allocated."""
         pool = self._device.make_pool()
         with _emptied_if_it_fails(pool), cupy.cuda.using_allocator(pool.malloc):
             result = enqueue()
@@ -79,12 +79,12 @@ class CudaRecorder:
         return result, nbytes
 
     def check(self) -> None:
-        """Raise if the capture is invalid: CUDA tells that to whoever asks, and to the end of the capture."""
+        """Raise if the capture is invalid: CUDA reports that to any query, and at the end of the capture."""
         if not self._stream.stream.is_capturing():
             raise RuntimeError("the capture has ended")
 
     def record(self, enqueue: Callable[[], Any], nbytes: int) -> tuple[CudaGraph, Any]:
-        """Record what is put on the stream."""
+        """Record a function's work on the stream."""
         pool, stream = self._device.make_pool(), self._stream.stream
         holding = Holding()
         with _emptied_if_it_fails(pool, holding), cupy.cuda.using_allocator(pool.malloc), holding, _uncollected():
@@ -94,13 +94,13 @@ class CudaRecorder:
             try:
                 result = enqueue()
             except BaseException:
-                with contextlib.suppress(runtime.CUDARuntimeError):  # the capture may be invalid; it ends all the same
+                with contextlib.suppress(runtime.CUDARuntimeError):  # the capture may be invalid, and ends all the same
                     stream.end_capture()
                 raise
             try:
                 graph = stream.end_capture()
             except BaseException:
-                result = None  # which may hold memory of the pool
+                result = None  # it may hold memory of the pool
                 raise
         return CudaGraph(graph, stream, pool, holding), result
 
@@ -109,11 +109,11 @@ class CudaRecorder:
 def _emptied_if_it_fails(pool: Any, holding: Holding | None = None) -> Iterator[None]:
     """Empty a pool after an error: free blocks of a pool that is only dropped are never given back (CuPy 14.2).
 
-    First what was held and the frames of the error let go of their memory in the pool.
+    Held objects and the frames of the error release their memory in the pool first.
 
     Args:
         pool: CuPy's.
-        holding: What the graph uses that could not be recorded.
+        holding: Keeps the objects of the graph that could not be recorded.
     """
     try:
         yield
@@ -130,7 +130,7 @@ def _emptied_if_it_fails(pool: Any, holding: Holding | None = None) -> Iterator[
 
 @contextlib.contextmanager
 def _uncollected() -> Iterator[None]:
-    """Collect no garbage: a slab among it would be freed, which CUDA refuses a thread that records."""
+    """Suspend garbage collection: it could free a slab, which CUDA refuses a thread that records."""
     enabled = gc.isenabled()
     gc.disable()
     try:

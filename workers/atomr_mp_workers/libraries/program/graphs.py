@@ -1,13 +1,13 @@
-"""Which runs of a program are done as a graph: recorded once by the device, and launched as a whole. Decisions, pure.
+"""Decides which runs of a program are done as a graph: recorded once by the device, and launched as a whole. Pure.
 
-A graph has the addresses that it was recorded with. What a run gives or returns below `COPIED_BYTES` is copied to and
-from buffers of the graph's own, so that one graph serves all runs; of the rest each set of addresses, the *key*, has a
-graph of its own, and a few are kept. The first run with a key is done step by step, which also loads what recording
-must not load; the second one is recorded, and launched.
+A graph has the addresses that it was recorded with. Inputs and results below `COPIED_BYTES` are copied to and from
+buffers of the graph's own, so that one graph serves all runs. Each set of addresses of the larger ones, the *key*, has
+a graph of its own, and a few are kept. The first run with a key is done step by step, which also loads modules that
+recording must not load; the second run is recorded, and launched.
 
-Runs on one stream follow each other, so a graph is launched again before its last launch has ended. Only where a step
-has the device write a verdict for the host to read, a run that comes before the last one's was read is done step by
-step: both would be written to the same place.
+Runs on one stream follow each other, so a graph is launched again before its last launch has ended. If a step has the
+device write a verdict for the host, a run that comes before the last verdict was read is done step by step, since both
+verdicts would be written to the same place.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ COPIED_BYTES: Final = 2**20
 """Inputs and results up to this size are copied; that takes a microsecond or two."""
 
 KEPT: Final = 4
-"""Graphs of a program."""
+"""Most graphs of a program."""
 
 SEEN: Final = 16
-"""Keys that are remembered until they come again."""
+"""Most keys that are remembered until they come again."""
 
 ATTEMPTS: Final = 2
-"""After so many graphs that could not be recorded a program is done step by step."""
+"""After this many failed recordings a program is done step by step."""
 
 
 class Refusal(Enum):
-    """Why a program is never a graph; its value is the place of its count, see `board.GraphCounts`."""
+    """The reason why a program is never a graph; its value is the place of its count, see `board.GraphCounts`."""
 
     STEP = 4
     """A step is declared as one that cannot be recorded."""
@@ -42,14 +42,14 @@ class Refusal(Enum):
 
 
 class Way(Enum):
-    """How a run is done."""
+    """The way to do a run."""
 
     FIRST = "first"
-    """Step by step, and what it allocates is measured."""
+    """Step by step; its allocations are measured."""
     PLAIN = "plain"
     """Step by step."""
     BUSY = "busy"
-    """Step by step, for the last run's verdict has not been read."""
+    """Step by step, since the last run's verdict has not been read."""
     CAPTURE = "capture"
     """It is recorded, then launched."""
     REPLAY = "replay"
@@ -57,7 +57,7 @@ class Way(Enum):
 
 
 class Recorded(Protocol):
-    """What is kept of a graph."""
+    """A recorded graph that is kept."""
 
     @property
     def unread(self) -> bool:
@@ -71,25 +71,25 @@ class GraphTable(Generic[G]):
     """The graphs of one program.
 
     Args:
-        refusal: Why it can have none.
-        kept: How many are kept.
+        refusal: Why it can have no graphs, if so.
+        kept: Most graphs to keep.
     """
 
     def __init__(self, refusal: Refusal | None = None, kept: int = KEPT) -> None:
         self.refusal = refusal
         self.told = False
-        """The refusal has been counted."""
+        """Whether the refusal has been counted."""
         self._kept = kept
         self._graphs: OrderedDict[Hashable, G] = OrderedDict()
         self._seen: OrderedDict[Hashable, int] = OrderedDict()
-        """Bytes that a run with this key has allocated."""
+        """Bytes that a run with each key has allocated."""
         self._failures = 0
 
     def __len__(self) -> int:
         return len(self._graphs)
 
     def decide(self, key: Hashable) -> Way:
-        """Return how a run is done."""
+        """Return the way to do a run."""
         if self.refusal is not None:
             return Way.PLAIN
         graph = self._graphs.get(key)
@@ -99,13 +99,13 @@ class GraphTable(Generic[G]):
         return Way.CAPTURE if key in self._seen else Way.FIRST
 
     def measured(self, key: Hashable, nbytes: int) -> None:
-        """Note what the first run with a key has allocated, besides what the program itself declares."""
+        """Note the bytes that the first run with a key has allocated, beyond the program's own declarations."""
         self._seen[key] = nbytes
         if len(self._seen) > SEEN:
             self._seen.popitem(last=False)
 
     def needs(self, key: Hashable) -> int:
-        """Return what such a run allocates."""
+        """Return the bytes that such a run allocates."""
         return self._seen[key]
 
     def graph(self, key: Hashable) -> G:
@@ -113,7 +113,7 @@ class GraphTable(Generic[G]):
         return self._graphs[key]
 
     def keep(self, key: Hashable, graph: G) -> int:
-        """Keep a graph; return how many were dropped for it. None is whose verdict is still to be read."""
+        """Keep a graph; return how many were dropped for it. A graph with an unread verdict is never dropped."""
         self._failures = 0
         self._graphs[key] = graph
         dropped = 0

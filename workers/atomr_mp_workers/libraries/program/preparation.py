@@ -1,4 +1,4 @@
-"""What is prepared of a program: its requests, decoded and checked, their plans, and where its temporaries lie."""
+"""The preparation of a program: its requests, decoded and checked, their plans, and the places of its temporaries."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from atomr_mp_workers.memory.arrays import DeviceArray
 
 
 class SlotView(Operand):
-    """An array of a slot, before it is there.
+    """An array of a slot, before it exists.
 
     Args:
         slot: Number of the slot.
-        layout: How it lies: for a slot that the caller gives, where it lies in its memory.
-        memory: What names the memory.
-        within: How it lies in its slot.
+        layout: Its layout; for a slot that the caller gives, in its memory.
+        memory: Name of the memory.
+        within: Its layout in its slot.
     """
 
     def __init__(self, slot: int, layout: Layout, memory: object, within: Layout) -> None:
@@ -38,7 +38,7 @@ class SlotView(Operand):
 
     @property
     def memory(self) -> object:
-        """What names the memory: views of one slot have the same, and so have slots whose refs share a buffer."""
+        """Name of the memory: views of one slot share it, and so do slots whose refs share a buffer."""
         return self._memory
 
 
@@ -64,31 +64,31 @@ class Prepared(NamedTuple):
 
     steps: list[PreparedStep]
     temporaries: list[Layout]
-    """Where they lie in the memory of a run."""
+    """Layouts of the temporaries in the memory of a run."""
     nbytes: int
-    """Of the temporaries that are not returned."""
+    """Bytes of the temporaries that are not returned."""
     apart: frozenset[int]
     """Temporaries that are returned, so that they have memory of their own."""
     returns: list[tuple[int, Layout]]
     first: int
     """Number of the first slot that is a temporary."""
     copied: dict[int, Layout]
-    """Inputs that a graph has copied to buffers of its own, and how they lie there: as far from an aligned address as
-    the caller's, so that libraries choose the same kernels."""
+    """Inputs that a graph copies to buffers of its own, with their layouts there: as far from an aligned address as the
+    caller's, so that libraries choose the same kernels."""
     graphs: GraphTable[Any]
     overwrites: bool
-    """Each temporary is written as a whole before it is read, so that no run sees what an earlier one has left."""
+    """Whether each temporary is fully written before it is read, so that no run sees content of an earlier one."""
     frames: list[list[DeviceArray]]
-    """The temporaries of a run that has ended, kept for the next one; those that are returned are not among them."""
+    """Temporaries of ended runs, kept for later ones; returned temporaries are not among them."""
 
 
 class Preparation:
-    """The preparing of a program.
+    """Prepares a program.
 
     Args:
         definition: The program.
         request: A request to run it.
-        libraries: What its steps are requests of.
+        libraries: The libraries of its steps.
     """
 
     def __init__(self, definition: program.Definition, request: program.RunProgram, libraries: Libraries) -> None:
@@ -118,7 +118,7 @@ class Preparation:
         return Prepared(steps, temporaries, end, apart, returns, first, self._copied(), graphs, overwrites, [])
 
     def _overwrites(self, steps: Sequence[PreparedStep], returned: set[int]) -> bool:
-        """Return whether each temporary is written as a whole before it is read, or returned."""
+        """Return whether each temporary is fully written before it is read or returned."""
         definition, whole = self._definition, set[int]()
         for step in steps:
             request = step.request
@@ -134,7 +134,7 @@ class Preparation:
         return wires[slot].layout.nbytes
 
     def _copied(self) -> dict[int, Layout]:
-        """Return the inputs that may be copied: small ones that no step writes, also not by another name."""
+        """Return the inputs that may be copied: small ones that no step writes, under any name."""
         found: dict[int, Layout] = {}
         written = {self._given[slot].memory for slot in self._writes if isinstance(self._given[slot], Operand)}
         for number, wire in enumerate(self._definition.inputs):
@@ -148,7 +148,7 @@ class Preparation:
         return found
 
     def _check_given(self, request: program.RunProgram) -> None:
-        """Check that inputs and refs are those that the program was recorded with."""
+        """Check that inputs and refs are like those that the program was recorded with."""
         definition = self._definition
         if len(request.inputs) != len(definition.inputs) or len(request.refs) != len(definition.refs):
             raise errors.InvalidRequest(
@@ -229,11 +229,11 @@ class Preparation:
 
 
 def _array(slots: list[DeviceArray], view: SlotView) -> DeviceArray:
-    """Return the array that a view of a slot is in a run."""
+    """Return the array of a view of a slot in a run."""
     array = slots[view.slot]
     return array.viewed(placed(array.layout, view.within))
 
 
 def placed(slot: Layout, within: Layout) -> Layout:
-    """Return where a view of a slot lies in the slot's memory."""
+    """Return the layout of a slot's view in the slot's memory."""
     return within.at(slot.offset + within.offset)

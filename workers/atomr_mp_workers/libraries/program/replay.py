@@ -1,4 +1,4 @@
-"""Runs of a program as a graph: carries out the decisions of `graphs`, by what the device offers.
+"""Runs programs as graphs: carries out the decisions of `graphs` with the device's recorder.
 
 A graph owns one piece of memory, of the process and not of a session: for copies of inputs, for temporaries, and for
 results that are copied to the caller's memory.
@@ -26,12 +26,12 @@ from atomr_mp_workers.requests.request import Later
 
 
 class Plain(Protocol):
-    """Runs a program step by step, on what is given; what it returns lies in these arrays by slot, or in new ones."""
+    """Runs a program step by step on the given arrays; its results lie in the given ones by slot, or in new ones."""
 
     def __call__(
         self, plan: Prepared, given: Sequence[Any], results: dict[int, DeviceArray], *, in_turns: bool = True
     ) -> Any:
-        """Return what the run answers, or what comes next of it."""
+        """Return the run's answer, or its next work."""
 
 
 CAPTURED: Final = 0
@@ -42,33 +42,33 @@ BUSY: Final = 3
 
 
 class DeviceGraph(Protocol):
-    """What a device has recorded; holds the memory that was allocated meanwhile."""
+    """A graph that a device has recorded; holds the memory that was allocated during the recording."""
 
     def launch(self) -> None:
         """Put it on its stream."""
 
 
 class Recorder(Protocol):
-    """How a device records what is put on the stream of a program."""
+    """Records work on the stream of a program."""
 
     def measured(self, enqueue: Callable[[], Any]) -> tuple[Any, int]:
-        """Do something; return its result and how many bytes it has allocated for itself."""
+        """Call a function; return its result and how many bytes it has allocated for itself."""
 
     def check(self) -> None:
-        """Raise if what was put on the stream since recording began cannot be recorded."""
+        """Raise if work since the recording began cannot be recorded."""
 
     def record(self, enqueue: Callable[[], Any], nbytes: int) -> tuple[DeviceGraph, Any]:
-        """Record what is put on the stream, which is not done now.
+        """Record a function's work on the stream without doing it.
 
         Args:
-            enqueue: Puts it there.
-            nbytes: What that allocates for itself.
+            enqueue: Puts the work on the stream.
+            nbytes: Bytes that it allocates for itself.
 
         Returns:
-            The graph, and what `enqueue` has returned.
+            The graph, and the result of `enqueue`.
 
         Raises:
-            Exception: It cannot be recorded; nothing has been done.
+            Exception: The work cannot be recorded; none of it has been done.
         """
 
 
@@ -77,9 +77,9 @@ class Graph:
 
     Args:
         plan: The program.
-        launchable: What the device has recorded.
+        launchable: The device's graph.
         own: Its own buffers, by slot.
-        laters: What is to be read after each run, by step.
+        laters: Results to read after each run, by step.
     """
 
     def __init__(
@@ -96,10 +96,10 @@ class Graph:
         self._results = [(slot, own[slot].array) for slot in returned if slot in own]
         self.laters = laters
         self.unread = False
-        """A verdict of its last run is still to be read."""
+        """Whether a verdict of its last run is unread."""
 
     def __del__(self) -> None:
-        self.laters = ()  # first: they may hold memory that the device's graph gives back when it goes
+        self.laters = ()  # first, since they may hold memory that the device's graph gives back at its end
 
     def launch(self, copy: Callable[[Any, Any], None], given: Sequence[Any], results: dict[int, DeviceArray]) -> None:
         """Copy the inputs, launch, and copy the results, in this order on the stream."""
@@ -112,11 +112,11 @@ class Graph:
 
 
 class GraphRuns:
-    """Runs programs as graphs where that can be.
+    """Runs programs as graphs if possible.
 
     Args:
-        context: What a library may use.
-        recorder: The device's.
+        context: The context for libraries.
+        recorder: The device's recorder.
     """
 
     def __init__(self, context: LibraryContext, recorder: Recorder) -> None:
@@ -127,9 +127,9 @@ class GraphRuns:
         """Run a program.
 
         Args:
-            plan: It.
-            given: Its inputs and refs, arrays of the host for inputs that are sent by value.
-            plain: Does it step by step.
+            plan: The program.
+            given: Its inputs and refs; host arrays for inputs that are sent by value.
+            plain: Runs it step by step.
         """
         counts, graphs = self._context.graphs, plan.graphs
         if graphs.refusal is not None:
@@ -168,7 +168,7 @@ class GraphRuns:
         return Later(read)
 
     def _capture(self, plan: Prepared, key: Hashable, given: Sequence[Any], results: dict[int, DeviceArray]) -> bool:
-        """Record a run; return whether that could be done."""
+        """Record a run; return whether that succeeded."""
         counts, graphs = self._context.graphs, plan.graphs
         refusal = Refusal.MEMORY
         try:
@@ -189,7 +189,7 @@ class GraphRuns:
         return True
 
     def _on_device(self, plan: Prepared, given: Sequence[Any]) -> list[Any]:
-        """Return what is given with a copy in device memory of each array that a graph does not copy itself."""
+        """Return the given arrays, with a device copy of each host array that the graph does not copy itself."""
         store, holder = self._context.store, self._context.holder()
         return [
             each if isinstance(each, Operand) or slot in plan.copied else store.buffers.keep(holder, each)
@@ -197,15 +197,15 @@ class GraphRuns:
         ]
 
     def _results(self, plan: Prepared) -> dict[int, DeviceArray]:
-        """Return new memory of the caller's for what a run returns, by slot."""
+        """Return new memory of the caller for a run's results, by slot."""
         buffers, holder = self._context.store.buffers, self._context.holder()
         layouts = [(number, plan.temporaries[number]) for number in sorted(plan.apart)]
         return {plan.first + number: buffers.allocate(holder, each.dtype, each.shape) for number, each in layouts}
 
     def _key(self, plan: Prepared, given: Sequence[Any], results: dict[int, DeviceArray]) -> Hashable:
-        """Return the addresses that a graph cannot do without, and what libraries keep with these buffers.
+        """Return the addresses that a graph depends on, and the objects that libraries keep with these buffers.
 
-        Also whose run it is, where a temporary is read before it is written: in a graph it has what was there before.
+        The key has the holder too if a temporary is read before it is written: in a graph it has its earlier content.
         """
         fixed = [_identity(each) for slot, each in enumerate(given) if slot not in plan.copied]
         whose = () if plan.overwrites else (self._context.holder().number,)
@@ -235,7 +235,7 @@ class GraphRuns:
 
 
 def _identity(array: DeviceArray) -> Hashable:
-    """Return what a graph has of an array: another buffer at its address may have something else attached."""
+    """Return the identity of an array in a graph: another buffer at its address may have other objects attached."""
     return array.address if array.attached is None else (array.address, weakref.ref(array.attached))
 
 

@@ -25,22 +25,22 @@ def started(
     Args:
         plan: The program.
         slots: The arrays of its slots.
-        frame: Temporaries among them that a later run may have: all are put on one stream, one after the other.
-        in_turns: Whether it is `Next` too where putting steps on the stream has taken `TURN_NS`.
+        frame: Temporaries among them that later runs may use: all runs are on one stream, one after the other.
+        in_turns: Whether to return `Next` also after putting steps on the stream has taken `TURN_NS`.
     """
     return _advanced(_running(plan, slots, frame, TURN_NS if in_turns else NEVER_NS))
 
 
 def recorded(plan: Prepared, slots: list[DeviceArray], check: Callable[[], None]) -> list[tuple[int, Later]]:
-    """Do the steps while the device records them; return what has to be read after each run, by step.
+    """Do the steps while the device records them; return the results to read after each run, by step.
 
     Args:
         plan: The program.
         slots: The arrays of its slots.
-        check: Raises if what was done since it was last called cannot be recorded.
+        check: Raises if the work since its last call cannot be recorded.
 
     Raises:
-        Unsupported: A step goes on where the data decide, which no graph can, or cannot be recorded.
+        Unsupported: A step cannot be recorded, or depends on data, which no graph can.
     """
     laters = []
     for number, step in enumerate(plan.steps):
@@ -57,7 +57,7 @@ def recorded(plan: Prepared, slots: list[DeviceArray], check: Callable[[], None]
 
 
 def answer(plan: Prepared, array: Callable[[int], DeviceArray]) -> Any:
-    """Return what a run answers with, from the arrays of slots."""
+    """Return a run's answer, from the arrays of slots."""
     returned = [array(slot).viewed(placed(array(slot).layout, within)) for slot, within in plan.returns]
     return returned[0] if len(returned) == 1 else returned or None
 
@@ -65,7 +65,7 @@ def answer(plan: Prepared, array: Callable[[int], DeviceArray]) -> Any:
 def _running(
     plan: Prepared, slots: list[DeviceArray], frame: list[DeviceArray] | None, turn_ns: int
 ) -> Generator[None, None, Any]:
-    """Do the steps; stop where the next part of one has to wait for what is on the stream. Returns the run's result."""
+    """Do the steps; yield when a step has to wait for the stream's work. Returns the run's result."""
     laters: list[tuple[int, Later]] = []
     failed: Exception | None = None
     number, until_ns = 0, time.monotonic_ns() + turn_ns
@@ -92,7 +92,7 @@ def _running(
 
 
 def _advanced(running: Generator[None, None, Any]) -> Any:
-    """Go on until the run ends, or waits; return its result, or what goes on."""
+    """Continue until the run ends or waits; return its result, or its next work."""
     try:
         next(running)
     except StopIteration as ended:
@@ -101,27 +101,27 @@ def _advanced(running: Generator[None, None, Any]) -> Any:
 
 
 def _name(error: Exception, number: int, steps: Sequence[PreparedStep]) -> None:
-    """Have an error say which step it is of."""
+    """Add the step to an error."""
     if isinstance(error, errors.AtomrError):
         name = steps[number].name
         error.message = f"step {number} ({name}): {error.message}"
         if isinstance(error, errors.NumericalError):
             error.library = error.library or name.partition(".")[0]
-            error.undefined = ""  # what it names is the step's, and later steps may have used it
+            error.undefined = ""  # its array is the step's, and later steps may have used it
 
 
 def judged(
     steps: Sequence[PreparedStep], laters: Sequence[tuple[int, Later]], failed: Exception | None, result: Any
 ) -> Any:
-    """Return a run's answer, or raise what its first step that failed has come to.
+    """Return a run's answer, or raise the error of its first failed step.
 
-    All are read, since each may give something back.
+    All results are read, since each may give memory back.
 
     Args:
         steps: The steps.
-        laters: What the data of some have come to.
-        failed: What a step behind all of these has raised.
-        result: What the run returns if none has failed.
+        laters: Results that depend on data, by step.
+        failed: The error of a later step, if any.
+        result: The run's result if no step has failed.
     """
     for number, later in reversed(laters):
         try:

@@ -1,7 +1,7 @@
-"""Random numbers on the CUDA backend: cuRAND's words, and kernels that make numbers of them.
+"""Random numbers on the CUDA backend: cuRAND's words, and kernels that make numbers from them.
 
-cuRAND makes the words and not the numbers: a number takes its fixed share of words then, so that every law can begin
-anywhere, and any count will do. Where the output has no gaps its words are made in its own memory.
+cuRAND makes words only, so that each number takes a fixed share of words: every law can begin anywhere, with any count.
+If the output has no gaps, its words are made in its own memory.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from atomr_mp_workers.device.cuda_streams import CudaStream
 
 ALIGNED_BYTES: Final = 16
-"""What cuRAND may write at a time."""
+"""Alignment of the addresses that cuRAND may write at."""
 
 
 class CudaRng(Library):
@@ -92,7 +92,7 @@ class CudaRng(Library):
     # --- numbers ------------------------------------------------------------------------------------------------------
 
     def _draw(self, kernel: Any, request: Any, a: float, b: float) -> None:
-        """Make numbers of a word each."""
+        """Make numbers from one word each."""
         out = array(request.out)
         if out.size:
             kernel(self._words(request, out, out.dtype.itemsize), a, b, out)
@@ -114,7 +114,7 @@ class CudaRng(Library):
             out[...] = made
 
     def _verdict(self, right: Any) -> Later:
-        """Return what raises when the device has found that the weights are none."""
+        """Return a `Later` that raises if the device has found the weights invalid."""
         slot = self._slots.take()
         right.astype(np.uint64).get(out=slot.memory[:8].view(np.uint64).reshape(()), blocking=False)
 
@@ -127,7 +127,7 @@ class CudaRng(Library):
     # --- words --------------------------------------------------------------------------------------------------------
 
     def _words(self, request: Any, out: Any, item_bytes: int) -> Any:
-        """Return a word of 32 or 64 bits for each element of an array; in its memory, if they may lie there."""
+        """Return a word of 32 or 64 bits for each element of an array, in the array's memory if possible."""
         source: rng.Source = request.source
         dtype = np.dtype(f"u{item_bytes}")
         if not out.size:
@@ -140,7 +140,7 @@ class CudaRng(Library):
         return words
 
     def _points(self, request: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
-        """Return quasi-random points: cuRAND makes one coordinate of all after the other."""
+        """Return quasi-random points: cuRAND makes the first coordinate of all points, then the next."""
         source: rng.Source = request.source
         made = cupy.empty((source.dimensions, rng.taken(request)), np.dtype(f"u{source.word_bits // 8}"))
         self._make(request, made.data.ptr, made.size)
@@ -171,7 +171,7 @@ class _Table:
         self._copy: Any = None
 
     def on_device(self) -> Any:
-        """Return the probabilities on the device, where they are from the first use on."""
+        """Return the probabilities on the device, where they stay from the first use on."""
         if self._copy is None:
             self._copy = cupy.asarray(self._table)
         return self._copy

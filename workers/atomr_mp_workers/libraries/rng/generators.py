@@ -1,4 +1,4 @@
-"""cuRAND's generators, each set where a request's numbers begin."""
+"""cuRAND's generators, each set to the place where a request's numbers begin."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TYPES: Final = {
 }
 
 KEPT: Final = 8
-"""Generators of a kind, each with a seed: as many take turns without being seeded anew."""
+"""Generators of a kind, each with a seed: this many can take turns without new seeding."""
 
 
 class _Made:
@@ -34,7 +34,7 @@ class _Made:
         self.handle: Final = handle
         self.seed: Final = seed
         self.at: int | None = None
-        """The offset at which it goes on by itself; None if that is not known."""
+        """The offset at which it continues by itself; None if that is unknown."""
 
 
 class Generators:
@@ -52,10 +52,10 @@ class Generators:
         """Have words written.
 
         Args:
-            source: Which ones.
-            address: Where to.
-            count: How many, each of the generator's bits.
-            moves: By how much that moves the generator.
+            source: The kind, the seed and the offset.
+            address: The address to write to.
+            count: Number of words, each with the generator's bits.
+            moves: How far they move the generator.
         """
         made = self._find(source)
         if made.at != source.offset:
@@ -67,7 +67,7 @@ class Generators:
         made.at = source.offset + moves
 
     def _find(self, source: rng.Source) -> _Made:
-        """Return a generator with this seed; the one that was used last is the last of its kind."""
+        """Return a generator with this seed, and put it last in its kind, as the latest used."""
         of_kind = self._made.setdefault((source.kind, source.dimensions), [])
         found = next((each for each in of_kind if each.seed == source.seed), None)
         if found is not None:
@@ -86,7 +86,7 @@ class Generators:
         return made
 
     def _set(self, made: _Made, source: rng.Source) -> None:
-        """Set what a generator's words depend on; one that cannot be set is given back, and nobody knows it."""
+        """Set the parameters of a generator's words; a generator that cannot be set is destroyed and forgotten."""
         try:
             curand.set_stream(made.handle, self._stream)
             if source.is_quasi:

@@ -24,14 +24,14 @@ NEAREST: Final = {
     "sobol64": "sobol32",
     "scrambled_sobol64": "sobol32",
 }
-"""Generators that the host does not have, and which of its own is most like each."""
+"""Generators that the host does not have, each with the host's most similar one."""
 
 
 class HostRng(Library):
     """Random numbers in NumPy's arrays."""
 
     _points: ClassVar[tuple[int, qmc.Sobol] | None] = None
-    """The next point's number, and what makes it."""
+    """The next point's number, and its sampler."""
 
     def bits(self, request: rng.Bits) -> None:
         """Draw whole numbers whose every bit is random."""
@@ -40,7 +40,7 @@ class HostRng(Library):
             part[...] = word
 
     def uniform(self, request: Any) -> None:
-        """Draw numbers that are made from a word each."""
+        """Draw numbers that are made from one word each."""
         out = array(request.out)
         with np.errstate(over="ignore"):
             for part, word in self._words(request, out, out.dtype.itemsize):
@@ -120,7 +120,7 @@ class HostRng(Library):
 
 
 def _parts(out: Array, most: int) -> Iterator[tuple[int, Array]]:
-    """Return the parts of an array, in order, each flat, with the number of elements before; to be written."""
+    """Return writable flat parts of an array in order, each with the number of elements before it."""
     flat = out.reshape(-1) if out.flags.c_contiguous else np.empty(out.size, out.dtype)
     for begin in range(0, flat.size, most):
         yield begin, flat[begin : begin + most]

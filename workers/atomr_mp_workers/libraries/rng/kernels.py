@@ -1,4 +1,4 @@
-"""Laws from words, as CUDA kernels: `laws` says the same in NumPy."""
+"""Laws from words, as CUDA kernels: `laws` has the same in NumPy."""
 
 from __future__ import annotations
 

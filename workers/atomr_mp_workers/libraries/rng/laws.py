@@ -1,7 +1,7 @@
-"""Laws from words, in NumPy: what a word of 32 or 64 random bits becomes.
+"""Laws from words, in NumPy: each turns a word of 32 or 64 random bits into a number.
 
-Each is a function of one word that never falls as the word grows, or never rises: quasi-random points stay evenly
-spread. The CUDA backend's kernels say the same in C.
+Each is a monotonic function of one word, so that quasi-random points stay evenly spread. The CUDA backend's kernels do
+the same in C.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ CHUNK: Final = 2**18
 """Numbers that are made at a time."""
 
 GAMMA, FIRST, SECOND = 1, 2, 3
-"""Mark the blocks from which gamma numbers, and the two of a beta number, are made: words are made from those of 0."""
+"""Marks of the Philox blocks of gamma numbers, and of the two of a beta number; words come from the blocks with mark
+0."""
 
 
 def uniform(word: Array) -> Array:
@@ -45,7 +46,7 @@ def standard_normal(word: Array) -> Array:
 
 
 def from_words(request: Any, word: Array) -> Array:
-    """Return the numbers of a law that takes one word for each."""
+    """Return the numbers of a law that takes one word for each number."""
     kind = np.float32 if word.dtype == np.uint32 else np.float64
     found: Array
     if isinstance(request, rng.Uniform):
@@ -55,7 +56,7 @@ def from_words(request: Any, word: Array) -> Array:
     elif isinstance(request, rng.Lognormal):
         found = np.exp(kind(request.mean) + kind(request.sigma) * standard_normal(word))
     elif isinstance(request, rng.Exponential):
-        found = 0 - kind(request.scale) * np.log(uniform(word))  # from 0: there is no -0
+        found = 0 - kind(request.scale) * np.log(uniform(word))  # from 0, since there is no -0
     else:
         found = kind(request.loc) + kind(request.scale) * np.tan(kind(np.pi) * (uniform(word) - kind(0.5)))
     return found
@@ -65,9 +66,9 @@ def from_words(request: Any, word: Array) -> Array:
 
 
 def poisson_table(lam: float) -> tuple[int, Array]:
-    """Return the smallest count that comes, and the probability of at most it and of at most each later one.
+    """Return the smallest count, and the cumulative probabilities of it and each later count.
 
-    What is left out is less likely than a u of 2^-53.
+    Counts that are left out are less likely than a u of 2^-53.
     """
     reach = 12 * lam**0.5 + 60
     low, high = max(0, int(lam - reach)), int(lam + reach)
@@ -83,7 +84,7 @@ def poisson_table(lam: float) -> tuple[int, Array]:
 
 
 def gamma(request: rng.Gamma, begin: int, count: int) -> Array:
-    """Return numbers of the gamma law, in double precision; `begin` come before them."""
+    """Return numbers of the gamma law in double precision, after the first `begin`."""
     positions = _positions(request.source, begin, count)
     found: Array = request.scale * np.exp(_log_gamma(request.shape, request.source.seed, positions, GAMMA))
     return found
@@ -106,8 +107,8 @@ def _positions(source: rng.Source, begin: int, count: int) -> Array:
 def _log_gamma(shape: float, seed: int, positions: Array, mark: int) -> Array:
     """Return the logarithms of numbers of the gamma law of scale 1, after Marsaglia and Tsang (2000).
 
-    A number depends on its position alone: its attempts are the blocks of Philox with its position, the attempt and the
-    mark as counter.
+    A number depends on its position alone: its attempts are Philox blocks whose counter is the position, the attempt
+    and the mark.
     """
     d = (shape if shape >= 1 else shape + 1) - 1 / 3
     c = 1 / (9 * d) ** 0.5

@@ -14,14 +14,14 @@ Array = npt.NDArray[Any]
 
 ROUNDS: Final = 10
 WORDS: Final = 4
-"""Of 32 bits, in a block."""
+"""Words of 32 bits in a block."""
 _FACTORS: Final = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
 _STEPS: Final = 0x9E3779B9, 0xBB67AE85
 _LOW: Final = np.uint64(0xFFFFFFFF)
 _HALF: Final = np.uint64(32)
 
 CHUNK_BLOCKS: Final = 2**16
-"""Made at a time: what is needed on the way stays in the cache."""
+"""Blocks made at a time, so that intermediate arrays stay in the cache."""
 
 
 def blocks(counters: tuple[Array, Array, Array, Array], seed: int) -> tuple[Array, Array, Array, Array]:
@@ -46,7 +46,7 @@ def blocks(counters: tuple[Array, Array, Array, Array], seed: int) -> tuple[Arra
 
 
 def split(numbers: Array) -> tuple[Array, Array]:
-    """Return the lower and the upper half of 64-bit numbers, as counters have them."""
+    """Return the lower and the upper half of 64-bit numbers, in the form of counters."""
     return numbers & _LOW, numbers >> _HALF
 
 

@@ -1,4 +1,4 @@
-"""Matrices in column order, as cuSOLVER takes them: where they lie, or as copies."""
+"""Matrices in column order for cuSOLVER: in place, or as copies."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class Columns(NamedTuple):
     address: int
     leading: int
     stride_bytes: int
-    """From one matrix to the next."""
+    """Bytes from one matrix to the next."""
     copied: bool
 
     def back(self, operand: Operand | None) -> None:
-        """Bring back to an operand what was written, if that was a copy."""
+        """Copy the written elements back to an operand, if this was a copy."""
         if self.copied:
             array(operand)[...] = self.matrix
 
@@ -45,7 +45,7 @@ class Scratch(Operand):
 
     @property
     def address(self) -> int:
-        """Where the element of index zero lies."""
+        """Address of the element of index zero."""
         found: int = self.array.data.ptr
         return found
 
@@ -55,7 +55,7 @@ class Scratch(Operand):
 
 
 def columns(operand: Operand | None, *, filled: bool = True) -> Columns:
-    """Return an operand in column order, copied unless it lies so; if it is not `filled`, the copy is not either."""
+    """Return an operand in column order, copied unless it lies so; the copy has its content only if `filled`."""
     layout, values = given(operand).layout, array(operand)
     found = leading(layout, "column")
     if 0 < found < COUNTED:
@@ -64,7 +64,7 @@ def columns(operand: Operand | None, *, filled: bool = True) -> Columns:
 
 
 def in_columns(matrix: Any) -> Columns:
-    """Return what `duplicate` or `empty` has made, as a library takes it."""
+    """Return an array from `duplicate` or `empty` in the form of a library."""
     rows = matrix.shape[-2]
     return Columns(matrix, matrix.data.ptr, max(1, rows), rows * matrix.shape[-1] * matrix.itemsize, copied=True)
 
@@ -87,11 +87,11 @@ def empty(shape: tuple[int, ...], dtype: Any) -> Any:
 
 
 def triangle(n: int, *, lower: bool) -> Any:
-    """Return which elements belong to a triangle."""
+    """Return a mask of the elements that belong to a triangle."""
     below = cupy.tri(n, dtype=bool)
     return below if lower else below.T
 
 
 def pointers(first: int, stride_bytes: int, batch: tuple[int, ...]) -> Any:
-    """Return where the matrices of a batch lie, as an array on the device."""
+    """Return the addresses of a batch's matrices, as an array on the device."""
     return cupy.arange(math.prod(batch), dtype=np.int64) * stride_bytes + first

@@ -1,8 +1,8 @@
 """Solvers on the CUDA backend, with cuSOLVER, cuBLAS and cuDSS.
 
-Both have matrices in column order. What lies in row order is told as a transpose where that is as good, and copied
-where it is not. Nothing here waits for the device. Sizes of 0 are not left to the libraries, nor are pivots that they
-would follow outside of a matrix.
+They have matrices in column order. A matrix in row order is passed as a transpose if that is as good, and copied
+otherwise. Nothing here waits for the device. Sizes of 0 are not left to the libraries, nor are pivots that would lead
+them outside of a matrix.
 """
 
 from __future__ import annotations

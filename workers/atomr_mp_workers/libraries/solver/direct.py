@@ -1,8 +1,8 @@
 """Sparse systems on CUDA, with cuDSS.
 
-cuDSS does not say what becomes of a singular matrix: it may change a pivot and go on. So each solution is judged in a
-kernel behind it, by its residual and by its size: a pivot that was 0 makes x so large that its residual looks small.
-Nothing waits for the device but cuDSS itself.
+cuDSS does not report a singular matrix: it may change a pivot and go on. So a kernel after each solution judges it, by
+its residual and by its size: a pivot that was 0 makes x so large that its residual looks small. Only cuDSS itself waits
+for the device.
 """
 
 from __future__ import annotations
@@ -34,10 +34,11 @@ if TYPE_CHECKING:
     from atomr_mp_workers.libraries.sparse.structures import CheckedStructure
 
 KEPT: Final = 4
-"""Analyses of a structure, each with its factors."""
+"""Analyses that are kept of a structure, each with its factors."""
 
 LARGE_POWER: Final = 0.7
-"""Of 1/epsilon: 7·10⁴ in single precision and 9·10¹⁰ in double. cuDSS takes 10⁻⁵ and 10⁻¹³ instead of a pivot of 0."""
+"""Exponent of 1/epsilon: 7·10⁴ in single precision and 9·10¹⁰ in double. cuDSS takes 10⁻⁵ and 10⁻¹³ instead of a pivot
+of 0."""
 
 INDEX: Final = int(CudaDataType.CUDA_R_32I)
 GENERAL, FULL = int(cudss.MatrixType.GENERAL), int(cudss.MatrixViewType.FULL)
@@ -71,12 +72,12 @@ RESIDUAL: Final = cupy.ElementwiseKernel(
 class Analysis:
     """A structure as cuDSS has analysed it, with its factors once there are some.
 
-    cuDSS is not safe for threads, so each has a handle of its own: it is made on the thread that makes plans. Each has
-    a stream of its own too. cuDSS 0.8 goes on to use the stream of the analysis when it is given another one: it
-    crashes if that is gone, and gives x in the order of its pivots if nobody waits for it.
+    cuDSS is not thread-safe, so each analysis has a handle of its own, made on the thread that makes plans. Each has a
+    stream of its own too. cuDSS 0.8 still uses the stream of the analysis when it is given another one: it crashes if
+    that stream is gone, and returns x in the order of its pivots if nobody waits for it.
 
     Args:
-        request: A request of the kind.
+        request: A request of its kind.
         it: The structure of its matrix, which outlives this.
     """
 
@@ -121,7 +122,7 @@ class Analysis:
 
 
 class SparseSolvers(SolverRoutines):
-    """Requests of sparse matrices."""
+    """Requests with sparse matrices."""
 
     def __init__(self, context: LibraryContext, stream: Stream) -> None:
         super().__init__(context, stream)
@@ -129,7 +130,7 @@ class SparseSolvers(SolverRoutines):
         self._analysed: Final[WeakKeyDictionary[CheckedStructure, OrderedDict[object, Analysis]]] = WeakKeyDictionary()
 
     def prepare_spsolve(self, request: solver.Spsolve) -> None:
-        """Analyse a structure, unless a program has only said how its matrix lies. It is kept with the structure.
+        """Analyse a structure, unless a program has given only its layout. The analysis is kept with the structure.
 
         Raises:
             Unsupported: There is no cuDSS here.
@@ -161,7 +162,7 @@ class SparseSolvers(SolverRoutines):
         return self._judged(~(errors_made <= largest), lambda _number, _code: verdicts.unsolved(), analysis)
 
     def _analysis(self, request: solver.Spsolve, it: CheckedStructure) -> Analysis:
-        """Return what was kept of a structure, or analyse it."""
+        """Return a structure's analysis, which is made if there is none."""
         key = request.b.dtype, request.b.shape, request.method
         with self._looking:
             kept = self._analysed.setdefault(it, OrderedDict())

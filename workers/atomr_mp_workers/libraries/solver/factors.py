@@ -1,7 +1,7 @@
-"""LU and Cholesky factors on CUDA, and what is solved with them.
+"""LU and Cholesky factors on CUDA, and systems solved with them.
 
-The transpose of a Hermitian matrix is its conjugate, so the Cholesky factor of one in row order is what is found for
-the other triangle, transposed: nothing is copied. The LU factors of the transpose are others.
+The transpose of a Hermitian matrix is its conjugate, so the Cholesky factor of a matrix in row order is the transposed
+factor of the other triangle: nothing is copied. The LU factors of the transpose differ.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from atomr_mp_workers.requests.request import Later
 
 
 class FactorSolvers(SolverRoutines):
-    """Requests that are solved by LU or Cholesky factors."""
+    """Requests that use LU or Cholesky factors."""
 
     # --- LU -----------------------------------------------------------------------------------------------------------
 
     def prepare_getrf(self, request: solver.Getrf) -> WorkSizes:
-        """Return what getrf works in."""
+        """Return the workspace sizes of getrf."""
         m, n = request.a.shape
         return self._getrf_workspace(request.a.dtype, m, n, leading_of(request.a.layout, m))
 
@@ -91,7 +91,7 @@ class FactorSolvers(SolverRoutines):
     getrs_batched = getrs
 
     def _rows(self, operand: Any, n: int) -> tuple[Any, Later | None]:
-        """Return pivots as LAPACK counts them, those that are no rows replaced, and what raises if there were some."""
+        """Return pivots in LAPACK's counting, invalid ones replaced, and a `Later` that raises if there were some."""
         pivots = array(operand)
         if not pivots.size:
             return pivots, None
@@ -136,7 +136,7 @@ class FactorSolvers(SolverRoutines):
     # --- Cholesky -----------------------------------------------------------------------------------------------------
 
     def prepare_potrf(self, request: solver.Potrf) -> WorkSizes:
-        """Return what potrf works in."""
+        """Return the workspace sizes of potrf."""
         order = orders(request.a.layout)[0]
         return self._potrf_workspace(request.a.dtype, request.a.shape[0], leading(request.a.layout, order))
 
@@ -207,7 +207,7 @@ class FactorSolvers(SolverRoutines):
             self._trsm_batched(request, lower=False, adjoint=lower)
 
     def _trsm_batched(self, request: solver.PotrsBatched, *, lower: bool, adjoint: bool) -> None:
-        """Solve with the triangles of a batch, or with their conjugate transposes; `lower` says which they then are."""
+        """Solve with a batch's triangles, or with their conjugate transposes; `lower` says which triangle those are."""
         *batch, n, nrhs = request.b.shape
         layout, target, dtype = request.a.layout, given(request.b).layout, request.a.dtype
         if adjoint:
@@ -242,7 +242,7 @@ class FactorSolvers(SolverRoutines):
     # --- with SciPy's names -------------------------------------------------------------------------------------------
 
     def prepare_solve(self, request: solver.Solve | solver.Inv | solver.Det) -> WorkSizes:
-        """Return what the factorisation of a single matrix works in."""
+        """Return the workspace sizes of a single matrix's factorisation."""
         *batch, n, _ = request.a.shape
         return self._getrf_workspace(request.a.dtype, n, n, n) if math.prod(batch) == 1 else WorkSizes(0)
 
@@ -279,7 +279,7 @@ class FactorSolvers(SolverRoutines):
         return kept(host)
 
     def prepare_cholesky(self, request: solver.Cholesky) -> WorkSizes:
-        """Return what the factorisation of a single matrix works in."""
+        """Return the workspace sizes of a single matrix's factorisation."""
         *batch, n, _ = request.a.shape
         return self._potrf_workspace(request.a.dtype, n, n) if math.prod(batch) == 1 else WorkSizes(0)
 
@@ -298,7 +298,7 @@ class FactorSolvers(SolverRoutines):
         return judged
 
     def _lu(self, operand: Any, plan: WorkSizes) -> tuple[Columns, Any, Any, Any]:
-        """Return LU factors, pivots, which count from 1, infos, and host memory to be kept."""
+        """Return LU factors, pivots counted from 1, infos, and host memory to keep."""
         *batch, n, _ = operand.shape
         a, kind = in_columns(duplicate(array(operand))), KINDS[operand.dtype]
         made, room = self._handle, self._room(plan)

@@ -1,4 +1,4 @@
-"""cuSOLVER's handle, and the memory that its routines work in."""
+"""cuSOLVER's handle, and the workspace of its routines."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ ANYWHERE_BYTES: Final = 256
 
 
 class WorkSizes(NamedTuple):
-    """What a routine works in, in bytes: the plan of a request, or a part of it."""
+    """A routine's workspace sizes in bytes: the plan of a request, or a part of it."""
 
     on_device: int
     on_host: int = 0
 
 
 class Room:
-    """What a routine works in.
+    """The workspace of a routine.
 
     Args:
-        sizes: How much of it there is.
-        memory: As much of the device, which nothing uses but later work on the stream.
+        sizes: Its sizes.
+        memory: Its device memory, which only later work on the stream uses.
     """
 
     def __init__(self, sizes: WorkSizes, memory: DeviceArray) -> None:
         self._sizes: Final = sizes
         self._device: Final = memory
         self.host: Final = np.empty(sizes.on_host, np.uint8)
-        """To be kept until the routine has ended."""
+        """Host memory, to keep until the routine has ended."""
 
     @property
     def both(self) -> tuple[int, int, int, int]:
-        """Address and bytes on the device, address and bytes on the host, as 64-bit routines take them."""
+        """Address and bytes on the device, address and bytes on the host, in the form of 64-bit routines."""
         return *self.device(1), self.host.ctypes.data, self._sizes.on_host
 
     def device(self, item_bytes: int) -> tuple[int, int]:
-        """Return the address on the device and the number of elements, as older routines take them."""
+        """Return the address on the device and the number of elements, in the form of older routines."""
         return self._device.address, self._sizes.on_device // item_bytes
 
 
@@ -49,7 +49,7 @@ class Handle:
     """A handle of cuSOLVER, and parameters that leave everything at its default.
 
     Args:
-        stream: Where its routines run, as CUDA's handle; 0 for one that is only asked for sizes.
+        stream: The stream of its routines, as CUDA's handle; 0 for a handle that is only asked for sizes.
     """
 
     def __init__(self, stream: int = 0) -> None:
@@ -62,6 +62,6 @@ class Handle:
 
     @property
     def anywhere(self) -> int:
-        """An address on the device for arguments that routines do not read; they read none if asked for sizes only."""
+        """A device address for arguments that routines do not read, as when they are asked for sizes only."""
         address: int = self._anywhere.ptr
         return address

@@ -1,7 +1,7 @@
 """Solvers on the host backend, with LAPACK by SciPy's wrappers.
 
-These copy a matrix that is not in column order and without gaps. One in row order is passed transposed where that is as
-good, and works in place then.
+The wrappers copy a matrix that is not in column order without gaps. A matrix in row order is passed transposed if that
+is as good, and is then worked on in place.
 """
 
 from __future__ import annotations
@@ -125,12 +125,12 @@ class HostSolver(Library):
     heevd = syevd
 
     def sygvd(self, request: solver.Sygvd | solver.Hegvd) -> None:
-        """Solve a·v = w·b·v, or what itype says; v overwrites a, and the factor of b its triangle."""
+        """Solve a·v = w·b·v, or the problem that itype names; v overwrites a, and b's factor its triangle."""
         a, b, lower = array(request.a), array(request.b), request.uplo == "L"
         if not a.size:
             return
         _check_finite(_part(a, lower=lower), _part(b, lower=lower))
-        factor, info = _routine("potrf", b)(b, lower=lower, clean=0)  # SciPy's wrapper keeps that to itself
+        factor, info = _routine("potrf", b)(b, lower=lower, clean=0)  # SciPy's wrapper does not return it
         if info > 0:
             raise verdicts.without_pairs(len(a) + info, len(a))
         call = _routine(request.name, a)
@@ -232,7 +232,7 @@ def _sparse_lu(a: Any, b: Array) -> Array:
 
 
 def _sparse_cholesky(a: Any, b: Array) -> Array:
-    """Solve by the LU factors of a Hermitian matrix, with rows and columns exchanged alike: u is d·lᴴ then."""
+    """Solve by the LU factors of a Hermitian matrix with the same order of rows and columns: then u is d·lᴴ."""
     factors = _superlu(a.tocsc(), permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0.0, options={"SymmetricMode": True})
     pivots = factors.U.diagonal()
     if (a - a.conj().T).nnz or (factors.perm_r != factors.perm_c).any() or not (pivots.real > 0).all():
@@ -333,7 +333,7 @@ def _part(a: Array, *, lower: bool) -> Array:
 
 
 def _triangle(n: int, *, lower: bool) -> Array:
-    """Return which elements belong to a triangle."""
+    """Return a mask of the elements that belong to a triangle."""
     below = np.tri(n, dtype=np.bool)
     return below if lower else below.T
 
@@ -345,14 +345,14 @@ def _check_finite(*parts: Array, batch: int = -1) -> None:
 
 
 def _each(*arrays: Array) -> Iterator[tuple[Any, ...]]:
-    """Return the number of each matrix of a batch, in order, and what belongs to it."""
+    """Return the number of each matrix of a batch, in order, and its parts."""
     batch = arrays[0].shape[:-2]
     for number, at in enumerate(np.ndindex(batch)):
         yield (number if batch else -1, *(each[at] for each in arrays))
 
 
 def _routine(name: str, values: Array) -> Callable[..., Any]:
-    """Return LAPACK's routine for an array's type; what it says of its parameters is an error of ours."""
+    """Return LAPACK's routine for an array's type; an invalid parameter is a bug of ours."""
     (routine,) = lapack.get_lapack_funcs((name,), dtype=values.dtype)
 
     def call(*arguments: Any, **named: Any) -> Any:

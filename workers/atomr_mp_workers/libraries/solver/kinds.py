@@ -1,4 +1,4 @@
-"""What element types are to cuSOLVER and cuBLAS: looked up once, when the library is loaded."""
+"""cuSOLVER's and cuBLAS's values for element types: looked up once, when the library is loaded."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ OF_CUSOLVER: Final = {
     "gesvdj_batched": "gesvdj_batched",
     "gesvdj_batched_buffer_size": "gesvdj_batched_buffer_size",
 }
-"""Routines that have no 64-bit form, by their names for reals, and how they are called for complex numbers."""
+"""Routines without a 64-bit form, by their names for reals, with their names for complex numbers."""
 
 
 class SolverKind(NamedTuple):
-    """What an element type is to the libraries."""
+    """The libraries' values for an element type."""
 
     data: int
     real: int
@@ -32,7 +32,7 @@ class SolverKind(NamedTuple):
     cublas: Any
     """cuBLAS' routines for batches."""
     cusolver: Any
-    """cuSOLVER's routines that are named by the type."""
+    """cuSOLVER's routines named by the type."""
 
 
 def _kind(prefix: str, data: int, real: int) -> SolverKind:

@@ -1,4 +1,4 @@
-"""QR factors on CUDA, and what is solved with them."""
+"""QR factors on CUDA, and problems solved with them."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ SIDES = {"L": LEFT, "R": RIGHT}
 
 
 class TwoParts(NamedTuple):
-    """The plan of what takes factors, and something made with them."""
+    """The plan of a request that factors a matrix and then uses the factors."""
 
     factors: WorkSizes
     reflectors: WorkSizes
 
 
 class OrthogonalSolvers(SolverRoutines):
-    """Requests of QR factors."""
+    """Requests that use QR factors."""
 
     def prepare_geqrf(self, request: solver.Geqrf) -> WorkSizes:
-        """Return what geqrf works in."""
+        """Return the workspace sizes of geqrf."""
         m, n = request.a.shape
         return self._geqrf_workspace(request.a.dtype, m, n, leading_of(request.a.layout, m))
 
@@ -54,7 +54,7 @@ class OrthogonalSolvers(SolverRoutines):
         return kept(room.host)
 
     def prepare_orgqr(self, request: solver.Orgqr | solver.Ungqr) -> WorkSizes:
-        """Return what orgqr works in."""
+        """Return the workspace sizes of orgqr."""
         (m, n), (k,) = request.a.shape, request.tau.shape
         return self._orgqr_workspace(request.a.dtype, m, n, k, leading_of(request.a.layout, m))
 
@@ -70,7 +70,7 @@ class OrthogonalSolvers(SolverRoutines):
     prepare_ungqr, ungqr = prepare_orgqr, orgqr
 
     def prepare_ormqr(self, request: solver.Ormqr | solver.Unmqr) -> WorkSizes:
-        """Return what ormqr works in."""
+        """Return the workspace sizes of ormqr."""
         (rows, _), (m, n), side, op = request.a.shape, request.c.shape, request.side, request.trans
         lda, ldc = leading_of(request.a.layout, rows), leading_of(request.c.layout, m)
         return self._ormqr_workspace(request.a.dtype, side, op, (m, n, request.tau.shape[0]), lda, ldc)
@@ -87,7 +87,7 @@ class OrthogonalSolvers(SolverRoutines):
     # --- with SciPy's names -------------------------------------------------------------------------------------------
 
     def prepare_qr(self, request: solver.Qr) -> TwoParts:
-        """Return what the factorisation works in, and what q is made in."""
+        """Return the workspace sizes of the factorisation, and of making q."""
         (m, n), dtype = request.a.shape, request.a.dtype
         width = m if request.mode == "full" else min(m, n)
         factors = self._geqrf_workspace(dtype, m, n, m)
@@ -112,7 +112,7 @@ class OrthogonalSolvers(SolverRoutines):
         return kept(room.host)
 
     def prepare_lstsq(self, request: solver.Lstsq) -> TwoParts:
-        """Return what the factorisation works in, and what b or x is multiplied by q in."""
+        """Return the workspace sizes of the factorisation, and of multiplying b or x by q."""
         short, long = sorted(request.a.shape)
         nrhs = 1 if request.b.ndim == 1 else request.b.shape[-1]
         op = "C" if request.a.dtype.startswith("complex") else "T"

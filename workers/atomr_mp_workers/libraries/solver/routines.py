@@ -1,4 +1,4 @@
-"""What the solvers on CUDA have in common: handles, and what the data have come to."""
+"""The common parts of the solvers on CUDA: handles, and errors that depend on the data."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class SolverRoutines(Library):
     """Base of the solvers on CUDA.
 
     Handles are made by the first request, and stay until the process ends. Plans are made on another thread, with a
-    handle of their own: they have the workspace grow.
+    handle of their own; they let the workspace grow.
     """
 
     slow = frozenset(requests_of("solver"))
@@ -53,13 +53,13 @@ class SolverRoutines(Library):
         return self._sizes
 
     def _sized(self, on_device: int, on_host: int = 0) -> WorkSizes:
-        """Return what a routine works in, and have that made: this is a part of a plan."""
+        """Return a routine's workspace sizes, and make that workspace; part of making a plan."""
         if on_device:
             self.workspace(on_device)
         return WorkSizes(on_device, on_host)
 
     def _room(self, sizes: WorkSizes) -> Room:
-        """Return what a routine works in that is put on the stream next."""
+        """Return the workspace of the routine that is put on the stream next."""
         return Room(sizes, self.workspace(max(1, sizes.on_device)))
 
     def _told(
@@ -69,7 +69,7 @@ class SolverRoutines(Library):
 
         Args:
             enqueue: Calls the routine with the address for its info.
-            failure: Makes an error of a positive info.
+            failure: Makes an error from a positive info.
             host: Memory that the routine works in until it has ended.
         """
         slot = self._slots.take()
@@ -87,12 +87,12 @@ class SolverRoutines(Library):
         return Later(read)
 
     def _judged(self, info: Any, failure: Callable[[int, int], errors.NumericalError], keep: Any = None) -> Later:
-        """Have the first element of info that is not 0 brought to the host.
+        """Copy the first element of info that is not 0 to the host.
 
         Args:
             info: An array on the device, with an element for each matrix.
-            failure: Makes an error of the number of the element and its value, if that is positive.
-            keep: What routines work with until they have ended.
+            failure: Makes an error from the element's number and value, if the value is positive.
+            keep: Objects to keep until the routines have ended.
         """
         flat = info.reshape(-1)
         first = (flat != 0).argmax()
@@ -119,10 +119,10 @@ class SolverRoutines(Library):
 
 
 def kept(host: Any) -> Later | None:
-    """Return what keeps memory of the host until a routine that works in it has ended."""
+    """Return a `Later` that keeps host memory until a routine that works in it has ended."""
     return Later(lambda _host=host: None) if host.nbytes else None  # type: ignore[misc]
 
 
 def _refused(info: int) -> errors.LibraryError:
-    """Return the error of an argument that the library does not take: a mistake of ours."""
+    """Return the error of an argument that the library refuses: a bug of ours."""
     return errors.LibraryError(f"argument {-info} is wrong", library="cusolver", status=info)

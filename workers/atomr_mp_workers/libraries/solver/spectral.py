@@ -1,7 +1,7 @@
 """Singular values and eigenvalues on CUDA.
 
-cuSOLVER's iterations are not given NaNs and infinities: a matrix with one is zeroed before, and its request fails. In
-between, cuSOLVER waits for the device, and the worker's loop with it.
+cuSOLVER's iterations never get NaNs and infinities: a matrix with one is zeroed first, and its request fails. cuSOLVER
+waits for the device between its steps, and the worker's loop with it.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from atomr_mp_workers.requests.request import Later
 
 
 class SpectralSolvers(SolverRoutines):
-    """Requests of singular values and eigenvalues."""
+    """Requests for singular values and eigenvalues."""
 
     def prepare_gesvd(self, request: solver.Gesvd) -> WorkSizes:
-        """Return what gesvd works in."""
+        """Return the workspace sizes of gesvd."""
         return self._gesvd_workspace(request.a, request.job, request.a.dtype)
 
     def gesvd(self, request: solver.Gesvd, plan: WorkSizes) -> Later | None:
@@ -46,7 +46,7 @@ class SpectralSolvers(SolverRoutines):
         return self._gesvd(request.a, request.u, request.s, request.vh, request.job, plan)
 
     def prepare_svd(self, request: solver.Svd) -> WorkSizes:
-        """Return what the decomposition works in."""
+        """Return the workspace sizes of the decomposition."""
         return self._gesvd_workspace(request.a, "A" if request.full_matrices else "S", request.a.dtype, packed=True)
 
     def svd(self, request: solver.Svd, plan: WorkSizes) -> Later | None:
@@ -55,7 +55,7 @@ class SpectralSolvers(SolverRoutines):
         return self._gesvd(a, request.u, request.s, request.vh, job, plan)
 
     def prepare_svdvals(self, request: solver.Svdvals) -> WorkSizes:
-        """Return what the decomposition works in."""
+        """Return the workspace sizes of the decomposition."""
         return self._gesvd_workspace(request.a, "N", request.a.dtype, packed=True)
 
     def svdvals(self, request: solver.Svdvals, plan: WorkSizes) -> Later | None:
@@ -63,7 +63,7 @@ class SpectralSolvers(SolverRoutines):
         return self._gesvd(_copy(request.a), None, request.s, None, "N", plan)
 
     def prepare_gesvdj_batched(self, request: solver.GesvdjBatched) -> WorkSizes:
-        """Return what the decompositions work in."""
+        """Return the workspace sizes of the decompositions."""
         *batch, m, n = request.a.shape
         if not request.a.size:
             return WorkSizes(0)
@@ -97,7 +97,7 @@ class SpectralSolvers(SolverRoutines):
         return self._judged(found, lambda number, code: verdicts.without_values(code, number if batch else -1))
 
     def prepare_syevd(self, request: solver.Syevd | solver.Heevd) -> WorkSizes:
-        """Return what syevd works in."""
+        """Return the workspace sizes of syevd."""
         n = request.a.shape[0]
         return self._syevd_workspace(request, leading_of(request.a.layout, n), vectors=request.jobz == "V")
 
@@ -114,7 +114,7 @@ class SpectralSolvers(SolverRoutines):
     prepare_heevd, heevd = prepare_syevd, syevd
 
     def prepare_eigh(self, request: solver.Eigh | solver.Eigvalsh) -> WorkSizes:
-        """Return what the decomposition works in."""
+        """Return the workspace sizes of the decomposition."""
         return self._syevd_workspace(request, request.a.shape[0], vectors=request.name == "eigh")
 
     def eigh(self, request: solver.Eigh, plan: WorkSizes) -> Later | None:
@@ -136,7 +136,7 @@ class SpectralSolvers(SolverRoutines):
         return self._syevd(request, a, plan, lower=request.lower, vectors=False)
 
     def prepare_sygvd(self, request: solver.Sygvd | solver.Hegvd) -> WorkSizes:
-        """Return what sygvd works in."""
+        """Return the workspace sizes of sygvd."""
         (n, _), asked, kind = request.a.shape, self._asked, KINDS[request.a.dtype].cusolver
         if not n:
             return WorkSizes(0)
@@ -148,7 +148,7 @@ class SpectralSolvers(SolverRoutines):
         return self._sized(lwork * np.dtype(request.a.dtype).itemsize)
 
     def sygvd(self, request: solver.Sygvd | solver.Hegvd, plan: WorkSizes) -> Later | None:
-        """Solve a·v = w·b·v, or what itype says; v overwrites a, and the factor of b its triangle."""
+        """Solve a·v = w·b·v, or the problem that itype names; v overwrites a, and b's factor its triangle."""
         n = request.a.shape[0]
         if not n:
             return None
@@ -186,7 +186,7 @@ class SpectralSolvers(SolverRoutines):
         )  # fmt: skip
 
     def _gesvd(self, a: Any, u: Any, s: Any, vh: Any, job: str, plan: WorkSizes) -> Later | None:
-        """Decompose a; where it is wide its transpose, a = (vhᵀ·diag(s)·uᵀ)ᵀ: gesvd takes what is not."""
+        """Decompose a, or its transpose if it is wide: a = (vhᵀ·diag(s)·uᵀ)ᵀ. gesvd takes no wide matrices."""
         m, n = a.shape
         if not m or not n:
             for each in (u, vh):
@@ -237,7 +237,7 @@ class SpectralSolvers(SolverRoutines):
 
 
 def _copy(operand: Any) -> Scratch:
-    """Return a copy that lies as gesvd takes it, transposed if it is wide."""
+    """Return a copy in the layout of gesvd, transposed if it is wide."""
     values = array(operand)
     m, n = values.shape
     return Scratch(duplicate(values) if m >= n else duplicate(values.T).T)
@@ -248,12 +248,12 @@ def _like(values: Any) -> Any:
 
 
 def _place(vectors: Columns | None, anywhere: int, rows: int) -> tuple[int, int]:
-    """Return address and leading dimension of vectors, or of nothing."""
+    """Return address and leading dimension of vectors, or of a placeholder."""
     return (anywhere, rows) if vectors is None else (vectors.address, vectors.leading)
 
 
 def _zeroed(matrix: Any, inside: Any = None) -> Any:
-    """Write zeros over what is read of each matrix that has a NaN or an infinity there; return which have none."""
+    """Zero the read part of each matrix that has a NaN or an infinity there; return which matrices have none."""
     finite, outside = cupy.isfinite(matrix), False if inside is None else ~inside
     whole = (finite | outside).all(axis=(-2, -1))
     matrix[...] = cupy.where(whole[..., None, None] | outside, matrix, 0)

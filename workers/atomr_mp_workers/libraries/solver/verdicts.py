@@ -1,4 +1,4 @@
-"""What LAPACK's `info` says of the data, as the caller is told it. Pure."""
+"""Errors for callers from LAPACK's `info` about the data. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 from atomr_mp import errors
 
 NOT_FINITE: Final = 2**30
-"""In the place of an info: a NaN or an infinity was found beforehand."""
+"""Stands in for an info: a NaN or an infinity was found beforehand."""
 
 
 def singular(info: int, batch: int = -1, undefined: str = "") -> errors.NumericalError:
@@ -23,7 +23,7 @@ def indefinite(info: int, batch: int = -1, undefined: str = "") -> errors.Numeri
 
 
 def outside(place: int, batch: int = -1, undefined: str = "b") -> errors.NumericalError:
-    """Return the error of a pivot that is no row."""
+    """Return the error of a pivot that is not a row."""
     return _of("has a pivot number {row} that is no row of it", batch, place, undefined)
 
 
@@ -44,7 +44,7 @@ def unsolved() -> errors.NumericalError:
 
 
 def without_pairs(info: int, n: int) -> errors.NumericalError:
-    """Return the error of a generalised problem of n equations; n is added to info if it is b that is wrong."""
+    """Return the error of a generalised problem of n equations; an info above n means that b is wrong."""
     if info == NOT_FINITE or info <= n:
         return without_values(info)
     return _of("b is not positive definite: its leading minor that ends in row {row} is not", -1, info - n - 1, "")

@@ -1,7 +1,7 @@
-"""Sparse matrices on every backend: structures are made, checked and found again, and formats converted.
+"""Sparse matrices on every backend: makes, checks and finds structures, and converts formats.
 
-A checked structure lies in memory of this process's own, which no session holds, so that no client has a ref to it or
-has mapped it. What a client holds is a buffer that names it (`Block.attached`): the structure lives as long as that.
+A checked structure lies in this process's own memory, so that no client has a ref to it or has mapped it. A client
+holds a buffer that names it (`Block.attached`): the structure lives as long as that buffer.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from atomr_mp_workers.requests.request import Elsewhere, Next
 
 
 class SparseLibrary(Library):
-    """Requests for sparse matrices. Products and triangular systems are the backend's."""
+    """Requests for sparse matrices. The backend does products and triangular systems."""
 
     xp: ClassVar[Any]
     """NumPy or CuPy."""
@@ -31,16 +31,16 @@ class SparseLibrary(Library):
     def __init__(self, context: LibraryContext, stream: Stream) -> None:
         super().__init__(context, stream)
         self._holder: Final = Holder(OURS)
-        """Has the structures; its slabs are nobody else's."""
+        """Holds the structures; its slabs hold nothing else."""
 
     @abstractmethod
     def _numbers(self, pair: Any) -> Callable[[], list[int]]:
-        """Return what returns two whole numbers once the device has computed them."""
+        """Return a function that returns two whole numbers once the device has computed them."""
 
     # --- structures ---------------------------------------------------------------------------------------------------
 
     def structure(self, request: sparse.Structure) -> Next:
-        """Copy the structure, check the copy, and answer with what names it."""
+        """Copy the structure, check the copy, and answer with a buffer that names it."""
         indptr = None if request.indptr is None else array(request.indptr)
         shape, blocksize = (request.shape[0], request.shape[1]), (request.blocksize[0], request.blocksize[1])
         it = CheckedStructure(request.to, shape, blocksize, self._kept(array(request.indices)), self._kept(indptr))
@@ -57,7 +57,7 @@ class SparseLibrary(Library):
         return structures.found(pattern)
 
     def _checked(self, it: CheckedStructure, data: Any = None, *, answered: bool = False) -> Next:
-        """Return what answers with a structure once it has been checked.
+        """Return the `Next` that answers with a structure once it has been checked.
 
         Args:
             it: The structure, in memory of our own.
@@ -88,7 +88,7 @@ class SparseLibrary(Library):
         return self._checked(it, bits(data)[order].view(data.dtype), answered=True)
 
     def _answer(self, it: CheckedStructure, data: Any = None) -> list[Any]:
-        """Return what names a structure, its values, and what it is."""
+        """Return the buffer that names a structure, its values, and its description."""
         holder = self.context.holder()
         name = self.context.store.buffers.allocate(holder, "uint8", (1,))
         name.attached = it
@@ -99,10 +99,10 @@ class SparseLibrary(Library):
     def _room(self, dtype: str, shape: tuple[int, ...]) -> Any:
         """Return memory of our own.
 
-        It is taken before what goes there is computed: a shape may be large where there are few elements.
+        It is taken before its content is computed: a shape may be large with few elements.
 
         Raises:
-            OutOfMemory: There is none.
+            OutOfMemory: There is no memory.
         """
         return self.context.store.buffers.allocate(self._holder, dtype, shape).array
 
@@ -242,7 +242,7 @@ class SparseLibrary(Library):
         return self._multiplied(request, nothing, indptr, nothing.astype(request.a.data.dtype))
 
     def _multiplied(self, request: sparse.Spgemm, indices: Any, indptr: Any, data: Any) -> Next:
-        """Return what answers with a product."""
+        """Return the answer with a product."""
         shape = request.a.shape[0], request.b.shape[1]
         indices, indptr = (self._kept(each.astype("int32")) for each in (indices, indptr))
         return self._checked(CheckedStructure(request.a.format, shape, (1, 1), indices, indptr), data, answered=True)
@@ -256,7 +256,7 @@ class SparseLibrary(Library):
         return self._solve(request, lambda: self._solve_matrix(request))
 
     def _solve(self, request: sparse.Spsv | sparse.Spsm, solve: Callable[[], None]) -> Any:
-        """Solve a system whose diagonal has no gaps, and tell of zeros in it."""
+        """Solve a system whose diagonal has no gaps, and report zeros in it."""
         it, xp, x = self.found(request.a), self.xp, array(request.x)
         if not scalar(request.alpha) or not x.size:
             x[...] = 0
@@ -297,7 +297,7 @@ class SparseLibrary(Library):
 
     @abstractmethod
     def _solved(self, checked: Callable[[], None], solve: Callable[[], None]) -> Any:
-        """Have a system solved, and `checked` called when the device has looked at its diagonal."""
+        """Have a system solved, and `checked` called when the device has checked its diagonal."""
 
 
 def _zero(code: int) -> errors.NumericalError:
@@ -306,5 +306,5 @@ def _zero(code: int) -> errors.NumericalError:
 
 
 def bits(values: Any) -> Any:
-    """Return elements that are only moved as whole numbers, where CuPy may not know their type."""
+    """Return elements that are only moved as whole numbers, since CuPy may not know their type."""
     return values.view("u2") if values.dtype.itemsize == 2 else values

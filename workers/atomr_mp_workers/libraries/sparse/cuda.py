@@ -1,8 +1,7 @@
 """Sparse matrices on the CUDA backend, with cuSPARSE on the memory itself.
 
-cuSPARSE is told a matrix in CSC as the transpose of one in CSR. What it makes of a structure once (descriptors, memory
-that it has prepared) is kept with the structure, for each actor. Nothing is left to it that is empty, or that a factor
-of 0 multiplies.
+A matrix in CSC is passed to cuSPARSE as the transpose of one in CSR. Descriptors and memory that cuSPARSE has prepared
+are kept with the structure, for each actor. Empty matrices and factors of 0 are not left to it.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
 
 HALF_BYTES: Final = 2
 LEAST_BYTES: Final = 16
-"""Memory that is given where cuSPARSE may want none: it is never given no address."""
+"""Memory that is given where cuSPARSE may want none, since it must not get a null address."""
 
 PAIR: Final = np.dtype(np.int64)
 OPS: Final = {
@@ -154,9 +153,9 @@ class CudaSparse(SparseLibrary):
         )  # fmt: skip
 
     def _multiply(self, request: Any, it: CheckedStructure, b: _Dense, c: _Dense) -> None:
-        """Compute c ← alpha·a·b + beta·c for dense matrices that are told in the order of c.
+        """Compute c ← alpha·a·b + beta·c for dense matrices that are passed in the order of c.
 
-        Where a is half precision and not blocked ELL, c is float32: cuSPARSE adds up parts of a row in the type of c.
+        If a is half precision and not blocked ELL, c is float32: cuSPARSE adds up parts of a row in the type of c.
         """
         kind, op = KINDS[request.a.data.dtype], self._op(request.a, conjugated=request.conj_a)
         values = self._values(request.a, it, conjugated=request.conj_a and op == OPS["N"])
@@ -186,7 +185,7 @@ class CudaSparse(SparseLibrary):
             cusparse.destroy_dn_mat(dense_c)
 
     def _product(self, request: sparse.Spgemm) -> Elsewhere:
-        """Multiply elsewhere than on the loop, for cuSPARSE waits for the device."""
+        """Multiply elsewhere than on the loop, since cuSPARSE waits for the device."""
         a, b = self.found(request.a), self.found(request.b)
         alike, turned = request.a.format == request.b.format, request.a.format == "csc"
 
@@ -200,7 +199,7 @@ class CudaSparse(SparseLibrary):
         return Elsewhere(work, lambda made: self._multiplied(request, made.indices, made.indptr, made.data))
 
     def sddmm(self, request: sparse.Sddmm) -> None:
-        """Compute out ← alpha·(a·b) + beta·out where c has elements; in csc it is the transpose of bᵀ·aᵀ in csr."""
+        """Compute out ← alpha·(a·b) + beta·out where c has elements; csc is the transpose of bᵀ·aᵀ in csr."""
         it, out = self.found(request.c), array(request.out)
         if not scalar(request.alpha) or not out.size or not request.a.shape[1]:
             _scale(out, request.beta)
@@ -264,7 +263,7 @@ class CudaSparse(SparseLibrary):
             x[...] = made
 
     def _solve_matrix(self, request: sparse.Spsm) -> None:
-        """Solve for columns that lie in column order, in memory of their own: cuSPARSE wants zeros in the result."""
+        """Solve for columns in column order, in memory of their own: cuSPARSE wants zeros in the result."""
         it, x, b = self.found(request.a), array(request.x), array(request.b)
         if not it.count:
             x[...] = scalar(request.alpha) * b
@@ -308,18 +307,18 @@ class CudaSparse(SparseLibrary):
         as_told = request.uplo if op == OPS["N"] else {"L": "U", "U": "L"}[request.uplo]
         return KINDS[request.a.data.dtype], op, values, (FILL[as_told], DIAG[request.diag])
 
-    # --- how a matrix is told -----------------------------------------------------------------------------------------
+    # --- how a matrix is passed --------------------------------------------------------------------------------------
 
     @staticmethod
     def _op(told_of: sparse.Matrix, *, conjugated: bool) -> int:
-        """Return the op with which what is told of a matrix is the matrix."""
+        """Return the op that makes the passed matrix the meant one."""
         turned = told_of.transposed if told_of.stored == "coo" else told_of.format == "csc"
         if not turned:
             return OPS["N"]
         return OPS["C" if conjugated and told_of.data.dtype.startswith("complex") else "T"]
 
     def _values(self, matrix: sparse.Matrix, it: CheckedStructure, *, conjugated: bool) -> Any:
-        """Return the values; a copy where no op conjugates them, or blocks that are not there may hold anything."""
+        """Return the values; a copy if no op conjugates them, or if missing blocks may hold arbitrary values."""
         values = array(matrix.data)
         if it.filled:
             size, (height, width) = it.blocksize[0], it.indices.shape
@@ -334,13 +333,13 @@ class CudaSparse(SparseLibrary):
 
 
 class _Plan:
-    """What is kept of a structure for a request of a kind: descriptors, and memory that cuSPARSE has prepared.
+    """The plan of a structure for requests of a kind: descriptors, and memory that cuSPARSE has prepared.
 
     Args:
         it: The structure.
         kind: The element type.
-        values: Where its values are now.
-        triangle: Which one is meant, and what its diagonal is; None for all of it.
+        values: Present address of its values.
+        triangle: The triangle that is meant, and its kind of diagonal; None for the whole matrix.
     """
 
     def __init__(
@@ -369,12 +368,12 @@ class _Plan:
 
 
 def _is_prepared(it: CheckedStructure, op: int) -> bool:
-    """Return whether cuSPARSE is faster with memory that it has prepared."""
+    """Return whether cuSPARSE is faster with prepared memory."""
     return it.stored in {"csr", "csc"} and op == OPS["N"]
 
 
 def _planned(it: CheckedStructure, key: object, make: Callable[[], _Plan]) -> _Plan:
-    """Return a plan of a structure's; a graph that is recorded keeps it."""
+    """Return a plan of a structure; a graph that is recorded keeps it."""
     with _served(it):
         plan: _Plan = it.plan(key, make)
     hold(plan)
@@ -383,7 +382,7 @@ def _planned(it: CheckedStructure, key: object, make: Callable[[], _Plan]) -> _P
 
 @contextlib.contextmanager
 def _served(it: CheckedStructure) -> Iterator[None]:
-    """Say what the caller can do where this cuSPARSE has no routine; it says so before anything runs."""
+    """Add the remedy if this cuSPARSE lacks a routine; it says so before anything runs."""
     try:
         yield
     except cusparse.cuSPARSEError as error:
@@ -396,7 +395,7 @@ def _served(it: CheckedStructure) -> Iterator[None]:
 
 
 def _described(it: CheckedStructure, kind: ElementKind, values: int) -> int:
-    """Return a descriptor of a structure with values; of csc that of the transpose in csr."""
+    """Return a descriptor of a structure with values; for csc, of the transpose in csr."""
     (rows, columns), (r, c), count = it.shape, it.blocksize, it.count
     index, indices = INDEX[it.indices.dtype.name], it.indices.data.ptr
     if it.stored == "blocked_ell":
@@ -420,7 +419,7 @@ def _described(it: CheckedStructure, kind: ElementKind, values: int) -> int:
 
 
 class _Dense(NamedTuple):
-    """How a dense matrix is told."""
+    """A dense matrix in the form of cuSPARSE."""
 
     rows: int
     columns: int
@@ -430,20 +429,20 @@ class _Dense(NamedTuple):
     op: str = "N"
 
     def describe(self, kind: ElementKind) -> int:
-        """Return a descriptor, which is to be destroyed."""
+        """Return a descriptor, which the caller has to destroy."""
         return cusparse.create_dn_mat(  # type: ignore[no-any-return]
             self.rows, self.columns, self.leading, self.address, kind.data, self.order
         )
 
 
 def _dense(layout: Layout, at: int) -> _Dense:
-    """Return how a matrix is told by itself."""
+    """Return a dense matrix in its own order."""
     order, (rows, columns) = orders(layout)[0], layout.shape
     return _Dense(rows, columns, leading(layout, order), at, ORDERS[order])
 
 
 def _beside(operand: Operand | None, order: Order) -> _Dense:
-    """Return how a matrix is told in the order of another one: transposed, if it lies in the other."""
+    """Return a dense matrix in the order of another: transposed, if it lies in the other order."""
     layout = given(operand).layout
     op, lead, *_ = told(layout, order)
     rows, columns = layout.shape if op == "N" else layout.shape[::-1]
@@ -451,7 +450,7 @@ def _beside(operand: Operand | None, order: Order) -> _Dense:
 
 
 def _as_rows(it: CheckedStructure, matrix: sparse.Matrix) -> products.CsrRows:
-    """Return a matrix in csr, of one in csc the transpose."""
+    """Return a matrix in csr; for csc, the transpose."""
     rows, columns = matrix.shape if matrix.format == "csr" else matrix.shape[::-1]
     indices, indptr = (each.astype(np.int32, copy=False) for each in (it.indices, it.indptr))
     return products.CsrRows((rows, columns), array(matrix.data), indices, indptr)
@@ -464,7 +463,7 @@ def _transposed(it: products.CsrRows) -> products.CsrRows:
 
 
 def _refuse(a: sparse.Matrix) -> None:
-    """Refuse what the host does and cuSPARSE does not, or not in the precision of its type.
+    """Refuse requests that cuSPARSE cannot do, or not in the precision of their type.
 
     Raises:
         Unsupported: The blocks of bsr are not square, or float32 values in blocked_ell would be rounded to TF32.
@@ -478,7 +477,7 @@ def _refuse(a: sparse.Matrix) -> None:
 
 
 def _summed(out: Any, factor: Scalar, order: Order) -> Any:
-    """Return where a product is added up: `out` itself if it can be, else memory without gaps, of float32 for halves.
+    """Return the array to add a product to: `out` if possible, else an array without gaps, float32 for halves.
 
     It has the values of `out` unless the factor is 0.
     """
@@ -492,7 +491,7 @@ def _summed(out: Any, factor: Scalar, order: Order) -> Any:
 
 
 def _scale(out: Any, factor: Scalar) -> None:
-    """Multiply by beta, which is all that is left to do."""
+    """Multiply by beta, the only work that is left."""
     beta = scalar(factor)
     if not beta:
         out[...] = 0

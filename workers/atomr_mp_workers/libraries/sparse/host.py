@@ -1,4 +1,4 @@
-"""Sparse matrices on the host backend, with SciPy. Half precision is widened, which SciPy does not know."""
+"""Sparse matrices on the host backend, with SciPy. Half precision is widened, since SciPy lacks it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from atomr_mp_workers.requests.request import Next
 Array = npt.NDArray[Any]
 
 TERMS: Final = 2**22
-"""Products that a sampled product has in memory at a time."""
+"""Most products that a sampled product has in memory at a time."""
 
 
 class HostSparse(SparseLibrary):
@@ -59,7 +59,7 @@ class HostSparse(SparseLibrary):
             out[part] = total
 
     def _sum(self, request: sparse.Spmv | sparse.Spmm, b: Any, c: Array) -> Any:
-        """Return alpha·a·b + beta·c; what a factor of 0 multiplies is not read."""
+        """Return alpha·a·b + beta·c; the operand of a factor of 0 is not read."""
         alpha, beta = scalar(request.alpha), scalar(request.beta)
         total: Any = beta * _wide(c) if beta else 0
         if alpha:
@@ -92,7 +92,7 @@ class HostSparse(SparseLibrary):
         x[...] = spsolve_triangular(triangle, alpha * b, lower=lower, unit_diagonal=request.diag == "U")
 
     def _matrix(self, told: sparse.Matrix) -> Any:
-        """Return a matrix as SciPy's, on its own values."""
+        """Return a matrix as a SciPy matrix over its own values."""
         it, values = self.found(told), _wide(array(told.data))
         made = copy.copy(it.plan("scipy", lambda: _template(it)))
         if it.stored == "blocked_ell":
@@ -104,7 +104,7 @@ class HostSparse(SparseLibrary):
 
 
 def _template(it: CheckedStructure) -> Any:
-    """Return a matrix of SciPy's whose values are still to be set."""
+    """Return a SciPy matrix whose values are still to be set."""
     shape, indices, indptr = it.shape, it.indices, it.indptr
     nothing = np.broadcast_to(np.float32(0), (it.count,))
     if it.stored == "coo":

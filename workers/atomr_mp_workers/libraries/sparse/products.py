@@ -1,7 +1,7 @@
-"""Products of sparse matrices on CUDA, which cuSPARSE makes in parts, and waits for the device in between.
+"""Products of sparse matrices on CUDA. cuSPARSE makes them in parts, and waits for the device in between.
 
-So they are made on a thread of their own. What is called here gives the interpreter's lock away: CuPy's `spgemm` keeps
-it while it waits (CuPy 14), and nvmath's binding of one function (1.0) does not pass on how large its buffer is.
+So they are made on a thread of their own, by calls that release the interpreter's lock. CuPy's `spgemm` keeps it while
+it waits (CuPy 14), and nvmath's binding of one function (1.0) does not return the size of its buffer.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ZERO_BASED: Final = int(cusparse.IndexBase.ZERO)
 DEFAULT, FRUGAL = int(cusparse.SpGEMMAlg.DEFAULT), int(cusparse.SpGEMMAlg.ALG2)
 SHORT: Final = frozenset({int(cusparse.Status.ALLOC_FAILED), int(cusparse.Status.INSUFFICIENT_RESOURCES)})
 LEAST_BYTES: Final = 16
-"""Memory that is given where cuSPARSE may want none: it is never given no address."""
+"""Memory that is given where cuSPARSE may want none, since it must not get a null address."""
 
 
 class CsrRows(NamedTuple):
@@ -40,7 +40,7 @@ class CsrRows(NamedTuple):
 
 
 def multiply(a: CsrRows, b: CsrRows, kind: ElementKind, alpha: Scalar) -> CsrRows:
-    """Return alpha·a·b; what is on the current stream comes first, and is waited for.
+    """Return alpha·a·b, after waiting for the current stream's earlier work.
 
     Args:
         a: The first matrix; both have elements.
@@ -50,7 +50,7 @@ def multiply(a: CsrRows, b: CsrRows, kind: ElementKind, alpha: Scalar) -> CsrRow
 
     Raises:
         OutOfMemory: There is too little memory, or the product is too large for cuSPARSE.
-        cuSPARSEError: Something else is wrong.
+        cuSPARSEError: cuSPARSE has failed otherwise.
     """
     for algorithm in (DEFAULT, FRUGAL):
         try:
@@ -90,7 +90,7 @@ def _multiplied(a: CsrRows, b: CsrRows, kind: ElementKind, alpha: Scalar, algori
         if count:
             cusparse.csr_set_pointers(product, indptr.data.ptr, indices.data.ptr, data.data.ptr)
             cusparse.sp_gemm_copy(*of)
-        stream.synchronize()  # what is let go of here is in use until then
+        stream.synchronize()  # memory released here is in use until then
     return CsrRows(shape, data, indices, indptr)
 
 
@@ -117,12 +117,12 @@ def _estimate(of: tuple[int, ...], size: np.ndarray[Any, Any], buffer: int) -> N
     """Call cusparseSpGEMM_workEstimation.
 
     Args:
-        of: Its arguments but the last two.
-        size: Bytes of the buffer; written where there is none.
+        of: Its arguments except the last two.
+        size: Bytes of the buffer; written if there is no buffer.
         buffer: Its address, 0 to ask for the size.
 
     Raises:
-        cuSPARSEError: It has failed.
+        cuSPARSEError: The call has failed.
     """
     status = _work_estimation()(*of, size.ctypes.data, buffer)
     if status:
@@ -131,7 +131,7 @@ def _estimate(of: tuple[int, ...], size: np.ndarray[Any, Any], buffer: int) -> N
 
 @functools.cache
 def _work_estimation() -> Any:
-    """Return the function, of the library that the bindings have loaded."""
+    """Return the function from the library that the bindings have loaded."""
     found = ctypes.CDLL(pathfinder.load_nvidia_dynamic_lib("cusparse").abs_path).cusparseSpGEMM_workEstimation
     pointer, number = ctypes.c_void_p, ctypes.c_int
     found.restype = number

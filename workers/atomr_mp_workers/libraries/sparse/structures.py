@@ -1,6 +1,6 @@
-"""Structures of sparse matrices: how they are checked, and where their elements stand. For arrays of NumPy or CuPy.
+"""Structures of sparse matrices: their checks, and the places of their elements. For arrays of NumPy or CuPy.
 
-Nothing here waits for the device: no array has a length that the data decide.
+Nothing here waits for the device: no array's length depends on the data.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from atomr_mp.protocol.libraries.sparse import Format, Pattern
 from atomr_mp_workers.libraries.base import given
 
 PLANS_KEPT: Final = 16
-"""Of one structure."""
+"""Most plans of one structure."""
 
 
 class CheckedStructure:
-    """A structure that has been checked. It is the worker's own, so it stays as it is.
+    """A checked structure. The worker owns it, so it never changes.
 
     Args:
         stored: The format.
@@ -26,7 +26,7 @@ class CheckedStructure:
         blocksize: Rows and columns of a block.
         indices: Column of each element or block, of csc its row; of blocked_ell one row for each row of blocks.
         indptr: Where each row begins, of csc each column; of coo the row of each element; None for blocked_ell.
-        filled: Blocks of blocked_ell that are not there.
+        filled: Number of padded blocks of blocked_ell, which do not exist.
     """
 
     def __init__(
@@ -50,16 +50,16 @@ class CheckedStructure:
 
     @property
     def count(self) -> int:
-        """Elements or, if they are blocked, blocks."""
+        """Number of elements, or of blocks if it is blocked."""
         return int(self.indices.size)
 
     @property
     def described(self) -> tuple[object, ...]:
-        """What a request has to say of it, see `Pattern.described`."""
+        """The facts of it that a request has to state, see `Pattern.described`."""
         return self.stored, *self.shape, self.count, self.blocksize, str(self.indices.dtype)
 
     def plan(self, key: object, make: Callable[[], Any]) -> Any:
-        """Return what was made for this structure; those that were not used for longest are dropped."""
+        """Return the plan of this structure with this key; the least recently used ones are dropped."""
         plans = self._plans
         if key in plans:
             plans.move_to_end(key)
@@ -71,10 +71,10 @@ class CheckedStructure:
 
 
 def found(pattern: Pattern) -> CheckedStructure:
-    """Return the structure that a request names, which is as the request says.
+    """Return the structure that a request names, after checking it against the request.
 
     Raises:
-        InvalidRequest: It is another one, or none at all.
+        InvalidRequest: It is another structure, or does not exist.
     """
     it = given(pattern.structure).attached
     if not isinstance(it, CheckedStructure):
@@ -90,7 +90,7 @@ class Entries(NamedTuple):
     rows: Any
     columns: Any
     at: Any
-    """Where its value is among all values; None if all are in their order."""
+    """Index of each value among all values; None if all are in order."""
 
 
 # --- checks -----------------------------------------------------------------------------------------------------------
@@ -100,9 +100,9 @@ RULES: Final = 8
 
 
 def check(xp: Any, it: CheckedStructure) -> Any:
-    """Return [the first violation, or -1; how many blocks are there] as an array of int64.
+    """Return [the first violation, or -1; the number of blocks] as an array of int64.
 
-    Whatever the indices are, nothing outside of them is read.
+    Whatever the indices are, only they are read.
     """
     if it.stored == "blocked_ell":
         return _check_blocked_ell(xp, it)
@@ -140,7 +140,7 @@ def explain(code: int, it: CheckedStructure) -> errors.InvalidRequest:
 
 
 def is_order(code: int) -> bool:
-    """Return whether a violation is cured by sorting."""
+    """Return whether sorting cures a violation."""
     return code % RULES == ORDER
 
 
@@ -158,7 +158,7 @@ def _check_blocked_ell(xp: Any, it: CheckedStructure) -> Any:
 
 
 def _first(xp: Any, found: dict[int, Any]) -> Any:
-    """Return the first violation of the first rule that is violated: where, times `RULES`, plus the rule; or -1."""
+    """Return the first violation of the first violated rule: its place times `RULES`, plus the rule; or -1."""
     code = xp.full((), -1, xp.int64)
     for rule in sorted(found, reverse=True):
         bad = found[rule]
@@ -172,7 +172,7 @@ def _outside(indices: Any, length: int) -> Any:
 
 
 def _extents(it: CheckedStructure) -> tuple[int, int]:
-    """Return for how many rows there are indices and how far these go, in blocks; of csc for how many columns."""
+    """Return the number of rows with indices, and the bound of the indices, in blocks; for csc, of columns."""
     (rows, columns), (r, c) = it.shape, it.blocksize
     outer, inner = rows // r, columns // c
     return (inner, outer) if it.stored == "csc" else (outer, inner)
@@ -182,7 +182,7 @@ def _extents(it: CheckedStructure) -> tuple[int, int]:
 
 
 def entries(xp: Any, it: CheckedStructure) -> Entries:
-    """Return the elements of a structure that has been checked, in the order of its values."""
+    """Return the elements of a checked structure, in the order of its values."""
     if it.stored == "coo":
         return Entries(it.indptr, it.indices, None)
     if it.stored == "blocked_ell":
@@ -213,12 +213,12 @@ def _in_blocks(xp: Any, outer: Any, inner: Any, r: int, c: int) -> tuple[Any, An
 
 
 def _expanded(xp: Any, indptr: Any, count: int) -> Any:
-    """Return the row of each element, from where rows begin."""
+    """Return the row of each element, from the offsets of rows."""
     return xp.searchsorted(indptr, xp.arange(count, dtype=indptr.dtype), side="right") - 1
 
 
 def chosen(xp: Any, mask: Any, count: int) -> Any:
-    """Return where a mask is True; `count` says how often."""
+    """Return the places where a mask is True; `count` is their number."""
     return xp.searchsorted(xp.cumsum(mask, dtype=xp.int64), xp.arange(1, count + 1))
 
 
@@ -230,14 +230,14 @@ def by_rows(xp: Any, rows: Any, columns: Any) -> Any:
 
 
 def offsets(xp: Any, outer: Any, length: int) -> Any:
-    """Return where each row begins, from the sorted rows of the elements."""
+    """Return the offset of each row, from the sorted rows of the elements."""
     if not outer.size:
         return xp.zeros(length + 1, xp.int64)
     return xp.searchsorted(outer, xp.arange(length + 1), side="left")
 
 
 def diagonal(xp: Any, it: CheckedStructure) -> Any:
-    """Return where the value of each element of the diagonal is; -1 where there is none."""
+    """Return the place of each diagonal element's value; -1 if it is missing."""
     rows, columns, _ = entries(xp, it)
     size = min(it.shape)
     at = xp.full(size + 1, -1, xp.int64)

@@ -1,4 +1,4 @@
-"""Requests on tensors on every backend: who does them is decided when their plan is made."""
+"""Requests on tensors on every backend; making the plan decides which library does them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Placed(Operand):
 
     Args:
         array: NumPy's or CuPy's.
-        layout: How it lies, but for its offset.
+        layout: Its layout, except the offset.
     """
 
     def __init__(self, array: Any, layout: Layout) -> None:
@@ -35,13 +35,13 @@ class Placed(Operand):
 
     @property
     def address(self) -> int:
-        """Where the element of index zero lies, on CUDA."""
+        """Address of the element of index zero, on CUDA."""
         address: int = self.array.data.ptr
         return address
 
 
 class EinsumPlan(NamedTuple):
-    """The steps of a sum of products, each with what does it."""
+    """The steps of a sum of products, each with its function."""
 
     views: list[Layout]
     steps: list[tuple[Step, Enqueue]]
@@ -54,7 +54,7 @@ class TensorLibrary(Library):
     """NumPy or CuPy."""
 
     def planned(self, request: Any) -> Enqueue:
-        """Return what does a request: here, functions of the module."""
+        """Return the function that does a request: here, of the module."""
         found: Enqueue = getattr(self._arrays, request.name)
         return found
 
@@ -73,7 +73,7 @@ class TensorLibrary(Library):
     contraction = reduction = permutation = elementwise_binary = elementwise_trinary = _run
 
     def prepare_einstein_sum(self, request: tensor.EinsteinSum) -> EinsumPlan:
-        """Return the steps, each with what does it."""
+        """Return the steps, each with its function."""
         found = EinsumSteps(request)
         return EinsumPlan(found.views, [(step, self.planned(step.request)) for step in found.steps])
 

@@ -1,4 +1,4 @@
-"""Tensors on the CUDA backend, with cuTENSOR where it is installed, and by CuPy otherwise."""
+"""Tensors on the CUDA backend, with cuTENSOR if it is installed, and with CuPy otherwise."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 class CudaTensor(TensorLibrary):
     """Operations on device memory.
 
-    Plans are made on one thread; the first of them looks for cuTENSOR, which takes a part of a second to load. What
-    cuTENSOR has no kernel for, and what it does not take (no elements, strides that are not positive), CuPy does.
+    Plans are made on one thread; the first of them looks for cuTENSOR, which takes a part of a second to load. CuPy
+    does requests without a kernel in cuTENSOR, and those that it does not take (no elements, strides that are not
+    positive).
     """
 
     module = cupy
@@ -31,10 +32,10 @@ class CudaTensor(TensorLibrary):
     def __init__(self, context: LibraryContext, stream: Stream) -> None:
         super().__init__(context, stream)
         self._handle: int | None = None
-        """Of cuTENSOR; 0 if it is not installed, None as long as nobody has looked."""
+        """cuTENSOR's handle; 0 if it is not installed, None before the first look."""
 
     def planned(self, request: Any) -> Enqueue:
-        """Return what does a request: a plan of cuTENSOR's, or functions of CuPy's."""
+        """Return the function that does a request: a plan of cuTENSOR, or functions of CuPy."""
         if self._handle is None:
             self._handle = self._found()
         if self._handle and serves(request):
@@ -48,7 +49,7 @@ class CudaTensor(TensorLibrary):
     def _found(self) -> int:
         try:
             handle: int = cutensor.create()
-        except (RuntimeError, cutensor.cuTENSORError):  # its library is not there, or not for this GPU and driver
+        except (RuntimeError, cutensor.cuTENSORError):  # its library is missing, or unfit for this GPU and driver
             handle = 0
         self.context.served_by("tensor", "cuTENSOR" if handle else "CuPy")
         return handle

@@ -1,6 +1,6 @@
-"""An operation on tensors as cuTENSOR is asked for it: tensors, an operation, and the plan of its kernel.
+"""An operation on tensors in the form of cuTENSOR: tensors, an operation, and the plan of its kernel.
 
-cuTENSOR wants lengths and strides that are positive, and the output to lie as c does.
+cuTENSOR wants positive lengths and strides, and the same layout of the output and c.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ TYPES: Final = {
 """cutensorDataType_t has the values of cudaDataType_t."""
 
 NOT_THERE: Final = frozenset({int(cutensor.Status.NOT_SUPPORTED), int(cutensor.Status.INVALID_VALUE)})
-"""Statuses for what cuTENSOR has no kernel for, once the request has been checked."""
+"""Statuses of a checked request for which cuTENSOR has no kernel."""
 
 FACTORS: Final = {
     "contraction": ("alpha", "beta"),
@@ -43,7 +43,7 @@ FACTORS: Final = {
 
 
 def serves(request: Any) -> bool:
-    """Return whether cuTENSOR may be asked: all arrays have elements, at strides that are positive, and a is read."""
+    """Return whether cuTENSOR may be asked: all arrays have elements at positive strides, and a is read."""
     layouts = [each.layout for _, _, each in request.arrays() if each is not None]
     strided = all(step > 0 for each in layouts for n, step in zip(each.shape, each.strides, strict=True) if n > 1)
     return strided and all(each.size for each in layouts) and scalar(request.alpha) != 0
@@ -54,12 +54,12 @@ class CutensorPlan:
 
     Args:
         handle: Of cuTENSOR.
-        request: A request of its kind; of its arrays only how they lie counts.
-        stream: Where it runs, as CUDA's handle.
-        workspace: Returns memory of the stream's to work in.
+        request: A request of its kind; only the layouts of its arrays count.
+        stream: The stream that it runs on, as CUDA's handle.
+        workspace: Returns the stream's workspace.
 
     Raises:
-        cuTENSORError: It has none; `NOT_THERE` says for which statuses that is no fault.
+        cuTENSORError: It has no plan; a status in `NOT_THERE` means that there is no kernel.
     """
 
     def __init__(self, handle: int, request: Any, stream: int, workspace: Callable[[int], DeviceArray]) -> None:
@@ -134,7 +134,7 @@ class CutensorPlan:
     # --- the descriptors ----------------------------------------------------------------------------------------------
 
     def _operation(self, request: Any) -> int:
-        """Describe the operation; the output lies as it does, and so does c, which may be the same."""
+        """Describe the operation; the output and c have the same layout, and may be the same array."""
         compute = _compute(request)
         a = self._described(request, "a")
         if request.name == "permutation":
@@ -184,7 +184,7 @@ def _operator(name: str) -> int:
 
 
 def _compute(request: Any) -> int:
-    """Return the type in which is computed, as the library has it."""
+    """Return the type of the computation, in the library's terms."""
     if getattr(request, "compute", "default") == "tf32":
         return int(cutensor.ComputeDesc.COMPUTE_TF32())
     double = request.a.dtype in {"float64", "complex128"}
@@ -192,7 +192,7 @@ def _compute(request: Any) -> int:
 
 
 def _scalar_type(handle: int, operation: int) -> str:
-    """Return the element type of factors, which the library tells."""
+    """Return the element type of factors, which the library decides."""
     attribute = cutensor.OperationDescriptorAttribute.SCALAR_TYPE
     number = np.zeros(1, cutensor.get_operation_descriptor_attribute_dtype(attribute))
     cutensor.operation_descriptor_get_attribute(handle, operation, int(attribute), number.ctypes.data, number.itemsize)

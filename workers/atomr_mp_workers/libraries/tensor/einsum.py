@@ -1,6 +1,6 @@
 """The steps of a sum of products in NumPy's notation: reductions, contractions of pairs, a permutation. Pure.
 
-The order of the pairs is that of NumPy's `einsum_path`, which is told shapes only.
+The order of the pairs is that of NumPy's `einsum_path`, which gets shapes only.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from atomr_mp_workers.libraries.method import LaidOut
 
 
 class Step(NamedTuple):
-    """A request whose operands are those of the whole, or results of earlier steps."""
+    """A request whose operands are operands of the whole, or results of earlier steps."""
 
     request: LibraryRequest
-    """With how its operands lie."""
+    """The request, with the layouts of its operands."""
     inputs: tuple[int, ...]
     """Numbers of operands: first those of the whole, then the results, in order."""
 
     @property
     def target(self) -> Layout:
-        """How its result lies."""
+        """Layout of its result."""
         return _target(self.request)
 
 
 class EinsumSteps:
-    """What is done for a request, one step after the other; the last one writes its output.
+    """The steps of a request, one after the other; the last one writes its output.
 
     Args:
-        request: Of its arrays only how they lie counts.
+        request: The request; only the layouts of its arrays count.
     """
 
     def __init__(self, request: tensor.EinsteinSum) -> None:
