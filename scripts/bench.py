@@ -1,7 +1,7 @@
-"""Measures the runtime side by side with its floor, and with others of its kind, interleaved in one run; see `--help`.
+"""Measures the runtime beside its floor and beside its peers, in turns within one run; see `--help`.
 
 Every measurement is base, runtime, base, runtime, … with fresh processes each time, so that both see the same
-machine. The ratios mean more than the times. Goals are shown next to the results; none is enforced.
+machine. The ratios mean more than the times. Goals are shown beside the results; none is enforced.
 """
 
 from __future__ import annotations

@@ -35,15 +35,15 @@ LOCAL: Final = "127.0.0.2"  # loopback; Ray takes 127.0.0.1 for the address of t
 WINDOW: Final = 64
 BATCHES: Final = 100
 WORK_S: Final = 0.1
-"""What a batch takes."""
+"""Duration of a batch."""
 CRASH_EVERY: Final = 20
 KILLS: Final = 8
 """Workers that are killed in each turn, under Ray Serve."""
 WHILE_S: Final = 0.3
-"""For how long requests count after a kill: a worker comes back in less."""
+"""How long requests count after a kill; a worker comes back sooner."""
 SETUP_S: Final = 1.0
 SETUP: Final = "BENCH_RAY_SETUP_S"
-"""Variable that tells the cluster's actors."""
+"""Variable with the duration of the actors' setup."""
 
 Figures = dict[str, list[float]]
 """Figures by name, one for each turn."""
@@ -84,7 +84,7 @@ def summary(figures: Figures) -> dict[str, dict[str, float]]:
 
 
 def cluster_of(nodes: int, **settings: Any) -> atomr_mp.ray.Cluster:
-    """Return a cluster whose workers may end as often as they like."""
+    """Return a cluster whose workers may end any number of times."""
     settings = {"max_restarts": 1000, "backoff_initial_s": 0.0001, "backoff_max_s": 0.0001, **settings}
     return atomr_mp.ray.Cluster(actors=f"{ACTOR}:Measured", nodes=nodes, backend="host", **settings)
 
@@ -93,7 +93,7 @@ def cluster_of(nodes: int, **settings: Any) -> atomr_mp.ray.Cluster:
 
 
 class Bare:
-    """An actor of Ray's that does the same."""
+    """One of Ray's own actors that does the same work."""
 
     async def twice(self, number: int) -> int:
         """Return twice a number."""
@@ -249,7 +249,7 @@ def serving(_raylets: Raylets, turns: int) -> Figures:
 
 
 def longest_calls(cluster: atomr_mp.ray.Cluster, plain: Any, own: Any) -> dict[str, float]:
-    """Return the longest request in a while: of the plain replica, of the cluster's, and of that after a worker's kill.
+    """Return the longest requests: of the plain replica, of the cluster's, and of the cluster's after a worker's kill.
 
     They take turns, kill by kill; the figures are the medians.
     """

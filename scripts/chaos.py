@@ -1,10 +1,10 @@
 """Random use of one pool while everything goes wrong that can (see `scripts/chaos`).
 
-It is the soak with more than kills. Checked throughout: each request has one outcome, in time, and has run at most
-once; results are right, and each client's own; generations only grow; a device that is spared is not affected by the
-others; two seconds after its death nothing is left of a worker; no request is condemned for kills that came from
-outside. After each round nothing may be held, open or running that was not there before, or that the supervisor does
-not know of. The seed decides what is done and when.
+It is the soak with all kinds of faults. It checks throughout that each request has one outcome, in time, and has run at
+most once; that results are right, and each client's own; that generations only grow; that a spared device is not
+affected by the others; that nothing is left of a worker two seconds after its death; and that no request is condemned
+for kills from outside. After each round nothing may be held, open or running that was not there before, or that the
+supervisor does not know. The seed decides about all faults and their times.
 """
 
 from __future__ import annotations
@@ -70,14 +70,14 @@ def main() -> int:
 
 
 def doctor(run_dir: Path) -> list[str]:
-    """Ask `atomr-mp doctor --leaks` whether anything is left of a pool that has ended; return what."""
+    """Ask `atomr-mp doctor --leaks` for leftovers of a pool that has ended; return them."""
     command = [sys.executable, "-m", "atomr_mp.cli", "doctor", "--leaks", "--json", "--run-dir", str(run_dir)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     return [] if done.returncode == 0 else [f"the doctor exits with {done.returncode}: {done.stdout or done.stderr}"]
 
 
 def figures(chaos: Chaos, options: dict[str, Any], wrong: list[str], took_s: float) -> dict[str, Any]:
-    """Return what there is to be told of a run."""
+    """Return the figures of a run."""
     gone_ms = sorted(round(each * 1000, 1) for each in chaos.gone_s)
     return {
         "machine": facts(),

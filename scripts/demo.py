@@ -1,9 +1,9 @@
 """A batch job that loses a worker in the middle, and nothing else. Run by scripts/demo.
 
 Starts a pool, has examples/digits.py read 1,797 images of handwritten digits many times over, kills a worker process
-with SIGKILL meanwhile, or on a GPU poisons its CUDA context with a kernel that writes to an address that is none, and
-checks all that is promised. Everything is real: processes, the signal, the fault, the weights, the labels. The last
-line says what was proven; the exit status is 1 if anything is not as it should be.
+with SIGKILL meanwhile, or on a GPU poisons its CUDA context with a kernel that writes to an invalid address, and checks
+every promise. Everything is real: processes, the signal, the fault, the weights, the labels. The last line says what
+was proven; the exit status is 1 if a check fails.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ ACTOR: Final = EXAMPLES / "digits.py"
 SABOTEUR: Final = Path(__file__).with_name("demo_fault.py")
 
 KILL_AT: Final = 0.4
-"""At this part of the job the worker is killed."""
+"""The fraction of the job after which the worker is killed."""
 
 READY_S: Final = 60.0
 """How long the killed worker's device may take to be back."""
@@ -92,7 +92,7 @@ class Demonstration:
         self._took_s = 0.0
 
     def run(self, backend: Any) -> list[str]:
-        """Run the job; return what was wrong."""
+        """Run the job; return the failed checks."""
         self._console.print(
             f"[bold]{len(self._images):,} images of handwritten digits, read {self._repeat:,} times: {self._total:,} "
             "requests[/], one for each reading. There is a worker process for each device; one of them will be lost.",
@@ -131,7 +131,7 @@ class Demonstration:
 
         # Where there is no terminal, the events alone tell the story.
         live: AbstractContextManager[Any] = bar if self._console.is_terminal else nullcontext()
-        # From another thread: the job is not to stand still for it.
+        # From another thread, so that the job does not wait for it.
         killer = threading.Thread(target=self._kill, args=(pool,))
         with live:
             for digit in pool.map("Digits.predict", items, on_progress=show):
@@ -225,7 +225,7 @@ class Demonstration:
         )
 
     def _accuracy(self, predicted: NDArray[np.int64]) -> tuple[float, float]:
-        """Return what part of the images that were never trained on was read correctly, and what the weights state."""
+        """Return the accuracy on images outside the training set, and the accuracy that the weights' file states."""
         with np.load(EXAMPLES / "digits_weights.npz", allow_pickle=False) as weights:
             held_out, stated = weights["held_out_indices"], float(weights["held_out_accuracy"])
         once = predicted[: len(self._images)]

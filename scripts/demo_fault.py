@@ -12,7 +12,7 @@ class Saboteur(Actor):
 
     @method
     def poison(self) -> None:
-        """Launch a kernel that writes to an address that is none; after that, the context is lost for good."""
+        """Launch a kernel that writes to an invalid address, after which the context is lost for good."""
         import cupy
 
         cupy.RawKernel(WRITE_NOWHERE, "write_nowhere")((1,), (1,), ())

@@ -95,7 +95,7 @@ def main() -> int:
         run_dir = Path(directory) / "run"
         command = [sys.executable, "-m", "atomr_mp", "serve", "--port", "0", "--run-dir", str(run_dir), "--gpus", "1"]
         pool = ["--actor", f"{EXAMPLES / 'digits.py'}:Digits", "--backend", options.backend, "--standby", "hot"]
-        limits = ["--set", "max_restarts=1000", "--set", "max_suspicions=0"]  # it is we who kill, and not a request
+        limits = ["--set", "max_restarts=1000", "--set", "max_suspicions=0"]  # we kill the workers, not a request
         with subprocess.Popen([*command, *pool, *limits], stdout=subprocess.PIPE, text=True) as server:
             try:
                 clients = _serve(server, run_dir, options.kills)

@@ -1,4 +1,4 @@
-"""Runs the demo in a terminal of its own and draws its screen as an animated SVG: what `scripts/record-demo` does.
+"""Runs the demo in a terminal of its own and draws its screen as an animated SVG, for `scripts/record-demo`.
 
 A frame is a state of the screen. Lines that several frames share are drawn once.
 """
@@ -22,7 +22,7 @@ COLUMNS, ROWS = 108, 21
 EVERY_S: Final = 0.4
 """Shortest time that a frame is shown for."""
 AT_END_S: Final = 8.0
-"""How long the last frame stays before all begins anew."""
+"""How long the last frame stays before the animation starts again."""
 CHARACTER, LINE = 8.4, 18.0
 """Width and height of a character's cell, in pixels."""
 COLOURS: Final = {

@@ -1,12 +1,12 @@
 """Random use of one pool by several clients while its workers and clients are killed (see `scripts/soak`).
 
 Client processes call from threads, event loops, callbacks and maps, with values and with refs, and hand refs to each
-other. Every result is compared with what it has to be; a request may fail only with what a dead worker, a passed
-deadline, a full window or an open view explains. After each round nothing may be left waiting or held: no bytes, slabs,
-leases, descriptors, threads, processes; and no process may have grown.
+other. Every result is compared with what it has to be; a request may fail only with an error that a dead worker, a
+passed deadline, a full window or an open view explains. After each round nothing may be left waiting or held: no bytes,
+slabs, leases, descriptors, threads, processes; and no process may have grown.
 
-With `--recycle` nobody kills workers. The pool replaces each when it is that old, which no request may notice unless it
-needs memory that went with one; and a worker may hold no more than its predecessors did.
+With `--recycle` no worker is killed. The pool replaces each at that age, which no request may notice unless it needs
+memory that went with a worker; and a worker may hold no more than its predecessors did.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from soaking.recycling import Recycling
 from soaking.soak import Soak
 
 LEAST_AGE_S = 5.0
-"""A worker is to live for longer than it takes to start and to be used in every way."""
+"""Youngest age: a worker has to live longer than its start and its use in every way take."""
 
 
 def main() -> int:
@@ -63,7 +63,7 @@ def main() -> int:
 
 
 def figures(soak: Soak, options: dict[str, Any], wrong: list[str], took_s: float) -> dict[str, Any]:
-    """Return what there is to be told of a run."""
+    """Return the figures of a run."""
     return {
         "machine": facts(),
         "options": {name: value for name, value in options.items() if name != "json"},

@@ -1,4 +1,4 @@
-"""The base: a raw ZeroMQ echo between two processes, DEALER to ROUTER, in msgpack. Nobody supervises it.
+"""The base: a raw ZeroMQ echo between two processes, DEALER to ROUTER, in msgpack. It has no supervisor.
 
 Every call is (generation, sequence number, operation, payload). The worker refuses another generation; the client
 checks generation and sequence number.

@@ -1,4 +1,4 @@
-"""What a contestant provides: the base, the runtime, and any peer to come.
+"""The interface of a contestant: the base, the runtime, or a peer.
 
 A contestant keeps its files in one directory, which is also how a client in another process finds it. Modules of
 contestants import late whatever costs time or memory; the clock stops for none of it.
@@ -24,12 +24,12 @@ Embed = Callable[[Iterable[str]], Iterator[object]]
 
 @dataclass(frozen=True)
 class Client:
-    """A blocking client. Plain functions, so that nothing stands between the clock and the contestant."""
+    """A blocking client. Plain functions, so that no other code runs between the clock and the contestant."""
 
     empty: Callable[[], object]
     """Make an empty call and return once it is answered."""
     submit: Callable[[bytes], Any]
-    """Send an echo and return what `take` needs."""
+    """Send an echo and return the argument for `take`."""
     take: Callable[[Any], object]
     """Wait for an echo's answer, in the order of sending."""
 
@@ -44,27 +44,28 @@ class AsyncClient:
 
 @dataclass(frozen=True)
 class Recovery:
-    """How a contestant loses the worker 0 and finds it again; for those that restart workers."""
+    """How a contestant loses worker 0 and has it again."""
 
     pid: Callable[[], int]
     """Return the worker's process, once it is there."""
     empty: Callable[[], object] | None
     """Make an empty call of this worker and return once it is answered; None if a lost worker stays lost."""
     hold: Callable[[str], Callable[[], object]]
-    """Start a request that opens the fifo of this path for writing, then sleeps; return what waits for its answer."""
+    """Start a request that opens the fifo of this path for writing, then sleeps; return a function that waits for its
+    answer."""
     lost: type[Exception] | tuple[type[Exception], ...]
-    """What a caller gets whose request was on the worker."""
+    """The caller's error of a request that was on the worker."""
 
 
 Empty = Callable[[], object]
 """Makes an empty call and returns once it is answered."""
 
 Signals = dict[str, Callable[[], AbstractContextManager[Empty]]]
-"""What has a signal of that name on as long as the context lasts; "off" for none."""
+"""Contexts that switch a signal on, by its name; "off" for none."""
 
 
 class SilenceError(Exception):
-    """A caller was told nothing within `SILENCE_S`, and would wait for ever or for a timeout of its own."""
+    """A caller heard nothing within `SILENCE_S`, and would wait for ever or for a timeout of its own."""
 
 
 SILENCE_S: Final = 5.0
@@ -73,7 +74,7 @@ SILENCE_S: Final = 5.0
 
 @dataclass(frozen=True)
 class Arrays:
-    """How a contestant moves arrays of bytes; what it has no way for is None."""
+    """How a contestant moves arrays of bytes; None for each move that it lacks."""
 
     put: Callable[[Any, Any], object] | None = None
     """Copy the first array to device 0; the second is the base's."""
@@ -99,11 +100,11 @@ class Serving:
     stream: bytes = b""
     """A whole request for a stream of `STREAM_PARTS` numbers; empty if the server has none."""
     more_us: float = 0.0
-    """What is to be added to each call: of a server that does less than is compared."""
+    """Time to add to each call, for a server that does less work."""
     pool_call: Callable[[], object] | None = None
     """Makes the same call without HTTP, and returns once it is answered; None if there is no such way."""
     worker_pid: Callable[[], int] | None = None
-    """Returns the process that answers; None if it is not killed."""
+    """Returns the process that answers; None if it is never killed."""
     standby_pid: Callable[[], int | None] | None = None
     """Returns the process that is ready to take its place, None while there is none."""
 
@@ -169,7 +170,7 @@ class Contestant(ABC):
         """Return the pids of its "worker" 0 and of what else it has started, its "supervisor", the principal first."""
 
     def recovery(self) -> Recovery | None:
-        """Return how to lose a worker, and find it again if that is possible; None if nobody can tell."""
+        """Return how to lose a worker and have it again; None if the contestant does not notice."""
         return None
 
     def failover(self, standby: str, *, torch: bool) -> Recovery | None:
@@ -199,7 +200,7 @@ class Contestant(ABC):
         return None
 
     def served_embedding(self, backend: str) -> Embed | None:
-        """Do what `embedding` does over HTTP; the base has its texts embedded by the pool itself."""
+        """Do the same as `embedding` over HTTP; the base has its texts embedded by the pool itself."""
         assert backend
         return None
 

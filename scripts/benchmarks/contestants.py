@@ -1,4 +1,4 @@
-"""Who can be measured. A contestant's module is imported only in the processes of its own rounds."""
+"""The contestants. Each one's module is imported only in the processes of its own rounds."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Final, NamedTuple, cast
 from benchmarks.contestant import Contestant
 
 BASE: Final = "base"
-"""What all others are compared with."""
+"""The contestant that all others are compared with."""
 
 
 class Entry(NamedTuple):
-    """Where a contestant is."""
+    """The place of a contestant."""
 
     place: str
     """Module and class."""

@@ -1,4 +1,4 @@
-"""What comes out of the scenarios, how it is compared, and the goals. Pure."""
+"""The figures of the scenarios, their comparison, and the goals. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Results = dict[tuple[str, str], list[dict[str, Value]]]
 
 @dataclass(frozen=True)
 class Goal:
-    """A limit that the runtime is to keep."""
+    """A limit that the runtime has to keep."""
 
     limit: float
     ratio: bool = False

@@ -66,7 +66,7 @@ def as_json(
 
 
 def rows(results: Results, contestant: str) -> list[Row]:
-    """Return what was measured of a contestant, in the order of the metrics."""
+    """Return a contestant's figures, in the order of the metrics."""
     found = []
     for metric in METRICS:
         base_rounds = results.get((BASE, metric.scenario), [])
@@ -98,7 +98,7 @@ def _numbers(rounds: list[dict[str, Value]], name: str) -> list[float]:
 
 
 def _words(results: Results, contestant: str) -> dict[str, str]:
-    """Return what was found that is no number, by the name of its metric."""
+    """Return results in words, by the name of their metric."""
     found: dict[str, dict[str, None]] = {}
     for (name, _scenario), measured in results.items():
         for metric, value in ((metric, value) for values in measured for metric, value in values.items()):

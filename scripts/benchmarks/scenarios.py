@@ -1,4 +1,4 @@
-"""What is measured: one function a scenario, from a contestant to its numbers.
+"""The scenarios: each is a function from a contestant to its numbers.
 
 Each runs in a process of its own, which has imported nothing of the contestant before `prepare`.
 """

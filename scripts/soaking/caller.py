@@ -1,4 +1,4 @@
-"""What all callers have in common."""
+"""The base of all callers."""
 
 from __future__ import annotations
 

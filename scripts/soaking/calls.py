@@ -22,10 +22,10 @@ SHORT_S = 0.01
 """A deadline that may pass."""
 
 LEAVING_PART: Final = 0.2
-"""Of all streams, those whose reader leaves, if they are long enough."""
+"""Fraction of the long streams whose reader leaves."""
 
 SLOW_PART: Final = 0.3
-"""Of all maps, those whose items take long enough to be met by a kill."""
+"""Fraction of the maps whose items take long enough to meet a kill."""
 
 
 class Blocking(Caller):
@@ -82,7 +82,7 @@ class Large(Blocking):
                 case _:
                     made.append(("large argument", int(array.sum()), self.call(f"Maker.sum_{where}", array)))
         for what, expected, reply in made:
-            if reply is not None and chance.random() < 0.95:  # else nobody looks at it
+            if reply is not None and chance.random() < 0.95:  # otherwise the caller ignores the reply
                 self.settle(what, expected, reply.result)
 
 
@@ -103,7 +103,7 @@ class Awaiting(AwaitingCaller):
 
 
 class Streaming(AwaitingCaller):
-    """Reads streams, some to their end: each part comes in its place, once, whatever becomes of their workers."""
+    """Reads streams, some to their end: each part comes in order, once, even if workers are lost."""
 
     at_once = 10
 
@@ -132,7 +132,7 @@ class Streaming(AwaitingCaller):
 
 
 class Noted(Caller):
-    """Sees that each request has one outcome, in time, and has run at most once: as often as that outcome admits.
+    """Checks that each request has one outcome, in time, and has run as often as that outcome allows: at most once.
 
     The actor notes what it runs in a file of this caller's.
     """
@@ -177,7 +177,7 @@ class Noted(Caller):
             self.rest()
 
     def rest(self) -> None:
-        """Compare what has run with what was said of it."""
+        """Compare the runs with the outcomes."""
         ran = Counter(Path(self._path).read_text(encoding="utf-8").split())
         for tag, error in self._outcomes.items():
             if ran[tag] > 1:
@@ -191,7 +191,7 @@ class Noted(Caller):
 
 
 class CalledBack(Blocking):
-    """Leaves it to callbacks."""
+    """Gets its results by callbacks."""
 
     def act(self) -> None:
         """Do so once."""
@@ -228,7 +228,7 @@ class Mapping(Caller):
 
 
 class AnyOf(Caller):
-    """Is now one of the others, now another: they would leave the refs' users no time."""
+    """Acts as one of the other callers at a time, which together would leave the refs' users no time."""
 
     def __init__(self, links: Links, chance: random.Random) -> None:
         super().__init__(links, chance)
@@ -236,5 +236,5 @@ class AnyOf(Caller):
         self._others: Final[list[Caller]] = [each(links, chance) for each in kinds]
 
     def act(self) -> None:
-        """Do what one of them does."""
+        """Act as one of them."""
         self.chance.choice(self._others).act()

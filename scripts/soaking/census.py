@@ -1,4 +1,4 @@
-"""What a process holds, as the kernel sees it."""
+"""Counts what a process holds, as the kernel sees it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SLABS: Final = ("memfd:atomr-mp-slab", "memfd:atomr-mp-client")
 
 
 class Census(NamedTuple):
-    """What a process holds."""
+    """The holdings of a process."""
 
     descriptors: int
     threads: int
@@ -31,7 +31,7 @@ class Census(NamedTuple):
 
 
 def census(pid: int) -> Census:
-    """Return what a process holds."""
+    """Return the holdings of a process."""
     process = psutil.Process(pid)
     maps = Path(f"/proc/{pid}/maps").read_text(encoding="utf-8")
     return Census(
@@ -43,7 +43,7 @@ def census(pid: int) -> Census:
 
 
 def descriptors(pid: int) -> list[str]:
-    """Return what a process's descriptors are, to be told where there are too many."""
+    """Return a process's descriptors in words, for a report of too many."""
     found = []
     for path in Path(f"/proc/{pid}/fd").iterdir():
         try:
@@ -54,12 +54,12 @@ def descriptors(pid: int) -> list[str]:
 
 
 def trim() -> None:
-    """Give back what the C library keeps of freed memory, so that what has grown is seen to have grown."""
+    """Give back freed memory that the C library keeps, so that only real growth shows."""
     ctypes.CDLL(None).malloc_trim(0)
 
 
 def marked(mark: str) -> list[str]:
-    """Return the processes of a soak, but for this one."""
+    """Return the processes of a soak, except this one."""
     wanted = f"{MARK}={mark}".encode()
     found = []
     for path in Path("/proc").iterdir():

@@ -35,7 +35,7 @@ CUT: Final = "cut by a worker"
 KILLS: Final = (WORKER, STANDBY, ZYGOTE, CLIENT, OUTSIDE, STRAY_DEATH)
 
 OUTSIDE_ONLY_S: Final = {OUTSIDE: 0.5, CLIENT: 3.0}
-"""What is done, and how often, if nothing ends a worker by itself."""
+"""Disturbances and their mean intervals, if all kills come from outside."""
 
 EVERY_S: Final = {
     WORKER: 2.5,
@@ -48,10 +48,10 @@ EVERY_S: Final = {
     STRAY_DEATH: 4.0,
     CUT: 2.0,
 }
-"""How often what is done, on average."""
+"""Mean interval of each disturbance."""
 
 QUICK: Final = 3.0
-"""How much more often, if kills are counted."""
+"""How much more often disturbances come if kills are counted."""
 
 CUTTING: Final = f"{Path(__file__).parents[2] / 'tests/actors/cutting.py'}:Cutting"
 """An actor that shuts its worker's data connections."""
@@ -63,16 +63,16 @@ PROMISE_S: Final = 2.0
 """Within this time nothing of the dead remains."""
 
 OFFERED_S: Final = 3.0
-"""How long an order for a fault waits for a process that comes by."""
+"""How long an order for a fault waits for a process that meets it."""
 
 PATIENCE_S: Final = 8.0
-"""How long a device that is not ready is disturbed nevertheless, or waited for where kills are counted."""
+"""How long a device that is not ready is still disturbed, or waited for if kills are counted."""
 
 HUNG_S: Final = 0.5
-"""How long a process hangs that would for ever, until somebody kills it."""
+"""How long a process that would hang for ever lives until it is killed."""
 
 NO_MEMORY: Final = At("allocate", NoMemory())
-"""One at a time: what is refused memory tries once more."""
+"""A single refusal: an allocation that is refused tries once more."""
 
 IN_A_REQUEST: Final[tuple[At, ...]] = (
     At("decode", Kill()),
@@ -97,12 +97,12 @@ IN_A_START: Final[tuple[At, ...]] = (
     At("ready", Hang(0.3)),
 )
 OF_THE_SYSTEM: Final[tuple[At, ...]] = (At("disk", FullDisk(), times=None),)
-"""Whoever comes by: the supervisor and its helpers."""
+"""Faults that any process may meet: the supervisor and its helpers."""
 
 FULL_DISK: Final = "FullDisk at disk"
 
 OF_THE_DRIVER: Final[tuple[At, ...]] = (At("nvml", Hang(1.0), times=None),)
-"""Likewise, where there is one: the driver is slow, as if it started up a GPU."""
+"""Faults of the driver, if there is one: it is slow, as if it started up a GPU."""
 
 IN_A_PROMOTION: Final[tuple[At, ...]] = (At("promotion", Kill()), At("promotion", Hang(0.3)))
 
@@ -116,12 +116,12 @@ class Offered(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What it is called in figures."""
+        """Its name in figures."""
         return f"{type(self.at.fault).__name__} at {self.at.point}"
 
     @property
     def hangs(self) -> bool:
-        """Whether it does so for ever, unless somebody kills it."""
+        """Whether the process hangs for ever unless it is killed."""
         return isinstance(self.at.fault, Hang | HangInKernel) and self.at.fault.seconds is None
 
 
@@ -138,8 +138,8 @@ class Chaos(Soak):
 
     Args:
         arguments: Those of `Soak`.
-        kills: How many there are to be, whatever time that takes.
-        outside: Only kill, from outside: nothing that any request does ends its worker.
+        kills: How many kills to make, whatever time that takes.
+        outside: Whether to kill only from outside, so that no request ends its worker.
         more: As `arguments`.
     """
 
@@ -162,7 +162,7 @@ class Chaos(Soak):
         self._checked_at = 0.0
         """Time of the last event then."""
         self.gone_s: Final[list[float]] = []
-        """How long it took until nothing was left of each that was killed."""
+        """Time until nothing was left of each killed process."""
 
     def start(self, actors: list[str]) -> atomr_mp.Pool:
         """Start a pool whose processes look for faults."""
@@ -171,7 +171,7 @@ class Chaos(Soak):
 
     @property
     def kinds(self) -> dict[str, float]:
-        """What is done, and how often."""
+        """Disturbances and their mean intervals."""
         if self._outside:
             return OUTSIDE_ONLY_S
         standby = {"none": {}, "hot": {STANDBY: 5.0}, "warm": {ZYGOTE: 8.0}}[self.shape.standby]
@@ -179,7 +179,7 @@ class Chaos(Soak):
 
     @property
     def killed(self) -> int:
-        """How many processes were killed, by us or by a fault that they met."""
+        """How many processes were killed, by the soak or by a fault."""
         return sum(count for name, count in self.counts.items() if name in KILLS or name.startswith(("Kill", "Exit")))
 
     def goes_on(self, number: int) -> bool:
@@ -187,7 +187,7 @@ class Chaos(Soak):
         return super().goes_on(number) if not self._kills else number < 2 or self.killed < self._kills
 
     def disturb(self, moment: Moment, what: Disturbance) -> None:
-        """Do one thing."""
+        """Carry out a disturbance."""
         device = what.choose(moment.devices)
         if what.kind != CLIENT and not self._bears_more(moment, device):
             self.counts["left in peace"] += 1
@@ -208,11 +208,11 @@ class Chaos(Soak):
             case "restart":
                 moment.pool.restart(device)
                 self.counts[RESTART] += 1
-            case "reload" if len(moment.devices) == self.shape.devices:  # it takes the device along that is spared
+            case "reload" if len(moment.devices) == self.shape.devices:  # it takes the spared device along
                 self._reload(moment.pool)
 
     def _strike(self, moment: Moment, device: int, what: Disturbance) -> None:
-        """Do something to a device's processes."""
+        """Disturb a device's processes."""
         match what.kind:
             case "kill of a worker":
                 self.kill_worker(moment, device)
@@ -222,7 +222,7 @@ class Chaos(Soak):
                 self._write_stray(moment, device, what.again(), die=what.kind == STRAY_DEATH)
 
     def kill_worker(self, moment: Moment, device: int) -> None:
-        """Kill a worker, and remember to see that nothing is left of it."""
+        """Kill a worker, and note to check that nothing is left of it."""
         info = moment.pool.devices[device]
         with contextlib.suppress(ProcessLookupError, errors.DeviceUnavailable):  # it has ended already
             identity = Identity.of(info.pid)
@@ -231,7 +231,7 @@ class Chaos(Soak):
                 self._dead.append(Dead(identity, socket, time.monotonic()))
 
     def _kill_from_outside(self, moment: Moment, device: int, what: Disturbance) -> None:
-        """Kill whichever of a device's processes, whatever it does: an operator or the OOM killer may."""
+        """Kill any of a device's processes, whatever it does, as an operator or the OOM killer may."""
         found = moment.pool.status().workers[device]
         standby_pid = None if found.standby is None else found.standby.standby_pid
         pids = [pid for pid in (found.device.worker_pid, standby_pid) if pid is not None]
@@ -246,7 +246,7 @@ class Chaos(Soak):
                 self.counts[what.kind] += stray.write(pid, what, die=die)
 
     def after_round(self, pool: atomr_mp.Pool, number: int) -> None:
-        """See that no stray write of this round went unnoticed that was a worker's last."""
+        """Check that no stray write of this round that ended a worker went unnoticed."""
         super().after_round(pool, number)
         deaths = self.counts[STRAY_DEATH]
         events: list[Any] = list(read_events(pool.run_dir / "events.msgpack"))
@@ -257,7 +257,7 @@ class Chaos(Soak):
         self._stray_deaths, self._checked_at = deaths, max(event["time"] for event in events)
 
     def look_after(self, now_s: float) -> None:
-        """See that the dead leave nothing, and withdraw faults that nobody has met."""
+        """Check that dead processes leave nothing, and withdraw faults that no process has met."""
         for dead in list(self._dead):
             if not dead.identity.alive() and not (dead.socket is not None and dead.socket.exists()):
                 self.gone_s.append(now_s - dead.killed_s)
@@ -274,11 +274,11 @@ class Chaos(Soak):
                 self._take_back(each)
 
     def use(self, number: int, until_s: float) -> words.Use:
-        """Return what clients are told to do in a round."""
+        """Return the clients' orders for a round."""
         return msgspec.structs.replace(super().use(number, until_s), cuts=CUT in self.kinds)
 
     def rest(self) -> None:
-        """Have nothing go wrong any more."""
+        """Stop all disturbances."""
         for reply in self._cuts:
             reply.exception()  # which is the outcome of the cut
         self._settle_cuts()
@@ -294,7 +294,7 @@ class Chaos(Soak):
             if pool.devices[device].state is not DeviceState.READY:
                 return
             reply = pool.call("Cutting.cut", "shut", device=device, deadline_s=CUT_S)
-            reply.add_done_callback(lambda _: None)  # so that somebody looks
+            reply.add_done_callback(lambda _: None)  # so that the reply is received
             self._cuts.append(reply)
 
     def _settle_cuts(self) -> None:
@@ -359,7 +359,7 @@ class Chaos(Soak):
         self._offered.remove(offered)
 
     def _ask_in_time(self) -> None:
-        """See that the supervisor answers, whatever the driver does."""
+        """Check that the supervisor answers, whatever the driver does."""
         assert self._pool is not None
         begun_s = time.monotonic()
         self._pool.status()

@@ -1,4 +1,4 @@
-"""One of a soak's clients, a program: it uses the pool whenever it is told to, and says what has come of it.
+"""One of a soak's clients, a program: it uses the pool whenever it is told to, and reports the outcomes.
 
 Arguments: the run directory, and a seed. It leaves when its input ends, and is killed at any time.
 """
@@ -37,7 +37,7 @@ CALLERS: Final[tuple[type[Caller], ...]] = (
     LateReader,
     FailedWriter,
 )
-"""What runs at a time, each on a thread of its own."""
+"""Callers that run at the same time, each on a thread of its own."""
 
 WITHOUT_REFS: Final[tuple[type[Caller], ...]] = (Large, AnyOf, AnyOf, Noted, Loaded, LateReader)
 
@@ -48,7 +48,7 @@ NEXT_S: Final = 20.0
 
 
 class Generations:
-    """Sees that generations only grow, and that each ends once.
+    """Checks that generations only grow, and that each ends once.
 
     Args:
         tally: Is told if they do not.
@@ -126,7 +126,7 @@ class Program:
         trim()
 
     def _wait(self, threads: list[threading.Thread], until_s: float, tally: Tally) -> None:
-        """Wait for the callers, and say meanwhile what they have done."""
+        """Wait for the callers, and report their progress meanwhile."""
         while waiting := [thread for thread in threads if thread.is_alive()]:
             waiting[0].join(COUNT_EVERY_S)
             self._say(tally.take())
@@ -151,12 +151,12 @@ class Program:
 
 
 def _has_ended(pool: atomr_mp.Pool, device: int, generation: int) -> bool:
-    """Return whether a device comes to a later generation: who hears of an end first is not said."""
+    """Return whether a device comes to a later generation: the order in which clients hear of an end is open."""
     until_s = time.monotonic() + NEXT_S
     while pool.devices[device].generation <= generation:
         if time.monotonic() > until_s:
             return False
-        time.sleep(0.05)  # what has ended is rarely not known of
+        time.sleep(0.05)  # the client mostly knows of ended generations already
     return True
 
 

@@ -1,4 +1,4 @@
-"""The soak's end of its clients: starts them, hears them, hands on what they share, kills some."""
+"""The soak's side of its clients: starts them, reads their reports, passes on their shares, kills some."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Client:
     Args:
         run_dir: The pool's run directory.
         seed: Of its random choices.
-        survives: It is never killed.
+        survives: Whether it is never killed.
     """
 
     def __init__(self, run_dir: Path, seed: int, *, survives: bool) -> None:
@@ -46,13 +46,13 @@ class Client:
         """Its exit status, once it has ended."""
 
     def tell(self, message: words.ToClient) -> None:
-        """Say something to it, if it lives."""
+        """Send it a message, if it lives."""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(words.line(message))
 
     def hear(self) -> Iterator[words.FromClient]:
-        """Yield what it has said."""
+        """Yield its messages."""
         assert self._process.stdout is not None
         data = self._process.stdout.read(2**20)
         if data == b"":
@@ -82,7 +82,7 @@ class Clients:
     Args:
         run_dir: The pool's run directory.
         chance: For what is random.
-        count: Takes what they count.
+        count: Takes their counts.
     """
 
     def __init__(self, run_dir: Path, chance: random.Random, count: Callable[[words.Count], None]) -> None:
@@ -91,7 +91,7 @@ class Clients:
         self._count = count
         self._selector = selectors.DefaultSelector()
         self._said: dict[Client, words.FromClient] = {}
-        """The last of what says how far they are."""
+        """The last progress report of each client."""
         self.living: Final[list[Client]] = []
 
     def start(self, *, survives: bool) -> Client:
@@ -102,14 +102,14 @@ class Clients:
         return client
 
     def hear(self, timeout_s: float) -> None:
-        """Take in what they say, for so long."""
+        """Take in their messages for some time."""
         until_s = time.monotonic() + timeout_s
         while (left_s := until_s - time.monotonic()) > 0:
             for key, _ in self._selector.select(left_s):
                 self._hear(key.data)
 
     def wait(self, kind: type[words.FromClient], timeout_s: float) -> list[Client]:
-        """Wait until all have said something; return those that have not."""
+        """Wait for a message of a kind from all clients; return the clients without one."""
         until_s = time.monotonic() + timeout_s
         while late := [client for client in self.living if type(self._said.get(client)) is not kind]:
             if time.monotonic() > until_s:

@@ -1,4 +1,4 @@
-"""Whether a pool has condemned a request that did nothing: by what its supervisor has written down."""
+"""Finds condemned requests that did nothing, from the supervisor's event log."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SUSPICIONS: Final = 2
 
 
 def innocent(events: Iterable[Mapping[str, Any]], deadly: Collection[int]) -> list[str]:
-    """Return what was said of each request that was condemned although its workers did not end by themselves.
+    """Return the verdict on each request that was condemned although its workers were killed from outside.
 
     Args:
         events: The pool's event log.

@@ -1,4 +1,4 @@
-"""What the callers send: arrays of whole numbers, so that every result is exact. Pure, but for the chance."""
+"""The callers' arguments: arrays of whole numbers, so that every result is exact. Pure, except for randomness."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OWN_SLAB_BYTES: Final = 40 * 2**20
 
 
 class Pattern(msgspec.Struct, frozen=True):
-    """An array that can be made anew wherever it is to be compared with."""
+    """An array that can be made again wherever it has to be compared."""
 
     seed: int
     dtype: str
@@ -74,7 +74,7 @@ def index(chance: random.Random, of: Sequence[int]) -> tuple[Any, ...]:
 
 
 def value(chance: random.Random) -> Any:
-    """Return something that crosses and is no ref."""
+    """Return a random value that crosses the wire and is not a ref."""
     match chance.randrange(5):
         case 0 | 1:
             return chance.randrange(10**9)

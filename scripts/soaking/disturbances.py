@@ -1,4 +1,4 @@
-"""When what is done to a pool: all of it known beforehand, from a seed alone. Pure."""
+"""The schedule of disturbances, which follows from a seed alone. Pure."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ class Disturbance(NamedTuple):
     """One."""
 
     at_s: float
-    """Since the beginning of its round."""
+    """Seconds since the beginning of its round."""
     kind: str
     roll: float
-    """From 0 to 1: decides all else about it."""
+    """A number from 0 to 1 that decides the rest."""
 
     def choose(self, among: Sequence[T]) -> T:
         """Return one of several, by the roll."""
         return among[int(self.roll * len(among))]
 
     def again(self) -> Disturbance:
-        """Return the same with another roll, for a second choice."""
+        """Return the same disturbance with another roll, for a second choice."""
         return self._replace(roll=self.roll * 7919 % 1)
 
 
 def schedule(seed: str, every_s: Mapping[str, float], duration_s: float) -> list[Disturbance]:
-    """Return what happens in a round, in order.
+    """Return the disturbances of a round, in order.
 
     Args:
         seed: Decides it.

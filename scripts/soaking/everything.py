@@ -1,4 +1,4 @@
-"""Everything once, so that processes have loaded and started what they ever do, and can be compared.
+"""Uses everything once, so that processes have loaded all modules and started all threads, and can be compared.
 
 As a program, with a pool's run directory and "refs" or "values" as arguments, it uses a pool whose workers end only as
 it plans.
@@ -18,7 +18,7 @@ from atomr_mp import errors
 from atomr_mp.mapping.run import Failure
 
 ATTEMPTS: Final = 20
-"""How often a worker may be lost meanwhile: some that were killed or are to be replaced have not come back yet."""
+"""How often a worker may be lost meanwhile: some killed or planned ones have not come back yet."""
 
 BY_SOCKET: Final = 20_000
 """Elements of an array that is too large to be copied into a message and too small for shared memory."""
@@ -29,8 +29,8 @@ BY_SHARED_MEMORY: Final = 90_000
 def use_all(pool: atomr_mp.Pool, *, refs: bool, planned: bool = False, cuts: bool = False) -> None:
     """Use every device in every way; with `refs`, with memory of its own too.
 
-    With `planned`, workers end only as the pool plans it: then nothing but a ref may be lost. With `cuts`, connections
-    may have ended that nobody has used since.
+    With `planned`, workers end only as the pool plans it: then only refs may be lost. With `cuts`, unused connections
+    may have ended.
     """
     ends: tuple[type[errors.AtomrError], ...] = (errors.GpuRefStale,)
     if not planned:

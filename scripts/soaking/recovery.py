@@ -1,4 +1,4 @@
-"""What is hard to recover: many calls in flight, large results read late, writers that fail, connections cut."""
+"""Callers whose state is hard to recover: large results read late, failing writers, cut connections."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Loaded(Caller):
 
 
 class LateReader(Caller):
-    """Reads large results some time after they were answered: an answer stands, whatever has become of its worker."""
+    """Reads large results some time after they were answered: an answer outlives its worker."""
 
     def act(self) -> None:
         """Have some results answered, wait, and read them in any order."""
@@ -83,7 +83,7 @@ class LateReader(Caller):
                 answered.append((seed, reply))
             else:
                 self.tally.error(error)
-        time.sleep(chance.random() * LATEST_S)  # what it is for
+        time.sleep(chance.random() * LATEST_S)  # the delay is this caller's purpose
         chance.shuffle(answered)
         for seed, reply in answered:
             over = self.pool.devices[reply.device].generation != reply.generation
@@ -97,7 +97,7 @@ class LateReader(Caller):
 
 
 class FailedWriter(Caller):
-    """Has writers fail half way, and sees that nobody reads what they have left as if it was a result."""
+    """Has writers fail half way, and checks that no reader takes their content for a result."""
 
     holds_buffers = True
 
@@ -135,7 +135,7 @@ class FailedWriter(Caller):
 
 
 class Cutter(Caller):
-    """Shuts its process's data connections, as foreign code may; not those to the spared device."""
+    """Shuts its process's data connections, as foreign code may, except those to the spared device."""
 
     def act(self) -> None:
         """Cut once."""

@@ -1,4 +1,4 @@
-"""The soak in which nobody kills workers: the pool itself replaces each when it is old, and no caller may notice."""
+"""The soak without kills: the pool itself replaces each worker at an age, and no caller may notice."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RECYCLE: Final = "recycle"
 
 
 class Recycling(Soak):
-    """One run; the arguments are those of `Soak`, and `age_s`: at which age a worker is replaced.
+    """One run; the arguments are those of `Soak`, and `age_s`, the age at which a worker is replaced.
 
     In every other round clients hold no buffers for a while, as often: then workers are replaced in time. In the rounds
     between a worker is replaced when it was due for a minute, and takes along what clients hold in it.
@@ -38,24 +38,24 @@ class Recycling(Soak):
 
     @property
     def kinds(self) -> dict[str, float]:
-        """What is done, and how often."""
+        """Disturbances and their mean intervals."""
         return {CLIENT: 2.5}
 
     def settings(self) -> dict[str, Any]:
-        """Return what the pool is started with."""
+        """Return the pool's settings."""
         return {**super().settings(), "max_age_s": self._age_s}
 
     def use(self, number: int, until_s: float) -> words.Use:
-        """Return what clients are told to do in a round."""
+        """Return the clients' orders for a round."""
         lull_every_s = 0.0 if number % 2 else self._age_s
         return words.Use(until_s, None, self.shape.refs, planned=True, lull_every_s=lull_every_s)
 
     def disturb(self, moment: Moment, what: Disturbance) -> None:
-        """Do one thing."""
+        """Carry out a disturbance."""
         self.kill_client(moment, what)
 
     def take_census(self, pool: atomr_mp.Pool, clients: list[Client]) -> dict[str, Census]:
-        """Return what processes hold, while no worker is replaced, and when all have been used in every way."""
+        """Return the holdings of processes while no worker is being replaced and all have been used in every way."""
         while True:
             pool.wait_ready()
             generations = [device.generation for device in pool.devices]
@@ -70,7 +70,7 @@ class Recycling(Soak):
                 return found
 
     def after_round(self, pool: atomr_mp.Pool, number: int) -> None:
-        """See that each device's worker was replaced, and none has ended otherwise."""
+        """Check that each device's worker was replaced, and none has ended otherwise."""
         before = [sum(each) for each in zip(*self.recycles, strict=True)] or [0] * self.shape.devices
         until_s = time.monotonic() + self._age_s + SETTLE_S
         while True:
@@ -88,7 +88,7 @@ class Recycling(Soak):
                 self.wrong(f"workers of device {device} have ended otherwise than planned: {causes}")
 
     def _use_once(self, pool: atomr_mp.Pool) -> None:
-        """Have workers load and start what they ever do, so that the young can be compared with the old."""
+        """Use everything once in each worker, so that young workers can be compared with old ones."""
         what = "refs" if self.shape.refs else "values"
         command = [sys.executable, "-m", everything.__name__, str(pool.run_dir), what]
         # Not here: the examination ignores what it leaves behind in a process.

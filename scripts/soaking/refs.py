@@ -1,4 +1,4 @@
-"""Callers that use refs: beside each they hold what it has to contain, and do to that what they do to the ref."""
+"""Callers that use refs: beside each ref they hold its expected content, and apply every change to both."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ MOST_VIEWS: Final = 8
 
 
 class Held(NamedTuple):
-    """A ref, and what it has to contain."""
+    """A ref and its expected content."""
 
     ref: atomr_mp.GpuRef
     expected: Array
     """Shares its memory with those of the ref's views."""
     writable: bool = True
-    """Nobody else has it."""
+    """Whether no other client has it, so that it may be written."""
 
 
 class View(NamedTuple):
-    """A view that is open, and what it has to contain."""
+    """An open view and its expected content."""
 
     memory: object
     array: Array
@@ -41,7 +41,7 @@ class View(NamedTuple):
 
 
 class FailedError(Exception):
-    """A request has failed, which was noted."""
+    """A request has failed; the failure was noted."""
 
 
 class RefUser(Caller):
@@ -81,7 +81,7 @@ class RefUser(Caller):
         ]
 
     def act(self) -> None:
-        """Do one thing."""
+        """Act once."""
         chance = self.chance
         try:
             roll = chance.random()
@@ -190,7 +190,7 @@ class RefUser(Caller):
                 view = held._replace(ref=held.ref.reshape(-1), expected=held.expected.reshape(-1))
             case _:
                 index = contents.index(chance, held.expected.shape)
-                expected = held.expected[(*index, ...)]  # an array, also if nothing but a number is left
+                expected = held.expected[(*index, ...)]  # an array, even if only a number is left
                 view = held._replace(ref=held.ref[index], expected=expected)
         self._keep(view)
 
@@ -251,7 +251,7 @@ class RefUser(Caller):
         self._change(held, write, value, held)
 
     def _change(self, held: Held, write: Callable[[], object], value: Any, other: Held) -> None:
-        """Write, here and there; or see that it is refused, if a view is open."""
+        """Write to the ref and to its expected content; if a view is open, check that the write is refused."""
         if not held.writable:
             return
         viewed = any(view.memory == held.ref.memory for view in self._views)
@@ -270,7 +270,7 @@ class RefUser(Caller):
         held.expected[...] = value
 
     def _write_in_a_row(self, held: Held) -> None:
-        """Wait for none of the requests but the last, which reads what the others have written."""
+        """Wait only for the last request, which reads what the others have written."""
         if not held.writable or any(view.memory == held.ref.memory for view in self._views):
             return
         total = self._of(held, lambda: self._add_in_a_row(held))
@@ -313,7 +313,7 @@ class RefUser(Caller):
         self.tally.note("let go")
 
     def _free(self, held: Held) -> None:
-        """Free a ref, and see that it cannot be used then."""
+        """Free a ref, and check that it cannot be used any more."""
         held.ref.free()
         self._forget(held)
         try:
@@ -373,11 +373,11 @@ class RefUser(Caller):
             self._held.append(held)
 
     def _forget(self, held: Held) -> None:
-        """Let go of everything that lies in a ref's memory."""
+        """Drop all refs and views into a ref's memory."""
         self._held = [each for each in self._held if each.ref.memory != held.ref.memory]
 
     def _of(self, held: Held, use: Callable[[], Any]) -> Any:
-        """Use a ref; let go of its memory if that fails."""
+        """Use a ref; drop its memory if that fails."""
         try:
             return use()
         except FailedError:
@@ -417,7 +417,7 @@ class RefUser(Caller):
         return self.pool.call(method, *arguments, device=device, deadline_s=DEADLINE_S).result()
 
     def _excused(self, device: int) -> tuple[type[errors.AtomrError], ...]:
-        """Return what a request may end with that needs a device's memory, but does not go there."""
+        """Return the errors that excuse a request which needs a device's memory but goes to another device."""
         return OF_MEMORY if self.tally.kills and device != self.tally.spared else ()
 
 

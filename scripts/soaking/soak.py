@@ -1,4 +1,4 @@
-"""The soak: a pool, its clients, and what kills both; in rounds, after each of which everything must be as it was."""
+"""The soak: a pool, its clients, and kills of both, in rounds; after each round everything must be as before."""
 
 from __future__ import annotations
 
@@ -40,23 +40,23 @@ CLIENT: Final = "kill of a client"
 """What is done to a pool."""
 
 SETTLE_S: Final = 20.0
-"""How long a round's end may take to be as the beginning: what is shared waits for up to five seconds, and
-other processes close their sockets when they come to that."""
+"""How long the state at a round's end may take to be that of its beginning: shared refs wait up to five seconds, and
+other processes close their sockets late."""
 
 SETTLED: Final = 3
-"""After one round in so many, tables of what has been met, which are bounded, are as full as they get."""
+"""After this many rounds, bounded tables are as full as they get."""
 
 GROWTH_BYTES: Final = {"supervisor": 2**20, "worker": 6 * 2**20, "client": 4 * 2**20}
 """How much more memory of its own (USS) a process may have after any later round than its kind had until then."""
 
 MALLOC: Final = {"MALLOC_MMAP_THRESHOLD_": "65536"}
-"""By itself the C library keeps tens of MiB of what threads have freed. Then nobody could see what was not."""
+"""By default the C library keeps tens of MiB that threads have freed, which would hide leaks."""
 
 MEMORY_BYTES: Final = 4 * 2**30
-"""Most that a device's slabs may take. None of it may be wanting."""
+"""Most that a device's slabs may take. It has to suffice."""
 
 RESIDENT_BYTES: Final = 2 * 2**20
-"""What the actors of each device have in resident memory: a version, and none that is out of use."""
+"""Resident memory of each device's actors: one version, and none that is out of use."""
 
 AT_REST: Final = ("used_bytes", "leases", "views", "shared")
 """Figures of a device's memory that are 0 when nobody holds anything."""
@@ -65,7 +65,7 @@ ALONE: Final = ("slabs", "slab_bytes", "open_elsewhere", "client_slabs", "foreig
 """Those that are 0 when nobody is connected."""
 
 CACHED: Final = {"slabs": 1, "slab_bytes": SLAB_BYTES}
-"""Where CuPy allocates in slabs, what an actor has allocated for itself and dropped stays in CuPy's pool."""
+"""If CuPy allocates in slabs, memory that an actor has allocated and dropped stays in CuPy's pool."""
 
 
 class Shape(NamedTuple):
@@ -83,13 +83,13 @@ class Shape(NamedTuple):
     def spared(self) -> int:
         """The device that is not disturbed any more from the middle of the first round on.
 
-        So its worker grows old, and what becomes of the others must not be noticed there.
+        So its worker grows old, and must not notice what happens to the others.
         """
         return self.devices - 1
 
     @property
     def processes(self) -> int:
-        """How many the supervisor has when all are there."""
+        """How many processes the supervisor has when all run."""
         beside = {"none": 0, "hot": self.devices, "warm": self.devices + 1}  # the zygote, and what it has forked ahead
         return self.devices + beside[self.standby]
 
@@ -110,9 +110,9 @@ class Moment(NamedTuple):
     pool: atomr_mp.Pool
     clients: Clients
     use: words.Use
-    """What clients are told that come now."""
+    """The orders for clients that start now."""
     devices: range
-    """Those that may be disturbed."""
+    """Devices that may be disturbed."""
 
 
 class Soak:
@@ -141,21 +141,21 @@ class Soak:
         self._condemned: set[str] = set()
         """Innocent requests that were told of."""
         self.deadly: Final[set[int]] = set()
-        """Pids of workers that have met a fault which ends a process; all others were killed from outside."""
+        """Pids of workers that have met a deadly fault; all others were killed from outside."""
         self.run_dir = Path()
         """Of the pool, once it was started."""
         self.held: Final[dict[str, list[dict[str, int]]]] = {}
-        """What processes held when they were first compared, and when they were last."""
+        """Holdings of processes at their first comparison and at their last."""
         self.own_bytes: Final[collections.defaultdict[str, list[int]]] = collections.defaultdict(list)
         """How much memory of their own they had after each round."""
         self._before: dict[str, Census] = {}
-        """What the supervisor held before any client came, and others after their first round; the spared worker stands
-        for all."""
+        """Holdings of the supervisor before any client came, and of other processes after their first round; the spared
+        worker stands for all."""
         self._most_bytes: collections.Counter[str] = collections.Counter()
         """The most memory of its own that any of a kind had until they had settled."""
 
     def run(self) -> list[str]:
-        """Run; return what went wrong."""
+        """Run; return the failed checks."""
         mark = os.environ[MARK] = secrets.token_hex(8)
         os.environ.update(MALLOC)
         if self.shape.backend == "cuda":

@@ -1,4 +1,4 @@
-"""What the runtime costs on a GPU, beside the same work done directly in one process.
+"""Measures the runtime on a GPU, beside the same work done directly in one process.
 
     python -m scripts.benchmarks.gpu.backend > gpu.json
 
@@ -35,7 +35,7 @@ import cupy
 from nvmath.bindings import cublas
 cupy.arange(10, dtype="float32").sum().get()
 """
-"""What a process has to do at least until its first result."""
+"""The least work of a process until its first result."""
 
 
 ECHO: Final = """
@@ -46,7 +46,7 @@ socket.bind(sys.argv[1])
 while True:
     socket.send_multipart(socket.recv_multipart())
 """
-"""What any call has to do at least: a message there and back."""
+"""The least work of a call: a message there and back."""
 
 
 PROTOTYPE: Final = """
@@ -67,7 +67,7 @@ while True:
     stream.synchronize()
     socket.send_multipart([sender, msgpack.packb({"id": request["id"], "ok": True})])
 """
-"""What a product by request has to do at least, in one loop that waits for the GPU: a prototype of the runtime."""
+"""The least work of a product by request, in one loop that waits for the GPU: a prototype of the runtime."""
 
 
 def timed(work: Callable[[], object], count: int, warm: int = 20) -> list[float]:

@@ -68,7 +68,7 @@ for _ in range(6):
         os._exit(0)
     assert os.wait()[1] == 0
 """
-"""What stands by warm has to do at least: in a process forked with everything imported, a context and the setup."""
+"""The least work of a warm standby: a context and the setup, in a process forked with all imports done."""
 
 
 class Failovers:

@@ -1,4 +1,4 @@
-"""What several peers' workers run: functions that a worker finds by name. Imports nothing that takes time."""
+"""Functions that several peers' workers run and find by name. Imports nothing that takes time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An application with one worker, a program to be killed: says which process supervises, then waits for its end.
+"""An application with one worker, a program to be killed: prints the supervising process, then waits.
 
 Arguments: the contestant's name, its directory. It prints the pids of what it has started beside the worker, in a line.
 """

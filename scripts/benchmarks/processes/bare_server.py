@@ -1,6 +1,6 @@
-"""The HTTP server without a pool, a program: the same connections and the same JSON, and an answer from nowhere.
+"""The HTTP server without a pool, a program: the same connections, the same JSON, and a constant answer.
 
-Argument: the port. What a call of the pool adds to it is what the server costs.
+Argument: the port. A call of a served pool takes as long as this and a call of the pool, plus the server's own cost.
 """
 
 from __future__ import annotations

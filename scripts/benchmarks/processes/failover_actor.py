@@ -1,4 +1,4 @@
-"""Models as failovers are measured with: weights that outlive the process, and a way to go wrong."""
+"""Models for measuring failovers: weights that outlive the process, and an actor that poisons the context."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models that answer under load, go wrong when told, and remember where their process has been."""
+"""Models that answer under load, fail on order, and record the stacks of their process."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class StackSampler:
 
 
 class _Model(Actor):
-    """What both models have."""
+    """Base of both models."""
 
     _sampler: StackSampler | None = None
 

@@ -1,11 +1,11 @@
-"""What `loaded_failover` measures, with nothing of the runtime: the least that the load itself leaves of a machine.
+"""Measures the same as `loaded_failover` without the runtime: the shortest failover possible under the load.
 
     python -m scripts.benchmarks.standalone.bare_failover --losses 20 > bare.json
 
 Three clients keep 24 calls in flight each to one server process, eight bytes there and back, every sixth with 320 KB in
 and out of memory that both have mapped and touched beforehand. A second server is connected and waits. The first is
 killed; each client sees the end of its connection, sends its 24 calls to the second, and takes the time until that has
-answered one. Nobody watches, tells, checks, or may be too late. Times are in milliseconds.
+answered one. There is no supervisor, no check and no deadline. Times are in milliseconds.
 """
 
 from __future__ import annotations

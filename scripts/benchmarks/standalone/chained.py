@@ -1,4 +1,4 @@
-"""The chain of products that programs are measured by, and how ways of doing it take turns."""
+"""The chain of products that measures programs; its variants take turns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long a library's first call takes in a worker that has just been promoted, beside its second.
+"""Measures a library's first call in a worker that has just been promoted, beside its second call.
 
     python -m scripts.benchmarks.standalone.first_calls --backend cuda > first_calls.json
 
@@ -31,7 +31,7 @@ CALLS: Final = 5
 """Products that are timed after each promotion."""
 SIZE: Final = 256
 KNOWN_S: Final = 1.5
-"""How long a worker may take to tell what it is used for, and its standby to have that ready."""
+"""How long a worker may take to report its usage, and its standby to prepare for it."""
 
 
 def products(pool: atomr_mp.Pool) -> list[float]:

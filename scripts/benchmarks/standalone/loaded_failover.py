@@ -1,4 +1,4 @@
-"""How soon clients have good answers again after a worker was lost, alone and under load.
+"""Measures how soon clients have good answers again after the loss of a worker, alone and under load.
 
     python -m scripts.benchmarks.standalone.loaded_failover --backend cuda > loaded.json
 

@@ -1,4 +1,4 @@
-"""SIGKILL of an application, and of what supervises its worker: which processes and shared memory are left."""
+"""SIGKILL of an application, and of its worker's supervisor: counts the processes and shared memory that are left."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     import psutil
 
 PATIENCE_S: Final = 5.0
-"""How long what was started may take to be gone."""
+"""How long started processes may take to end."""
 LOOK_S: Final = 0.002
-"""Between looks at processes that are nobody's here: no event tells of their end."""
+"""Time between looks at processes that are not children: no event tells of their end."""
 SHARED: Final = Path("/dev/shm")
 
 
 def aftermath(contestant: Contestant, _sizes: Sizes) -> dict[str, float]:
-    """Return how many processes are left after a while, or after how long none was; and what is left in /dev/shm."""
+    """Return how many processes are left after a while, or the time until none was, and the bytes left in /dev/shm."""
     found = _killed(contestant, "application", lambda _supervisor, application: application)
     return found | _killed(contestant, "supervisor", lambda supervisor, _application: supervisor)
 

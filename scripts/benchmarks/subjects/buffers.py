@@ -1,8 +1,8 @@
-"""Arrays: into a device and out of it, compared with a copy in one process; and from device to device, without any.
+"""Arrays: into a device and out of it, compared with a copy in one process; and from device to device, without a copy.
 
-What a ref adds to a call is the difference of two times, each ten times as large. So the same call is made
-with a number and with a ref, in blocks of each kind in turn, and each block is compared with the one beside it: what
-the machine does otherwise is about the same in both.
+The cost of a ref is the difference of two times, each ten times as large. So the same call is made with a number and
+with a ref, in alternating blocks, and each block is compared with the next one: other work of the machine is about the
+same in both.
 """
 
 from __future__ import annotations

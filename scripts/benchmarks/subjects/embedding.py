@@ -1,8 +1,8 @@
 """Sentences a second through a real model, MiniLM, in batches; compared with the model in a loop in one process.
 
-The texts are those of `examples/search_stdlib.py`: of all lengths, and, so that nobody can gain by putting together
-what is alike, those of about one length only. Every contestant computes with the same number of threads: half the
-cores, for whatever stands between the model and its clients wants some too.
+The texts are those of `examples/search_stdlib.py`: first of all lengths, then of about one length only, so that
+grouping similar texts gains nothing. Every contestant computes with half the cores as threads, since the code between
+the model and its clients needs some too.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""SIGKILL of an idle worker, until a client has the next answer: by what stands behind the worker."""
+"""SIGKILL of an idle worker, until a client has the next answer, by the kind of standby."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from benchmarks.subjects.recovery import idle_kill_s
 STANDBYS: Final = ("none", "warm", "hot")
 
 WITH_TORCH: Final = ("warm", "hot")
-"""Without a standby it is torch's import that is measured."""
+"""Without a standby, the figure would be the time of torch's import."""
 
 
 def failover(contestant: Contestant, sizes: Sizes) -> dict[str, float]:
@@ -31,6 +31,6 @@ def _medians(contestant: Contestant, sizes: Sizes, standbys: Sequence[str], *, t
     for standby in standbys:
         way = contestant.failover(standby, torch=torch)
         if way is not None and way.empty is not None:
-            idle_kill_s(way)  # the first is of a process that has seen less
+            idle_kill_s(way)  # the first kill is of a process that has run less code
             found[standby] = statistics.median(idle_kill_s(way) for _ in range(2 * sizes.kills)) * 1e3
     return found

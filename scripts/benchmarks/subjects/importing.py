@@ -1,4 +1,4 @@
-"""The time of an import: a process that does it, less one that does not."""
+"""The time of an import: that of a process with it, less that of one without."""
 
 from __future__ import annotations
 

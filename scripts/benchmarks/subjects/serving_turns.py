@@ -1,7 +1,7 @@
 """A call over HTTP beside its two halves: the same server without a pool, and a call of the pool; in turns.
 
-What the server costs is its call beside both halves one after the other. The sum of the halves, each in a loop of its
-own, is less than that by what the processor's caches keep of so short a loop: it is measured too.
+The server's cost is its call beside both halves one after the other. The sum of the halves, each in a loop of its own,
+is smaller, because the processor's caches keep so short a loop: it is measured too.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What metrics and spans cost: empty calls with each and without, in turns, by one client.
+"""The cost of metrics and spans: empty calls with each and without, in turns, by one client.
 
-One call after the other, and one each millisecond: then what is done between calls is in nobody's way, but all is cold.
+Calls come one after the other, and one each millisecond: then work between calls delays none, but caches are cold.
 """
 
 from __future__ import annotations
