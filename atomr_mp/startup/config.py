@@ -54,7 +54,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     pool: str = "default"
     """Name of the pool: 1 to 64 of A-Z a-z 0-9 . _ - without a dot in front. It decides the default run directory.
-    `atomr_mp.start` makes up a name if none is given, so that a program can have several pools."""
+    `atomr_mp.start` makes up a name if none is given."""
     run_dir: str | None = None
     """The run directory; none for the default."""
     backend: Backend = "auto"
@@ -140,8 +140,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     remote_sessions: Annotated[int, msgspec.Meta(ge=1, le=65536)] = 256
     """Most sessions of remote clients at a time."""
     remote_bytes: Annotated[int, msgspec.Meta(ge=1)] = 2**30
-    """Most bytes of arguments and answers that the gateway keeps, for all remote clients together; a call beyond is
-    `Overloaded`."""
+    """Most bytes of arguments and answers that the gateway keeps, for all clients; a call beyond is `Overloaded`."""
     max_queue: Annotated[int, msgspec.Meta(ge=1)] = 16384
     """Requests that may wait in one worker, for all clients together; one more is `Overloaded`. The decorator's `queue`
     limits a single method."""
@@ -152,7 +151,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """What stands behind each worker: "hot", a second process that is set up and takes over at once; "warm", a process
     with the imports done, which workers are forked from; "none", a new process for each start."""
     standby_starts: Annotated[int, msgspec.Meta(ge=1)] = 1
-    """How many hot standbys may start at a time in the whole pool: a start costs workers processor time and disk."""
+    """How many hot standbys may start at a time in the whole pool."""
     preload: list[str] = []
     """Modules that workers find imported with "warm" standbys, besides the runtime's own, NumPy, and CuPy on cuda.
     Their import must start no thread and not touch CUDA."""
@@ -167,10 +166,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     is refused (`PoisonRequest`). At the last end nothing else may have run there. Ends by a signal of unknown origin
     count only where the request ran alone. 0: no request is refused or run alone."""
     core_dumps: bool = False
-    """Let a crashing worker dump core. With gigabytes mapped that delays its replacement."""
+    """Let a crashing worker dump core, which delays its replacement."""
     cgroups: bool = False
-    """Put each worker into a cgroup of its own, where the supervisor may make one (cgroup version 2, delegated);
-    elsewhere without effect."""
+    """Put each worker into a cgroup of its own, where the supervisor may make one (cgroup version 2, delegated)."""
 
     @classmethod
     def load(cls, file: Path | None = None, **settings: Any) -> Config:

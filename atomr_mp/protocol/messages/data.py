@@ -55,11 +55,11 @@ class Call(Message, frozen=True):
     deadline_ns: U64
     """CLOCK_MONOTONIC; a call that has not started by then is dropped and answered `DeadlineExceeded`."""
     frames: FrameCount
-    """How many of the payload frames are this call's."""
+    """Its number of payload frames."""
     body: Body
     """The arguments, msgpack: an array by position, or a map by name."""
     refs: Annotated[int, msgspec.Meta(ge=0)] = 0
-    """How many refs are among the arguments; a call with any takes its borrows in the order of arrival."""
+    """Number of refs among the arguments; a call with any takes its borrows in the order of arrival."""
     priority: Annotated[int, msgspec.Meta(ge=MIN_PRIORITY, le=MAX_PRIORITY)] = 0
     """Waiting calls of higher priority start first, also before earlier calls of the same client."""
     trace: Annotated[bytes, msgspec.Meta(max_length=MAX_TRACE_BYTES)] | None = None
@@ -136,7 +136,7 @@ class CallReply(Message, frozen=True):
 
     id: U64
     frames: FrameCount
-    """How many of the payload frames are this reply's."""
+    """Its number of payload frames."""
     body: Body
     """The result, msgpack; empty if there is an error."""
     error: ErrorInfo | None = None
@@ -184,7 +184,7 @@ class StreamCall(Message, frozen=True):
     deadline_ns: U64
     """CLOCK_MONOTONIC; one that has not started by then is dropped and answered `deadline_exceeded`."""
     frames: FrameCount
-    """How many of the message's payload frames are its own."""
+    """Its number of payload frames."""
     body: Body
     """Arguments, as those of a call."""
     parts: U64
@@ -196,7 +196,7 @@ class StreamCall(Message, frozen=True):
     until_ns: U64
     """CLOCK_MONOTONIC; the stream ends then by `deadline_exceeded`, between two steps."""
     refs: Annotated[int, msgspec.Meta(ge=0)] = 0
-    """How many refs are among the arguments."""
+    """Number of refs among the arguments."""
     priority: Annotated[int, msgspec.Meta(ge=MIN_PRIORITY, le=MAX_PRIORITY)] = 0
     """As in `Call`, for each step."""
     trace: Annotated[bytes, msgspec.Meta(max_length=MAX_TRACE_BYTES)] | None = None
@@ -250,7 +250,7 @@ class Part(Message, frozen=True):
     number: U64
     """Its place, from 0."""
     frames: FrameCount
-    """How many of the payload frames are this part's."""
+    """Its number of payload frames."""
     body: Body
     """Its value, see `values`."""
     nbytes: U64

@@ -145,7 +145,7 @@ class DeviceInfo(Message, frozen=True):
     uuid: Text = ""
     """The GPU's, `GPU-…` or `MIG-…`; empty on the host backend."""
     standby: StandbyInfo | None = None
-    """What stands ready to be the next incarnation, once it has acknowledged this session."""
+    """The next incarnation that stands ready, once it has acknowledged this session."""
     circuit: Circuit = Circuit.CLOSED
     """`closed`, `open` (it has ended too often) or `half_open` (one process is on trial)."""
     retry_at: float = 0.0

@@ -54,7 +54,7 @@ class StopRequest(Message, frozen=True, tag="stop"):
 
 
 class ListResidents(Message, frozen=True, tag="list_residents"):
-    """Ask for all resident memory: what actors have filled once, for all processes to come.
+    """Ask for all resident memory.
 
     Answered by `Residents`.
     """
@@ -294,7 +294,7 @@ class RemoteSessionStatus(Message, frozen=True):
     """A remote client's session."""
 
     client: Name
-    """What it calls itself."""
+    """Its name in its hello."""
     key: Name
     """The name of its key."""
     connected: bool

@@ -56,7 +56,7 @@ class RemoteHello(Message, frozen=True, tag="remote_hello"):
 
     version: U32
     client: Name
-    """What the client calls itself, for logs and `status`."""
+    """The client's name, for logs and `status`."""
     session: Bytes16 | None = None
     """The session to come back to; nil for a new one."""
 
@@ -90,7 +90,7 @@ class Resume(Message, frozen=True, tag="resume"):
     """Calls, and streams that have not ended."""
     next_id: RemoteId
     streams: Annotated[list[RemoteGrant], msgspec.Meta(max_length=MAX_STREAMS)] = msgspec.field(default_factory=list)
-    """Of each of these streams, how many parts have come: the gateway sends the others again."""
+    """How many parts of each stream have come: the gateway sends the others again."""
 
 
 class RemoteCall(Message, frozen=True, gc=True):
@@ -101,7 +101,7 @@ class RemoteCall(Message, frozen=True, gc=True):
     left_us: Duration
     """Time left until its deadline."""
     frames: U16
-    """How many of the message's payload frames are its own; they follow in the calls' order."""
+    """Its number of payload frames, which follow in the calls' order."""
     body: Body
     """Its arguments, see `values`; empty if they come in chunks."""
     device: U16 | None = None
@@ -111,9 +111,9 @@ class RemoteCall(Message, frozen=True, gc=True):
     replay: bool = False
     """It may have run under an earlier gateway, and is idempotent: it waits until its first copy has ended."""
     upload: U64 = 0
-    """How many bytes its body and payload frames take as a blob, if the gateway is to pull that; else 0."""
+    """Bytes of its blob, if the gateway has to pull that; else 0."""
     replays: U16 = 0
-    """How many ends of workers it counts as having been part of already."""
+    """Ends of workers that it has been part of already."""
 
 
 class RemoteCalls(Message, frozen=True, tag="remote_calls", gc=True):
@@ -121,7 +121,7 @@ class RemoteCalls(Message, frozen=True, tag="remote_calls", gc=True):
 
     epoch: Bytes16
     settled: Ids
-    """Answers that have come since this was said last."""
+    """Answers that have come since the last of these messages."""
     calls: Annotated[list[RemoteCall], msgspec.Meta(max_length=1024)]
 
 
@@ -308,7 +308,7 @@ class RemoteAnswer(Message, frozen=True, gc=True):
 
     id: RemoteId
     frames: U16
-    """How many of the message's payload frames are its own; they follow in the answers' order."""
+    """Its number of payload frames, which follow in the answers' order."""
     body: Body = b""
     """The result, see `values`; empty if it comes in chunks."""
     error: ErrorInfo | None = None
@@ -316,7 +316,7 @@ class RemoteAnswer(Message, frozen=True, gc=True):
     device: int = -1
     generation: U32 = 0
     download: U64 = 0
-    """How many bytes its body and payload frames take as a blob, if the client is to pull that; else 0."""
+    """Bytes of its blob, if the client has to pull that; else 0."""
     parts: U64 = 0
     """Of a stream: how many parts it has had in all, which have been sent before. 0 if it was not opened."""
 
@@ -329,7 +329,7 @@ class RemotePart(Message, frozen=True, gc=True):
     number: U64
     """Its place, from 0. One that has come already is repeated after a cut, and is dropped."""
     frames: U16
-    """How many of the message's payload frames are its own; they follow in the parts' order."""
+    """Its number of payload frames, which follow in the parts' order."""
     body: Body
     """Its value, see `values`; empty if it comes in chunks."""
     nbytes: U64
@@ -338,7 +338,7 @@ class RemotePart(Message, frozen=True, gc=True):
     device: int = -1
     generation: U32 = 0
     download: U64 = 0
-    """How many bytes its body and payload frames take as a blob, if the client is to pull that; else 0."""
+    """Bytes of its blob, if the client has to pull that; else 0."""
 
 
 class RemoteParts(Message, frozen=True, tag="remote_parts", gc=True):

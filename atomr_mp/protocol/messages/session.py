@@ -70,12 +70,12 @@ class RemoteOrigin(Message, frozen=True):
 
 
 class Hello(Message, frozen=True, tag="hello"):
-    """Open a session. It is the first message, and the only one of its kind."""
+    """Open a session: the first message, sent once."""
 
     version: U32
     """2; any other is answered with `Goodbye`."""
     client: Name
-    """What the client calls itself, for logs and status."""
+    """The client's name, for logs and status."""
     observer: bool = False
     """For questions and orders only: the workers never hear of this session, and it may not call."""
     shared_memory: bool = False
