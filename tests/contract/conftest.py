@@ -1,4 +1,4 @@
-"""What the contract suites share: every backend is to pass the same tests."""
+"""Fixtures of the contract suites: every backend has to pass the same tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Libraries that an actor calls itself; that each request gives what it is to is proved in `tests/pure`."""
+"""Libraries that an actor calls itself; `tests/pure` proves each request's results."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def pool(backend: str) -> Iterator[atomr_mp.Pool]:
 
 
 def test_methods_of_the_loop_and_of_threads_get_the_same(pool: atomr_mp.Pool) -> None:
-    """What a request by message gives, bit for bit; and what `setup` has computed is there."""
+    """The results are those of requests by message, bit for bit; and results of `setup` are there."""
     device, actor = pool.device(0), pool.actor("Calculating")
     x = device.put(np.random.default_rng(3).uniform(-1, 1, (N, N)))
     weights = actor.weights().result()
@@ -45,7 +45,7 @@ def test_methods_of_the_loop_and_of_threads_get_the_same(pool: atomr_mp.Pool) ->
 
 
 def test_plans_are_counted_whoever_makes_them(pool: atomr_mp.Pool) -> None:
-    """The loop and an actor's thread have their own; the status tells of both as of requests."""
+    """The loop and an actor's thread count separately; the status shows both like those of requests."""
     actor, x = pool.actor("Calculating"), pool.device(0).put(np.eye(N))
 
     def counted() -> tuple[int, int, int]:
@@ -63,7 +63,7 @@ def test_plans_are_counted_whoever_makes_them(pool: atomr_mp.Pool) -> None:
 
 
 def test_what_is_written_is_what_the_method_names(pool: atomr_mp.Pool) -> None:
-    """Everything else is only read, whoever would write it."""
+    """All other arrays are read-only, for every method."""
     x = pool.device(0).put(np.ones((2, 4)))
     actor = pool.actor("Calculating")
     actor.scale(x, 3.0)
@@ -74,7 +74,7 @@ def test_what_is_written_is_what_the_method_names(pool: atomr_mp.Pool) -> None:
 
 
 def test_data_without_a_result_are_the_callers_error(pool: atomr_mp.Pool) -> None:
-    """Also where only the device finds out."""
+    """Even if only the device finds out."""
     actor, device = pool.actor("Calculating"), pool.device(0)
     assert actor.choose(device.put(np.array([0.0, 1.0]))).result().numpy().tolist() == [1] * 4
     with pytest.raises(errors.NumericalError, match=r"rng\.choice: p has a weight"):
@@ -82,5 +82,5 @@ def test_data_without_a_result_are_the_callers_error(pool: atomr_mp.Pool) -> Non
 
 
 def test_a_worker_imports_nothing_of_the_client(pool: atomr_mp.Pool) -> None:
-    """The methods of the libraries are shared, their way through a pool is not."""
+    """Workers share the methods of libraries, but not the client's way to a pool."""
     assert pool.actor("Calculating").imported().result() == []

@@ -1,4 +1,4 @@
-"""Who is let in, and who comes first, when a device has more to do than it can."""
+"""Admission and order of requests when a device is overloaded."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def other(pool: atomr_mp.Pool) -> Iterator[atomr_mp.Pool]:
 
 
 def been_read(pool: atomr_mp.Pool) -> None:
-    """See that the worker has read what this client has sent so far."""
+    """Check that the worker has read all that this client has sent so far."""
     pool.call("Admitted.ping").result()
 
 
 def test_a_single_call_does_not_wait_for_all_that_another_client_has_queued(
     ledger: Ledger, pool: atomr_mp.Pool, other: atomr_mp.Pool
 ) -> None:
-    """It is run after one of the other's at most; and the other's are all run, in their order."""
+    """It runs after at most one of the other client's requests, which all run in order."""
     with ledger.gate("fair") as gate:
         held = pool.call("Admitted.hold", gate.path)
         gate.wait()
@@ -61,7 +61,7 @@ def test_a_single_call_does_not_wait_for_all_that_another_client_has_queued(
 
 
 def test_clients_have_their_parts_by_weight(ledger: Ledger) -> None:
-    """Of each batch, in which an item is an item; and no client asks for more than the pool admits."""
+    """Each batch gives clients their shares by item, and no client asks for more than the pool admits."""
     with (
         ledger.start(BATCHED, max_weight=3, weight=0.5) as light,
         atomr_mp.connect(run_dir=light.run_dir, weight=1.5) as heavy,
@@ -77,7 +77,7 @@ def test_clients_have_their_parts_by_weight(ledger: Ledger) -> None:
             gate.open()
             assert held.result() == [-1]
         batches = [reply.result() for reply in replies]
-        for batch in batches[8:20]:  # of calls of the light one: the first eight may go before the heavy one is there
+        for batch in batches[8:20]:  # the light client's calls: the first eight may go before the heavy one comes
             assert len(batch) == 8
             assert 5 <= sum(batch) <= 7
         with OperatorSession(light.run_dir / SESSION_SOCKET) as observer:
@@ -89,7 +89,7 @@ def test_clients_have_their_parts_by_weight(ledger: Ledger) -> None:
 
 
 def test_a_call_of_higher_priority_comes_first(ledger: Ledger, pool: atomr_mp.Pool, other: atomr_mp.Pool) -> None:
-    """Whoever has made it, and however: by name, by the actor, or one by one of a map."""
+    """Whoever has made it, and in every way: by name, by the actor, or one by one in a map."""
     with ledger.gate("first") as gate:
         held = pool.call("Admitted.hold", gate.path)
         gate.wait()
@@ -110,7 +110,7 @@ def test_a_call_of_higher_priority_comes_first(ledger: Ledger, pool: atomr_mp.Po
 def test_a_full_queue_refuses_and_says_when_to_come_again(
     ledger: Ledger, pool: atomr_mp.Pool, other: atomr_mp.Pool
 ) -> None:
-    """A method's queue, of all clients; and the worker's, of all methods."""
+    """A method's queue of all clients, and the worker's queue of all methods."""
     with ledger.gate("full") as gate:
         held = pool.call("Admitted.hold", gate.path)
         gate.wait()
@@ -134,7 +134,7 @@ def test_a_full_queue_refuses_and_says_when_to_come_again(
 def test_a_map_waits_for_room_in_the_workers_queue(
     ledger: Ledger, pool: atomr_mp.Pool, other: atomr_mp.Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """More in flight than may wait there, or nothing but others' calls in the way: no item fails for that."""
+    """More items in flight than may wait, or only others' calls in the way: no item fails."""
     assert list(pool.map("Admitted.few", range(200), in_flight=20)) == list(range(200))
     with ledger.gate("mapped") as gate:
         held = pool.call("Admitted.hold", gate.path)
@@ -154,7 +154,7 @@ def test_a_map_waits_for_room_in_the_workers_queue(
 
 
 def test_what_a_client_has_queued_takes_no_room_after_its_end(ledger: Ledger, pool: atomr_mp.Pool) -> None:
-    """Also while nothing can be taken out of the queue."""
+    """Even while nothing can be taken from the queue."""
     with ledger.gate("room") as gate:
         held = pool.call("Admitted.hold", gate.path)
         gate.wait()
@@ -174,7 +174,7 @@ def test_what_a_client_has_queued_takes_no_room_after_its_end(ledger: Ledger, po
 
 @pytest.mark.parametrize("batched", [False, True])
 def test_all_that_is_late_at_once_is_answered(ledger: Ledger, *, batched: bool) -> None:
-    """Also if it is more than one message holds: what it has taken of the window comes back."""
+    """Even if the answers exceed one message: the window gets its room back."""
     window = 2 * data.MAX_CALLS
     with ledger.start(ADMITTED, BATCHED, window_requests=window) as pool, ledger.gate("late") as gate:
         held = pool.call("Batched.hold_alone" if batched else "Admitted.hold", gate.path, deadline_s=DEADLINE_S)

@@ -40,7 +40,7 @@ def noted(notes: Ledger, tag: str) -> bool:
 
 
 def test_coroutines_answer_calls(pool: atomr_mp.Pool) -> None:
-    """They await what tasks of the actor's own do, and have contexts of their own."""
+    """They await tasks of their actor, and each has a context of its own."""
     assert pool.call("Awaiter.add", 1, 2).result(DEADLINE_S) == 3
     assert pool.call("Awaiter.served").result(DEADLINE_S) == "served"
     values = [f"{n}" for n in range(50)]
@@ -55,7 +55,7 @@ def test_coroutines_answer_calls(pool: atomr_mp.Pool) -> None:
 
 
 def test_the_worker_s_loop_and_threads_serve_meanwhile(pool: atomr_mp.Pool, notes: Ledger) -> None:
-    """Requests that await hold up nobody."""
+    """Requests that await hold up no other."""
     waiting = [pool.call("Awaiter.wait", f"w{n}") for n in range(7)]
     assert noted(notes, "w6-begun")
     assert pool.call("Awaiter.pid").result(DEADLINE_S) == pool.devices[0].pid
@@ -89,7 +89,7 @@ def test_as_many_run_as_may_and_others_wait(pool: atomr_mp.Pool, notes: Ledger) 
 def test_what_a_coroutine_raises_is_its_request_s_alone(
     pool: atomr_mp.Pool, notes: Ledger, kind: str, error: type[errors.AtomrError], text: str
 ) -> None:
-    """Whatever it is; others on the same loop go on."""
+    """Any exception; other requests on the loop go on."""
     beside = pool.call("Awaiter.wait", kind)
     assert noted(notes, f"{kind}-begun")
     with pytest.raises(error, match=text):
@@ -125,7 +125,7 @@ async def _await(reply: Any) -> Any:
 
 
 def test_who_returns_although_cancelled_is_answered(pool: atomr_mp.Pool, notes: Ledger) -> None:
-    """What it returns counts: the cancellation came too late."""
+    """The returned value counts: the cancellation came too late."""
     reply = pool.call("Awaiter.stubborn", "s")
     assert noted(notes, "s-begun")
     reply.cancel()
@@ -133,14 +133,14 @@ def test_who_returns_although_cancelled_is_answered(pool: atomr_mp.Pool, notes: 
 
 
 def test_a_deadline_cancels_the_task(pool: atomr_mp.Pool, notes: Ledger) -> None:
-    """On the worker, for whoever has called may be stopped."""
+    """The worker cancels it, since the caller may be stopped."""
     with pytest.raises(errors.DeadlineExceeded):
         pool.call("Awaiter.wait", "late", deadline_s=0.1).result(DEADLINE_S)
     assert noted(notes, "late-cancelled")
 
 
 def test_a_client_that_goes_cancels_its_tasks(shared: tuple[Ledger, atomr_mp.Pool], notes: Ledger) -> None:
-    """Calls and streams, those that wait for credit too."""
+    """Calls and streams, even those that wait for credit."""
     with client_of(shared[1]) as own:
         call = own.call("Awaiter.wait", "gone")
         waits, parked = own.stream("Awaiter.endless", "stream", 1), own.stream("Awaiter.endless", "parked", ahead=2)
@@ -153,7 +153,7 @@ def test_a_client_that_goes_cancels_its_tasks(shared: tuple[Ledger, atomr_mp.Poo
 
 
 def test_refs_and_arrays_are_arguments_and_results(pool: atomr_mp.Pool) -> None:
-    """Borrowed from the start to the end: who reads waits for who writes, while that awaits."""
+    """They are borrowed from start to end: a reader waits for a writer that awaits."""
     array = np.arange(100_000, dtype=np.float64)
     ref = pool.device().put(array)
     double = pool.call("Awaiter.double", ref).result(DEADLINE_S)
@@ -184,7 +184,7 @@ def test_asynchronous_generators_stream(pool: atomr_mp.Pool, count: int, ahead: 
 
 
 def test_streams_of_one_loop_go_side_by_side(pool: atomr_mp.Pool) -> None:
-    """More than may run at a time take turns, and one that awaits holds up none; nor one that nobody reads."""
+    """Streams beyond the limit take turns, and one that awaits, or has no reader, holds up none."""
     parked = [pool.stream("Awaiter.endless", f"p{n}", ahead=1) for n in range(20)]
     assert [next(each) for each in parked] == [0] * 20
     streams = [pool.stream("Awaiter.count", 20, 0.002) for _ in range(30)]
@@ -215,7 +215,7 @@ def test_a_closed_stream_is_closed_at_its_yield_or_cancelled_at_its_await(pool: 
 
 @pytest.mark.parametrize("option", ["between_s", "deadline_s"])
 def test_a_late_stream_is_cancelled(pool: atomr_mp.Pool, notes: Ledger, option: str) -> None:
-    """After what has arrived."""
+    """After the parts that have arrived."""
     limits: dict[str, Any] = {option: 1.0}  # in which three parts come on a busy machine
     stream = pool.stream("Awaiter.endless", option, 3, **limits)
     assert [next(stream) for _ in range(3)] == [0, 1, 2]
@@ -229,7 +229,7 @@ def test_a_late_stream_is_cancelled(pool: atomr_mp.Pool, notes: Ledger, option: 
     ("what", "parts", "text"), [("raise", [1], "on purpose"), ("part", [1], "cannot be sent"), ("none", [1, 2], "")]
 )
 def test_what_a_generator_raises_ends_its_stream(pool: atomr_mp.Pool, what: str, parts: list[int], text: str) -> None:
-    """Typed, after what has arrived."""
+    """Typed, after the parts that have arrived."""
     found = []
     error: errors.AtomrError | None = None
     try:
@@ -252,7 +252,7 @@ def test_what_yields_when_it_is_closed_fails(pool: atomr_mp.Pool) -> None:
 
 
 def test_many_threads_of_callers_share_one_loop(pool: atomr_mp.Pool) -> None:
-    """None is passed over, and none is answered with another's result."""
+    """None is passed over, and none gets another's result."""
     wrong: list[Any] = []
 
     def use(base: int) -> None:

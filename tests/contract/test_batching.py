@@ -61,7 +61,7 @@ def figures(pool: atomr_mp.Pool, method: str) -> tuple[int, int]:
 
 @pytest.mark.parametrize("method", ["Batched.sizes", "Batched.sizes_on_thread"])
 def test_requests_of_many_clients_are_one_batch(pool: atomr_mp.Pool, others: list[atomr_mp.Pool], method: str) -> None:
-    """Each calls with its own item and gets its own result; the figures tell of it."""
+    """Each client calls with its own item and gets its own result; the figures count the batch."""
     before = figures(pool, method)
     replies = [client.call(method, f"item {number}") for number, client in enumerate([pool, *others])]
     assert [reply.result() for reply in replies] == [[4, f"item {number}"] for number in range(4)]
@@ -70,7 +70,7 @@ def test_requests_of_many_clients_are_one_batch(pool: atomr_mp.Pool, others: lis
 
 
 def test_what_arrives_while_a_batch_runs_is_the_next(ledger: Ledger, pool: atomr_mp.Pool) -> None:
-    """Nobody waits for others without need: the first goes alone, and those behind it together."""
+    """No request waits without need: the first goes alone, and those behind it go together."""
     with ledger.gate("running") as gate:
         first = pool.call("Batched.hold", gate.path, 0)
         gate.wait()
@@ -84,7 +84,7 @@ def test_what_arrives_while_a_batch_runs_is_the_next(ledger: Ledger, pool: atomr
 def test_on_the_loop_each_request_is_in_one_batch(
     ledger: Ledger, pool: atomr_mp.Pool, others: list[atomr_mp.Pool]
 ) -> None:
-    """Nothing is read while the loop runs a batch; whatever has arrived by its end, nothing is lost or doubled."""
+    """The loop reads nothing while it runs a batch; requests that arrive by its end are neither lost nor doubled."""
     with ledger.gate("loop") as gate:
         first = pool.call("Batched.hold_on_loop", gate.path, 0)
         gate.wait()
@@ -101,7 +101,7 @@ def test_on_the_loop_each_request_is_in_one_batch(
 
 
 def test_single_requests_and_batches_take_turns_on_a_thread(ledger: Ledger, pool: atomr_mp.Pool) -> None:
-    """Neither kind keeps the other out, however many there are."""
+    """Neither kind keeps the other out, in any number."""
     with ledger.gate("turns") as gate, ledger.gate("second") as second:
         held = [pool.call("Batched.hold_alone", gate.path), pool.call("Batched.hold_alone", second.path)]
         gate.wait()
@@ -115,7 +115,7 @@ def test_single_requests_and_batches_take_turns_on_a_thread(ledger: Ledger, pool
 
 
 def test_a_failure_is_of_its_item_alone(pool: atomr_mp.Pool) -> None:
-    """A result that is an exception fails its own request; so does one that cannot be sent."""
+    """A result that is an exception fails its own request; so does a result that cannot be sent."""
     replies = [pool.call("Batched.roots", number) for number in (4.0, -1.0, 9.0, 0.0)]
     assert [reply.result() for reply in (replies[0], *replies[2:])] == [2.0, 3.0, 0.0]
     with pytest.raises(errors.ActorFailed, match="no root") as caught:
@@ -152,7 +152,7 @@ def test_what_the_method_raises_or_does_wrong_is_everybodys(pool: atomr_mp.Pool,
 
 
 def test_what_is_cancelled_or_late_is_in_no_batch(ledger: Ledger, pool: atomr_mp.Pool) -> None:
-    """Neither runs; those around them do."""
+    """Neither runs; the requests around them do."""
     with ledger.gate("late") as gate:
         first = pool.call("Batched.hold", gate.path, 0)
         gate.wait()
@@ -171,7 +171,7 @@ def test_what_is_cancelled_or_late_is_in_no_batch(ledger: Ledger, pool: atomr_mp
 
 
 def test_what_a_client_has_queued_ends_with_it(ledger: Ledger, pool: atomr_mp.Pool) -> None:
-    """Its requests are in no batch once its session has ended; others' are."""
+    """Its requests are in no batch once its session has ended; other clients' requests are."""
     with ledger.gate("gone") as gate, atomr_mp.connect(run_dir=pool.run_dir) as other:
         other.wait_ready()
         first = pool.call("Batched.hold", gate.path, 0)
@@ -190,7 +190,7 @@ def test_what_a_client_has_queued_ends_with_it(ledger: Ledger, pool: atomr_mp.Po
 
 
 def test_only_what_has_something_in_common_is_together(pool: atomr_mp.Pool) -> None:
-    """By a method of the actor, or by shape; one that has no key fails alone."""
+    """By a method of the actor, or by shape; an item without a key fails alone."""
     replies = [pool.call("Batched.by_parity", number) for number in (1, 2, 3, -1, 4, 5, 6, 7, 8)]
     error = replies.pop(3).exception()
     assert isinstance(error, errors.ActorFailed)
@@ -203,13 +203,13 @@ def test_only_what_has_something_in_common_is_together(pool: atomr_mp.Pool) -> N
 
 
 def test_bytes_close_a_batch(pool: atomr_mp.Pool) -> None:
-    """As many as fit; what takes more than all is alone."""
+    """As many as fit; an item larger than the limit is alone."""
     replies = [pool.call("Batched.by_bytes", "x" * length) for length in (400, 400, 400, 2000, 1000)]
     assert [reply.result() for reply in replies] == [2, 2, 1, 1, 1]
 
 
 def test_a_death_is_told_to_all_of_the_batch(ledger: Ledger) -> None:
-    """They were running; what waited for another batch certainly was not."""
+    """Its requests were running; requests that waited for another batch certainly were not."""
     with (
         ledger.gate("dying") as gate,
         ledger.start(BATCHED, run_dir="dies", backoff_initial_s=0.05) as pool,
@@ -234,7 +234,7 @@ def test_a_death_is_told_to_all_of_the_batch(ledger: Ledger) -> None:
 
 
 def test_refs_are_items_and_results(pool: atomr_mp.Pool, others: list[atomr_mp.Pool]) -> None:
-    """A result of a batch of several clients lies in memory of its own client."""
+    """A result of a batch of several clients lies in its own client's memory."""
     refs = [pool.device().put(np.full(100, float(number))) for number in range(4)]
     assert [reply.result() for reply in [pool.call("Batched.sums", ref) for ref in refs]] == [0.0, 100.0, 200.0, 300.0]
     kept = [client.call("Batched.kept", float(number)) for number, client in enumerate([pool, *others])]
@@ -246,7 +246,7 @@ def test_refs_are_items_and_results(pool: atomr_mp.Pool, others: list[atomr_mp.P
 
 
 def test_what_waits_for_memory_joins_a_later_batch(pool: atomr_mp.Pool) -> None:
-    """Writers of one buffer are never in one batch, and wait for its readers; a cancelled reader lets them go."""
+    """Writers of one buffer are never in one batch, and wait for its readers; a cancelled reader releases them."""
     ref = pool.device().zeros(3, "float64")
     assert [reply.result() for reply in [pool.call("Batched.increment", ref) for _ in range(3)]] == [1, 1, 1]
     reader = pool.call("Batched.sums", ref)
@@ -266,7 +266,7 @@ def test_what_waits_for_memory_joins_a_later_batch(pool: atomr_mp.Pool) -> None:
 
 
 def test_the_longest_wait_is_kept(ledger: Ledger) -> None:
-    """A request that nobody joins is run nevertheless, when its time has come and nothing else happens."""
+    """A request that no other joins runs when its time has come, without any other event."""
     with ledger.start(f"{ACTORS}/patient.py:Patient", run_dir="patient") as pool:
         assert pool.call("Patient.sizes", 0).result() == 1
         began = time.monotonic()
@@ -285,7 +285,7 @@ def test_the_longest_wait_is_kept(ledger: Ledger) -> None:
 
 
 def test_the_longest_wait_is_kept_behind_what_the_thread_has(ledger: Ledger) -> None:
-    """The loop had nothing to wait for as long as the thread was busy."""
+    """The loop had no deadline while the thread was busy."""
     with ledger.start(f"{ACTORS}/patient.py:Patient", run_dir="behind") as pool, ledger.gate("busy") as gate:
         busy = pool.call("Patient.hold_on_thread", gate.path)
         gate.wait()
@@ -297,7 +297,7 @@ def test_the_longest_wait_is_kept_behind_what_the_thread_has(ledger: Ledger) -> 
 
 
 def test_an_actor_may_have_several_threads(ledger: Ledger) -> None:
-    """As many requests or batches run at a time, each on its own, and no more; they begin in order."""
+    """As many requests or batches run at a time, each on its own thread, and no more; they begin in order."""
     with ledger.start(f"{ACTORS}/paired.py:Paired", run_dir="paired") as pool:
         for _ in range(20):
             one, other = [pool.call("Paired.meet") for _ in range(2)]
@@ -319,7 +319,7 @@ def test_an_actor_may_have_several_threads(ledger: Ledger) -> None:
 
 
 def test_a_drain_waits_for_batches_which_wait_for_nobody(ledger: Ledger) -> None:
-    """What the worker has received is answered before it leaves, without those that might have come."""
+    """The worker answers all received requests before it leaves, and does not wait for more."""
     with ledger.start(BATCHED, run_dir="drained", drain_timeout_s=DEADLINE_S) as pool:
         replies = [pool.call("Batched.sizes", number) for number in range(2)]
         been_read(pool)
@@ -329,7 +329,7 @@ def test_a_drain_waits_for_batches_which_wait_for_nobody(ledger: Ledger) -> None
 
 
 def test_a_map_fills_batches(pool: atomr_mp.Pool) -> None:
-    """Enough is in flight for it, without being told; more or less if told so."""
+    """Enough is in flight by default; more or less if the caller says so."""
     before = figures(pool, "Batched.sizes")
     assert list(pool.map("Batched.sizes", range(400))) == [[4, number] for number in range(400)]
     assert list(pool.map("Batched.sizes", range(40), batch_size=4)) == [[4, number] for number in range(40)]

@@ -1,7 +1,7 @@
 """BLAS through a pool: every request, in every order of memory, against NumPy in double precision.
 
-Numbers, strides and checks are proved without processes, in `tests/pure`; here it is that requests, refs and streams
-bring them there and back.
+`tests/pure` proves numbers, strides and checks without processes; the tests here prove that requests, refs and streams
+carry them there and back.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def wide(array: Array) -> Array:
 def test_gemm_takes_operands_of_either_order(
     device: atomr_mp.Device, random: np.random.Generator, dtype: str, *, transposed: bool
 ) -> None:
-    """Refs say by their strides how they lie; C keeps what beta says."""
+    """The refs' strides tell their layouts; beta decides how much of C stays."""
     a, b, c = some(random, dtype, M, K), some(random, dtype, K, N), some(random, dtype, M, N)
     left = device.put(a.T).T if transposed else device.put(a)
     right, result = device.put(b), device.put(c)
@@ -100,7 +100,7 @@ def test_level_one_requests_give_what_blas_defines(
 def test_level_two_and_three_requests_give_what_blas_defines(
     device: atomr_mp.Device, random: np.random.Generator, dtype: str
 ) -> None:
-    """What a request does not name as written stays as it was."""
+    """Arrays that a request does not name as written stay unchanged."""
     blas = device.blas
     a, x, y = some(random, dtype, M, N), some(random, dtype, N), some(random, dtype, M)
     ra, rx, ry = device.put(a), device.put(x), device.put(y)
@@ -133,7 +133,7 @@ def test_batches_are_multiplied_one_by_one(device: atomr_mp.Device, random: np.r
 def test_outputs_that_are_left_out_are_allocated_on_the_device(
     device: atomr_mp.Device, random: np.random.Generator
 ) -> None:
-    """They are the caller's own, as if it had made them, and the next request can use them at once."""
+    """They belong to the caller, as if it had made them, and the next request can use them at once."""
     a, b = some(random, "float32", 3, M, K), some(random, "float32", 3, K, N)
     ra, rb = device.put(a), device.put(b)
     product = device.blas.gemm_strided_batched(ra, rb).result()
@@ -148,7 +148,7 @@ def test_outputs_that_are_left_out_are_allocated_on_the_device(
 
 
 def test_what_is_sent_past_the_clients_check_is_refused_and_harms_nothing(device: atomr_mp.Device) -> None:
-    """The worker trusts nobody: a kernel that reads beyond its operands would end all that is on the device."""
+    """The worker checks every request: a kernel that reads beyond its operands would poison the device."""
     a, c = device.zeros((4, 5)), device.zeros((4, 4))
 
     def sent(request: messages.Gemm | messages.Axpy) -> None:
@@ -171,7 +171,7 @@ def anything(value: Any) -> Any:
 
 
 def test_requests_that_depend_on_each_other_need_not_be_waited_for(device: atomr_mp.Device) -> None:
-    """What writes a buffer comes before what reads it, whatever stream either is on."""
+    """A writer of a buffer comes before its reader, on any streams."""
     ref = device.zeros((256, 256))
     other = device.zeros((256, 256))
     for _ in range(50):

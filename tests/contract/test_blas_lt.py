@@ -33,7 +33,7 @@ def numbers(*shape: int, dtype: str = "float32") -> Any:
 
 
 def test_a_layer_and_its_gradients_are_those_of_its_definition(device: atomr_mp.Device) -> None:
-    """Forward with bias and ReLU, whose bits the gradient takes; outputs that are left out come as refs."""
+    """Forward with bias and ReLU, whose bits the gradient takes; left-out outputs come as refs."""
     x, weights, bias, grad = numbers(M, K), numbers(K, N), numbers(N), numbers(M, N)
     rx, rw = device.put(x), device.put(weights)
     out, mask = device.blas_lt.matmul(rx, rw, bias=device.put(bias), epilogue="relu_aux_bias").result()
@@ -61,7 +61,7 @@ def test_float8_is_scaled_and_rounded(device: atomr_mp.Device) -> None:
 
 
 def test_products_are_steps_of_a_program(device: atomr_mp.Device) -> None:
-    """With an epilogue, and the output of one the input of the next."""
+    """With an epilogue, and one step's output as the next step's input."""
     a, b, bias = numbers(M, K), numbers(K, K), numbers(K)
     rb, rbias = device.put(b), device.put(bias)
     with device.program() as p:

@@ -47,7 +47,7 @@ def content(dtype: str, shape: tuple[int, ...] = (5, 7)) -> np.ndarray[Any, Any]
 
 
 def statistics(pool: atomr_mp.Pool, device: int = 0) -> dict[str, int]:
-    """Return a device's figures, once nothing is collected any more."""
+    """Return a device's figures, once garbage is collected."""
     gc.collect()
     return pool.device(device).statistics()
 
@@ -57,7 +57,7 @@ def statistics(pool: atomr_mp.Pool, device: int = 0) -> dict[str, int]:
 
 @pytest.mark.parametrize("dtype", sorted(dtypes.ITEM_BYTES))
 def test_every_element_type_comes_back(pool: atomr_mp.Pool, dtype: str) -> None:
-    """What is put is what is read."""
+    """An array is read as it was put."""
     array = content(dtype)
     ref = pool.device().put(array)
     assert (ref.dtype, ref.shape, ref.nbytes) == (dtype, (5, 7), array.nbytes)
@@ -82,7 +82,7 @@ def test_every_element_type_comes_back(pool: atomr_mp.Pool, dtype: str) -> None:
     ids=["columns", "strided", "big-endian", "scalar", "empty", "empty-rows", "broadcast"],
 )
 def test_every_order_comes_back(pool: atomr_mp.Pool, array: np.ndarray[Any, Any]) -> None:
-    """However an array lies in memory, its elements are what counts."""
+    """An array's elements come back in order, whatever its layout."""
     ref = pool.device().put(array)
     assert ref.layout.is_contiguous()
     np.testing.assert_array_equal(ref.numpy(), array)
@@ -100,7 +100,7 @@ def test_what_numpy_makes_an_array_of_can_be_put(pool: atomr_mp.Pool) -> None:
 
 
 def test_buffers_are_made_as_arrays_are(pool: atomr_mp.Pool) -> None:
-    """By shape and element type, the latter as name, NumPy's or Python's."""
+    """By shape and element type, which may be a name, NumPy's or Python's."""
     device = pool.device()
     assert device.empty(3).shape == (3,)
     assert device.zeros((2, 3)).numpy().tolist() == [[0.0] * 3] * 2
@@ -145,7 +145,7 @@ def test_what_is_read_can_go_where_the_reader_says(pool: atomr_mp.Pool) -> None:
 
 
 def test_a_view_excludes_writers_until_its_last_array_is_gone(pool: atomr_mp.Pool) -> None:
-    """A slice of it is enough; then writing goes on."""
+    """A slice of the view is enough to exclude writers; writing goes on afterwards."""
     ref = pool.device().put(np.zeros(1000))
     view = ref.view()
     assert BACKEND == "cuda" or not view.flags.writeable  # CuPy has no arrays that are read-only
@@ -164,7 +164,7 @@ def test_a_view_excludes_writers_until_its_last_array_is_gone(pool: atomr_mp.Poo
 
 
 def test_a_writable_view_excludes_everybody(pool: atomr_mp.Pool) -> None:
-    """And what it writes is there for all when it is gone."""
+    """All clients see its writes once it is gone."""
     ref = pool.device().put(np.zeros(1000))
     view = ref.view(write=True)
     view[:] = 3
@@ -176,7 +176,7 @@ def test_a_writable_view_excludes_everybody(pool: atomr_mp.Pool) -> None:
 
 
 def test_a_view_outlives_its_ref(pool: atomr_mp.Pool) -> None:
-    """Freed or collected: the array stays as it is, and its memory is used for nothing else."""
+    """Whether the ref is freed or collected, the array stays as it is, and its memory is not used again."""
     ref = pool.device().put(np.full(1000, 5.0))
     view = ref.view()
     ref.free()
@@ -201,7 +201,7 @@ def test_a_request_that_fails_keeps_no_memory(ledger: Ledger, method: str, way: 
 
 
 def test_what_methods_have_made_for_a_client_goes_with_it(pool: atomr_mp.Pool) -> None:
-    """Also what the libraries they use would keep for the next array."""
+    """Even memory that the used libraries would keep for the next array."""
     before = statistics(pool)
     with atomr_mp.connect(run_dir=pool.run_dir) as other:
         other.wait_ready()
@@ -226,7 +226,7 @@ def test_other_libraries_see_views(pool: atomr_mp.Pool) -> None:
 
 
 def test_what_a_request_needs_stays_until_it_is_answered(pool: atomr_mp.Pool, ledger: Ledger) -> None:
-    """Though the ref is freed while it waits; then it goes."""
+    """Even if the ref is freed while the request waits; then the memory goes."""
     ref = pool.device().put(np.arange(1000.0))
     with ledger.gate("held") as gate:
         held = pool.call("Keeper.make_slowly", gate.path, np.zeros(1))
@@ -242,7 +242,7 @@ def test_what_a_request_needs_stays_until_it_is_answered(pool: atomr_mp.Pool, le
 
 
 def test_a_view_stays_readable_when_its_generation_has_ended(pool: atomr_mp.Pool) -> None:
-    """New uses of the ref are refused as stale, here and for its views."""
+    """New uses of the ref are refused as stale, here and in its views."""
     ref = pool.device().put(np.arange(1000.0))
     view = ref.view()
     with pytest.raises(errors.WorkerLost):
@@ -258,7 +258,7 @@ def test_a_view_stays_readable_when_its_generation_has_ended(pool: atomr_mp.Pool
 
 
 def test_a_client_closes_with_views_alive(ledger: Ledger) -> None:
-    """They stay readable; the descriptors go with them."""
+    """They stay readable; their descriptors are closed with them."""
     with ledger.start(KEEPER) as pool:
         ref = pool.device().put(np.arange(1000.0))
         view = ref.view()
@@ -278,7 +278,7 @@ def test_a_client_closes_with_views_alive(ledger: Ledger) -> None:
 
 
 def test_large_arrays_travel_in_shared_memory(pool: atomr_mp.Pool) -> None:
-    """There and back, of any size, and the memory is used again."""
+    """There and back, in any size, and their memory is used again."""
     array = np.random.default_rng(1).random(1_000_000)
     for _ in range(20):
         back = pool.call("Probe.double", array).result()
@@ -295,7 +295,7 @@ def test_large_arrays_travel_in_shared_memory(pool: atomr_mp.Pool) -> None:
 
 
 def test_what_an_actor_keeps_is_not_written_over(pool: atomr_mp.Pool) -> None:
-    """The memory of an argument is used again only when nothing in the worker refers to it."""
+    """An argument's memory is used again only when no object in the worker refers to it."""
     for n in range(3):
         assert pool.call("Keeper.keep", np.full(100_000, float(n))).result() == n + 1
     for _ in range(10):
@@ -309,7 +309,7 @@ def test_what_an_actor_keeps_is_not_written_over(pool: atomr_mp.Pool) -> None:
 
 
 def test_requests_on_the_loop_and_on_the_thread_wait_for_each_other(pool: atomr_mp.Pool, ledger: Ledger) -> None:
-    """Each begins when those before it have ended that use its memory, wherever it runs, and no later."""
+    """Each begins once earlier uses of its memory have ended, wherever it runs, and no later."""
     ref = pool.device().zeros(1000, "float64")
     with ledger.gate("gate") as gate:
         first = pool.call("Keeper.add_slowly", gate.path, ref, 1.0)
@@ -324,7 +324,7 @@ def test_requests_on_the_loop_and_on_the_thread_wait_for_each_other(pool: atomr_
 
 
 def test_requests_on_threads_of_one_actor_wait_for_each_other(ledger: Ledger) -> None:
-    """Those that use the same memory run in order, whichever thread is free; others go by."""
+    """Requests that use the same memory run in order, on any free thread; others overtake them."""
     with ledger.start(PAIRED, run_dir="paired") as pool, ledger.gate("gate") as gate:
         ref = pool.device().zeros(1000, "float64")
         first = pool.call("Paired.double_and_add", ref, 1.0, gate.path)
@@ -338,7 +338,7 @@ def test_requests_on_threads_of_one_actor_wait_for_each_other(ledger: Ledger) ->
 
 
 def test_what_is_cancelled_is_not_waited_for(pool: atomr_mp.Pool, ledger: Ledger) -> None:
-    """Those that wait for its memory begin at once."""
+    """Requests that wait for its memory begin at once."""
     ref = pool.device().zeros(1000, "float64")
     with ledger.gate("gate") as gate:
         held = pool.call("Keeper.wait", gate.path)
@@ -355,7 +355,7 @@ def test_what_is_cancelled_is_not_waited_for(pool: atomr_mp.Pool, ledger: Ledger
 
 
 def test_results_are_refs_where_the_method_makes_them(pool: atomr_mp.Pool) -> None:
-    """Each with a lease of its own, given back when it is collected, also if it was never looked at."""
+    """Each has a lease of its own, which is given back when the ref is collected, even if it was never looked at."""
     array = np.arange(100_000.0)
     first, second, third = pool.call("Keeper.make_two", array).result()
     np.testing.assert_array_equal(second.numpy(), array * 2)
@@ -371,7 +371,7 @@ def test_results_are_refs_where_the_method_makes_them(pool: atomr_mp.Pool) -> No
 
 
 def test_more_refs_than_an_answer_holds_are_an_error(pool: atomr_mp.Pool) -> None:
-    """Of that call alone; and nothing of them is left."""
+    """Only for that call; and none of the refs is left."""
     assert len(pool.call("Keeper.make_many", MAX_RELEASED).result()) == MAX_RELEASED
     with pytest.raises(errors.ActorFailed, match=f"{MAX_RELEASED + 1} refs in one answer"):
         pool.call("Keeper.make_many", MAX_RELEASED + 1, deadline_s=DEADLINE_S).result()
@@ -380,7 +380,7 @@ def test_more_refs_than_an_answer_holds_are_an_error(pool: atomr_mp.Pool) -> Non
 
 
 def test_a_late_answer_gives_its_leases_back(pool: atomr_mp.Pool, ledger: Ledger) -> None:
-    """Nobody will ever look at it."""
+    """No caller will ever look at it."""
     with ledger.gate("gate") as gate:
         reply = pool.call("Keeper.make_slowly", gate.path, np.zeros(100))
         gate.wait()
@@ -392,7 +392,7 @@ def test_a_late_answer_gives_its_leases_back(pool: atomr_mp.Pool, ledger: Ledger
 
 
 def test_an_answer_to_a_closed_loop_leaves_no_leases(pool: atomr_mp.Pool, ledger: Ledger) -> None:
-    """Its connection is closed by then, and the client's others go on."""
+    """Its connection is closed by then, and the client's other connections go on."""
 
     async def call(gate: Gate) -> None:
         pool.call("Keeper.make_on_thread_slowly", gate.path, np.zeros(100))
@@ -415,7 +415,7 @@ def test_an_answer_to_a_closed_loop_leaves_no_leases(pool: atomr_mp.Pool, ledger
 
 
 def test_a_closed_loop_s_call_finds_its_arguments_as_they_were(pool: atomr_mp.Pool, ledger: Ledger) -> None:
-    """Their room is not used for other calls while it may still start."""
+    """Their room is not used for other calls while the call may still start."""
 
     async def leave(gate: Gate) -> None:
         pool.call("Keeper.wait", gate.path)
@@ -438,7 +438,7 @@ def test_a_closed_loop_s_call_finds_its_arguments_as_they_were(pool: atomr_mp.Po
 
 
 def test_a_late_answer_lets_go_of_what_its_call_referred_to(pool: atomr_mp.Pool, ledger: Ledger) -> None:
-    """Not before, for the request goes on; and then also if its reply is kept."""
+    """Not before, since the request goes on; and then even if its reply is kept."""
     with ledger.gate("gate") as gate:
         reply = pool.call("Keeper.make_slowly", gate.path, pool.device().zeros(100))
         gate.wait()
@@ -453,7 +453,7 @@ def test_a_late_answer_lets_go_of_what_its_call_referred_to(pool: atomr_mp.Pool,
 
 
 def test_freed_memory_is_there_for_the_next_call(pool: atomr_mp.Pool) -> None:
-    """Also when nothing is said in between: what is collected here is freed there before the next request."""
+    """Even without a message in between: memory collected here is freed there before the next request."""
     device = pool.device()
     with device.zeros(1000) as ref:
         before = statistics(pool)["used_bytes"]
@@ -469,7 +469,7 @@ def test_freed_memory_is_there_for_the_next_call(pool: atomr_mp.Pool) -> None:
 
 @pytest.mark.parametrize("how", ["put", "actor"])
 def test_memory_that_lies_unused_is_given_up_when_it_is_wanted(ledger: Ledger, how: str) -> None:
-    """What this client keeps mapped for later is none of its own any more, so it must not be in anybody's way."""
+    """Mappings that this client keeps for later must not hold memory that others need."""
     with ledger.start(KEEPER, memory_bytes=256 * 2**20) as pool:
         for mib in (40, 48, 56, 64):  # each has a slab of its own, for it does not fit into those before
             with pool.device().put(np.zeros(mib * 2**20, np.uint8)):
@@ -490,7 +490,7 @@ def test_memory_that_lies_unused_is_given_up_when_it_is_wanted(ledger: Ledger, h
 
 
 def test_many_arrays_may_be_more_than_a_message_takes(pool: atomr_mp.Pool) -> None:
-    """Each alone would travel in it; those beyond its limit are shared as larger ones are, there and back."""
+    """Arrays beyond a message's limit are shared like larger ones, there and back, though each alone would fit."""
     size = SHARED_BYTES - 1
     arrays = [np.full(size, number, "uint8") for number in range(MAX_PAYLOAD_BYTES // size + 3)]
     echoed = pool.call("Probe.echo", arrays).result()
@@ -500,7 +500,7 @@ def test_many_arrays_may_be_more_than_a_message_takes(pool: atomr_mp.Pool) -> No
 
 
 def test_a_slab_that_is_opened_again_can_be_closed(pool: atomr_mp.Pool) -> None:
-    """Though it was opened again before the worker had been told that it was closed."""
+    """Even if it was opened again before the worker heard of the closing."""
     large = np.ones(SHARED_BYTES, "int8")
     pool.device().put(np.ones(3)).free()
     replies = [pool.call("Probe.echo", large) for _ in range(3)]
@@ -515,7 +515,7 @@ def test_a_slab_that_is_opened_again_can_be_closed(pool: atomr_mp.Pool) -> None:
 
 
 def test_everything_works_in_an_event_loop(pool: atomr_mp.Pool) -> None:
-    """Calls are awaited; what blocks, blocks the loop for a round trip."""
+    """Calls are awaited; blocking methods block the loop for a round trip."""
 
     async def main() -> None:
         array = np.arange(100_000.0)
@@ -538,7 +538,7 @@ def test_everything_works_in_an_event_loop(pool: atomr_mp.Pool) -> None:
 
 
 def test_a_call_goes_to_where_its_refs_are(two: atomr_mp.Pool) -> None:
-    """Unless it says where else; refs of several devices need that."""
+    """Unless it names another device; refs of several devices need a name."""
     refs = [two.device(n).full(1000, n + 1, "float64") for n in range(2)]
     replies = [two.call("Keeper.total", ref) for ref in refs]
     assert [reply.device for reply in replies] == [0, 1]
@@ -552,7 +552,7 @@ def test_a_call_goes_to_where_its_refs_are(two: atomr_mp.Pool) -> None:
 
 
 def test_what_is_another_devices_is_copied_and_not_written(two: atomr_mp.Pool) -> None:
-    """A device reads another's memory where it is; it is borrowed meanwhile."""
+    """A device reads another device's memory in place, and borrows it meanwhile."""
     source, target = two.device(0).put(np.arange(12.0).reshape(3, 4)), two.device(1).zeros((4, 3), "float64")
     source.T.copy_to(target)
     np.testing.assert_array_equal(target.numpy(), np.arange(12.0).reshape(3, 4).T)
@@ -566,7 +566,7 @@ def test_what_is_another_devices_is_copied_and_not_written(two: atomr_mp.Pool) -
 @pytest.mark.parametrize("how", ["kill", "restart"])
 @pytest.mark.parametrize("lent", ["before", "meanwhile"])
 def test_a_loan_is_for_whichever_incarnation_comes(two: atomr_mp.Pool, how: str, lent: str) -> None:
-    """Whoever sends a ref to another device need not care which process is behind it, nor whether there is one now."""
+    """A ref can be sent to another device whatever process serves it, or while none does."""
     ref = two.device(0).put(np.arange(1000.0))
     if lent == "before":
         assert two.call("Keeper.total", ref, device=1).result() == 499500
@@ -580,7 +580,7 @@ def test_a_loan_is_for_whichever_incarnation_comes(two: atomr_mp.Pool, how: str,
 
 
 def test_what_is_shared_is_claimed_once(two: atomr_mp.Pool) -> None:
-    """By another client of the pool, which then has it whatever becomes of the first."""
+    """Another client of the pool claims it, and keeps it even if the first one ends."""
     pool = two
     with atomr_mp.connect(run_dir=pool.run_dir) as other:
         other.wait_ready(DEADLINE_S)
@@ -631,7 +631,7 @@ def test_a_restart_makes_what_was_shared_stale(pool: atomr_mp.Pool) -> None:
 def test_a_worker_s_end_in_the_middle_of_a_put_is_not_noticed(
     pool: atomr_mp.Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The array is still here: it goes to the next one."""
+    """The client still has the array, and sends it to the next worker."""
     buffers = pool._client.memory
     mapping = buffers._mapping
 
@@ -675,7 +675,7 @@ def test_a_large_result_that_cannot_be_opened_now_says_that_its_request_ran(
 
 
 def test_a_large_result_that_is_read_after_the_close_says_that_its_request_ran(ledger: Ledger) -> None:
-    """The pool is lost, and the result with it; its request is not to be run again."""
+    """The pool is lost with the result; its request must not be run again."""
     with ledger.start(KEEPER) as pool:
         reply = pool.call("Keeper.large", 200_000)
         assert reply.exception() is None
@@ -685,7 +685,7 @@ def test_a_large_result_that_is_read_after_the_close_says_that_its_request_ran(l
 
 
 def test_a_large_result_that_is_let_go_is_told_as_what_it_is(pool: atomr_mp.Pool) -> None:
-    """The request has run. A map reads early, and what it has not read outlives its worker."""
+    """The request has run. A map reads early, and its unread results outlive their worker."""
     reply = pool.call("Keeper.large", 200_000)
     assert reply.exception() is None
     pool.restart(0)
@@ -703,7 +703,7 @@ def test_a_large_result_that_is_let_go_is_told_as_what_it_is(pool: atomr_mp.Pool
 
 
 def test_requests_lost_with_a_worker_give_their_memory_back(pool: atomr_mp.Pool) -> None:
-    """Arguments in shared memory can be used for the next ones; those sent before are not kept for ever."""
+    """Arguments in shared memory can be used for later ones; earlier ones are not kept for ever."""
     pool.call("Keeper.keep", np.ones(100_000)).result()
     replies = [pool.call("Keeper.total", np.ones(100_000)) for _ in range(10)]
     killed = pool.call("Probe.fail", "kill")
@@ -722,7 +722,7 @@ def test_requests_lost_with_a_worker_give_their_memory_back(pool: atomr_mp.Pool)
 
 
 def test_a_ref_is_no_value(pool: atomr_mp.Pool) -> None:
-    """It is not pickled, has no truth, and says what it is."""
+    """It cannot be pickled, has no truth value, and its repr describes it."""
     ref = pool.device().put(np.zeros((2, 3)))
     with pytest.raises(TypeError, match="share"):
         pickle.dumps(ref)
@@ -742,7 +742,7 @@ def test_a_view_in_the_devices_own_process_is_refused(pool: atomr_mp.Pool, monke
 
 
 def test_the_supervisor_has_loaded_nothing_that_computes(two: atomr_mp.Pool) -> None:
-    """Slabs pass through it as descriptors; it maps none, and has neither CUDA nor ZeroMQ nor NumPy."""
+    """Slabs pass through it as descriptors: it maps none, and imports neither CUDA nor ZeroMQ nor NumPy."""
     ref = two.device(0).put(np.ones(100_000))
     ref.view()
     two.call("Keeper.total", ref, device=1).result()
@@ -753,7 +753,7 @@ def test_the_supervisor_has_loaded_nothing_that_computes(two: atomr_mp.Pool) -> 
 
 
 def test_a_device_names_its_libraries(pool: atomr_mp.Pool) -> None:
-    """What is none is no attribute."""
+    """An unknown library is not an attribute."""
     device = pool.device()
     assert device.blas is device.blas
     assert pool.device() is device
@@ -764,7 +764,7 @@ def test_a_device_names_its_libraries(pool: atomr_mp.Pool) -> None:
 
 
 def test_an_array_where_workers_reach_it_is_not_copied_on_its_way(pool: atomr_mp.Pool) -> None:
-    """Whole or in part; its memory is used again when it has gone."""
+    """Whole or in part; its memory is used again once the array has gone."""
     array = pool.host_array((100_000,), "float64")
     array[:] = np.arange(100_000.0)
     slabs = len(pool._client.memory._slabs._slabs)

@@ -135,7 +135,7 @@ def test_pool_in_the_foreground_says_what_it_starts_and_ends_by_signal(ledger: L
 
 
 def test_interrupted_in_the_foreground_a_pool_says_what_it_waits_for(ledger: Ledger) -> None:
-    """And how to end it at once; the second Ctrl-C does that."""
+    """It also says how to end it at once, which the second Ctrl-C does."""
     run_dir = ledger.run_dir()
     command = [*CLI, "start", *HOST, "--gpus", "1", "--actor", MAPPED, "--run-dir", str(run_dir)]
     process = subprocess.Popen(command, stderr=subprocess.PIPE)
@@ -155,7 +155,7 @@ def test_interrupted_in_the_foreground_a_pool_says_what_it_waits_for(ledger: Led
 
 @pytest.mark.parametrize("how", [["--detach"], []])
 def test_second_start_on_a_run_directory_is_refused(shared: Path, how: list[str]) -> None:
-    """It names the living supervisor, and does it no harm."""
+    """The refusal names the living supervisor, which goes on."""
     line = refusal("start", *HOST, "--run-dir", shared, *how)
     assert f"(pid {status(shared)['supervisor_pid']}) already holds {shared}" in line
     assert status(shared)["state"] == "healthy"
@@ -179,7 +179,7 @@ def test_start_after_a_killed_supervisor_cleans_up(detached: Path) -> None:
 
 @pytest.mark.parametrize("how", [["--detach"], []])
 class TestRefusedStart:
-    """What cannot be started is refused in one line, the same in the foreground and detached."""
+    """A start that cannot work is refused in one line, in the foreground and detached."""
 
     def test_path_too_long(self, ledger: Ledger, how: list[str]) -> None:
         """The line says by how much."""
@@ -227,7 +227,7 @@ class TestRefusedStart:
 
 
 def test_detached_start_fails_with_the_actors_reason_and_leaves_nothing(ledger: Ledger) -> None:
-    """An actor that cannot be imported stops the pool again; the line says why, and where the log is."""
+    """An actor that cannot be imported stops the pool again; the line says why, and names the log."""
     run_dir = ledger.run_dir()
     done = cli("start", *HOST, "--detach", "--actor", f"{ACTORS}/mapped.py:Nobody", "--run-dir", run_dir)
     assert done.returncode == 1
@@ -251,7 +251,7 @@ def test_settings_come_from_a_file_and_options_before_it(ledger: Ledger) -> None
 
 
 def test_config_shows_where_each_setting_comes_from(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By option, environment, file and default; a wrong one is told in one line, with its place."""
+    """From an option, environment, file or default; an invalid one is reported in one line, with its source."""
     config = ledger.path / "pool.toml"
     config.write_text("max_requests = 100\n")
     monkeypatch.setenv("ATOMR_MP_MAX_RESTARTS", "5")
@@ -277,7 +277,7 @@ def test_config_shows_where_each_setting_comes_from(ledger: Ledger, monkeypatch:
 
 
 def test_the_environment_says_which_pool_is_meant(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """To commands and to `connect`; an option comes before it."""
+    """For commands and for `connect`; an option has precedence."""
     monkeypatch.setenv("ATOMR_MP_RUN_DIR", str(shared))
     assert json.loads(cli("status", "--json").stdout)["run_dir"] == str(shared)
     with atomr_mp.connect() as pool:
@@ -348,7 +348,7 @@ def test_restart_replaces_a_worker(detached: Path) -> None:
 
 
 def test_ready_has_every_device_answer(ledger: Ledger, capsys: pytest.CaptureFixture[str]) -> None:
-    """A device that is stuck does not; `--any` is content with the others."""
+    """A stuck device does not answer; `--any` needs only one device."""
     with ledger.start(gpus=2) as pool, ledger.gate("gate") as gate:
         run_dir = pool.run_dir
         done = cli("ready", "--deadline", str(DEADLINE_S), "--run-dir", run_dir)
@@ -395,7 +395,7 @@ def test_unknown_pool_is_refused(command: list[str], monkeypatch: pytest.MonkeyP
 
 
 def test_logs_are_shown_and_followed(detached: Path) -> None:
-    """Of one device, of the supervisor, of all; followed, what comes later too, also across a restart."""
+    """Of one device, of the supervisor, of all; with following, even across a restart."""
     assert cli("logs", "0", "--run-dir", detached).stdout == "--- device 0 generation 1\n"
     assert "device 1 generation 1: ready" in cli("logs", "supervisor", "--run-dir", detached).stdout
     every = cli("logs", "--lines", "1", "--run-dir", detached).stdout.splitlines()
@@ -412,7 +412,7 @@ def test_logs_are_shown_and_followed(detached: Path) -> None:
 
 
 def test_events_tell_the_pools_story(detached: Path) -> None:
-    """Also after its end, with times; as JSON one object a line."""
+    """Even after its end, with times; as JSON, one object a line."""
     cli("stop", "--run-dir", detached)
     told = cli("events", "--run-dir", detached).stdout
     assert "pool default starts with 2 host devices" in told
@@ -437,7 +437,7 @@ def test_events_are_followed_and_read_as_a_story(detached: Path) -> None:
 
 
 def test_a_device_has_what_its_plan_says(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its UUID, in the client too; notes for the operator; and an environment that comes before the user's own."""
+    """Its UUID, for clients too; notes for the operator; and an environment that has precedence over the user's own."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
     plan = Config(backend="host", gpus="1", run_dir=str(ledger.run_dir())).plan()
     (device,) = plan.devices
@@ -458,7 +458,7 @@ def test_a_device_has_what_its_plan_says(ledger: Ledger, monkeypatch: pytest.Mon
 
 
 def test_a_start_that_is_refused_leaves_nothing_behind(ledger: Ledger) -> None:
-    """Neither a process nor a descriptor, though the supervisor's process is started before the settings are read."""
+    """Neither a process nor a descriptor, although the supervisor's process starts before the settings are read."""
     with pytest.raises(errors.ConfigurationError, match="a number of devices"):
         atomr_mp.start(backend="host", gpus="none", run_dir=ledger.run_dir())
     with pytest.raises(errors.InvalidRequest, match="weight"):
@@ -569,7 +569,7 @@ def test_map_survives_a_kill_in_the_middle(detached: Path, ledger: Ledger) -> No
 
 
 def test_rows_of_failed_items_are_marked(shared: Path, ledger: Ledger) -> None:
-    """NaN in the .npy file, and a line in the file of failures; the first rows may be among them."""
+    """NaN in the .npy file, and a line in the file of failures; even the first rows may be marked."""
     source, output = ledger.path / "in.npy", ledger.path / "out.npy"
     np.save(source, np.array([-1.0, 4.0, 9.0, -1.0]))
     done = cli("map", "Mapped.root", "--input", source, "--output", output, "--run-dir", shared)
@@ -584,7 +584,7 @@ def test_rows_of_failed_items_are_marked(shared: Path, ledger: Ledger) -> None:
 
 
 def test_results_that_are_not_alike_are_failures_of_their_items(shared: Path, ledger: Ledger) -> None:
-    """A .npy file takes the form of its first row; what does not fit is reported, not bent."""
+    """A .npy file takes the form of its first row; rows of another form are reported, not converted."""
     source, output = ledger.path / "in.jsonl", ledger.path / "out.npy"
     source.write_text('[1,2]\n[1,2,3]\n"a"\n[3,4]\n')
     done = cli("map", "Mapped.refuse_3", "--input", source, "--output", output, "--run-dir", shared)
@@ -690,7 +690,7 @@ def test_interrupted_map_leaves_no_output_and_no_pool(ledger: Ledger) -> None:
 
 
 def test_a_map_whose_pool_is_stopped_ends_without_output(detached: Path, ledger: Ledger) -> None:
-    """Status 2 and one error: what was not done has not failed, and there is no line for each."""
+    """Status 2 and one error: items that were not sent have not failed, and get no lines."""
     source, output = ledger.path / "in.jsonl", ledger.path / "out.jsonl"
     with ledger.gate("gate") as gate:
         source.write_text("".join(f"{json.dumps([gate.path if n == 5 else '', n])}\n" for n in range(2000)))
@@ -713,7 +713,7 @@ def test_a_map_whose_pool_is_stopped_ends_without_output(detached: Path, ledger:
 
 
 def test_a_bad_line_of_stdin_fails_in_its_place(shared: Path) -> None:
-    """What comes before and behind it is done: nobody can look at all of stdin beforehand."""
+    """Items before and after it are processed: stdin cannot be checked beforehand."""
     done = cli(*("map", "Mapped.square", "--input", "-", "--output", "-", "--run-dir", shared), stdin="1\n2\n{no\n4\n")
     assert done.returncode == 1, done.stderr
     first, second, bad, last = map(json.loads, done.stdout.splitlines())
@@ -723,7 +723,7 @@ def test_a_bad_line_of_stdin_fails_in_its_place(shared: Path) -> None:
 
 
 def test_a_map_does_not_write_over_its_own_files(shared: Path, ledger: Ledger) -> None:
-    """However they are named."""
+    """By whatever path they are named."""
     source, link = ledger.path / "in.jsonl", ledger.path / "link.jsonl"
     source.write_text("1\n")
     link.symlink_to(source)

@@ -1,4 +1,4 @@
-"""`atomr-mp resident`, and what other commands tell of memory that outlives the workers."""
+"""`atomr-mp resident`, and other commands' output about memory that outlives the workers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MIB: Final = 2**20
 
 
 def test_resident_memory_is_shown_and_freed(ledger: Ledger) -> None:
-    """With who uses it; by force only, if anybody does."""
+    """With its users; memory in use is freed by force only."""
     with ledger.start(HOUSED, resident_max_bytes=5 * MIB) as pool:
         where = ("--run-dir", pool.run_dir)
         (device,) = pool.devices
@@ -57,7 +57,7 @@ def test_resident_memory_is_shown_and_freed(ledger: Ledger) -> None:
 
 
 def test_a_pool_that_has_none_says_so(ledger: Ledger) -> None:
-    """And what cannot be found is no success."""
+    """And a name that cannot be found is an error."""
     with ledger.start() as pool:
         where = ("--run-dir", pool.run_dir)
         assert cli("resident", "list", *where).stdout == "resident memory: 0 MiB\n"

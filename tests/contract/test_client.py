@@ -1,4 +1,4 @@
-"""What an application may rely on when it calls: threads, event loops, callbacks, deadlines, cancelling, windows."""
+"""A client's promises to applications: threads, event loops, callbacks, deadlines, cancelling, windows."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_arrays_travel_inline_and_beside(pool: atomr_mp.Pool, wait: Wait, count:
 
 @pytest.mark.parametrize("wait", [blocking, awaiting])
 def test_an_error_is_the_same_however_one_waits(pool: atomr_mp.Pool, wait: Wait) -> None:
-    """Its class, facts and traceback come over, for each who waits."""
+    """Its class, facts and traceback come over, for each thread or task that waits."""
     reply = pool.call("Probe.fail", "exception")
     for _ in range(2):
         with pytest.raises(errors.ActorFailed, match="OnPurposeError: on purpose") as caught:
@@ -126,7 +126,7 @@ def test_an_exception_that_is_hard_to_tell_of_is_an_answer_too(pool: atomr_mp.Po
 def test_a_wrong_call_is_refused_and_harms_nobody(
     pool: atomr_mp.Pool, method: str, arguments: list[object], words: str
 ) -> None:
-    """In the caller or by the worker, before anything runs; calls that travel with it are answered."""
+    """In the caller or by the worker, before anything runs; calls in the same message are answered."""
     around = [pool.call("Probe.echo", n, device=0) for n in range(3)]
     with pytest.raises(errors.InvalidRequest, match=words) as caught:
         pool.call(method, *arguments, device=0).result()
@@ -152,7 +152,7 @@ def test_arguments_by_name_are_checked_like_those_by_position(pool: atomr_mp.Poo
 
 
 def test_callbacks_run_once_each_with_nobody_waiting(pool: atomr_mp.Pool) -> None:
-    """Also those added after the answer has come, at once."""
+    """Callbacks added after the answer run too, at once."""
     seen: list[int] = []
     done = threading.Semaphore(0)
 
@@ -173,7 +173,7 @@ def test_callbacks_run_once_each_with_nobody_waiting(pool: atomr_mp.Pool) -> Non
 def test_an_exception_in_a_callback_is_logged_and_hurts_nobody(
     pool: atomr_mp.Pool, wait: Wait | None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Neither who waits, nor other callbacks, nor the thread that receives when nobody waits."""
+    """Neither waiting threads, nor other callbacks, nor the receiving thread."""
     called = threading.Semaphore(0)
 
     def fail(_: atomr_mp.Reply) -> None:
@@ -194,7 +194,7 @@ def test_an_exception_in_a_callback_is_logged_and_hurts_nobody(
 @pytest.mark.parametrize("wait", [blocking, awaiting, None])
 @pytest.mark.parametrize("what", ["wait", "close"])
 def test_a_callback_may_wait_and_close(pool: atomr_mp.Pool, wait: Wait | None, what: str) -> None:
-    """Whoever receives holds nothing meanwhile that others need."""
+    """The receiving thread holds no lock meanwhile that others need."""
     done = threading.Event()
     found: list[object] = []
 
@@ -262,7 +262,7 @@ def test_a_client_may_be_closed_while_a_callback_is_added(pool: atomr_mp.Pool, n
 
 
 def test_a_callback_may_call(pool: atomr_mp.Pool) -> None:
-    """A chain of calls needs nobody who waits."""
+    """A chain of calls needs no waiting thread."""
     done = threading.Event()
 
     def again(reply: atomr_mp.Reply) -> None:
@@ -322,7 +322,7 @@ def test_many_threads_may_wait_for_the_same_replies(pool: atomr_mp.Pool) -> None
 
 
 def test_a_loop_gathers_thousands(pool: atomr_mp.Pool) -> None:
-    """As many at a time as the window admits, without one lost."""
+    """As many at a time as the window admits, and none is lost."""
     room = asyncio.Semaphore(400)
 
     async def one(n: int) -> Any:
@@ -371,7 +371,7 @@ def test_a_lane_lets_go_of_its_connections_with_its_lock_held(
 
 
 class ClosingLoop(asyncio.SelectorEventLoop):
-    """Closes, as if in its own thread, when another thread is about to tell it something."""
+    """Closes itself, as if in its own thread, when another thread is about to call it."""
 
     closing = False
 
@@ -389,7 +389,7 @@ class ClosingLoop(asyncio.SelectorEventLoop):
 
 @pytest.mark.parametrize("what", ["read", "close"])
 def test_a_loop_may_be_closed_while_another_thread_tells_it_something(ledger: Ledger, what: str) -> None:
-    """It hears of nothing any more, and the thread goes on: others are told."""
+    """The loop hears nothing any more, and the thread goes on to tell others."""
     loop = ClosingLoop()
 
     async def use(pool: atomr_mp.Pool) -> int:
@@ -441,7 +441,7 @@ def test_loops_and_threads_use_a_client_at_once(pool: atomr_mp.Pool) -> None:
 
 
 def test_a_call_of_one_event_loop_too_many_ends_at_once(ledger: Ledger) -> None:
-    """It certainly did not run, and what it says names the cause; the others' calls are answered."""
+    """It certainly did not run, and its error names the cause; the other loops' calls are answered."""
     ended: queue.SimpleQueue[errors.AtomrError | int] = queue.SimpleQueue()
 
     async def hold(gate: str) -> None:
@@ -468,7 +468,7 @@ def test_a_call_of_one_event_loop_too_many_ends_at_once(ledger: Ledger) -> None:
 
 
 def test_a_loop_s_reply_can_be_waited_for_in_a_thread_but_not_in_the_loop(pool: atomr_mp.Pool) -> None:
-    """There it would stop what it waits for."""
+    """Waiting there would block the loop that has to receive the answer."""
 
     async def use() -> Any:
         reply = pool.call("Probe.echo", 5)
@@ -483,7 +483,7 @@ def test_a_loop_s_reply_can_be_waited_for_in_a_thread_but_not_in_the_loop(pool: 
 
 
 def test_what_is_cancelled_before_it_starts_never_runs(pool: atomr_mp.Pool, notes: Ledger) -> None:
-    """What has started goes on, and what was not cancelled runs."""
+    """A call that has started goes on, and calls that were not cancelled run."""
     with notes.gate("cancel") as gate:
         held = pool.call("Probe.hold_on_thread", gate.path, device=0)
         gate.wait()
@@ -504,7 +504,7 @@ def test_what_is_cancelled_before_it_starts_never_runs(pool: atomr_mp.Pool, note
 
 
 def test_a_cancellation_that_comes_too_late_changes_nothing(pool: atomr_mp.Pool, notes: Ledger) -> None:
-    """Each reply tells what became of its request."""
+    """Each reply tells its request's true outcome."""
     with notes.gate("late") as gate:
         held = pool.call("Probe.hold", gate.path, device=0)
         gate.wait()
@@ -568,7 +568,7 @@ def test_what_has_expired_before_it_starts_never_runs(
 
 @pytest.mark.parametrize("wait", [blocking, awaiting])
 def test_a_deadline_holds_for_what_runs(pool: atomr_mp.Pool, notes: Ledger, wait: Wait) -> None:
-    """It may have been executed; the late answer is nobody's, and does no harm."""
+    """It may have been executed; its late answer is dropped and does no harm."""
     with notes.gate(f"running-{wait.__name__}") as gate:
         held = pool.call("Probe.hold", gate.path, device=0)
         gate.wait()
@@ -582,7 +582,7 @@ def test_a_deadline_holds_for_what_runs(pool: atomr_mp.Pool, notes: Ledger, wait
 
 
 def test_an_answer_that_came_in_time_counts_though_nobody_looked(pool: atomr_mp.Pool) -> None:
-    """The deadline is the request's, not that of whoever comes to see."""
+    """The request's deadline counts, not the time at which a caller looks."""
     reply = pool.call("Probe.echo", 5, device=0)
     connection = pool._client._blocking._links[0].connection
     assert connection is not None
@@ -607,7 +607,7 @@ def test_a_timeout_of_the_caller_leaves_the_request_alone(pool: atomr_mp.Pool, n
 
 
 def test_a_callback_comes_at_its_own_deadline(pool: atomr_mp.Pool, notes: Ledger) -> None:
-    """Though the background thread waits for others, with later ones, already."""
+    """Even if the background thread waits for others with later deadlines already."""
     late, early = threading.Event(), threading.Event()
     with notes.gate("callbacks") as gate:
         held = pool.call("Probe.hold", gate.path, device=0, deadline_s=60)
@@ -693,7 +693,7 @@ def test_a_deadline_holds_for_what_waits_for_a_worker(ledger: Ledger, wait: Wait
 
 
 def test_requests_of_a_loop_are_told_of_a_death(ledger: Ledger) -> None:
-    """What had started, what was queued, and what was called in the turn in which the device stopped for good."""
+    """Calls that had started, were queued, or were made in the turn in which the device stopped for good."""
 
     async def use() -> None:
         held = pool.call("Probe.hold", gate.path)
@@ -746,7 +746,7 @@ def test_closing_ends_what_is_under_way(ledger: Ledger) -> None:
 
 
 def test_what_a_loop_is_told_while_it_does_not_run_is_bounded(ledger: Ledger) -> None:
-    """Of all that comes and goes meanwhile it hears, when it runs again, what still counts."""
+    """When it runs again, it hears only the events that still count."""
     with ledger.start() as pool, ledger.gate("gate") as gate:
         loop = asyncio.new_event_loop()
 
@@ -768,7 +768,7 @@ def test_what_a_loop_is_told_while_it_does_not_run_is_bounded(ledger: Ledger) ->
             for event in events
             if (event.device.generation if isinstance(event, DeviceChanged) else event.generation) in {2, 3}
         ]
-        for event in past * 100:  # as if so many had come and gone
+        for event in past * 100:  # as if that many had come and gone
             lane.take(event)
         lane.take(DeviceChanged(pool.devices[0]))
         assert len(lane._told) <= MOST_TOLD
@@ -787,7 +787,7 @@ def test_what_a_loop_is_told_while_it_does_not_run_is_bounded(ledger: Ledger) ->
 
 @pytest.mark.parametrize("end", ["closed", "killed"])
 def test_a_loop_that_comes_after_the_end_is_told_of_it(ledger: Ledger, end: str) -> None:
-    """At once, and as threads are: it waits for no deadline."""
+    """At once, like threads: it does not wait for a deadline."""
 
     async def use(other: atomr_mp.Pool) -> None:
         other.call("Probe.where")
@@ -810,7 +810,7 @@ def test_a_loop_that_comes_after_the_end_is_told_of_it(ledger: Ledger, end: str)
 
 
 def test_a_pool_is_closed_also_where_no_descriptor_is_left(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    """To ask for its end in good order takes one; the end of its application's session does too."""
+    """An orderly end needs a descriptor; the end of its application's session ends it too."""
 
     def refuse(*_arguments: object) -> None:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
@@ -841,7 +841,7 @@ def test_threads_that_wait_are_woken_by_a_close(ledger: Ledger) -> None:
 
 
 def test_a_thread_that_is_to_lead_and_need_not_lets_another(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was woken to receive for all, and before it ran somebody else had found what it waited for."""
+    """It was woken to receive for all, but another thread had already found its answer."""
     with ledger.start(gpus=2) as pool, ledger.gate("gate") as gate, ledger.gate("never") as never:
         first = pool.call("Probe.hold_on_thread", gate.path, device=1)
         second = pool.call("Probe.hold_on_thread", never.path, device=0)
@@ -875,7 +875,7 @@ def test_a_thread_that_is_to_lead_and_need_not_lets_another(ledger: Ledger, monk
 
 
 def test_a_thread_that_is_interrupted_is_not_to_lead(ledger: Ledger) -> None:
-    """It waits no more, so it is not the one that is woken to receive for all."""
+    """A thread that no longer waits must not be woken to receive for all."""
 
     def interrupt(_number: int, _frame: object) -> None:
         raise KeyboardInterrupt
@@ -910,7 +910,7 @@ def test_a_thread_that_is_interrupted_is_not_to_lead(ledger: Ledger) -> None:
 
 
 def test_who_waits_for_the_supervisor_is_woken_by_a_close(ledger: Ledger) -> None:
-    """Also while a view is open, so that the session is not ended from the other side."""
+    """Even while a view is open, so that the supervisor does not end the session."""
     with ledger.start() as pool, atomr_mp.connect(run_dir=pool.run_dir) as other:
         other.wait_ready()
         view = other.device().put(np.arange(3.0)).view()

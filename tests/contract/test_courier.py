@@ -1,4 +1,4 @@
-"""What a connection owes is seen to, however early its descriptor speaks."""
+"""The courier pays a connection's debts, however early its descriptor is ready."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROUNDS = 300
 
 
 class Debtor:
-    """As a connection whose other end has answered before anybody looks."""
+    """A connection whose other end has answered before anybody looks."""
 
     def __init__(self) -> None:
         self._readable, self._writable = os.pipe()
@@ -54,7 +54,7 @@ def switched_often() -> Iterator[None]:
 
 @pytest.mark.usefixtures("switched_often")
 def test_a_descriptor_that_speaks_at_once_is_heard() -> None:
-    """Between its being watched and its debt being known there is no moment in which it speaks to nobody."""
+    """There is no gap between watching the descriptor and knowing its debt."""
     courier, lock = Courier(), threading.Lock()
     for _ in range(ROUNDS):
         debtor = Debtor()
@@ -69,7 +69,7 @@ def test_a_descriptor_that_speaks_at_once_is_heard() -> None:
 
 
 def test_who_is_told_that_a_debt_is_paid_may_close_the_courier() -> None:
-    """Its thread is the courier's: that ends by itself."""
+    """The courier's own thread may close it: the thread then ends by itself."""
     courier, lock, closed, debtor = Courier(), threading.Lock(), threading.Event(), Debtor()
 
     def close() -> None:

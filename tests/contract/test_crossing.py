@@ -1,4 +1,4 @@
-"""What crosses is what the documentation says: nothing arrives as something else in silence."""
+"""Values cross as the documentation says: none is changed silently."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def pool() -> Iterator[Pool]:
 
 @pytest.mark.parametrize("name", VALUES)
 def test_an_argument_that_would_change_is_refused_in_the_caller(pool: Pool, name: str) -> None:
-    """By position, by name, inside of something, for a batch, and where an annotation would take it."""
+    """By position, by name, inside other values, in a batch, and even if an annotation would accept it."""
     value = VALUES[name]
     for method in ["plain", "several", *(f"of_{each}" for each in {name} & AS_TEXT.keys())]:
         for given in (value, [value], {"a": ({"b": value},)}, {value} if name not in {"key", "keys"} else [[value]]):
@@ -66,7 +66,7 @@ def test_an_argument_that_would_change_is_refused_in_the_caller(pool: Pool, name
 
 @pytest.mark.parametrize("name", VALUES)
 def test_a_result_that_would_change_fails(pool: Pool, name: str) -> None:
-    """Alone and inside of something; the error says what the method should return."""
+    """Alone and inside other values; the error names a type to return instead."""
     for method in ("result", "nested"):
         error = pool.call(f"Crossing.{method}", name).exception()
         assert isinstance(error, errors.ActorFailed)
@@ -83,7 +83,7 @@ def test_what_the_error_says_to_send_is_what_the_annotation_takes(pool: Pool, na
 
 @pytest.mark.parametrize("method", ["plain", "several", "together"])
 def test_a_map_fails_the_items_that_would_change_and_no_others(pool: Pool, method: str) -> None:
-    """Also where many items are sent in one call."""
+    """Even if many items are sent in one call."""
     items = [1, VALUES["date"], {1: 2}, [VALUES["uuid"]], "five", 6]
     done = list(pool.map(f"Crossing.{method}", items, return_failures=True))
     assert [done[at] for at in (0, 2, 4, 5)] == [1, {1: 2}, "five", 6]

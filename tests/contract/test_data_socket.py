@@ -137,7 +137,7 @@ def ends(tmp_path: Path) -> Iterator[Ends]:
 
 
 def test_messages_of_any_size_cross(ends: Ends) -> None:
-    """Both ways, though one end sends more than the other has read."""
+    """Both ways, even if one end sends more than the other has read."""
     peers = ends.peers()
     arrays: list[Buffer] = [b"x" * size for size in (0, 1, 9_000, JOIN_BELOW_BYTES, 300_000)]
     for peer, connection in zip(peers, ends.connections, strict=True):
@@ -156,7 +156,7 @@ def test_messages_of_any_size_cross(ends: Ends) -> None:
 
 
 def test_a_library_of_zeromq_s_may_connect(ends: Ends) -> None:
-    """What libzmq says, which speaks a newer ZMTP, is understood, and the other way round."""
+    """libzmq, which speaks a newer ZMTP, is understood, and understands."""
     routing_id = data.routing_id(SESSIONS[0], 7)
     with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
         dealer.linger, dealer.routing_id, dealer.reconnect_ivl = 0, routing_id, -1
@@ -176,7 +176,7 @@ def test_a_library_of_zeromq_s_may_connect(ends: Ends) -> None:
 
 
 def test_a_heartbeat_of_zeromq_s_is_answered(ends: Ends) -> None:
-    """Libzmq would end a connection that is silent for so long."""
+    """A silent connection would be ended by libzmq after that time."""
     routing_id = data.routing_id(SESSIONS[0], 7)
     with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
         dealer.linger, dealer.routing_id, dealer.reconnect_ivl = 0, routing_id, -1
@@ -196,7 +196,7 @@ def test_a_heartbeat_of_zeromq_s_is_answered(ends: Ends) -> None:
 
 
 def test_what_waits_for_who_sends_pings_and_reads_nothing_is_bounded(ends: Ends) -> None:
-    """Beyond that they are not answered; messages go on, and an answer is sent once it reads."""
+    """Further pings are not answered; messages go on, and an answer is sent once the sender reads."""
     secret = SESSIONS[0].hex().encode()
     routing_id = data.routing_id(SESSIONS[0], 7)
     talk = stream.Dealer(routing_id, secret, secret)
@@ -244,7 +244,7 @@ def test_what_waits_for_who_sends_pings_and_reads_nothing_is_bounded(ends: Ends)
     ids=["a wrong secret", "another session's routing id", "a routing id in use"],
 )
 def test_who_is_not_let_in_is_counted(ends: Ends, routing_id: bytes, password: bytes) -> None:
-    """And told so; the others go on."""
+    """A refused peer is told so; the others go on."""
     peers = ends.peers()
     with zmq.Context() as context, context.socket(zmq.DEALER) as dealer, dealer.get_monitor_socket() as monitor:
         dealer.linger, dealer.routing_id, dealer.reconnect_ivl = 0, routing_id, -1
@@ -263,7 +263,7 @@ def test_who_is_not_let_in_is_counted(ends: Ends, routing_id: bytes, password: b
 
 
 def test_a_routing_id_is_free_again_as_soon_as_its_holder_has_closed(ends: Ends) -> None:
-    """Though the worker's end has not come to that; what the holder has said is heard before what comes after it."""
+    """Even before the worker's end notices; the holder's last messages are heard before the next holder's."""
     peers = ends.peers()
     ends.send(ends.connections[0], b"before", [])
     ends.send(ends.connections[2], b"others", [])
@@ -283,7 +283,7 @@ def test_a_routing_id_is_free_again_as_soon_as_its_holder_has_closed(ends: Ends)
 
 
 def test_what_no_descriptor_is_left_for_is_turned_away(ends: Ends) -> None:
-    """And does not keep the loop busy."""
+    """And it does not keep the loop busy."""
     peers = ends.peers()
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     strangers = [socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) for _ in range(20)]  # one would do without gaps
@@ -304,7 +304,7 @@ def test_what_no_descriptor_is_left_for_is_turned_away(ends: Ends) -> None:
 
 
 def test_what_does_not_read_yet_lets_peers_in_and_reads_nothing(tmp_path: Path) -> None:
-    """As a standby does, until it is told to begin; an end it hears of."""
+    """A standby does that until it is told to begin; it does hear of ends."""
     with select.epoll() as poll:
         standby = DataSocket(f"ipc://{tmp_path}/standby", WINDOW, lambda session: session, poll)
         login = Login(SESSIONS[0], SESSIONS[0], WINDOW)
@@ -329,7 +329,7 @@ def test_what_does_not_read_yet_lets_peers_in_and_reads_nothing(tmp_path: Path) 
 
 
 def test_what_has_been_sent_leaves_though_the_loop_is_busy(ends: Ends) -> None:
-    """As soon as it is read: no answer waits for what the loop runs now."""
+    """As soon as a call is read: no answer waits for the call that the loop runs now."""
     peers = ends.peers()
     answers = [bytes([number]) * 1_000_000 for number in range(4)]
     for answer in answers:
@@ -341,7 +341,7 @@ def test_what_has_been_sent_leaves_though_the_loop_is_busy(ends: Ends) -> None:
 
 
 def test_what_waits_for_who_does_not_read_is_bounded(ends: Ends) -> None:
-    """However small the messages are; then it is said."""
+    """Even with small messages; beyond the bound it raises."""
     peers = ends.peers()
     for peer, nbytes in ((peers[0], 10), (peers[1], 100_000)):
         with pytest.raises(PeerNotReadingError):  # noqa: PT012 - the kernel takes some
@@ -352,7 +352,7 @@ def test_what_waits_for_who_does_not_read_is_bounded(ends: Ends) -> None:
 
 @pytest.mark.parametrize("closer", ["client", "worker"])
 def test_to_close_while_the_other_end_does_harms_nobody(closer: str) -> None:
-    """However much is on its way. In a process of its own, for libzmq would end it."""
+    """With any number of bytes on their way. It runs in a process of its own, since libzmq would abort it."""
     code = f"from tests.contract.test_data_socket import close_both; close_both({closer!r})"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert (ended.returncode, ended.stderr) == (0, "")
@@ -415,7 +415,7 @@ def initiate(routing_id: bytes) -> bytes:
 
 @pytest.mark.parametrize("when", ["before its login", "in its login"])
 def test_a_client_that_closed_before_its_login_is_not_counted_as_refused(ends: Ends, when: str) -> None:
-    """The supervisor tells of a client's end while its login still waits to be read: nobody did anything wrong."""
+    """The supervisor tells of a client's end while its login waits unread: that is no offence."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as late:
         late.connect(ends.endpoint.removeprefix("ipc://"))
         if when == "before its login":
@@ -445,7 +445,7 @@ def test_a_client_that_closed_before_its_login_is_not_counted_as_refused(ends: E
 
 
 def test_who_knows_only_the_name_of_a_session_that_ended_is_counted(ends: Ends) -> None:
-    """A name without its secret is no excuse."""
+    """A name without its secret is refused."""
     ends.ended.add(SESSIONS[0])
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as stranger:
         stranger.connect(ends.endpoint.removeprefix("ipc://"))
@@ -457,7 +457,7 @@ def test_who_knows_only_the_name_of_a_session_that_ended_is_counted(ends: Ends) 
 
 
 def test_the_end_comes_behind_the_last_answers(ends: Ends) -> None:
-    """Of a worker's end that closes in good order, and of one that has not read all."""
+    """For a worker's end that closes in good order, and for one that has not read all."""
     peers = ends.peers()
     answers = [bytes([number]) * 50_000 for number in range(20)]
     for answer in answers:
@@ -495,7 +495,7 @@ class Scripted:
 
 
 def test_what_the_other_end_makes_no_room_for_is_sent_when_it_does(tmp_path: Path) -> None:
-    """In order, and whole, though nobody waits."""
+    """In order, and whole, even if no thread waits."""
     courier, lock = Courier(), threading.Lock()
     scripted = Scripted(tmp_path, LOGIN, lambda connection: courier.owes(connection, lock))
     connection = scripted.connection
@@ -518,7 +518,7 @@ def test_what_the_other_end_makes_no_room_for_is_sent_when_it_does(tmp_path: Pat
 
 
 def test_answers_stand_of_a_worker_that_has_not_read_all(tmp_path: Path) -> None:
-    """The kernel tells a client of that by an error, behind what is there to be read."""
+    """The kernel reports that to a client as an error, after the bytes that are there to read."""
     scripted = Scripted(tmp_path, LOGIN)
     connection = scripted.connection
     assert connection.receive() is None
@@ -536,7 +536,7 @@ def test_answers_stand_of_a_worker_that_has_not_read_all(tmp_path: Path) -> None
 def test_an_end_that_is_no_workers_is_not_read_on(
     tmp_path: Path, says: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What is sent goes nowhere; the log says why."""
+    """Messages to it are dropped; the log says why."""
     scripted = Scripted(tmp_path, says)
     scripted.connection.send(b"header", [])
     assert scripted.connection.receive() is None
@@ -547,7 +547,7 @@ def test_an_end_that_is_no_workers_is_not_read_on(
 
 
 def test_an_end_that_lives_is_waited_for_no_longer_than_asked(tmp_path: Path) -> None:
-    """And what it sends meanwhile is there afterwards."""
+    """And its messages meanwhile are there afterwards."""
     scripted = Scripted(tmp_path, LOGIN + stream.frame(b"message"))
     scripted.connection.wait_disconnected(20)
     assert not scripted.connection.ended
@@ -557,7 +557,7 @@ def test_an_end_that_lives_is_waited_for_no_longer_than_asked(tmp_path: Path) ->
 
 
 def test_a_worker_that_has_gone_already_is_an_end(tmp_path: Path) -> None:
-    """Its supervisor will say so: nothing is raised."""
+    """Its supervisor will report it, so nothing is raised."""
     connection = DataConnection(f"ipc://{tmp_path}/nobody", Login(SESSIONS[0], SESSIONS[0], WINDOW), 1)
     connection.send(b"to nobody", [])
     assert connection.receive() is None

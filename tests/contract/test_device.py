@@ -1,4 +1,4 @@
-"""What the host's device promises of its memory and its streams. The GPU's: see `tests/gpu/test_cuda_device.py`."""
+"""The host device's promises about memory and streams. For the GPU, see `tests/gpu/test_cuda_device.py`."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def memfd(nbytes: int, seals: int = SEALS) -> int:
 
 
 def test_two_processes_see_the_same_memory(backend: Backend, ledger: Ledger) -> None:
-    """What one writes the other reads, both ways, wherever in the slab."""
+    """Each sees the other's writes, anywhere in the slab."""
     slab = backend.device.make_slab(SLAB_BYTES)
     part = slab.bytes(None, SLAB_BYTES - 5, 5)
     part[...] = np.frombuffer(b"hello", np.uint8)
@@ -132,7 +132,7 @@ def test_two_processes_see_the_same_memory(backend: Backend, ledger: Ledger) -> 
 
 
 def test_memory_lives_on_where_it_is_open(backend: Backend, ledger: Ledger) -> None:
-    """Its maker's end is nothing to whoever has opened it."""
+    """The end of its maker does not concern a process that has opened it."""
     slab = backend.device.make_slab(SLAB_BYTES)
     slab.bytes(None, 0, 4)[...] = 7
     with Opener(backend, ledger) as other:
@@ -143,7 +143,7 @@ def test_memory_lives_on_where_it_is_open(backend: Backend, ledger: Ledger) -> N
 
 
 def test_a_clients_memory_is_read_only(backend: Backend, ledger: Ledger) -> None:
-    """No actor's mistake writes what the client still uses."""
+    """No bug of an actor writes memory that the client still uses."""
     with Opener(backend, ledger) as other:
         descriptor = memfd(4096)
         os.pwrite(descriptor, b"mine", 100)
@@ -154,12 +154,12 @@ def test_a_clients_memory_is_read_only(backend: Backend, ledger: Ledger) -> None
 
 
 def test_a_new_slab_is_zero(backend: Backend) -> None:
-    """Nobody sees what others had there."""
+    """No content of other owners shows."""
     assert not backend.device.make_slab(SLAB_BYTES).bytes(None, 0, SLAB_BYTES).any()
 
 
 def test_a_slab_keeps_its_size(backend: Backend) -> None:
-    """By nobody's doing can an access beyond its end occur; nor can more be forbidden."""
+    """No process can cause an access beyond its end, or seal it against that."""
     slab = backend.device.make_slab(SLAB_BYTES)
     descriptor = slab.export().descriptor
     assert descriptor is not None
@@ -191,7 +191,7 @@ def test_what_is_no_slab_is_refused_and_closed(
     make: Callable[[], int],
     client: bool,  # noqa: FBT001 - a parameter of the test
 ) -> None:
-    """Before it is mapped: its end could come while it is being read."""
+    """Before it is mapped, since it could be truncated while it is read."""
     device, descriptor = backend.device, make()
     open_slab = device.open_client_slab if client else lambda nbytes, fd: device.open_slab(nbytes, b"", fd)
     with pytest.raises(errors.InvalidRequest, match=f"{SLAB_BYTES} bytes"):
@@ -207,13 +207,13 @@ def test_an_empty_slab_is_refused(backend: Backend) -> None:
 
 
 def test_a_slab_without_what_opens_it_is_refused(backend: Backend) -> None:
-    """A message may come without its descriptor."""
+    """A message may arrive without its descriptor."""
     with pytest.raises(errors.InvalidRequest):
         backend.device.open_slab(SLAB_BYTES, b"", None)
 
 
 def test_memory_that_is_not_there_is_out_of_memory(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever it is that there is too little of; nothing is left of the attempt."""
+    """Whatever resource is short; nothing is left of the attempt."""
     with pytest.raises(errors.OutOfMemory) as caught:
         backend.device.make_slab(2**62)
     assert caught.value.requested_bytes == 2**62
@@ -229,7 +229,7 @@ def test_memory_that_is_not_there_is_out_of_memory(backend: Backend, monkeypatch
 
 @pytest.mark.parametrize("kind", ["own", "opened", "client's"])
 def test_memory_stays_while_an_array_lives_and_goes_with_the_last(backend: Backend, kind: str) -> None:
-    """An array of an array counts; what it was made with is kept as long."""
+    """Views of arrays count too; their owner is kept as long."""
     device, before = backend.device, backend.held()
     match kind:
         case "own":
@@ -243,7 +243,7 @@ def test_memory_stays_while_an_array_lives_and_goes_with_the_last(backend: Backe
             memory = device.open_client_slab(SLAB_BYTES, memfd(SLAB_BYTES))
 
     class Owner:
-        """Whatever must not go before the arrays."""
+        """An object that must not go before its arrays."""
 
     owner = Owner()
     gone = weakref.ref(owner)
@@ -263,7 +263,7 @@ def test_memory_stays_while_an_array_lives_and_goes_with_the_last(backend: Backe
 
 @pytest.mark.parametrize("dtype", sorted(dtypes.ITEM_BYTES))
 def test_arrays_are_of_every_element_type(backend: Backend, dtype: str) -> None:
-    """In any layout; what is written through one is read through others."""
+    """In any layout; writes through one are read through others."""
     slab = backend.device.make_slab(SLAB_BYTES)
     part = slab.bytes(None, 512, 4096)
     layout = Layout.contiguous(dtype, (3, 4), 128)
@@ -278,7 +278,7 @@ def test_arrays_are_of_every_element_type(backend: Backend, dtype: str) -> None:
 
 
 def test_an_array_is_read_only_unless_it_may_be_written(backend: Backend) -> None:
-    """Whoever only borrows for reading cannot write by mistake, not even through a view."""
+    """Memory that is only borrowed for reading cannot be written by mistake, not even through a view."""
     slab = backend.device.make_slab(SLAB_BYTES)
     part, layout = slab.bytes(None, 0, 64), Layout.contiguous("uint8", (64,))
     array = slab.array(part, layout, writable=False)
@@ -372,7 +372,7 @@ def wait(*jobs: Job) -> None:
 
 
 def test_a_stream_works_in_order(streams: Streams) -> None:
-    """Nothing begins before what was submitted earlier has ended, and nobody waits for it."""
+    """Work begins only after all earlier work has ended, and the submitting thread does not wait."""
     stream = streams.stream()
     first = streams.job("0", waits=True)
     jobs = [first, *(streams.job(str(number)) for number in range(1, 50))]
@@ -387,7 +387,7 @@ def test_a_stream_works_in_order(streams: Streams) -> None:
 
 
 def test_small_work_is_done_at_once_by_whoever_submits_it(streams: Streams) -> None:
-    """Then it does not say that it has finished: the caller knows."""
+    """It does not report its end then, since the caller knows."""
     stream = streams.stream(inline_bytes=100)
     small, large, after = streams.job("small"), streams.job("large"), streams.job("after")
     assert stream.submit(small, (), 100)
@@ -401,7 +401,7 @@ def test_small_work_is_done_at_once_by_whoever_submits_it(streams: Streams) -> N
 
 
 def test_small_work_waits_behind_what_is_not_done(streams: Streams) -> None:
-    """Order goes before speed."""
+    """Order matters more than speed."""
     stream = streams.stream(inline_bytes=100)
     large, small = streams.job("large", waits=True), streams.job("small")
     assert not stream.submit(large, (), 101)
@@ -414,7 +414,7 @@ def test_small_work_waits_behind_what_is_not_done(streams: Streams) -> None:
 
 @pytest.mark.parametrize("inline_bytes", [NEVER_INLINE, ALWAYS_INLINE])
 def test_work_waits_for_other_streams(streams: Streams, inline_bytes: int) -> None:
-    """For each event that it is given, also where it would be done at once; the submitter waits for none."""
+    """For each given event, even for work that would be done at once; the submitting thread waits for none."""
     one, two, three = (streams.stream(str(number), inline_bytes=inline_bytes) for number in range(3))
     event = streams.device.make_event()
     first, second, third = streams.job("first"), streams.job("second"), streams.job("third")
@@ -473,7 +473,7 @@ def test_any_net_of_streams_keeps_its_order(streams: Streams, inline_bytes: int,
     ],
 )
 def test_no_error_is_lost_on_a_stream(streams: Streams, inline_bytes: int, raised: BaseException) -> None:
-    """It comes back with the request, whoever has run it; and the stream goes on."""
+    """The error comes back with the request, whatever thread has run it, and the stream goes on."""
     completions = Completions("adaptive", streams.device, InProgress())
     nobody: Any = None
 
@@ -511,7 +511,7 @@ class Plain(Method):
 
 
 def test_a_stream_that_is_closed_has_done_all_it_had(streams: Streams) -> None:
-    """Closing twice is no mistake, and one that has never worked has no thread."""
+    """Closing twice is allowed, and a stream that has never worked has no thread."""
     threads = threading.active_count()
     stream = streams.stream()
     stream.close()
@@ -526,7 +526,7 @@ def test_a_stream_that_is_closed_has_done_all_it_had(streams: Streams) -> None:
 
 
 def test_a_stream_holds_nothing_of_what_is_done(backend: Backend) -> None:
-    """Arguments are memory: it is to be free when the request has ended."""
+    """Arguments hold memory, which has to be free once the request has ended."""
     stream = backend.device.make_stream("stream", inline_bytes=NEVER_INLINE)
     job = Job(backend.device, [])
     gone, over = weakref.ref(job), job.over
@@ -538,7 +538,7 @@ def test_a_stream_holds_nothing_of_what_is_done(backend: Backend) -> None:
 
 
 def test_an_event_ends_once_and_for_all(backend: Backend) -> None:
-    """To end it again changes nothing."""
+    """Ending it again changes nothing."""
     event = backend.device.make_event()
     assert not event.done
     event.end()
@@ -632,7 +632,7 @@ def add(completions: Completions, requests: Sequence[Any]) -> None:
 
 
 def test_what_has_finished_comes_back_once_and_in_order(completions: Completions) -> None:
-    """From any thread; the descriptor tells, unless the strategy is to look."""
+    """From any thread; the descriptor signals it, unless the strategy polls."""
     requests = begun(completions, 100)
     assert completions.take() == []
     with Edges(completions.descriptor) as edges:
@@ -650,7 +650,7 @@ def test_what_has_finished_comes_back_once_and_in_order(completions: Completions
 
 
 def test_nothing_is_lost_between_a_look_and_the_next(completions: Completions) -> None:
-    """However the threads that add and the loop that takes meet."""
+    """In any interleaving of the threads that add and the loop that takes."""
     requests = begun(completions, 2000)
     threads = [threading.Thread(target=add, args=(completions, requests[at::4])) for at in range(4)]
     taken: list[Any] = []
@@ -674,7 +674,7 @@ class ReturningFromThread(Returning):
 
 @pytest.mark.parametrize("sleeps_on", [True, False])
 def test_a_thread_settles_what_it_has_done_while_the_loop_sleeps(completions: Completions, *, sleeps_on: bool) -> None:
-    """The loop is woken only if it has to look as well."""
+    """The loop is woken only if it has to look too."""
     taken: list[Any] = []
 
     def settle() -> bool:
@@ -693,7 +693,7 @@ def test_a_thread_settles_what_it_has_done_while_the_loop_sleeps(completions: Co
 
 
 def test_what_a_thread_has_done_waits_for_who_has_the_turn(completions: Completions) -> None:
-    """Who looks once more after giving it back; nobody is woken, and nobody waits."""
+    """The holder looks once more after releasing the turn; no thread is woken or waits."""
     completions.take_turn = lambda: pytest.fail("the turn is taken")
     request: Any = ReturningFromThread()
     completions.begin(request)
@@ -706,7 +706,7 @@ def test_what_a_thread_has_done_waits_for_who_has_the_turn(completions: Completi
 
 
 def test_threads_that_end_at_once_leave_nothing_behind(completions: Completions) -> None:
-    """Each settles what it finds, or leaves it to one that does."""
+    """Each thread settles the requests that it finds, or leaves them to another that does."""
     taken: list[Any] = []
 
     def settle() -> bool:

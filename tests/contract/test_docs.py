@@ -1,4 +1,4 @@
-"""What the documentation says is true: its examples run, its commands work, and nothing is left out."""
+"""The documentation is true and complete: its examples run, and its commands work."""
 
 from __future__ import annotations
 

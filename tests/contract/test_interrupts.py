@@ -142,7 +142,7 @@ def _has_run_nothing_twice(ledger: Ledger) -> None:
     ids=lambda use: use.__name__.strip("_"),
 )
 def test_what_is_interrupted_leaves_the_pool_well(ledger: Ledger, use: Callable[[atomr_mp.Pool, int], None]) -> None:
-    """Before each line in turn: then another call has its answer, and its own, and no credit is kept."""
+    """Before each line in turn: then another call gets its own answer, and no credit is kept."""
     with ledger.start(PROBE, f"{ACTORS}/mapped.py:Mapped") as pool:
         use(pool, 0)  # what is made but once
         line = 1
@@ -154,7 +154,7 @@ def test_what_is_interrupted_leaves_the_pool_well(ledger: Ledger, use: Callable[
 
 
 def test_what_is_interrupted_in_an_event_loop_leaves_the_pool_well(ledger: Ledger) -> None:
-    """In one that is run without a handler of its own, and goes on to be used."""
+    """In a loop that is run without a handler of its own, and is used again."""
 
     async def note(number: int) -> None:
         assert await pool.call("Probe.note", f"a{number}") == f"a{number}"
@@ -185,7 +185,7 @@ def test_what_is_interrupted_in_an_event_loop_leaves_the_pool_well(ledger: Ledge
 
 
 def test_who_is_interrupted_while_another_thread_receives_harms_nobody(ledger: Ledger) -> None:
-    """The other waits on, and all others that come."""
+    """The other thread waits on, and so do all later ones."""
     with ledger.start() as pool, ledger.gate("gate") as gate:
         held = pool.call("Probe.hold_on_thread", gate.path)
         leading = threading.Thread(target=held.exception)
@@ -216,7 +216,7 @@ def _interrupted_once(condition: Callable[[], bool], waits: Callable[[], object]
 
 
 def test_who_waits_is_interrupted_at_once(ledger: Ledger) -> None:
-    """For an answer, behind another thread that receives, for the supervisor, in a map, for a map's next item."""
+    """For an answer, behind another receiving thread, for the supervisor, in a map, for a map's next item."""
     asked = threading.Event()
 
     def endless() -> Iterator[int]:
@@ -251,7 +251,7 @@ def test_who_waits_is_interrupted_at_once(ledger: Ledger) -> None:
 
 
 def test_what_is_imported_late_is_imported_whole(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Half of asyncio would stay behind, and could not be imported again in this process."""
+    """A half-imported asyncio would stay, and could not be imported again in this process."""
 
     class Interrupting:
         def find_spec(self, name: str, *_: object) -> None:
@@ -269,7 +269,7 @@ def test_what_is_imported_late_is_imported_whole(ledger: Ledger, monkeypatch: py
 
 
 def test_what_a_signal_handler_raises_sends_nothing_twice(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also one that is not put off: behind a send of what could not be sent at once."""
+    """Even if it is not put off, after a send of bytes that could not be sent at once."""
 
     def full(*_: object) -> int:
         raise BlockingIOError

@@ -38,7 +38,7 @@ def pool(shared: tuple[Ledger, atomr_mp.Pool]) -> Iterator[atomr_mp.Pool]:
 
 
 def sent_together(pool: atomr_mp.Pool, method: str, items: Sequence[Any], deadline_s: float = DEADLINE_S) -> list[Any]:
-    """Return what items of one call come to, each a result or an error."""
+    """Return the outcomes of items of one call, each a result or an error."""
 
     async def send() -> ItemsReply:
         reply = pool._client.submit_items(method, [(item,) for item in items], deadline_s=deadline_s)
@@ -50,7 +50,7 @@ def sent_together(pool: atomr_mp.Pool, method: str, items: Sequence[Any], deadli
 
 
 def outcomes(reply: ItemsReply, count: int) -> list[Any]:
-    """Return what its items have come to, each a result or an error."""
+    """Return the outcomes of its items, each a result or an error."""
     found: list[Any] = [reply.exception()] * count
     for part in reply.parts:
         results = reply.results(part) if len(part.failed) < len(part.places) else []
@@ -72,7 +72,7 @@ def requests(pool: atomr_mp.Pool) -> tuple[int, int, int]:
 
 
 def test_items_of_calls_fill_batches(pool: atomr_mp.Pool) -> None:
-    """However many are in a call: what is left of one is in a batch with the next."""
+    """Calls of any number of items: the rest of one call shares a batch with the next."""
     batches, items = figures(pool, "Parcelled.count")
     started, completed, _ = requests(pool)
 
@@ -116,7 +116,7 @@ def test_items_of_a_call_are_in_batches_of_their_own_kind(pool: atomr_mp.Pool) -
 
 
 def test_a_failure_is_of_its_item_alone(pool: atomr_mp.Pool) -> None:
-    """Whether the method returns it, or something that cannot be sent."""
+    """Whether the method returns the failure, or a result that cannot be sent."""
     failed = requests(pool)[2]
     found = sent_together(pool, "Parcelled.roots", [4, -1, 9, -2, -3, 16])
     assert [found[at] for at in (0, 2, 5)] == [2, 3, 4]
@@ -152,7 +152,7 @@ def test_what_the_method_raises_is_of_all_its_batch(pool: atomr_mp.Pool) -> None
 def test_a_call_with_an_item_that_does_not_fit_is_refused_and_a_map_finds_the_item(
     pool: atomr_mp.Pool, method: str, bad: object
 ) -> None:
-    """The failing item is not known, so nothing of the call has run."""
+    """The failing item is unknown, so none of the call has run."""
     started, _, _ = requests(pool)
     found = sent_together(pool, method, [1, bad, 2])
     assert {type(each) for each in found} <= {errors.InvalidRequest, errors.ActorFailed}
@@ -164,7 +164,7 @@ def test_a_call_with_an_item_that_does_not_fit_is_refused_and_a_map_finds_the_it
 
 
 def test_errors_of_items_with_long_texts_are_clipped(pool: atomr_mp.Pool) -> None:
-    """However many and long they are, their answer reaches the client."""
+    """Any number of errors of any length: their answer reaches the client."""
     found = sent_together(pool, "Parcelled.verbose", range(256))
     assert len(found) == 256
     assert all(isinstance(each, errors.ActorFailed) for each in found)
@@ -185,7 +185,7 @@ def test_a_result_with_code_of_its_own_that_fails_is_its_item_s(pool: atomr_mp.P
 def test_a_result_that_cannot_be_read_is_its_item_s_failure(
     pool: atomr_mp.Pool, tmp_path: Path, method: str, *, kept: bool
 ) -> None:
-    """And ends no map: neither this one nor, with a journal, the next."""
+    """It ends no map: neither this one nor, with a journal, the next."""
     depths = [1, 2, 100, 3, 4, 5]
     for _ in range(2):
         journal = tmp_path / "journal" if kept else None
@@ -202,7 +202,7 @@ def test_a_result_that_cannot_be_read_is_its_item_s_failure(
 
 @pytest.mark.parametrize("window", [1, 2])
 def test_a_map_goes_on_in_small_windows_also_after_another_was_left(ledger: Ledger, window: int) -> None:
-    """What the one before had in flight may fill them: then that is what items fail with, and nobody waits for ever."""
+    """Items of the earlier map may fill the windows: then items fail with that, and nobody waits for ever."""
     with ledger.start(PARCELLED, window_requests=window) as pool:
         assert list(pool.map("Parcelled.roots", range(100))) == [n**0.5 for n in range(100)]
         with ledger.gate("gate") as gate:
@@ -220,7 +220,7 @@ def test_a_map_goes_on_in_small_windows_also_after_another_was_left(ledger: Ledg
 
 
 def test_items_that_are_late_are_told_so(ledger: Ledger) -> None:
-    """Though some of their call are still answered after the deadline."""
+    """Even if some items of their call are still answered after the deadline."""
     with ledger.start(PARCELLED) as pool, ledger.gate("gate") as gate:
         # As many as are in flight at a time, with time for the first of them also on a busy machine.
         mapped = pool.map("Parcelled.hold_one", [gate.path] * 32, return_failures=True, deadline_s=5)
@@ -241,7 +241,7 @@ def test_items_that_are_late_are_told_so(ledger: Ledger) -> None:
 
 
 def test_results_that_are_too_much_for_one_answer_come_in_several(pool: atomr_mp.Pool) -> None:
-    """Each alone is what a call may return."""
+    """Each result alone is as large as a call may return."""
     lengths = [2**21, 3, 2**21, 2**21, 2**22 - 10, 2**22 - 10, 5, 2**22 + 1]
     found = sent_together(pool, "Parcelled.texts", lengths)
     assert [len(each) for each in found[:-1]] == lengths[:-1]
@@ -267,7 +267,7 @@ def test_an_array_has_the_results_of_a_batch_in_its_rows(pool: atomr_mp.Pool, le
 
 
 def test_refs_are_results_and_go_by_themselves_as_items(pool: atomr_mp.Pool) -> None:
-    """What a call's answers have brought is the session's until it lets go of it."""
+    """Refs in a call's answers belong to the session until it releases them."""
     refs = list(pool.map("Parcelled.kept", [float(n) for n in range(10)]))
     assert [ref.numpy()[0] for ref in refs] == list(range(10))
     with pytest.raises(errors.InvalidRequest, match="ref"):
@@ -309,7 +309,7 @@ def test_a_call_is_cancelled_or_late_as_a_whole_until_it_has_begun(
 
 
 def test_where_few_may_wait_a_map_sends_fewer(pool: atomr_mp.Pool) -> None:
-    """A call whose items would be too many is refused, and then they go one by one."""
+    """A call with too many items is refused, and its items then go one by one."""
     found = sent_together(pool, "Parcelled.few", range(8))
     assert {type(each) for each in found} == {errors.Overloaded}
     assert list(pool.map("Parcelled.few", range(100))) == list(range(100))
@@ -324,7 +324,7 @@ def test_what_has_no_items_says_so(pool: atomr_mp.Pool) -> None:
 
 @pytest.mark.parametrize("how", ["kill", "poison"])
 def test_an_item_that_ends_its_worker_takes_no_other_along(ledger: Ledger, how: str) -> None:
-    """Items in a call with it are sent again, each alone as long as it may be what ends workers."""
+    """Other items of its call are sent again, each alone as long as it may be the cause."""
     settings: dict[str, Any] = {"max_restarts": 100, "backoff_initial_s": 0.01, "max_suspicions": 2}
     with ledger.start(PARCELLED, gpus=2, **settings) as pool:
         items = [[n, how if n == 70 else ""] for n in range(200)]
@@ -337,7 +337,7 @@ def test_an_item_that_ends_its_worker_takes_no_other_along(ledger: Ledger, how: 
 
 
 def test_a_planned_end_is_not_noticed(ledger: Ledger) -> None:
-    """What a worker that is replaced has received is answered by it; the rest goes to the next."""
+    """A worker that is being replaced answers the requests it has received; the next worker gets the others."""
     with ledger.start(PARCELLED) as pool:
         found = []
         for n, item in enumerate(pool.map("Parcelled.count", range(2000), attempts=1)):

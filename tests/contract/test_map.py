@@ -26,7 +26,7 @@ def pool(ledger: Ledger) -> Iterator[atomr_mp.Pool]:
 
 
 def test_results_come_in_the_order_of_the_items(pool: atomr_mp.Pool) -> None:
-    """Many items, both devices, nothing lost or doubled, and every device has had its share."""
+    """Many items on both devices: none is lost or doubled, and every device gets its share."""
     assert list(pool.map("Mapped.square", range(3000))) == [n * n for n in range(3000)]
     devices = {device for device, _ in pool.map("Mapped.where", range(1000))}
     assert devices == {0, 1}
@@ -67,7 +67,7 @@ def test_killed_workers_cost_an_idempotent_map_nothing(pool: atomr_mp.Pool) -> N
 
 
 def test_items_of_other_methods_run_at_most_once(pool: atomr_mp.Pool, ledger: Ledger) -> None:
-    """What may have run when its worker died is not sent again, and fails with that; all else succeeds."""
+    """An item that may have run when its worker died is not sent again and fails with that; all others succeed."""
     outcomes = list(pool.map("Mapped.note_or_die", range(400), return_failures=True, in_flight=20))
     failures = [outcome for outcome in outcomes if isinstance(outcome, Failure)]
     assert 200 in [failure.index for failure in failures]
@@ -81,7 +81,7 @@ def test_items_of_other_methods_run_at_most_once(pool: atomr_mp.Pool, ledger: Le
 
 
 def test_item_that_kills_its_worker_fails_and_takes_no_other_along(pool: atomr_mp.Pool, ledger: Ledger) -> None:
-    """It is run three times, then its error comes in its place; the items around it succeed."""
+    """It runs three times, then its error comes in its place; the items around it succeed."""
     outcomes = list(pool.map("Mapped.die_at_7", range(60), return_failures=True, in_flight=6))
     failure = outcomes[7]
     assert isinstance(failure, Failure)
@@ -127,7 +127,7 @@ def test_error_of_the_input_comes_after_the_results_before_it(pool: atomr_mp.Poo
 
 
 def test_slow_input_does_not_hold_back_what_it_gave_before(pool: atomr_mp.Pool) -> None:
-    """Results come while the input still makes up its mind, not once it has filled what may be in flight."""
+    """Results come while the input is slow, and not only once the items in flight reach their limit."""
     taken = 0
 
     def slow() -> Iterator[int]:
@@ -157,7 +157,7 @@ def has_arrived(client: atomr_mp.Pool) -> bool:
 
 
 def test_slow_reader_loses_nothing(pool: atomr_mp.Pool) -> None:
-    """Answers that came within their deadline count, however late they are read, also if their worker died since."""
+    """Answers within their deadline count, however late they are read, even if their worker has died since."""
     before = completed(pool)
     results = pool.map("Mapped.square", range(40), in_flight=20, deadline_s=5.0)
     assert next(results) == 0
@@ -213,7 +213,7 @@ def test_devices_that_all_stop_fail_all_that_remains(ledger: Ledger) -> None:
 
 
 def test_a_map_waits_for_the_trial_of_an_open_circuit(ledger: Ledger) -> None:
-    """What no device takes now is sent when one is started again."""
+    """Items that no device takes now are sent once a device is started again."""
     with ledger.start(MAPPED, gpus=1, max_restarts=0, backoff_initial_s=0.0) as pool:
         outcomes = []
         for outcome in pool.map("Mapped.square", range(500), in_flight=4):

@@ -1,4 +1,4 @@
-"""Metrics as Prometheus would read them; and that the process which serves them is nobody's weak point."""
+"""Metrics as Prometheus would read them, and the process that serves them, which may fail without harm."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def address(pool: atomr_mp.Pool) -> str:
 
 
 def test_requests_are_counted_by_outcome_and_latency(pool: atomr_mp.Pool, ledger: Ledger) -> None:
-    """Over the lives of several workers; what died with one is lost."""
+    """Over the lives of several workers; the figures that died with one are lost."""
     for n in range(20):
         pool.call("Probe.note", f"{n}", device=0).result()
     with pytest.raises(errors.ActorFailed):
@@ -175,7 +175,7 @@ def test_memory_is_shown(pool: atomr_mp.Pool) -> None:
 
 
 def test_the_process_that_serves_comes_back_and_harms_nobody(pool: atomr_mp.Pool, ledger: Ledger) -> None:
-    """Killed, it is started again; workers and clients do not notice."""
+    """It is started again after a kill; workers and clients do not notice."""
     (pid,) = exporters(ledger)
     os.kill(pid, signal.SIGKILL)
     assert pool.call("Probe.note", "on").result() == "on"
@@ -212,6 +212,6 @@ def test_a_port_is_served(ledger: Ledger) -> None:
 
 @pytest.mark.parametrize("where", ["on", "9464", "0.0.0.0:9464", "10.0.0.1:80", "127.0.0.1:0", "127.0.0.1:x"])
 def test_only_this_machine_is_served(where: str) -> None:
-    """Metrics tell of what runs here; who wants them elsewhere says so to a proxy."""
+    """Metrics are for this machine; others go through a proxy."""
     with pytest.raises(errors.ConfigurationError, match="use off, a loopback address"):
         Config(backend="host", metrics=where).plan()

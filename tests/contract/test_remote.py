@@ -1,4 +1,4 @@
-"""Remote clients: the same face by tcp://, keys, rights, and what strangers and offenders can do."""
+"""Remote clients: the same interface by tcp://, keys, rights, and the limits of strangers and offenders."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_refs_are_handles_of_what_the_pool_has(serving: served.Served) -> None:
 
 
 def test_programs_go_by_their_digest(serving: served.Served) -> None:
-    """Through the gateway too; a worker that does not know one is told it, also with inputs of their own connection."""
+    """Through the gateway too; a worker that lacks one is told it, even with inputs by the bulk connection."""
     with serving.connect() as pool:
         pool.wait_ready()
         device = pool.device()
@@ -190,7 +190,7 @@ def test_only_admitted_keys_connect(serving: served.Served, tmp_path: Path) -> N
 
 
 def test_a_key_has_as_many_sessions_as_it_may(serving: served.Served) -> None:
-    """Not more, and a closed one makes room."""
+    """A further session is refused, and a closed one makes room."""
     served.admit(serving.keys_dir, "bob", sessions=1)
     _run_keys(serving, "revoke", _admit_one_more(serving))
     with serving.connect("bob"), pytest.raises(errors.Overloaded, match="1 sessions of 1"):
@@ -259,7 +259,7 @@ def test_only_remote_clients_load_libzmq() -> None:
 
 
 def test_a_forked_child_has_to_connect_anew(serving: served.Served) -> None:
-    """What libzmq would do there is to wait for ever."""
+    """In the child, libzmq would wait for ever."""
     with serving.connect() as pool:
         assert pool.call("Probe.echo", 1).result() == 1
         child = os.fork()
@@ -317,7 +317,7 @@ def _dealer(serving: served.Served) -> Iterator[zmq.Socket[bytes]]:
 
 
 def test_calls_beyond_the_window_wait_for_room(ledger: Ledger) -> None:
-    """In an event loop by themselves, in a thread if it is asked for; the order is that of the calls."""
+    """In an event loop by default, in a thread on request; calls keep their order."""
     with served.serve(ledger, window_requests=2).pool as pool:
         found = served.Served(pool, served.listening(pool), ledger.path / "keys")
         with found.connect() as far, ledger.gate("held") as gate:

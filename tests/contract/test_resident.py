@@ -1,4 +1,4 @@
-"""Resident memory outlives whoever filled it: by whichever end, filled once, and never half filled."""
+"""Resident memory outlives the process that filled it, whatever ends it; it is filled once, and never by half."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_actors_of_one_process_have_it_in_common(ledger: Ledger) -> None:
 
 @on_host
 def test_all_devices_of_the_host_have_it_in_common(ledger: Ledger) -> None:
-    """One fills, the others wait; and can neither write it nor make it writable."""
+    """One fills, the others wait; none can write it or make it writable."""
     with ledger.start(HOUSED, gpus=3) as pool:
         for device in range(3):
             assert pool.call("Housed.total", device=device).result()[1] == total()
@@ -127,7 +127,7 @@ def starting(ledger: Ledger, *actors: str, **settings: Any) -> Iterator[Future[a
 
 @on_host
 def test_who_waits_takes_over_from_a_filler_that_dies(ledger: Ledger) -> None:
-    """Half-filled memory is discarded; a client that came meanwhile may call both."""
+    """Half-filled memory is discarded; a client that came meanwhile can call both."""
     with ledger.gate("filling") as gate, starting(ledger, HOUSED, gpus=2, **RESTARTING) as started:
         (filler,) = gate.wait()
         assert settled(lambda: sum(len(blob.users) for blob in residents(ledger)) == 2)
@@ -164,7 +164,7 @@ def test_what_was_begun_is_filled_anew(ledger: Ledger, fault: testing.Fault) -> 
 @on_host
 @pytest.mark.parametrize("how", ["write", "write_kept"])
 def test_python_refuses_to_write_it(ledger: Ledger, how: str) -> None:
-    """NumPy says that it is read-only, of the arrays that `fill` was given too."""
+    """NumPy says that it is read-only, even through the arrays that `fill` was given."""
     with ledger.start(HOUSED) as pool:
         before = pool.call("Housed.total").result()
         failed = pool.call(f"Housed.{how}").exception()
@@ -175,7 +175,7 @@ def test_python_refuses_to_write_it(ledger: Ledger, how: str) -> None:
 
 @on_host
 def test_a_stray_write_ends_its_process_and_nobody_else_s(ledger: Ledger) -> None:
-    """The content is what it was, for the next process and for those of other devices."""
+    """The content is unchanged, for the next process and for those of other devices."""
     with ledger.start(HOUSED, gpus=2, **RESTARTING) as pool:
         other = pool.call("Housed.total", device=1).result()
         lost = pool.call("Housed.write_by_address", device=0).exception()
@@ -188,7 +188,7 @@ def test_a_stray_write_ends_its_process_and_nobody_else_s(ledger: Ledger) -> Non
 
 
 def test_it_is_asked_for_in_setup_only(ledger: Ledger) -> None:
-    """Later the control channel is the loop's."""
+    """Later the control channel belongs to the loop."""
     with ledger.start(HOUSED) as pool:
         with pytest.raises(errors.InvalidRequest, match="in `setup`"):
             pool.call("Housed.ask_again").result()
@@ -225,7 +225,7 @@ def test_a_standby_has_the_version_of_its_own_code(ledger: Ledger) -> None:
 
 
 def test_another_layout_needs_another_version(ledger: Ledger) -> None:
-    """The device stops with a typed error, and goes on when what is in the way was freed."""
+    """The device stops with a typed error, and goes on once the conflicting memory was freed."""
     with ledger.start(HOUSED, **RESTARTING) as pool:
         want(ledger, rows=32)
         pool.restart(0)
@@ -250,7 +250,7 @@ def test_more_than_the_quota_is_refused_before_it_is_made(ledger: Ledger) -> Non
 
 
 def test_a_limit_that_a_reload_raises_holds_for_its_workers(ledger: Ledger) -> None:
-    """The new version is filled beside the old one, for which there was no room."""
+    """The new version is filled beside the old one, which left no room before."""
     file = ledger.path / "pool.toml"
     file.write_text(f"resident_max_bytes = {BLOB_BYTES}")
     with ledger.start(HOUSED, config=file) as pool:
@@ -263,7 +263,7 @@ def test_a_limit_that_a_reload_raises_holds_for_its_workers(ledger: Ledger) -> N
 
 @on_host
 def test_what_is_freed_is_given_back(ledger: Ledger) -> None:
-    """At once if nobody uses it; else, by force only, when the last that does has ended."""
+    """At once if it is unused; by force only if it is used, once its last user has ended."""
     with ledger.start(HOUSED, **RESTARTING) as pool, OperatorSession(pool.run_dir / "session.sock") as observer:
         worker = pool.devices[0].pid
         supervisor = pool.status().supervisor_pid

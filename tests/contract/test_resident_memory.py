@@ -122,7 +122,7 @@ def test_what_is_sealed_is_read_elsewhere() -> None:
 
 
 def test_nobody_can_write_what_is_sealed() -> None:
-    """Neither through it nor past it, nor can it be made writable."""
+    """Neither through it nor past it, and it cannot be made writable."""
     _, descriptor = filled()
     assert [line.split()[1] for line in memory_of("maps")] == ["r--s"]
     opened = open_device("host").open_resident(BLOB_BYTES, os.dup(descriptor))
@@ -141,7 +141,7 @@ def test_nobody_can_write_what_is_sealed() -> None:
 
 
 def test_what_somebody_can_write_is_not_sealed() -> None:
-    """A child that `fill` has forked and left behind, say; it is, once that has gone."""
+    """A child that `fill` has forked and left behind keeps it writable; it is sealed once that has gone."""
     made = HostResident.make(BLOB_BYTES)
     with mmap.mmap(made._writing, BLOB_BYTES), pytest.raises(errors.SetupFailed, match="cannot be sealed"):
         made.seal()
@@ -224,7 +224,7 @@ class Conversation:
 
 
 def test_who_is_to_fill_fills_seals_and_hands_it_over() -> None:
-    """Then it has what everybody has; and what it was given to fill it cannot write any more either."""
+    """Afterwards it has the same as the others, and cannot write the arrays that it was given to fill."""
     laid = lay_out(LAYOUT)
     with Conversation() as there:
         there.tell(control.ResidentFill("weights", "1"))
@@ -281,7 +281,7 @@ def test_what_has_no_checksum_is_taken_as_it_is() -> None:
 
 @pytest.mark.parametrize("error", [ValueError("no such file"), SystemExit(3)])
 def test_who_cannot_fill_says_so(error: BaseException) -> None:
-    """And may be asked again: nothing is kept of what it had."""
+    """It may be asked again: nothing is kept."""
 
     def fail(_arrays: Mapping[str, Any]) -> None:
         raise error
@@ -298,7 +298,7 @@ def test_who_cannot_fill_says_so(error: BaseException) -> None:
 
 
 def test_an_entry_is_written_and_not_replaced() -> None:
-    """`arrays["a"] = ...` would fill nothing, and so is an error."""
+    """`arrays["a"] = ...` would fill nothing, so it is an error."""
 
     def replace(arrays: Any) -> None:
         arrays["a"] = np.zeros((3, 4))

@@ -1,4 +1,4 @@
-"""The supervisor's end of resident memory: it keeps what opens it, hands it on, and lets go of it."""
+"""The supervisor's side of resident memory: it keeps descriptors, passes them on, and closes them."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ ADOPT: Final = control.ResidentAdopt("weights", "1", b"sum")
 
 
 def test_what_one_has_sealed_the_others_get(pool: Pool) -> None:
-    """Those who wait, and who comes later; with its checksum."""
+    """Processes that wait, and later ones; with its checksum."""
     pool.want(A, C)
     assert pool.told(A) == [FILL]
     assert pool.told(C) == []
@@ -126,7 +126,7 @@ def test_what_one_has_sealed_the_others_get(pool: Pool) -> None:
 
 
 def test_on_gpus_each_device_has_its_own(log: EventLog) -> None:
-    """And its descriptor is nothing that could be looked at."""
+    """Its descriptor must not be looked into."""
     pool = Pool("cuda", log)
     pool.want(A, C)
     assert pool.told(A) == pool.told(C) == [FILL]
@@ -172,7 +172,7 @@ def test_the_next_is_told_to_fill_when_the_filler_has_ended(pool: Pool) -> None:
     ],
 )
 def test_what_is_not_sealed_is_handed_to_nobody(pool: Pool, made: Any) -> None:
-    """Whoever says that it is breaks the protocol."""
+    """A process that claims it breaks the protocol."""
     pool.want(A, B)
     with pytest.raises(errors.ProtocolError, match="resident memory 'weights'"):
         pool.seal(A, made())
@@ -184,7 +184,7 @@ def test_what_is_not_sealed_is_handed_to_nobody(pool: Pool, made: Any) -> None:
 
 
 def test_what_is_corrupt_is_let_go(pool: Pool, tmp_path: Path) -> None:
-    """The event log says who has found it, and the next one fills it."""
+    """The event log names the process that found it, and the next one fills it again."""
     pool.want(A, B)
     pool.seal(A, memory())
     pool.residents.heard(B, control.ResidentRejected("weights", "1"), None)

@@ -216,7 +216,7 @@ def test_an_open_stream_ends_with_an_error_when_the_server_ends(ledger: Ledger) 
 
 
 def test_openai_s_client_reads_a_chat_as_it_is_made(server: Server) -> None:
-    """Part by part, with the reason for its end; an error in its midst is the client's own."""
+    """Part by part, with the reason for its end; an error in the middle is the client's own."""
     openai: Any = pytest.importorskip("openai")
     with openai.OpenAI(base_url=f"http://127.0.0.1:{server.port}/v1", api_key=server.token, max_retries=0) as client:
         create = client.chat.completions.create

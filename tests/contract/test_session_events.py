@@ -1,4 +1,4 @@
-"""What a client makes of what the supervisor tells, one message at a time."""
+"""A client's reactions to the supervisor's messages, one at a time."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Told:
         return devices.DeviceInfo(0, "host", state, generation, endpoint, admitted, 1, 0, "")
 
     def tell(self, *messages: session.FromSupervisor) -> None:
-        """Say something to the client."""
+        """Send a message to the client."""
         self._theirs.sendall(b"".join(session.frame(session.FROM_SUPERVISOR.encode(each)) for each in messages))
 
     def end(self, last_words: bytes) -> None:
@@ -71,7 +71,7 @@ class Told:
 
 @pytest.fixture
 def told(tmp_path: Path) -> Iterator[Told]:
-    """Make a client that is told things."""
+    """Make a client that gets messages."""
     made = Told(tmp_path)
     yield made
     made.close()
@@ -125,7 +125,7 @@ def test_a_loop_takes_events_in_their_order(told: Told) -> None:
 
 
 def test_no_two_living_loops_have_the_same_connection(told: Told) -> None:
-    """A worker ignores a second one of the same name. Names come again after 255 loops, but not a living one's."""
+    """A worker ignores a second connection of the same name. Names recur after 255 loops, but never a living loop's."""
 
     async def number_of_this_loop() -> int:
         told.call()
@@ -141,7 +141,7 @@ def test_no_two_living_loops_have_the_same_connection(told: Told) -> None:
 
 
 def farewell(error: errors.AtomrError) -> bytes:
-    """Return what a supervisor says last in a session."""
+    """Return the last messages of a supervisor in a session."""
     return session.frame(session.FROM_SUPERVISOR.encode(session.Goodbye(ErrorInfo.of(error))))
 
 
@@ -149,7 +149,7 @@ def farewell(error: errors.AtomrError) -> bytes:
     "refused", [errors.NotAuthorized("another user's"), errors.Overloaded("no descriptor left")], ids=lambda e: e.code
 )
 def test_a_client_that_is_refused_before_its_hello_is_told_why(refused: errors.AtomrError) -> None:
-    """Its hello finds nobody any more, but what was said to it lies there to be read."""
+    """Nobody reads its hello any more, but the reason is there to be read."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     theirs.sendall(farewell(refused))
     theirs.close()

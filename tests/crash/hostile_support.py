@@ -1,6 +1,6 @@
-"""What test_hostile.py attacks with, and how it sees that nobody else was harmed.
+"""The attacks of test_hostile.py, and its checks that nobody else was harmed.
 
-Peers are made by hand from sockets, msgpack and, where libzmq would be too well-behaved, from ZMTP's own bytes: what
+Peers are made by hand from sockets, msgpack and, where libzmq is too well-behaved, from ZMTP's own bytes: messages that
 the library refuses to send must be tried too.
 """
 
@@ -127,7 +127,7 @@ class Victim:
 
     @contextlib.contextmanager
     def unharmed(self, growth_bytes: int = GROWTH_BYTES) -> Iterator[Bystander]:
-        """See that what happens inside harms nobody: calls, latency, memory, descriptors, incarnations."""
+        """Check that the attack inside harms nobody: calls, latency, memory, descriptors, incarnations."""
         generations = [device.generation for device in self.pool.devices]
         with Bystander(self, self._watched()) as bystander:
             bystander.wait_calls(3)
@@ -149,7 +149,7 @@ class Victim:
 
     @contextlib.contextmanager
     def counted(self, supervisor: int, worker: int) -> Iterator[None]:
-        """See that what happens inside is counted as refused, exactly so often."""
+        """Check that the attack inside is counted as refused, exactly so often."""
         before = self.refused()
         yield
         expected = (before[0] + supervisor, before[1] + worker)
@@ -379,7 +379,7 @@ class Dealer:
         self.socket.send(b"".join(pack(header, frames)) if frames else header)
 
     def send_parts(self, *parts: bytes) -> None:
-        """Send what is no message: several ZeroMQ frames."""
+        """Send an invalid message: several ZeroMQ frames."""
         self.socket.send_multipart(parts)
 
     def replies(self, count: int) -> list[list[Any]]:

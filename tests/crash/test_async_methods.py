@@ -1,4 +1,4 @@
-"""Asynchronous methods whose worker, loop or reader ends: who is told what, who is suspected, and what is a hang."""
+"""Asynchronous methods whose worker, loop or reader ends: errors, suspects and hangs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ AWAITER = f"{ACTORS}/awaiting.py:Awaiter"
 
 
 def test_calls_that_awaited_when_their_worker_was_killed_are_lost_or_sent_again(ledger: Ledger) -> None:
-    """Idempotent ones run again; streams end after what has arrived, and go on if they are resumable."""
+    """Idempotent calls run again; streams end after the parts that have arrived, and go on if they are resumable."""
     with ledger.start(AWAITER) as pool, ledger.gate("gate") as gate:
         lost = [pool.call("Awaiter.wait", f"w{n}") for n in range(3)]
         again = pool.call("Awaiter.die", "kill", gate.path, True)
@@ -37,7 +37,7 @@ def test_calls_that_awaited_when_their_worker_was_killed_are_lost_or_sent_again(
 
 
 def test_a_resumable_stream_goes_on_on_the_next_loop(ledger: Ledger) -> None:
-    """From the part behind those that arrived; before the first part an idempotent one begins again."""
+    """From the part after those that arrived; an idempotent stream without parts begins again."""
     with ledger.start(AWAITER) as pool:
         assert list(pool.stream("Awaiter.resumed", 40, 20)) == list(range(40))
         wait_generation(pool, 2)
@@ -48,7 +48,7 @@ def test_a_resumable_stream_goes_on_on_the_next_loop(ledger: Ledger) -> None:
 
 
 def test_a_resumable_stream_moves_on_before_a_restart_waits_for_it(ledger: Ledger) -> None:
-    """Though it awaits just then: its task is cancelled, and its reader notices nothing."""
+    """Even while it awaits: its task is cancelled, and its reader notices nothing."""
     with ledger.start(AWAITER, drain_timeout_s=DEADLINE_S) as pool:
         stream = pool.stream("Awaiter.resumed", 30, -1, 0.02, ahead=4)
         assert [next(stream) for _ in range(10)] == list(range(10))
@@ -58,7 +58,7 @@ def test_a_resumable_stream_moves_on_before_a_restart_waits_for_it(ledger: Ledge
 
 
 def test_what_ends_workers_is_condemned_alone(ledger: Ledger) -> None:
-    """All that ran with it are suspects, run alone, and are acquitted."""
+    """All requests that ran with it are suspects, run alone, and are acquitted."""
     with ledger.start(AWAITER, max_suspicions=1, max_restarts=20) as pool, ledger.gate("gate") as gate:
         beside = [pool.call("Awaiter.die", "kill", gate.path, True) for _ in range(3)]
         gate.wait(3)
@@ -80,7 +80,7 @@ def hang(pool: atomr_mp.Pool, how: str) -> None:
 
 @pytest.mark.parametrize("how", ["block", "blocking"])
 def test_a_loop_that_stands_still_hangs(ledger: Ledger, how: str) -> None:
-    """By the method's own limit, with its stack; a request that awaits meanwhile does not hang by itself."""
+    """By the method's own limit, with its stack; a request that awaits meanwhile does not count as hung."""
     with ledger.start(AWAITER) as pool:
         waits = pool.call("Awaiter.wait", "w")
         assert settled(lambda: "w-begun" in ledger.runs())
@@ -95,7 +95,7 @@ def test_a_loop_that_stands_still_hangs(ledger: Ledger, how: str) -> None:
 
 
 def test_a_task_that_does_not_end_though_it_was_told_to_hangs(ledger: Ledger) -> None:
-    """Its limit counts from then on; else it would have its place for ever."""
+    """Its limit counts from then on; otherwise it would keep its place for ever."""
     with ledger.start(AWAITER) as pool:
         deaf = pool.call("Awaiter.deaf", "d")
         assert settled(lambda: "d-begun" in ledger.runs())
@@ -121,7 +121,7 @@ def test_a_client_that_is_killed_cancels_its_tasks(ledger: Ledger) -> None:
 
 
 def test_a_restart_lets_calls_and_streams_end(ledger: Ledger) -> None:
-    """The worker leaves when they have; then its own tasks are cancelled, and its `teardown` awaits on the loop."""
+    """The worker leaves when they have ended; then its own tasks are cancelled, and its `teardown` awaits."""
     with ledger.start(AWAITER, drain_timeout_s=DEADLINE_S) as pool:
         call, stream = pool.call("Awaiter.wait", "w", 0.5), pool.stream("Awaiter.count", 20, 0.02)
         assert next(stream) == 0

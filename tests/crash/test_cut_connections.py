@@ -1,4 +1,4 @@
-"""Data connections that end while their worker lives: the client makes another, and only what was on them is lost."""
+"""Data connections that end while their worker lives: the client reconnects, and only calls on them are lost."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ HOW = ["shut", "write"]
 
 @pytest.mark.parametrize("how", HOW)
 def test_a_lost_connection_is_made_again(ledger: Ledger, how: str) -> None:
-    """Its call ends typed, long before its deadline; who had nothing on theirs hears of nothing."""
+    """Its call ends typed, long before its deadline; callers without calls on it notice nothing."""
     with ledger.start(CUTTING) as pool, atomr_mp.connect(run_dir=pool.run_dir) as bystander:
         pid = pool.call("Cutting.pid").result()
         assert bystander.call("Cutting.pid").result() == pid
@@ -56,7 +56,7 @@ def test_what_may_run_twice_is_sent_again(ledger: Ledger, how: str) -> None:
 
 @pytest.mark.parametrize("how", HOW)
 def test_it_is_so_in_event_loops_and_for_callbacks(ledger: Ledger, how: str) -> None:
-    """Each loop has a connection of its own; nobody has to wait for the loss to be seen."""
+    """Each loop has its own connection; the loss is noticed without a waiting thread."""
 
     async def use() -> None:
         pid = await pool.call("Cutting.pid")
@@ -73,7 +73,7 @@ def test_it_is_so_in_event_loops_and_for_callbacks(ledger: Ledger, how: str) -> 
 
 @pytest.mark.parametrize("how", HOW)
 def test_leases_of_answers_that_never_arrived_come_back(ledger: Ledger, how: str) -> None:
-    """The worker is told what was not read on the lost connection."""
+    """The worker is told which answers were not read on the lost connection."""
     with ledger.start(CUTTING) as pool:
         for _ in range(2):
             with pytest.raises(errors.ConnectionLost):
@@ -82,7 +82,7 @@ def test_leases_of_answers_that_never_arrived_come_back(ledger: Ledger, how: str
 
 
 def test_releases_that_were_lost_are_repeated(ledger: Ledger) -> None:
-    """Every later call waits for them in the worker: it would until its deadline."""
+    """Every later call waits for them in the worker, and would until its deadline."""
     with ledger.start(CUTTING) as pool, atomr_mp.connect(run_dir=pool.run_dir) as bystander:
         refs = [bystander.device(0).put(np.zeros(10)) for _ in range(3)]
         with pytest.raises(errors.ConnectionLost):
@@ -96,7 +96,7 @@ def test_releases_that_were_lost_are_repeated(ledger: Ledger) -> None:
 
 @pytest.mark.parametrize("writes", [True, False])
 def test_what_was_called_after_a_lost_writer_is_not_sent(ledger: Ledger, *, writes: bool) -> None:
-    """It counted on what that was to write. What uses other memory is sent, and what was called after a reader."""
+    """It relied on the writer. Calls that use other memory, or follow a reader, are sent."""
     with ledger.start(CUTTING) as pool:
         ref, other = pool.device(0).put(np.zeros(10)), pool.device(0).put(np.zeros(5))
         with stopped(pool.devices[0].pid):  # so that it is not answered before the cut
@@ -116,7 +116,7 @@ def test_what_was_called_after_a_lost_writer_is_not_sent(ledger: Ledger, *, writ
 
 
 def test_what_was_queued_behind_a_lost_writer_is_refused(ledger: Ledger) -> None:
-    """On another connection, another client's too: the worker drops the writer, and nobody has changed the content."""
+    """On any connection of any client: the worker drops the writer, and the content is unchanged."""
     with ledger.start(UNDOING) as pool, atomr_mp.connect(run_dir=pool.run_dir) as other, ledger.gate("held") as gate:
         ref = pool.device(0).put(np.ones(1000))
         theirs = other.claim(ref.share())
@@ -162,7 +162,7 @@ def unacknowledged(pool: atomr_mp.Pool) -> bool:
 
 @pytest.mark.parametrize("how", HOW)
 def test_arguments_of_lost_calls_come_back(ledger: Ledger, how: str) -> None:
-    """Their memory is used again, though the answer that returned it was not read."""
+    """Their memory is used again, even if the answer that returned it was not read."""
     array = np.ones(2**17)
     with ledger.start(CUTTING) as pool:
         assert pool.call("Cutting.total", array).result() == 2**17
@@ -202,7 +202,7 @@ def notes(pool: atomr_mp.Pool) -> list[str]:
 
 
 def test_a_worker_without_descriptors_is_unreachable_for_a_while(ledger: Ledger) -> None:
-    """Who comes meanwhile is told, long before the deadline; who came before goes on; then all is as before."""
+    """New clients get an error long before the deadline; existing ones go on; then all is as before."""
     with ledger.start(CUTTING) as pool:
         pid = pool.call("Cutting.pid").result()
         with no_descriptors(pid):
@@ -234,7 +234,7 @@ def test_the_doctor_dials(ledger: Ledger) -> None:
 
 
 def test_a_device_that_could_not_be_reached_is_called_again(ledger: Ledger) -> None:
-    """The attempts go on, though nobody waits."""
+    """The attempts go on even if no caller waits."""
     with ledger.start(CUTTING) as pool:
         pid = pool.call("Cutting.pid").result()
         with atomr_mp.connect(run_dir=pool.run_dir) as late:
@@ -254,7 +254,7 @@ def test_a_device_that_could_not_be_reached_is_called_again(ledger: Ledger) -> N
 
 
 def test_a_cut_keeps_no_slab_open(ledger: Ledger) -> None:
-    """The actor looks at all descriptors of its worker: what it kept open of a slab would be memory of nobody."""
+    """The actor looks at all descriptors of its worker: an open slab would be memory without an owner."""
     with ledger.start(CUTTING) as pool:
         ref = pool.device(0).put(np.ones(10))
         before = slabs_open(pool)

@@ -1,4 +1,4 @@
-"""What `atomr-mp doctor` says of pools that live, that have lost something, and that were killed."""
+"""`atomr-mp doctor` on pools that live, that have lost something, and that were killed."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_pool_in_use_has_nothing_unaccounted(ledger: Ledger) -> None:
 
 
 def test_an_idle_pool_with_a_standby_has_nothing_unaccounted(ledger: Ledger) -> None:
-    """The standby has made a slab ahead, and what it says of its memory is true before it has served anything."""
+    """The standby has made a slab ahead, and its memory figures are right before it has served."""
     with ledger.start(gpus=2, standby="hot") as pool:
         assert settled(lambda: all(each.standby and each.standby.state == "ready" for each in pool.status().workers))
         status, told = doctor(pool.run_dir, "--leaks")
@@ -101,7 +101,7 @@ def test_what_nobody_knows_of_is_unaccounted(ledger: Ledger, what: str) -> None:
 
 
 def test_what_a_client_has_mapped_of_a_dead_worker_is_shown_with_its_pid(ledger: Ledger) -> None:
-    """For as long as it has an array there, and no longer."""
+    """As long as it has an array there, and no longer."""
     with ledger.start() as pool:
         if pool.status().backend != "host":
             pytest.skip("a GPU's memory is mapped by no name")
@@ -120,7 +120,7 @@ def test_what_a_client_has_mapped_of_a_dead_worker_is_shown_with_its_pid(ledger:
 
 
 def test_resident_memory_is_told_with_who_has_it_mapped(ledger: Ledger) -> None:
-    """It outlives the worker that has filled it, and is accounted for."""
+    """It outlives the worker that filled it, and is accounted for."""
     with ledger.start(f"{ACTORS}/housed.py:Housed", gpus=2) as pool:
         if pool.status().backend != "host":
             pytest.skip("a GPU's memory is mapped by no name")
@@ -134,7 +134,7 @@ def test_resident_memory_is_told_with_who_has_it_mapped(ledger: Ledger) -> None:
 
 
 def test_what_an_actor_starts_is_its_worker_s_and_outlives_only_a_killed_supervisor(ledger: Ledger) -> None:
-    """Then it is found by its mark, though it has left its group and its session, and has another parent."""
+    """It is found by its mark even if it has left its group and session, and has another parent."""
     pool = ledger.start(PROBE)
     started = pool.call("Probe.fork_and_start").result()
     assert not found(pool.run_dir, State.UNACCOUNTED)
@@ -158,6 +158,6 @@ def test_what_an_actor_starts_is_its_worker_s_and_outlives_only_a_killed_supervi
 
 
 def test_where_there_is_no_pool_nothing_is_looked_at(ledger: Ledger) -> None:
-    """That is an error, and no finding."""
+    """That is an error, not a finding."""
     status, told = doctor(ledger.path / "nowhere", "--leaks")
     assert (status, "there is no pool" in told) == (2, True)

@@ -52,7 +52,7 @@ def no_descriptors(pid: int) -> Iterator[None]:
 
 @pytest.mark.parametrize("standby", ["none", "warm"])
 def test_a_worker_s_end_is_seen(ledger: Ledger, standby: str) -> None:
-    """The others are not harmed; what it leaves ends, and the device is started anew as soon as may be."""
+    """The others are not harmed; its leftovers end, and the device is started again as soon as possible."""
     settings: dict[str, Any] = {
         "standby": standby,
         "max_restarts": 1000,
@@ -91,7 +91,7 @@ def test_what_is_asked_is_answered_or_refused(ledger: Ledger) -> None:
 
 
 def test_a_stop_behind_starts_that_failed_is_in_good_order(ledger: Ledger) -> None:
-    """All are ordered in one breath: the pool's end finds a device that awaits its replacement and has no process."""
+    """All are ordered at once: the pool's end finds a device that waits for its replacement and has no process."""
     with ledger.start(max_restarts=0, give_up=True) as pool, Watched([pool.supervisor_pid]) as supervisor:
         os.kill(pool.devices[0].pid, signal.SIGKILL)
         wait_state(pool, DeviceState.STOPPED)
@@ -113,7 +113,7 @@ def test_a_stop_behind_starts_that_failed_is_in_good_order(ledger: Ledger) -> No
 
 
 def test_a_zygote_that_cannot_be_watched_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is tried again later, and nothing of this one is left."""
+    """It is tried again later, and nothing is left of this one."""
     before, children = open_descriptors(), adopt.adopted_children(set())
     monkeypatch.setattr(os, "pidfd_open", refuse)
     with pytest.raises(errors.SetupFailed, match="no descriptor"):
@@ -123,7 +123,7 @@ def test_a_zygote_that_cannot_be_watched_is_none(monkeypatch: pytest.MonkeyPatch
 
 
 def test_gpus_are_watched_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If there is no descriptor for that at first."""
+    """If there is no descriptor for it at first."""
     monkeypatch.setattr(health, "AGAIN_S", 0.0)
     loop = Loop()
     watch = health.HealthWatch(loop, Helpers(loop), [], {0: "GPU-0"})

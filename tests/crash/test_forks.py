@@ -55,7 +55,7 @@ def test_what_an_actor_has_started_ends_with_its_worker(ledger: Ledger) -> None:
 
 
 def test_a_forked_child_of_an_actor_does_not_hold_the_control_channel(ledger: Ledger) -> None:
-    """Its worker's end would otherwise be seen only at the child's."""
+    """Otherwise its worker's end would be seen only at the child's end."""
     with ledger.start() as pool:
         worker = pool.devices[0].pid
         forked, grandchild, *_ = pool.call("Probe.fork_and_start").result()
@@ -68,7 +68,7 @@ def test_a_forked_child_of_an_actor_does_not_hold_the_control_channel(ledger: Le
 
 @pytest.mark.parametrize("signal_number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_a_stray_signal_to_a_worker_is_a_death_like_others_or_nothing(ledger: Ledger, signal_number: int) -> None:
-    """Ctrl-C in a terminal is not a worker's to answer; other signals end it, and it is replaced."""
+    """A worker ignores Ctrl-C of a terminal; other signals end it, and it is replaced."""
     with ledger.start() as pool:
         os.kill(pool.devices[0].pid, signal_number)
         generation = 1 if signal_number == signal.SIGINT else 2
@@ -79,13 +79,13 @@ def test_a_stray_signal_to_a_worker_is_a_death_like_others_or_nothing(ledger: Le
 
 @pytest.mark.parametrize("standby", ["none", "warm"])
 def test_what_an_actor_starts_inherits_no_descriptors(ledger: Ledger, standby: str) -> None:
-    """Whether its worker was started or forked; `os.system` and C code close none by themselves."""
+    """For started and forked workers: `os.system` and C code close no descriptors themselves."""
     with ledger.start(standby=standby) as pool:
         assert pool.call("Probe.inheritable").result() == []
 
 
 def test_what_an_application_keeps_from_itself_reaches_its_pool(ledger: Ledger) -> None:
-    """One that takes its signals by sigwait blocks them, and whatever it starts inherits that."""
+    """An application that uses sigwait blocks signals, and its children inherit that."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGCHLD})
     try:
         pool = ledger.start()
@@ -120,7 +120,7 @@ def test_what_the_supervisor_s_process_had_started_before_is_not_touched(ledger:
 
 
 def test_the_cgroup_of_a_worker_goes_with_the_last_process_in_it(ledger: Ledger) -> None:
-    """What it has started ends a little later; one that was left by a killed supervisor is in nobody's way."""
+    """Its processes end a little later; a cgroup that a killed supervisor left is in nobody's way."""
     parent = CgroupParent.find()
     if parent is None:
         pytest.skip("no writable version 2 cgroup here")

@@ -1,4 +1,4 @@
-"""What the driver reports of a GPU is done, with a driver that the test drives, and real workers on the host."""
+"""Reactions to the driver's reports of a GPU, with a fake driver and real workers on the host."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def reports(pool: atomr_mp.Pool) -> list[tuple[object, object]]:
 
 
 def test_an_error_that_a_worker_finds_out_by_itself_is_noted_and_no_more(ledger: Ledger, report: Report) -> None:
-    """In the event log and in the status, beside what becomes of the worker."""
+    """In the event log and in the status, beside the worker's fate."""
     with ledger.start(HANGING, gpus=2) as pool:
         before = pool.devices[0]
         report("xid 31")
@@ -68,7 +68,7 @@ def test_an_error_that_a_worker_finds_out_by_itself_is_noted_and_no_more(ledger:
 
 
 def test_a_worker_that_takes_too_much_of_its_device_is_replaced(ledger: Ledger, report: Report) -> None:
-    """By what the driver tells of its process, or else by its slabs. Callers notice nothing, whatever runs or waits."""
+    """By the driver's figures of its process, or else by its slabs. Callers notice nothing, whatever runs or waits."""
     keeper = f"{ACTORS}/keeper.py:Keeper"
     with ledger.start(keeper, gpus=2, max_device_bytes=2**24) as pool, ledger.gate("gate") as gate:
         before = list(pool.devices)
@@ -93,7 +93,7 @@ def test_a_worker_that_takes_too_much_of_its_device_is_replaced(ledger: Ledger, 
 
 
 def test_a_gpu_that_needs_a_reset_is_out_of_use_until_it_had_one(ledger: Ledger, report: Report) -> None:
-    """What runs on it fails at once, other devices go on; then a real start is the proof."""
+    """Requests on it fail at once, other devices go on; afterwards a real start is the proof."""
     with ledger.start(HANGING, gpus=2) as pool, ledger.gate("gate") as gate:
         before = pool.devices[0]
         running = pool.call("Hanging.hold", gate.path, device=0, deadline_s=600)
@@ -114,7 +114,7 @@ def test_a_gpu_that_needs_a_reset_is_out_of_use_until_it_had_one(ledger: Ledger,
 
 
 def test_a_gpu_at_reduced_capacity_finishes_what_it_holds(ledger: Ledger, report: Report) -> None:
-    """Then nothing is started on it; an operator may all the same."""
+    """Then nothing is started on it, except by an operator."""
     with ledger.start(HANGING) as pool, ledger.gate("gate") as gate:
         before = pool.devices[0]
         running = pool.call("Hanging.hold", gate.path, deadline_s=600)
@@ -131,7 +131,7 @@ def test_a_gpu_at_reduced_capacity_finishes_what_it_holds(ledger: Ledger, report
 
 
 def test_a_planned_replacement_is_not_noticed(ledger: Ledger, report: Report) -> None:
-    """Where the driver asks that processes are replaced which use other GPUs' memory."""
+    """If the driver asks for the replacement of processes that use other GPUs' memory."""
     with ledger.start(HANGING, standby="hot") as pool:
         before = pool.devices[0]
         report("recovery 3")
@@ -141,7 +141,7 @@ def test_a_planned_replacement_is_not_noticed(ledger: Ledger, report: Report) ->
 
 
 def test_a_driver_that_does_not_answer_delays_nobody(ledger: Ledger, report: Report) -> None:
-    """But for what it would have told: calls, the status, a failover and the pool's end go on without it."""
+    """Except for its reports: calls, the status, a failover and the pool's end go on without it."""
     with ledger.start(HANGING, faults=[]) as pool:
         before = pool.devices[0]
         with testing.inject(pool, at="nvml", fault=Hang(), times=None) as injected:

@@ -42,7 +42,7 @@ def holder(directory: Path, run_dir: Path) -> subprocess.Popen[str]:
 
 
 def test_a_gpu_has_one_pool_at_a_time(ledger: Ledger) -> None:
-    """While its owner lives, another start fails typed; once it was killed, it succeeds."""
+    """While its owner lives, another start fails typed; after a kill, it succeeds."""
     directory, locks = ledger.path / "locks", GpuLocks(ledger.path / "locks", ledger.path / "mine")
     with holder(directory, ledger.path / "theirs") as other:
         with pytest.raises(errors.PoolBusy, match=f"{UUID} is held by the pool at .*theirs"):
@@ -55,7 +55,7 @@ def test_a_gpu_has_one_pool_at_a_time(ledger: Ledger) -> None:
 
 
 def test_a_gpu_is_not_free_before_every_process_of_the_old_pool_has_gone(ledger: Ledger) -> None:
-    """A worker that outlives its owner still uses the GPU: the next pool waits for it, and says for what."""
+    """A worker that outlives its owner still uses the GPU: the next pool waits for it, and names it."""
     directory, theirs = ledger.path / "locks", ledger.path / "theirs"
     locks = GpuLocks(directory, ledger.path / "mine")
     with (
@@ -85,7 +85,7 @@ def test_a_lock_in_a_place_that_others_can_write_is_refused(ledger: Ledger) -> N
 
 
 def test_a_dead_process_is_seen_though_nobody_reaps_it() -> None:
-    """A raylet that is a zombie is gone."""
+    """A zombie raylet counts as gone."""
     with subprocess.Popen(["/bin/sleep", "60"]) as process:
         pidfd = os.pidfd_open(process.pid)
         process.kill()
@@ -94,7 +94,7 @@ def test_a_dead_process_is_seen_though_nobody_reaps_it() -> None:
 
 
 def test_a_process_that_is_stopped_for_long_counts_as_gone() -> None:
-    """A stopped raylet fires no pidfd, and Ray goes on elsewhere; one that goes on in time does not count."""
+    """A stopped raylet's pidfd stays silent while Ray goes on elsewhere; one that resumes in time does not count."""
     with subprocess.Popen(["/bin/sleep", "60"]) as process:
         pidfd = os.pidfd_open(process.pid)
         try:

@@ -43,7 +43,7 @@ def events(pool: atomr_mp.Pool, kind: str) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("standby", ["none", "hot"])
 @pytest.mark.parametrize("way", WAYS)
 def test_what_hangs_is_told_so_and_the_device_comes_back(ledger: Ledger, way: str, standby: str) -> None:
-    """The stack names the function; what waited behind it did not run; the next incarnation answers."""
+    """The stack names the function; requests queued behind it did not run; the next incarnation answers."""
     where, function = WAYS[way]
     with ledger.start(HANGING, standby=standby) as pool, ledger.gate("gate") as gate:
         before = pool.devices[0]
@@ -89,7 +89,7 @@ def test_what_hangs_is_told_so_and_the_device_comes_back(ledger: Ledger, way: st
 def test_what_the_device_has_not_done_is_told_from_other_c_code(
     ledger: Ledger, fault: testing.Fault, where: str
 ) -> None:
-    """A call that waits for the device has no frames of CUDA's around it: the worker says what is not done."""
+    """A call that waits for the device has no CUDA frames around it: the worker reports the unfinished work."""
     with (
         ledger.start(HANGING, faults=[]) as pool,
         testing.inject(pool, at="enqueue", fault=fault, of="Hanging.note") as injected,
@@ -102,7 +102,7 @@ def test_what_the_device_has_not_done_is_told_from_other_c_code(
 
 
 def test_answers_that_came_before_the_verdict_stand(ledger: Ledger) -> None:
-    """Only what hung and what had not started fails."""
+    """Only the hung request, and requests that had not started, fail."""
     with ledger.start(HANGING) as pool, ledger.gate("gate") as gate:
         done = [pool.call("Hanging.note", f"{number}") for number in range(20)]
         hung = pool.call("Hanging.spin", gate.path, deadline_s=600)
@@ -112,7 +112,7 @@ def test_answers_that_came_before_the_verdict_stand(ledger: Ledger) -> None:
 
 
 def test_one_of_an_actor_s_threads_may_hang_while_the_other_goes_on(ledger: Ledger) -> None:
-    """What ends on the other is no progress of its own."""
+    """Ends on the other thread are no progress of this one."""
     with ledger.start(PAIRED) as pool:
         hung, counted = pool.call("Paired.hang", deadline_s=600), 0
         while not hung.done:
@@ -122,7 +122,7 @@ def test_one_of_an_actor_s_threads_may_hang_while_the_other_goes_on(ledger: Ledg
 
 
 def test_what_was_given_to_a_thread_to_do_next_is_not_hung(ledger: Ledger) -> None:
-    """Both threads run what may take longer than what is next."""
+    """Both threads run requests that may take longer than the next one."""
     with ledger.start(PAIRED) as pool, ledger.gate("one") as one, ledger.gate("other") as other:
         held = [pool.call("Paired.hold", gate.path) for gate in (one, other)]
         one.wait()
@@ -136,7 +136,7 @@ def test_what_was_given_to_a_thread_to_do_next_is_not_hung(ledger: Ledger) -> No
 
 
 def test_without_a_limit_it_is_the_deadline_that_counts(ledger: Ledger) -> None:
-    """What is still waited for may take its time; what nobody waits for any more has the pool's limit."""
+    """A request with a waiting caller may take its time; one without has the pool's limit."""
     with (
         ledger.start(UNLIMITED, hang_timeout_s=0.5) as pool,
         ledger.gate("long") as long,
@@ -155,7 +155,7 @@ def test_without_a_limit_it_is_the_deadline_that_counts(ledger: Ledger) -> None:
 
 
 def test_a_supervisor_that_was_stopped_gives_time_again(ledger: Ledger) -> None:
-    """It has not seen whether anything got on."""
+    """It has not seen whether requests made progress."""
     with ledger.start(HANGING) as pool, ledger.gate("gate") as gate:
         reply = pool.call("Hanging.hold_for_a_while", gate.path, deadline_s=600)
         gate.wait()
@@ -171,7 +171,7 @@ def test_a_supervisor_that_was_stopped_gives_time_again(ledger: Ledger) -> None:
 
 
 def test_a_worker_that_was_stopped_is_not_hung(ledger: Ledger) -> None:
-    """A debugger does that, for one."""
+    """A debugger may stop it, for one."""
     with ledger.start(HANGING) as pool, ledger.gate("gate") as gate:
         reply = pool.call("Hanging.hold_for_a_while", gate.path, deadline_s=600)
         (pid,) = gate.wait()
@@ -191,7 +191,7 @@ def test_set_up_may_take_longer_than_a_request(ledger: Ledger) -> None:
 
 
 def test_a_worker_that_gets_no_processor_is_not_hung(ledger: Ledger) -> None:
-    """It has its time when others let it; of theirs nothing counts."""
+    """Its own processor time counts, not that of others."""
     with ledger.start(HANGING) as pool:
         pid = pool.devices[0].pid
         processor = min(os.sched_getaffinity(0))

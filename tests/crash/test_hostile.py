@@ -94,7 +94,7 @@ def target() -> Iterator[Victim]:
 
 @pytest.fixture
 def victim(target: Victim) -> Iterator[Victim]:
-    """See that what a test does harms nobody."""
+    """Check that a test's attack harms nobody."""
     with target.unharmed():
         yield target
 
@@ -138,7 +138,7 @@ def test_what_is_no_message_ends_a_session(victim: Victim, message: bytes) -> No
 
 @pytest.mark.parametrize("fields", [[3, "abc"], [3], [2**31, "abc", False, {"more": []}]])
 def test_another_version_is_told_so(victim: Victim, fields: list[object]) -> None:
-    """Whatever else that version's hello may hold, the answer names the versions."""
+    """Whatever that version's hello holds, the answer names the versions."""
     with victim.counted(1, 0), RawSession(victim.socket) as newer:
         newer.say("hello", *fields)
         goodbye = newer.hear()
@@ -149,7 +149,7 @@ def test_another_version_is_told_so(victim: Victim, fields: list[object]) -> Non
 
 @pytest.mark.parametrize("length", [MAX_SESSION_MESSAGE_BYTES + 1, 2**32 - 1])
 def test_a_frame_that_announces_too_much_is_refused_at_once(victim: Victim, length: int) -> None:
-    """Nothing is made ready for it, and none of it is waited for."""
+    """No memory is made for it, and none of it is waited for."""
     with victim.counted(1, 0), RawSession(victim.socket) as stranger:
         stranger.socket.sendall(struct.pack(">I", length))
         assert stranger.goodbye() == "protocol_error"
@@ -170,7 +170,7 @@ def test_connections_that_say_half_a_message_cost_no_one_anything(victim: Victim
 @LIVE
 @given(noise=st.binary(max_size=300))
 def test_noise_on_the_session_socket_is_refused_or_ignored(target: Victim, noise: bytes) -> None:
-    """As a stream and as a message: what comes back is nothing, or a goodbye."""
+    """As a stream and as a message: the reply is nothing, or a goodbye."""
     for sent in (noise, struct.pack(">I", len(noise)) + noise):
         with RawSession(target.socket) as stranger:
             with contextlib.suppress(BrokenPipeError):
@@ -188,7 +188,7 @@ def test_noise_has_harmed_nobody(victim: Victim) -> None:
 
 
 def test_a_client_that_never_reads_its_events_loses_its_session(victim: Victim) -> None:
-    """What waits for it is bounded; then the session is over, and the supervisor has not waited for it."""
+    """Its queue is bounded; beyond that the session ends, and the supervisor has not waited for it."""
     with RawSession(victim.socket) as client:
         client.say("hello", 2, "never reads", True)
         question = msgpack.packb(["status", 1])
@@ -248,7 +248,7 @@ def test_sessions_leave_descriptors_for_the_workers(traitor: Victim) -> None:
 def test_a_listener_that_cannot_accept_is_tried_again_after_a_pause(
     monkeypatch: pytest.MonkeyPatch, loop: Loop, tmp_path: Path
 ) -> None:
-    """Whoever waits keeps it readable: without the pause the supervisor would do nothing else."""
+    """Waiting clients keep it readable: without the pause the supervisor would do nothing else."""
     monkeypatch.setattr(sessions, "ACCEPT_PAUSE_S", 0.01)
     listener = SessionListener(tmp_path / "socket")
     accept, attempts = listener.accept, []
@@ -286,7 +286,7 @@ def test_strangers_are_refused_by_what_the_kernel_says_of_them() -> None:
 
 
 def test_a_client_shows_nothing_to_another_user_who_stands_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernel says who listens: neither a session nor a login begins there."""
+    """The client asks the kernel who listens, and begins neither a session nor a login there."""
     ours = os.geteuid()
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as impostor:
         impostor.bind(str(tmp_path / "socket"))
@@ -488,7 +488,7 @@ STRANGERS: Final = {
 
 @pytest.mark.parametrize(("first", "then"), STRANGERS.values(), ids=STRANGERS)
 def test_a_stranger_is_cut_off_with_its_first_bytes(victim: Victim, first: bytes, then: bytes) -> None:
-    """However much it would like to send: what it got rid of lies in the kernel's buffer at most."""
+    """However much it would like to send: at most the kernel's buffer is used."""
     with RawSession.admitted(victim) as client, connect(client.path) as stranger:
         stranger.sendall(first)
         assert send_until_closed(stranger, then, 64 * MIB) < 2 * MIB
@@ -517,7 +517,7 @@ def test_a_stranger_costs_no_more_than_a_login(target: Victim) -> None:
 
 
 def test_a_stranger_that_dawdles_keeps_nobody_waiting(victim: Victim) -> None:
-    """Half a greeting, half a command, nothing at all: each stands for itself."""
+    """Half a greeting, half a command, or nothing: each connection waits alone."""
     hello = greeting() + zmtp_command(b"HELLO", bytes(30))
     with RawSession.admitted(victim) as client, contextlib.ExitStack() as stack:
         for length in range(0, len(hello) - 1, 5):
@@ -530,7 +530,7 @@ def test_a_stranger_that_dawdles_keeps_nobody_waiting(victim: Victim) -> None:
 
 
 def test_a_wrong_secret_is_refused_and_counted(victim: Victim) -> None:
-    """So is an unknown session, and one that is none; the peer is told so."""
+    """So is an unknown session, and an invalid one; the peer is told so."""
     with RawSession.admitted(victim) as client:
         name, secret = client.login()
         wrong = [
@@ -566,7 +566,7 @@ def test_data_connections_that_come_and_go_leave_nothing(victim: Victim) -> None
 
 
 def test_a_routing_id_of_no_session_of_its_own_is_refused_and_counted(victim: Victim) -> None:
-    """Though the secret is right: calls belong to the session that their routing id names."""
+    """Even with the right secret: calls belong to the session of their routing id."""
     with RawSession.admitted(victim) as client, RawSession.admitted(victim) as other:
         for routing_id in (b"", b"x", b"s" + bytes(17), b"x" * 255, client.routing_id()[:-2], other.routing_id()):
             with victim.counted(0, 1), Dealer(client, routing_id=routing_id) as dealer:
@@ -646,7 +646,7 @@ def test_a_message_that_is_not_what_its_table_says_ends_its_session(target: Vict
 
 
 def test_a_message_of_several_zeromq_frames_ends_its_session(target: Victim) -> None:
-    """All of it is passed over, whatever a part of it would be."""
+    """The whole message is skipped, whatever a part of it would be."""
     with target.counted(1, 1), RawSession.admitted(target) as client, Dealer(client) as dealer:
         dealer.send_parts(client.header(call(1)), client.header(call(2)), b"")
         assert client.goodbye() == "protocol_error"
@@ -677,7 +677,7 @@ def test_a_session_that_was_ended_stays_out(victim: Victim) -> None:
 
 @pytest.mark.parametrize(("counts", "frames"), [((1,), 0), ((1,), 2), ((0,), 1), ((2, 1), 2), ((0, 1), 2), ((255,), 1)])
 def test_wrong_frame_counts_end_the_session(target: Victim, counts: tuple[int, ...], frames: int) -> None:
-    """Which frame belongs to which call could not be told."""
+    """The frames could not be matched with calls."""
     calls = [call(number, frames=count) for number, count in enumerate(counts)]
     with target.counted(1, 1), RawSession.admitted(target) as client, Dealer(client) as dealer:
         dealer.send(client.header(*calls), *[b"payload"] * frames)
@@ -699,7 +699,7 @@ def test_more_calls_than_the_window_end_the_session(victim: Victim) -> None:
 
 
 def test_calls_that_wait_for_nothing_end_the_session(target: Victim) -> None:
-    """For releases that never come: in number and in bytes, what waits for them is bounded."""
+    """They wait for releases that never come: their number and bytes are bounded."""
     with target.counted(1, 1), RawSession.admitted(target) as client, Dealer(client) as dealer:
         for number in range(data.MAX_LANES + 1):
             dealer.send(client.header(*[call(number * WINDOW + at) for at in range(WINDOW)], after=1))
@@ -711,7 +711,7 @@ def test_calls_that_wait_for_nothing_end_the_session(target: Victim) -> None:
 
 
 def test_releases_that_nobody_has_counted_end_the_session(victim: Victim) -> None:
-    """They would be remembered until the one that is missing."""
+    """They would be kept until the missing one comes."""
     with victim.counted(1, 1), RawSession.admitted(victim) as client, Dealer(client) as dealer:
         for serial in range(2, MOST_EARLY + 3):
             dealer.send(msgpack.packb([3, client.token(), serial, [], [], []]))
@@ -719,7 +719,7 @@ def test_releases_that_nobody_has_counted_end_the_session(victim: Victim) -> Non
 
 
 def test_a_stream_sends_what_it_has_credit_for_and_no_more(victim: Victim) -> None:
-    """However often that is said; then its end."""
+    """However often credit is granted; then its end."""
     with RawSession.admitted(victim) as client, Dealer(client) as dealer:
         dealer.send(msgpack.packb([6, client.token(), [stream(1, upto=3, parts=2)]]))
         numbers: list[int] = []
@@ -743,7 +743,7 @@ def test_a_stream_sends_what_it_has_credit_for_and_no_more(victim: Victim) -> No
     ids=["frames", "credit", "short", "none"],
 )
 def test_streams_that_break_the_rules_end_the_session(target: Victim, streams: list[object]) -> None:
-    """Those beside them too: nothing of them is left."""
+    """Other streams of the session end too."""
     with target.counted(1, 1), RawSession.admitted(target) as client, Dealer(client) as dealer:
         dealer.send(msgpack.packb([6, client.token(), streams]))
         assert client.goodbye() == "protocol_error"
@@ -759,7 +759,7 @@ def test_credit_that_goes_too_far_ends_the_session(target: Victim) -> None:
 
 
 def test_a_stream_in_a_call_and_a_call_in_a_stream_are_refused(victim: Victim) -> None:
-    """One by one, and the session goes on; as are ids in use, other tokens, and names that are none."""
+    """Each one is refused, and the session goes on; so are ids in use, other tokens, and invalid names."""
     with RawSession.admitted(victim) as client, Dealer(client) as dealer:
         dealer.send(client.header(call(1, "Target.tell")))
         assert dealer.replies(1)[0][3][0] == "invalid_request"
@@ -836,7 +836,7 @@ def test_any_body_is_answered(target: Victim, bodies: list[bytes]) -> None:
 
 
 def test_an_id_that_waits_already_is_refused(victim: Victim) -> None:
-    """Which of the two was meant could not be told; the first one runs."""
+    """It would be ambiguous; the first one runs."""
     with RawSession.admitted(victim) as client, Dealer(client) as dealer:
         dealer.send(client.header(call(1, arguments=("first",)), call(1, arguments=("second",)), call(2)))
         replies = dealer.replies(3)
@@ -854,7 +854,7 @@ def test_a_message_too_long_ends_its_session(victim: Victim) -> None:
 
 
 def test_calls_with_large_bodies_never_make_a_message_too_long() -> None:
-    """The client sends together what is made together, but not what would cost it the connection."""
+    """The client sends together calls that are made together, but never beyond the limit of a message."""
     body = bytes(limits.MAX_BODY_BYTES - 100)
 
     async def call_together(pool: atomr_mp.Pool) -> list[bool]:
@@ -891,7 +891,7 @@ def test_a_message_that_does_not_go_on_is_freed_with_its_connection(target: Vict
 
 @pytest.mark.parametrize("size", [60_000, 4_000_000], ids=["small replies", "large replies"])
 def test_a_client_that_never_reads_its_replies_loses_its_session(victim: Victim, size: int) -> None:
-    """What waits for it is bounded, in messages and in bytes; then the session ends, typed, and all of it is freed."""
+    """Its queue is bounded, in messages and in bytes; then the session ends, typed, and all of it is freed."""
     before, refused = victim.pool.status().workers[0].completed, victim.refused()
     with RawSession.admitted(victim) as client, Dealer(client, RCVHWM=1) as dealer:
         client.socket.setblocking(False)  # only looked at
@@ -955,7 +955,7 @@ def test_a_worker_that_breaks_the_protocol_is_replaced(traitor: Victim, packet: 
 
 
 def test_what_a_worker_says_of_sessions_that_are_none_is_passed_over(traitor: Victim) -> None:
-    """Such words may cross the session's end; thousands of them keep nobody waiting."""
+    """Such messages may cross the session's end; thousands of them keep nobody waiting."""
     said: list[control.FromWorker] = [
         control.SessionAdmitted(4_000_000),
         control.SessionClosed(4_000_000),
@@ -970,7 +970,7 @@ def test_what_a_worker_says_of_sessions_that_are_none_is_passed_over(traitor: Vi
 @LIVE
 @given(packet=st.binary(min_size=1, max_size=300))
 def test_noise_from_the_supervisor_is_an_error_in_the_worker(packet: bytes) -> None:
-    """Typed, and the channel's end is told from it."""
+    """Typed, and told from the channel's end."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     channel = ControlChannel(theirs.detach())
     try:

@@ -1,4 +1,4 @@
-"""A map that is cut off, by whatever: the same command goes on, and nobody can tell from the output."""
+"""A map that is cut off: the same command continues it, and the output does not show it."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Job:
 
 
 def computed_once(ledger: Ledger, runs: int) -> None:
-    """Check that nothing was computed again but what was in flight when a run ended."""
+    """Check that nothing was computed again except items in flight at a run's end."""
     counts = Counter(ledger.runs())
     assert len(counts) == ITEMS
     again = {number for number, count in counts.items() if count > 1}
@@ -71,7 +71,7 @@ def computed_once(ledger: Ledger, runs: int) -> None:
 
 
 def check(job: Job) -> None:
-    """Check the output: that of a run that nothing has disturbed."""
+    """Check that the output equals that of an undisturbed run."""
     if job.output.suffix == ".npy":
         rows = np.load(job.output)
         expected = np.stack([np.arange(float(ITEMS))] * 2, axis=1)
@@ -102,7 +102,7 @@ def gate(ledger: Ledger) -> Iterator[Gate]:
 
 @pytest.mark.parametrize("output", ["out.jsonl", "out.npy"])
 def test_a_killed_map_goes_on_where_it_was(pool: atomr_mp.Pool, ledger: Ledger, gate: Gate, output: str) -> None:
-    """Killed twice; then the output is whole, and all but what was in flight was computed once."""
+    """Killed twice; then the output is whole, and only items in flight were computed twice."""
     job = Job(ledger, "Mapped.note", output, "--run-dir", str(pool.run_dir))
     job.items(gate.path)
     for _ in range(2):
@@ -124,7 +124,7 @@ def test_a_killed_map_goes_on_where_it_was(pool: atomr_mp.Pool, ledger: Ledger, 
 
 
 def test_a_map_whose_supervisor_is_killed_goes_on_with_another(ledger: Ledger, gate: Gate) -> None:
-    """It ends with status 2 and no output, whatever was not done; the next run does that on a pool of its own."""
+    """It ends with status 2 and no output; the next run does the rest on a pool of its own."""
     run_dir = ledger.run_dir("own")
     own = ("--actor", MAPPED, "--backend", "host", "--gpus", "1", "--run-dir", str(run_dir))
     job = Job(ledger, "Mapped.note", "out.jsonl", *own)
@@ -146,7 +146,7 @@ def test_a_map_whose_supervisor_is_killed_goes_on_with_another(ledger: Ledger, g
 def test_what_may_run_once_only_is_set_aside_when_it_was_under_way(
     pool: atomr_mp.Pool, ledger: Ledger, gate: Gate
 ) -> None:
-    """Nothing has run twice, and what may have run is told, until it is asked for by `--retry-failed`."""
+    """Nothing has run twice, and items that may have run are named, until `--retry-failed` asks for them."""
     run_dir = ("--run-dir", str(pool.run_dir))
     job = Job(ledger, "Mapped.note_once", "out.jsonl", *run_dir)
     job.items(gate.path)
@@ -169,7 +169,7 @@ def test_what_may_run_once_only_is_set_aside_when_it_was_under_way(
 
 
 def test_a_flipped_bit_in_a_journal_has_nothing_run_twice(pool: atomr_mp.Pool, ledger: Ledger, gate: Gate) -> None:
-    """The job is refused, and says how it goes on; what is damaged is set aside, and all else is known."""
+    """The job is refused, and says how to go on; the damaged part is set aside, and the rest is known."""
     run_dir = ("--run-dir", str(pool.run_dir))
     job = Job(ledger, "Mapped.note_once", "out.jsonl", *run_dir)
     job.items(gate.path)
@@ -190,7 +190,7 @@ def test_a_flipped_bit_in_a_journal_has_nothing_run_twice(pool: atomr_mp.Pool, l
 
 
 def test_what_failed_is_tried_again_only_if_asked_for(pool: atomr_mp.Pool, ledger: Ledger) -> None:
-    """As the library has it: in its place, or raised."""
+    """Like in the library: in its place, or raised."""
     journal = ledger.path / "journal"
 
     def outcomes(**options: Any) -> list[Any]:

@@ -21,7 +21,7 @@ from tests.support import PROBE, PROMISE_S, Ledger, Watched, settled, wait_gener
     ("hold", "note"), [("Probe.hold", "Probe.note"), ("Probe.hold_on_thread", "Probe.note_on_thread")]
 )
 def test_a_killed_client_s_queue_is_discarded(ledger: Ledger, hold: str, note: str) -> None:
-    """What had started finishes, what had not never runs, and everybody else's requests do."""
+    """Its running requests finish, its queued ones never run, and all other clients' requests do."""
     with ledger.start() as pool, ledger.gate("gate") as gate:
         sessions = pool.status().sessions
         with ledger.program("client", pool.run_dir, "0", hold, gate.path, note, "20") as client:
@@ -45,7 +45,7 @@ def test_a_killed_client_s_queue_is_discarded(ledger: Ledger, hold: str, note: s
 
 
 def test_many_clients_come_and_are_killed(ledger: Ledger) -> None:
-    """Nothing of them adds up in the supervisor."""
+    """Nothing of them accumulates in the supervisor."""
     with ledger.start() as pool, ledger.gate("gate") as gate:
         files = Path(f"/proc/{pool.supervisor_pid}/fd")
         before = len(list(files.iterdir()))
@@ -142,7 +142,7 @@ def test_a_pool_ends_with_its_killed_application(ledger: Ledger, busy: int) -> N
 
 
 def test_a_pool_ends_with_an_application_that_is_killed_while_it_stops_the_pool(ledger: Ledger) -> None:
-    """It waits for a request then; nobody is left to whom the answer would matter."""
+    """It waits for a request then, whose answer nobody needs any more."""
     run_dir = ledger.run_dir()
     with ledger.gate("busy") as gate, ledger.program("application", run_dir, PROBE, "1", gate.path) as program:
         pids = [int(pid) for pid in program.hear()]
@@ -156,7 +156,7 @@ def test_a_pool_ends_with_an_application_that_is_killed_while_it_stops_the_pool(
 
 @pytest.mark.parametrize("closes", [0, 1])
 def test_the_second_interrupt_ends_a_pool_that_waits_for_a_request(ledger: Ledger, closes: int) -> None:
-    """The first says what is waited for, and how to end it at once, whether or not the pool stops already."""
+    """The first says what is waited for, and how to end it at once, even if the pool is stopping already."""
     run_dir = ledger.run_dir()
     with (
         ledger.gate("busy") as gate,
@@ -176,7 +176,7 @@ def test_the_second_interrupt_ends_a_pool_that_waits_for_a_request(ledger: Ledge
 
 
 def test_a_pool_stops_when_its_application_ends_without_closing_it(ledger: Ledger) -> None:
-    """An exit that skips everything is no different from a kill."""
+    """An exit that skips all handlers is like a kill."""
     code = (
         "import os, sys, atomr_mp\n"
         "pool = atomr_mp.start(actors=[sys.argv[1]], gpus=1, backend='host', run_dir=sys.argv[2])\n"

@@ -81,7 +81,7 @@ def test_a_killed_worker_leaves_no_caller_waiting(ledger: Ledger, begin: Callabl
 
 
 def test_a_run_that_waits_for_a_worker_tells_it_the_program(ledger: Ledger) -> None:
-    """It was to be sent by its digest to the one that has been killed; the next one does not know it."""
+    """It was meant for the killed worker by digest; the next one does not know it."""
     with ledger.start(max_restarts=1000, backoff_initial_s=0.5) as pool:
         p = iteration(pool.device(0), 5)
         expected = p.run(x=np.eye(N)).result().numpy()
@@ -109,7 +109,7 @@ FIRST: Final[dict[str, tuple[Callable[[Any, Any], Any], Callable[[Any], Any]]]] 
 
 
 def test_a_kill_during_a_library_s_first_use_costs_what_was_on_it(ledger: Ledger) -> None:
-    """Its first request loads a library, and the kill comes meanwhile; the next incarnation loads it anew."""
+    """Its first request loads a library when the kill comes; the next incarnation loads it again."""
     assert sorted(FIRST) == sorted(DECLARED)
     content = np.random.default_rng(6).uniform(1, 2, (4, 4))
     with ledger.start(max_restarts=1000, backoff_initial_s=0.0) as pool:
@@ -131,7 +131,7 @@ def test_a_kill_during_a_library_s_first_use_costs_what_was_on_it(ledger: Ledger
 
 
 def test_killed_clients_leave_nothing_of_their_programs(ledger: Ledger) -> None:
-    """After the first one, which has the worker keep plans, the memory is what it was before each; so are the plans."""
+    """The first one makes the worker keep plans; after it, memory and plans stay the same."""
     with ledger.start() as pool:
         pool.wait_ready()
 

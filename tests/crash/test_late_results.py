@@ -1,4 +1,4 @@
-"""Large results that are read when their worker has ended: an answer that was sent stands, and so do its bytes."""
+"""Large results that are read after their worker's end: an answer that was sent stays readable."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def kept(pool: atomr_mp.Pool, generation: int) -> int:
 def test_what_was_answered_is_read_after_its_worker_s_end(
     pool: atomr_mp.Pool, method: str, end: Callable[[atomr_mp.Pool], None]
 ) -> None:
-    """However that was, whether or not it may be sent again, and more than once; then the memory goes at once."""
+    """After any end, whether or not the request may be sent again, and more than once; then the memory goes at once."""
     ready(pool)
     before = pool.devices[0].generation
     replies = [pool.call(method, COUNT) for _ in range(4)]
@@ -112,7 +112,7 @@ def test_what_was_answered_is_read_after_its_worker_s_end(
 
 
 def test_a_worker_is_not_asked_for_results_that_it_has_handed_in(pool: atomr_mp.Pool) -> None:
-    """The supervisor has what opens them: their reader does not wait for a worker that is busy."""
+    """The supervisor has the descriptors: readers do not wait for a busy worker."""
     ready(pool)
     before = pool.devices[0]
     assert right(pool.call(ONCE, COUNT).result(DEADLINE_S))
@@ -128,7 +128,7 @@ def test_a_worker_is_not_asked_for_results_that_it_has_handed_in(pool: atomr_mp.
 
 
 def test_a_stopped_worker_that_is_killed_has_answered(pool: atomr_mp.Pool) -> None:
-    """A question to it waits in its channel, and is answered by its end."""
+    """A question to it waits in its channel, and its end answers it."""
     ready(pool)
     before = pool.devices[0]
     reply = pool.call(ONCE, COUNT)
@@ -166,7 +166,7 @@ def test_loops_and_maps_read_what_was_answered(pool: atomr_mp.Pool) -> None:
 
 
 def test_a_session_s_results_go_with_it(pool: atomr_mp.Pool) -> None:
-    """A client that was closed, and had not read them."""
+    """A closed client that had not read them."""
     ready(pool)
     before = pool.devices[0].generation
     with atomr_mp.connect(run_dir=pool.run_dir) as other:
@@ -182,7 +182,7 @@ def test_a_session_s_results_go_with_it(pool: atomr_mp.Pool) -> None:
 
 
 def test_a_standby_has_the_slabs_of_those_who_read_large_results(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are mapped before it takes over, and nobody is asked for them. A standby that is lost leaves none mapped."""
+    """They are mapped before it takes over, without a question. A standby that is lost leaves none mapped."""
     with Ledger() as ledger, ledger.start(KEEPER, faults=[], **OFTEN, standby="hot") as pool:
         client, asked = pool._client, list[object]()
         ask = client.ask

@@ -1,4 +1,4 @@
-"""What becomes of memory when its worker, its client, or both are killed."""
+"""Memory after a kill of its worker, its client, or both."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def start_holder(ledger: Ledger, pool: atomr_mp.Pool, gate: Gate) -> tuple[Progr
 
 
 def test_a_killed_client_s_memory_comes_back_and_nobody_else_s_does(pool: atomr_mp.Pool, ledger: Ledger) -> None:
-    """Not before its last request has ended, and then soon; what it had shared is still there for others."""
+    """Soon after its last request has ended, not before; memory that it had shared stays for others."""
     ours = pool.device(0).put(np.arange(1000.0))
     view = pool.device(0).put(np.full(1000, 5.0)).view()
     sessions, before, open_before = pool.status().sessions, statistics(pool), descriptors(pool)
@@ -115,7 +115,7 @@ def test_a_killed_client_s_memory_comes_back_and_nobody_else_s_does(pool: atomr_
 
 @pytest.mark.skipif(BACKEND != "host", reason="a GPU's memory is mapped by no name")
 def test_after_a_worker_s_death_old_views_are_read_and_new_uses_refused(pool: atomr_mp.Pool, ledger: Ledger) -> None:
-    """For every client that had anything of it; what others do with its memory just now ends well."""
+    """For every client that had some; requests of others on its memory end well."""
     gc.collect()
     before = mapped()  # by what a test that failed has left
     with atomr_mp.connect(run_dir=pool.run_dir) as other, ledger.gate("gate") as gate:
@@ -153,7 +153,7 @@ def test_after_a_worker_s_death_old_views_are_read_and_new_uses_refused(pool: at
 
 @pytest.mark.parametrize("first", ["client", "worker"])
 def test_a_client_and_a_worker_may_be_killed_together(pool: atomr_mp.Pool, ledger: Ledger, first: str) -> None:
-    """Neither waits for the other; the other device, and the next incarnation, have nothing of either."""
+    """Neither waits for the other; the other device and the next incarnation keep nothing of either."""
     ours = pool.device(1).put(np.arange(10.0))
     assert (host(ours.view()) == np.arange(10.0)).all()  # from now on the supervisor watches this process
     sessions, before, open_before = pool.status().sessions, statistics(pool, 1), descriptors(pool)
@@ -182,7 +182,7 @@ def test_a_client_and_a_worker_may_be_killed_together(pool: atomr_mp.Pool, ledge
 
 
 def test_views_outlive_a_killed_supervisor(ledger: Ledger) -> None:
-    """They are all that is left: everything else is a pool that is lost."""
+    """Only they are left of a pool that is lost."""
     gc.collect()
     before = mapped()
     pool = ledger.start(KEEPER)

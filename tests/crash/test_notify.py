@@ -1,4 +1,4 @@
-"""What systemd is told. A socket of ours takes its place."""
+"""Notifications to systemd, whose place a socket of the test takes."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_one_broken_device_does_not_keep_a_service_down(ledger: Ledger, manager:
 
 
 def test_without_a_manager_nothing_is_said(tmp_path: Path) -> None:
-    """One that has gone, too, is nobody's trouble; abstract addresses are understood."""
+    """A manager that has gone causes no error; abstract addresses work."""
     Notifier({}).ready("well")
     gone = {"NOTIFY_SOCKET": str(tmp_path / "gone"), "WATCHDOG_USEC": "1000000", "WATCHDOG_PID": "1", "PATH": "/bin"}
     notifier = Notifier(gone)

@@ -66,7 +66,7 @@ def test_a_planned_restart_under_load_is_not_noticed(ledger: Ledger) -> None:
 
 
 def test_a_large_result_can_still_be_read_when_its_worker_is_to_leave(ledger: Ledger) -> None:
-    """It leaves at once, and who was answered and has not looked reads it all the same: then, or when it has left."""
+    """It leaves at once, and its answered results stay readable, before and after."""
     with ledger.start() as pool:
         for generation, looks in enumerate([True, False], 1):
             wait_generation(pool, generation)
@@ -132,7 +132,7 @@ def test_a_stop_does_not_wait_for_ever(ledger: Ledger) -> None:
 
 
 def test_a_restart_of_a_stuck_worker_kills_it_in_the_end(ledger: Ledger) -> None:
-    """The request on it is lost, those that waited for the next incarnation are answered; nothing is counted."""
+    """Its request is lost, requests that waited for the next incarnation are answered; nothing is counted."""
     with ledger.start(drain_timeout_s=0.2) as pool, ledger.gate("gate") as gate:
         stuck = pool.call("Probe.wait_in_c", gate.path)
         gate.wait()
@@ -152,7 +152,7 @@ def test_a_restart_of_a_stuck_worker_kills_it_in_the_end(ledger: Ledger) -> None
 
 
 def test_an_actor_that_exits_at_its_teardown_keeps_no_other_from_its_own(ledger: Ledger) -> None:
-    """The latest is torn down first; the worker ends as one that has finished."""
+    """The latest actor is torn down first; the worker ends as one that has finished."""
     with ledger.start(PROBE, f"{ACTORS}/ending.py:Ending") as pool:
         pool.restart(0)
         wait_generation(pool, 2)

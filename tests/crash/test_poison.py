@@ -1,4 +1,4 @@
-"""What a worker's end took along is sent again; what ends workers is found out, and stopped."""
+"""Requests lost with a worker are sent again; requests that end workers are found and stopped."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def kill(pool: atomr_mp.Pool, device: int = 0) -> None:
 
 @pytest.mark.parametrize("standby", ["none", "hot"])
 def test_idempotent_calls_survive_their_worker(ledger: Ledger, standby: str) -> None:
-    """What ran, what waited and what was large: all are answered by the next worker, and nobody is told."""
+    """Running, queued and large calls: the next worker answers all, and no caller notices."""
     with start(ledger, standby=standby) as pool, ledger.gate("gate") as gate:
         if standby == "hot":
             wait_until(pool, lambda: pool._client.devices[0].standby is not None)
@@ -106,7 +106,7 @@ def test_calls_of_an_event_loop_survive_too(ledger: Ledger) -> None:
 
 
 def test_what_cannot_be_sent_again_fails(ledger: Ledger) -> None:
-    """Methods that are not idempotent, refs, what was cancelled, and clients that want none: as the error says."""
+    """Methods that are not idempotent, refs, cancelled calls, and clients with `max_replays=0`: as the error says."""
     with (
         start(ledger) as pool,
         atomr_mp.connect(run_dir=pool.run_dir, max_replays=0) as reluctant,
@@ -139,7 +139,7 @@ def test_what_cannot_be_sent_again_fails(ledger: Ledger) -> None:
 
 
 def test_calls_without_a_device_go_elsewhere_and_others_wait(ledger: Ledger) -> None:
-    """A call of the pool is done by a device that is there; one of a device waits for it."""
+    """A present device does a call of the pool; a call of a device waits for that device."""
     with (
         ledger.gate("gate") as gate,
         ledger.gate("later") as later,  # `Standing` lets nobody take over before it opens
@@ -161,7 +161,7 @@ def test_calls_without_a_device_go_elsewhere_and_others_wait(ledger: Ledger) -> 
 
 
 def test_a_deadline_holds_across_attempts(ledger: Ledger) -> None:
-    """It is of the call, not of an attempt; and the error tells that an attempt may have run."""
+    """It holds for the call, not for an attempt; the error says that an attempt may have run."""
     with start(ledger) as pool, ledger.gate("gate") as gate:
         begun = time.monotonic()
         reply = pool.call("Poisonous.on_loop", ["held", gate.path, ""], deadline_s=4)
@@ -209,7 +209,7 @@ def test_poison_ends_two_workers_and_nobody_else_is_harmed(ledger: Ledger, metho
 
 
 def fate_of(reply: atomr_mp.Reply, gate: Any, kills: int = 3) -> errors.AtomrError | None:
-    """Kill the worker from outside whenever a request has arrived there; return what it ends with."""
+    """Kill the worker from outside whenever a request has arrived there; return the request's outcome."""
     reply.add_done_callback(lambda _: None)  # so that somebody looks
     for _ in range(kills):
         (pid,) = gate.wait()
@@ -219,7 +219,7 @@ def fate_of(reply: atomr_mp.Reply, gate: Any, kills: int = 3) -> errors.AtomrErr
 
 @pytest.mark.parametrize("method", ["on_loop", "on_thread"])
 def test_kills_from_outside_condemn_nobody(ledger: Ledger, method: str) -> None:
-    """A request that each of its attempts was killed with is lost, and not refused; the next one is answered."""
+    """A request whose every attempt was killed is lost, and not refused; the next one is answered."""
     with start(ledger) as pool, ledger.gate("gate") as gate:
         kill(pool)  # while nothing runs there
         wait_generation(pool, 2)
@@ -236,7 +236,7 @@ def test_kills_from_outside_condemn_nobody(ledger: Ledger, method: str) -> None:
 
 
 def test_a_killed_standby_speaks_for_what_its_worker_ran(ledger: Ledger) -> None:
-    """Whoever kills it kills others too."""
+    """The killer of a standby kills workers too."""
     with start(ledger, standby="hot") as pool, ledger.gate("gate") as gate:
         wait_until(pool, lambda: pool._client.devices[0].standby is not None)
         standby = pool.status().workers[0].standby
@@ -248,7 +248,7 @@ def test_a_killed_standby_speaks_for_what_its_worker_ran(ledger: Ledger) -> None
 
 
 def test_a_signal_that_nobody_can_explain_is_held_against_who_is_struck_alone(ledger: Ledger) -> None:
-    """C code that kills its process is found out when nothing else was struck, one end later than what can be seen."""
+    """C code that kills its process is found when no other process was struck, one end later than a visible cause."""
     with start(ledger) as pool:
         error = pool.call("Poisonous.on_loop", ["poison", "", "kill_in_c"]).exception()
         assert isinstance(error, errors.PoisonRequest), error
@@ -285,7 +285,7 @@ def test_what_kept_a_function_before_it_was_called_is_noted_too(ledger: Ledger, 
 
 
 def test_a_map_under_kills_from_outside_condemns_only_what_is_deadly(ledger: Ledger) -> None:
-    """Workers are killed whatever they run, while some items end them by themselves."""
+    """Workers are killed at random, while some items end them by themselves."""
     with start(ledger, gpus=2, backoff_initial_s=0) as pool:
         items = [innocent(n) for n in range(3000)]
         deadly = {1000: "exit", 1500: "segv", 2000: "kill"}
@@ -315,7 +315,7 @@ def events(pool: atomr_mp.Pool) -> list[dict[str, Any]]:
 
 
 def test_what_runs_once_is_quarantined_when_it_comes_again(ledger: Ledger) -> None:
-    """The runtime sends it only once; its callers may, and end two workers in all, however many they are."""
+    """The runtime sends it once; its callers may send it again, and end two workers in all, however many they are."""
     with (
         start(ledger) as pool,
         atomr_mp.connect(run_dir=pool.run_dir) as other,
@@ -400,7 +400,7 @@ def test_a_map_sets_poison_aside(ledger: Ledger) -> None:
 
 
 def test_a_map_that_tries_failed_items_again_admits_what_was_refused(ledger: Ledger) -> None:
-    """Only its own items were refused; they have to end as many workers anew."""
+    """Only its own items were refused; they have to end as many workers again."""
     with start(ledger) as pool:
         deadly, other = (["deadly", "", "exit"], ["other", "", "exit"])
         journal = ledger.path / "journal"
@@ -422,7 +422,7 @@ def test_a_map_that_tries_failed_items_again_admits_what_was_refused(ledger: Led
 
 
 def test_a_client_that_dies_while_its_suspect_waits_harms_nobody(ledger: Ledger) -> None:
-    """What waits to run alone is dropped with its session, and all others go on."""
+    """A suspect that waits to run alone is dropped with its session, and all others go on."""
     with start(ledger) as pool, ledger.gate("gate") as gate:
         with atomr_mp.connect(run_dir=pool.run_dir) as other:
             wait_generation(other, 1)
@@ -453,7 +453,7 @@ def test_without_suspicion_all_is_as_it_was(ledger: Ledger) -> None:
 
 
 def test_an_operator_sees_what_is_refused_and_lets_it_back_in(ledger: Ledger) -> None:
-    """`status` lists it for people and programs; who is admitted again has to end two workers anew to be refused."""
+    """`status` lists it for people and programs; a released request has to end two workers again to be refused."""
     with start(ledger) as pool:
         where = ("--run-dir", pool.run_dir)
         assert json.loads(cli("status", "--json", *where).stdout)["quarantined"] == []

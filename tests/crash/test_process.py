@@ -130,7 +130,7 @@ def test_a_cause_that_another_wait_took_is_not_invented() -> None:
 
 
 def test_a_frozen_worker_runs_no_more_and_can_be_killed() -> None:
-    """That it has stopped is told once, and not before it was asked for."""
+    """Its stop is reported once, and not before it was asked for."""
     with start(WAIT_TO_BE_LET_GO) as worker:
         hear(worker)
         assert not worker.frozen()
@@ -371,7 +371,7 @@ die_with_parent(1)
 
 
 def test_what_is_made_ahead_and_ends_at_once_harms_nobody(tmp_path: Path) -> None:
-    """It is tried again, not for ever, and nobody gets a dead one."""
+    """It is tried again, but not for ever, and no dead process is handed out."""
     made: list[WorkerProcess] = []
 
     def fork() -> WorkerProcess:

@@ -133,7 +133,7 @@ def test_three_nodes_lose_no_call_and_keep_nothing_while_their_processes_end_or_
 
 
 def test_digits_are_read_and_embedded_by_ray_data_while_workers_are_killed(ledger: Ledger) -> None:
-    """Digits and vectors are those that the network gives when it is called directly, each once and in order."""
+    """They are those of a direct call of the network, each once and in order."""
     images, vectors = EXAMPLES / "data/digits_test.npy", ledger.path / "vectors.npy"
     read = run(ledger, EXAMPLES / "digits_ray.py", str(images), "--kills", "4", "--vectors", str(vectors))
     weights, checked = digits_model.load(EXAMPLES / "digits_weights.npz"), digits_model.as_images(np.load(images))
@@ -152,7 +152,7 @@ def test_digits_are_read_and_embedded_by_ray_data_while_workers_are_killed(ledge
 @pytest.mark.timeout(540)
 @pytest.mark.skipif("ATOMR_MP_RAY_FAULTS" not in os.environ, reason="takes two minutes: ATOMR_MP_RAY_FAULTS=1")
 def test_a_cluster_survives_nodes_that_differ_and_what_is_killed_and_stopped(ledger: Ledger) -> None:
-    """Nodes that differ are errors of the start; gateways, supervisors, Ray's actors and its GCS are no call's end."""
+    """Differing nodes are errors of the start; a lost gateway, supervisor, Ray actor or GCS ends no call."""
     seen = json.loads(run(ledger, FAULTS, timeout_s=500.0).out[-1])
     assert seen["version"][0] == "configuration_error"
     assert "has atomr-mp 0.0.1" in seen["version"][1]

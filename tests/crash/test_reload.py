@@ -1,4 +1,4 @@
-"""Reloads: new code and new settings, device by device, unnoticed; and what becomes of those that fail."""
+"""Reloads: new code and new settings, device by device, unnoticed; and failed reloads."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def test_with_a_standby_a_version_that_does_not_start_takes_nothing_down(ledger:
 
 
 def test_a_worker_that_dies_while_the_next_is_set_up_is_followed_by_that(ledger: Ledger, versions: Versions) -> None:
-    """The reload says that the worker has ended; what was being set up is not thrown away."""
+    """The reload reports the worker's end, and keeps the next worker that was being set up."""
     with ledger.start(versions.target, gpus=1, standby="hot") as pool, ledger.gate("gate") as gate:
         assert settled(lambda: standby_of(pool).state == "ready")
         versions.write("slow", setup=ARRIVE.format(gate=gate.path))
@@ -220,7 +220,7 @@ def test_a_reload_starts_workers_and_standbys_anew(ledger: Ledger, versions: Ver
 
 
 def test_settings_are_read_again(ledger: Ledger, versions: Versions) -> None:
-    """By SIGHUP too; what cannot change is named; a file that is none changes nothing, and is told as that."""
+    """By SIGHUP too; unchangeable settings are named; an invalid file changes nothing, and is reported."""
     config = ledger.path / "pool.toml"
     config.write_text(f"actors = ['{versions.target}']\nmax_restarts = 3\nbackend = '{BACKEND}'\n")
     run_dir = ledger.run_dir()

@@ -48,7 +48,7 @@ def test_nothing_of_a_client_stays_that_is_killed_in_an_upload(ledger: Ledger) -
 
 
 def test_calls_end_by_their_deadlines_where_the_pool_has_vanished(ledger: Ledger) -> None:
-    """A supervisor that is killed says nothing; no call waits for it longer than it may."""
+    """A killed supervisor reports nothing; no call waits for it beyond its deadline."""
     found = served.serve(ledger, ACTOR)
     with found.connect() as pool:
         pool.wait_ready()
@@ -97,7 +97,7 @@ def test_the_gateway_that_stands_by_takes_over(ledger: Ledger) -> None:
 
 
 def test_a_gateway_that_stood_by_uses_the_keys_of_today(ledger: Ledger) -> None:
-    """The server's keys and the client's were made anew meanwhile."""
+    """The keys of the server and the client were changed meanwhile."""
     found = served.serve(ledger, ACTOR)
     with found.pool:
         next_pid = _standby_pid(found)

@@ -90,7 +90,7 @@ def test_calls_go_on_while_their_client_is_away(ledger: Ledger) -> None:
 
 
 def test_a_client_that_is_away_for_too_long_is_told_what_may_have_run(ledger: Ledger) -> None:
-    """When it is back; its session and its refs are gone after the grace."""
+    """Once it is back; its session and its refs are gone after the grace time."""
     found = served.serve(ledger, ACTOR, remote_grace_s=1.0)
     with found.pool, through(found) as proxy, connect(found, proxy) as pool, ledger.gate("held") as gate:
         pool.wait_ready()
@@ -112,7 +112,7 @@ def test_a_client_that_is_away_for_too_long_is_told_what_may_have_run(ledger: Le
 
 
 def test_a_killed_gateway_costs_what_had_started(ledger: Ledger) -> None:
-    """What certainly had not is sent again, what is idempotent is replayed after its first copy, others are told."""
+    """Calls that had not started are sent again, idempotent ones replayed after their first copy, others end."""
     found = served.serve(ledger, ACTOR)
     with found.pool, through(found) as proxy, connect(found, proxy) as pool:
         pool.wait_ready()
@@ -183,7 +183,7 @@ def test_gateways_are_killed_again_and_again(ledger: Ledger) -> None:
 
 
 def test_a_worker_s_end_is_told_through_the_gateway(ledger: Ledger) -> None:
-    """As to local clients: what ran is told, what had not is sent to the next."""
+    """As for local clients: running calls get an error, unstarted ones are sent to the next worker."""
     found = served.serve(ledger, ACTOR)
     with found.pool, found.connect() as pool:
         pool.wait_ready()
@@ -230,7 +230,7 @@ def test_a_pool_that_stops_says_so(ledger: Ledger) -> None:
 
 
 def test_a_worker_that_is_stopped_keeps_deadlines_and_goes_on(ledger: Ledger) -> None:
-    """A call of then ends by its deadline, which both ends know; when the worker runs on, so do calls."""
+    """Calls meanwhile end by their deadline, which both ends know; calls resume with the worker."""
     found = served.serve(ledger, ACTOR)
     with found.pool, found.connect() as pool:
         pool.wait_ready()
@@ -272,7 +272,7 @@ def test_a_standby_s_end_and_a_stopped_supervisor_are_not_noticed(ledger: Ledger
 
 
 def test_a_gateway_that_hangs_is_replaced(ledger: Ledger) -> None:
-    """Its loop says that it turns; where it does not, the next one takes over."""
+    """Its loop reports that it turns; if it does not, the next gateway takes over."""
     found = served.serve(ledger, ACTOR)
     with found.pool, found.connect() as pool:
         assert pool.call("Noting.once", "1").result() == "1"
@@ -296,7 +296,7 @@ def _session(found: served.Served) -> RemoteSessionStatus:
 
 
 def test_large_values_survive_cuts_and_a_killed_gateway(ledger: Ledger) -> None:
-    """Uploads and downloads go on where they were, or begin anew; none is torn, and no room stays taken."""
+    """Uploads and downloads continue, or begin again; none is torn, and no room stays taken."""
     found = served.serve(ledger, ACTOR)
     content = np.arange(2_000_000, dtype="float64")  # 61 chunks
     with found.pool, found.connect() as pool, contextlib.ExitStack() as stack:

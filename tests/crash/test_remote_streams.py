@@ -1,4 +1,4 @@
-"""Remote streams through cuts and kills: what arrived is delivered, in order, once; then the rest, or a typed error."""
+"""Remote streams through cuts and kills: parts are delivered in order, once; then the end, or a typed error."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_large_parts_and_refs_survive_cuts_of_either_connection(ledger: Ledger) 
 
 
 def test_a_stream_outlives_the_gateway_if_it_can(ledger: Ledger) -> None:
-    """One that is resumable goes on as if undisturbed; one that has not begun begins; others are told exactly."""
+    """A resumable stream goes on, an unstarted one begins; others get an exact error."""
     found = served.serve(ledger, STREAMER, RESUMER)
     with found.pool, found.connect() as pool, ledger.gate("gate") as gate:
         pool.wait_ready()
@@ -134,7 +134,7 @@ def test_a_stream_outlives_the_gateway_if_it_can(ledger: Ledger) -> None:
 
 
 def test_a_worker_s_death_is_the_gateway_s_matter(ledger: Ledger) -> None:
-    """As by a local client: a resumable stream goes on, another ends with what it was."""
+    """As for a local client: a resumable stream goes on, another ends with a typed error."""
     found = served.serve(ledger, STREAMER, RESUMER)
     with found.pool, found.connect() as pool:
         pool.wait_ready()
@@ -169,7 +169,7 @@ def test_a_cut_behind_the_end_loses_nothing(ledger: Ledger) -> None:
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_dead_reader_s_generator_is_closed(ledger: Ledger, how: signal.Signals) -> None:
-    """When its grace is over; until then it waits for credit, and costs what it was granted."""
+    """Once its grace time is over; until then it waits for credit, and costs its granted credit."""
     found = served.serve(ledger, STREAMER, remote_grace_s=0.5)
     code = (
         "import sys, signal, atomr_mp\n"

@@ -25,7 +25,7 @@ WINDOW: Final = 24
 
 @pytest.mark.parametrize("standby", ["none", "hot"])
 def test_what_waited_in_a_killed_worker_runs_once_in_the_next(ledger: Ledger, standby: str) -> None:
-    """What ran comes back as an error, and what may not be sent again too."""
+    """The running call ends with an error, and so do calls that may not be sent again."""
     with ledger.start(RESENT, standby=standby, **NEVER_MIND) as pool, ledger.gate("gate") as gate:
         held = pool.call("Resent.hold", "held", gate.path)
         (pid,) = gate.wait()

@@ -1,4 +1,4 @@
-"""Streams that go on in the next worker, behind what their reader has: as if nothing had happened."""
+"""Streams that go on in the next worker, after the parts that their reader has."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_resumed_stream_equals_an_undisturbed_one(ledger: Ledger, standby: str
 
 
 def test_what_was_sent_is_given_to_the_next_worker(ledger: Ledger) -> None:
-    """Who samples cannot go on from a number."""
+    """A sampler cannot continue from a number."""
     with ledger.start(RESUMER) as pool:
         stream = pool.stream("Resumer.spell", TEXT, 9, "kill")
         assert parts_of(stream) == (spelled(TEXT), None)
@@ -56,7 +56,7 @@ def test_what_was_sent_is_given_to_the_next_worker(ledger: Ledger) -> None:
 
 
 def test_a_stream_goes_on_in_an_event_loop_too(ledger: Ledger) -> None:
-    """Many at a time, whose reader is slow: what they have to be granted is not lost."""
+    """Many at a time, with a slow reader: credit that they are due is not lost."""
 
     async def one(pool: atomr_mp.Pool, number: int) -> list[int]:
         parts = []
@@ -95,7 +95,7 @@ def test_who_dies_at_each_part_but_gets_on_is_not_condemned(ledger: Ledger) -> N
 
 
 def test_who_dies_at_the_same_part_again_is_poison(ledger: Ledger) -> None:
-    """After what it had sent, once."""
+    """After the parts that it had sent, once."""
     with ledger.start(RESUMER, max_suspicions=2, max_restarts=20) as pool:
         parts, error = parts_of(pool.stream("Resumer.always", 4))
         assert parts == list(range(len(parts)))
@@ -105,7 +105,7 @@ def test_who_dies_at_the_same_part_again_is_poison(ledger: Ledger) -> None:
 
 
 def test_more_than_is_kept_is_not_resumed(ledger: Ledger) -> None:
-    """The stream ends as one that cannot be; before that it goes on."""
+    """The stream ends as one that cannot be resumed; before that it goes on."""
     with ledger.start(RESUMER) as pool:
         parts, error = parts_of(pool.stream("Resumer.large", 8, 100_000, 5))
         assert (len(parts), error) == (8, None)
@@ -117,7 +117,7 @@ def test_more_than_is_kept_is_not_resumed(ledger: Ledger) -> None:
 
 
 def test_a_planned_end_moves_it_at_once(ledger: Ledger) -> None:
-    """To another device, though it could go on for long where it is."""
+    """To another device, even if it could go on for long."""
     with ledger.start(RESUMER, gpus=2, drain_timeout_s=20.0) as pool:
         stream = pool.stream("Resumer.count", 100_000, -1, "", ahead=4)
         assert next(stream) == 0

@@ -1,4 +1,4 @@
-"""What a worker notes of the signals that it sends to itself, seen from beside it on its board."""
+"""A worker's notes of the signals that it sends to itself, read on its board by another process."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_a_signal_that_ends_its_sender_is_on_the_board(how: str, number: int) ->
 
 
 def test_what_was_survived_is_not_on_the_board() -> None:
-    """So an end by the same signal later is nobody's: it may have come from outside."""
+    """So a later end by the same signal is unexplained: it may have come from outside."""
     code = "signal.signal(15, lambda *_: None)\nos.kill(os.getpid(), 15)\nos.kill(os.getpid(), 0)\n"
     assert signalled(code) == 0
     later = "import ctypes\nsignal.signal(15, signal.SIG_DFL)\nctypes.CDLL(None).kill(os.getpid(), 15)\nsignal.pause()"
@@ -104,7 +104,7 @@ def test_what_waits_to_be_delivered_stays_on_the_board() -> None:
 
 
 def test_what_is_sent_to_others_is_not_noted() -> None:
-    """Nor what a child sends to itself, which has the same board before its eyes."""
+    """A child's signals to itself are not noted either, though it has the same board mapped."""
     code = """
 child = os.fork()
 if child == 0:
