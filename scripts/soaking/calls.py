@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 import threading
@@ -20,6 +21,15 @@ from soaking.caller import DEADLINE_S, GRACE_S, AwaitingCaller, Caller, Links
 
 SHORT_S = 0.01
 """A deadline that may pass."""
+
+AWAITED: Final = ("Echo.on_loop", "Awaited.give_back", "Awaited.slowly")
+"""Methods whose answers are awaited: of the worker's loop, and of an event loop."""
+
+STREAMS: Final = ("Teller.numbers", "Teller.resumed", "Teller.together", "Awaited.numbers", "Awaited.resumed")
+"""Methods that stream so many numbers."""
+
+IMPATIENT_PART: Final = 0.1
+"""Of all awaited calls, those whose task is cancelled soon."""
 
 LEAVING_PART: Final = 0.2
 """Fraction of the long streams whose reader leaves."""
@@ -87,19 +97,22 @@ class Large(Blocking):
 
 
 class Awaiting(AwaitingCaller):
-    """Has its answers awaited."""
+    """Has its answers awaited, some by a task that does not wait for long."""
 
     async def use_once(self) -> None:
         """Make a call and await it."""
-        value = contents.value(self.chance)
-        reply = self.call("Echo.on_loop", value)
+        value, method = contents.value(self.chance), self.chance.choice(AWAITED)
+        reply = self.call(method, value)
         if reply is not None:
+            patience_s = SHORT_S if self.chance.random() < IMPATIENT_PART else None
             try:
-                answer = await reply
+                answer = await asyncio.wait_for(reply, patience_s)
+            except TimeoutError:
+                self.tally.note("awaited call that was cancelled")
             except errors.AtomrError as error:
                 self.tally.error(error)
             else:
-                self.compare("awaited answer", value, answer)
+                self.compare(f"awaited answer of {method}", value, answer)
 
 
 class Streaming(AwaitingCaller):
@@ -110,7 +123,7 @@ class Streaming(AwaitingCaller):
     async def use_once(self) -> None:
         """Open a stream and read it."""
         chance, count = self.chance, self.chance.randint(0, 120)
-        method = chance.choice(["Teller.numbers", "Teller.resumed", "Teller.together"])
+        method = chance.choice(STREAMS)
         leaves_at = chance.randint(0, 120) if chance.random() < LEAVING_PART else count + 1
         found = 0
         try:
@@ -128,7 +141,7 @@ class Streaming(AwaitingCaller):
                 self.tally.wrong(f"{error!r} of a stream of {method} tells of {error.parts} parts, {found} have come")
             self.tally.error(error)
         else:
-            self.compare("stream", count, found)
+            self.compare(f"stream of {method}", count, found)
 
 
 class Noted(Caller):

@@ -25,6 +25,9 @@ BY_SOCKET: Final = 20_000
 
 BY_SHARED_MEMORY: Final = 90_000
 
+PARTS: Final = 200
+"""Of a stream: more than callers ask for, since faults may have condemned one of theirs."""
+
 
 def use_all(pool: atomr_mp.Pool, *, refs: bool, planned: bool = False, cuts: bool = False) -> None:
     """Use every device in every way; with `refs`, with memory of its own too.
@@ -71,7 +74,10 @@ def _use(pool: atomr_mp.Pool, number: int, *, refs: bool) -> None:
 
 
 async def _await(pool: atomr_mp.Pool, number: int) -> None:
-    await asyncio.gather(*(pool.call("Echo.on_loop", np.ones(BY_SOCKET), device=number) for _ in range(3)))
+    methods = "Echo.on_loop", "Awaited.give_back", "Echo.on_loop"
+    await asyncio.gather(*(pool.call(method, np.ones(BY_SOCKET), device=number) for method in methods))
+    for method in ("Teller.numbers", "Awaited.numbers"):
+        assert [part async for part in pool.stream(method, PARTS, device=number)] == list(range(PARTS))
 
 
 if __name__ == "__main__":

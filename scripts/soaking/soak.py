@@ -30,7 +30,7 @@ from soaking.clients import Client, Clients
 from soaking.condemned import innocent
 from soaking.disturbances import Disturbance, schedule
 
-ACTORS: Final = ("Echo", "Once", "Maker", "Housed", "Hoard", "Teller")
+ACTORS: Final = ("Echo", "Once", "Maker", "Housed", "Hoard", "Teller", "Awaited")
 
 ROUND_S: Final = 150.0
 """About how long a round is."""

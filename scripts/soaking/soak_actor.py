@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import importlib
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -84,6 +85,38 @@ class Teller(Actor):
             else:
                 each.end()
                 del self._next[each.id]
+
+
+class Awaited(Actor):
+    """Answers and streams from an event loop of its own, where many requests wait side by side."""
+
+    max_running = 32
+
+    @method(idempotent=True)
+    async def give_back(self, value: Any) -> Any:
+        """Give it back, after the loop's other tasks had their turn."""
+        await asyncio.sleep(0)
+        return value
+
+    @method
+    async def slowly(self, value: Any) -> Any:
+        """Do the same after a while, so that kills and cancellations meet it."""
+        await asyncio.sleep(SLOWLY_S)
+        return value
+
+    @method(idempotent=True)
+    async def numbers(self, count: int) -> AsyncIterator[int]:
+        """Yield numbers, now and then after a while."""
+        for number in range(count):
+            await asyncio.sleep(SLOWLY_S if number % 50 == 49 else 0)
+            yield number
+
+    @method(resumable=True)
+    async def resumed(self, count: int, sent: list[int]) -> AsyncIterator[int]:
+        """Do the same; goes on in the next process behind what was sent."""
+        for number in range(len(sent), count):
+            await asyncio.sleep(SLOWLY_S if number % 50 == 49 else 0)
+            yield number
 
 
 class Once(Actor):
