@@ -23,7 +23,10 @@ from atomr_mp_workers.requests.peers import Peer
 
 LOOK_NS: Final = 2_000_000
 """When to look at a turn that has not come back. Either a long step is under way, and earlier parts wait; or its thread
-has not run, so it is looked at again after twice the time."""
+has not run, so it is looked at again, each time after twice as long."""
+
+LONGEST_LOOK_NS: Final = 1_000_000_000
+"""The longest time between two looks at a turn."""
 
 ENDED_PLACE: Final = -2
 """The place of a stream that has given its place on the board back."""
@@ -131,6 +134,9 @@ class OpenStreams:
         self.end_step(stream, now_ns, goes_on=stream.goes_on)
         if not stream.goes_on:
             stream.feed(StreamEvent.END)
+            if self._again:  # what has ended is not kept
+                self._again[:] = [each for each in self._again if each[-1] is not stream]
+                heapq.heapify(self._again)
             return False
         if stream.peer.session.ended and stream.closing is None:
             stream.closing = errors.Cancelled("its client has gone")
@@ -237,6 +243,7 @@ class OpenStreams:
         # Parts on an asynchronous device may not be complete before the turn is over.
         if made and not (self._is_asynchronous and any(part.encoded[2] for part in made)):
             self._give_parts(stream, len(made))
+        wait_ns = min(wait_ns, LONGEST_LOOK_NS)
         heapq.heappush(self._again, (now_ns + wait_ns, id(stream), stream.started_ns, wait_ns, stream))
 
     def end_late(self, now_ns: int) -> bool:
