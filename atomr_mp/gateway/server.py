@@ -71,8 +71,8 @@ class Gateway:
         """Sessions by their ids."""
         self._connections: dict[bytes, RemotePeer] = {}
         """Sessions by the routing ids of their connections."""
-        self._reopening: set[bytes] = set()
-        """Ids of former gateways' sessions that are being taken over."""
+        self._reopening: dict[bytes, Received] = {}
+        """Latest hellos for former gateways' sessions that are being taken over, by the sessions' ids."""
         self._opening: set[bytes] = set()
         """Routing ids of connections whose local session is being made."""
         self._asking: Counter[bytes] = Counter()
@@ -278,14 +278,25 @@ class Gateway:
         """
         check_version(hello.version)
         routing_id = received.routing_id
-        if routing_id in self._connections or routing_id in self._opening:
-            raise errors.ProtocolError("a connection begins with one hello")
+        if routing_id in self._opening:
+            return  # it is repeated; the welcome is under way
+        greeted = self._connections.get(routing_id)
+        if greeted is not None:  # by a client that has taken this connection for two
+            if hello.session not in (None, greeted.id):
+                raise errors.ProtocolError("a connection has one session")
+            greeted.attach(routing_id)
+            greeted.welcome(self._settings.grace_s, self._settings.max_replays, self._settings.bulk_port)
+            return
         if hello.session is not None:
             peer = self._peers.get(hello.session)
-            if peer is None and hello.session not in self._reopening:
+            before = self._reopening.get(hello.session)
+            if peer is None and (before is None or before.user_id == received.user_id):
                 self._opening.add(routing_id)
-                self._reopening.add(hello.session)
-                self.loop.create_task(self._reopen(received, hello, admitted, hello.session))
+                self._reopening[hello.session] = received
+                if before is None:
+                    self.loop.create_task(self._reopen(received, hello, admitted, hello.session))
+                else:  # that connection was cut meanwhile
+                    self._opening.discard(before.routing_id)
                 return
             if peer is None or peer.key != received.user_id:
                 raise errors.SessionLost(NO_SESSION)
@@ -322,9 +333,9 @@ class Gateway:
         if known:
             await self._open(received, hello, admitted, number, former=True)
         else:
+            received = self._reopening.pop(number)
             self._opening.discard(received.routing_id)
             self._say(received.routing_id, remote.RemoteGoodbye(ErrorInfo.of(errors.SessionLost(NO_SESSION))))
-        self._reopening.discard(number)
 
     async def _open(
         self, received: Received, hello: remote.RemoteHello, admitted: AdmittedKey, number: bytes, *, former: bool
@@ -334,10 +345,12 @@ class Gateway:
         try:
             client = await asyncio.to_thread(self._open_client, hello.client, admitted, origin)
         except (errors.AtomrError, OSError) as error:
+            received = self._reopening.pop(number, received)
             self._opening.discard(received.routing_id)
             refused = error if isinstance(error, errors.AtomrError) else errors.Overloaded(str(error))
             self._say(received.routing_id, remote.RemoteGoodbye(ErrorInfo.of(refused)))
             return
+        received = self._reopening.pop(number, received)
         self._opening.discard(received.routing_id)
         window = client.login.window
         streams = min(window.streams * len(client.devices), MAX_STREAMS)

@@ -8,6 +8,7 @@ import mmap
 import os
 import select
 import threading
+import time
 from collections.abc import Sequence
 from typing import Final, Protocol
 
@@ -130,11 +131,15 @@ class BulkChannel:
         self._hear()  # libzmq's descriptors signal nothing before the first look in vain
         self._work()
         while not self._closed:
-            for descriptor, _ in poll.poll():
+            renew_ns = wire.renew_at_ns
+            for descriptor, _ in poll.poll(
+                None if renew_ns is None else max(0.0, (renew_ns - time.monotonic_ns()) / 1e9)
+            ):
                 if descriptor == self._wake:
                     os.eventfd_read(self._wake)
                 elif descriptor == wire.monitor_fileno:
                     self._hear()
+            wire.renew()
             self._work()
         poll.close()
         with self._lock:

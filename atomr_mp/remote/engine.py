@@ -224,11 +224,12 @@ class Engine:
             self._work(reply)  # libzmq's descriptor tells of changes only, and a send may have consumed one
             if reply is not None and reply.done:
                 return
-            until_ns = self._driven.watching_until_ns
+            dues_ns = self._driven.watching_until_ns, self._wire.renew_at_ns
             self._leading = reply
-        if until_ns is not None:
-            left_s = min(max(0.0, (until_ns - time.monotonic_ns()) / 1e9), LONGEST_POLL_S)
-            timeout_s = left_s if timeout_s is None else min(timeout_s, left_s)
+        for until_ns in dues_ns:
+            if until_ns is not None:
+                left_s = min(max(0.0, (until_ns - time.monotonic_ns()) / 1e9), LONGEST_POLL_S)
+                timeout_s = left_s if timeout_s is None else min(timeout_s, left_s)
         try:
             ready = interrupts.wait(self._poll.poll, timeout_s)
         finally:
@@ -245,6 +246,7 @@ class Engine:
                         os.eventfd_read(self._wake)
                 else:
                     self.hear()
+            self._wire.renew()
             self._work(reply, told=told)
             if self._driven.watching_until_ns is not None:
                 self._driven.expire()

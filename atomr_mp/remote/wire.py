@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import time
 from collections.abc import Iterator, Sequence
 from enum import Enum
 from typing import Any, Final
@@ -27,6 +29,10 @@ nobody: the next gateway answers as soon as it listens."""
 
 RECONNECT_MAX_MS: Final = 500
 """Longest time between attempts to connect; libzmq doubles the first and adds jitter."""
+
+RENEW_NS: Final = 200_000_000
+"""How long to wait for libzmq's word, after a connection's end, that it will connect again. The word comes at once, or
+never: libzmq gives up after bytes that are no ZMTP, or a message that does not decrypt."""
 
 HANDSHAKE_MS: Final = 3000
 """How long a handshake may take."""
@@ -58,6 +64,9 @@ class RemoteWire:
 
     def __init__(self, endpoint: str, keys: ClientKeys | None) -> None:
         check_library()
+        self._endpoint: Final = endpoint
+        self._ended_ns: int | None = None
+        """When a connection has ended after which libzmq has not said that it will connect again."""
         self._context = zmq.Context(io_threads=1)
         self._socket = self._context.socket(zmq.DEALER)
         self._monitor = self._socket.get_monitor_socket(_SIGNS)
@@ -102,9 +111,39 @@ class RemoteWire:
         return memoryview(b"")  # no message of ours has several frames; an empty one fails to decode
 
     def signs(self) -> Iterator[Sign]:
-        """Yield the monitor's events since the last time."""
+        """Yield the monitor's events since the last time; of connections only the state of the latest.
+
+        A hello for a connection that has ended since would travel on the next one, which has a hello of its own.
+        """
+        latest = None
         while is_readable(self._monitor):
-            yield _SIGNS_BY_EVENT.get(recv_monitor_message(self._monitor, zmq.DONTWAIT)["event"], Sign.CUT)
+            event = recv_monitor_message(self._monitor, zmq.DONTWAIT)["event"]
+            self._ended_ns = time.monotonic_ns() if event == _ENDED else None
+            if event == _REFUSED:
+                yield Sign.REFUSED
+            elif event != _RETRIED:
+                latest = _SIGNS_BY_EVENT.get(event, Sign.CUT)
+        if latest is not None:
+            # libzmq looks for ends of connections once in a millisecond, or if it is asked for its events. A message
+            # that is sent before that may be lost with a connection that has ended.
+            _get(self._socket, _EVENTS)
+            yield latest
+
+    @property
+    def renew_at_ns(self) -> int | None:
+        """When `renew` is due, unless something is heard before; None while there is no need."""
+        return None if self._ended_ns is None else self._ended_ns + RENEW_NS
+
+    def renew(self) -> None:
+        """Have libzmq connect again if that is due: it has given up."""
+        if self._ended_ns is None or time.monotonic_ns() < self._ended_ns + RENEW_NS:
+            return
+        self._ended_ns = time.monotonic_ns()
+        with contextlib.suppress(zmq.ZMQError):  # it knows the endpoint no more
+            self._socket.disconnect(self._endpoint)
+        with contextlib.suppress(zmq.ZMQError):  # it is tried again
+            self._socket.connect(self._endpoint)
+            self._ended_ns = None
 
     def close(self, linger_ms: int = 0) -> None:
         """Close the socket, after at most `linger_ms` for messages that wait to be sent."""
@@ -174,15 +213,19 @@ _EVENTS: Final = int(zmq.EVENTS)
 _POLLIN: Final = int(zmq.POLLIN)
 _DONTWAIT: Final = int(zmq.DONTWAIT)
 
-_SIGNS_BY_EVENT: Final = {
-    int(zmq.EVENT_HANDSHAKE_SUCCEEDED): Sign.HANDSHAKE,
-    int(zmq.EVENT_HANDSHAKE_FAILED_AUTH): Sign.REFUSED,
-}
+_SIGNS_BY_EVENT: Final = {int(zmq.EVENT_HANDSHAKE_SUCCEEDED): Sign.HANDSHAKE}
+_REFUSED: Final = int(zmq.EVENT_HANDSHAKE_FAILED_AUTH)
+_ENDED: Final = int(zmq.EVENT_DISCONNECTED)
+_RETRIED: Final = int(zmq.EVENT_CONNECT_RETRIED)
+
+# Without EVENT_HANDSHAKE_FAILED_PROTOCOL: libzmq 4.3.5 loses the reason of an error by telling of it. After a message
+# that does not decrypt it then keeps a connection that it does not read, and aborts the process if that ends before
+# its timeout.
 _SIGNS: Final = (
     zmq.EVENT_HANDSHAKE_SUCCEEDED
     | zmq.EVENT_HANDSHAKE_FAILED_AUTH
-    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
     | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+    | zmq.EVENT_CONNECT_RETRIED
     | zmq.EVENT_DISCONNECTED
 )
 _FORKED: Final[list[object]] = []

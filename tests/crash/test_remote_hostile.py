@@ -96,6 +96,20 @@ def sessions(serving: served.Served) -> dict[str, RemoteSessionStatus]:
     return {each.key: each for each in status.sessions}
 
 
+def test_a_hello_may_be_repeated_and_is_for_one_session(serving: served.Served) -> None:
+    """A client may take a connection for the next one; then it resumes anew. Another session is not to be had there."""
+    with connected(serving) as raw:
+        welcome = begin(raw)
+        for number in (None, welcome.session):
+            raw.dealer.send(remote.FROM_REMOTE.encode(remote.RemoteHello(VERSION, "mallory", number)))
+            assert raw.wait(remote.RemoteWelcome).session == welcome.session
+            raw.dealer.send(remote.FROM_REMOTE.encode(remote.Resume(welcome.epoch, [], 1)))
+            raw.wait(remote.Resumed)
+        assert len(sessions(serving)) == 1
+        raw.dealer.send(remote.FROM_REMOTE.encode(remote.RemoteHello(VERSION, "mallory", os.urandom(16))))
+        assert "one session" in raw.wait(remote.RemoteGoodbye).error.message
+
+
 def test_a_bulk_connection_belongs_to_its_key_s_session(serving: served.Served) -> None:
     """Another's session is nobody's, and chunks that nobody asked for end the session that sent them."""
     content = np.arange(200_000, dtype="float64")

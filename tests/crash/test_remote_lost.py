@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import itertools
 import os
 import random
 import signal
+import subprocess
+import sys
 import time
+from typing import Final
 
 import numpy as np
 import pytest
@@ -68,6 +72,65 @@ def test_faults_of_the_network_are_not_noticed(ledger: Ledger) -> None:
         assert remote is not None
         assert remote.restarts == 0
         assert settled(lambda: _session(found).open_calls <= 64, DEADLINE_S)
+
+
+CALLS: Final = """
+import sys, atomr_mp
+with atomr_mp.connect(sys.argv[1], keys=sys.argv[2]) as pool:
+    pool.wait_ready()
+    print("ready", flush=True)
+    for line in sys.stdin:
+        print(pool.call("Noting.same", line.strip(), deadline_s=30).result(), flush=True)
+"""
+
+
+def test_bytes_that_somebody_has_changed_end_no_process(ledger: Ledger) -> None:
+    """Not the application's, nor the gateway's: in a message or in a handshake, and then the connection is cut."""
+    found = served.serve(ledger, ACTOR)
+    with found.pool, through(found) as proxy, contextlib.ExitStack() as stack:
+        key = served.key_file(found.keys_dir, "alice")
+        client = stack.enter_context(
+            subprocess.Popen(
+                [sys.executable, "-c", CALLS, proxy.address, key], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            )
+        )
+        stack.callback(client.kill)
+        assert client.stdin is not None
+        assert client.stdout is not None
+        gateway = found.pid
+        assert client.stdout.readline() == b"ready\n"
+        for number, (direction, of_a_message) in enumerate(itertools.product(("down", "up"), (True, False))):
+            proxy.flip = {direction}
+            if of_a_message:
+                client.stdin.write(b"%d\n" % number)
+                client.stdin.flush()
+                assert settled(lambda: not proxy.flip, DEADLINE_S)
+            proxy.cut()
+            if not of_a_message:
+                assert settled(lambda: not proxy.flip, DEADLINE_S)
+                client.stdin.write(b"%d\n" % number)
+                client.stdin.flush()
+            assert client.stdout.readline() == b"%d\n" % number
+        client.stdin.close()
+        assert client.wait(DEADLINE_S) == 0
+        assert found.pid == gateway
+
+
+def test_cuts_in_quick_succession_cost_no_session(ledger: Ledger) -> None:
+    """A connection may have ended, and the next one be there, before client or gateway have looked at the first."""
+    rng = random.Random(7)
+    found = served.serve(ledger, ACTOR)
+    with found.pool, through(found) as proxy, connect(found, proxy) as pool:
+        pool.wait_ready()
+        for number in range(60):
+            if number % 20 == 1:  # the next one takes the session over, while connections are cut
+                served.listening(found.pool)
+                os.kill(found.pid, signal.SIGKILL)
+            proxy.flip = {"up"} if number % 3 == 0 else set()
+            proxy.cut()
+            time.sleep(rng.choice([0, 0.0005, 0.002, 0.02, 0.03]))  # cuts come at any time
+            if number % 3 == 2:
+                assert pool.call("Noting.same", number, deadline_s=DEADLINE_S).result() == number
 
 
 def test_calls_go_on_while_their_client_is_away(ledger: Ledger) -> None:
