@@ -15,6 +15,7 @@ import atomr_mp
 from atomr_mp import errors
 from atomr_mp.protocol.messages import remote as remote_messages
 from atomr_mp.remote.client import RemoteClient
+from atomr_mp.remote.link_life import RemoteLinkState
 from tests import remote as served
 from tests.crash.test_remote_lost import connect, through
 from tests.crash.test_resume import RESUMER, TEXT, spelled
@@ -23,6 +24,7 @@ from tests.support import ACTORS, DEADLINE_S, Ledger, settled
 from tests.tcp_proxy import Proxy
 
 STREAMER = f"{ACTORS}/streaming.py:Streamer"
+CREW = f"{ACTORS}/streaming.py:Crew"
 ROUNDS = int(os.environ.get("ATOMR_MP_TEST_ROUNDS", "3"))
 """Rounds of the test under cuts; hours by a larger number."""
 
@@ -182,6 +184,55 @@ def test_a_dead_reader_s_generator_is_closed(ledger: Ledger, how: signal.Signals
         client.send_signal(how)
         assert settled(lambda: bool(ledger.runs()), DEADLINE_S)
         assert ledger.runs()[0].startswith("dead-closed-True")
+
+
+@pytest.mark.parametrize("how", ["short", "cut"])
+def test_a_gateway_that_stands_still_in_the_midst_costs_time_only(ledger: Ledger, how: str) -> None:
+    """Also if both ends take its silence for a cut: afterwards each stream goes on with the part that comes next."""
+    found = served.serve(ledger, STREAMER, CREW, RESUMER)
+    with found.pool, found.connect() as pool, ledger.gate("gate") as gate:
+        pool.wait_ready()
+        assert isinstance(pool._remote, RemoteClient)
+        session, pid = pool._remote.session, found.pid
+        begun = pool.stream("Crew.count", 1000, ahead=8)
+        said = pool.stream("Resumer.spell", TEXT, -1, "", ahead=3)
+        held = pool.stream("Streamer.held", gate.path, 2)
+        assert [next(begun) for _ in range(20)] == list(range(20))
+        assert [next(said) for _ in range(5)] == spelled(TEXT)[:5]
+        assert [next(held), next(held)] == [0, 1]
+        gate.wait()
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            gate.open()
+            assert settled(lambda: "over" in ledger.runs())  # the worker goes on; the end is on its way
+            assert not held.done
+            if how == "cut":
+                assert settled(lambda: session.state is RemoteLinkState.DOWN, DEADLINE_S)
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        assert parts_of(held) == ([2], None)
+        assert parts_of(begun) == (list(range(20, 1000)), None)
+        assert parts_of(said) == (spelled(TEXT)[5:], None)
+        remote = found.pool.status().remote
+        assert remote is not None
+        assert (remote.pid, remote.restarts) == (pid, 0)
+    assert [line for line in ledger.runs() if line.startswith("with-")] == ["with-0"]
+
+
+def test_a_remote_stream_that_nobody_reads_ends(ledger: Ledger) -> None:
+    """By the pool's `stall_s`, after what has arrived; one that is read slowly does not."""
+    found = served.serve(ledger, STREAMER, stall_s=0.3)
+    with found.pool, found.connect() as pool:
+        pool.wait_ready()
+        stream = pool.stream("Streamer.endless", "stalled", ahead=3)
+        assert settled(lambda: any(line.startswith("stalled-closed") for line in ledger.runs()))
+        parts, error = parts_of(stream)
+        assert parts == [0, 1, 2]
+        assert isinstance(error, errors.DeadlineExceeded)
+        assert "stall_s" in str(error)
+        assert error.parts == 3
+        busy = pool.stream("Streamer.slow", 8, 0.1, ahead=8)
+        assert parts_of(busy) == (list(range(8)), None)
 
 
 def _kept(found: served.Served) -> int:
