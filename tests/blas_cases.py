@@ -11,9 +11,9 @@ import numpy.typing as npt
 
 from atomr_mp.client.reply import Reply
 from atomr_mp.protocol.libraries import blas, requests_of
-from atomr_mp.protocol.libraries.base import HALF, LibraryRequest, scalar
+from atomr_mp.protocol.libraries.base import HALF, LibraryRequest
 from tests import declared
-from tests.declared import Expected
+from tests.declared import Expected, factor
 
 Array = npt.NDArray[Any]
 
@@ -55,17 +55,17 @@ def conjugated(values: Array, *, wanted: bool) -> Array:
 
 def product(request: Any, left: Array, right: Array, target: Array) -> tuple[Array, int, float]:
     """Compute alpha·left·right + beta·target, and the bounds of its error."""
-    alpha, beta = scalar(request.alpha), scalar(request.beta)
+    alpha, beta = factor(request.alpha), factor(request.beta)
     total = alpha * np.einsum("...ij,...jk->...ik", left, right) + beta * target
     return total, left.shape[-1] + 1, 8.0 * abs(alpha) + 3.0 * abs(beta)
 
 
 def _axpy(request: blas.Axpy, dense: dict[str, Array]) -> Expected:
-    return Expected({"y": scalar(request.alpha) * dense["x"] + dense["y"]}, 2, 8.0)
+    return Expected({"y": factor(request.alpha) * dense["x"] + dense["y"]}, 2, 8.0)
 
 
 def _scal(request: blas.Scal, dense: dict[str, Array]) -> Expected:
-    return Expected({"x": scalar(request.alpha) * dense["x"]}, 1, 8.0)
+    return Expected({"x": factor(request.alpha) * dense["x"]}, 1, 8.0)
 
 
 def _nrm2(_request: blas.Nrm2, dense: dict[str, Array]) -> Expected:
@@ -106,7 +106,7 @@ def _swap(_request: blas.Swap, dense: dict[str, Array]) -> Expected:
 
 
 def _rot(request: blas.Rot, dense: dict[str, Array]) -> Expected:
-    c, s = request.c, scalar(request.s)
+    c, s = request.c, factor(request.s)
     x, y = dense["x"], dense["y"]
     return Expected({"x": c * x + s * y, "y": c * y - np.conj(s) * x}, 2, 8.0)
 
@@ -119,13 +119,13 @@ def _gemv(request: blas.Gemv, dense: dict[str, Array]) -> Expected:
 
 def _ger(request: blas.Ger, dense: dict[str, Array]) -> Expected:
     y = conjugated(dense["y"], wanted=request.conjugate)
-    return Expected({"a": scalar(request.alpha) * dense["x"][:, None] * y + dense["a"]}, 2, 20.0)
+    return Expected({"a": factor(request.alpha) * dense["x"][:, None] * y + dense["a"]}, 2, 20.0)
 
 
 def _geam(request: blas.Geam, dense: dict[str, Array]) -> Expected:
     a = conjugated(dense["a"], wanted=request.conj_a)
     b = conjugated(dense["b"], wanted=request.conj_b)
-    return Expected({"c": scalar(request.alpha) * a + scalar(request.beta) * b}, 2, 8.0)
+    return Expected({"c": factor(request.alpha) * a + factor(request.beta) * b}, 2, 8.0)
 
 
 def _syrk(request: blas.Syrk, dense: dict[str, Array]) -> Expected:
@@ -137,7 +137,7 @@ def _trsm(request: blas.Trsm, dense: dict[str, Array]) -> Expected:
     half = np.tril(dense["a"]) if request.uplo == "L" else np.triu(dense["a"])
     if request.diag == "U":
         half = half - np.diag(np.diag(half)) + np.eye(len(half))
-    a, b = conjugated(half, wanted=request.conj_a), scalar(request.alpha) * dense["b"]
+    a, b = conjugated(half, wanted=request.conj_a), factor(request.alpha) * dense["b"]
     x = np.linalg.solve(a, b) if request.side == "L" else np.linalg.solve(a.T, b.T).T
     return Expected({"b": x}, len(a) + 1, 8.0)
 
@@ -147,8 +147,8 @@ def _gemm(request: blas.Gemm | blas.GemmStridedBatched, dense: dict[str, Array])
     b = conjugated(dense["b"], wanted=request.conj_b)
     total, length, magnitude = product(request, a, b, dense["c"])
     rounded = {}
-    if request.a.dtype in HALF and scalar(request.beta):  # as cuBLAS does for some shapes (H100, cuBLAS 13.1)
-        rounded["c"] = total - scalar(request.beta) * dense["c"]
+    if request.a.dtype in HALF and factor(request.beta):  # as cuBLAS does for some shapes (H100, cuBLAS 13.1)
+        rounded["c"] = total - factor(request.beta) * dense["c"]
     return Expected({"c": total}, length, magnitude, rounded=rounded)
 
 

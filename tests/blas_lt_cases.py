@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from atomr_mp.protocol.declaration.strides import Order
 from atomr_mp.protocol.dtypes import FLOAT8
 from atomr_mp.protocol.libraries import blas_lt
-from atomr_mp.protocol.libraries.base import LibraryRequest, scalar
+from atomr_mp.protocol.libraries.base import LibraryRequest
 from tests import declared
-from tests.declared import Expected
+from tests.declared import Expected, factor
 
 Array = npt.NDArray[Any]
 
@@ -69,6 +69,7 @@ def requests(
             shapes=shapes | {"scale_out": (1,)},
             absent=absent,
             orders={"out": order, "c": order, **(orders or {})},
+            factors={"alpha", "beta"},
         )
     )
 
@@ -99,7 +100,7 @@ def numbers(request: Any, name: str, drawn: Array) -> Array:
 
 def expected(request: blas_lt.Matmul, dense: dict[str, Array], *, fast: bool = False) -> Expected:
     """Compute by the definition."""
-    alpha, beta, name = scalar(request.alpha).real, scalar(request.beta).real, request.epilogue
+    alpha, beta, name = factor(request.alpha).real, factor(request.beta).real, request.epilogue
     a, b = dense["a"], dense["b"]
     factors = dense.get("scale_a", np.ones(1))[:, None] * dense.get("scale_b", np.ones(1))
     total = alpha * factors * np.einsum("...ij,...jk->...ik", a, b)

@@ -19,9 +19,10 @@ from atomr_mp.protocol import dtypes, values
 from atomr_mp.protocol.declaration import strides
 from atomr_mp.protocol.declaration.arguments import Argument, arrays_of, declared
 from atomr_mp.protocol.declaration.checks import is_zero
+from atomr_mp.protocol.declaration.factors import FactorType, RealFactor
 from atomr_mp.protocol.declaration.shapes import ANY, shape_of
 from atomr_mp.protocol.layout import Layout
-from atomr_mp.protocol.libraries.base import LibraryRequest, Scalar, Shape
+from atomr_mp.protocol.libraries.base import LibraryRequest, Shape, is_factor, scalar, to_scalar
 from atomr_mp.protocol.libraries.rng import AboveZero, NotNegative
 from tests.fake_arrays import GUARD_BYTES, FakeArray
 from tests.tolerances import assert_close
@@ -53,6 +54,11 @@ Reference = Callable[[Any, dict[str, Array]], Expected]
 """Computes what a request must give, from its arrays as dense float64 or complex128."""
 
 
+def factor(value: Any) -> complex:
+    """Return the number that a factor is; a reference is given the numbers in place of arrays."""
+    return scalar(value)
+
+
 def check(request: LibraryRequest) -> None:
     """Check as a reference does before it sends."""
     check_fields(request)
@@ -73,6 +79,7 @@ def requests(
     shapes: Mapping[str, tuple[int, ...]] | None = None,
     absent: Collection[str] = (),
     orders: Mapping[str, strides.Order] | None = None,
+    factors: Collection[str] | None = None,
 ) -> Any:
     """Draw a valid request whose memory is poisoned.
 
@@ -86,6 +93,7 @@ def requests(
         shapes: Shapes of arrays that are not drawn.
         absent: Arrays that are left out; those that the request does not have are too.
         orders: Orders of matrices that are not drawn.
+        factors: Those that may be arrays; by default all that are not fixed.
     """
     fields = declared(cls)
     letters = {letter: draw(st.sampled_from(types)) for letter, types in cls.types.items()} | dict(letters or {})
@@ -122,15 +130,37 @@ def requests(
             ):
                 named[name] = named[other]
     request = cls(**named)
+    free = fields.factors.keys() - (fixed or {}).keys() if factors is None else factors
+    request = draw(with_factor_arrays(request, free, found))
     assume(all(rule(request, found) for rule in cls.rules))
     check(request)
     return request
 
 
+@st.composite
+def with_factor_arrays(draw: st.DrawFn, request: Any, names: Collection[str], sizes: Mapping[str, Any]) -> Any:
+    """Draw a request like this one, in which each of some factors may be an array, if that is valid."""
+    for name in sorted(names):
+        multiplied = [argument.reads == name and array is None for _, argument, array in arrays_of(request)]
+        if draw(st.integers(0, 3)) == 0 and not any(multiplied):
+            shape = draw(st.sampled_from([(), (1,), (1, 1)]))
+            array = _poisoned(Layout.contiguous(factor_dtype(request, name), shape, GUARD_BYTES))
+            found = _with(request, name, array)
+            request = found if all(rule(found, sizes) for rule in found.rules) else request
+    return request
+
+
+def factor_dtype(request: Any, name: str) -> str:
+    """Return the element type that an array in place of a factor has."""
+    kind: type[LibraryRequest] = type(request)
+    dtype: Any = declared(kind).factors[name].dtype
+    return str(dtype(request))
+
+
 def parameter(hint: Any, *, is_complex: bool) -> st.SearchStrategy[Any]:
     """Return what a parameter is drawn from, by its type."""
-    if hint == Scalar:
-        factors = [0.0, 1.0, -0.75, 2.5, *([(0.5, -1.0), (0.0, 2.0)] if is_complex else [])]
+    if is_factor(hint):
+        factors = [0.0, 1.0, -0.75, 2.5, *([(0.5, -1.0), (0.0, 2.0)] if is_complex and hint is not RealFactor else [])]
         return st.sampled_from(factors)
     if typing.get_origin(hint) is typing.Literal:
         return st.sampled_from(typing.get_args(hint))
@@ -224,7 +254,9 @@ def assert_agrees(
         dense[name] = exact.astype(drawn.dtype)
     before = {name: array.slab.copy() for name, (_, array) in arrays.items()}
     result = run(request)
-    expected = reference(request, dense)
+    kind: type[LibraryRequest] = type(request)
+    factors = {name: to_scalar(dense[name].item()) for name in declared(kind).factors if name in dense}
+    expected = reference(msgspec.structs.replace(request, **factors), dense)
     written = {name for name, (argument, _) in arrays.items() if argument.writes}
     first = next(iter(arrays.values()))[1]
     if not written:
@@ -325,7 +357,8 @@ def refused_in_the_worker(request: Any) -> bool:
     arrays = {array.number: array for _, _, array in arrays_of(request) if isinstance(array, FakeArray)}
     try:
         body, frames, _ = values.encode(request)
-        decoder: values.Decoder[Any] = values.Decoder(type(request))
+        kind: type[LibraryRequest] = type(request)
+        decoder: values.Decoder[Any] = values.Decoder(kind, kind.hook())
         decoder.decode(body, frames, lambda wire: arrays[wire.buffer].from_wire(wire)).check()  # type: ignore[union-attr]
     except (errors.InvalidRequest, errors.BorrowConflict, errors.Unsupported):
         return True
@@ -412,10 +445,31 @@ def _broken_others(request: Any) -> Iterator[tuple[str, Any]]:
     cls: type[LibraryRequest] = type(request)
     fields = declared(cls)
     for name, hint in fields.parameters.items():
-        for what, value in _broken_values(hint, request):
+        broken = _broken_factor(hint, name, request) if is_factor(hint) else _broken_values(hint)
+        for what, value in broken:
             yield f"{name} {what}", _with(request, name, value)
     for name, struct in fields.structs.items():
         yield from _broken_struct(request, name, struct)
+
+
+def _broken_factor(hint: Any, name: str, request: Any) -> Iterator[tuple[str, Any]]:
+    """Return values that a factor cannot have."""
+    yield "a text", "1"
+    arrays = [(argument, array) for _, argument, array in arrays_of(request) if array is not None]
+    if hint is RealFactor or not any(array.dtype.startswith("complex") for _, array in arrays):
+        yield "complex", (1.0, 0.0)
+    if not isinstance(hint, FactorType):
+        yield "an array, for a library that reads it on the host", FakeArray.of(1, "float32")
+        return
+    dtype = factor_dtype(request, name)
+    yield "of two elements", FakeArray.of([1, 1], dtype)
+    yield "without an element", FakeArray.of([], dtype)
+    yield "of another type", FakeArray.of(1, "float64" if dtype != "float64" else "float32")
+    for argument, array in arrays:
+        if argument.writes and array.size and array.dtype == dtype:
+            shared = FakeArray(Layout(dtype, (), (), array.layout.offset), typing.cast("FakeArray", array).slab)
+            shared.number = typing.cast("FakeArray", array).number
+            yield "within an output", shared
 
 
 def _broken_struct(request: Any, name: str, struct: type[msgspec.Struct]) -> Iterator[tuple[str, Any]]:
@@ -429,18 +483,18 @@ def _broken_struct(request: Any, name: str, struct: type[msgspec.Struct]) -> Ite
                 broken = FakeArray(layout, np.zeros(2**12, np.uint8))
                 yield f"{name}.{inner} {what}", _with(request, name, _with(within, inner, broken))
     for inner, hint in declared(struct).parameters.items():
-        for what, value in _broken_values(hint, request):
+        for what, value in _broken_values(hint):
             yield f"{name}.{inner} {what}", _with(request, name, _with(getattr(request, name), inner, value))
 
 
-def _broken_values(hint: Any, request: Any) -> Iterator[tuple[str, Any]]:
+def _broken_values(hint: Any) -> Iterator[tuple[str, Any]]:
     """Return values that a type does not admit."""
     if typing.get_origin(hint) is Annotated:
         hint, *metas = typing.get_args(hint)
         yield from _out_of_bounds(hint, metas)
-    elif typing.get_origin(hint) in {typing.Union, types.UnionType} and hint != Scalar:
+    elif typing.get_origin(hint) in {typing.Union, types.UnionType}:
         hint = typing.get_args(hint)[0]
-    yield from _broken_plain(hint, request)
+    yield from _broken_plain(hint)
 
 
 def _out_of_bounds(plain: Any, metas: Sequence[Any]) -> Iterator[tuple[str, Any]]:
@@ -450,12 +504,8 @@ def _out_of_bounds(plain: Any, metas: Sequence[Any]) -> Iterator[tuple[str, Any]
                 yield what, plain(bound + step)
 
 
-def _broken_plain(hint: Any, request: Any) -> Iterator[tuple[str, Any]]:
-    if hint == Scalar:
-        yield "a text", "1"
-        if not any(array.dtype.startswith("complex") for _, _, array in arrays_of(request) if array is not None):
-            yield "complex", (1.0, 0.0)
-    elif typing.get_origin(hint) is typing.Literal:
+def _broken_plain(hint: Any) -> Iterator[tuple[str, Any]]:
+    if typing.get_origin(hint) is typing.Literal:
         yield "another word", "no such word"
     elif hint is bool:
         yield "a number", 2

@@ -70,9 +70,8 @@ class FakeCublas(ModuleType):
         return functools.partial(_call, self, name, routine, dtype)
 
     def factor(self, address: int, dtype: str) -> Any:
-        """Return the factor at an address in host memory."""
-        assert self.mode == HOST
-        return _memory(address, 1, dtype)[0]
+        """Return the factor at an address, in the memory that the pointer mode says."""
+        return factor_at(address, dtype, on_device=self.mode == DEVICE)
 
     def answer(self, address: int, dtype: str, value: Any) -> None:
         """Write a result."""
@@ -85,13 +84,29 @@ def installed(cublas: FakeCublas) -> AbstractContextManager[Any]:
     cuda = SimpleNamespace(alloc_pinned_memory=_Pinned)
     modules = {
         "cupy": _module(
-            "cupy", cuda=cuda, float32=np.float32, tri=np.tri, copyto=np.copyto, ascontiguousarray=_ascontiguousarray
+            "cupy",
+            cuda=cuda,
+            float32=np.float32,
+            tri=np.tri,
+            copyto=np.copyto,
+            ascontiguousarray=_ascontiguousarray,
+            full=_full,
         ),
         "nvmath": _module("nvmath", CudaDataType=CudaDataType),
         "nvmath.bindings": _module("nvmath.bindings", cublas=cublas),
         "nvmath.bindings.cublas": cublas,
     }
     return mock.patch.dict("sys.modules", modules)
+
+
+device_memory: Final[dict[int, object]] = {}
+"""Addresses that arrays on the device have told since a test began a request, and those arrays."""
+
+
+def factor_at(address: int, dtype: str, *, on_device: bool) -> Any:
+    """Return a factor, as a kernel reads it when it runs: a library that is told another memory reads anything."""
+    assert (address in device_memory) == on_device
+    return _memory(address, 1, dtype)[0]
 
 
 class FakeStream:
@@ -107,8 +122,9 @@ class AddressedArray(FakeArray):
     @property
     def address(self) -> int:
         """Where the element of index zero lies."""
-        address: int = self.slab.ctypes.data
-        return address + self.layout.offset
+        address: int = self.slab.ctypes.data + self.layout.offset
+        device_memory[address] = self.slab
+        return address
 
     @property
     def array(self) -> Array:
@@ -383,6 +399,7 @@ class _ArrayWithAddress(np.ndarray[Any, Any]):
 
     @property
     def data(self) -> Any:
+        device_memory[self.ctypes.data] = self
         return SimpleNamespace(ptr=self.ctypes.data)
 
 
@@ -396,6 +413,10 @@ class _Pinned(bytearray):
 
 def _ascontiguousarray(values: Array) -> Array:
     return np.ascontiguousarray(values).view(_ArrayWithAddress)
+
+
+def _full(shape: tuple[int, ...], value: complex, dtype: Any) -> Array:
+    return np.full(shape, value, dtype).view(_ArrayWithAddress)
 
 
 def _module(name: str, **content: Any) -> ModuleType:

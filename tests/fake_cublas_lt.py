@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from atomr_mp.protocol import dtypes
 from tests.blas_lt_cases import LARGEST, gelu
-from tests.fake_cublas import STREAM, _memory, _module
+from tests.fake_cublas import STREAM, _memory, _module, device_memory, factor_at
 
 Array = npt.NDArray[Any]
 
@@ -148,7 +148,9 @@ class FakeCublasLt(ModuleType):
         assert given["pointers"] == {name: given[name] % 256 for name in given["pointers"]}
         dtype, scale = COMPUTED[given["compute"]]
         assert given["scale"] == scale
-        factor, other = (_memory(each, 1, TYPES[scale])[0] for each in (alpha, beta))
+        on_device = given["POINTER_MODE"] == REAL.PointerMode.DEVICE
+        factor, other = (factor_at(each, TYPES[scale], on_device=on_device) for each in (alpha, beta))
+        assert c or not (on_device or other)  # where only the device knows that beta is 0, C is read
         matrices = {at: self.objects[at] for at in (adesc, bdesc, cdesc, ddesc)}
         for number in range(matrices[ddesc]["BATCH_COUNT"]):
             left, right, target = (
@@ -159,7 +161,7 @@ class FakeCublasLt(ModuleType):
             total = np.asarray(factor).astype(dtype) * (wide @ wide_right)
             for name, values in _scales(given, total.shape).items():
                 total = total * (values if name == "B" else values[:, None])
-            if other:
+            if other or on_device:
                 total = total + other * _matrix(c, matrices[cdesc], number).astype(dtype)
             total = _Epilogue(given, number, total.shape, matrices[ddesc]["dtype"]).finish(total, wide, wide_right)
             if "D_SCALE_POINTER" in given:
@@ -200,11 +202,12 @@ class _Event:
     synchronize = record
 
 
-def _full(nbytes: int, value: int, dtype: Any) -> Any:
+def _full(shape: int | tuple[()], value: complex, dtype: Any) -> Any:
     """Return memory that begins at a multiple of 256."""
-    memory = np.full(nbytes + 256, value, dtype)
-    at = -memory.ctypes.data % 256
-    return SimpleNamespace(data=SimpleNamespace(ptr=memory.ctypes.data + at), memory=memory)
+    memory = np.full(256 + (shape or 1), value, dtype)
+    address = memory.ctypes.data + -memory.ctypes.data % 256
+    device_memory[address] = memory
+    return SimpleNamespace(data=SimpleNamespace(ptr=address), memory=memory)
 
 
 def _lines(address: int, of: dict[str, Any]) -> list[int]:

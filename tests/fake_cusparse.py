@@ -21,7 +21,7 @@ from nvmath.bindings import cusparse as binding
 
 from atomr_mp.protocol import dtypes
 from tests.fake_arrays import FakeArray
-from tests.fake_cublas import DTYPES, STREAM, CudaDataType, FakeCublas, _module, _Pinned
+from tests.fake_cublas import DTYPES, STREAM, CudaDataType, FakeCublas, _module, _Pinned, device_memory, factor_at
 
 Array = npt.NDArray[Any]
 
@@ -37,6 +37,7 @@ class GpuArray(np.ndarray[Any, Any]):
     @property
     def data(self) -> Any:
         """Where it lies."""
+        device_memory[self.ctypes.data] = self
         return SimpleNamespace(ptr=self.ctypes.data)
 
     def get(self, out: Array | None = None, *, blocking: bool = True) -> Array:  # noqa: ARG002 - CuPy's
@@ -76,7 +77,9 @@ class OnGpu(FakeArray):
     @property
     def address(self) -> int:
         """Where the element of index zero lies."""
-        return int(self.slab.ctypes.data) + self.layout.offset
+        address = int(self.slab.ctypes.data) + self.layout.offset
+        device_memory[address] = self.slab
+        return address
 
     @property
     def array(self) -> Array:
@@ -106,7 +109,15 @@ class FakeCusparse(ModuleType):
 
     def create(self) -> int:
         """Make the handle."""
-        return self._add(handle=True)
+        return self._add(handle=True, mode=int(binding.PointerMode.HOST))
+
+    def set_pointer_mode(self, handle: int, mode: int) -> None:
+        """Set where factors are read."""
+        self.made[handle].mode = mode
+
+    def _factor(self, handle: int, address: int, compute: int) -> Any:
+        on_device = self.made[handle].mode == binding.PointerMode.DEVICE
+        return factor_at(address, DTYPES[CudaDataType(compute)], on_device=on_device)
 
     def set_stream(self, _handle: int, stream: int) -> None:
         """Set the stream."""
@@ -199,10 +210,10 @@ class FakeCusparse(ModuleType):
 
     def sp_mv(self, *told: Any) -> None:
         """Compute y ← alpha·op(a)·x + beta·y."""
-        _, op, alpha, a, x, beta, y, compute, _alg, buffer = told
+        handle, op, alpha, a, x, beta, y, compute, _alg, buffer = told
         if self.made[a].kind == "csr" and op == N:
             self._is_prepared(a, op, compute, buffer)
-        self._multiply(op, alpha, a, self._dense(x), beta, y, compute)
+        self._multiply(handle, op, alpha, a, self._dense(x), beta, y, compute)
 
     def sp_mm_buffer_size(self, *told: Any) -> int:
         """Return what it needs."""
@@ -214,7 +225,7 @@ class FakeCusparse(ModuleType):
 
     def sp_mm(self, *told: Any) -> None:
         """Compute c ← alpha·op(a)·op(b) + beta·c."""
-        _, op_a, op_b, alpha, a, b, beta, c, compute, _alg, buffer = told
+        handle, op_a, op_b, alpha, a, b, beta, c, compute, _alg, buffer = told
         matrix, dense = self.made[a], self.made[b]
         assert dense.order == self.made[c].order
         halves = {"float16", "bfloat16"}
@@ -224,7 +235,7 @@ class FakeCusparse(ModuleType):
             assert op_a == N
         if matrix.kind == "csr" and op_a == N:
             self._is_prepared(a, op_a, compute, buffer)
-        self._multiply(op_a, alpha, a, _op(op_b, self._dense(b)), beta, c, compute)
+        self._multiply(handle, op_a, alpha, a, _op(op_b, self._dense(b)), beta, c, compute)
 
     def sddmm_buffer_size(self, *told: Any) -> None:
         """Write what it needs to an address."""
@@ -232,21 +243,22 @@ class FakeCusparse(ModuleType):
 
     def sddmm(self, *told: Any) -> None:
         """Compute c ← alpha·(a·b) + beta·c where c has elements."""
-        _, op_a, op_b, alpha, a, b, beta, c, compute, _alg, _buffer = told
+        handle, op_a, op_b, alpha, a, b, beta, c, compute, _alg, _buffer = told
         matrix = self.made[c]
         assert matrix.kind == "csr"
         product = _op(op_a, self._dense(a)) @ _op(op_b, self._dense(b))
         rows = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indices[0]))
         values = _at(matrix.values, matrix.count, DTYPES[matrix.dtype])
-        values[...] = _factor(alpha, compute) * product[rows, matrix.indices[1]] + _factor(beta, compute) * _wide(
-            values
-        )
+        factor, other = (self._factor(handle, each, compute) for each in (alpha, beta))
+        values[...] = factor * product[rows, matrix.indices[1]] + other * _wide(values)
 
-    def _multiply(self, op: int, alpha: int, a: int, b: Array, beta: int, out: int, compute: int) -> None:
+    def _multiply(self, handle: int, op: int, alpha: int, a: int, b: Array, beta: int, out: int, compute: int) -> None:
+        """Multiply; what a beta of 0 multiplies is known to be left unread where beta is in host memory."""
         target = self._dense(out, wide=False)
-        total = _factor(alpha, compute) * (_op(op, self._sparse(a)) @ b)
-        factor = _factor(beta, compute)
-        target[...] = total + factor * _wide(target) if factor else total
+        factor, other = (self._factor(handle, each, compute) for each in (alpha, beta))
+        total = factor * (_op(op, self._sparse(a)) @ b)
+        reads = other or self.made[handle].mode == binding.PointerMode.DEVICE
+        target[...] = total + other * _wide(target) if reads else total
 
     def _needs(self, a: int, op: int, compute: int) -> int:
         if self.refused:
@@ -297,16 +309,17 @@ class FakeCusparse(ModuleType):
 
     def sp_sv_solve(self, *told: Any) -> None:
         """Solve for a vector."""
-        _, op, alpha, a, x, y, compute, _alg, descr = told
-        self._dense(y, wide=False)[...] = self._solved(descr, a, op, _factor(alpha, compute) * self._dense(x))
+        handle, op, alpha, a, x, y, compute, _alg, descr = told
+        right = self._factor(handle, alpha, compute) * self._dense(x)
+        self._dense(y, wide=False)[...] = self._solved(descr, a, op, right)
 
     def sp_sm_solve(self, *told: Any) -> None:
         """Solve for columns."""
-        _, op, op_b, alpha, a, b, c, compute, _alg, descr = told
+        handle, op, op_b, alpha, a, b, c, compute, _alg, descr = told
         target = self._dense(c, wide=False)
         assert (op_b, self.made[b].order, self.made[c].order) == (N, "F", "F")
         assert not target.any()
-        target[...] = self._solved(descr, a, op, _factor(alpha, compute) * self._dense(b))
+        target[...] = self._solved(descr, a, op, self._factor(handle, alpha, compute) * self._dense(b))
 
     # --- products of sparse matrices ----------------------------------------------------------------------------------
 
@@ -328,7 +341,7 @@ class FakeCusparse(ModuleType):
 
     def sp_gemm_compute(self, *told: Any) -> None:
         """Ask for a second buffer, or multiply."""
-        _, op_a, op_b, alpha, a, b, _beta, c, compute, _alg, descr, size, buffer = told
+        handle, op_a, op_b, alpha, a, b, _beta, c, compute, _alg, descr, size, buffer = told
         assert (op_a, op_b, self.made[descr].estimated) == (N, N, True)
         if not buffer:
             _at(size, (), "uint64")[...] = 2 * BUFFER_BYTES
@@ -339,7 +352,7 @@ class FakeCusparse(ModuleType):
             indptr, indices = self.made[each].indices
             made.data, made.indices, made.indptr = _wide(_at(self.made[each].values, self.made[each].count,
                 DTYPES[self.made[each].dtype])), indices, indptr  # fmt: skip
-        self.made[c].result = _factor(alpha, compute) * (first @ second)
+        self.made[c].result = self._factor(handle, alpha, compute) * (first @ second)
 
     def sp_mat_get_size(self, number: int) -> tuple[int, int, int]:
         """Return how large a product is."""
@@ -444,10 +457,6 @@ def _at(address: int, shape: tuple[int, ...], dtype: str, more: int = 0) -> Arra
         return flat.reshape(shape)
     strides = shape[1] * kind.itemsize, kind.itemsize
     return np.lib.stride_tricks.as_strided(flat, (shape[0] + 1, shape[1]), strides)
-
-
-def _factor(address: int, compute: int) -> Any:
-    return _at(address, (), DTYPES[CudaDataType(compute)])[()]
 
 
 def _wide(values: Array) -> Array:

@@ -14,9 +14,9 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from hypothesis import strategies as st
 
-from atomr_mp.protocol.declaration.arguments import declared, with_arrays
+from atomr_mp.protocol.declaration.arguments import NUMBERS, declared, with_arrays
 from atomr_mp.protocol.libraries import DECLARED, requests_of
-from atomr_mp.protocol.libraries.base import LibraryRequest, Scalar, scalar
+from atomr_mp.protocol.libraries.base import LibraryRequest, is_factor, scalar
 from atomr_mp_workers.memory.arrays import DeviceArray
 from tests import declared as drawing
 from tests.fake_arrays import FakeArray
@@ -79,8 +79,8 @@ def call(libraries: Any, library: str, request: Any, array: Callable[[Any], Any]
     kind: type[LibraryRequest] = type(request)
     factors = declared(kind).parameters
     values = {
-        name: scalar(getattr(given, name)) if factors.get(name) == Scalar else getattr(given, name)
-        for name in request.__struct_fields__
+        name: scalar(value) if is_factor(factors.get(name)) and isinstance(value, NUMBERS) else value
+        for name, value in ((name, getattr(given, name)) for name in request.__struct_fields__)
         if name not in request.held
     }
     return getattr(face, request.name)(**values)

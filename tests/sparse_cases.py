@@ -13,11 +13,11 @@ import numpy.typing as npt
 from hypothesis import strategies as st
 
 from atomr_mp.protocol.libraries import requests_of, sparse
-from atomr_mp.protocol.libraries.base import LibraryRequest, scalar
+from atomr_mp.protocol.libraries.base import LibraryRequest
 from atomr_mp_workers.libraries.sparse.structures import CheckedStructure
 from atomr_mp_workers.memory.arrays import Block, DeviceArray
 from tests import declared
-from tests.declared import Expected
+from tests.declared import Expected, factor
 from tests.fake_arrays import FakeArray
 from tests.tolerances import assert_close
 
@@ -244,7 +244,7 @@ def _assert_answers(request: Any, random: np.random.Generator, run: Callable[[An
         each: dense(getattr(request, each), getattr(request, each).data.array.astype(wide)) for each in _in(request)
     }
     if request.name == "spgemm":
-        expected = scalar(request.alpha) * (matrices["a"] @ matrices["b"])
+        expected = factor(request.alpha) * (matrices["a"] @ matrices["b"])
     else:
         expected = matrices["a"] if request.name == "convert" else request.x.array.astype(wide)
     assert_close(made, expected, data.dtype, 8, 64.0)
@@ -271,7 +271,7 @@ def expected_spmm(request: sparse.Spmm, given: dict[str, Array]) -> Expected:
 
 
 def _expected_sum(request: Any, given: dict[str, Array], b: Array, out: str) -> Expected:
-    alpha, beta = scalar(request.alpha), scalar(request.beta)
+    alpha, beta = factor(request.alpha), factor(request.beta)
     a = dense(request.a, given["a.data"])
     total: Any = beta * given[out] if beta else 0
     if alpha:
@@ -281,7 +281,7 @@ def _expected_sum(request: Any, given: dict[str, Array], b: Array, out: str) -> 
 
 def expected_spsv(request: sparse.Spsv, given: dict[str, Array]) -> Expected:
     """Solve as a dense system."""
-    alpha = scalar(request.alpha)
+    alpha = factor(request.alpha)
     a = dense(request.a, given["a.data"])
     a = (np.tril if request.uplo == "L" else np.triu)(a.conj() if request.conj_a else a)
     if request.diag == "U":
@@ -295,7 +295,7 @@ expected_spsm = expected_spsv
 
 def expected_sddmm(request: sparse.Sddmm, given: dict[str, Array]) -> Expected:
     """Multiply, and look where c has elements."""
-    alpha, beta = scalar(request.alpha), scalar(request.beta)
+    alpha, beta = factor(request.alpha), factor(request.beta)
     made: Any = beta * given["out"] if beta else np.zeros(given["out"].shape)
     if alpha:
         product = alpha * (given["a"] @ given["b"])

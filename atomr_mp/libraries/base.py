@@ -11,7 +11,8 @@ import msgspec
 
 from atomr_mp import errors
 from atomr_mp.protocol.declaration.arguments import declared, with_arrays
-from atomr_mp.protocol.libraries.base import KNOWN, LibraryRequest, Scalar, to_scalar
+from atomr_mp.protocol.declaration.factors import Factor, RealFactor, Scalar, decoded
+from atomr_mp.protocol.libraries.base import KNOWN, LibraryRequest, to_scalar
 from atomr_mp.protocol.refs import Operand
 
 if TYPE_CHECKING:
@@ -55,6 +56,22 @@ class LibraryReference:
         check(request)
         return self._device.request(self.library, request, deadline_s)
 
+    def _factor(self, name: str, value: Number | Operand) -> Factor:
+        """Return a factor as messages hold it; an array, to be read when the request runs, as it is.
+
+        Raises:
+            InvalidRequest: It is neither.
+        """
+        return value if self._is_array(value) else to_scalar(value, name)  # type: ignore[return-value]
+
+    def _real_factor(self, name: str, value: SupportsFloat | Operand) -> RealFactor:
+        """Return a real factor, as `_factor` does."""
+        return value if self._is_array(value) else real(name, value)  # type: ignore[return-value, arg-type]
+
+    def _is_array(self, value: object) -> bool:
+        """Return whether a factor is an array: an operand, or in an actor what stands for one."""
+        return isinstance(value, Operand) or (self._operand is not None and hasattr(value, "__dlpack__"))
+
     def _taken(self, request: R) -> R:
         """Return a request with an operand for each of its arrays."""
         if self._operand is None:
@@ -81,6 +98,8 @@ def real(name: str, value: SupportsFloat) -> float:
         InvalidRequest: The value is not one.
     """
     try:
+        if isinstance(value, str | bytes):
+            raise TypeError("a text is no number")
         return float(value)
     except (TypeError, ValueError) as error:
         raise errors.InvalidRequest(f"{name} is {value!r}; it must be a real number") from error
@@ -154,7 +173,7 @@ def check_fields(request: LibraryRequest) -> None:
     kind = type(request)
     try:
         if kind in _known:
-            msgspec.convert(_values(request), kind)
+            msgspec.convert(_values(request), kind, dec_hook=decoded)
         else:
             _check_first(request)
     except msgspec.ValidationError as error:
@@ -169,7 +188,7 @@ def _check_first(request: LibraryRequest) -> None:
     """
     with _learning:
         try:
-            msgspec.convert(_values(request), type(request))
+            msgspec.convert(_values(request), type(request), dec_hook=decoded)
         finally:
             _known.add(type(request))
 
@@ -200,7 +219,7 @@ def _first_misfit(struct: msgspec.Struct) -> str | None:
         if isinstance(value, msgspec.Struct) and (misfit := _first_misfit(value)):
             return misfit
         try:
-            msgspec.convert(value, field.type)
+            msgspec.convert(value, field.type, dec_hook=decoded)
         except msgspec.ValidationError as error:
             return f"{field.name} is {value!r}: {error}"
     return None

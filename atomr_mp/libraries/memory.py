@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from atomr_mp.libraries.base import LibraryReference
+from atomr_mp.protocol.declaration.factors import Scalar
 from atomr_mp.protocol.libraries import memory
-from atomr_mp.protocol.libraries.base import Scalar, to_scalar
+from atomr_mp.protocol.libraries.base import to_scalar
 
 if TYPE_CHECKING:
     from atomr_mp.client.reply import Reply

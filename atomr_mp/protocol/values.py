@@ -120,12 +120,15 @@ class Decoder(Generic[T]):
 
     Args:
         type_: What to decode to; msgspec's rules. `Any` admits every value up to `MAX_DEPTH`.
+        hook: msgspec's `dec_hook`, for types that it does not know.
     """
 
-    def __init__(self, type_: type[T] | Any = Any) -> None:
+    def __init__(self, type_: type[T] | Any = Any, hook: Callable[[type, Any], Any] | None = None) -> None:
         self._frames: Sequence[Buffer] = ()
         self._resolve: Callable[[WireRef | ClientArray], object] | None = None
-        self._decoder: msgspec.msgpack.Decoder[T] = msgspec.msgpack.Decoder(type_, ext_hook=self._extension)
+        self._decoder: msgspec.msgpack.Decoder[T] = msgspec.msgpack.Decoder(
+            type_, ext_hook=self._extension, dec_hook=hook
+        )
 
     def decode(
         self,

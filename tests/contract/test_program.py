@@ -74,20 +74,69 @@ def test_an_iteration_fits_into_a_program(device: atomr_mp.Device, random: np.ra
     """Conjugate gradients: the numbers of an iteration are arrays of one element and stay on the device."""
     matrix = random.uniform(-1, 1, (N, N))
     a = device.put(matrix @ matrix.T + N * np.eye(N))
-    right = random.uniform(-1, 1, (N, 1))
-    x, r, d = device.zeros((N, 1), "float64"), device.put(right), device.put(right)
+    right = random.uniform(-1, 1, N)
+    x, r, d = device.zeros(N, "float64"), device.put(right), device.put(right)
     with device.program() as step:
         e, b = step.elementwise, step.blas
-        q = b.gemm(a, d)
-        before = b.gemm(r.T, r)
-        alpha = e.divide(before, b.gemm(d.T, q))
-        e.add(x, e.multiply(d, alpha), x)
-        e.subtract(r, e.multiply(q, alpha), r)
-        e.multiply(d, e.divide(b.gemm(r.T, r), before), d)
-        e.add(d, r, d)
+        q = b.gemv(a, d)
+        before = b.inner(r, r)
+        alpha = e.divide(before, b.inner(d, q))
+        b.axpy(d, x, alpha=alpha)
+        b.axpy(q, r, alpha=e.negative(alpha))
+        b.scal(d, alpha=e.divide(b.inner(r, r), before))
+        b.axpy(r, d)
     replies = [step.run() for _ in range(N + 5)]
     assert [reply.result() for reply in replies] == [None] * len(replies)
     assert_close(a.numpy() @ x.numpy(), right, "float64", 1000 * N)
+
+
+def test_a_factor_is_an_array_that_an_earlier_step_has_computed(
+    device: atomr_mp.Device, random: np.random.Generator
+) -> None:
+    """It is read when the step runs, by any request that does not say otherwise; by itself too, from a ref."""
+    values = random.uniform(1, 2, (3, N))
+    x, y, z = (device.put(value) for value in values)
+    with device.program() as p:
+        numerator, scale = p.input("numerator", (1, 1), "float64"), p.input("scale", (), "float64")
+        alpha = p.elementwise.divide(numerator, p.blas.inner(x, x))
+        p.blas.axpy(x, y, alpha=alpha)
+        p.blas.scal(z, alpha=scale)
+        p.returns(p.blas.gemv(x.reshape(1, N), y, alpha=scale), p.elementwise.negative(scale))
+    for numerator, scale in ((2.5, -1.0), (-0.5, 3.0)):
+        expected = values[1] + numerator / (values[0] @ values[0]) * values[0]
+        product, _ = p.run(numerator=np.array([[numerator]]), scale=np.array(scale)).result()
+        values[1], values[2] = expected, values[2] * scale
+        assert_close(y.numpy(), values[1], "float64", 2 * N, 8.0)
+        assert_close(z.numpy(), values[2], "float64", 2, 8.0)
+        assert_close(product.numpy(), [scale * (values[0] @ values[1])], "float64", 4 * N, 16.0)
+    factor = device.full((1,), 2.0, "float64")
+    device.blas.axpy(x, y, alpha=factor).result()
+    assert_close(y.numpy(), values[1] + 2 * values[0], "float64", 2 * N, 8.0)
+
+
+def test_what_is_no_factor_is_refused_in_words(device: atomr_mp.Device) -> None:
+    """Where it is recorded, or before a request is sent."""
+    x, matrix = device.zeros(4), device.zeros((4, 4))
+    with device.program() as p:
+        y, double = p.empty((4,), "float32"), p.input("double", (1,), "float64")
+        p.blas.copy(x, y)
+        for alpha, words in (
+            (double, "alpha is float64; it must be float32"),
+            (y, r"alpha has the shape \(4,\); an array in place of a factor has one element"),
+            ("1", "alpha is '1'; it must be a number"),
+        ):
+            with pytest.raises(errors.InvalidRequest, match=words):
+                p.blas.axpy(x, y, alpha=alpha)
+        with pytest.raises(errors.BorrowConflict, match="y is written and overlaps alpha"):
+            p.blas.axpy(x, y, alpha=y[2:3])
+        with pytest.raises(errors.InvalidRequest, match="c must be given: beta multiplies its content"):
+            p.blas.gemm(matrix, matrix, beta=y[:1])
+        with pytest.raises(errors.InvalidRequest, match=r"reads it on the host, .* and takes no array for it"):
+            p.tensor.permutation(matrix, modes_a="ij", modes_b="ji", alpha=y[:1])
+        p.returns(y)
+    half = device.zeros(4, "float16")
+    with pytest.raises(errors.InvalidRequest, match="alpha is float16; it must be float32"):
+        device.blas.scal(half, alpha=half[:1])
 
 
 def test_runs_come_from_several_threads(device: atomr_mp.Device) -> None:

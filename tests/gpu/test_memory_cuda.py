@@ -9,9 +9,10 @@ import pytest
 
 from atomr_mp import errors
 from atomr_mp.protocol import dtypes
+from atomr_mp.protocol.declaration.factors import Scalar
 from atomr_mp.protocol.layout import Layout
 from atomr_mp.protocol.libraries import memory
-from atomr_mp.protocol.libraries.base import Scalar, scalar
+from atomr_mp.protocol.libraries.base import scalar
 from tests.fake_arrays import GUARD_BYTES, FakeArray
 from tests.gpu import on_device
 

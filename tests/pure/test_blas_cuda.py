@@ -19,9 +19,11 @@ from tests.actor_libraries import context_on
 from tests.blas_cases import REQUESTS, assert_agrees
 from tests.declared import requests
 from tests.fake_arrays import FakeArray
-from tests.fake_cublas import SIGNATURES, AddressedArray, FakeCublas, FakeStream, installed
+from tests.fake_cublas import SIGNATURES, AddressedArray, FakeCublas, FakeStream, device_memory, installed
 
-MODULES: Final = tuple(f"atomr_mp_workers.libraries.{name}" for name in ("blas.cuda", "blas.kinds", "slots"))
+MODULES: Final = tuple(
+    f"atomr_mp_workers.libraries.{name}" for name in ("blas.cuda", "blas.kinds", "pointers", "slots")
+)
 
 
 class Actor:
@@ -42,6 +44,7 @@ class Actor:
 
     def start(self, request: LibraryRequest) -> Any:
         """Do a request, but for what is read later."""
+        device_memory.clear()
         addressed = self.addressed(request)
         prepare = getattr(self.blas, f"prepare_{request.name}", None)
         plan = () if prepare is None else (prepare(addressed),)

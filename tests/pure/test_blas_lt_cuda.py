@@ -20,7 +20,10 @@ from tests.fake_arrays import FakeArray
 from tests.fake_cublas import AddressedArray, FakeStream
 from tests.fake_cublas_lt import FakeCublasLt, installed
 
-MODULES: Final = tuple(f"atomr_mp_workers.libraries.blas_lt.{name}" for name in ("cuda", "plan", "kinds", "autotune"))
+MODULES: Final = tuple(
+    f"atomr_mp_workers.libraries.{name}"
+    for name in ["blas_lt.cuda", "blas_lt.plan", "blas_lt.kinds", "blas_lt.autotune", "pointers"]
+)
 
 
 class Actor:

@@ -19,9 +19,10 @@ from atomr_mp.libraries.base import LibraryReference, check
 from atomr_mp.protocol import values
 from atomr_mp.protocol.declaration import overlap, strides
 from atomr_mp.protocol.declaration.arguments import reads, updates, writes
+from atomr_mp.protocol.declaration.factors import Scalar
 from atomr_mp.protocol.layout import Layout
 from atomr_mp.protocol.libraries import DECLARED, elementwise, requests_of, rng, solver, sparse, tensor
-from atomr_mp.protocol.libraries.base import LibraryRequest, Moving, Scalar
+from atomr_mp.protocol.libraries.base import LibraryRequest, Moving
 from atomr_mp.protocol.libraries.blas_lt import Matmul
 from atomr_mp.protocol.libraries.fft import Transform
 from atomr_mp.protocol.refs import Operand
@@ -81,7 +82,7 @@ def test_messages_survive_the_wire(cls: type[LibraryRequest]) -> None:
         request = data.draw(drawn(cls))
         sent: dict[int, Any] = {array.number: array for _, _, array in request.arrays() if array is not None}
         body, frames, _ = values.encode(request)
-        decoder: values.Decoder[Any] = values.Decoder(cls)
+        decoder: values.Decoder[Any] = values.Decoder(cls, cls.hook())
         received = decoder.decode(body, frames, lambda wire: sent[wire.buffer].from_wire(wire))  # type: ignore[union-attr]
         assert received.identity() == request.identity()
         assert received.plan_key() == request.plan_key()

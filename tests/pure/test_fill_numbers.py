@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from atomr_mp import errors
-from atomr_mp.protocol.libraries.base import Scalar
+from atomr_mp.protocol.declaration.factors import Scalar
 from atomr_mp_workers.libraries.memory.base import number_for
 
 

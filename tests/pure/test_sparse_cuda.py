@@ -17,13 +17,14 @@ from atomr_mp.protocol.libraries import requests_of, sparse
 from atomr_mp_workers.libraries.sparse.structures import CheckedStructure
 from atomr_mp_workers.requests.request import Elsewhere, Later, Next
 from tests.fake_arrays import FakeArray
-from tests.fake_cublas import FakeStream
+from tests.fake_cublas import FakeStream, device_memory
 from tests.fake_cusparse import FakeCusparse, OnGpu, installed, on_gpu
 from tests.pure.test_sparse import ACTOR
 from tests.sparse_cases import assert_agrees, elements, matrix_of, of_mask, requests
 
 MODULES: Final = tuple(
-    f"atomr_mp_workers.libraries.{name}" for name in ("sparse.cuda", "sparse.products", "blas.kinds", "slots")
+    f"atomr_mp_workers.libraries.{name}"
+    for name in ["sparse.cuda", "sparse.products", "blas.kinds", "pointers", "slots"]
 )
 
 
@@ -48,11 +49,13 @@ class Actor:
 
     def run(self, request: Any) -> Any:
         """Do a request."""
+        device_memory.clear()
         result = getattr(self.sparse, request.name)(with_arrays(request, on_device))
         if isinstance(result, Elsewhere):
             result = result.then(result.work())
         while isinstance(result, Next):
             result = result.enqueue()
+        assert all(each.mode == 0 for each in self.cusparse.made.values() if hasattr(each, "handle"))
         return result.read() if isinstance(result, Later) else result
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, SupportsFloat
 
-from atomr_mp.libraries.base import LibraryReference, Number, factor, real
+from atomr_mp.libraries.base import LibraryReference, Number
 from atomr_mp.protocol.libraries import blas
 from atomr_mp.protocol.refs import Operand
 
@@ -37,7 +37,7 @@ class BlasRequests(LibraryReference):
         x: Operand,
         y: Operand,
         *,
-        alpha: Number = 1.0,
+        alpha: Number | Operand = 1.0,
         deadline_s: float | None = None,
     ) -> Reply:
         """Compute y ← alpha·x + y.
@@ -45,26 +45,26 @@ class BlasRequests(LibraryReference):
         Args:
             x: Read unless alpha is 0; shape (n). Strides: a stride that is not 0.
             y: Read and written; shape (n). Strides: a stride that is not 0.
-            alpha: A factor; complex only for complex arrays.
+            alpha: A factor; complex only for complex arrays. An array of one element is read when the request runs.
             deadline_s: Seconds from now until which it must have started; None for the pool's default.
         """
-        return self._request(blas.Axpy(x=x, y=y, alpha=factor("alpha", alpha)), deadline_s)
+        return self._request(blas.Axpy(x=x, y=y, alpha=self._factor("alpha", alpha)), deadline_s)
 
     def scal(
         self,
         x: Operand,
         *,
-        alpha: Number,
+        alpha: Number | Operand,
         deadline_s: float | None = None,
     ) -> Reply:
         """Compute x ← alpha·x. An alpha of 0 multiplies too: a NaN stays one.
 
         Args:
             x: Read and written; shape (n). Strides: a stride that is not 0.
-            alpha: A factor; complex only for complex arrays.
+            alpha: A factor; complex only for complex arrays. An array of one element is read when the request runs.
             deadline_s: Seconds from now until which it must have started; None for the pool's default.
         """
-        return self._request(blas.Scal(x=x, alpha=factor("alpha", alpha)), deadline_s)
+        return self._request(blas.Scal(x=x, alpha=self._factor("alpha", alpha)), deadline_s)
 
     def nrm2(
         self,
@@ -205,8 +205,8 @@ class BlasRequests(LibraryReference):
         x: Operand,
         y: Operand,
         *,
-        c: SupportsFloat,
-        s: Number,
+        c: SupportsFloat | Operand,
+        s: Number | Operand,
         deadline_s: float | None = None,
     ) -> Reply:
         """Rotate: (x_i, y_i) ← (c·x_i + s·y_i, c·y_i - conj(s)·x_i). The factor c is real.
@@ -214,11 +214,12 @@ class BlasRequests(LibraryReference):
         Args:
             x: Read and written; shape (n). Strides: a stride that is not 0.
             y: Read and written; shape (n). Strides: a stride that is not 0.
-            c: A real factor, of a rotation the cosine.
-            s: A factor, of a rotation the sine; complex only for complex arrays.
+            c: A real factor, of a rotation the cosine. An array of one element is read when the request runs.
+            s: A factor, of a rotation the sine; complex only for complex arrays. An array of one element is read
+                when the request runs.
             deadline_s: Seconds from now until which it must have started; None for the pool's default.
         """
-        return self._request(blas.Rot(x=x, y=y, c=real("c", c), s=factor("s", s)), deadline_s)
+        return self._request(blas.Rot(x=x, y=y, c=self._real_factor("c", c), s=self._factor("s", s)), deadline_s)
 
     def gemv(
         self,
@@ -226,8 +227,8 @@ class BlasRequests(LibraryReference):
         x: Operand,
         y: Operand | None = None,
         *,
-        alpha: Number = 1.0,
-        beta: Number = 0.0,
+        alpha: Number | Operand = 1.0,
+        beta: Number | Operand = 0.0,
         conj_a: bool = False,
         deadline_s: float | None = None,
     ) -> Reply:
@@ -238,13 +239,16 @@ class BlasRequests(LibraryReference):
                 other's stride not less than what it steps over.
             x: Read unless alpha is 0; shape (n). Strides: a stride that is not 0.
             y: Written, and read unless beta is 0; shape (m). Strides: a stride that is not 0.
-            alpha: A factor; complex only for complex arrays.
-            beta: A factor; complex only for complex arrays.
+            alpha: A factor; complex only for complex arrays. An array of one element is read when the request runs.
+            beta: A factor; complex only for complex arrays. An array of one element is read when the request runs.
             conj_a: Take the conjugate of a.
             deadline_s: Seconds from now until which it must have started; None for the pool's default.
         """
         return self._request(
-            blas.Gemv(a=a, x=x, y=y, alpha=factor("alpha", alpha), beta=factor("beta", beta), conj_a=conj_a), deadline_s
+            blas.Gemv(
+                a=a, x=x, y=y, alpha=self._factor("alpha", alpha), beta=self._factor("beta", beta), conj_a=conj_a
+            ),
+            deadline_s,
         )
 
     def ger(
@@ -253,7 +257,7 @@ class BlasRequests(LibraryReference):
         x: Operand,
         y: Operand,
         *,
-        alpha: Number = 1.0,
+        alpha: Number | Operand = 1.0,
         conjugate: bool = False,
         deadline_s: float | None = None,
     ) -> Reply:
@@ -264,11 +268,13 @@ class BlasRequests(LibraryReference):
                 stride not less than what it steps over.
             x: Read unless alpha is 0; shape (m). Strides: a stride that is not 0.
             y: Read unless alpha is 0; shape (n). Strides: a stride that is not 0.
-            alpha: A factor; complex only for complex arrays.
+            alpha: A factor; complex only for complex arrays. An array of one element is read when the request runs.
             conjugate: Take the conjugate of y.
             deadline_s: Seconds from now until which it must have started; None for the pool's default.
         """
-        return self._request(blas.Ger(a=a, x=x, y=y, alpha=factor("alpha", alpha), conjugate=conjugate), deadline_s)
+        return self._request(
+            blas.Ger(a=a, x=x, y=y, alpha=self._factor("alpha", alpha), conjugate=conjugate), deadline_s
+        )
 
     def geam(
         self,
@@ -276,8 +282,8 @@ class BlasRequests(LibraryReference):
         b: Operand,
         c: Operand | None = None,
         *,
-        alpha: Number = 1.0,
-        beta: Number = 1.0,
+        alpha: Number | Operand = 1.0,
+        beta: Number | Operand = 1.0,
         conj_a: bool = False,
         conj_b: bool = False,
         deadline_s: float | None = None,
@@ -291,15 +297,21 @@ class BlasRequests(LibraryReference):
                 other's stride not less than what it steps over.
             c: Written; shape (m, n). Strides: one contiguous dimension of the last two, and the other's stride not
                 less than what it steps over. May be a or b itself.
-            alpha: A factor; complex only for complex arrays.
-            beta: A factor; complex only for complex arrays.
+            alpha: A factor; complex only for complex arrays. An array of one element is read when the request runs.
+            beta: A factor; complex only for complex arrays. An array of one element is read when the request runs.
             conj_a: Take the conjugate of a.
             conj_b: Take the conjugate of b.
             deadline_s: Seconds from now until which it must have started; None for the pool's default.
         """
         return self._request(
             blas.Geam(
-                a=a, b=b, c=c, alpha=factor("alpha", alpha), beta=factor("beta", beta), conj_a=conj_a, conj_b=conj_b
+                a=a,
+                b=b,
+                c=c,
+                alpha=self._factor("alpha", alpha),
+                beta=self._factor("beta", beta),
+                conj_a=conj_a,
+                conj_b=conj_b,
             ),
             deadline_s,
         )
@@ -310,8 +322,8 @@ class BlasRequests(LibraryReference):
         c: Operand | None = None,
         *,
         uplo: blas.Triangle,
-        alpha: Number = 1.0,
-        beta: Number = 0.0,
+        alpha: Number | Operand = 1.0,
+        beta: Number | Operand = 0.0,
         deadline_s: float | None = None,
     ) -> Reply:
         """Compute c ← alpha·a·aᵀ + beta·c in the named triangle of c; nothing is conjugated.
@@ -324,12 +336,13 @@ class BlasRequests(LibraryReference):
             c: Written, and read unless beta is 0, in the triangle that uplo names; shape (n, n). Strides: one
                 contiguous dimension of the last two, and the other's stride not less than what it steps over.
             uplo: The triangle of c, as c is seen: "L" or "U".
-            alpha: A factor; complex only for complex arrays.
-            beta: A factor; complex only for complex arrays.
+            alpha: A factor; complex only for complex arrays. An array of one element is read when the request runs.
+            beta: A factor; complex only for complex arrays. An array of one element is read when the request runs.
             deadline_s: Seconds from now until which it must have started; None for the pool's default.
         """
         return self._request(
-            blas.Syrk(a=a, uplo=uplo, c=c, alpha=factor("alpha", alpha), beta=factor("beta", beta)), deadline_s
+            blas.Syrk(a=a, uplo=uplo, c=c, alpha=self._factor("alpha", alpha), beta=self._factor("beta", beta)),
+            deadline_s,
         )
 
     def trsm(
@@ -339,7 +352,7 @@ class BlasRequests(LibraryReference):
         *,
         uplo: blas.Triangle,
         side: blas.Side = "L",
-        alpha: Number = 1.0,
+        alpha: Number | Operand = 1.0,
         conj_a: bool = False,
         diag: blas.Diagonal = "N",
         deadline_s: float | None = None,
@@ -356,13 +369,13 @@ class BlasRequests(LibraryReference):
                 stride not less than what it steps over.
             uplo: The triangle of a, as a is seen: "L" or "U".
             side: Where a stands: "L" or "R" of x.
-            alpha: A factor; complex only for complex arrays.
+            alpha: A factor; complex only for complex arrays. An array of one element is read when the request runs.
             conj_a: Take the conjugate of a.
             diag: "U": the diagonal of a is all ones, and is not read.
             deadline_s: Seconds from now until which it must have started; None for the pool's default.
         """
         return self._request(
-            blas.Trsm(a=a, b=b, uplo=uplo, side=side, alpha=factor("alpha", alpha), conj_a=conj_a, diag=diag),
+            blas.Trsm(a=a, b=b, uplo=uplo, side=side, alpha=self._factor("alpha", alpha), conj_a=conj_a, diag=diag),
             deadline_s,
         )
 
@@ -372,8 +385,8 @@ class BlasRequests(LibraryReference):
         b: Operand,
         c: Operand | None = None,
         *,
-        alpha: Number = 1.0,
-        beta: Number = 0.0,
+        alpha: Number | Operand = 1.0,
+        beta: Number | Operand = 0.0,
         conj_a: bool = False,
         conj_b: bool = False,
         deadline_s: float | None = None,
@@ -387,15 +400,21 @@ class BlasRequests(LibraryReference):
                 other's stride not less than what it steps over.
             c: Written, and read unless beta is 0; shape (m, n). Strides: one contiguous dimension of the last two,
                 and the other's stride not less than what it steps over.
-            alpha: A factor; complex only for complex arrays.
-            beta: A factor; complex only for complex arrays.
+            alpha: A factor; complex only for complex arrays. An array of one element is read when the request runs.
+            beta: A factor; complex only for complex arrays. An array of one element is read when the request runs.
             conj_a: Take the conjugate of a.
             conj_b: Take the conjugate of b.
             deadline_s: Seconds from now until which it must have started; None for the pool's default.
         """
         return self._request(
             blas.Gemm(
-                a=a, b=b, c=c, alpha=factor("alpha", alpha), beta=factor("beta", beta), conj_a=conj_a, conj_b=conj_b
+                a=a,
+                b=b,
+                c=c,
+                alpha=self._factor("alpha", alpha),
+                beta=self._factor("beta", beta),
+                conj_a=conj_a,
+                conj_b=conj_b,
             ),
             deadline_s,
         )
@@ -406,8 +425,8 @@ class BlasRequests(LibraryReference):
         b: Operand,
         c: Operand | None = None,
         *,
-        alpha: Number = 1.0,
-        beta: Number = 0.0,
+        alpha: Number | Operand = 1.0,
+        beta: Number | Operand = 0.0,
         conj_a: bool = False,
         conj_b: bool = False,
         deadline_s: float | None = None,
@@ -423,15 +442,21 @@ class BlasRequests(LibraryReference):
                 dimensions before these two as if they were one.
             c: Written, and read unless beta is 0; shape (*batch, m, n). Strides: each matrix with one contiguous
                 dimension; all dimensions before these two as if they were one.
-            alpha: A factor; complex only for complex arrays.
-            beta: A factor; complex only for complex arrays.
+            alpha: A factor; complex only for complex arrays. An array of one element is read when the request runs.
+            beta: A factor; complex only for complex arrays. An array of one element is read when the request runs.
             conj_a: Take the conjugate of a.
             conj_b: Take the conjugate of b.
             deadline_s: Seconds from now until which it must have started; None for the pool's default.
         """
         return self._request(
             blas.GemmStridedBatched(
-                a=a, b=b, c=c, alpha=factor("alpha", alpha), beta=factor("beta", beta), conj_a=conj_a, conj_b=conj_b
+                a=a,
+                b=b,
+                c=c,
+                alpha=self._factor("alpha", alpha),
+                beta=self._factor("beta", beta),
+                conj_a=conj_a,
+                conj_b=conj_b,
             ),
             deadline_s,
         )

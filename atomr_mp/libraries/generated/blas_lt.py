@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from atomr_mp.libraries.base import LibraryReference, Number, factor
+from atomr_mp.libraries.base import LibraryReference, Number
 from atomr_mp.protocol.libraries import blas_lt
 from atomr_mp.protocol.refs import Operand
 
@@ -51,8 +51,8 @@ class BlasLtRequests(LibraryReference):
         scale_b: Operand | None = None,
         scale_out: Operand | None = None,
         *,
-        alpha: Number = 1.0,
-        beta: Number = 0.0,
+        alpha: Number | Operand = 1.0,
+        beta: Number | Operand = 0.0,
         epilogue: blas_lt.Epilogue = "default",
         dtype: blas_lt.Result | None = None,
         autotune: bool = False,
@@ -92,8 +92,8 @@ class BlasLtRequests(LibraryReference):
                 for its columns; 1 if left out.
             scale_out: Read; shape (_). Strides: row-major, without gaps. Of a result that is float8: one float32 by
                 which it is multiplied before it is rounded; 1 if left out.
-            alpha: A factor; complex only for complex arrays.
-            beta: A factor; complex only for complex arrays.
+            alpha: A factor; complex only for complex arrays. An array of one element is read when the request runs.
+            beta: A factor; complex only for complex arrays. An array of one element is read when the request runs.
             epilogue: What follows the product.
             dtype: The element type of out where that is left out; by default that of a, bfloat16 of float8, int32
                 of int8.
@@ -116,8 +116,8 @@ class BlasLtRequests(LibraryReference):
                 scale_a=scale_a,
                 scale_b=scale_b,
                 scale_out=scale_out,
-                alpha=factor("alpha", alpha),
-                beta=factor("beta", beta),
+                alpha=self._factor("alpha", alpha),
+                beta=self._factor("beta", beta),
                 epilogue=epilogue,
                 dtype=dtype,
                 autotune=autotune,

@@ -93,8 +93,8 @@ class SparseRequests(LibraryReference):
         x: Operand,
         y: Operand | None = None,
         *,
-        alpha: Number = 1.0,
-        beta: Number = 0.0,
+        alpha: Number | Operand = 1.0,
+        beta: Number | Operand = 0.0,
         conj_a: bool = False,
         deadline_s: float | None = None,
     ) -> Reply:
@@ -104,13 +104,15 @@ class SparseRequests(LibraryReference):
             a: A sparse matrix, as `Sparse.csr` and its like make it.
             x: Read unless alpha is 0; shape (k). Strides: a stride that is not 0.
             y: Written, and read unless beta is 0; the rows of a. Strides: a stride that is not 0.
-            alpha: A factor; complex only for complex arrays.
-            beta: A factor; complex only for complex arrays.
+            alpha: A factor; complex only for complex arrays. An array of one element is read when the request runs.
+            beta: A factor; complex only for complex arrays. An array of one element is read when the request runs.
             conj_a: Take the conjugate of a.
             deadline_s: Seconds from now until which it must have started; None for the pool's default.
         """
         return self._request(
-            sparse.Spmv(a=a, x=x, y=y, alpha=factor("alpha", alpha), beta=factor("beta", beta), conj_a=conj_a),
+            sparse.Spmv(
+                a=a, x=x, y=y, alpha=self._factor("alpha", alpha), beta=self._factor("beta", beta), conj_a=conj_a
+            ),
             deadline_s,
         )
 
@@ -120,8 +122,8 @@ class SparseRequests(LibraryReference):
         b: Operand,
         c: Operand | None = None,
         *,
-        alpha: Number = 1.0,
-        beta: Number = 0.0,
+        alpha: Number | Operand = 1.0,
+        beta: Number | Operand = 0.0,
         conj_a: bool = False,
         deadline_s: float | None = None,
     ) -> Reply:
@@ -133,13 +135,15 @@ class SparseRequests(LibraryReference):
                 other's stride not less than what it steps over.
             c: Written, and read unless beta is 0; the rows of a, the columns of b. Strides: one contiguous
                 dimension of the last two, and the other's stride not less than what it steps over.
-            alpha: A factor; complex only for complex arrays.
-            beta: A factor; complex only for complex arrays.
+            alpha: A factor; complex only for complex arrays. An array of one element is read when the request runs.
+            beta: A factor; complex only for complex arrays. An array of one element is read when the request runs.
             conj_a: Take the conjugate of a.
             deadline_s: Seconds from now until which it must have started; None for the pool's default.
         """
         return self._request(
-            sparse.Spmm(a=a, b=b, c=c, alpha=factor("alpha", alpha), beta=factor("beta", beta), conj_a=conj_a),
+            sparse.Spmm(
+                a=a, b=b, c=c, alpha=self._factor("alpha", alpha), beta=self._factor("beta", beta), conj_a=conj_a
+            ),
             deadline_s,
         )
 
@@ -171,7 +175,7 @@ class SparseRequests(LibraryReference):
         x: Operand | None = None,
         *,
         uplo: sparse.Triangle,
-        alpha: Number = 1.0,
+        alpha: Number | Operand = 1.0,
         conj_a: bool = False,
         diag: sparse.Diagonal = "N",
         deadline_s: float | None = None,
@@ -183,7 +187,7 @@ class SparseRequests(LibraryReference):
             b: Read unless alpha is 0; shape (n). Strides: a stride that is not 0.
             x: Written; shape (n). Strides: a stride that is not 0. May be b itself.
             uplo: The triangle of a: "L" or "U".
-            alpha: A factor; complex only for complex arrays.
+            alpha: A factor; complex only for complex arrays. An array of one element is read when the request runs.
             conj_a: Take the conjugate of a.
             diag: "U": the diagonal of a is all ones, and is not read.
             deadline_s: Seconds from now until which it must have started; None for the pool's default.
@@ -192,7 +196,8 @@ class SparseRequests(LibraryReference):
             NumericalError: An element of the diagonal is 0, or is not there. By the reply.
         """
         return self._request(
-            sparse.Spsv(a=a, b=b, uplo=uplo, x=x, alpha=factor("alpha", alpha), conj_a=conj_a, diag=diag), deadline_s
+            sparse.Spsv(a=a, b=b, uplo=uplo, x=x, alpha=self._factor("alpha", alpha), conj_a=conj_a, diag=diag),
+            deadline_s,
         )
 
     def spsm(
@@ -202,7 +207,7 @@ class SparseRequests(LibraryReference):
         x: Operand | None = None,
         *,
         uplo: sparse.Triangle,
-        alpha: Number = 1.0,
+        alpha: Number | Operand = 1.0,
         conj_a: bool = False,
         diag: sparse.Diagonal = "N",
         deadline_s: float | None = None,
@@ -216,7 +221,7 @@ class SparseRequests(LibraryReference):
             x: Written; shape (n, m). Strides: one contiguous dimension of the last two, and the other's stride not
                 less than what it steps over. May be b itself.
             uplo: The triangle of a: "L" or "U".
-            alpha: A factor; complex only for complex arrays.
+            alpha: A factor; complex only for complex arrays. An array of one element is read when the request runs.
             conj_a: Take the conjugate of a.
             diag: "U": the diagonal of a is all ones, and is not read.
             deadline_s: Seconds from now until which it must have started; None for the pool's default.
@@ -225,7 +230,8 @@ class SparseRequests(LibraryReference):
             NumericalError: An element of the diagonal is 0, or is not there. By the reply.
         """
         return self._request(
-            sparse.Spsm(a=a, b=b, uplo=uplo, x=x, alpha=factor("alpha", alpha), conj_a=conj_a, diag=diag), deadline_s
+            sparse.Spsm(a=a, b=b, uplo=uplo, x=x, alpha=self._factor("alpha", alpha), conj_a=conj_a, diag=diag),
+            deadline_s,
         )
 
     def sddmm(
@@ -235,8 +241,8 @@ class SparseRequests(LibraryReference):
         c: sparse.Pattern,
         out: Operand | None = None,
         *,
-        alpha: Number = 1.0,
-        beta: Number = 0.0,
+        alpha: Number | Operand = 1.0,
+        beta: Number | Operand = 0.0,
         deadline_s: float | None = None,
     ) -> Reply:
         """Compute out ← alpha·(a·b) + beta·out where c has elements: the values of a matrix with the structure of c.
@@ -248,12 +254,13 @@ class SparseRequests(LibraryReference):
                 other's stride not less than what it steps over.
             c: A checked structure, as `Sparse.csr` and its like make it.
             out: Written, and read unless beta is 0; the shape of the values of c. Strides: row-major, without gaps.
-            alpha: A factor; complex only for complex arrays.
-            beta: A factor; complex only for complex arrays.
+            alpha: A factor; complex only for complex arrays. An array of one element is read when the request runs.
+            beta: A factor; complex only for complex arrays. An array of one element is read when the request runs.
             deadline_s: Seconds from now until which it must have started; None for the pool's default.
         """
         return self._request(
-            sparse.Sddmm(a=a, b=b, c=c, out=out, alpha=factor("alpha", alpha), beta=factor("beta", beta)), deadline_s
+            sparse.Sddmm(a=a, b=b, c=c, out=out, alpha=self._factor("alpha", alpha), beta=self._factor("beta", beta)),
+            deadline_s,
         )
 
     def convert(

@@ -5,7 +5,8 @@ An argument is written as the annotation of a field:
     a: Annotated[Operand, reads("m k", lies=matrix)]
     c: Annotated[Operand | None, writes("m n", lies=matrix, factor="beta")] = None
 
-A field may also be a list of arrays, or a struct whose fields are declared in the same way.
+A field may also be a list of arrays, or a struct whose fields are declared in the same way; and a factor may be an
+array, see `factors`.
 """
 
 from __future__ import annotations
@@ -117,6 +118,9 @@ def _meta(argument: Argument) -> msgspec.Meta:
 
 ARGUMENT: Final = "argument"
 
+NUMBERS: Final = (int, float, tuple)
+"""What a factor is if it is no array."""
+
 
 class Declared(NamedTuple):
     """The fields of a struct, by what they hold."""
@@ -128,18 +132,22 @@ class Declared(NamedTuple):
     structs: Mapping[str, type[msgspec.Struct]]
     """A struct of arrays."""
     parameters: Mapping[str, Any]
-    """Other values, with their types."""
+    """Other values, with their types; factors are among them."""
+    factors: Mapping[str, Argument]
+    """A number, or an array in place of it."""
 
 
 @functools.cache
 def declared(cls: type[msgspec.Struct]) -> Declared:
     """Return what the fields of a struct hold, in order."""
-    found = Declared({}, {}, {}, {})
+    found = Declared({}, {}, {}, {}, {})
     hints = typing.get_type_hints(cls, include_extras=True)
     for name in cls.__struct_fields__:
         hint = hints[name]
         declared_as = _argument(hint)
-        if declared_as is not None:
+        if declared_as is not None and isinstance(hint, type):
+            found.factors[name], found.parameters[name] = declared_as, hint  # type: ignore[index]
+        elif declared_as is not None:
             (found.lists if _is_list(hint) else found.arrays)[name] = declared_as  # type: ignore[index]
         elif isinstance(hint, type) and issubclass(hint, msgspec.Struct):
             found.structs[name] = hint  # type: ignore[index]
@@ -156,6 +164,9 @@ def arrays_of(struct: msgspec.Struct, prefix: str = "") -> Iterator[tuple[str, A
     for name, argument in fields.lists.items():
         for at, operand in enumerate(getattr(struct, name)):
             yield f"{prefix}{name}[{at}]", argument, operand
+    for name, argument in fields.factors.items():
+        if isinstance(operand := getattr(struct, name), Operand):
+            yield prefix + name, argument, operand
     for name in fields.structs:
         yield from arrays_of(getattr(struct, name), f"{prefix}{name}.")
 
@@ -170,22 +181,32 @@ def with_arrays(struct: S, found: Callable[[Operand], Operand]) -> S:
             changes[name] = found(operand)
     for name in fields.lists:
         changes[name] = [found(operand) for operand in getattr(struct, name)]
+    for name in fields.factors:
+        if not isinstance(value := getattr(struct, name), NUMBERS):
+            changes[name] = found(value)
     for name in fields.structs:
         changes[name] = with_arrays(getattr(struct, name), found)
     return msgspec.structs.replace(struct, **changes)
 
 
 def parameters_of(struct: msgspec.Struct, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Return the parameters of a request, with those of the structs in it."""
+    """Return the parameters of a request, with those of the structs in it; of an array in place of a factor its class.
+
+    Where that lies is told with the arrays, and an operand in a key would keep its memory.
+    """
     fields = declared(type(struct))
     for name in fields.parameters:
-        yield prefix + name, getattr(struct, name)
+        value = getattr(struct, name)
+        yield prefix + name, Operand if isinstance(value, Operand) else value
     for name in fields.structs:
         yield from parameters_of(getattr(struct, name), f"{prefix}{name}.")
 
 
 def _argument(hint: Any) -> Argument | None:
-    """Return the argument that a type is annotated with, also inside a union."""
+    """Return the argument that a type is annotated with, also inside a union; or that of a factor."""
+    own = getattr(hint, ARGUMENT, None)
+    if isinstance(own, Argument):
+        return own
     for meta in getattr(hint, "__metadata__", ()):
         if isinstance(meta, msgspec.Meta) and meta.extra and ARGUMENT in meta.extra:
             found: Argument = meta.extra[ARGUMENT]

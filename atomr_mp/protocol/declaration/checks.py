@@ -136,10 +136,15 @@ def _check_there(request: Any, name: str, argument: Argument, operand: Operand |
 
 
 def _check_factors(request: Any, dtypes: Mapping[str, str]) -> None:
-    """Check that no factor of real arrays is complex."""
+    """Check that no factor of real arrays is complex, and that an array in place of one has one element."""
     real = not any(dtype.startswith("complex") for dtype in dtypes.values())
     for name in type(request).factors():
-        if real and isinstance(getattr(request, name), tuple):
+        value = getattr(request, name)
+        if isinstance(value, Operand) and value.size != 1:
+            raise errors.InvalidRequest(
+                f"{name} has the shape {value.shape}; an array in place of a factor has one element"
+            )
+        if real and isinstance(value, tuple):
             raise errors.InvalidRequest(
                 f"{name} is complex and the arrays are {' and '.join(sorted(set(dtypes.values())))}; it must be real"
             )
@@ -160,5 +165,5 @@ def _check_apart(arrays: list[tuple[str, Argument, Operand]]) -> None:
 
 
 def is_zero(value: Any) -> bool:
-    """Return whether a factor, in the form that messages have, is 0."""
+    """Return whether a factor, in the form that messages have, is 0; an array counts as not 0, whatever it holds."""
     return value in {0, (0.0, 0.0)}

@@ -21,6 +21,7 @@ from atomr_mp.protocol.declaration.arguments import (
     reads,
     writes,
 )
+from atomr_mp.protocol.declaration.factors import FactorType, Scalar, decoded
 from atomr_mp.protocol.declaration.shapes import sizes_of
 from atomr_mp.protocol.layout import Layout
 from atomr_mp.protocol.refs import Operand
@@ -30,9 +31,6 @@ Read = Annotated[Operand, reads("*_")]
 
 Write = Annotated[Operand, writes("*_")]
 """Type of a field whose array is written, whatever its shape; it may be read too."""
-
-Scalar = int | float | tuple[float, float]
-"""A factor: a real or (real part, imaginary part), since msgpack has no complex numbers."""
 
 Moving = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1, extra={"moving": True})]
 """A parameter that is another one in each request, such as an offset; plans do not depend on it."""
@@ -142,7 +140,7 @@ class LibraryRequest(msgspec.Struct, frozen=True, array_like=True, forbid_unknow
     def plan_key(self) -> tuple[object, ...]:
         """Return everything that a plan may depend on.
 
-        All layouts and alignments and all parameters; of factors whether they are 0, and nothing of `Moving`
+        All layouts and alignments and all parameters; of factors whether they are 0 or arrays, and nothing of `Moving`
         parameters, for both are given anew when a plan is used.
         """
         arrays = [
@@ -151,7 +149,7 @@ class LibraryRequest(msgspec.Struct, frozen=True, array_like=True, forbid_unknow
         ]
         factors, moving = type(self).factors(), type(self).moving()
         parameters = [
-            checks.is_zero(value) if name in factors else value
+            checks.is_zero(value) if name in factors and value is not Operand else value
             for name, value in parameters_of(self)
             if name not in moving
         ]
@@ -175,6 +173,11 @@ class LibraryRequest(msgspec.Struct, frozen=True, array_like=True, forbid_unknow
         return _parameters(cls).factors
 
     @classmethod
+    def hook(cls) -> Callable[[type, Any], Any] | None:
+        """Return what decodes what msgspec does not know, if it has such."""
+        return decoded if any(isinstance(hint, FactorType) for hint in declared(cls).parameters.values()) else None
+
+    @classmethod
     def moving(cls) -> frozenset[str]:
         """Return the parameters on which no plan depends."""
         return _parameters(cls).moving
@@ -182,7 +185,7 @@ class LibraryRequest(msgspec.Struct, frozen=True, array_like=True, forbid_unknow
 
 class _Parameters:
     def __init__(self, hints: Mapping[str, Any]) -> None:
-        self.factors: Final = frozenset(name for name, hint in hints.items() if hint == Scalar)
+        self.factors: Final = frozenset(name for name, hint in hints.items() if is_factor(hint))
         self.moving: Final = frozenset(name for name, hint in hints.items() if hint == Moving)
 
 
@@ -198,6 +201,11 @@ def _hints(cls: type[msgspec.Struct], prefix: str = "") -> Iterator[tuple[str, A
         yield prefix + name, hint
     for name, struct in fields.structs.items():
         yield from _hints(struct, f"{prefix}{name}.")
+
+
+def is_factor(hint: Any) -> bool:
+    """Return whether a type of parameters is that of a factor."""
+    return bool(hint == Scalar) or isinstance(hint, FactorType)
 
 
 def element_types(request: type[LibraryRequest]) -> list[str]:
@@ -232,6 +240,8 @@ def to_scalar(value: Any, name: str = "") -> Scalar:
             return float(value)
     except (TypeError, ValueError) as error:
         what = f"{name} is {value!r}; it must be a number" if name else f"{value!r} is no number"
+        if isinstance(value, Operand):
+            what += ": the library reads it on the host, before the request runs, and takes no array for it"
         raise errors.InvalidRequest(what) from error
 
 

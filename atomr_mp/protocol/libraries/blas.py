@@ -13,8 +13,9 @@ import math
 from typing import Annotated, Any, ClassVar, Literal
 
 from atomr_mp.protocol.declaration.arguments import Sizes, reads, updates, writes
+from atomr_mp.protocol.declaration.factors import Factor, RealFactor
 from atomr_mp.protocol.declaration.strides import forward, matrices, matrix, vector
-from atomr_mp.protocol.libraries.base import FULL, HALF, LibraryRequest, Scalar
+from atomr_mp.protocol.libraries.base import FULL, HALF, LibraryRequest
 from atomr_mp.protocol.refs import Operand
 
 Side = Literal["L", "R"]
@@ -43,7 +44,7 @@ class Axpy(LibraryRequest, frozen=True):
     types: ClassVar = {"T": (*HALF, *FULL)}
     x: Annotated[Operand, reads("n", lies=vector, factor="alpha")]
     y: Annotated[Operand, updates("n", lies=vector)]
-    alpha: Scalar = 1.0
+    alpha: Factor = 1.0
 
     @staticmethod
     def work(_request: Any, sizes: Sizes) -> int:
@@ -57,7 +58,7 @@ class Scal(LibraryRequest, frozen=True):
     name: ClassVar = "scal"
     types: ClassVar = {"T": (*HALF, *FULL)}
     x: Annotated[Operand, updates("n", lies=vector)]
-    alpha: Scalar
+    alpha: Factor
 
     @staticmethod
     def work(_request: Any, sizes: Sizes) -> int:
@@ -188,9 +189,9 @@ class Rot(LibraryRequest, frozen=True):
     types: ClassVar = {"T": FULL}
     x: Annotated[Operand, updates("n", lies=vector)]
     y: Annotated[Operand, updates("n", lies=vector)]
-    c: float
+    c: RealFactor
     """A real factor, of a rotation the cosine."""
-    s: Scalar
+    s: Factor
     """A factor, of a rotation the sine; complex only for complex arrays."""
 
     @staticmethod
@@ -207,8 +208,8 @@ class Gemv(LibraryRequest, frozen=True):
     a: Annotated[Operand, reads("m n", lies=matrix, factor="alpha")]
     x: Annotated[Operand, reads("n", lies=vector, factor="alpha")]
     y: Annotated[Operand | None, writes("m", lies=vector, factor="beta")] = None
-    alpha: Scalar = 1.0
-    beta: Scalar = 0.0
+    alpha: Factor = 1.0
+    beta: Factor = 0.0
     conj_a: bool = False
     """Take the conjugate of a."""
 
@@ -226,7 +227,7 @@ class Ger(LibraryRequest, frozen=True):
     a: Annotated[Operand, updates("m n", lies=matrix)]
     x: Annotated[Operand, reads("m", lies=vector, factor="alpha")]
     y: Annotated[Operand, reads("n", lies=vector, factor="alpha")]
-    alpha: Scalar = 1.0
+    alpha: Factor = 1.0
     conjugate: bool = False
     """Take the conjugate of y."""
 
@@ -244,8 +245,8 @@ class Geam(LibraryRequest, frozen=True):
     a: Annotated[Operand, reads("m n", lies=matrix, factor="alpha")]
     b: Annotated[Operand, reads("m n", lies=matrix, factor="beta")]
     c: Annotated[Operand | None, writes("m n", lies=matrix, alias=("a", "b"))] = None
-    alpha: Scalar = 1.0
-    beta: Scalar = 1.0
+    alpha: Factor = 1.0
+    beta: Factor = 1.0
     conj_a: bool = False
     """Take the conjugate of a."""
     conj_b: bool = False
@@ -269,8 +270,8 @@ class Syrk(LibraryRequest, frozen=True):
     uplo: Triangle
     """The triangle of c, as c is seen: "L" or "U"."""
     c: Annotated[Operand | None, writes("n n", lies=matrix, factor="beta", triangle="uplo")] = None
-    alpha: Scalar = 1.0
-    beta: Scalar = 0.0
+    alpha: Factor = 1.0
+    beta: Factor = 0.0
 
     @staticmethod
     def work(_request: Any, sizes: Sizes) -> int:
@@ -292,7 +293,7 @@ class Trsm(LibraryRequest, frozen=True):
     """The triangle of a, as a is seen: "L" or "U"."""
     side: Side = "L"
     """Where a stands: "L" or "R" of x."""
-    alpha: Scalar = 1.0
+    alpha: Factor = 1.0
     conj_a: bool = False
     """Take the conjugate of a."""
     diag: Diagonal = "N"
@@ -312,8 +313,8 @@ class Gemm(LibraryRequest, frozen=True):
     a: Annotated[Operand, reads("m k", lies=matrix, factor="alpha")]
     b: Annotated[Operand, reads("k n", lies=matrix, factor="alpha")]
     c: Annotated[Operand | None, writes("m n", lies=matrix, factor="beta")] = None
-    alpha: Scalar = 1.0
-    beta: Scalar = 0.0
+    alpha: Factor = 1.0
+    beta: Factor = 0.0
     conj_a: bool = False
     """Take the conjugate of a."""
     conj_b: bool = False
@@ -336,8 +337,8 @@ class GemmStridedBatched(LibraryRequest, frozen=True):
     a: Annotated[Operand, reads("*batch m k", lies=matrices, factor="alpha")]
     b: Annotated[Operand, reads("*batch k n", lies=matrices, factor="alpha")]
     c: Annotated[Operand | None, writes("*batch m n", lies=matrices, factor="beta")] = None
-    alpha: Scalar = 1.0
-    beta: Scalar = 0.0
+    alpha: Factor = 1.0
+    beta: Factor = 0.0
     conj_a: bool = False
     """Take the conjugate of a."""
     conj_b: bool = False

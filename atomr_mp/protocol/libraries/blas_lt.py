@@ -19,9 +19,11 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 
 from atomr_mp import errors
 from atomr_mp.protocol.declaration.arguments import Sizes, reads, writes
+from atomr_mp.protocol.declaration.checks import is_zero
+from atomr_mp.protocol.declaration.factors import Factor
 from atomr_mp.protocol.declaration.strides import Order, leading, matrices, packed
 from atomr_mp.protocol.dtypes import FLOAT8
-from atomr_mp.protocol.libraries.base import LibraryRequest, Scalar, scalar
+from atomr_mp.protocol.libraries.base import LibraryRequest, scalar
 from atomr_mp.protocol.refs import Operand
 
 Epilogue = Literal[
@@ -135,8 +137,8 @@ def _is_not_too_long(_request: Any, sizes: Sizes) -> bool:
 
 def _multiplies(request: Any, _sizes: Sizes) -> bool:
     """The factor alpha must not be 0, since a and b are read in any case; of bgrada and bgradb it must be 1."""
-    alpha = scalar(request.alpha)
-    return alpha == 1 if request.epilogue in {"bgrada", "bgradb"} else alpha != 0
+    alpha = request.alpha
+    return alpha in {1, (1.0, 0.0)} if request.epilogue in {"bgrada", "bgradb"} else not is_zero(alpha)
 
 
 def _lies_in_one_order(request: Any, _sizes: Sizes) -> bool:
@@ -146,7 +148,7 @@ def _lies_in_one_order(request: Any, _sizes: Sizes) -> bool:
 
 def _has_whole_factors(request: Any, _sizes: Sizes) -> bool:
     """Products of int8 have no epilogue but default, and alpha and beta are whole and below 2^31."""
-    factors = scalar(request.alpha), scalar(request.beta)
+    factors = [scalar(each) for each in (request.alpha, request.beta) if not isinstance(each, Operand)]
     return request.a.dtype != "int8" or (
         request.epilogue == "default" and all(each == int(each.real) and abs(each) <= LONGEST for each in factors)
     )
@@ -156,6 +158,12 @@ def _scales_float8(request: Any, _sizes: Sizes) -> bool:
     """Scales are those of float8: scale_a and scale_b where a and b are, scale_out where out is."""
     scaled = request.scale_a is not None or request.scale_b is not None
     return (request.a.dtype in FLOAT8 or not scaled) and (request.scale_out is None or dtype_of_out(request) in FLOAT8)
+
+
+def _has_numbers_for_float8(request: Any, _sizes: Sizes) -> bool:
+    """Where out is a float8, alpha and beta must be numbers; scale_a, scale_b and scale_out are on the device."""
+    arrays = isinstance(request.alpha, Operand) or isinstance(request.beta, Operand)
+    return not arrays or dtype_of_out(request) not in FLOAT8
 
 
 def _has_scales_that_fit(request: Any, sizes: Sizes) -> bool:
@@ -217,6 +225,7 @@ class Matmul(LibraryRequest, frozen=True):
         _lies_in_one_order,
         _has_whole_factors,
         _scales_float8,
+        _has_numbers_for_float8,
         _has_scales_that_fit,
         _stores_no_float8,
         _can_be_tf32,
@@ -243,8 +252,8 @@ class Matmul(LibraryRequest, frozen=True):
     """Of float8: float32, one for all of b or n for its columns; 1 if left out."""
     scale_out: Annotated[Operand | None, reads("_", dtype="S", lies=packed)] = None
     """Of a result that is float8: one float32 by which it is multiplied before it is rounded; 1 if left out."""
-    alpha: Scalar = 1.0
-    beta: Scalar = 0.0
+    alpha: Factor = 1.0
+    beta: Factor = 0.0
     epilogue: Epilogue = "default"
     """What follows the product."""
     dtype: Result | None = None

@@ -9,8 +9,9 @@ import msgspec
 from atomr_mp import errors
 from atomr_mp.protocol import dtypes
 from atomr_mp.protocol.codec import U64, Bytes16
+from atomr_mp.protocol.declaration.factors import Scalar
 from atomr_mp.protocol.layout import Layout
-from atomr_mp.protocol.libraries.base import LibraryRequest, Read, Scalar, Write
+from atomr_mp.protocol.libraries.base import LibraryRequest, Read, Write
 from atomr_mp.protocol.refs import BufferId
 
 MAX_SHARE_S = 3600.0

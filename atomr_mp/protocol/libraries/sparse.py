@@ -19,9 +19,10 @@ import msgspec
 from atomr_mp import errors
 from atomr_mp.protocol import dtypes
 from atomr_mp.protocol.declaration.arguments import Sizes, declared, reads, writes
+from atomr_mp.protocol.declaration.factors import Factor, Scalar
 from atomr_mp.protocol.declaration.strides import matrix, packed, vector
 from atomr_mp.protocol.layout import MAX_BYTES
-from atomr_mp.protocol.libraries.base import FULL, HALF, LibraryRequest, Scalar, Shape
+from atomr_mp.protocol.libraries.base import FULL, HALF, LibraryRequest, Shape
 from atomr_mp.protocol.refs import Operand
 
 Format = Literal["csr", "csc", "coo", "bsr", "blocked_ell"]
@@ -312,8 +313,8 @@ class Spmv(SparseRequest, frozen=True):
     a: Matrix
     x: Annotated[Operand, reads("k", lies=vector, factor="alpha")]
     y: Annotated[Operand | None, writes(_rows_of_a, lies=vector, factor="beta")] = None
-    alpha: Scalar = 1.0
-    beta: Scalar = 0.0
+    alpha: Factor = 1.0
+    beta: Factor = 0.0
     conj_a: bool = False
     """Take the conjugate of a."""
 
@@ -332,8 +333,8 @@ class Spmm(SparseRequest, frozen=True):
     a: Matrix
     b: Annotated[Operand, reads("k n", lies=matrix, factor="alpha")]
     c: Annotated[Operand | None, writes(_product, lies=matrix, factor="beta")] = None
-    alpha: Scalar = 1.0
-    beta: Scalar = 0.0
+    alpha: Factor = 1.0
+    beta: Factor = 0.0
     conj_a: bool = False
     """Take the conjugate of a."""
 
@@ -373,7 +374,7 @@ class Spsv(SparseRequest, frozen=True):
     uplo: Triangle
     """The triangle of a: "L" or "U"."""
     x: Annotated[Operand | None, writes("n", lies=vector, alias=("b",))] = None
-    alpha: Scalar = 1.0
+    alpha: Factor = 1.0
     conj_a: bool = False
     """Take the conjugate of a."""
     diag: Diagonal = "N"
@@ -398,7 +399,7 @@ class Spsm(SparseRequest, frozen=True):
     uplo: Triangle
     """The triangle of a: "L" or "U"."""
     x: Annotated[Operand | None, writes("n m", lies=matrix, alias=("b",))] = None
-    alpha: Scalar = 1.0
+    alpha: Factor = 1.0
     conj_a: bool = False
     """Take the conjugate of a."""
     diag: Diagonal = "N"
@@ -420,8 +421,8 @@ class Sddmm(SparseRequest, frozen=True):
     b: Annotated[Operand, reads("k n", lies=matrix, factor="alpha")]
     c: Pattern
     out: Annotated[Operand | None, writes(_values_of_c, lies=packed, factor="beta")] = None
-    alpha: Scalar = 1.0
-    beta: Scalar = 0.0
+    alpha: Factor = 1.0
+    beta: Factor = 0.0
 
     @staticmethod
     def work(request: Any, sizes: Sizes) -> int:

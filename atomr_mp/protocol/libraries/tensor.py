@@ -17,8 +17,9 @@ from msgspec import Meta
 
 from atomr_mp import errors
 from atomr_mp.protocol.declaration.arguments import Sizes, reads, writes
+from atomr_mp.protocol.declaration.factors import Scalar
 from atomr_mp.protocol.declaration.subscripts import MOST_MODES, Expression
-from atomr_mp.protocol.libraries.base import COMPLEX, FULL, HALF, LibraryRequest, Scalar
+from atomr_mp.protocol.libraries.base import COMPLEX, FULL, HALF, LibraryRequest
 from atomr_mp.protocol.refs import Operand
 from atomr_mp.protocol.words import counted
 

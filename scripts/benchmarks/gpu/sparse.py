@@ -148,12 +148,12 @@ def by_program(device: atomr_mp.Device, matrix: Any, b: Any) -> Callable[[], flo
         now, after, old, new = p, p_next, rz, rz_next
         for _ in range(STEPS // RUNS):
             program.sparse.spmv(a, now, q)
-            step = elementwise.divide(old, blas.inner(now, q)).reshape(1)
-            blas.ger(x.reshape(-1, 1), now, step)
-            blas.ger(r.reshape(-1, 1), q, step, alpha=-1)
+            step = elementwise.divide(old, blas.inner(now, q))
+            blas.axpy(now, x, alpha=step)
+            blas.axpy(q, r, alpha=elementwise.negative(step))
             elementwise.multiply(inverse, r, after)
             blas.inner(r, after, new)
-            blas.ger(after.reshape(-1, 1), now, elementwise.divide(new, old).reshape(1))
+            blas.axpy(now, after, alpha=elementwise.divide(new, old))
             now, after, old, new = after, now, new, old
         program.returns(blas.inner(r, r))
 

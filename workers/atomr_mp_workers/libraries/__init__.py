@@ -83,7 +83,8 @@ class Libraries:
 
     def _method(self, instance: Library, library: str, name: str, context: LibraryContext) -> LibraryMethod:
         """Return the method of a library's request; the context's holder gets outputs that are left out."""
-        decoder: values.Decoder[LibraryRequest] = values.Decoder(requests_of(library)[name])
+        request = requests_of(library)[name]
+        decoder: values.Decoder[LibraryRequest] = values.Decoder(request, request.hook())
         planning = self._planning(library, instance, name)
         found = LibraryMethod(f"{library}.{name}", instance, decoder, context, planning, self._elsewhere)
         found.recall = getattr(instance, f"recall_{name}", None)

@@ -9,8 +9,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
 from atomr_mp.protocol.board import GRAPH_WORDS, PLAN_WORDS, PlanCounts
+from atomr_mp.protocol.declaration.factors import Factor
 from atomr_mp.protocol.layout import Layout
-from atomr_mp.protocol.libraries.base import ALIGNED_BYTES, LibraryRequest
+from atomr_mp.protocol.libraries.base import ALIGNED_BYTES, LibraryRequest, scalar
 from atomr_mp.protocol.library_names import ENGINES
 from atomr_mp.protocol.refs import Operand
 from atomr_mp_workers.device.base import Stream, WorkerDevice
@@ -127,6 +128,11 @@ def array(operand: Operand | None) -> Any:
 def address(operand: Operand | None) -> int:
     """Return the address of the element of index zero."""
     return operand.address  # type: ignore[union-attr,no-any-return]  # likewise
+
+
+def number(factor: Factor) -> Any:
+    """Return the number that a factor is; of an array in host memory the one that it holds now."""
+    return factor.array.item() if isinstance(factor, Operand) else scalar(factor)  # type: ignore[attr-defined]
 
 
 def alignment(layout: Layout) -> int:

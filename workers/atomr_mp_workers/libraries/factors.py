@@ -7,7 +7,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from atomr_mp.protocol.libraries.base import Scalar, scalar
+from atomr_mp.protocol.declaration.factors import Scalar
+from atomr_mp.protocol.libraries.base import scalar
 
 FACTORS_KEPT: Final = 1024
 

@@ -17,9 +17,11 @@ import numpy as np
 from nvmath.bindings import cublas
 
 from atomr_mp.protocol import dtypes
+from atomr_mp.protocol.declaration.checks import is_zero
+from atomr_mp.protocol.declaration.factors import Factor
 from atomr_mp.protocol.declaration.strides import Order, batch_stride, leading
 from atomr_mp.protocol.libraries import blas
-from atomr_mp.protocol.libraries.base import LibraryRequest, Scalar, scalar
+from atomr_mp.protocol.libraries.base import LibraryRequest, scalar
 from atomr_mp.protocol.refs import Operand
 from atomr_mp_workers.libraries.base import Library, LibraryContext, address, array, given
 from atomr_mp_workers.libraries.blas.kinds import (
@@ -40,11 +42,13 @@ from atomr_mp_workers.libraries.blas.kinds import (
 )
 from atomr_mp_workers.libraries.blas.trials import products
 from atomr_mp_workers.libraries.matrices import Told, orders, told
+from atomr_mp_workers.libraries.pointers import FactorPointers, is_array, on_device
 from atomr_mp_workers.libraries.slots import Slots
 from atomr_mp_workers.memory.blocks import Holder
 from atomr_mp_workers.requests.request import Later
 
 if TYPE_CHECKING:
+    from atomr_mp.protocol.declaration.factors import Scalar
     from atomr_mp_workers.device.base import Stream
     from atomr_mp_workers.device.cuda_streams import CudaStream
 
@@ -60,6 +64,7 @@ class CudaBlas(Library):
         super().__init__(context, stream)
         self._made = 0
         self._slots: Final = Slots()
+        self._pointers: Final = FactorPointers(self._read_on_device).of
 
     def trials(self, holder: Holder) -> Iterable[LibraryRequest]:
         """Return some products; the first makes the handle, its workspace and a page of slots."""
@@ -70,33 +75,33 @@ class CudaBlas(Library):
     def axpy(self, request: blas.Axpy) -> None:
         """Compute y ← alpha·x + y."""
         x, y = _vector(request.x), _vector(request.y)
-        if not x.n or not scalar(request.alpha):
+        if not x.n or is_zero(request.alpha):
             return
         kind = KINDS[request.x.dtype]
-        alpha, _keep = kind.factors[request.alpha]
-        if kind.routines is not None:
-            kind.routines.axpy(self._handle, x.n, alpha, x.address, x.increment, y.address, y.increment)
-        else:
-            of, wide = kind.data, kind.scale
-            cublas.axpy_ex_64(
-                self._handle, x.n, alpha, wide, x.address, of, x.increment, y.address, of, y.increment, wide
-            )
+        of, wide = kind.data, kind.scale
+        with self._pointers((kind.factors, request.alpha)) as (alpha,):
+            if kind.routines is not None:
+                kind.routines.axpy(self._handle, x.n, alpha, x.address, x.increment, y.address, y.increment)
+            else:
+                cublas.axpy_ex_64(
+                    self._handle, x.n, alpha, wide, x.address, of, x.increment, y.address, of, y.increment, wide
+                )
 
     def scal(self, request: blas.Scal) -> None:
         """Compute x ← alpha·x."""
         x = _vector(request.x)
         if not x.n:
             return
-        if not scalar(request.alpha):
+        if is_zero(request.alpha):
             _multiply(array(request.x), 0.0)
             return
         kind = KINDS[request.x.dtype]
-        alpha, _keep = kind.factors[request.alpha]
-        if kind.routines is not None:
-            kind.routines.scal(self._handle, x.n, alpha, x.address, abs(x.increment))
-        else:
-            of, wide = kind.data, kind.scale
-            cublas.scal_ex_64(self._handle, x.n, alpha, wide, x.address, of, abs(x.increment), wide)
+        of, wide = kind.data, kind.scale
+        with self._pointers((kind.factors, request.alpha)) as (alpha,):
+            if kind.routines is not None:
+                kind.routines.scal(self._handle, x.n, alpha, x.address, abs(x.increment))
+            else:
+                cublas.scal_ex_64(self._handle, x.n, alpha, wide, x.address, of, abs(x.increment), wide)
 
     def nrm2(self, request: blas.Nrm2) -> float | Later:
         """Return √Σ|x_i|², without overflow on the way."""
@@ -118,11 +123,7 @@ class CudaBlas(Library):
             return
         kind = KINDS[request.x.dtype]
         routine = kind.routines.dotc if request.conjugate else kind.routines.dot
-        cublas.set_pointer_mode(self._handle, DEVICE)
-        try:
-            routine(self._handle, *_pair(request.x, request.y), address(request.out))
-        finally:
-            cublas.set_pointer_mode(self._handle, HOST)
+        self._answer(routine, *_pair(request.x, request.y), address(request.out))
 
     def asum(self, request: blas.Asum) -> float | Later:
         """Return Σ|x_i|."""
@@ -151,19 +152,18 @@ class CudaBlas(Library):
         """Compute (x_i, y_i) ← (c·x_i + s·y_i, c·y_i - conj(s)·x_i)."""
         if request.x.size:
             kind = KINDS[request.x.dtype]
-            c, _keep_c = kind.reals[request.c]
-            s, _keep_s = kind.factors[request.s]
-            kind.routines.rot(self._handle, *_pair(request.x, request.y), c, s)
+            with self._pointers((kind.reals, request.c), (kind.factors, request.s)) as (c, s):
+                kind.routines.rot(self._handle, *_pair(request.x, request.y), c, s)
 
     # --- a matrix and vectors -----------------------------------------------------------------------------------------
 
     def gemv(self, request: blas.Gemv) -> None:
         """Compute y ← alpha·a·x + beta·y."""
         rows, columns = request.a.shape
-        alpha, beta = scalar(request.alpha), scalar(request.beta)
+        alpha, beta = request.alpha, request.beta
         if not rows:
             return
-        if not columns or not alpha:
+        if not columns or is_zero(alpha):
             _scale(array(request.y), request.beta)
             return
         kind, x, y = KINDS[request.a.dtype], _vector(request.x), _vector(request.y)
@@ -173,38 +173,37 @@ class CudaBlas(Library):
         turned = array(request.x).conj() if a.copied else None
         if turned is not None:
             x = _Vector(x.n, turned.data.ptr, 1)
-            alpha, beta = alpha.conjugate(), beta.conjugate()
+            alpha, beta = _conjugated(alpha), _conjugated(beta)
             a = told(request.a.layout, "column")
-            if beta:
+            if not is_zero(request.beta):
                 _conjugate(request.y)
         if a.op != "N":
             rows, columns = columns, rows
-        factor, _keep_alpha = kind.factors[_form(alpha)]
-        other, _keep_beta = kind.factors[_form(beta)]
-        kind.routines.gemv(
-            self._handle, OPS[a.op], rows, columns, factor, address(request.a), a.leading, x.address, x.increment,
-            other, y.address, y.increment,
-        )  # fmt: skip
+        with self._pointers((kind.factors, alpha), (kind.factors, beta)) as (factor, other):
+            kind.routines.gemv(
+                self._handle, OPS[a.op], rows, columns, factor, address(request.a), a.leading, x.address, x.increment,
+                other, y.address, y.increment,
+            )  # fmt: skip
         if turned is not None:
             _conjugate(request.y)
 
     def ger(self, request: blas.Ger) -> None:
         """Compute a ← alpha·x·yᵀ + a."""
         m, n = request.a.shape
-        if not m or not n or not scalar(request.alpha):
+        if not m or not n or is_zero(request.alpha):
             return
         kind, x, y = KINDS[request.a.dtype], _vector(request.x), _vector(request.y)
-        alpha, _keep = kind.factors[request.alpha]
         conjugate = request.conjugate and kind.is_complex
-        if column := leading(request.a.layout, "column"):
-            ger = kind.routines.gerc if conjugate else kind.routines.ger
-            ger(self._handle, m, n, alpha, *x[1:], *y[1:], address(request.a), column)
-            return
-        turned = array(request.y).conj() if conjugate else None
-        if turned is not None:
-            y = _Vector(n, turned.data.ptr, 1)
-        row = leading(request.a.layout, "row")
-        kind.routines.ger(self._handle, n, m, alpha, *y[1:], *x[1:], address(request.a), row)  # aᵀ ← alpha·y·xᵀ + aᵀ
+        with self._pointers((kind.factors, request.alpha)) as (alpha,):
+            if column := leading(request.a.layout, "column"):
+                ger = kind.routines.gerc if conjugate else kind.routines.ger
+                ger(self._handle, m, n, alpha, *x[1:], *y[1:], address(request.a), column)
+                return
+            turned = array(request.y).conj() if conjugate else None
+            if turned is not None:
+                y = _Vector(n, turned.data.ptr, 1)
+            row = leading(request.a.layout, "row")  # aᵀ ← alpha·y·xᵀ + aᵀ
+            kind.routines.ger(self._handle, n, m, alpha, *y[1:], *x[1:], address(request.a), row)
 
     # --- matrices -----------------------------------------------------------------------------------------------------
 
@@ -221,14 +220,13 @@ class CudaBlas(Library):
         if not plan.m or not plan.n:
             return
         kind = KINDS[request.a.dtype]
-        alpha, _keep_alpha = kind.factors[request.alpha]
-        beta, _keep_beta = kind.factors[request.beta]
         a, _keep_a = _memory(request.a, plan.a, plan.order)
         b, _keep_b = _memory(request.b, plan.b, plan.order)
-        kind.routines.geam(
-            self._handle, OPS[plan.a.op], OPS[plan.b.op], plan.m, plan.n, alpha, a, plan.a.leading, beta, b,
-            plan.b.leading, address(request.c), plan.leading,
-        )  # fmt: skip
+        with self._pointers((kind.factors, request.alpha), (kind.factors, request.beta)) as (alpha, beta):
+            kind.routines.geam(
+                self._handle, OPS[plan.a.op], OPS[plan.b.op], plan.m, plan.n, alpha, a, plan.a.leading, beta, b,
+                plan.b.leading, address(request.c), plan.leading,
+            )  # fmt: skip
 
     def syrk(self, request: blas.Syrk) -> None:
         """Compute c ← alpha·a·aᵀ + beta·c in the named triangle."""
@@ -236,7 +234,7 @@ class CudaBlas(Library):
         if not n:
             return
         lower = request.uplo == "L"
-        if not k or not scalar(request.alpha):
+        if not k or is_zero(request.alpha):
             c = array(request.c)
             scaled = c.copy()
             _scale(scaled, request.beta)
@@ -245,19 +243,19 @@ class CudaBlas(Library):
             return
         kind, a = KINDS[request.a.dtype], told(request.a.layout, "column")
         order = orders(given(request.c).layout)[0]
-        alpha, _keep_alpha = kind.factors[request.alpha]
-        beta, _keep_beta = kind.factors[request.beta]
-        kind.routines.syrk(
-            self._handle, LOWER if lower == (order == "column") else UPPER, OPS[a.op], n, k, alpha, address(request.a),
-            a.leading, beta, address(request.c), leading(given(request.c).layout, order),
-        )  # fmt: skip
+        fill = LOWER if lower == (order == "column") else UPPER
+        with self._pointers((kind.factors, request.alpha), (kind.factors, request.beta)) as (alpha, beta):
+            kind.routines.syrk(
+                self._handle, fill, OPS[a.op], n, k, alpha, address(request.a), a.leading, beta, address(request.c),
+                leading(given(request.c).layout, order),
+            )  # fmt: skip
 
     def trsm(self, request: blas.Trsm) -> None:
         """Solve a·x = alpha·b, or x·a = alpha·b; x overwrites b."""
-        (m, n), alpha = request.b.shape, scalar(request.alpha)
+        (m, n), alpha = request.b.shape, request.alpha
         if not m or not n:
             return
-        if not alpha:
+        if is_zero(alpha):
             _scale(array(request.b), 0.0)
             return
         kind = KINDS[request.a.dtype]
@@ -265,24 +263,24 @@ class CudaBlas(Library):
         a = told(request.a.layout, order, conjugated=request.conj_a and kind.is_complex)
         turned = a.copied
         if turned:  # a·conj(x) = conj(alpha)·conj(b)
-            a, alpha = told(request.a.layout, order), alpha.conjugate()
+            a, alpha = told(request.a.layout, order), _conjugated(alpha)
             _conjugate(request.b)
         lies_in_columns = (a.op == "N") == (order == "column")
         left, lower = request.side == "L", request.uplo == "L"
-        factor, _keep = kind.factors[_form(alpha)]
-        kind.routines.trsm(
-            self._handle,
-            LEFT if left == (order == "column") else RIGHT,
-            LOWER if lower == lies_in_columns else UPPER,
-            OPS[a.op],
-            UNIT if request.diag == "U" else NON_UNIT,
-            *_as_seen((m, n), order),
-            factor,
-            address(request.a),
-            a.leading,
-            address(request.b),
-            leading(request.b.layout, order),
-        )
+        with self._pointers((kind.factors, alpha)) as (factor,):
+            kind.routines.trsm(
+                self._handle,
+                LEFT if left == (order == "column") else RIGHT,
+                LOWER if lower == lies_in_columns else UPPER,
+                OPS[a.op],
+                UNIT if request.diag == "U" else NON_UNIT,
+                *_as_seen((m, n), order),
+                factor,
+                address(request.a),
+                a.leading,
+                address(request.b),
+                leading(request.b.layout, order),
+            )
         if turned:
             _conjugate(request.b)
 
@@ -297,33 +295,30 @@ class CudaBlas(Library):
         """Compute c ← alpha·a·b + beta·c."""
         if not plan.m or not plan.n:
             return
-        if not plan.k or not scalar(request.alpha):
+        if not plan.k or is_zero(request.alpha):
             _scale(array(request.c), request.beta)
             return
         kind = KINDS[request.a.dtype]
         of = kind.data
-        alpha, _keep_alpha = kind.factors[request.alpha]
-        beta, _keep_beta = kind.factors[request.beta]
         pair = (request.b, request.a) if plan.order == "row" else (request.a, request.b)
         first, _keep_first = _memory(pair[0], plan.first, plan.order)
         second, _keep_second = _memory(pair[1], plan.second, plan.order)
-        cublas.gemm_ex_64(
-            self._made or self._handle, OPS[plan.first.op], OPS[plan.second.op], plan.m, plan.n, plan.k, alpha,
-            first, of, plan.first.leading, second, of, plan.second.leading, beta, address(request.c), of, plan.leading,
-            kind.compute, ALGORITHM,
-        )  # fmt: skip
+        with self._pointers((kind.factors, request.alpha), (kind.factors, request.beta)) as (alpha, beta):
+            cublas.gemm_ex_64(
+                self._made or self._handle, OPS[plan.first.op], OPS[plan.second.op], plan.m, plan.n, plan.k, alpha,
+                first, of, plan.first.leading, second, of, plan.second.leading, beta, address(request.c), of,
+                plan.leading, kind.compute, ALGORITHM,
+            )  # fmt: skip
 
     def gemm_strided_batched(self, request: blas.GemmStridedBatched, plan: _Product) -> None:
         """Compute c_i ← alpha·a_i·b_i + beta·c_i."""
         if not plan.m or not plan.n or not plan.batch:
             return
-        if not plan.k or not scalar(request.alpha):
+        if not plan.k or is_zero(request.alpha):
             _scale(array(request.c), request.beta)
             return
         kind = KINDS[request.a.dtype]
         of = kind.data
-        alpha, _keep_alpha = kind.factors[request.alpha]
-        beta, _keep_beta = kind.factors[request.beta]
         op_a, op_b, sizes = OPS[plan.first.op], OPS[plan.second.op], (plan.m, plan.n, plan.k)
         pair = (request.b, request.a) if plan.order == "row" else (request.a, request.b)
         first, _keep_first = _memory(pair[0], plan.first, plan.order)
@@ -331,20 +326,21 @@ class CudaBlas(Library):
         a = first, of, plan.first.leading, plan.first.stride
         b = second, of, plan.second.leading, plan.second.stride
         c = address(request.c), of, plan.leading, plan.stride
-        try:
-            cublas.gemm_strided_batched_ex_64(
-                self._handle, op_a, op_b, *sizes, alpha, *a, *b, beta, *c, plan.batch, kind.compute, ALGORITHM
-            )
-        except cublas.cuBLASError as error:
-            # Seen with cuBLAS 13.1 where each product has one element, and operands overlap from one to the next.
-            if error.status != NOT_SUPPORTED:
-                raise
-            item_bytes = dtypes.ITEM_BYTES[request.a.dtype]
-            for number in range(plan.batch):
-                at = [(start + number * stride * item_bytes, of, ld) for start, _, ld, stride in (a, b, c)]
-                cublas.gemm_ex_64(
-                    self._handle, op_a, op_b, *sizes, alpha, *at[0], *at[1], beta, *at[2], kind.compute, ALGORITHM
+        with self._pointers((kind.factors, request.alpha), (kind.factors, request.beta)) as (alpha, beta):
+            try:
+                cublas.gemm_strided_batched_ex_64(
+                    self._handle, op_a, op_b, *sizes, alpha, *a, *b, beta, *c, plan.batch, kind.compute, ALGORITHM
                 )
+            except cublas.cuBLASError as error:
+                # Seen with cuBLAS 13.1 where each product has one element, and operands overlap from one to the next.
+                if error.status != NOT_SUPPORTED:
+                    raise
+                item_bytes = dtypes.ITEM_BYTES[request.a.dtype]
+                for number in range(plan.batch):
+                    at = [(start + number * stride * item_bytes, of, ld) for start, _, ld, stride in (a, b, c)]
+                    cublas.gemm_ex_64(
+                        self._handle, op_a, op_b, *sizes, alpha, *at[0], *at[1], beta, *at[2], kind.compute, ALGORITHM
+                    )
 
     # --- the handle ---------------------------------------------------------------------------------------------------
 
@@ -366,24 +362,32 @@ class CudaBlas(Library):
         self._made = handle
         return handle
 
+    def _read_on_device(self, wanted: bool) -> None:  # noqa: FBT001 - a switch
+        """Have calls read numbers, and write them, on the device; or on the host, as all others rely on."""
+        cublas.set_pointer_mode(self._handle, DEVICE if wanted else HOST)
+
+    def _answer(self, routine: Callable[..., None], *arguments: int) -> None:
+        """Have a routine write its number to an address, which is the last argument."""
+        self._read_on_device(True)
+        try:
+            routine(self._handle, *arguments)
+        finally:
+            self._read_on_device(False)
+
     def _reduce(
         self, routine: Callable[..., None], dtype: np.dtype[Any], x: Operand, y: Operand | None = None
     ) -> Later:
         """Have a number written where the host can read it once the device has done so."""
-        handle = self._handle
         slot = self._slots.take()
-        cublas.set_pointer_mode(handle, DEVICE)
         try:
             if y is None:
                 one = _vector(x)
-                routine(handle, one.n, one.address, abs(one.increment), slot.address)
+                self._answer(routine, one.n, one.address, abs(one.increment), slot.address)
             else:
-                routine(handle, *_pair(x, y), slot.address)
+                self._answer(routine, *_pair(x, y), slot.address)
         except BaseException:
             self._slots.give(slot)
             raise
-        finally:
-            cublas.set_pointer_mode(handle, HOST)
         return Later(lambda: self._slots.read(slot, dtype))
 
     def _find(self, routine: Callable[..., None], x: Operand) -> Later:
@@ -467,8 +471,11 @@ def _pair(x: Operand, y: Operand | None) -> tuple[int, int, int, int, int]:
     return one.n, one.address, one.increment, other.address, other.increment
 
 
-def _form(value: complex) -> Scalar:
-    """Return a number in the form in which factors are looked up."""
+def _conjugated(factor: Factor) -> Factor | Any:
+    """Return the conjugate of a factor, a number or an array."""
+    if is_array(factor):
+        return on_device(cast("Operand", factor)).conj()
+    value = scalar(cast("Scalar", factor)).conjugate()
     return (value.real, value.imag) if value.imag else value.real
 
 
@@ -478,8 +485,11 @@ def _conjugate(operand: Operand | None) -> None:
     values[...] = values.conj()
 
 
-def _scale(values: Any, factor: Scalar) -> None:
+def _scale(values: Any, factor: Factor) -> None:
     """Multiply in place; by 0 without reading, so that NaNs vanish."""
+    if isinstance(factor, Operand):
+        _multiply(values, on_device(factor))
+        return
     value = scalar(factor)
     if not value:
         values.fill(0)
@@ -487,7 +497,7 @@ def _scale(values: Any, factor: Scalar) -> None:
         _multiply(values, value)
 
 
-def _multiply(values: Any, value: complex) -> None:
+def _multiply(values: Any, value: Any) -> None:
     """Multiply in place, half precision in float32."""
     wide = values.astype(cupy.float32) if values.itemsize == 2 else values
     values[...] = (wide * value).astype(values.dtype, copy=False)

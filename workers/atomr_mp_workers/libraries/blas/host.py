@@ -14,8 +14,8 @@ import numpy.typing as npt
 from scipy.linalg import blas as scipy_blas
 
 from atomr_mp.protocol.libraries import blas
-from atomr_mp.protocol.libraries.base import LibraryRequest, scalar
-from atomr_mp_workers.libraries.base import Library, array
+from atomr_mp.protocol.libraries.base import LibraryRequest
+from atomr_mp_workers.libraries.base import Library, array, number
 from atomr_mp_workers.libraries.blas.trials import products
 from atomr_mp_workers.memory.blocks import Holder
 
@@ -31,14 +31,14 @@ class HostBlas(Library):
 
     def axpy(self, request: blas.Axpy) -> None:
         """Compute y ← alpha·x + y."""
-        if alpha := scalar(request.alpha):
-            y = array(request.y)
-            y[...] = alpha * _wide(array(request.x)) + y
+        if alpha := number(request.alpha):
+            y, product = array(request.y), alpha * _wide(array(request.x))
+            y[...] = np.add(product, y, out=product)
 
     def scal(self, request: blas.Scal) -> None:
         """Compute x ← alpha·x."""
         x = array(request.x)
-        x[...] = scalar(request.alpha) * _wide(x)
+        x[...] = number(request.alpha) * _wide(x)
 
     def nrm2(self, request: blas.Nrm2) -> float:
         """Return √Σ|x_i|²."""
@@ -78,7 +78,7 @@ class HostBlas(Library):
 
     def rot(self, request: blas.Rot) -> None:
         """Compute (x_i, y_i) ← (c·x_i + s·y_i, c·y_i - conj(s)·x_i)."""
-        x, y, c, s = array(request.x), array(request.y), request.c, scalar(request.s)
+        x, y, c, s = array(request.x), array(request.y), number(request.c), number(request.s)
         x[...], y[...] = c * x + s * y, c * y - s.conjugate() * x
 
     def gemv(self, request: blas.Gemv) -> None:
@@ -88,7 +88,7 @@ class HostBlas(Library):
 
     def ger(self, request: blas.Ger) -> None:
         """Compute a ← alpha·x·yᵀ + a."""
-        if alpha := scalar(request.alpha):
+        if alpha := number(request.alpha):
             a = array(request.a)
             a += np.outer(alpha * array(request.x), _conjugated(array(request.y), wanted=request.conjugate))
 
@@ -96,7 +96,7 @@ class HostBlas(Library):
         """Compute c ← alpha·a + beta·b."""
         a = _conjugated(array(request.a), wanted=request.conj_a)
         b = _conjugated(array(request.b), wanted=request.conj_b)
-        array(request.c)[...] = _times(scalar(request.alpha), a) + _times(scalar(request.beta), b)
+        array(request.c)[...] = _times(number(request.alpha), a) + _times(number(request.beta), b)
 
     def syrk(self, request: blas.Syrk) -> None:
         """Compute c ← alpha·a·aᵀ + beta·c in the named triangle."""
@@ -110,7 +110,7 @@ class HostBlas(Library):
         if not b.size:
             return  # SciPy refuses what is empty
         b[...] = _routine("trsm", b)(
-            scalar(request.alpha),
+            number(request.alpha),
             _conjugated(a, wanted=request.conj_a),
             b,
             side=int(request.side == "R"),
@@ -137,7 +137,7 @@ def _conjugated(matrix: Array, *, wanted: bool) -> Array:
 
 def _sum(request: blas.Gemv | blas.Syrk | blas.Gemm | blas.GemmStridedBatched, a: Array, b: Array, c: Array) -> Any:
     """Return alpha·a·b + beta·c, for half precision in float32."""
-    alpha, beta = scalar(request.alpha), scalar(request.beta)
+    alpha, beta = number(request.alpha), number(request.beta)
     product = alpha * np.matmul(_wide(a), _wide(b)) if alpha else 0.0
     return product + _times(beta, c)
 

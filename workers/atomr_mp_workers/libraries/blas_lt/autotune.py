@@ -11,6 +11,7 @@ import cupy
 from atomr_mp.protocol.libraries import blas_lt
 from atomr_mp.protocol.libraries.base import ALIGNED_BYTES
 from atomr_mp_workers.libraries.blas_lt.plan import MatmulPlan, StreamWorkspace
+from atomr_mp_workers.libraries.pointers import FactorPointers
 
 RUNS: Final = 5
 """Timed runs of each algorithm: the shortest counts. A first run is not timed."""
@@ -34,12 +35,13 @@ def tuned(plan: MatmulPlan, request: blas_lt.Matmul, workspace_bytes: int) -> Ma
     except cupy.cuda.memory.OutOfMemoryError:
         return plan
     addresses = {name: memory[name].data.ptr + each.offset % ALIGNED_BYTES for name, each in layouts.items()}
-    stream, factors = cupy.cuda.get_current_stream(), (request.alpha, request.beta)
-    workspace = StreamWorkspace(space.ptr, workspace_bytes)
+    stream, workspace = cupy.cuda.get_current_stream(), StreamWorkspace(space.ptr, workspace_bytes)
+    told = [(plan.factors, memory.get(name, getattr(request, name))) for name in ("alpha", "beta")]
     times = []
-    for number in range(len(plan)):
-        plan.choose(number)
-        times.append(_time(lambda: plan.enqueue(addresses, factors, workspace, stream.ptr)))
+    with FactorPointers(lambda _wanted: None).of(*told) as factors:
+        for number in range(len(plan)):
+            plan.choose(number)
+            times.append(_time(lambda: plan.enqueue(addresses, factors, workspace, stream.ptr)))
     plan.choose(times.index(min(times)))
     return plan
 

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Final, cast
 from nvmath.bindings import cublasLt
 
 from atomr_mp.protocol.libraries import blas_lt
-from atomr_mp_workers.libraries.base import Library, LibraryContext, address, given
+from atomr_mp_workers.libraries.base import Library, LibraryContext, address, array, given
 from atomr_mp_workers.libraries.blas_lt.autotune import tuned
 from atomr_mp_workers.libraries.blas_lt.kinds import NOT_THERE
 from atomr_mp_workers.libraries.blas_lt.plan import MatmulPlan, StreamWorkspace, unsupported
+from atomr_mp_workers.libraries.pointers import FactorPointers
 
 if TYPE_CHECKING:
     from atomr_mp_workers.device.base import Stream
@@ -29,6 +30,7 @@ class CudaBlasLt(Library):
         super().__init__(context, stream)
         self._handle = 0
         self._works_in = StreamWorkspace(0, 0)
+        self._pointers: Final = FactorPointers(lambda _wanted: None)  # a plan says where its factors are
 
     def prepare_matmul(self, request: blas_lt.Matmul) -> MatmulPlan | None:
         """Ask for an algorithm; None if there is nothing to compute.
@@ -54,9 +56,11 @@ class CudaBlasLt(Library):
         """Compute a product and its epilogue."""
         if plan is None:
             return
-        addresses = {name: address(array) for name, _, array in request.arrays() if array is not None}
-        factors = request.alpha, request.beta
-        plan.enqueue(addresses, factors, self._works_in, cast("CudaStream", self.stream).stream.ptr)
+        addresses = {name: address(each) for name, _, each in request.arrays() if each is not None}
+        if plan.reads_out:
+            array(request.out).fill(0)
+        with self._pointers.of((plan.factors, request.alpha), (plan.factors, request.beta)) as factors:
+            plan.enqueue(addresses, factors, self._works_in, cast("CudaStream", self.stream).stream.ptr)
 
 
 Implementation: Final = CudaBlasLt

@@ -10,8 +10,7 @@ import numpy.typing as npt
 
 from atomr_mp.protocol.dtypes import FLOAT8
 from atomr_mp.protocol.libraries import blas_lt
-from atomr_mp.protocol.libraries.base import scalar
-from atomr_mp_workers.libraries.base import Library, array
+from atomr_mp_workers.libraries.base import Library, array, number
 
 Array = npt.NDArray[Any]
 
@@ -45,7 +44,7 @@ class HostBlasLt(Library):
 
 def _summed(request: blas_lt.Matmul, product: Array) -> Array:
     """Return alpha·scale_a·scale_b·product + beta·c."""
-    alpha, beta = scalar(request.alpha).real, scalar(request.beta).real
+    alpha, beta = number(request.alpha).real, number(request.beta).real
     if request.a.dtype == "int8":
         total: Array = product.astype(np.int64) * int(alpha)
         return total + int(beta) * array(request.c).astype(np.int64) if beta else total

@@ -51,6 +51,8 @@ NOT_THERE: Final = frozenset({int(cublas.Status.NOT_SUPPORTED), int(cublas.Statu
 """Statuses of a heuristic without a kernel for a request that has passed the check."""
 
 
+HOST, DEVICE = int(cublasLt.PointerMode.HOST), int(cublasLt.PointerMode.DEVICE)
+
 BY_ROW: Final = int(cublasLt.MatmulMatrixScale.OUTER_VEC_32F)
 
 MATMUL: Final = cublasLt.MatmulDescAttribute

@@ -8,23 +8,27 @@ caller's a is cuBLASLt's B.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 from nvmath.bindings import cublasLt
 
 from atomr_mp import errors
+from atomr_mp.protocol.declaration.checks import is_zero
 from atomr_mp.protocol.declaration.strides import Order, batch_stride, leading
 from atomr_mp.protocol.dtypes import FLOAT8
 from atomr_mp.protocol.layout import Layout
 from atomr_mp.protocol.libraries import blas_lt
-from atomr_mp.protocol.libraries.base import ALIGNED_BYTES, Scalar
+from atomr_mp.protocol.libraries.base import ALIGNED_BYTES
+from atomr_mp.protocol.refs import Operand
 from atomr_mp_workers.libraries.base import given
 from atomr_mp_workers.libraries.blas_lt.kinds import (
     BY_ROW,
     COMPUTES,
+    DEVICE,
     EPILOGUES,
+    HOST,
     IN_FLOAT32,
     IN_TF32,
     LAYOUT,
@@ -75,7 +79,11 @@ class MatmulPlan:
         self._drop: Final[list[tuple[Callable[[int], None], int]]] = []
         self._handle: Final = handle
         self._compute: Final = IN_TF32 if request.compute == "tf32" else COMPUTES.get(request.a.dtype, IN_FLOAT32)
-        self._adds: Final = request.c is not None and request.beta not in {0, (0.0, 0.0)}
+        self.factors: Final = self._compute.factors
+        """Numbers of the type of alpha and beta, in host memory."""
+        self._adds: Final = request.c is not None and not is_zero(request.beta)
+        self.on_device: Final = any(isinstance(each, Operand) for each in (request.alpha, request.beta))
+        """Whether alpha and beta are read there."""
         if blas_lt.takes_aux(request) and request.a.shape[-1] == 1:
             raise unsupported(request)  # as nvmath.linalg has found of cuBLASLt
         out, order = given(request.out).layout, blas_lt.order_of(request)
@@ -91,6 +99,7 @@ class MatmulPlan:
         self.desc: Final[int] = self._kept(
             cublasLt.matmul_desc_destroy, cublasLt.matmul_desc_create(self._compute.compute, self._compute.scale)
         )
+        _set_matmul(self.desc, MATMUL.POINTER_MODE, DEVICE if self.on_device else HOST)
         _set_matmul(self.desc, MATMUL.TRANSA, OPS[left.op])
         _set_matmul(self.desc, MATMUL.TRANSB, OPS[right.op])
         types = [TYPES[getattr(request, name).dtype] for name in names]
@@ -118,24 +127,30 @@ class MatmulPlan:
         """Use one of the algorithms from now on."""
         self._chosen = number
 
+    @property
+    def reads_out(self) -> bool:
+        """Whether out takes the place of c: where beta is read on the device, nothing says that it is 0."""
+        return self.on_device and not self._adds
+
     def enqueue(
-        self, addresses: Mapping[str, int], factors: tuple[Scalar, Scalar], workspace: StreamWorkspace, stream: int
+        self, addresses: Mapping[str, int], factors: Sequence[int], workspace: StreamWorkspace, stream: int
     ) -> None:
         """Put a product on a stream.
 
         Args:
             addresses: Address of each array of the request, by its name.
-            factors: alpha and beta.
+            factors: Addresses of alpha and beta.
             workspace: The stream's workspace.
             stream: CUDA's handle.
         """
         for name, attribute in self._pointers.items():
             _set_matmul(self.desc, attribute, addresses[name])
         first, second = self._factors_of
-        (alpha, _keep), (beta, _keep_beta) = (self._compute.factors[each] for each in factors)
+        alpha, beta = factors
+        added = addresses["out"] if self.reads_out else addresses["c"] if self._adds else 0
         cublasLt.matmul(
             self._handle, self.desc, alpha, addresses[first], self._a.desc, addresses[second], self._b.desc, beta,
-            addresses["c"] if self._adds else 0, self._c.desc, addresses["out"], self._d.desc,
+            added, self._c.desc, addresses["out"], self._d.desc,
             self._algorithms[self._chosen : self._chosen + 1].ctypes.data, *workspace, stream,
         )  # fmt: skip
 

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from atomr_mp import errors
+from atomr_mp.protocol.declaration.factors import Scalar
 from atomr_mp.protocol.libraries import memory
-from atomr_mp.protocol.libraries.base import Scalar, scalar
+from atomr_mp.protocol.libraries.base import scalar
 from atomr_mp.protocol.values import SHARED_BYTES
 from atomr_mp_workers.libraries.base import Library
 from atomr_mp_workers.memory.arrays import DeviceArray

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import Any, ClassVar, Final
 
 from atomr_mp import errors
+from atomr_mp.protocol.declaration.checks import is_zero
 from atomr_mp.protocol.libraries import sparse
-from atomr_mp.protocol.libraries.base import scalar
 from atomr_mp_workers.device.base import Stream
 from atomr_mp_workers.libraries.base import Library, LibraryContext, array
 from atomr_mp_workers.libraries.sparse import structures
@@ -235,7 +235,7 @@ class SparseLibrary(Library):
         """Answer with alpha·a·b, which has no elements if alpha is 0."""
         counts = self.found(request.a).count, self.found(request.b).count
         indptr = self._room("int32", ((request.a.shape[0], request.b.shape[1])[request.a.format == "csc"] + 1,))
-        if scalar(request.alpha) and all(counts):
+        if not is_zero(request.alpha) and all(counts):
             return self._product(request)
         indptr[...] = 0
         nothing = self.xp.zeros(0, "int32")
@@ -258,7 +258,7 @@ class SparseLibrary(Library):
     def _solve(self, request: sparse.Spsv | sparse.Spsm, solve: Callable[[], None]) -> Any:
         """Solve a system whose diagonal has no gaps, and report zeros in it."""
         it, xp, x = self.found(request.a), self.xp, array(request.x)
-        if not scalar(request.alpha) or not x.size:
+        if is_zero(request.alpha) or not x.size:
             x[...] = 0
             return None
         if request.diag == "U":

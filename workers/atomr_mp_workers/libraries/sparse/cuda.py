@@ -16,15 +16,18 @@ from cupyx.scipy import sparse as cupyx_sparse
 from nvmath.bindings import cusparse
 
 from atomr_mp import errors
+from atomr_mp.protocol.declaration.checks import is_zero
+from atomr_mp.protocol.declaration.factors import Factor
 from atomr_mp.protocol.declaration.strides import Order, leading
 from atomr_mp.protocol.layout import Layout
 from atomr_mp.protocol.libraries import sparse
-from atomr_mp.protocol.libraries.base import HALF, Scalar, scalar
+from atomr_mp.protocol.libraries.base import HALF, scalar
 from atomr_mp.protocol.refs import Operand
 from atomr_mp_workers.libraries.base import LibraryContext, address, array, given
 from atomr_mp_workers.libraries.blas.kinds import KINDS, ElementKind
 from atomr_mp_workers.libraries.holding import hold
 from atomr_mp_workers.libraries.matrices import orders, told
+from atomr_mp_workers.libraries.pointers import FactorPointers, Pointers, on_device
 from atomr_mp_workers.libraries.slots import Slots
 from atomr_mp_workers.libraries.sparse import products
 from atomr_mp_workers.libraries.sparse.base import SparseLibrary, bits
@@ -60,6 +63,7 @@ SDDMM: Final = int(cusparse.SDDMMAlg.DEFAULT)
 SPSV_GENERAL: Final = int(cusparse.SpSVUpdate.GENERAL)
 SPSM_GENERAL: Final = int(cusparse.SpSMUpdate.UPDATE_GENERAL)
 NOT_SUPPORTED: Final = int(cusparse.Status.NOT_SUPPORTED)
+HOST, DEVICE = int(cusparse.PointerMode.HOST), int(cusparse.PointerMode.DEVICE)
 
 
 class CudaSparse(SparseLibrary):
@@ -71,6 +75,20 @@ class CudaSparse(SparseLibrary):
         super().__init__(context, stream)
         self._made = 0
         self._slots: Final = Slots()
+        self._pointers: Final = FactorPointers(self._read_on_device)
+
+    def _read_on_device(self, wanted: bool) -> None:  # noqa: FBT001 - a switch
+        cusparse.set_pointer_mode(self._handle, DEVICE if wanted else HOST)
+
+    def _factors(self, kind: ElementKind, out: Any, request: Any) -> Pointers:
+        """Return where alpha and beta are.
+
+        Where numbers are read on the device, nothing says that cuSPARSE leaves unread what a beta of 0 multiplies.
+        """
+        found = self._pointers.of((kind.factors, request.alpha), (kind.factors, request.beta))
+        if found.on_device and is_zero(request.beta):
+            out[...] = 0
+        return found
 
     @property
     def _handle(self) -> int:
@@ -97,13 +115,14 @@ class CudaSparse(SparseLibrary):
         """Compute y ← alpha·a·x + beta·y."""
         _refuse(request.a)
         it, y = self.found(request.a), array(request.y)
-        if not scalar(request.alpha) or not it.count or not y.size:
+        if is_zero(request.alpha) or not it.count or not y.size:
             _scale(y, request.beta)
             return
         x = cupy.ascontiguousarray(array(request.x))
         if it.stored == "bsr":
             made, row = _summed(y, request.beta, "row"), ORDERS["row"]
-            self._multiply(request, it, _Dense(x.size, 1, 1, x.data.ptr, row), _Dense(y.size, 1, 1, made.data.ptr, row))
+            vectors = _Dense(x.size, 1, 1, x.data.ptr, row), _Dense(y.size, 1, 1, made.data.ptr, row)
+            self._multiply(request, it, *vectors, made)
         else:
             made = y if y.flags.c_contiguous else cupy.array(y)
             self._multiply_vector(request, it, x, made)
@@ -114,25 +133,23 @@ class CudaSparse(SparseLibrary):
         """Compute c ← alpha·a·b + beta·c."""
         _refuse(request.a)
         it, c = self.found(request.a), array(request.c)
-        if not scalar(request.alpha) or not it.count or not c.size:
+        if is_zero(request.alpha) or not it.count or not c.size:
             _scale(c, request.beta)
             return
         order = orders(given(request.c).layout)[0]
         if it.stored == "blocked_ell" or c.dtype.itemsize > HALF_BYTES:
-            self._multiply(request, it, _beside(request.b, order), _beside(request.c, order))
+            self._multiply(request, it, _beside(request.b, order), _beside(request.c, order), c)
             return
         made, (rows, columns) = _summed(c, request.beta, order), c.shape
         lead = columns if order == "row" else rows
-        self._multiply(
-            request, it, _beside(request.b, order), _Dense(rows, columns, lead, made.data.ptr, ORDERS[order])
-        )
+        target = _Dense(rows, columns, lead, made.data.ptr, ORDERS[order])
+        self._multiply(request, it, _beside(request.b, order), target, made)
         c[...] = made.astype(c.dtype)
 
     def _multiply_vector(self, request: sparse.Spmv, it: CheckedStructure, x: Any, y: Any) -> None:
         kind, op = KINDS[request.x.dtype], self._op(request.a, conjugated=request.conj_a)
         values = self._values(request.a, it, conjugated=request.conj_a and op == OPS["N"])
-        alpha, _keep = kind.factors[request.alpha]
-        beta, _keep_beta = kind.factors[request.beta]
+        factors = self._factors(kind, y, request)
 
         def make() -> _Plan:
             plan = _Plan(it, kind, values.data.ptr)
@@ -144,23 +161,23 @@ class CudaSparse(SparseLibrary):
                 cusparse.sp_mv_preprocess(*asked, address(plan.work))
             return plan
 
-        plan = _planned(it, (id(self), "spmv", op, kind.data), make)
-        cusparse.sp_mat_set_values(plan.matrix, values.data.ptr)
-        cusparse.dn_vec_set_values(plan.x, x.data.ptr)
-        cusparse.dn_vec_set_values(plan.y, y.data.ptr)
-        cusparse.sp_mv(
-            self._handle, op, alpha, plan.matrix, plan.x, beta, plan.y, kind.scale, SPMV, address(plan.work)
-        )  # fmt: skip
+        with factors as (alpha, beta):
+            plan = _planned(it, (id(self), "spmv", op, kind.data, factors.on_device), make)
+            cusparse.sp_mat_set_values(plan.matrix, values.data.ptr)
+            cusparse.dn_vec_set_values(plan.x, x.data.ptr)
+            cusparse.dn_vec_set_values(plan.y, y.data.ptr)
+            cusparse.sp_mv(
+                self._handle, op, alpha, plan.matrix, plan.x, beta, plan.y, kind.scale, SPMV, address(plan.work)
+            )  # fmt: skip
 
-    def _multiply(self, request: Any, it: CheckedStructure, b: _Dense, c: _Dense) -> None:
-        """Compute c ← alpha·a·b + beta·c for dense matrices that are passed in the order of c.
+    def _multiply(self, request: Any, it: CheckedStructure, b: _Dense, c: _Dense, out: Any) -> None:
+        """Compute c ← alpha·a·b + beta·c for dense matrices that are passed in the order of c, whose array is `out`.
 
         If a is half precision and not blocked ELL, c is float32: cuSPARSE adds up parts of a row in the type of c.
         """
         kind, op = KINDS[request.a.data.dtype], self._op(request.a, conjugated=request.conj_a)
         values = self._values(request.a, it, conjugated=request.conj_a and op == OPS["N"])
-        alpha, _keep = kind.factors[request.alpha]
-        beta, _keep_beta = kind.factors[request.beta]
+        factors = self._factors(kind, out, request)
         halved = request.a.data.dtype in HALF and it.stored != "blocked_ell"
         dense_b, dense_c = b.describe(kind), c.describe(KINDS["float32"] if halved else kind)
 
@@ -172,14 +189,15 @@ class CudaSparse(SparseLibrary):
                 cusparse.sp_mm_preprocess(*asked, address(plan.work))
             return plan
 
+        key = (id(self), "spmm", op, kind.data, *b[:3], b.op, c.order, c.leading, factors.on_device)
         try:
-            key = (id(self), "spmm", op, kind.data, b.op, b.rows, b.columns, b.leading, c.order, c.leading)
-            plan = _planned(it, key, make)
-            cusparse.sp_mat_set_values(plan.matrix, values.data.ptr)
-            cusparse.sp_mm(
-                self._handle, op, OPS[b.op], alpha, plan.matrix, dense_b, beta, dense_c, kind.scale, SPMM,
-                address(plan.work),
-            )  # fmt: skip
+            with factors as (alpha, beta):
+                plan = _planned(it, key, make)
+                cusparse.sp_mat_set_values(plan.matrix, values.data.ptr)
+                cusparse.sp_mm(
+                    self._handle, op, OPS[b.op], alpha, plan.matrix, dense_b, beta, dense_c, kind.scale, SPMM,
+                    address(plan.work),
+                )  # fmt: skip
         finally:
             cusparse.destroy_dn_mat(dense_b)
             cusparse.destroy_dn_mat(dense_c)
@@ -201,25 +219,24 @@ class CudaSparse(SparseLibrary):
     def sddmm(self, request: sparse.Sddmm) -> None:
         """Compute out ← alpha·(a·b) + beta·out where c has elements; csc is the transpose of bᵀ·aᵀ in csr."""
         it, out = self.found(request.c), array(request.out)
-        if not scalar(request.alpha) or not out.size or not request.a.shape[1]:
+        if is_zero(request.alpha) or not out.size or not request.a.shape[1]:
             _scale(out, request.beta)
             return
-        if not scalar(request.beta):
+        if is_zero(request.beta):
             out[...] = 0
         kind = KINDS[request.a.dtype]
-        alpha, _keep = kind.factors[request.alpha]
-        beta, _keep_beta = kind.factors[request.beta]
         a, b = request.a.layout, request.b.layout
         first, second = _dense(a, address(request.a)), _dense(b, address(request.b))
         if request.c.format == "csc":
             first, second = _dense(b.transposed(), second.address), _dense(a.transposed(), first.address)
         dense_a, dense_b, plan = first.describe(kind), second.describe(kind), _Plan(it, kind, out.data.ptr)
+        n, size = OPS["N"], np.zeros(1, np.uint64)
         try:
-            size = np.zeros(1, np.uint64)
-            asked = (self._handle, OPS["N"], OPS["N"], alpha, dense_a, dense_b, beta, plan.matrix, kind.scale, SDDMM)
-            with _served(it):
-                cusparse.sddmm_buffer_size(*asked, size.ctypes.data)
-            cusparse.sddmm(*asked, self.workspace(max(int(size[0]), LEAST_BYTES)).address)
+            with self._pointers.of((kind.factors, request.alpha), (kind.factors, request.beta)) as (alpha, beta):
+                asked = (self._handle, n, n, alpha, dense_a, dense_b, beta, plan.matrix, kind.scale, SDDMM)
+                with _served(it):
+                    cusparse.sddmm_buffer_size(*asked, size.ctypes.data)
+                cusparse.sddmm(*asked, self.workspace(max(int(size[0]), LEAST_BYTES)).address)
         finally:
             cusparse.destroy_dn_mat(dense_a)
             cusparse.destroy_dn_mat(dense_b)
@@ -233,11 +250,11 @@ class CudaSparse(SparseLibrary):
     def _solve_vector(self, request: sparse.Spsv) -> None:
         it, x, b = self.found(request.a), array(request.x), array(request.b)
         if not it.count:
-            x[...] = scalar(request.alpha) * b
+            x[...] = _value(request.alpha) * b
             return
         b, made = cupy.ascontiguousarray(b), x if x.flags.c_contiguous else cupy.empty(x.shape, x.dtype)
         kind, op, values, triangle = self._triangle(request, it)
-        alpha, _keep = kind.factors[request.alpha]
+        factors = self._pointers.of((kind.factors, request.alpha))
 
         def make() -> _Plan:
             plan = _Plan(it, kind, values.data.ptr, triangle)
@@ -249,16 +266,17 @@ class CudaSparse(SparseLibrary):
             cusparse.sp_sv_analysis(*asked, address(plan.work))
             return plan
 
-        plan = _planned(it, (id(self), "spsv", op, kind.data, triangle), make)
-        if plan.used:
-            cusparse.sp_mat_set_values(plan.matrix, values.data.ptr)
-            cusparse.sp_sv_update_matrix(self._handle, plan.solving[0], values.data.ptr, SPSV_GENERAL)
-        plan.used = True
-        cusparse.dn_vec_set_values(plan.x, b.data.ptr)
-        cusparse.dn_vec_set_values(plan.y, made.data.ptr)
-        cusparse.sp_sv_solve(
-            self._handle, op, alpha, plan.matrix, plan.x, plan.y, kind.scale, SPSV, plan.solving[0]
-        )  # fmt: skip
+        with factors as (alpha,):
+            plan = _planned(it, (id(self), "spsv", op, kind.data, triangle, factors.on_device), make)
+            if plan.used:
+                cusparse.sp_mat_set_values(plan.matrix, values.data.ptr)
+                cusparse.sp_sv_update_matrix(self._handle, plan.solving[0], values.data.ptr, SPSV_GENERAL)
+            plan.used = True
+            cusparse.dn_vec_set_values(plan.x, b.data.ptr)
+            cusparse.dn_vec_set_values(plan.y, made.data.ptr)
+            cusparse.sp_sv_solve(
+                self._handle, op, alpha, plan.matrix, plan.x, plan.y, kind.scale, SPSV, plan.solving[0]
+            )  # fmt: skip
         if made is not x:
             x[...] = made
 
@@ -266,11 +284,11 @@ class CudaSparse(SparseLibrary):
         """Solve for columns in column order, in memory of their own: cuSPARSE wants zeros in the result."""
         it, x, b = self.found(request.a), array(request.x), array(request.b)
         if not it.count:
-            x[...] = scalar(request.alpha) * b
+            x[...] = _value(request.alpha) * b
             return
         b, made = cupy.array(b, order="F"), cupy.zeros(x.shape, x.dtype, order="F")
         kind, op, values, triangle = self._triangle(request, it)
-        alpha, _keep = kind.factors[request.alpha]
+        factors = self._pointers.of((kind.factors, request.alpha))
         (n, m), column = x.shape, ORDERS["column"]
         dense_b = cusparse.create_dn_mat(n, m, n, b.data.ptr, kind.data, column)
         dense_x = cusparse.create_dn_mat(n, m, n, made.data.ptr, kind.data, column)
@@ -285,14 +303,15 @@ class CudaSparse(SparseLibrary):
             return plan
 
         try:
-            plan = _planned(it, (id(self), "spsm", op, kind.data, triangle, m), make)
-            if plan.used:
-                cusparse.sp_mat_set_values(plan.matrix, values.data.ptr)
-                cusparse.sp_sm_update_matrix(self._handle, plan.solving[0], values.data.ptr, SPSM_GENERAL)
-            plan.used = True
-            cusparse.sp_sm_solve(
-                self._handle, op, OPS["N"], alpha, plan.matrix, dense_b, dense_x, kind.scale, SPSM, plan.solving[0]
-            )  # fmt: skip
+            with factors as (alpha,):
+                plan = _planned(it, (id(self), "spsm", op, kind.data, triangle, m, factors.on_device), make)
+                if plan.used:
+                    cusparse.sp_mat_set_values(plan.matrix, values.data.ptr)
+                    cusparse.sp_sm_update_matrix(self._handle, plan.solving[0], values.data.ptr, SPSM_GENERAL)
+                plan.used = True
+                cusparse.sp_sm_solve(
+                    self._handle, op, OPS["N"], alpha, plan.matrix, dense_b, dense_x, kind.scale, SPSM, plan.solving[0]
+                )  # fmt: skip
         finally:
             cusparse.destroy_dn_mat(dense_b)
             cusparse.destroy_dn_mat(dense_x)
@@ -476,7 +495,12 @@ def _refuse(a: sparse.Matrix) -> None:
         )
 
 
-def _summed(out: Any, factor: Scalar, order: Order) -> Any:
+def _value(factor: Factor) -> Any:
+    """Return a factor to compute with: a number, or an array on the device."""
+    return on_device(factor) if isinstance(factor, Operand) else scalar(factor)
+
+
+def _summed(out: Any, factor: Factor, order: Order) -> Any:
     """Return the array to add a product to: `out` if possible, else an array without gaps, float32 for halves.
 
     It has the values of `out` unless the factor is 0.
@@ -485,18 +509,17 @@ def _summed(out: Any, factor: Scalar, order: Order) -> Any:
         return out if out.flags.c_contiguous else cupy.array(out)
     made = cupy.empty(out.shape, np.float32, order="C" if order == "row" else "F")
     hold(made)
-    if scalar(factor):
+    if not is_zero(factor):
         made[...] = out.astype(np.float32)
     return made
 
 
-def _scale(out: Any, factor: Scalar) -> None:
+def _scale(out: Any, factor: Factor) -> None:
     """Multiply by beta, the only work that is left."""
-    beta = scalar(factor)
-    if not beta:
+    if is_zero(factor):
         out[...] = 0
-    elif beta != 1:
-        out[...] = beta * (out.astype(np.float32) if out.dtype.itemsize == HALF_BYTES else out)
+    elif factor != 1:
+        out[...] = _value(factor) * (out.astype(np.float32) if out.dtype.itemsize == HALF_BYTES else out)
 
 
 Implementation: Final = CudaSparse

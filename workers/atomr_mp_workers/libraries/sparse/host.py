@@ -13,7 +13,7 @@ from scipy.sparse.linalg import spsolve_triangular
 
 from atomr_mp.protocol.libraries import sparse
 from atomr_mp.protocol.libraries.base import scalar
-from atomr_mp_workers.libraries.base import array
+from atomr_mp_workers.libraries.base import array, number
 from atomr_mp_workers.libraries.sparse import structures
 from atomr_mp_workers.libraries.sparse.base import SparseLibrary
 from atomr_mp_workers.libraries.sparse.structures import CheckedStructure
@@ -49,7 +49,7 @@ class HostSparse(SparseLibrary):
         if request.c.transposed:
             rows, columns = columns, rows
         a, b, out = _wide(array(request.a)), _wide(array(request.b)).T, array(request.out)
-        alpha, beta = scalar(request.alpha), scalar(request.beta)
+        alpha, beta = number(request.alpha), number(request.beta)
         step = max(1, TERMS // max(1, a.shape[1]))
         for begin in range(0, out.size, step):
             part = slice(begin, begin + step)
@@ -60,7 +60,7 @@ class HostSparse(SparseLibrary):
 
     def _sum(self, request: sparse.Spmv | sparse.Spmm, b: Any, c: Array) -> Any:
         """Return alpha·a·b + beta·c; the operand of a factor of 0 is not read."""
-        alpha, beta = scalar(request.alpha), scalar(request.beta)
+        alpha, beta = number(request.alpha), number(request.beta)
         total: Any = beta * _wide(c) if beta else 0
         if alpha:
             a = self._matrix(request.a)
@@ -85,7 +85,7 @@ class HostSparse(SparseLibrary):
         self._solve_columns(request)
 
     def _solve_columns(self, request: sparse.Spsv | sparse.Spsm) -> None:
-        x, b, lower, alpha = array(request.x), array(request.b), request.uplo == "L", scalar(request.alpha)
+        x, b, lower, alpha = array(request.x), array(request.b), request.uplo == "L", number(request.alpha)
         triangle = (scipy.sparse.tril if lower else scipy.sparse.triu)(self._matrix(request.a), format="csr")
         if request.conj_a:
             triangle = triangle.conj()

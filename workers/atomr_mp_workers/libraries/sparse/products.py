@@ -18,7 +18,7 @@ from cuda import pathfinder
 from nvmath.bindings import cusparse
 
 from atomr_mp import errors
-from atomr_mp.protocol.libraries.base import Scalar
+from atomr_mp.protocol.declaration.factors import Scalar
 from atomr_mp_workers.libraries.blas.kinds import ElementKind
 
 NONE: Final = int(cusparse.Operation.NON_TRANSPOSE)

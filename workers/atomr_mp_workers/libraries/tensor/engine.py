@@ -9,8 +9,9 @@ import math
 from collections.abc import Sequence
 from typing import Any, Final
 
+from atomr_mp.protocol.declaration.factors import Scalar
 from atomr_mp.protocol.libraries import tensor
-from atomr_mp.protocol.libraries.base import Scalar, scalar
+from atomr_mp.protocol.libraries.base import scalar
 from atomr_mp_workers.libraries.base import array
 from atomr_mp_workers.libraries.tensor.operators import applied, combined, reduced
 
