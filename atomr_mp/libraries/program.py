@@ -275,7 +275,7 @@ def _fitting(name: str, given: Any, layout: Layout) -> Any:
     if not isinstance(given, Operand):
         import numpy as np
 
-        given = np.ascontiguousarray(given)
+        given = np.asarray(given, order="C")  # ascontiguousarray would give a number a dimension
         found = dtypes.name_of(given.dtype), tuple(given.shape)
     else:
         found = given.dtype, given.shape
