@@ -102,15 +102,15 @@ def test_a_factor_is_an_array_that_an_earlier_step_has_computed(
         p.blas.axpy(x, y, alpha=alpha)
         p.blas.scal(z, alpha=scale)
         p.returns(p.blas.gemv(x.reshape(1, N), y, alpha=scale), p.elementwise.negative(scale))
-    for numerator, scale in ((2.5, -1.0), (-0.5, 3.0)):
-        expected = values[1] + numerator / (values[0] @ values[0]) * values[0]
-        product, _ = p.run(numerator=np.array([[numerator]]), scale=np.array(scale)).result()
-        values[1], values[2] = expected, values[2] * scale
+    for given, factor in ((2.5, -1.0), (-0.5, 3.0)):
+        expected = values[1] + given / (values[0] @ values[0]) * values[0]
+        product, _ = p.run(numerator=np.array([[given]]), scale=np.array(factor)).result()
+        values[1], values[2] = expected, values[2] * factor
         assert_close(y.numpy(), values[1], "float64", 2 * N, 8.0)
         assert_close(z.numpy(), values[2], "float64", 2, 8.0)
-        assert_close(product.numpy(), [scale * (values[0] @ values[1])], "float64", 4 * N, 16.0)
-    factor = device.full((1,), 2.0, "float64")
-    device.blas.axpy(x, y, alpha=factor).result()
+        assert_close(product.numpy(), [factor * (values[0] @ values[1])], "float64", 4 * N, 16.0)
+    two = device.full((1,), 2.0, "float64")
+    device.blas.axpy(x, y, alpha=two).result()
     assert_close(y.numpy(), values[1] + 2 * values[0], "float64", 2 * N, 8.0)
 
 
