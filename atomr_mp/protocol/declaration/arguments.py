@@ -119,7 +119,7 @@ def _meta(argument: Argument) -> msgspec.Meta:
 ARGUMENT: Final = "argument"
 
 NUMBERS: Final = (int, float, tuple)
-"""What a factor is if it is no array."""
+"""Types of factors that are no arrays."""
 
 
 class Declared(NamedTuple):

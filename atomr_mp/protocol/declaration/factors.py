@@ -47,7 +47,7 @@ class FactorType(type):
     """Type of `Factor` and `RealFactor`: msgspec asks them whether a value is a factor."""
 
     numbers: frozenset[type]
-    """Types of what is no array."""
+    """Types of numbers."""
 
     def has(cls, value: object) -> bool:
         """Return whether a value is a factor."""
