@@ -21,6 +21,7 @@ from atomr_mp.gateway.uploads import Request, Uploaded, Uploads, call_of
 from atomr_mp.protocol.codec import VERSION
 from atomr_mp.protocol.flow.flight import Window
 from atomr_mp.protocol.messages import devices, operators, remote, session
+from atomr_mp.protocol.messages.devices import DeviceState
 from atomr_mp.protocol.values import Buffer
 from atomr_mp.protocol.zmtp.framing import pack
 from atomr_mp.remote.blobs import Encoded, EncodedBlob, encode
@@ -196,6 +197,7 @@ class RemotePeer:
             self.routing_id, self.greeted, self.ready = None, False, False
             self.cut_at = time.monotonic()
             self._outbox.clear()
+            self._abandon_streams()
 
     def close(self) -> None:
         """End the local session; its calls that have not started will not start."""
@@ -572,8 +574,16 @@ class RemotePeer:
             event = msgspec.structs.replace(event, started=[], running=[], suspects=[], known_since_ns=0)
         else:
             event = session.DeviceChanged(told(event.device), event.actors)
+            if event.device.state is DeviceState.STOPPING:
+                self._host.loop.call_soon(self._abandon_streams)
         if self.greeted:
             self._say(event)
+
+    def _abandon_streams(self) -> None:
+        """End the streams of a client that is away while the pool stops: the leaving worker would wait for them."""
+        stops = any(device.state is DeviceState.STOPPING for device in self._client.devices)
+        if stops and self.routing_id is None and not self.ended:
+            self._lane.close_streams(errors.PoolLost("the pool stops, and this client was away"))
 
 
 def _frames_bytes(call: remote.RemoteCall, frames: Sequence[memoryview]) -> int:

@@ -7,12 +7,14 @@ import contextlib
 import os
 import random
 import signal
+import threading
 
 import numpy as np
 import pytest
 
 import atomr_mp
 from atomr_mp import errors
+from atomr_mp.protocol.messages import operators
 from atomr_mp.protocol.messages import remote as remote_messages
 from atomr_mp.remote.client import RemoteClient
 from atomr_mp.remote.link_life import RemoteLinkState
@@ -135,6 +137,22 @@ def test_a_stream_outlives_the_gateway_if_it_can(ledger: Ledger) -> None:
     assert {"with-0", "from-0"} <= set(withs)
 
 
+@pytest.mark.parametrize("known", [True, False])
+def test_a_client_that_is_away_does_not_hold_up_the_pool_s_stop(ledger: Ledger, *, known: bool) -> None:
+    """Its streams end, whether the gateway knows before that it is away, or finds out meanwhile."""
+    found = served.serve(ledger, STREAMER, drain_timeout_s=20 * DEADLINE_S)
+    with contextlib.ExitStack() as way, connect(found, way.enter_context(through(found))) as pool:
+        stream = pool.stream("Streamer.endless", "x", ahead=2)
+        assert next(stream) == 0
+        way.close()  # nobody can connect any more
+        if known:
+            assert settled(lambda: not _sessions(found)[0].connected, DEADLINE_S)
+        stopping = threading.Thread(target=found.pool.close)
+        stopping.start()
+        stopping.join(DEADLINE_S)
+        assert not stopping.is_alive()
+
+
 def test_a_worker_s_death_is_the_gateway_s_matter(ledger: Ledger) -> None:
     """As for a local client: a resumable stream goes on, another ends with a typed error."""
     found = served.serve(ledger, STREAMER, RESUMER)
@@ -245,3 +263,9 @@ def _open_calls(found: served.Served) -> int:
     remote = found.pool.status().remote
     assert remote is not None
     return sum(each.open_calls for each in remote.sessions)
+
+
+def _sessions(found: served.Served) -> list[operators.RemoteSessionStatus]:
+    remote = found.pool.status().remote
+    assert remote is not None
+    return remote.sessions

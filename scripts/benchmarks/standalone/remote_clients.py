@@ -1,7 +1,8 @@
-"""Remote clients beside their floor: a bare pyzmq relay with CURVE. Prints a table, and JSON if asked; asserts nothing.
+"""Remote clients beside their floor: a bare pyzmq relay with CURVE. Prints tables, and JSON if asked; asserts nothing.
 
     PYTHONPATH=scripts:. .venv/bin/python -m benchmarks.standalone.remote_clients --rounds 9 --json FILE [--streams]
 
+Nine rounds take about three minutes. `--json` changes the part `on_idle_cores` of a file that exists, and nothing else.
 The floor is a DEALER with CURVE, a ROUTER that relays to a DEALER by ipc, and an echo behind that: three processes, as
 a remote client, the gateway and a worker are. Contestants take turns; the figures are medians of the rounds.
 """
@@ -204,6 +205,19 @@ def bare() -> Iterator[tuple[zmq.Socket[bytes], zmq.Socket[bytes]]]:
             process.kill()
 
 
+def actors() -> list[str]:
+    """Return what pools here host."""
+    processes = Path(__file__).parents[1] / "processes"
+    return [f"{processes}/{actor}" for actor in ("echo_actor.py:Echo", "streaming_actor.py:Stream")]
+
+
+@contextmanager
+def unlistening() -> Iterator[atomr_mp.Pool]:
+    """Give a pool that listens to nobody."""
+    with atomr_mp.start(backend="host", gpus=1, actors=actors()) as pool:
+        yield pool
+
+
 @contextmanager
 def served() -> Iterator[tuple[atomr_mp.Pool, atomr_mp.Pool]]:
     """Give a pool, and a remote client of it."""
@@ -214,10 +228,8 @@ def served() -> Iterator[tuple[atomr_mp.Pool, atomr_mp.Pool]]:
     keys.write_new(directory / "bench.key", client)
     admitted = keys.AdmittedKey(name="bench", public=[pair.public], max_bytes=2**30)
     keys.change_admitted(directory / "keys", lambda before: before.admitting(admitted))
-    processes = Path(__file__).parents[1] / "processes"
-    actors = [f"{processes}/{actor}" for actor in ("echo_actor.py:Echo", "streaming_actor.py:Stream")]
     settings: dict[str, Any] = {"listen": "tcp://127.0.0.1:0", "keys_dir": str(directory / "keys")}
-    with atomr_mp.start(backend="host", gpus=1, actors=actors, **settings) as pool:
+    with atomr_mp.start(backend="host", gpus=1, actors=actors(), **settings) as pool:
         while not ((status := pool.status().remote) and status.listening):
             time.sleep(0.01)  # no event tells of it
         with atomr_mp.connect(status.address, keys=directory / "bench.key") as far:
@@ -246,8 +258,29 @@ def killed_ms(pool: atomr_mp.Pool, far: atomr_mp.Pool) -> float:
     return (time.perf_counter() - begun) * 1e3
 
 
+def bulk_mb_s(far: atomr_mp.Pool, content: np.ndarray[Any, Any]) -> tuple[float, float]:
+    """Return how fast an array goes to the pool, and how fast it comes back."""
+    begun = time.perf_counter()
+    ref = far.device().put(content)
+    put = LARGE_BYTES / 1e6 / (time.perf_counter() - begun)
+    begun = time.perf_counter()
+    ref.numpy()
+    numpy = LARGE_BYTES / 1e6 / (time.perf_counter() - begun)
+    ref.free()
+    return put, numpy
+
+
+def listening(plain: atomr_mp.Pool, pool: atomr_mp.Pool, turns: int = 10) -> tuple[float, float]:
+    """Return the median of a local call in a pool that listens to nobody, and in one that listens, in turns."""
+    found: tuple[list[float], list[float]] = ([], [])
+    for _ in range(turns):
+        for times_us, each in zip(found, (plain, pool), strict=True):
+            times_us.append(p50_p99(times(lambda each=each: each.call("Echo.again").result(), 200))[0])  # type: ignore[misc]
+    return statistics.median(found[0]), statistics.median(found[1])
+
+
 def one_round(
-    pool: atomr_mp.Pool, far: atomr_mp.Pool, raw: zmq.Socket[bytes], bulk: zmq.Socket[bytes]
+    plain: atomr_mp.Pool, pool: atomr_mp.Pool, far: atomr_mp.Pool, raw: zmq.Socket[bytes], bulk: zmq.Socket[bytes]
 ) -> dict[str, float]:
     """Measure everything once, the floor first."""
     figures: dict[str, float] = {}
@@ -260,17 +293,15 @@ def one_round(
     figures["remote empty p50 us"], figures["remote empty p99 us"] = p50_p99(
         times(lambda: far.call("Echo.again").result())
     )
-    figures["local empty p50 us"], _ = p50_p99(times(lambda: pool.call("Echo.again").result()))
+    figures["local without listen p50 us"], figures["local empty p50 us"] = listening(plain, pool)
     figures["relay 64 in flight /s"], figures["remote 64 in flight /s"] = relay_rate(raw), pool_rate(far)
     figures["raw CURVE 64 MiB MB/s"] = raw_mb_s(bulk)
     content = np.ones(LARGE_BYTES // 8)
-    begun = time.perf_counter()
-    ref = far.device().put(content)
-    figures["remote put MB/s"] = LARGE_BYTES / 1e6 / (time.perf_counter() - begun)
-    begun = time.perf_counter()
-    ref.numpy()
-    figures["remote numpy MB/s"] = LARGE_BYTES / 1e6 / (time.perf_counter() - begun)
-    ref.free()
+    # The gateway is new: it connects, and makes memory for the arguments, which the next arrays use again.
+    figures["remote first put MB/s"], figures["remote first numpy MB/s"] = bulk_mb_s(far, content)
+    both = [bulk_mb_s(far, content) for _ in range(3)]
+    figures["remote put MB/s"] = statistics.median(put for put, _ in both)
+    figures["remote numpy MB/s"] = statistics.median(numpy for _, numpy in both)
     over = threading.Event()
 
     def put() -> None:
@@ -288,6 +319,36 @@ def one_round(
     return figures
 
 
+GOALS: Final = (
+    ("remote empty p50 us", "relay empty p50 us", "<= 1.15"),
+    ("remote empty p99 us", "relay empty p99 us", "<= 1.3"),
+    ("remote 64 in flight /s", "relay 64 in flight /s", ">= 2"),
+    ("remote put MB/s", "raw CURVE 64 MiB MB/s", ">= 0.8"),
+    ("remote numpy MB/s", "raw CURVE 64 MiB MB/s", ">= 0.8"),
+    ("beside bulk p50 us", "remote empty p50 us", "<= 1.5"),
+    ("beside bulk p99 us", "remote empty p50 us", "<= 10"),
+    ("gateway killed, next answer ms", "import and bind ms", "<= 1.3"),
+    ("local empty p50 us", "local without listen p50 us", "<= 1.02"),
+)
+"""Figures, their floors, and the first goals for their ratios."""
+
+
+def ratios(rounds: list[dict[str, float]]) -> dict[str, dict[str, float | str]]:
+    """Return the median of each figure's ratio to its floor in the same round, with the least and the most."""
+    found: dict[str, dict[str, float | str]] = {}
+    for name, floor, goal in GOALS:
+        each = sorted(figures[name] / figures[floor] for figures in rounds)
+        found[name] = {"of": floor, "median": statistics.median(each), "min": each[0], "max": each[-1], "goal": goal}
+    return found
+
+
+def write(path: Path, found: dict[str, Any], *, streams: bool) -> None:
+    """Write the figures into their part of a file, whose other parts stay."""
+    before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    before["streams_on_idle_cores" if streams else "on_idle_cores"] = found
+    path.write_text(json.dumps(before, indent=1) + "\n", encoding="utf-8")
+
+
 def main() -> None:
     """Measure, and print the medians."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -295,17 +356,23 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--streams", action="store_true", help="measure streams, and nothing else")
     options = parser.parse_args()
-    with bare() as (raw, bulk), served() as (pool, far):
+    load = os.getloadavg()[0]
+    with bare() as (raw, bulk), unlistening() as plain, served() as (pool, far):
         rounds = [
-            streamed(pool, far, raw) if options.streams else one_round(pool, far, raw, bulk)
+            streamed(pool, far, raw) if options.streams else one_round(plain, pool, far, raw, bulk)
             for _ in range(options.rounds)
         ]
     medians = {name: statistics.median(each[name] for each in rounds) for name in rounds[0]}
     for name, value in medians.items():
         print(f"{name:34} {value:12.1f}")
+    found: dict[str, Any] = {"date": time.strftime("%Y-%m-%d"), "load_average_before": load, "medians": medians}
+    if not options.streams:
+        found["ratios"] = ratios(rounds)
+        print(f"\n{'ratio, in the same round':34} {'median':>8} {'min':>8} {'max':>8}  goal")
+        for name, ratio in found["ratios"].items():
+            print(f"{name:34} {ratio['median']:8.2f} {ratio['min']:8.2f} {ratio['max']:8.2f}  {ratio['goal']}")
     if options.json is not None:
-        found = {"medians": medians, "rounds": rounds, "load_average": os.getloadavg()[0]}
-        options.json.write_text(json.dumps(found, indent=1), encoding="utf-8")
+        write(options.json, {**found, "rounds": rounds}, streams=options.streams)
 
 
 if __name__ == "__main__":
