@@ -41,6 +41,8 @@ MESSAGE_PARTS: Final = 256
 PART_BYTES: Final = 128
 """Bytes of a part beside its content."""
 
+NO_LEASES: Final[dict[int, Lease]] = {}
+
 
 class SentPart(NamedTuple):
     """A part, until the client has it."""
@@ -53,11 +55,8 @@ class SentPart(NamedTuple):
     """Leases that come with the part."""
     keep: object
     """The owner of the blob's memory."""
-
-    @property
-    def message_bytes(self) -> int:
-        """Bytes of the part in a message."""
-        return PART_BYTES + 64 * len(self.leases) + len(self.fields.body) + sum(map(len, self.frames))
+    message_bytes: int
+    """Bytes of the part in a message."""
 
 
 class PeerStream:
@@ -382,6 +381,8 @@ class PeerStreams:
         reply = stream.reply
         while reply.arrived and not (stream.converting or stream.ended):
             part = reply.arrived.popleft()
+            if not part.leases and self._keep_plain(number, stream, part):
+                continue
             if part.leases and answers.has_values(part.body, part.frames):
                 stream.converting = True
                 self._host.spawn(number, self._convert(number, stream, part))
@@ -407,6 +408,23 @@ class PeerStreams:
         stream.converting = False
         self._part_came(stream.reply)
 
+    def _keep_plain(self, number: int, stream: PeerStream, part: ArrivedPart) -> bool:
+        """Keep a part that travels in a message and has no refs, as most do; return False for any other."""
+        body, frames = part.body, part.frames
+        nbytes = len(body)
+        if frames:
+            nbytes += sum(map(len, frames))
+        if nbytes > remote.MAX_CALL_BYTES:
+            return False
+        parts, reply = stream.parts, stream.reply
+        fields = remote.RemotePart(
+            number, parts.made, len(frames), body, part.nbytes, [], reply.device, reply.generation
+        )
+        nbytes += PART_BYTES
+        parts.add(SentPart(fields, frames, None, NO_LEASES, None, nbytes), nbytes, part.nbytes)
+        self._count(nbytes)
+        return True
+
     def _keep(
         self, number: int, stream: PeerStream, part: ArrivedPart, encoded: Encoded, held: dict[int, Lease]
     ) -> None:
@@ -424,7 +442,8 @@ class PeerStreams:
             0 if blob is None else blob.nbytes,
         )
         nbytes = PART_BYTES + encoded.nbytes + 64 * len(leased)
-        stream.parts.add(SentPart(fields, frames, blob, held, encoded), nbytes, part.nbytes)
+        in_message = nbytes if blob is None else PART_BYTES + 64 * len(leased)
+        stream.parts.add(SentPart(fields, frames, blob, held, encoded, in_message), nbytes, part.nbytes)
         self._count(nbytes)
 
     # --- to the client ---------------------------------------------------------------------------------------------
@@ -462,15 +481,17 @@ class PeerStreams:
         together: list[SentPart] = []
         nbytes = 0
         for stream in self._dirty.values():
-            while (part := stream.parts.unsent()) is not None:
+            parts = stream.parts
+            while (part := parts.unsent()) is not None:
                 nbytes += part.message_bytes
                 if together and (nbytes > answers.ANSWERS_BYTES or len(together) == MESSAGE_PARTS):
                     return together
                 together.append(part)
-                if stream.parts.sent >= stream.leased:
-                    stream.leased = stream.parts.sent + 1
-                    self._held.take(part.leases)
-                stream.parts.sent += 1
+                if parts.sent >= stream.leased:
+                    stream.leased = parts.sent + 1
+                    if part.leases:
+                        self._held.take(part.leases)
+                parts.sent += 1
                 self._flying += 1
         return together
 

@@ -54,7 +54,8 @@ class KeptParts(Generic[P]):
 
     def unsent(self) -> P | None:
         """Return the next part to send, None if there is none."""
-        return self.find(self.sent)
+        at = self.sent - self.acknowledged
+        return self._kept[at].part if at < len(self._kept) else None
 
     def acknowledge(self, received: int) -> int:
         """Forget the parts that the client has; return how many bytes that frees.
