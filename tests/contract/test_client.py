@@ -232,7 +232,7 @@ def test_a_callback_may_close_a_client_whose_worker_died(ledger: Ledger) -> None
     ):
         held = []
         for client in (waiting, idle):
-            client.wait_ready()
+            client.call("Probe.echo", 1).result()  # what is sent before the worker admits it would go to the next
             reply = client.call("Bystander.hold", gate.path)
             reply.add_done_callback(functools.partial(close, client))
             held.append(reply)

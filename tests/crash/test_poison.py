@@ -160,6 +160,32 @@ def test_calls_without_a_device_go_elsewhere_and_others_wait(ledger: Ledger) -> 
         assert [reply.result() for reply in busy] == ["busy"] * 9
 
 
+@pytest.mark.parametrize("comes_back", [True, False])
+def test_calls_that_had_not_left_go_elsewhere_too(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, *, comes_back: bool
+) -> None:
+    """They waited for company when their device ended, whether or not that will take calls again."""
+    settings = {**SUSPECTING, "gpus": 2, **({} if comes_back else {"max_restarts": 0, "give_up": True})}
+    with (
+        ledger.gate("gate") as gate,
+        ledger.gate("later"),  # `Standing` lets nobody take over before it opens
+        ledger.start(POISONOUS, STANDING, **settings) as pool,
+    ):
+        held = pool.call("Poisonous.once", ["held", gate.path, ""], device=0)
+        busy = [pool.call("Poisonous.on_thread", ["busy", gate.path, ""], device=1) for _ in range(9)]
+        gate.wait(2)
+        monkeypatch.setattr(pool._client._blocking, "_queued", lambda _link: None)  # nobody sends them
+        free = [pool.call("Poisonous.where") for _ in range(8)]
+        named = pool.call("Poisonous.where", device=0)
+        assert {reply.device for reply in free} == {0}
+        kill(pool)
+        wait_until(pool, lambda: held.done and (named.done or comes_back))
+        assert {tuple(reply.result()[1:]) for reply in free} == {(1, 1)}
+        assert named.done is not comes_back
+        gate.open(20)
+        assert [reply.result() for reply in busy] == ["busy"] * 9
+
+
 def test_a_deadline_holds_across_attempts(ledger: Ledger) -> None:
     """It holds for the call, not for an attempt; the error says that an attempt may have run."""
     with start(ledger) as pool, ledger.gate("gate") as gate:

@@ -194,6 +194,7 @@ class Failover:
                     self._act(link, action, told)
         finally:
             self._feeding = False
+        self._retry.spread()
         self._admission.settle()
 
     # --- actions ---------------------------------------------------------------------------------------------------
@@ -207,6 +208,7 @@ class Failover:
             case LinkAction.SEND_HELD:
                 self._sender.send_held(link)
             case LinkAction.REFUSE_HELD:
+                self._retry.spread()
                 for reply in [*link.held]:
                     self._outcomes.feed(reply, ReplyEvent.FAIL, unavailable(link))
             case LinkAction.RETIRE:

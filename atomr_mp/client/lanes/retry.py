@@ -143,6 +143,26 @@ class Retry:
                 self._another(link, stream)
                 self._outcomes.feed(stream, ReplyEvent.LEFT)
 
+    def spread(self) -> None:
+        """Send requests that wait for a device, and name none, to devices that take calls, as far as these have room.
+
+        Suspects stay where they are.
+        """
+        for link in self._links:
+            if link.held and not link.sending:
+                for reply in [*link.held]:
+                    self._spread(link, reply)
+
+    def _spread(self, link: DeviceLink, reply: Reply) -> None:
+        if reply.pinned or reply.alone is not None or not any(each.sending for each in self._links):
+            return
+        if reply not in link.held:  # to send another one has shown that a connection is lost
+            return
+        to = self._another(link, reply)
+        if to is not link:
+            link.held.remove(reply)
+            self._sender.put(to, reply)
+
     def judged(self, message: Suspicions) -> None:
         """Apply new quarantine verdicts to the requests that wait for one."""
         for link in self._links:
@@ -189,7 +209,7 @@ class Retry:
         self._outcomes.feed(reply, ReplyEvent.FAIL, error)
 
     def _another(self, link: DeviceLink, reply: Reply) -> DeviceLink:
-        """Choose the device that a request is sent to again; a suspect stays where it was."""
+        """Choose the device that a request is sent to instead; a suspect stays where it was."""
         if reply.pinned or (reply.alone is not None and link.state not in REFUSING):
             return link
         try:
