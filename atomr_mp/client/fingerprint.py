@@ -6,12 +6,14 @@ import hashlib
 from typing import TYPE_CHECKING, Any, Final
 
 from atomr_mp.protocol import dtypes, values
+from atomr_mp.protocol.libraries.program import by_digest
 from atomr_mp.protocol.refs import ClientArray
 
 if TYPE_CHECKING:
     import numpy as np
 
 DIGEST_BYTES: Final = 16
+RUN: Final = "program.run"
 
 
 def fingerprint(method: str, arguments: object) -> bytes | None:
@@ -27,6 +29,8 @@ def fingerprint(method: str, arguments: object) -> bytes | None:
         InvalidRequest: The arguments cannot be sent.
     """
     digest = hashlib.blake2b(method.encode(), digest_size=DIGEST_BYTES)
+    if method == RUN:
+        arguments = by_digest(arguments)
     large: list[_Large] = []
 
     def place(value: Any) -> _Large | None:

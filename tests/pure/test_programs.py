@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from atomr_mp import errors
+from atomr_mp.client.fingerprint import RUN, fingerprint
 from atomr_mp.client.programs import KnownPrograms, ProgramRun, say_whole
 from atomr_mp.client.reply import Reply
 from atomr_mp.protocol import values
@@ -26,6 +27,17 @@ def run_of(number: int) -> RunProgram:
     """Return a run as a program makes it."""
     definition = bytes([number]) * 9
     return RunProgram(definition, [], [], [], digest(definition))
+
+
+def test_a_run_has_one_fingerprint_however_its_program_is_named() -> None:
+    """Whole or by digest, from any place, as it was called and as it was sent."""
+    whole = run_of(1)
+    sent = RunProgram(whole.program, [], [], [], b"", 1)
+    known = RunProgram(b"", [], [], [], whole.digest, 0)
+    decoded = [msgspec.msgpack.decode(msgspec.msgpack.encode(each)) for each in (sent, known)]
+    assert len({fingerprint(RUN, each) for each in (whole, sent, known, *decoded)}) == 1
+    assert fingerprint(RUN, run_of(2)) != fingerprint(RUN, whole)
+    assert len({fingerprint(RUN, each) for each in ([], ["x"], ["x", 1, 2, 3, 4, 5])}) == 3
 
 
 class Sent:

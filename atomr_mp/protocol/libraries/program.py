@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 from typing import Annotated, Any, ClassVar, Final
 
+import msgspec
 from msgspec import Meta
 
 from atomr_mp import errors
@@ -126,6 +127,21 @@ class RunProgram(LibraryRequest, frozen=True):
             else:
                 keys.append(None)
         return (RunProgram, self.digest or digest(self.program), tuple(self.writes), *keys)
+
+
+def by_digest(fields: Any) -> Any:
+    """Return the fields of a run in the one form that a run has whatever its program's place, whole or by digest.
+
+    Fields that are none of a run are returned as they are: they may be from another process.
+    """
+    if isinstance(fields, RunProgram):
+        fields = msgspec.structs.astuple(fields)
+    if not isinstance(fields, list | tuple) or len(fields) != len(RunProgram.__struct_fields__):
+        return fields
+    whole, inputs, refs, writes, known, _place = fields
+    if not isinstance(whole, bytes) or not isinstance(known, bytes):
+        return fields
+    return [b"", inputs, refs, writes, digest(whole) if whole else known, -1]
 
 
 def digest(definition: bytes) -> bytes:
