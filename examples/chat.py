@@ -132,7 +132,7 @@ def _normal(x: Array) -> Array:
 
 
 def _attend(query: Array, keys: Array, values: Array) -> Array:
-    """Return what a text's last place sees of all its places: (WIDTH,), from (n, WIDTH)."""
+    """Return the attention of a text's last place to all its places: (WIDTH,), from (n, WIDTH)."""
     heads = WIDTH // HEADS
     scores = np.einsum("hd,nhd->hn", query.reshape(HEADS, heads), keys.reshape(-1, HEADS, heads)) / heads**0.5
     weights = np.exp(scores - scores.max(axis=1, keepdims=True))

@@ -48,5 +48,5 @@ class Embed(Actor):
         return vectors
 
     def bucket(self, text: str) -> int:
-        """Return what texts of a batch have in common: their length's power of two. All are padded to the longest."""
+        """Return the key that texts of a batch share: their length's power of two. All are padded to the longest."""
         return min(max(SHORTEST, len(text).bit_length()), LONGEST)

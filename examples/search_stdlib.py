@@ -72,7 +72,7 @@ def search(query: str, entries: list[Entry], found: int, backend: Backend) -> li
 
 
 def documentation(root: Path = STANDARD_LIBRARY) -> Iterator[Entry]:
-    """Yield what is documented and public in the modules of a folder, file after file."""
+    """Yield the documented public objects in the modules of a folder, file after file."""
     for path in sorted(root.rglob("*.py")):
         parts = path.relative_to(root).with_suffix("").parts
         if NOT_SEARCHED.intersection(parts) or not all(part.isidentifier() for part in parts):

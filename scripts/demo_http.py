@@ -32,7 +32,7 @@ AFTER_KILL_S: Final = 0.3
 """For how long the clients go on after the last kill."""
 
 CALLS_BETWEEN: Final = 50
-"""Of each client, between two kills."""
+"""Calls of each client between two kills."""
 
 STANDBY_S: Final = 60.0
 """How long the next standby may take."""

@@ -116,7 +116,7 @@ def files_of(library: str) -> tuple[str, ...]:
 
 
 def machine() -> dict[str, Any]:
-    """Return what the tests ran on."""
+    """Return the machine that the tests ran on."""
     found: dict[str, Any] = {"date": time.strftime("%Y-%m-%d", time.gmtime()), "python": platform.python_version()}
     query = ["nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"]
     try:

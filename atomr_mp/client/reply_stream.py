@@ -104,7 +104,7 @@ class ReplyStream:
         return self._decode(found)
 
     def result(self, timeout_s: float | None = None) -> Any:
-        """Return what the generator has returned. Blocks until the end; parts that were not read are dropped.
+        """Return the generator's return value. Blocks until the end; parts that were not read are dropped.
 
         Args:
             timeout_s: How long to wait for each part; None until the stream's deadlines.
@@ -172,7 +172,7 @@ class ReplyStream:
         return self._decode(found)
 
     def __await__(self) -> Generator[Any, None, Any]:
-        """Return what the generator has returned, at the end; parts that were not read are dropped."""
+        """Return the generator's return value, at the end; parts that were not read are dropped."""
         return self._drain().__await__()
 
     async def aclose(self) -> None:

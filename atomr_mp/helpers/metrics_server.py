@@ -77,7 +77,7 @@ class PoolCollector:
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """Yield what is now."""
+        """Yield the current metrics."""
         with self._lock:
             try:
                 status = self._observer.status()
@@ -99,7 +99,7 @@ class Driver:
         self._found: dict[str, nvml.GpuUsage] = {}
 
     def usage(self, timeout_s: float = NVML_S) -> dict[str, nvml.GpuUsage]:
-        """Return what is told in time, by UUID; nothing while a former call is stuck, or if nothing can be told."""
+        """Return the usage told in time, by UUID; empty while an earlier call is stuck, or if there is none."""
         if self._thread is not None and self._thread.is_alive():
             return {}
         self._found = {}
@@ -114,7 +114,7 @@ class Driver:
 
 
 def pool_metrics(status: Status) -> Iterable[Metric]:
-    """Return what is told of the pool and its supervisor."""
+    """Return the metrics of the pool and its supervisor."""
     info = GaugeMetricFamily("atomr_mp_info", "1; what runs", labels=["pool", "backend", "version"])
     info.add_metric([status.pool, status.backend, status.version], 1)
     refused = "Sessions that were refused or ended for what they sent"
@@ -140,7 +140,7 @@ def pool_metrics(status: Status) -> Iterable[Metric]:
 
 
 def remote_metrics(remote: RemoteStatus | None) -> Iterable[Metric]:
-    """Return what is told of remote clients; families without samples if the pool admits none."""
+    """Return the metrics of remote clients; families without samples if the pool admits none."""
     listening = GaugeMetricFamily("atomr_mp_gateway_listening", "1 if remote clients can connect", labels=[])
     restarts = CounterMetricFamily("atomr_mp_gateway_restarts", "Ends of the gateway's process", labels=[])
     refused = CounterMetricFamily(
@@ -162,7 +162,7 @@ def remote_metrics(remote: RemoteStatus | None) -> Iterable[Metric]:
 
 
 def device_metrics(workers: list[WorkerStatus]) -> Iterator[Metric]:
-    """Yield what is told of the devices."""
+    """Yield the metrics of the devices."""
     requests = CounterMetricFamily("atomr_mp_requests", "Requests by outcome", labels=["device", "outcome"])
     latency = HistogramMetricFamily(
         "atomr_mp_request_seconds",
@@ -212,7 +212,7 @@ GAUGES: Final[dict[str, tuple[str, Callable[[WorkerStatus], float]]]] = {
 
 
 def batch_metrics(workers: list[WorkerStatus]) -> Iterable[Metric]:
-    """Return what is told of batched methods; it begins anew with each worker."""
+    """Return the metrics of batched methods; they start from 0 with each worker."""
     labels = ["device", "method"]
     items = HistogramMetricFamily("atomr_mp_batch_items", "Requests in a batch", labels=labels)
     wait = CounterMetricFamily(
@@ -233,7 +233,7 @@ def batch_metrics(workers: list[WorkerStatus]) -> Iterable[Metric]:
 
 
 def gpu_metrics(workers: list[WorkerStatus], usage: dict[str, nvml.GpuUsage]) -> Iterator[Metric]:
-    """Yield what the driver tells of the pool's GPUs; of slices it tells no utilisation."""
+    """Yield the driver's metrics of the pool's GPUs; slices have no utilisation."""
     busy = GaugeMetricFamily(
         "atomr_mp_gpu_busy_ratio", "Part of the last moments in which the GPU worked", labels=["device"]
     )

@@ -128,7 +128,7 @@ class MappedPart:
 
 
 def kept_by(array: np.ndarray[Any, Any]) -> object:
-    """Return what an array was told to keep that `HostMapping.array` has made, or that it is a view of; else None."""
+    """Return the object kept by an array from `HostMapping.array`, or by the array that it is a view of; else None."""
     base: object = array
     while isinstance(base, np.ndarray | memoryview):
         base = base.base if isinstance(base, np.ndarray) else base.obj

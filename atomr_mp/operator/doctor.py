@@ -58,7 +58,7 @@ def _once(run_dir: Path, *, gpus: bool) -> tuple[Supervision, list[Finding]]:
 
 
 def _ask(run_dir: Path) -> tuple[Inventory | None, Supervision]:
-    """Return what the supervisor believes, and how it is."""
+    """Return the supervisor's inventory, and its own state."""
     try:
         directory = RunDirectory.open(run_dir)
     except errors.PoolUnreachable:

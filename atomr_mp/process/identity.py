@@ -39,7 +39,7 @@ class Identity:
 
     @classmethod
     def parse(cls, text: str) -> Identity | None:
-        """Return what `str` made, None if `text` is something else, or half of it."""
+        """Return the identity in a text that `str` made, None for any other text, or half of one."""
         words = text.split()
         if len(words) != 3 or not all(word.isascii() and word.isdigit() for word in words[:2]):
             return None

@@ -79,7 +79,7 @@ def _check_keys(maps: Iterable[dict[object, object]]) -> None:
 
 
 def _inside(value: Any) -> Iterable[object]:
-    """Return what a value consists of that is no plain list or map."""
+    """Return the parts of a value that are not plain lists or maps."""
     if isinstance(value, dict):
         return [dict(value)]
     if isinstance(value, list | tuple | set | frozenset):

@@ -32,7 +32,7 @@ class Layout(NamedTuple):
     strides: tuple[int, ...]
     """Bytes from one element to the next, by dimension; may be negative, or 0."""
     offset: int
-    """Of the element at index 0 in all dimensions."""
+    """Offset of the element at index 0 in all dimensions."""
 
     @classmethod
     def contiguous(cls, dtype: str, shape: Sequence[int], offset: int = 0, *, order: str = "C") -> Layout:

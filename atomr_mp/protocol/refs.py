@@ -135,7 +135,7 @@ class Operand:
         raise NotImplementedError
 
     def to_wire(self) -> WireRef:
-        """Return what crosses the wire."""
+        """Return the wire form."""
         raise NotImplementedError
 
     @property

@@ -55,7 +55,7 @@ class PlacedArray(Protocol):
     """An array that lies in shared memory."""
 
     def to_wire(self) -> WireRef | ClientArray:
-        """Return what crosses the wire."""
+        """Return the wire form."""
 
 
 Encoded = tuple[bytes, Sequence[Buffer], Sequence[PlacedArray]]
@@ -141,11 +141,11 @@ class Decoder(Generic[T]):
         Args:
             body: Its wire form.
             frames: Payload frames beside it.
-            resolve: Returns what stands for an array in shared memory, or raises a `RequestError`; None if there can
-                be none.
+            resolve: Returns the object for an array in shared memory, or raises a `RequestError`; None if there can be
+            no such array.
 
         Raises:
-            RequestError: What `resolve` has raised.
+            RequestError: `resolve` has raised it.
             InvalidRequest: The body is not msgpack, not of this decoder's type, or nested too deeply; the message
                 names the place.
         """

@@ -163,7 +163,7 @@ class Cluster:
         return self.pool().methods
 
     def method_info(self, method: str) -> MethodInfo:
-        """Return what is known of a request; see `Pool.method_info`. Blocks while no node can be reached.
+        """Return the description of a request; see `Pool.method_info`. Blocks while no node can be reached.
 
         Raises:
             InvalidRequest: There is no such method.

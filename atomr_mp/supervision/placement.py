@@ -157,7 +157,7 @@ def listing(gpus: Sequence[Gpu]) -> str:
 
 
 def describe(gpu: Gpu) -> str:
-    """Return what identifies a GPU and says whether it can be used, on one line."""
+    """Return a line that identifies a GPU and says whether it can be used."""
     text = f"{gpu.name} {gpu.uuid}".rstrip()
     if gpu.memory_bytes:
         text += f" ({_gib(gpu.memory_bytes)} GiB)"

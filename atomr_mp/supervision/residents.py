@@ -21,7 +21,7 @@ MAX_BLOBS: Final = 256
 
 
 class BlobState(StrEnum):
-    """Of a blob."""
+    """The state of a blob."""
 
     FILLING = auto()
     SEALED = auto()
@@ -70,7 +70,7 @@ class Refuse(NamedTuple):
 
 
 class Drop(NamedTuple):
-    """Let go of what opens a sealed blob."""
+    """Close the descriptor of a sealed blob."""
 
     key: Key
 

@@ -50,7 +50,7 @@ class HangReport(NamedTuple):
 
     where: CallSite
     stack: str
-    """Of the thread that hangs, or of those that may; empty if there is none in this process."""
+    """Stack of the thread that hangs, or of those that may; empty if this process has none."""
     at: StackFrame | None
     """Its innermost frame."""
     method: StackFrame | None = None
@@ -79,7 +79,7 @@ def diagnose(text: str, kind: PlaceKind, *, answers: bool, unfinished: bool = Fa
     if not found:
         # Nothing runs here: it was given to the GPU, which has not done it.
         return HangReport(CallSite.CUDA if kind is PlaceKind.STREAM else CallSite.PYTHON, "", None)
-    # Of another thread than the main one it cannot be told whether it runs Python code.
+    # Only the main thread shows whether it runs Python code.
     return _report(found, answers=answers, in_c=not answers or found[0] is not main, unfinished=unfinished)
 
 

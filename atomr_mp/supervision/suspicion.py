@@ -80,7 +80,7 @@ class Quarantined(NamedTuple):
     since_s: float
     """When that was found."""
     ends: list[End]
-    """Of workers, while it ran, the latest last."""
+    """Ends of workers on which it ran, the latest last."""
 
 
 class Docket:
@@ -100,7 +100,7 @@ class Docket:
         self._unexplained: OrderedDict[End, float] = OrderedDict()
         """When unexplained signals struck, within the last `STRUCK_S`."""
         self._unreported: dict[End, float] = {}
-        """Until when the report of an end is waited for that may condemn the request that ran there."""
+        """Deadlines for the reports of ends that may condemn the request that ran there."""
 
     def ended(self, end: End, death: Death, now_s: float) -> list[Suspicion]:
         """Record a worker's end, whatever ran there; return what has changed.
@@ -220,7 +220,7 @@ class _Case:
     since_s: float = 0.0
     """When the last of them was."""
     condemned_s: float | None = None
-    """Since when it is in quarantine, if it is."""
+    """When it was put into quarantine; None if it was not."""
     proven: bool = False
     """The ends came from inside; otherwise there was only nothing that spoke for it."""
 

@@ -138,7 +138,7 @@ def _count(pool: atomr_mp.Pool | None) -> _Count:
 
 
 def _named(link: str) -> str:
-    """Return what a descriptor is a link to, without numbers that no other has."""
+    """Return the target of a descriptor's link, without unique numbers."""
     return link if link.startswith("/") else link.partition(":")[0]
 
 

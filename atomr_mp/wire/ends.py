@@ -63,7 +63,7 @@ class WorkerEnd(Protocol):
         """From now on receive messages; before, peers are only let in."""
 
     def look(self, ready: Collection[int]) -> int:
-        """Do what can be done with these descriptors; return how many peers were refused."""
+        """Serve these descriptors as far as possible; return how many peers were refused."""
 
     def send(self, routing_id: bytes, header: bytes, frames: list[Buffer]) -> bool:
         """Send a message; False if the peer has disconnected.

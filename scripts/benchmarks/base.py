@@ -41,7 +41,7 @@ class Base(Contestant):
         self._workers: list[subprocess.Popen[bytes]] = []
         self._connections: list[Connection] = []
         self._runtimes: list[Contestant] = []
-        """Of which there is at most one, the pool that a server is compared with."""
+        """At most one pool, which a server is compared with."""
 
     def start(self, workers: int) -> None:
         """Spawn all, then call each."""

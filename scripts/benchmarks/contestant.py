@@ -87,7 +87,7 @@ class Arrays:
 
 
 STREAM_PARTS: Final = 2000
-"""Of a stream over HTTP; each is sent as soon as it is there."""
+"""Parts of a stream over HTTP; each is sent as soon as it is made."""
 
 
 @dataclass(frozen=True)

@@ -41,6 +41,6 @@ def load(name: str, directory: Path) -> Contestant:
 
 
 def missing(name: str) -> str:
-    """Return what would have to be installed for a contestant; empty if nothing."""
+    """Return the missing package of a contestant; empty if none is missing."""
     needed = CONTESTANTS[name].needed
     return needed if needed and importlib.util.find_spec(needed) is None else ""

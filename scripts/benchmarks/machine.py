@@ -13,7 +13,7 @@ PACKAGES: Final = ("atomr-mp", "pyzmq", "msgpack", "msgspec", "numpy", "psutil")
 
 
 def facts() -> dict[str, Any]:
-    """Return what is known of this machine now."""
+    """Return the known facts of this machine."""
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "cpu": _cpu(),

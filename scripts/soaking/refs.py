@@ -387,7 +387,7 @@ class RefUser(Caller):
     def _try(
         self, what: str, use: Callable[[], Any], *also: type[errors.AtomrError], refs: Sequence[atomr_mp.GpuRef] = ()
     ) -> Any:
-        """Return what `use` does, and count it; `refs` are those that it needs.
+        """Return the result of `use`, and count it; `refs` are the refs that it needs.
 
         Raises:
             FailedError: It has failed.

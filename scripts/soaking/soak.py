@@ -143,7 +143,7 @@ class Soak:
         self.deadly: Final[set[int]] = set()
         """Pids of workers that have met a deadly fault; all others were killed from outside."""
         self.run_dir = Path()
-        """Of the pool, once it was started."""
+        """Run directory of the pool, once it was started."""
         self.held: Final[dict[str, list[dict[str, int]]]] = {}
         """Holdings of processes at their first comparison and at their last."""
         self.own_bytes: Final[collections.defaultdict[str, list[int]]] = collections.defaultdict(list)
@@ -191,7 +191,7 @@ class Soak:
         return atomr_mp.start(actors=actors, **self.settings())
 
     def settings(self) -> dict[str, Any]:
-        """Return what the pool is started with."""
+        """Return the pool's settings."""
         return {
             "gpus": self.shape.devices,
             "backend": self.shape.backend,
@@ -231,7 +231,7 @@ class Soak:
         self.after_round(pool, number)
 
     def use(self, number: int, until_s: float) -> words.Use:
-        """Return what clients are told to do in a round."""
+        """Return the clients' orders for a round."""
         return words.Use(until_s, self.shape.spared if number else None, self.shape.refs)
 
     def after_round(self, pool: atomr_mp.Pool, number: int) -> None:
@@ -242,7 +242,7 @@ class Soak:
         return number < self.rounds
 
     def _disturb(self, pool: atomr_mp.Pool, clients: Clients, use: words.Use, number: int) -> None:
-        """Do what the seed has in store for the round."""
+        """Carry out the seed's disturbances of the round."""
         begun_s = report_s = time.monotonic()
         everything = schedule(f"{self._seed}/{number}", self.kinds, self._round_s)
         for each in [*everything, None]:
@@ -419,7 +419,7 @@ class Soak:
         self._console.print(f"after round {number + 1} of {self.rounds}: {sizes}")
 
     def take_census(self, pool: atomr_mp.Pool, clients: list[Client]) -> dict[str, Census]:
-        """Return what processes hold."""
+        """Return the holdings of processes."""
         processes = {"supervisor": pool.supervisor_pid}
         # Those that were forked, or have stood by, differ from each other in what they have come to open.
         if self.shape.standby == "none":

@@ -106,7 +106,7 @@ class Tally:
         return any(self._planned(device, generation) for device, generation in needed)
 
     def take(self) -> Count:
-        """Return what was counted since the last time."""
+        """Return the counts since the last time."""
         with self._lock:
             count = Count(dict(self._counts), self._wrong)
             self._counts.clear()

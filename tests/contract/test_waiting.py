@@ -310,7 +310,7 @@ def test_amap_takes_items_as_there_is_room(pool: atomr_mp.Pool) -> None:
 
 
 def test_amap_raises_in_the_place_of_an_item_that_fails(pool: atomr_mp.Pool) -> None:
-    """Or yields what has become of it; what was taken before a source fails comes out first."""
+    """Or yields its failure; items taken before a source fails come out first."""
 
     def failing() -> Iterator[Any]:
         yield 1

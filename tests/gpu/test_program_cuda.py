@@ -37,12 +37,12 @@ def pool() -> Iterator[atomr_mp.Pool]:
 
 
 def counted(pool: atomr_mp.Pool) -> GraphStatus:
-    """Return what has become of graphs."""
+    """Return the counts of graphs."""
     return pool.status().workers[0].graphs or GraphStatus(0, 0, 0, 0, 0, 0, 0)
 
 
 def told(pool: atomr_mp.Pool) -> tuple[GraphStatus, list[str]]:
-    """Return what has become of graphs, and why some could not be recorded, for whoever reads of a failure."""
+    """Return the counts of graphs, and why some could not be recorded, for whoever reads of a failure."""
     logs = [path.read_text(encoding="utf-8", errors="replace") for path in Path(pool.run_dir).rglob("*.log")]
     refused = [line for log in logs for line in log.splitlines() if "not captured" in line or "Error" in line]
     return counted(pool), refused

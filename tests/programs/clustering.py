@@ -1,4 +1,4 @@
-"""Runs two raylets on this host, a cluster over them, and says what becomes of it as JSON on its last line."""
+"""Runs two raylets on this host, a cluster over them, and reports the outcome as JSON on its last line."""
 
 from __future__ import annotations
 

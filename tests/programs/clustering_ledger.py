@@ -1,6 +1,6 @@
 """Runs three raylets on this host and a cluster over them, whose processes are killed and stopped under load.
 
-Each call notes its runs. The last line says as JSON what became of the calls, and of what each node holds.
+Each call notes its runs. The last line has, as JSON, the outcomes of the calls and the holdings of each node.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ MEMORY_BYTES = 48 * 2**20
 
 
 class Load:
-    """Threads that call all nodes until they are told to stop, and what became of their calls."""
+    """Threads that call all nodes until they are told to stop, and the outcomes of their calls."""
 
     def __init__(self, cluster: atomr_mp.ray.Cluster, directory: str) -> None:
         self._cluster, self.directory = cluster, directory
@@ -192,7 +192,7 @@ def raylet_reaped(cluster: atomr_mp.ray.Cluster, others: list[Any], load: Load, 
 
 
 def judge(load: Load, runs: Counter[str], seen: dict[str, Any]) -> None:
-    """Say what became of the calls."""
+    """Report the outcomes of the calls."""
     seen["calls"] = len(load.ended)
     seen["codes"] = sorted(set(load.ended.values()))
     seen["not_called_back_once"] = [key for key in load.ended if load.answers[key] != 1]

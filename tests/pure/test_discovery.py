@@ -1,4 +1,4 @@
-"""How GPUs are found by NVML, and what becomes of them in a pool's plan. The driver is a fake."""
+"""How GPUs are found by NVML, and their places in a pool's plan. The driver is a fake."""
 
 from __future__ import annotations
 

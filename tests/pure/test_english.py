@@ -25,6 +25,10 @@ def run(file: Path) -> subprocess.CompletedProcess[str]:
         ("a.py", '"""A process of\nwhich nothing runs."""\n'),
         ("a.py", "X = 1  # Take note that it is one.\n# and more\n"),
         ("a.py", "def f() -> str:\n    return f'{1} says what is to be done'\n"),
+        ("a.py", 'def f() -> int:\n    """Return what is left."""\n    return 1\n'),
+        ("a.py", 'X = 1\n"""Of the file."""\n'),
+        ("a.py", '"""Counts. Not to be called with\nthe lock held."""\n'),
+        ("a.py", '"""Says what becomes of a call."""\n'),
         ("a.md", "# A page\n\n- one\n- Likewise.\n"),
         ("a.md", "| What | Where |\n|---|---|\n| Whose it is | here |\n"),
     ],
@@ -42,6 +46,7 @@ def test_a_bad_phrase_is_found_with_its_line(tmp_path: Path, name: str, text: st
     ("name", "text"),
     [
         ("a.py", '"""Return two workers, each of which runs; None if there is none."""\n'),
+        ("a.py", '"""Return one. Of two with the same age, the first is taken."""\n'),
         ("a.md", "# A page\n\n```python\n# of which nothing is looked at\n```\n\nWhose turn is it?\n"),
     ],
 )

@@ -38,7 +38,7 @@ MESSAGES: list[remote.FromRemote] = [
 @pytest.mark.parametrize("message", MESSAGES, ids=[type(each).__name__ for each in MESSAGES])
 @hypothesis.given(data=strategies.data())
 def test_damaged_bytes_are_a_message_or_refused(message: remote.FromRemote, data: strategies.DataObject) -> None:
-    """Cut, flipped or longer: what comes of it is one of the messages, or `ProtocolError`."""
+    """Cut, flipped or longer: the result is one of the messages, or `ProtocolError`."""
     raw = bytearray(remote.FROM_REMOTE.encode(message))
     for _ in range(data.draw(strategies.integers(1, 4))):
         raw[data.draw(strategies.integers(0, len(raw) - 1))] = data.draw(strategies.integers(0, 255))

@@ -34,8 +34,8 @@ Four parts act. Each carries out actions of a table, and feeds it with events:
 - `sending.Sender` chooses a device, puts calls together, and sends them.
 - `receiving.Receiver` takes answers in.
 - `outcomes.Outcomes` carries out the table of replies, and runs callbacks once the lock is free.
-- `failover.Failover` carries out the table of links; `retry.Retry`, by `retry_policy`, says what becomes of each
-  request that was lost with an incarnation or a connection.
+- `failover.Failover` carries out the table of links; `retry.Retry`, by `retry_policy`, decides about each request that
+was lost with an incarnation or a connection.
 
 `base.Lane` puts them together; the two kinds of lanes own sockets, threads and timers, and nothing else.
 

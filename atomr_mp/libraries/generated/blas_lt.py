@@ -75,15 +75,14 @@ class BlasLtRequests(LibraryReference):
             out: Written; shape (*batch, m, n). Strides: each matrix with one contiguous dimension; all dimensions
                 before these two as if they were one. May be c itself.
             c: Read unless beta is 0; shape (*batch, m, n). Strides: each matrix with one contiguous dimension; all
-                dimensions before these two as if they were one. Of the type of out; bfloat16 where that is a
-                float8.
+                dimensions before these two as if they were one. Has the type of out; bfloat16 if that is a float8.
             bias: Read; shape (n). Strides: row-major, without gaps. Given for the epilogues that end with bias. Of
                 the type of out; bfloat16 where a is a float8 and out no float16. The same for all of a batch.
             aux: Read; (*batch, m, 16·⌈n / 128⌉) of a ReLU, (*batch, m, 8·⌈n / 8⌉) of a GELU. Strides: row-major,
                 without gaps. Given for the epilogues drelu, drelu_bgrad, dgelu and dgelu_bgrad. What the forward
                 pass has stored: uint8 of a ReLU, of a GELU the type of out.
             bias_grad: Written; (*batch, m) for bgrada, else (*batch, n). Strides: row-major, without gaps. Given
-                for the epilogues with bgrad. Of the type that bias has.
+                for the epilogues with bgrad. Has the type of bias.
             aux_out: Written; (*batch, m, 16·⌈n / 128⌉) of a ReLU, (*batch, m, 8·⌈n / 8⌉) of a GELU. Strides: row-
                 major, without gaps. Given for the epilogues with aux. What the gradient will need, as aux takes it.
             scale_a: Read; shape (_). Strides: row-major, without gaps. Of float8: float32, one for all of a or m

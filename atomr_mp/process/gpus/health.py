@@ -22,7 +22,7 @@ ANY_INSTANCE: Final = 0xFFFFFFFF
 class _Watched(NamedTuple):
     device: int
     handle: Any
-    """Of the GPU, also if the device is a slice of it."""
+    """Handle of the GPU, even if the device is a slice of it."""
     uuid: str
     """The GPU's."""
     instance: int | None
@@ -102,7 +102,7 @@ class Monitor:
                 yield GpuState(each.device, lost=True)
 
     def memory(self) -> Iterator[GpuMemory]:
-        """Return what processes take of each that can be reached; of none where the driver does not tell it."""
+        """Return the memory that processes take of each reachable GPU; empty where the driver does not tell it."""
         for each in self._watched:
             processes = [
                 GpuProcess(process.pid, process.usedGpuMemory)

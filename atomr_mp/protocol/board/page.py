@@ -201,7 +201,7 @@ class Watched(NamedTuple):
 
     @classmethod
     def unpack(cls, word: int) -> Watched:
-        """Return what a word says; any word says something."""
+        """Return the content of a word; every word has a meaning."""
         kind = PlaceKind(word >> 12 & 3)
         flags = bool(word >> 14 & 1), kind, word % 2**12, bool(word >> 15 & 1)
         return cls((word >> 24) * 1_000_000, *flags, (word >> 16) % 2**8 + 1)

@@ -126,9 +126,9 @@ class BoardReader:
         return found
 
     def look(self, before_ns: int = 2**64) -> tuple[list[Entry], dict[tuple[PlaceKind, int], int]]:
-        """Return what runs, oldest first, and when a request has last ended in each place, as far as it is known.
+        """Return the running requests, oldest first, and when a request has last ended in each place, as far as known.
 
-        Of an event loop: when it has last turned.
+        For an event loop, the time is that of its last turn.
 
         Args:
             before_ns: If nothing runs that was started before this time, nothing is returned.

@@ -139,7 +139,7 @@ class Declared(NamedTuple):
 
 @functools.cache
 def declared(cls: type[msgspec.Struct]) -> Declared:
-    """Return what the fields of a struct hold, in order."""
+    """Return the declarations of a struct's fields, in order."""
     found = Declared({}, {}, {}, {}, {})
     hints = typing.get_type_hints(cls, include_extras=True)
     for name in cls.__struct_fields__:

@@ -36,7 +36,7 @@ class Expression:
         self.operands: Final = [self._named(term, len(shape)) for term, shape in zip(terms, shapes, strict=True)]
         """The labels of each operand, one for each dimension."""
         self.lengths: Final = self._lengths(shapes)
-        """Of each label."""
+        """Length of each label."""
         self.output: Final = self._named(output, None) if arrow else self._implicit()
         """The labels of the result."""
 

@@ -127,12 +127,12 @@ class LibraryRequest(msgspec.Struct, frozen=True, array_like=True, forbid_unknow
         return checks.results(self)
 
     def identity(self) -> tuple[object, ...]:
-        """Return what two requests have in common that are the same: parameters, memory, layouts."""
+        """Return a key that equal requests share: parameters, memory, layouts."""
         arrays = [None if each is None else (each.layout, each.memory) for _, _, each in arrays_of(self)]
         return (type(self), *arrays, *(value for _, value in parameters_of(self)))
 
     def recurring(self) -> tuple[object, ...]:
-        """Return what requests have in common that differ at most in `Moving` parameters: the rest of `identity`."""
+        """Return a key that requests share if they differ only in `Moving` parameters: the rest of `identity`."""
         arrays = [None if each is None else (each.layout, each.memory) for _, _, each in arrays_of(self)]
         moving = type(self).moving()
         return (type(self), *arrays, *(value for name, value in parameters_of(self) if name not in moving))

@@ -58,7 +58,7 @@ GELU_UNIT: Final = 8
 ALIGNED_BYTES: Final = 16
 """Where memory for an epilogue may begin."""
 LONGEST: Final = 2**31 - 1
-"""Of a dimension, and of a batch (cublasLtMatrixLayoutAttribute_t)."""
+"""Largest length of a dimension, and of a batch (cublasLtMatrixLayoutAttribute_t)."""
 
 
 def adds_bias(request: Any) -> bool:
@@ -235,7 +235,7 @@ class Matmul(LibraryRequest, frozen=True):
     b: Annotated[Operand, reads("*batch k n", dtype="B", lies=matrices)]
     out: Annotated[Operand | None, writes("*batch m n", dtype=dtype_of_out, lies=matrices, alias=("c",))] = None
     c: Annotated[Operand | None, reads("*batch m n", dtype=_dtype_of_c, lies=matrices, factor="beta")] = None
-    """Of the type of out; bfloat16 where that is a float8."""
+    """Has the type of out; bfloat16 if that is a float8."""
     bias: Annotated[Operand | None, reads("n", dtype=_dtype_of_bias, lies=packed, where=adds_bias)] = None
     """Of the type of out; bfloat16 where a is a float8 and out no float16. The same for all of a batch."""
     aux: Annotated[Operand | None, reads(_as_stored, dtype=_dtype_of_aux, lies=packed, where=takes_aux)] = None
@@ -243,7 +243,7 @@ class Matmul(LibraryRequest, frozen=True):
     bias_grad: Annotated[Operand | None, writes(_as_summed, dtype=_dtype_of_bias, lies=packed, where=sums_gradient)] = (
         None
     )
-    """Of the type that bias has."""
+    """Has the type of bias."""
     aux_out: Annotated[Operand | None, writes(_as_stored, dtype=_dtype_of_aux, lies=packed, where=stores_aux)] = None
     """What the gradient will need, as aux takes it."""
     scale_a: Annotated[Operand | None, reads("_", dtype="S", lies=packed)] = None

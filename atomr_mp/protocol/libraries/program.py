@@ -115,7 +115,7 @@ class RunProgram(LibraryRequest, frozen=True):
         return (id(self),)
 
     def plan_key(self) -> tuple[object, ...]:
-        """Return what a preparation depends on: the definition, and how all arrays lie, and which share memory."""
+        """Return the key of a preparation: the definition, the arrays' layouts, and which arrays share memory."""
         given = [*self.inputs, *self.refs]
         groups = _overlapping([each for each in given if isinstance(each, Operand)])
         keys: list[object] = []
@@ -145,7 +145,7 @@ def by_digest(fields: Any) -> Any:
 
 
 def digest(definition: bytes) -> bytes:
-    """Return what names a definition."""
+    """Return the digest that names a definition."""
     return hashlib.sha256(definition).digest()
 
 

@@ -56,7 +56,7 @@ class Source(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
     offset: Moving = 0
     """How many words come before, of a quasi-random generator how many points."""
     dimensions: Dimensions = 1
-    """Of a quasi-random generator's points."""
+    """Dimensions of a quasi-random generator's points."""
 
     @property
     def is_quasi(self) -> bool:
@@ -187,7 +187,7 @@ class Random(LibraryRequest, frozen=True):
     held: ClassVar = ("source",)
     captured: ClassVar[bool] = False
     words: ClassVar[int] = 0
-    """Of 32 bits that a number takes; 0 stands for as many as its type has."""
+    """Words of 32 bits that a number takes; 0 stands for as many as its type has."""
 
 
 class Bits(Random, frozen=True):

@@ -61,7 +61,7 @@ Vectors = Literal["V", "N"]
 Kind = Literal[1, 2, 3]
 """Of a generalised problem: a·v = w·b·v, a·b·v = w·v, b·a·v = w·v."""
 Factors = Literal["lu", "cholesky", "qr"]
-"""Of any matrix; of a positive definite one."""
+"""Kinds of factors: of any matrix, of a positive definite one, of any matrix."""
 Mode = Literal["full", "economic"]
 """All columns of q, or as many as a has independent ones."""
 
@@ -337,7 +337,7 @@ class Gesvd(_SolverRequest, frozen=True):
 
     @staticmethod
     def work(request: Any, sizes: Sizes) -> int:
-        """Return what is usual for a tall matrix: 4·m·n² - 4/3·n³ for values, 14·m·n² + 8·n³ with vectors."""
+        """Return the usual operations for a tall matrix: 4·m·n² - 4/3·n³ for values, 14·m·n² + 8·n³ with vectors."""
         short, long = sorted((sizes["m"], sizes["n"]))
         vectors = 14 * long * short**2 + 8 * short**3
         return int(4 * long * short**2 - 4 * short**3 / 3 if request.job == "N" else vectors)

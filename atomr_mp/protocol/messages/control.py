@@ -13,7 +13,7 @@ from atomr_mp.protocol.messages.session import SlabHandle
 from atomr_mp.protocol.refs import SlabNumber
 
 Checksum = Annotated[bytes, msgspec.Meta(max_length=64)]
-"""Of the content of resident memory; empty if there is none."""
+"""Checksum of resident memory's content; empty if there is none."""
 
 
 MAX_USED: Final = 512

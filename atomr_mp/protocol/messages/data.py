@@ -42,7 +42,7 @@ Token = Annotated[bytes, msgspec.Meta(max_length=TOKEN_BYTES)]
 Body = Annotated[bytes, msgspec.Meta(max_length=MAX_BODY_BYTES)]
 FrameCount = Annotated[int, msgspec.Meta(ge=0, le=MAX_FRAMES)]
 Place = Annotated[int, msgspec.Meta(ge=0, lt=MAX_ITEMS)]
-"""Of an item among those of its call, from 0."""
+"""Position of an item in its call, from 0."""
 
 
 class Call(Message, frozen=True):

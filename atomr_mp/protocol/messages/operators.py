@@ -252,7 +252,7 @@ class WorkerStatus(Message, frozen=True):
     notes: list[Text] = msgspec.field(default_factory=list)
     """What an operator should know of the device, as it was when the pool was started."""
     batches: list[BatchStatus] = msgspec.field(default_factory=list)
-    """Of each batched method, in the order of actors and methods."""
+    """Batches of each batched method, in the order of actors and methods."""
     slab_bytes: U64 = 0
     """Device memory of the slabs in which buffers lie."""
     leases: U64 = 0
@@ -266,9 +266,9 @@ class WorkerStatus(Message, frozen=True):
     standby: StandbyStatus | None = None
     """What stands behind its worker."""
     plans: list[PlanStatus] = msgspec.field(default_factory=list)
-    """Of each library that has made some."""
+    """Plans of each library that has made some."""
     graphs: GraphStatus | None = None
-    """Of programs; nil if none has run on a device that records any."""
+    """Graphs of programs; nil if none has run on a device that records graphs."""
 
 
 class EndedIncarnation(Message, frozen=True):

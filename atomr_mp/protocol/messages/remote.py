@@ -417,7 +417,7 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
     """Empty for no encryption, on loopback."""
     max_sessions: int
     max_bytes: int
-    """Of arguments and kept answers of all sessions."""
+    """Most bytes of arguments and kept answers of all sessions."""
     grace_s: float
     max_replays: int
     control: int = -1

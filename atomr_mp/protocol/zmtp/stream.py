@@ -20,7 +20,7 @@ MAX_COMMAND_BYTES: Final = 4096
 
 
 MAX_CONTEXT_BYTES: Final = 16
-"""Of a PING, by RFC 37."""
+"""Most bytes of a PING's context, by RFC 37."""
 
 
 def frame(message: bytes) -> bytes:
@@ -60,7 +60,7 @@ class ZmtpStream(ABC):
         self._whole: bytearray | None = None
         """The message that `room` is a part of."""
         self._flags = 0
-        """Of its frame."""
+        """Flags of its frame."""
 
     def feed(self, chunk: bytes) -> bytes:
         """Take bytes in; return the bytes to answer.

@@ -19,7 +19,7 @@ The first sign takes the device out of `ready`. The actions of that row (`superv
 place if there is one that is ready (`takeover`). Then nobody waits for the rest: the process is the *predecessor*.
 Without a standby the device waits in `lost`, `poisoned` or `hung` for `exited`.
 
-Clients are told what became of their requests as soon as nothing of the process runs any more, which may be at sign 3,
+Clients are told the fate of their requests as soon as nothing of the process runs any more, which may be at sign 3,
 4 or 5 (`EndReports`): `foretell` says it while the process may still hang up something, `tell` says it for good, once.
 
 With `exited` the process is over: `END`, or `END_PREDECESSOR` for one that was replaced. Its end is counted and written
@@ -112,7 +112,7 @@ class Deaths:
 
     @property
     def held_s(self) -> float:
-        """Since when clients hold their calls for the next incarnation, CLOCK_MONOTONIC; 0 if they do not."""
+        """When clients began to hold their calls for the next incarnation, CLOCK_MONOTONIC; 0 if they do not."""
         return self._held_s
 
     # --- the signs, in the order in which they may come ------------------------------------------------------------

@@ -169,7 +169,7 @@ def context_and_setup() -> dict[str, Any]:
 
 
 def measure(model: str, standby: str, count: int, limit_s: float) -> dict[str, Any]:
-    """Return what failovers take with one kind of standby; fewer than there are to be if the time is over."""
+    """Return the times of failovers with one kind of standby; fewer than `count` if the time is over."""
     until_s = time.monotonic() + limit_s
     with tempfile.TemporaryDirectory() as folder:
         run_dir = Path(folder) / "run"

@@ -60,7 +60,7 @@ class Case:
 
 
 def cases() -> dict[str, Case]:
-    """Return what is measured."""
+    """Return the measured products."""
     square = (SIZE, SIZE)
 
     def product(a: Any, b: Any, out: Any) -> LibraryRequest:
@@ -99,7 +99,7 @@ def cases() -> dict[str, Case]:
 
 
 def direct(case: Case) -> Callable[[], None]:
-    """Return what does the calls of a round in this process, and waits."""
+    """Return a function that does the calls of a round in this process, and waits."""
     import cupy
 
     from atomr_mp_workers.device.cuda import CudaDevice
@@ -143,7 +143,7 @@ def direct(case: Case) -> Callable[[], None]:
 
 
 def by_request(case: Case, device: Any) -> dict[str, Callable[[], None]]:
-    """Return what does the requests of a round: ten in flight, one at a time, and as programs."""
+    """Return functions that do the requests of a round: ten in flight, one at a time, and as programs."""
     refs = {}
     for name, (shape, dtype, transposed) in case.operands.items():
         content = np.eye(shape[0]) if case.identity else np.full(shape, 0.25)

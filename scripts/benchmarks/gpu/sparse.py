@@ -43,7 +43,7 @@ RUNS: Final = 20
 
 
 def products(device: atomr_mp.Device) -> dict[str, Callable[[], None]]:
-    """Return what does ten products each way: 10^7 elements in float32, in rows of ten, times 32 columns."""
+    """Return functions that do ten products each way: 10^7 elements in float32, in rows of ten, times 32 columns."""
     random = np.random.default_rng(1)
     columns = np.sort(random.integers(0, ROWS // PER_ROW, (ROWS, PER_ROW)), axis=1) * PER_ROW + np.arange(PER_ROW)
     indices, indptr = columns.astype(np.int32).reshape(-1), np.arange(0, ROWS * PER_ROW + 1, PER_ROW, dtype=np.int32)
@@ -71,7 +71,7 @@ def products(device: atomr_mp.Device) -> dict[str, Callable[[], None]]:
 
 
 def direct_products(data: Any, indices: Any, indptr: Any, dense: Any) -> dict[str, Callable[[], None]]:
-    """Return what does ten calls in this process, and waits: cuSPARSE's, prepared as the actor does it, and CuPy's."""
+    """Return functions that do ten calls here and wait: cuSPARSE's, prepared as by the actor, and CuPy's."""
     import cupy
     from cupyx.scipy import sparse as cupyx_sparse
     from nvmath import CudaDataType
@@ -126,7 +126,7 @@ def stencil() -> Any:
 
 
 def gradients(device: atomr_mp.Device, matrix: Any) -> dict[str, Callable[[], float]]:
-    """Return what does 1,000 steps each way from the start, and returns the norm of the residual."""
+    """Return functions that do 1,000 steps from the start, and return the norm of the residual."""
     b = np.random.default_rng(2).normal(size=matrix.shape[0])
     return {"cupy": in_cupy(matrix, b), "programs": by_program(device, matrix, b)}
 

@@ -75,7 +75,7 @@ class Embedding(litserve.LitAPI):  # type: ignore[misc]
         return list(output)
 
     def encode_response(self, output: Any) -> Any:
-        """Return what JSON can have."""
+        """Return a JSON form."""
         return output.tolist()
 
 

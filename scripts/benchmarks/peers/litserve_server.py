@@ -55,7 +55,7 @@ class LitserveServer(Contestant):
         self._ask({"call": "empty"})
 
     def connect(self) -> Client:
-        """Return what sends requests; another process finds the port."""
+        """Return a client that sends requests; another process finds the port."""
         return Client(
             partial(self._ask, {"call": "empty"}),
             lambda payload: self._send({"call": "echo", "payload": payload.decode("latin-1")}),

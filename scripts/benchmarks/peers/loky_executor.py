@@ -55,7 +55,7 @@ class LokyExecutor(Contestant):
         return Recovery(lambda: call(together.pid), lambda: call(together.empty), hold, BrokenProcessPool)
 
     def arrays(self) -> Arrays:
-        """Return what goes through the parent, by pickle: two executors, so that it is known which process has it."""
+        """Return moves through the parent, by pickle: two executors, so that it is known which process has an array."""
         import loky
 
         one, other = (loky.ProcessPoolExecutor(1, timeout=NEVER_S) for _ in range(2))

@@ -77,7 +77,7 @@ class XoscarPool(Contestant):
         return Recovery(until_there, empty, hold, lost)
 
     def arrays(self) -> Arrays:
-        """Return what goes from actor to actor."""
+        """Return moves from actor to actor."""
         one, other = self._refs
 
         def hand_on(nbytes: int) -> None:

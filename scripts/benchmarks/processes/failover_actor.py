@@ -9,7 +9,7 @@ from atomr_mp_workers import Actor, Context, method
 
 ROWS: Final = 4096
 LAYERS: Final = 128
-"""Of 64 MiB each."""
+"""Layers of 64 MiB each."""
 
 FAULTY: Final = r"""
 extern "C" __global__ void illegal() { *(volatile int*)0x10 = 1; }

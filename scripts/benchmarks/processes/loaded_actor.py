@@ -15,7 +15,7 @@ from atomr_mp_workers import Actor, Context, method
 
 ROWS: Final = 4096
 LAYERS: Final = 16
-"""Of 64 MiB each."""
+"""Layers of 64 MiB each."""
 
 EVERY_S: Final = 0.005
 KEPT: Final = 1200

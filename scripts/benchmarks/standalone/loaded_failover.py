@@ -185,7 +185,7 @@ class Losses:
         raise TimeoutError(f"the device is not as it should be: {self._pool.status()}")
 
     def _explained(self, found: Recovery, loss: int) -> Recovery:
-        """Return what happened in the time of a recovery."""
+        """Return the events in the time of a recovery."""
         from_ns, to_ns = found["error_ns"], found["answer_ns"]
         for _ in range(3):  # the worker may be replaced once more meanwhile
             with contextlib.suppress(errors.AtomrError):
@@ -203,7 +203,7 @@ class Losses:
         }
 
     def _events(self, from_ns: int, to_ns: int) -> list[str]:
-        """Return what the supervisor noted from a tenth of a second before a time until after it, from its start on."""
+        """Return the supervisor's events from a tenth of a second before a time until after it, from its start on."""
         offset_s = time.time() - time.monotonic()
         found = []
         for event in read_events(self._run_dir / "events.msgpack"):

@@ -47,7 +47,7 @@ def rates(way: Embed, seconds: float) -> dict[str, float]:
 
 
 def texts() -> list[str]:
-    """Return what is embedded, in the same disorder each time."""
+    """Return the texts to embed, in the same disorder each time."""
     found = [entry.text for entry in runpy.run_path(str(EXAMPLE))["documentation"]()]
     random.Random(SEED).shuffle(found)
     return found

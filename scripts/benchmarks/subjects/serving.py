@@ -121,7 +121,7 @@ def part_us(serving: Serving) -> float:
 
 
 def asks(port: int, path: str, token: str, window: int) -> Embed:
-    """Return what has texts embedded by HTTP, so many at a time, each on a connection of its own."""
+    """Return a function that has texts embedded by HTTP, so many at a time, each on a connection of its own."""
 
     def embed(texts: Iterable[str]) -> Iterator[object]:
         left = iter(texts)

@@ -35,8 +35,8 @@ class Next:
     """Further work that depends on earlier work of the device: on a size, or on whether there is a result."""
 
     enqueue: Callable[[], Any]
-    """Reads the earlier result and puts the work on the stream, once the work before it has ended. Returns what a
-    method may return, even another `Next`."""
+    """Reads the earlier result and puts the work on the stream, once the work before it has ended. Returns any result
+    of a method, even another `Next`."""
     after: Event | None = None
     """An event that has to come first besides: work of the request that is done elsewhere."""
 

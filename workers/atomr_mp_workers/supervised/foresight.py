@@ -123,11 +123,11 @@ class Readiness:
         """Methods whose modules are imported."""
 
     def make_ready(self, order: control.MakeReady, *, at_once: bool) -> None:
-        """Have what is used here too.
+        """Make this process ready for an order.
 
         Args:
-            order: What.
-            at_once: Also what has to be imported: nobody waits for this process yet.
+            order: The methods and memory that are used.
+            at_once: Whether to import modules here too, since nobody waits for this process yet.
         """
         device = self._store.device
         self._readers = list(order.readers)

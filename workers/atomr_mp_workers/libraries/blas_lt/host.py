@@ -20,7 +20,7 @@ conversion)."""
 
 SLOPE: Final = math.sqrt(2 / math.pi)
 CUBIC: Final = 0.044715
-"""Of the GELU by tanh (cublasLtEpilogue_t, note 5)."""
+"""Cubic coefficient of the GELU by tanh (cublasLtEpilogue_t, note 5)."""
 
 
 class HostBlasLt(Library):

@@ -124,7 +124,7 @@ def _packed(layout: Layout, axes: tuple[int, ...]) -> Any:
 
 
 def _factor(request: fft.Transform, shape: tuple[int, ...]) -> float:
-    """Return what the result is to be multiplied by."""
+    """Return the factor to multiply the result by."""
     n = math.prod(shape[axis] for axis in request.axes)
     inverse = request.inverse or request.kind == "c2r"
     if request.norm == "ortho":

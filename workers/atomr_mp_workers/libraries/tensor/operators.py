@@ -32,7 +32,7 @@ REDUCED: Final = {"add": "sum", "mul": "prod", "max": "max", "min": "min"}
 
 
 def applied(of: Any, name: str, values: Any) -> Any:
-    """Return what a unary operator makes of each element.
+    """Return a unary operator's result for each element.
 
     Args:
         of: NumPy or CuPy.
@@ -44,10 +44,10 @@ def applied(of: Any, name: str, values: Any) -> Any:
 
 
 def combined(of: Any, name: str, first: Any, second: Any) -> Any:
-    """Return what a binary operator makes of two arrays."""
+    """Return a binary operator's result for two arrays."""
     return getattr(of, BINARY[name])(first, second)
 
 
 def reduced(of: Any, name: str, values: Any, axes: tuple[int, ...]) -> Any:
-    """Return what an operator makes of all elements along some axes."""
+    """Return an operator's result for all elements along some axes."""
     return getattr(of, REDUCED[name])(values, axis=axes) if axes else values

@@ -78,7 +78,7 @@ class StreamRequest(Request):
         self.draining = False
         """Whether its method has ended it, so that held parts leave before the end."""
         self.parked_ns = 0
-        """Since when it has had no credit."""
+        """When it ran out of credit."""
         self._generator: Generator[Any, None, Any] | None = None
         self._context: Final = contextvars.copy_context()
         self._thread_state: Final = ThreadState()
