@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 counted = words.counted
 
 Commands = Any
-"""What `argparse` calls `_SubParsersAction`, which has no public name."""
+"""The class `_SubParsersAction` of `argparse`, which has no public name."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -33,7 +33,7 @@ class Parser(argparse.ArgumentParser):
         super().__init__(*args, **kwargs)
 
     def error(self, message: str) -> NoReturn:
-        """Print the usage and what is wrong, and exit with status 2."""
+        """Print the usage and the error, and exit with status 2."""
         misspelt = _CHOICE.search(message)
         if misspelt:
             message += words.did_you_mean(misspelt[1], _WORD.findall(message[misspelt.end() :]))

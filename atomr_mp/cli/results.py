@@ -81,7 +81,7 @@ class Results(ABC):
         return failure
 
     def commit(self) -> None:
-        """Put the results in their place."""
+        """Move the results to their place."""
         try:
             self._complete()
             self._file.flush()
@@ -158,7 +158,7 @@ class Rows(Results):
         try:
             array = np.asarray(result)
         except (TypeError, ValueError, OverflowError) as error:
-            return f"its result is no array of numbers: {error}"
+            return f"its result is not an array of numbers: {error}"
         if array.dtype.kind not in "biufc":
             return f"its result is no number and no array of numbers, but of {type(result).__name__}: use .jsonl output"
         if self._row is None:

@@ -161,7 +161,7 @@ def _check_certificate(certificate: Path, key: Path) -> None:
     try:
         ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(certificate, key)
     except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
-        raise errors.ConfigurationError(f"{certificate} with {key} is no usable certificate: {error}") from error
+        raise errors.ConfigurationError(f"{certificate} with {key} is not a usable certificate: {error}") from error
 
 
 def _tokens(options: argparse.Namespace) -> list[str]:
@@ -275,8 +275,8 @@ class _Announcement:
         self._url: Final = f"{scheme}://localhost" if self._unix else f"{scheme}://{host}:{address[1]}"
 
     def __call__(self) -> None:
-        """Say it."""
-        # One that was given is a secret of somebody's, and what is written here may be kept in a log.
+        """Print it."""
+        # A given token is somebody's secret, and output may be kept in a log.
         of_environment = _tokens_of_environment()
         given = bool(of_environment) or self._plan.token_file is not None
         token = self._plan.tokens[0] if self._plan.tokens and not given else ""

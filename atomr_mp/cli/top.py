@@ -159,7 +159,7 @@ def view(before: Sample, after: Sample) -> RenderableType:
 
 
 def remote_line(remote: RemoteStatus) -> str:
-    """Return how remote clients are served, in a line."""
+    """Return a line about remote clients."""
     cut = sum(not each.connected for each in remote.sessions)
     sessions = counted(len(remote.sessions), "session") + (f" ([yellow]{cut} cut[/])" if cut else "")
     calls = sum(each.open_calls for each in remote.sessions)
@@ -177,7 +177,7 @@ def batches(before: Sample, after: Sample) -> list[str]:
     lines = []
     for earlier, worker in zip(before.status.workers, after.status.workers, strict=True):
         if earlier.device.generation != worker.device.generation:
-            continue  # its figures begin anew
+            continue  # its figures start again
         for old, new in zip(earlier.batches, worker.batches, strict=False):
             count, items = new.batches - old.batches, new.items - old.items
             if count and items:

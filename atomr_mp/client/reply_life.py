@@ -57,11 +57,11 @@ class ReplyEvent(StrEnum):
     POISON = auto()
     """The worker has answered it with an error that ends the worker."""
     CANCEL = auto()
-    """The caller wants it no more."""
+    """The caller no longer wants it."""
     EXPIRE = auto()
     """Its deadline has passed."""
     LEFT = auto()
-    """The worker has left by intent, and has not started it."""
+    """The worker has left on purpose, and has not started it."""
     LOST = auto()
     """The worker has ended, or the connection to it."""
     RESUME = auto()
@@ -78,7 +78,7 @@ class ReplyAction(StrEnum):
     DEQUEUE = auto()
     """Take it out of its link's queue."""
     UNPARK = auto()
-    """Take it from those for which the supervisor is asked."""
+    """Take it from the requests about which the supervisor is asked."""
     TELL_WORKER = auto()
     """Ask the worker to forget it."""
     KEEP_PART = auto()

@@ -91,12 +91,12 @@ class ReplyStream:
         return self
 
     def __next__(self) -> Any:
-        """Return the next part; blocks until it is there.
+        """Return the next part; blocks until it has come.
 
         Raises:
             StopIteration: There are no more; its value is the stream's result.
             RuntimeError: The stream belongs to an event loop.
-            AtomrError: What the stream has ended with.
+            AtomrError: The stream has ended with this error.
         """
         found = self._read_in_thread(None)
         if found is None:
@@ -112,7 +112,7 @@ class ReplyStream:
         Raises:
             TimeoutError: No part, nor the end, within `timeout_s`; the stream goes on.
             RuntimeError: The stream belongs to an event loop, and has not ended; await it.
-            AtomrError: What the stream has ended with.
+            AtomrError: The stream has ended with this error.
         """
         while self._read_in_thread(timeout_s) is not None:
             pass
@@ -125,7 +125,7 @@ class ReplyStream:
             self._lane.close_stream(self._reply)
 
     def cancel(self) -> None:
-        """The same as `close`."""
+        """Close the stream, like `close`."""
         self.close()
 
     def __enter__(self) -> Self:
@@ -163,7 +163,7 @@ class ReplyStream:
         Raises:
             StopAsyncIteration: There are no more; see `result`.
             RuntimeError: The stream was not opened in this event loop, or another task waits for its next part.
-            AtomrError: What the stream has ended with.
+            AtomrError: The stream has ended with this error.
         """
         found = await self._read_in_loop()
         if found is None:
@@ -251,7 +251,7 @@ AHEAD: Final = 16
 """Parts that may be on their way or unread, if the caller does not say."""
 
 AHEAD_BYTES: Final = 16 * 2**20
-"""The same in bytes."""
+"""Most bytes of such parts."""
 
 BETWEEN_S: Final = 60.0
 """How long a part may take, if the caller does not say."""

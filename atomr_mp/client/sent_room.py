@@ -16,10 +16,10 @@ MAX_SENT_BYTES: Final = 64 * 2**20
 
 
 class SentRoom:
-    """How many bytes are kept, of all streams. Thread-safe; each stream has its lane's lock.
+    """Counts the kept bytes of all streams. Thread-safe; each stream is guarded by its lane's lock.
 
     Args:
-        most_bytes: How many may be.
+        most_bytes: Most bytes to keep.
     """
 
     def __init__(self, most_bytes: int = MAX_SENT_BYTES) -> None:

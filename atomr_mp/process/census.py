@@ -149,7 +149,7 @@ def _mapped(pid: int) -> Iterator[tuple[int, Memfd]]:
 
 
 def _watched(pid: int, number: str) -> int:
-    """Return which process a pidfd means, or that of whose threads; -1 if it has been reaped."""
+    """Return the process of a pidfd, or of its thread; -1 if it has been reaped."""
     found = re.search(rb"^Pid:\s*(-?\d+)", _read(f"/proc/{pid}/fdinfo/{number}"), re.MULTILINE)
     if found is None:
         return -1
@@ -158,7 +158,7 @@ def _watched(pid: int, number: str) -> int:
 
 
 def _listening(run_dir: Path) -> dict[str, str]:
-    """Return which sockets, by what descriptors of them are links to, listen at which name in the run directory."""
+    """Return the listening sockets, by their descriptors' links, with their names in the run directory."""
     found = {}
     for line in Path("/proc/net/unix").read_text(encoding="utf-8", errors="replace").splitlines()[1:]:
         words = line.split(maxsplit=7)
@@ -174,7 +174,7 @@ def _sockets(run_dir: Path, listeners: Mapping[str, Sequence[int]]) -> Iterator[
 
 
 def _gpus() -> dict[str, list[tuple[int, int]]]:
-    """Ask the driver, in a thread that is left behind if it does not answer."""
+    """Ask the driver, in a thread that is abandoned if it does not answer."""
     result: Future[dict[str, list[tuple[int, int]]]] = Future()
 
     def ask() -> None:

@@ -1,4 +1,4 @@
-"""A cgroup per worker, where we may make one: kills all that a worker started, however it hid. An edge.
+"""A cgroup per worker, if we may make one: kills all processes that a worker started, however they hid. An edge.
 
 Opt-in. It needs cgroup version 2 and a writable (delegated) cgroup around this process; where that is missing
 or something fails, the answer is None or False, with the reason in the log at debug level, and process groups
@@ -23,7 +23,7 @@ class CgroupParent(NamedTuple):
 
     @classmethod
     def find(cls) -> CgroupParent | None:
-        """Return it, or None if there is none that is writable."""
+        """Return this process's cgroup, None if it is not writable."""
         try:
             path = _own_path()
         except (OSError, ValueError) as error:
@@ -50,7 +50,7 @@ class CgroupParent(NamedTuple):
 
 
 class WorkerCgroup(NamedTuple):
-    """A worker and everything it ever started."""
+    """A worker and every process that it ever started."""
 
     path: Path
 

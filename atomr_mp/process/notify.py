@@ -13,8 +13,8 @@ class Notifier:
     """Tells the service manager.
 
     Args:
-        environment: Has NOTIFY_SOCKET and WATCHDOG_USEC if there is one that wants to know. They are taken out: the
-            processes that this one starts are not to speak for it.
+        environment: Has NOTIFY_SOCKET and WATCHDOG_USEC if there is a service manager. They are removed: processes that
+        this one starts must not speak for it.
     """
 
     def __init__(self, environment: MutableMapping[str, str] = os.environ) -> None:
@@ -22,31 +22,31 @@ class Notifier:
         watchdog_us = environment.pop("WATCHDOG_USEC", "")
         watched = environment.pop("WATCHDOG_PID", str(os.getpid()))
         self.watchdog_s = 0.0
-        """Within which time `alive` has to be said again and again; 0 for never."""
+        """Longest time between calls of `alive`, in seconds; 0 for no limit."""
         if self._address and watchdog_us.isdecimal() and watched == str(os.getpid()):
             self.watchdog_s = int(watchdog_us) / 1e6
         self._said = ""
 
     def ready(self, status: str) -> None:
-        """The service is up, or up again."""
+        """Report that the service is up, or up again."""
         self._send("READY=1", f"STATUS={status}")
 
     def reloading(self) -> None:
-        """It reloads; `ready` is to follow."""
+        """Report that it reloads; `ready` follows."""
         self._send("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
 
     def stopping(self) -> None:
-        """It is on its way down."""
+        """Report that it is stopping."""
         self._send("STOPPING=1", "STATUS=the pool stops")
 
     def status(self, text: str) -> None:
-        """How it is, for a person; said once for the same text."""
+        """Report its status in words; the same text is sent once."""
         if text != self._said:
             self._send(f"STATUS={text}")
         self._said = text
 
     def alive(self) -> None:
-        """Its loop turns."""
+        """Report that its loop turns."""
         self._send("WATCHDOG=1")
 
     def _send(self, *lines: str) -> None:

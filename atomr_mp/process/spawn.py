@@ -32,7 +32,7 @@ WORKER_MODULE: Final = "atomr_mp_workers"
 
 @dataclass(frozen=True)
 class ExitCause:
-    """How a process ended: `status` or `signal`, or neither if something else has taken the answer."""
+    """How a process ended: `status` or `signal`, or neither if other code has taken the answer."""
 
     status: int | None = None
     signal: int | None = None
@@ -136,7 +136,7 @@ class WorkerProcess:
         return pidfds
 
     def dying(self) -> ExitCause | None:
-        """Return how it ends, if it has begun to; None if it lives, or that is not told.
+        """Return how it ends, if it has begun to end; None if it lives, or if that is unknown.
 
         If its descriptors are closed too, or it is not `running`, no thread of it runs any more. The kernel still takes
         its memory down, which can take long, a GPU's most of all; `pidfd` is readable only after that.
@@ -152,7 +152,7 @@ class WorkerProcess:
         return ExitCause(status=code) if code >= 0 else ExitCause(signal=-code)
 
     def running(self) -> bool:
-        """Return whether a thread of it may still run: none does that has begun to end."""
+        """Return whether one of its threads may still run; a thread that has begun to end does not."""
         try:
             return any(self._threads())
         except OSError:

@@ -17,7 +17,7 @@ METRICS_OFF: Final = "off"
 
 
 class DevicePlan(msgspec.Struct, frozen=True):
-    """One device."""
+    """The plan of one device."""
 
     index: int
     name: str
@@ -25,7 +25,7 @@ class DevicePlan(msgspec.Struct, frozen=True):
     """Environment variables for this device's workers, beside the supervisor's own."""
     execution: Execution
     uuid: str = ""
-    """The GPU's; empty on the host backend."""
+    """UUID of the GPU; empty on the host backend."""
     notes: list[str] = []
     """Notes for the operator."""
 
@@ -53,7 +53,7 @@ class PlanSource(msgspec.Struct, frozen=True):
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """A pool."""
+    """The plan of a pool."""
 
     pool: str
     run_dir: str
@@ -68,13 +68,13 @@ class Plan(msgspec.Struct, frozen=True):
     core_dumps: bool
     cgroups: bool
     standby: str = "none"
-    """What stands behind each worker, see `supervision.standby.StandbyMode`."""
+    """Kind of standby behind each worker, see `supervision.standby.StandbyMode`."""
     standby_starts: int = 1
     """How many standbys may start at a time."""
     preload: list[str] = []
     """Modules that the zygote imports, beside those that it always imports."""
     temporary: bool = False
-    """Remove the run directory after an orderly end, since its name was made up and nobody looks for it."""
+    """Whether to remove the run directory after an orderly end, since its name was made up and nobody looks for it."""
     recycling: RecycleLimits = RecycleLimits()
     """Limits after which healthy workers are replaced."""
     metrics: str = METRICS_OFF
@@ -84,7 +84,7 @@ class Plan(msgspec.Struct, frozen=True):
     resident_max_bytes: int = 0
     """Most that resident memory may take in the whole pool; 0 for no limit."""
     max_replays: int = 2
-    """How often clients send a request again by themselves."""
+    """How often clients send a request again without the caller."""
     max_suspicions: int = 2
     """Ends of workers after which a request is quarantined; 0 for never."""
     max_weight: float = 10.0

@@ -73,13 +73,13 @@ class Supervisor:
         self._helpers = Helpers(self._loop)
         self._notifier = Notifier()
         self._begun = False
-        """The devices were started."""
+        """Whether the devices were started."""
         self._was_ready = False
-        """The service manager was told that the pool is up."""
+        """Whether the service manager was told that the pool is up."""
         self._gateway: GatewayKeeper | None = None
         self._reload: Reload | None = None
         self._has_orphans = False
-        """The search for leftovers of dead workers failed."""
+        """Whether the search for leftovers of dead workers failed."""
         self._strangers = set(adopted_children(set()))
         """Children that this process had before it became a supervisor, such as a script's."""
         self._started_at = time.time()

@@ -107,7 +107,7 @@ def test_insecure_asks_for_nothing(pool: tuple[Ledger, atomr_mp.Pool]) -> None:
     [
         (("--host", "0.0.0.0"), "--tls-cert"),
         (("--tls-cert", "cert.pem"), "go together"),
-        (("--tls-cert", "/dev/null", "--tls-key", "/dev/null"), "no usable certificate"),
+        (("--tls-cert", "/dev/null", "--tls-key", "/dev/null"), "not a usable certificate"),
         (("--token-file", "/nonexistent"), "cannot be read"),
         (("--gpus", "2"), "--actor"),
         (("--workers", "0"), "at least 1"),

@@ -30,7 +30,7 @@ class Backlog:
         self._most_bytes = most_bytes
         self._anywhere: OrderedDict[int, tuple[Reply, int, int]] = OrderedDict()
         self._pinned: Final[list[OrderedDict[int, tuple[Reply, int, int]]]] = [OrderedDict() for _ in flights]
-        """By device: each call, with its bytes in a window, and here."""
+        """Calls by device: each with its bytes in a window, and here."""
         self._bytes = 0
         self.count = 0
         """Number of waiting calls; only to be read."""

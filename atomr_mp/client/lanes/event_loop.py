@@ -24,7 +24,7 @@ LATE_S: Final = 1.0
 
 
 CLOSE_S: Final = 5.0
-"""How long a loop may take to let go of its connections when another thread closes the client."""
+"""How long a loop may take to close its connections when another thread closes the client."""
 
 MOST_TOLD: Final = 32
 """Most lifecycle events for each device that wait for a loop that does not run; then outdated ones are dropped. Some

@@ -101,7 +101,7 @@ class Outcomes:
                     self._client.sent_room.forget(reply)
                 self.end(reply, error)
                 self.tell_news(reply)
-            case _:  # of answers, and there is none
+            case _:  # the others concern answers, and there is none
                 pass
 
     def _take(self, reply: Reply, action: ReplyAction, answer: AnswerFacts) -> None:

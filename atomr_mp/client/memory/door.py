@@ -31,7 +31,7 @@ class MemoryClient(Protocol):
 
     @property
     def lost(self) -> errors.PoolLost | None:
-        """Why there is no pool any more, if there is none."""
+        """Why the pool is lost, None if it is not."""
 
     @property
     def devices(self) -> Sequence[DeviceInfo]:

@@ -27,10 +27,10 @@ class RefMemory(Protocol):
         """Raise an error if the ref cannot be used any more."""
 
     def state_of(self, lease: Lease) -> str:
-        """Return in a word whether a buffer can be used."""
+        """Return a word that says whether a buffer can be used."""
 
     def free(self, lease: Lease) -> None:
-        """Give a buffer back, and say so at once if possible."""
+        """Give a buffer back, and tell the worker at once if possible."""
 
     def view(self, ref: GpuRef, *, write: bool) -> Any:
         """Return a ref's elements in place."""
@@ -48,7 +48,7 @@ class RefMemory(Protocol):
         """Write a value into all elements."""
 
     def accept(self, ref: GpuRef) -> None:
-        """Take a buffer's content as it is."""
+        """Accept a buffer's content although it may be undefined."""
 
     def copy_on_device(self, source: GpuRef, target: GpuRef) -> None:
         """Copy elements on the target's device."""
@@ -204,7 +204,7 @@ class GpuRef(Operand):
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:  # noqa: FBT001 - NumPy's
         if copy is False:
-            raise ValueError("an array of a ref is a copy; view() gives one that is none")
+            raise ValueError("an array of a ref is a copy; view() gives one without a copy")
         array = self.numpy()
         return array if dtype is None else array.astype(dtype, copy=False)
 
@@ -213,7 +213,7 @@ class GpuRef(Operand):
         """CUDA's array interface of a read-only view, see `view`, that lasts as long as this ref.
 
         Raises:
-            AttributeError: The memory is no GPU's.
+            AttributeError: The memory is not a GPU's.
         """
         if not self._buffers.on_gpu(self.device):
             raise AttributeError("the memory is not a GPU's")
@@ -253,7 +253,7 @@ class GpuRef(Operand):
         self._buffers.fill(self, value)
 
     def accept(self) -> None:
-        """Take the buffer's content as it is, though a request that should have written it has failed. Blocks.
+        """Accept the buffer's content although a request that should have written it has failed. Blocks.
 
         Requests that read the buffer are then no longer refused with `GpuRefUndefined`. Use it if you know what the
         failed request has left there: a method that raised at its first line has written nothing.

@@ -45,7 +45,7 @@ class Mappings:
 
     Args:
         open_slab: Opens a slab; may block.
-        idle_bytes: Most that stays mapped without being used.
+        idle_bytes: Most bytes that stay mapped without being used.
     """
 
     def __init__(self, open_slab: Open, idle_bytes: int = IDLE_BYTES) -> None:
@@ -54,7 +54,7 @@ class Mappings:
         self._lock = threading.Lock()
         """Not held while a slab is opened, since other callbacks may run meanwhile."""
         self._mapped: dict[tuple[Releases, int], _Mapped] = {}
-        """By incarnation and number, the most recently used one last."""
+        """Mappings by incarnation and number, the most recently used one last."""
         self._outlived: weakref.WeakValueDictionary[tuple[Releases, int], SlabMapping] = weakref.WeakValueDictionary()
         """Mappings of incarnations that have ended; views keep them, and results that may be read again."""
 
@@ -90,7 +90,7 @@ class Mappings:
             return other.mapping
 
     def take(self, releases: Releases, slab: int, make: Callable[[Callable[[], object]], SlabMapping]) -> None:
-        """Map a slab that was not asked for, so that it need not be; if that fails, it is asked for when it is needed.
+        """Map a slab before it is needed; if that fails, it is asked for later.
 
         Args:
             releases: The incarnation.
@@ -114,7 +114,7 @@ class Mappings:
                 self._outlived[key] = self._mapped.pop(key).mapping
 
     def close_unused(self, releases: Releases) -> None:
-        """Unmap an incarnation's slabs without anything of this client, since their memory is wanted."""
+        """Unmap an incarnation's slabs that this client does not use, since their memory is wanted."""
         with self._lock:
             for key in [key for key, mapped in self._mapped.items() if key[0] is releases and not mapped.is_used]:
                 del self._mapped[key]
@@ -146,5 +146,5 @@ class _Mapped:
 
     @property
     def is_used(self) -> bool:
-        """Whether anything of this client lies in it."""
+        """Whether this client uses it."""
         return self.mapping.in_use or any(not lease.released for lease in self.leases)

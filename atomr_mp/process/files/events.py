@@ -1,7 +1,7 @@
 """The supervisor's event log: one msgpack map per event, bounded on disk. An edge over files.
 
-The supervisor writes, everybody may read at any time, also after it died. A full disk costs events, which are
-counted, and nothing else.
+The supervisor writes, everybody may read at any time, even after its end. A full disk loses events, which are counted,
+and nothing else.
 """
 
 from __future__ import annotations
@@ -113,15 +113,14 @@ class EventLog:
 
 
 def read_events(path: Path, *, on_skipped: Callable[[Path, int], None] | None = None) -> Iterator[dict[str, Scalar]]:
-    """Yield the events of a log, oldest first, those of its older parts too.
+    """Yield the events of a log and its older parts, oldest first.
 
-    A part is read up to the first byte that is not of an event, as after a crash of the machine; the next
-    part goes on. Memory stays bounded whatever the files hold. Rotation meanwhile neither repeats nor leaves
-    out a part.
+    A part is read up to the first byte that belongs to no event, as after a crash of the machine; then the next part is
+    read. Memory stays bounded whatever the files hold. Rotation meanwhile neither repeats nor leaves out a part.
 
     Args:
         path: The log's newest part; it need not exist.
-        on_skipped: Is told the file and number of its bytes that could not be read.
+        on_skipped: Called with the file and the number of its bytes that could not be read.
 
     Raises:
         OSError: A file exists but cannot be opened.
@@ -162,7 +161,7 @@ class Follower:
             self._file.seek(0, os.SEEK_END)
 
     def more(self) -> list[dict[str, Scalar]]:
-        """Return the events that have come since; what cannot be read is passed over with the rest of its part."""
+        """Return the events since the last call; skip the rest of a part that cannot be read."""
         # Looked at first: when a newer part is there, nothing more comes into the one we have.
         newer = self._is_rotated()
         found = self._read()

@@ -34,7 +34,7 @@ _LOG: Final = logging.getLogger(__name__)
 
 
 def default_run_dir(pool: str) -> Path:
-    """Return where a pool of this name runs unless its user says otherwise; makes nothing.
+    """Return the default run directory of a pool; make nothing.
 
     That is `$XDG_RUNTIME_DIR/atomr-mp/POOL`, or `/tmp/atomr-mp-UID/POOL` (`$TMPDIR` instead of /tmp if set)
     where there is no such directory of ours, as in containers.
@@ -50,15 +50,14 @@ def default_run_dir(pool: str) -> Path:
 
 
 def find_run_dir(pool: str | None, run_dir: str | Path | None) -> Path:
-    """Return where a pool runs that a command or a client means; makes nothing.
+    """Return the run directory that a command or a client means; make nothing.
 
     Args:
-        pool: Its name; None for that of ATOMR_MP_POOL, or "default".
-        run_dir: Its run directory; None for that of ATOMR_MP_RUN_DIR if no name is given either, or the default for its
-            name.
+        pool: The pool's name; None for ATOMR_MP_POOL, or "default".
+        run_dir: Its run directory; None for ATOMR_MP_RUN_DIR if no name is given either, or the default for its name.
 
     Raises:
-        ConfigurationError: `pool` is no name.
+        ConfigurationError: `pool` is not a name.
     """
     if run_dir is None and pool is None:
         run_dir = os.environ.get("ATOMR_MP_RUN_DIR")
@@ -132,7 +131,7 @@ class RunDirectory:
 
     @staticmethod
     def list_pools() -> list[PoolEntry]:
-        """Return this user's pools under the default directory, but for those that ended in order."""
+        """Return this user's pools under the default directory, except those that ended in order."""
         found = []
         base = _default_base()
         for path in sorted(base.iterdir()) if base.is_dir() else ():
@@ -148,7 +147,7 @@ class RunDirectory:
         return found
 
     def ended_in_order(self, timeout_s: float) -> bool:
-        """Wait for the supervisor's end; return whether it gave the directory back, as one that was killed does not."""
+        """Wait for the supervisor's end; return whether it gave the directory back, which a killed one does not."""
         pidfd = self.supervisor.open_pidfd()
         if pidfd is not None:
             try:
@@ -201,7 +200,7 @@ class HeldRunDirectory(RunDirectory):
                 raise errors.ConfigurationError(f"the run directory {path} cannot be used: {error}") from error
             undo.pop_all()
         self._noted: set[int] = set()
-        """Workers of ours that are noted."""
+        """Pids of noted workers of this supervisor."""
         self._closed = False
 
     def __enter__(self) -> Self:
@@ -312,7 +311,7 @@ def _lock(path: Path) -> int:
 
 
 def _protect_from_cleaners(path: Path) -> int:
-    """Return a descriptor whose lock keeps systemd-tmpfiles from ageing what is here, see tmpfiles.d(5)."""
+    """Return a descriptor whose lock keeps systemd-tmpfiles from ageing the directory, see tmpfiles.d(5)."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
     with contextlib.suppress(OSError):
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -1,6 +1,6 @@
 """This machine's GPUs, from NVML, the driver's library for managing them. An edge; it never initialises CUDA.
 
-A call into it lasts for as long as the driver is stuck. So all of them are made by a thread that can be left behind.
+A call into it lasts as long as the driver is stuck. So a thread that can be abandoned makes all calls.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class GpuUsage:
     """How a GPU or a slice is used just now."""
 
     busy: float | None
-    """Part of the last moments in which it worked, from 0 to 1; None if that is not told."""
+    """Fraction of the last moments in which it worked, from 0 to 1; None if unknown."""
     used_bytes: int
     memory_bytes: int
 
@@ -211,7 +211,7 @@ def _slices(nvml: Any, handle: Any) -> Iterator[Any]:
 
 
 def _told(nvml: Any, call: Callable[..., Any], *arguments: Any) -> Any:
-    """Return a call's result; None if this is something that the GPU or the driver does not tell."""
+    """Return a call's result; None if the GPU or the driver does not tell it."""
     try:
         return call(*arguments)
     except nvml.NVMLError as error:

@@ -1,4 +1,4 @@
-"""The words of a board: where each lies, and what it means. Pure."""
+"""The words of a board: their places and meanings. Pure."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Counter(IntEnum):
 
 
 class Gauge(IntEnum):
-    """What rises and falls, by its word."""
+    """Figures that rise and fall, by their word."""
 
     SLAB_BYTES = 12
     LEASES = 13
@@ -41,18 +41,18 @@ ANSWERED: Final = 14
 """Word of when the worker's main thread has last run Python code because of `STACK_SIGNAL`."""
 
 SURVEYED: Final = 15
-"""Word of when the worker has last asked its device because of `STACK_SIGNAL`; 0 if it never will. Behind it what was
-not finished then, as bits: `Watched.device_bits`, and `DEFAULT_STREAM`."""
+"""Word of when the worker has last asked its device because of `STACK_SIGNAL`; 0 if it never will. After it the
+unfinished work of that time, as bits: `Watched.device_bits`, and `DEFAULT_STREAM`."""
 
 STREAM_BITS: Final = 48
 ACTORS_THREADS: Final = 1 << STREAM_BITS
-"""The bit of what actors' own threads have put on the device."""
+"""The bit of work that actors' own threads have put on the device."""
 
 DEFAULT_STREAM: Final = 2 << STREAM_BITS
-"""The bit of work put on the device without saying where: it may be anybody's."""
+"""The bit of work on the default stream, which may be anybody's."""
 
 STACK_SIGNAL: Final = 62
-"""SIGRTMAX - 2: nothing known uses it. The worker's interpreter writes the stacks, if it comes to run."""
+"""SIGRTMAX - 2, which no known program uses. The worker's interpreter writes the stacks, if it comes to run."""
 
 DUMP_SIGNAL: Final = 61
 """For a worker whose interpreter does not answer: code in C writes the stacks. It reads those of other threads without
@@ -62,7 +62,7 @@ OFF_BOARD: Final = -1
 """Stands for a slot where a request found all of them running: it is counted, but is not among the entries."""
 
 ALONE: Final = 20
-"""Words of session and request id of what runs alone; 0 if nothing does."""
+"""Words of session and request id of the request that runs alone; 0 if none does."""
 
 SIGNALLED: Final = 24
 """Word of the signals that the worker sends to itself."""
@@ -89,7 +89,7 @@ FORGOTTEN_AGAIN: Final = 22
 """Word of its `complement`, written first: one stray write does not change both in agreement."""
 
 ALONE_SUM: Final = 23
-"""Word of `entry_sum` of session and request id of what runs alone."""
+"""Word of `entry_sum` of session and request id of the request that runs alone."""
 
 MAX_START_ITEMS: Final = 256
 """Most items that one entry stands for."""
@@ -168,16 +168,16 @@ class Watched(NamedTuple):
     """
 
     limit_ns: int = 0
-    """How long it may run while nothing ends in its place, or on a thread, whatever ends; 0 if there is no saying."""
+    """How long it may run without an end in its place, or on a thread in any case; 0 if unknown."""
     from_deadline: bool = False
-    """The limit begins where the deadline has passed, not at the start."""
+    """Whether the limit begins at the deadline, not at the start."""
     kind: PlaceKind = PlaceKind.LOOP
     number: int = 0
     """Which of the kind."""
     waits: bool = False
-    """It waits for others, that may be elsewhere. On an event loop: nobody has told it to end."""
+    """Whether it waits for other requests. On an event loop: whether it was not told to end."""
     width: int = 1
-    """How much runs at a time in its place, of a thread; what was started later waits there."""
+    """How many requests run at a time in its place; later ones wait there."""
 
     @property
     def place(self) -> tuple[PlaceKind, int]:
@@ -231,7 +231,7 @@ class Batches(NamedTuple):
     batches: int
     items: int
     wait_ns: int
-    """From the arrival of each item to the start of its batch, in all."""
+    """Total time from the arrival of each item to the start of its batch."""
     longest_wait_ns: int
     sizes: list[int]
     """How many batches had 1, 2, 3-4, 5-8, ... 513-1024 items."""
@@ -268,4 +268,4 @@ class PlanCounts(NamedTuple):
     kept: int = 0
     """How many there are."""
     engine: int = 0
-    """What serves the library: the number of one of `library_names.ENGINES`, 0 if there is no choice."""
+    """The engine of the library: the number of one of `library_names.ENGINES`, 0 if there is no choice."""

@@ -1,4 +1,4 @@
-"""The side of all who read a board: without a lock, also of a worker that hangs or is dead. Pure over a memoryview."""
+"""The readers' side of a board: without a lock, even of a worker that hangs or is dead. Pure over a memoryview."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ _COMPLETED: Final = int(Counter.COMPLETED)
 
 
 class BoardReader:
-    """Anybody else's side.
+    """The readers' side.
 
     Args:
-        memory: The board; for all but the stacks a copy of its first `STACK_AT` bytes will do.
+        memory: The board; a copy of its first `STACK_AT` bytes is enough for all but the stacks.
     """
 
     def __init__(self, memory: memoryview) -> None:
@@ -62,7 +62,7 @@ class BoardReader:
         self._words = memory.cast("Q")
 
     def release(self) -> None:
-        """Let go of the memory; nothing can be read after it."""
+        """Release the memory; nothing can be read afterwards."""
         self._words.release()
 
     @property
@@ -71,7 +71,7 @@ class BoardReader:
         return self._words
 
     def read(self, counter: Counter | Gauge) -> int:
-        """Return a counter, or how much there is of something."""
+        """Return a counter or a gauge."""
         return self._words[counter]
 
     def latencies(self) -> list[int]:
@@ -172,7 +172,7 @@ class BoardReader:
 
     @property
     def unfinished(self) -> int:
-        """What the device had not finished then."""
+        """The device's unfinished work at that time, as bits."""
         return self._words[SURVEYED + 1]
 
     def stack(self) -> str:
@@ -185,7 +185,7 @@ class BoardReader:
         self._memory[STACK_AT:] = bytes(STACK_BYTES)
 
     def alone(self) -> tuple[int, int] | None:
-        """Return session and request id of what runs alone, None if nothing does."""
+        """Return session and request id of the request that runs alone, None if none does."""
         session = self._words[ALONE]
         return (session, self._words[ALONE + 1]) if session else None
 

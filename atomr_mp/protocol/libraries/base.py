@@ -1,4 +1,4 @@
-"""What the requests of all libraries have in common. Pure."""
+"""The base of the requests of all libraries. Pure."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Write = Annotated[Operand, writes("*_")]
 """Type of a field whose array is written, whatever its shape; it may be read too."""
 
 Moving = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1, extra={"moving": True})]
-"""A parameter that is another one in each request, such as an offset; plans do not depend on it."""
+"""A parameter that changes from request to request, such as an offset; plans do not depend on it."""
 
 Shape = tuple[Annotated[int, msgspec.Meta(ge=0)], ...]
 """The shape of an output, as a parameter."""
@@ -55,11 +55,11 @@ class LibraryRequest(msgspec.Struct, frozen=True, array_like=True, forbid_unknow
     """
 
     name: ClassVar[str]
-    """"gemm" for what is called as `device.blas.gemm`."""
+    """The request's name: "gemm" for `device.blas.gemm`."""
     types: ClassVar[Mapping[str, tuple[str, ...]]] = MappingProxyType({})
     """Element types by their letter; a letter that is missing admits all."""
     rules: ClassVar[tuple[Rule, ...]] = ()
-    """What must hold besides shapes and element types."""
+    """Rules besides shapes and element types."""
     held: ClassVar[tuple[str, ...]] = ()
     """Fields that the library's reference fills in: its methods have no arguments for them."""
     captured: ClassVar[bool] = True
@@ -67,7 +67,7 @@ class LibraryRequest(msgspec.Struct, frozen=True, array_like=True, forbid_unknow
     answers: ClassVar[bool] = False
     """Whether it answers with a value that is computed on the device, so that it cannot be a step of a program."""
     undefined: ClassVar[str] = ""
-    """What data can make it fail with `NumericalError`; its outputs are undefined then. Empty if none can."""
+    """The data that make it fail with `NumericalError`, with undefined outputs. Empty if none do."""
 
     @staticmethod
     def work(_request: Any, _sizes: Sizes) -> int:
@@ -84,7 +84,7 @@ class LibraryRequest(msgspec.Struct, frozen=True, array_like=True, forbid_unknow
         return type(self).captured
 
     def arrays(self) -> Iterator[tuple[str, Argument, Operand | None]]:
-        """Return the arrays: a name for messages, what is declared of it, and the array, None if it was left out."""
+        """Return the arrays: a name for messages, its declaration, and the array, None if it was left out."""
         return arrays_of(self)
 
     def written(self) -> list[Any]:
@@ -117,13 +117,13 @@ class LibraryRequest(msgspec.Struct, frozen=True, array_like=True, forbid_unknow
         """Check everything that can be checked without the data; both sides do, before any library sees it.
 
         Raises:
-            InvalidRequest: Something does not fit; the message says what and how.
-            BorrowConflict: What is written shares elements with another array.
+            InvalidRequest: A field does not fit; the message says which and why.
+            BorrowConflict: A written array shares elements with another array.
         """
         checks.check(self)
 
     def results(self) -> dict[str, Layout]:
-        """Return how the outputs lie that were left out; the worker allocates them and answers with refs to them."""
+        """Return the layouts of left-out outputs; the worker allocates them and answers with refs to them."""
         return checks.results(self)
 
     def identity(self) -> tuple[object, ...]:
@@ -138,7 +138,7 @@ class LibraryRequest(msgspec.Struct, frozen=True, array_like=True, forbid_unknow
         return (type(self), *arrays, *(value for name, value in parameters_of(self) if name not in moving))
 
     def plan_key(self) -> tuple[object, ...]:
-        """Return everything that a plan may depend on.
+        """Return all facts that a plan may depend on.
 
         All layouts and alignments and all parameters; of factors whether they are 0 or arrays, and nothing of `Moving`
         parameters, for both are given anew when a plan is used.
@@ -223,10 +223,10 @@ def to_scalar(value: Any, name: str = "") -> Scalar:
 
     Args:
         value: A number of Python's or NumPy's, or an array without dimensions.
-        name: What the caller calls it, for an error's message.
+        name: The caller's name for it, for an error's message.
 
     Raises:
-        InvalidRequest: It is no number.
+        InvalidRequest: It is not a number.
     """
     try:
         if isinstance(value, complex) or getattr(getattr(value, "dtype", None), "kind", "") == "c":

@@ -50,7 +50,7 @@ from atomr_mp.protocol.messages.suspects import Acquit, Suspect, Suspicion, Susp
 from atomr_mp.protocol.refs import SlabNumber
 
 SlabHandle = Annotated[bytes, msgspec.Meta(max_length=64)]
-"""What opens a slab where no file descriptor does: a CUDA IPC handle; empty on the host backend."""
+"""Opens a slab without a file descriptor: a CUDA IPC handle; empty on the host backend."""
 
 
 MAX_REMOTE_ID: Final = 2**53
@@ -221,11 +221,11 @@ class Welcome(Message, frozen=True, tag="welcome"):
     devices: list[DeviceInfo]
     """All devices, by index."""
     actors: list[ActorInfo]
-    """What can be called; empty until the first worker is ready, then a `DeviceChanged` brings it."""
+    """The actors; empty until the first worker is ready, then a `DeviceChanged` brings them."""
     suspicions: list[Suspicion] = msgspec.field(default_factory=list)
     """The verdicts on suspected requests."""
     max_replays: U16 = 0
-    """How often a client may send a request again by itself that ran when its worker ended."""
+    """How often a client may send again, without the caller, a request that ran when its worker ended."""
 
 
 class DeviceChanged(Message, frozen=True, tag="device"):
@@ -234,7 +234,7 @@ class DeviceChanged(Message, frozen=True, tag="device"):
     device: DeviceInfo
     """All of the device, as it is now."""
     actors: list[ActorInfo] | None = None
-    """What can be called, if that has changed."""
+    """The actors, if they have changed."""
 
 
 class IncarnationEnded(Message, frozen=True, tag="ended"):
@@ -249,7 +249,7 @@ class IncarnationEnded(Message, frozen=True, tag="ended"):
     planned: bool
     """It left by itself, after it had finished what it held."""
     error: ErrorInfo
-    """What its unanswered requests end with."""
+    """The error of its unanswered requests."""
     started: list[U64]
     """This session's requests that the worker had started, as far back as `known_since_ns`."""
     known_since_ns: U64
@@ -352,7 +352,7 @@ def from_client(message: bytes) -> FromClient:
 
 
 class _HelloVersion(msgspec.Struct, frozen=True, array_like=True, tag="hello"):
-    """What a hello of any version begins with."""
+    """The beginning of a hello of any version."""
 
     version: U32
 

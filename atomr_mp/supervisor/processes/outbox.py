@@ -66,7 +66,7 @@ class Outbox:
         return True
 
     def drop(self) -> None:
-        """Forget what waits."""
+        """Drop all waiting messages."""
         for each in self._unsent:
             if each.descriptor is not None:
                 each.descriptor.close()

@@ -25,7 +25,7 @@ MAX_RESULT_SLABS: Final = 256
 
 
 class KeptSlab(NamedTuple):
-    """A slab, and its descriptor."""
+    """A slab and its descriptor."""
 
     nbytes: int
     descriptor: Descriptor
@@ -45,7 +45,7 @@ class KeptResultSlabs:
         self._loop = loop
         self._quota_bytes = quota_bytes
         self._kept: dict[tuple[int, Worker], dict[int, KeptSlab]] = {}
-        """By session and incarnation, then by number."""
+        """Slabs by session and incarnation, then by number."""
         self._timers: dict[tuple[int, Worker], Timer] = {}
         """Slabs of ended incarnations; the session that has not asked for longest comes first."""
 
@@ -88,7 +88,7 @@ class KeptResultSlabs:
                 self._forget(message.number, worker)
 
     def find(self, number: int, worker: Worker, slab: int) -> KeptSlab | None:
-        """Return a session's slab, which stays the callee's; its time begins anew if the incarnation has ended."""
+        """Return a session's slab, which stays the callee's; its time starts again if the incarnation has ended."""
         found = self._kept.get((number, worker), {}).get(slab)
         if found is not None and (number, worker) in self._timers:
             self._keep_on(number, worker)
@@ -113,12 +113,12 @@ class KeptResultSlabs:
         self._forget(number, worker)
 
     def session_ended(self, number: int) -> None:
-        """Let go of all slabs of a session."""
+        """Release all slabs of a session."""
         for _, worker in [key for key in self._kept if key[0] == number]:
             self._forget(number, worker)
 
     def _keep_on(self, number: int, worker: Worker) -> None:
-        """Begin the time of a session's slabs anew."""
+        """Start the time of a session's slabs again."""
         timer = self._timers.pop((number, worker), None)
         if timer is not None:
             timer.cancel()

@@ -42,7 +42,7 @@ class SessionReclaim:
         self._mapping: dict[int, _Client | None] = {}
         """Living sessions that have asked for slabs; None if the process had ended by then."""
         self._watched: dict[int, _Client] = {}
-        """By pid, so that a process costs one descriptor, whatever its number of ended sessions."""
+        """Processes by pid, so that a process costs one descriptor, whatever its number of ended sessions."""
 
     def may_map(self, number: int, peer: SessionPeer) -> None:
         """A session asks for a slab, which its process may have mapped from then on.
@@ -96,7 +96,7 @@ class SessionReclaim:
         return [(number, pids.get(number)) for number in self._reclaims.numbers]
 
     def close(self) -> None:
-        """Watch nobody any more."""
+        """Stop watching processes."""
         for client in list(self._watched.values()):
             self._forget(client)
 

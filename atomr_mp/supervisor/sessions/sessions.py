@@ -175,7 +175,8 @@ class Sessions:
         self._last_number = 0
         self._actors: list[devices.ActorInfo] = []
         self._snapshot: operators.Status | None = None
-        """Answers one read's questions at a time: a client that asks without end must not keep the others waiting."""
+        """Status for all questions of one read, so that a client that asks without end does not keep the others
+        waiting."""
         self._inventory: operators.Inventory | None = None
         """The same for questions about the inventory."""
         self.refused = 0
@@ -222,7 +223,7 @@ class Sessions:
 
         Args:
             peer: The connection.
-            owner: The pool's life is bound to this session.
+            owner: Whether the pool's life is bound to this session.
         """
         self._last_number += 1
         added = self._sessions[self._last_number] = ClientSession(self._last_number, peer, owner=owner)
