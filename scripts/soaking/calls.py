@@ -29,7 +29,7 @@ STREAMS: Final = ("Teller.numbers", "Teller.resumed", "Teller.together", "Awaite
 """Methods that stream so many numbers."""
 
 IMPATIENT_PART: Final = 0.1
-"""Of all awaited calls, those whose task is cancelled soon."""
+"""Fraction of the awaited calls whose task is cancelled soon."""
 
 LEAVING_PART: Final = 0.2
 """Fraction of the long streams whose reader leaves."""

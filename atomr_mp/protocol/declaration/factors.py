@@ -78,7 +78,7 @@ else:
 
 
 def decoded(kind: type, value: Any) -> Any:
-    """Return what a field of a factor's type holds, for msgspec, which has lists where a factor is a pair.
+    """Return the value of a field of a factor's type, for msgspec, which has lists where a factor is a pair.
 
     Raises:
         ValueError: It is no factor.

@@ -174,7 +174,7 @@ class LibraryRequest(msgspec.Struct, frozen=True, array_like=True, forbid_unknow
 
     @classmethod
     def hook(cls) -> Callable[[type, Any], Any] | None:
-        """Return what decodes what msgspec does not know, if it has such."""
+        """Return the decoder hook for types that msgspec does not know, None if there are none."""
         return decoded if any(isinstance(hint, FactorType) for hint in declared(cls).parameters.values()) else None
 
     @classmethod
