@@ -1,4 +1,4 @@
-"""What every backend's BLAS must give for a request, from dense matrices in double precision."""
+"""Expected results of BLAS requests on every backend, from dense matrices in double precision."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every backend's matmul must give for a request, in double precision, by the definition of each epilogue."""
+"""Expected results of matmul on every backend, in double precision, by the definition of each epilogue."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def expected(request: blas_lt.Matmul, dense: dict[str, Array], *, fast: bool = F
 
 
 def _stored(request: blas_lt.Matmul, total: Array, magnitude: float) -> tuple[dict[str, Array], dict[str, Array]]:
-    """Return what is stored for the gradient, and where it is defined: a sum of almost 0 may have either sign."""
+    """Return the array stored for the gradient, and where it is defined: a sum of almost 0 may have either sign."""
     if request.aux_out is None:
         return {}, {}
     stored, found = total, np.zeros(request.aux_out.shape)

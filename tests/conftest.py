@@ -1,4 +1,4 @@
-"""What holds for every test: those marked `gpu` are skipped where there is no NVIDIA GPU; skips are counted."""
+"""Configuration of all tests: those marked `gpu` are skipped without an NVIDIA GPU; skips are counted."""
 
 from __future__ import annotations
 

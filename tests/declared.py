@@ -1,4 +1,4 @@
-"""Requests drawn from their declarations, and ways to break them: what a test needs of a library, but its numbers."""
+"""Requests drawn from their declarations, and ways to break them: all that tests of a library need, except numbers."""
 
 from __future__ import annotations
 
@@ -36,22 +36,22 @@ POISON: Final = 0xFF
 
 
 class Expected(NamedTuple):
-    """What a request must give."""
+    """The expected results of a request."""
 
     values: Any
-    """Dense outputs by name; or the result, where nothing is written."""
+    """Dense outputs by name; or the result, if nothing is written."""
     length: int = 1
     """Number of terms of an element."""
     magnitude: float = 1.0
-    """Of the largest term."""
+    """Magnitude of the largest term."""
     defined: Mapping[str, Any] = types.MappingProxyType({})
-    """Which elements of an output are defined; all unless it says so."""
+    """Mask of the defined elements of an output; all by default."""
     rounded: Mapping[str, Any] = types.MappingProxyType({})
     """Of an output, what may be rounded to its element type before the last sum."""
 
 
 Reference = Callable[[Any, dict[str, Array]], Expected]
-"""Computes what a request must give, from its arrays as dense float64 or complex128."""
+"""Computes a request's expected results from its arrays as dense float64 or complex128."""
 
 
 def factor(value: Any) -> complex:
@@ -158,7 +158,7 @@ def factor_dtype(request: Any, name: str) -> str:
 
 
 def parameter(hint: Any, *, is_complex: bool) -> st.SearchStrategy[Any]:
-    """Return what a parameter is drawn from, by its type."""
+    """Return the strategy that draws a parameter, by its type."""
     if is_factor(hint):
         factors = [0.0, 1.0, -0.75, 2.5, *([(0.5, -1.0), (0.0, 2.0)] if is_complex and hint is not RealFactor else [])]
         return st.sampled_from(factors)

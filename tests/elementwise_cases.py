@@ -1,4 +1,4 @@
-"""What elementwise requests must give on every backend: NumPy's results in double precision, or of whole numbers."""
+"""Expected results of elementwise requests on every backend: NumPy's, in double precision or whole numbers."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ class FakeArray(Operand):
 
     @property
     def memory(self) -> object:
-        """What names the memory."""
+        """Name of the memory."""
         return self.number
 
     @property
@@ -87,7 +87,7 @@ class FakeArray(Operand):
         )
 
     def from_wire(self, wire: WireRef | ClientArray) -> Self:
-        """Return what a ref to this array's memory means."""
+        """Return the array of a ref to this array's memory."""
         assert isinstance(wire, WireRef)
         assert wire.buffer == self.number
         return self._view(wire.layout)

@@ -1,7 +1,7 @@
 """Stand-ins for cuSOLVER, cuBLAS' batches and CuPy on the host's memory: the CUDA actor is proved without a GPU.
 
 A routine's arguments are named as those of `nvmath.bindings` are, and it does what NVIDIA's documentation says of it,
-for matrices in column order. Workspaces are filled with rubbish, so that one that is none is found out.
+for matrices in column order. Workspaces are filled with rubbish, so that memory in use is never taken for one.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ UNKNOWN: Final = 999
 
 
 class NVMLError(Exception):
-    """What every call may raise."""
+    """The exception of every call."""
 
     def __init__(self, value: int) -> None:
         super().__init__(f"error {value}")

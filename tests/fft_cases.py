@@ -1,4 +1,4 @@
-"""What every backend's transforms must give: NumPy's in double precision, one dimension after the other."""
+"""Expected results of transforms on every backend: NumPy's in double precision, one dimension after the other."""
 
 from __future__ import annotations
 

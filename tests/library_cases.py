@@ -1,4 +1,4 @@
-"""Every declared request, whatever its library: how one is drawn, what it must give, and how it is called as a method.
+"""Every declared request of every library: how to draw one, its expected results, and its method call.
 
 A library's own module `tests/NAME_cases.py` has `assert_agrees(request, random, run)`, and where declarations do not
 say enough to draw from `requests(cls)`.
@@ -34,7 +34,7 @@ class Case(NamedTuple):
         return f"{self.library}.{self.request.name}"
 
     def drawn(self) -> st.SearchStrategy[Any]:
-        """Return what draws a valid request."""
+        """Return the strategy that draws a valid request."""
         own: Callable[..., st.SearchStrategy[Any]] = getattr(self._module, "requests", drawing.requests)
         return own(self.request)
 

@@ -1,4 +1,4 @@
-"""What tests of remote clients share: keys, and a pool that listens."""
+"""Shared by tests of remote clients: keys, and a pool that listens."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def client_process(found: Served, code: str, first_line: str) -> Iterator[subpro
 
 
 def key_file(directory: Path, name: str) -> Path:
-    """Return where a client's key file is."""
+    """Return the path of a client's key file."""
     return directory.parent / f"{name}.key"
 
 

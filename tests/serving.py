@@ -1,4 +1,4 @@
-"""What tests of the HTTP server share: a server as its own process, and clients down to raw bytes."""
+"""Shared by tests of the HTTP server: a server as its own process, and clients down to raw bytes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Answer(NamedTuple):
 
     @property
     def error(self) -> dict[str, Any]:
-        """What the body says of an error."""
+        """The error in the body."""
         found: dict[str, Any] = self.json()["error"]
         return found
 

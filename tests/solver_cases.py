@@ -1,4 +1,4 @@
-"""What every backend's solvers must give: factors by what they multiply to, solutions in double precision."""
+"""Expected results of solvers on every backend: factors by their product, solutions in double precision."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every backend's sparse requests must give: dense matrices of NumPy's in double precision."""
+"""Expected results of sparse requests on every backend: NumPy's dense matrices in double precision."""
 
 from __future__ import annotations
 

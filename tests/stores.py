@@ -1,4 +1,4 @@
-"""Memory that remembers each store, for what another process may see between any two of them."""
+"""Memory that remembers each store, to check every state that another process may see in between."""
 
 from __future__ import annotations
 

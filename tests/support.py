@@ -1,4 +1,4 @@
-"""What tests with real pools share: a ledger of what they may leave behind, gates, and waits with a deadline.
+"""Shared by tests with real pools: a ledger of leftovers, gates, and waits with a deadline.
 
 A pool under test inherits `LEDGER` from the environment, and so does every process that it starts, however far it
 goes from us: that is how `Ledger` finds them. Nothing here sleeps where there is an event to wait for.
@@ -45,7 +45,7 @@ LEDGER: Final = "ATOMR_MP_TEST"
 """Environment variable that marks all processes of a ledger; its value is the ledger's directory."""
 
 BACKEND: Final = os.environ.get("ATOMR_MP_TEST_BACKEND", "host")
-"""What the pools of the tests run on; the same tests hold on each."""
+"""The backend of the tests' pools; the same tests hold on each."""
 
 DEADLINE_S: Final = 30.0
 """Longest wait for anything: far more than it takes, also on a busy machine."""

@@ -9,7 +9,7 @@ from atomr_mp_workers import Actor, method
 
 
 class Admitted(Actor):
-    """Runs on its thread, so that its loop takes in what comes meanwhile."""
+    """Runs on its thread, so that its loop takes in requests meanwhile."""
 
     @method(thread=True)
     def hold(self, gate: str) -> None:

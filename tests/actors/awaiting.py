@@ -101,7 +101,7 @@ class Awaiter(Actor):
 
     @method(hang_timeout_s=1.0)
     async def deaf(self, tag: str) -> None:
-        """Do not end, whoever asks."""
+        """Never end, even if it is told to."""
         note(f"{tag}-begun")
         while True:
             try:
@@ -218,7 +218,7 @@ class Awaiter(Actor):
 
     @method
     async def odd(self, what: str) -> AsyncIterator[Any]:
-        """Yield, and then do what is wrong."""
+        """Yield, and then break a rule."""
         try:
             yield 1
             if what == "raise":

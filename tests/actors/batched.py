@@ -1,4 +1,4 @@
-"""Actors whose methods take many requests at a time: what they were given can be seen, and held at a gate."""
+"""Actors whose methods take many requests at a time: tests see their batches, and hold them at a gate."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from atomr_mp import errors
 from atomr_mp_workers import Actor, Batch, Context, DeviceArray, by_shape, method
 
 NOW = Batch(max_items=8, max_wait_s=0)
-"""What has arrived goes."""
+"""A batch takes the requests that have arrived."""
 TOGETHER = Batch(max_items=4, max_wait_s=30)
-"""Only full ones go, as far as tests have patience."""
+"""Only full batches go, as far as tests have patience."""
 
 
 class Batched(Actor):
-    """Runs its batches on the loop, but for what says that it does not."""
+    """Runs its batches on the loop, unless a method says otherwise."""
 
     _context: Context
 
@@ -54,12 +54,12 @@ class Batched(Actor):
 
     @method(thread=True)
     def hold_alone(self, gate: str) -> None:
-        """Wait at a gate on the thread, as a request of its own."""
+        """Wait at a gate on the thread, as a single request."""
         arrive(gate)
 
     @method(batch=TOGETHER)
     def roots(self, numbers: list[float]) -> list[Any]:
-        """Return the square roots, and an exception for what has none."""
+        """Return the square roots, and an exception for negative numbers."""
         return [number**0.5 if number >= 0 else ValueError(f"{number} has no root") for number in numbers]
 
     @method(batch=TOGETHER)
@@ -79,7 +79,7 @@ class Batched(Actor):
         return [numbers for _ in numbers]
 
     def parity(self, number: int) -> int:
-        """Return what numbers of a batch have in common."""
+        """Return the parity of a number, by which batches are formed."""
         if number < 0:
             raise ValueError("no parity")
         return number % 2
@@ -113,7 +113,7 @@ class Batched(Actor):
 
     @method(batch=NOW, writes=["arrays"])
     def increment(self, arrays: list[DeviceArray]) -> list[int]:
-        """Add one to each array in its place; return how many there were."""
+        """Add one to each array in place; return how many arrays there were."""
         for array in arrays:
             np.add(array.array, 1, out=array.array)
         return [len(arrays) for _ in arrays]

@@ -64,22 +64,22 @@ class Calculating(Actor):
 
     @method
     def spoil(self, x: DeviceArray) -> None:
-        """Try to write an argument that has to be read only."""
+        """Try to write a read-only argument."""
         self._libraries.blas.scal(x[0], alpha=0.0)
 
     @method
     def norm(self, x: DeviceArray) -> float:
-        """Return a number, which the device has to be waited for."""
+        """Return a number, for which the caller waits for the device."""
         number: float = self._libraries.blas.nrm2(x[0])
         return number
 
     @method
     def choose(self, weights: DeviceArray) -> DeviceArray:
-        """Fail by what the data are."""
+        """Fail because of the data."""
         made: DeviceArray = self._libraries.rng.generator(seed=1).choice(weights, size=4)
         return made
 
     @method
     def imported(self) -> list[str]:
-        """Return what of the runtime this process has imported that only applications need."""
+        """Return the imported modules of the runtime that only applications need."""
         return [name for name in ("atomr_mp.client", "atomr_mp.pool", "atomr_mp.device") if name in sys.modules]

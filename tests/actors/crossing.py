@@ -1,4 +1,4 @@
-"""An actor that says what has arrived, and returns what may not be sent."""
+"""An actor that reports its arguments' types, and returns values that cannot be sent."""
 
 from __future__ import annotations
 
@@ -43,17 +43,17 @@ class Crossing(Actor):
 
     @method
     def plain(self, value):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201
-        """Return what any value arrived as."""
+        """Return the type that any value arrived as."""
         return value
 
     @method(batch=Batch(max_items=4))
     def several(self, values: list[Any]) -> list[Any]:
-        """Return what they arrived as."""
+        """Return the types that the arguments arrived as."""
         return values
 
     @method(idempotent=True, batch=Batch(max_items=4))
     def together(self, values: list[Any]) -> list[Any]:
-        """Return what they arrived as; a map sends several in one call."""
+        """Return the types that the items arrived as; a map sends several in one call."""
         return values
 
     @method
@@ -63,42 +63,42 @@ class Crossing(Actor):
 
     @method
     def nested(self, name: str) -> Any:
-        """Return it inside of something."""
+        """Return it inside another value."""
         return [{"here": (VALUES[name],)}]
 
     @method
     def of_datetime(self, value: dt.datetime) -> bool:
-        """Whether it arrived as what the annotation says."""
+        """Return whether it arrived as its annotation says."""
         return bool(value.replace(tzinfo=None) == VALUES["naive"])
 
     @method
     def of_date(self, value: dt.date) -> bool:
-        """Whether it arrived as what the annotation says."""
+        """Return whether it arrived as its annotation says."""
         return bool(value == VALUES["date"])
 
     @method
     def of_time(self, value: dt.time) -> bool:
-        """Whether it arrived as what the annotation says."""
+        """Return whether it arrived as its annotation says."""
         return bool(value == VALUES["time"])
 
     @method
     def of_timedelta(self, value: float) -> bool:
-        """Whether it arrived as its seconds."""
+        """Return whether it arrived as its seconds."""
         return bool(dt.timedelta(seconds=value) == VALUES["timedelta"])
 
     @method
     def of_uuid(self, value: uuid.UUID) -> bool:
-        """Whether it arrived as what the annotation says."""
+        """Return whether it arrived as its annotation says."""
         return bool(value == VALUES["uuid"])
 
     @method
     def of_decimal(self, value: decimal.Decimal) -> bool:
-        """Whether it arrived as what the annotation says."""
+        """Return whether it arrived as its annotation says."""
         return bool(value == VALUES["decimal"])
 
     @method
     def of_enum(self, value: Colour) -> bool:
-        """Whether it arrived as what the annotation says."""
+        """Return whether it arrived as its annotation says."""
         return value is Colour.RED
 
     @method

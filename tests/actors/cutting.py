@@ -1,4 +1,4 @@
-"""An actor that harms its worker's data connections, as code that closes descriptors which are not its own does."""
+"""An actor that harms its worker's data connections, like code that closes other code's descriptors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from atomr_mp_workers import Actor, Context, method
 
 
 def _data_connections() -> Iterator[socket.socket]:
-    """Yield this process's ends of its data connections; what is yielded is a duplicate."""
+    """Yield duplicates of this process's ends of its data connections."""
     for entry in list(Path("/proc/self/fd").iterdir()):
         try:
             duplicate = os.dup(int(entry.name))
@@ -44,12 +44,12 @@ class Cutting(Actor):
 
     @method
     def cut(self, how: str) -> int:
-        """Harm all data connections; the answer to this call has none to go to."""
+        """Harm all data connections; the answer to this call has no connection left."""
         return self._cut(how)
 
     @method(idempotent=True)
     def cut_once(self, how: str) -> int:
-        """Do that the first time, and then only say how often it has run."""
+        """Do that the first time; later only return how often it has run."""
         if self._cuts:
             self._cuts += 1
             return self._cuts

@@ -1,4 +1,4 @@
-"""An actor whose kernels go wrong, in every way that poisons a context."""
+"""An actor whose kernels fail in every way that poisons a context."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Faulty(Actor):
 
     @method(idempotent=True)
     def double(self, array: Any) -> Any:
-        """Return twice the argument, where it lies."""
+        """Return twice the argument, in its own memory."""
         return self._cupy.asarray(array) * 2
 
     @method
@@ -86,7 +86,7 @@ class Faulty(Actor):
 
     @method
     def raise_from(self, library: str) -> None:
-        """Raise an error of a library that is no fault of the device."""
+        """Raise an error of a library that is not a fault of the device."""
         if library == "cupy":
             self._cupy.cuda.runtime.memcpy(0, 0, 10, 77)  # no such direction
         raise ValueError(library)

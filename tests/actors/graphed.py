@@ -47,19 +47,19 @@ class Graphed(Actor):
 
     @method
     def replay(self, x: float) -> list[float]:
-        """Return pid, and the sum of what the graph makes of a number."""
+        """Return pid, and the sum of the graph's result for a number."""
         self._x[...] = x
         self._graph.launch(self._cupy.cuda.get_current_stream())
         return [os.getpid(), float(self._y.sum(dtype="float64"))]
 
     @method
     def write(self) -> None:
-        """Write the weights by a kernel; return at once, as if that could be."""
+        """Write the weights by a kernel; return at once, although that is forbidden."""
         self._kernel((1,), (1,), (self._weights,))
 
     @method
     def as_tensor(self) -> list[Any]:
-        """Return what torch sees of the weights: whether at the same address, and their sum."""
+        """Return torch's view of the weights: whether at the same address, and their sum."""
         import torch
 
         tensor = torch.from_dlpack(self._weights)

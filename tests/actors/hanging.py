@@ -58,7 +58,7 @@ class Hanging(Unlimited):
 
     @method
     def wait_for_nobody(self, gate: str) -> None:
-        """Wait for what never comes."""
+        """Wait for an event that never comes."""
         announce(gate)
         threading.Event().wait()
 
@@ -77,7 +77,7 @@ class Hanging(Unlimited):
 
     @method(batch=Batch(max_wait_s=0.0))
     def spin_in_batch(self, gates: list[str]) -> list[None]:
-        """Never end, with what others have called."""
+        """Never end, in a batch."""
         self.spin(gates[0])
         return [None for _ in gates]
 
@@ -94,7 +94,7 @@ class Hanging(Unlimited):
 
     @method(hang_timeout_s=2.0)
     def compute(self, seconds: float) -> float:
-        """Take so much of a processor's time; return how long that took."""
+        """Use so much processor time; return how long that took."""
         began, until = time.monotonic(), time.thread_time() + seconds
         while time.thread_time() < until:
             pass

@@ -17,7 +17,7 @@ from tests.actors.probe import LEDGER, arrive, note
 
 
 def wanted() -> dict[str, Any]:
-    """Return what tests want of the next process."""
+    """Return the tests' orders for the next process."""
     path = LEDGER / "weights"
     return {
         "version": "1",
@@ -59,7 +59,7 @@ class Housed(Actor):
         return self._context.resident("weights", layout, version=want["version"], fill=fill, checksum=want["checksum"])
 
     def _array(self, array: Any) -> Any:
-        """Return an array where the device's are."""
+        """Return an array in the device's memory."""
         if self._context.backend == "host":
             return array
         import cupy
@@ -73,22 +73,22 @@ class Housed(Actor):
 
     @method
     def write(self) -> None:
-        """Write, as any array is written."""
+        """Write the arrays like any others."""
         self._arrays["matrix"][0, 0] = 1.0
 
     @method
     def write_kept(self) -> None:
-        """Write through an array that was there to be filled."""
+        """Write through an array that `fill` was given."""
         self._kept[0, 0] = 1.0
 
     @method
     def write_by_address(self) -> None:
-        """Write past all that Python could refuse."""
+        """Write by address, where Python cannot refuse."""
         ctypes.memset(self._arrays["matrix"].ctypes.data, 1, 8)
 
     @method
     def ask_again(self) -> None:
-        """Ask when set-up is over."""
+        """Ask for resident memory after set-up."""
         self._resident()
 
     @method

@@ -60,7 +60,7 @@ class Keeper(Actor):
 
     @method
     def fail(self, array: NDArray[np.generic], way: str) -> None:
-        """Raise, with no collection to come that would free what a traceback holds."""
+        """Raise, without a later collection that would free the traceback's objects."""
         gc.disable()
         shown = array[:1]
         raise InvalidRequest(f"{shown}") if way == "typed" else ValueError(f"{shown}")
@@ -72,7 +72,7 @@ class Keeper(Actor):
 
     @method(batch=Batch(max_wait_s=0))
     def fail_in_batch(self, arrays: list[Any], ways: list[str]) -> list[None]:
-        """Do the same for all of a batch."""
+        """Do the same for a whole batch."""
         self.fail(arrays[0], ways[0])
         return [None]
 
@@ -99,7 +99,7 @@ class Keeper(Actor):
 
     @method
     def drop(self) -> None:
-        """Keep nothing any more."""
+        """Drop all kept arrays."""
         self._kept.clear()
 
     @method(writes=["target"])

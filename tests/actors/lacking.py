@@ -1,4 +1,4 @@
-"""Actors whose `setup` needs what is not installed."""
+"""Actors whose `setup` needs packages that are not installed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from atomr_mp_workers import Actor, Context, method, tracing
 
 
 class Lacking(Actor):
-    """Imports a module that nobody has."""
+    """Imports a module that does not exist."""
 
     def setup(self, context: Context) -> None:
         """Import it."""
@@ -40,7 +40,7 @@ class Untraced(Lacking):
 
 
 def _hide(name: str) -> None:
-    """Have a module be as if it were not installed."""
+    """Hide a module, as if it were not installed."""
     for loaded in [each for each in sys.modules if each.partition(".")[0] == name]:
         del sys.modules[loaded]
     sys.modules[name] = None  # type: ignore[assignment]

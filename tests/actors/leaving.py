@@ -1,4 +1,4 @@
-"""A module that ends whoever imports it."""
+"""A module that ends any process that imports it."""
 
 from __future__ import annotations
 

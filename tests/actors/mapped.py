@@ -1,4 +1,4 @@
-"""What items are mapped through: numbers squared, refused, noted, and deadly ones."""
+"""Methods for maps: they square, refuse and note numbers, or die of them."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ class Mapped(Actor):
 
     @method(idempotent=True)
     def refuse_3(self, item: Any) -> Any:
-        """Return the item, but for 3."""
+        """Return the item, except 3."""
         if item == 3:
             raise ValueError("not this one")
         return item
 
     @method(idempotent=True)
     def die_at_7(self, item: int) -> int:
-        """Return the item, but for 7."""
+        """Return the item, except 7."""
         if item == 7:
             _note(item)
             os.kill(os.getpid(), signal.SIGKILL)

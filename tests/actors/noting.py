@@ -21,7 +21,7 @@ class Noting(Actor):
 
     @method(idempotent=True)
     def again(self, tag: str) -> str:
-        """Run as often as need be."""
+        """Run any number of times."""
         return _note(tag)
 
     @method(idempotent=True)

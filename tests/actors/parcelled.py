@@ -17,7 +17,7 @@ FOUR = Batch(max_items=4, max_wait_s=0.01)
 
 
 class Parcelled(Actor):
-    """Each method returns something for each of its items."""
+    """Each method returns a result for each of its items."""
 
     _context: Context
 
@@ -46,7 +46,7 @@ class Parcelled(Actor):
 
     @method(batch=FOUR, idempotent=True)
     def roots(self, numbers: list[float]) -> list[Any]:
-        """Return the square roots; an exception, or what cannot be sent, for what has none."""
+        """Return the square roots; for a negative number an exception, or a value that cannot be sent."""
         return [number**0.5 if number >= 0 else OF[int(number)] for number in numbers]
 
     @method(batch=FOUR, idempotent=True)
@@ -81,7 +81,7 @@ class Parcelled(Actor):
 
     @method(batch=Batch(max_items=8, max_wait_s=0.01), idempotent=True)
     def strange(self, numbers: list[int]) -> list[Any]:
-        """Return the numbers, and for 3 something that cannot be looked at."""
+        """Return the numbers, and for 3 an object that raises when it is looked at."""
         return [Strange() if number == 3 else number for number in numbers]
 
     @method(batch=Batch(max_items=8, max_wait_s=0.01, key=id), idempotent=True, thread=True)
@@ -143,7 +143,7 @@ class Parcelled(Actor):
 
 
 class StrangeError(Exception):
-    """Raises when it is looked at."""
+    """Raised when the object is looked at."""
 
     def __str__(self) -> str:
         raise RuntimeError("no text")
@@ -152,11 +152,11 @@ class StrangeError(Exception):
 
 
 class Strange:
-    """Raises when it is asked for its interface."""
+    """Raises when its array interface is asked for."""
 
     @property
     def __cuda_array_interface__(self) -> Any:
-        """What those ask for who want to know where the data is."""
+        """Raise: code that looks for array data asks for it."""
         raise RuntimeError("no interface")
 
 

@@ -7,7 +7,7 @@ from tests.actors.probe import arrive
 
 
 class Patient(Actor):
-    """Waits for others that do not come."""
+    """Waits for other requests that do not come."""
 
     @method(batch=Batch(max_items=100, max_wait_s=0.2))
     def sizes(self, items: list[int]) -> list[int]:

@@ -1,4 +1,4 @@
-"""Methods that are well but for certain arguments, which end the process: on the loop, on a thread, in a batch."""
+"""Methods that end the process at certain arguments: on the loop, on a thread, in a batch."""
 
 from __future__ import annotations
 

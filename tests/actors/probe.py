@@ -1,4 +1,4 @@
-"""Actors that do what tests ask for: note that they ran, wait at a gate, and die in every way, everywhere."""
+"""Actors for tests: they note that they ran, wait at a gate, and die in every way, everywhere."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SLEEPER: Final = (sys.executable, "-I", "-S", "-c", "import signal; signal.pause
 
 
 class OnPurposeError(Exception):
-    """Of no class that anybody expects."""
+    """An exception of a class that nobody expects."""
 
 
 def die(how: str) -> None:
@@ -53,7 +53,7 @@ class UnspeakableError(Exception):
 
 
 def raise_strangely(how: str) -> None:
-    """Raise an exception without text, one of ours that is none or has strange facts, or the interpreter's end."""
+    """Raise an exception without text, an invalid one of ours, one with strange facts, or the interpreter's end."""
     match how:
         case "text":
             raise UnspeakableError
@@ -87,33 +87,33 @@ def note(tag: str, file: str = "runs") -> None:
 
 
 class Bomb(msgspec.Struct):
-    """An argument that goes off while it is decoded."""
+    """An argument that raises while it is decoded."""
 
     how: How
     gate: str
 
     def __post_init__(self) -> None:
-        """Go off."""
+        """Raise."""
         arrive(self.gate)
         die(self.how)
 
 
 class Trap(np.ndarray[Any, Any]):
-    """A result that goes off while it is encoded."""
+    """A result that raises while it is encoded."""
 
     how: How
     gate: str
 
     @property
     def nbytes(self) -> int:
-        """Go off."""
+        """Raise."""
         arrive(self.gate)
         die(self.how)
         return 0
 
 
 class Probe(Actor):
-    """Runs on the loop, but for what says that it does not."""
+    """Runs on the loop, unless a method says otherwise."""
 
     _context: Context
 
@@ -171,7 +171,7 @@ class Probe(Actor):
 
     @method
     def raise_strangely(self, how: str) -> None:
-        """Raise what is hard to tell of."""
+        """Raise an exception that is hard to report."""
         raise_strangely(how)
 
     @method(thread=True)
@@ -211,10 +211,10 @@ class Probe(Actor):
 
     @method
     def inheritable(self) -> list[str]:
-        """Return what a program would inherit that is started here, besides the standard descriptors."""
+        """Return the descriptors that a program started here would inherit, besides the standard ones."""
         found = []
         for path in Path("/proc/self/fd").iterdir():
-            with contextlib.suppress(OSError):  # that by which the directory is read
+            with contextlib.suppress(OSError):  # the descriptor that reads the directory
                 if int(path.name) > 2 and os.get_inheritable(int(path.name)):
                     found.append(str(path.readlink()))
         return found
@@ -241,7 +241,7 @@ class Probe(Actor):
 
 
 class Bystander(Actor):
-    """An actor with a thread of its own, on which something may go on beside whatever happens to `Probe`."""
+    """An actor with a thread of its own, which goes on whatever happens to `Probe`."""
 
     @method(thread=True)
     def hold(self, gate: str) -> int:

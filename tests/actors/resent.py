@@ -19,7 +19,7 @@ class Resent(Actor):
 
     @method(resend="never")
     def note_here(self, tag: str) -> str:
-        """Do the same, in the process that this was sent to or in none."""
+        """Do the same, in the process that this was sent to or not at all."""
         note(tag)
         return tag
 

@@ -1,4 +1,4 @@
-"""What tests ask over HTTP."""
+"""An actor for tests of HTTP."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.actors import probe
 
 
 class Point(msgspec.Struct):
-    """A struct with what JSON has no form for."""
+    """A struct with values that have no JSON form."""
 
     name: str
     content: bytes
@@ -28,7 +28,7 @@ class Served(Actor):
 
     @method(idempotent=True)
     def length(self, word: str, extra: int = 0) -> int:
-        """Return the length of a word, and more."""
+        """Return the length of a word, and of more."""
         return len(word) + extra
 
     @method(idempotent=True)
@@ -43,12 +43,12 @@ class Served(Actor):
 
     @method
     def describe(self, point: Point, more: list[bytes]) -> list[Any]:
-        """Return what has arrived."""
+        """Return a description of the arguments."""
         return [point.name, len(point.content), str(point.weights.dtype), *map(len, more)]
 
     @method
     def make(self, kind: str) -> Any:
-        """Return a result of a kind that JSON has no form for, or a special one."""
+        """Return a result without a JSON form, or a special one."""
         return {
             "bytes": b"\x00\xff",
             "complex": np.array([1 + 2j]),
@@ -63,7 +63,7 @@ class Served(Actor):
 
     @method(thread=True)
     def wait_at(self, gate: str) -> int:
-        """Say that it runs, and wait."""
+        """Report that it runs, and wait."""
         probe.arrive(gate)
         return os.getpid()
 
@@ -138,7 +138,7 @@ class Served(Actor):
 
 
 class Talker(Actor):
-    """Says what it was told, word by word."""
+    """Repeats its input, word by word."""
 
     @method(thread=True, idempotent=True, openai="chat")
     def chat(self, messages: list[dict[str, Any]], max_tokens: int = 100) -> Generator[str, None, str]:

@@ -21,7 +21,7 @@ class Standing(Actor):
     _context: Context
 
     def setup(self, context: Context) -> None:
-        """Say so, then wait at the gate "slow" if there is one, after the first generation also at "later"."""
+        """Report, then wait at the gate "slow" if there is one, after the first generation also at "later"."""
         self._context = context
         note(f"{context.device}-{context.generation}", "setups")
         if (LEDGER / "slow.go").exists():
@@ -40,14 +40,14 @@ class Standing(Actor):
 
     @method(thread=True, idempotent=True)
     def where_at_last(self, gate: str) -> int:
-        """Wait at the gate, but in a later generation, and return the generation."""
+        """Wait at the gate, except in a later generation, and return the generation."""
         if self._context.generation == 1:
             arrive(gate)
         return self._context.generation
 
     @method
     def poison(self) -> None:
-        """Say that the context is lost."""
+        """Report that the context is lost."""
         raise errors.ContextPoisoned("on purpose", status=700)
 
     @method
@@ -58,9 +58,9 @@ class Standing(Actor):
 
     @method
     def process(self) -> dict[str, Any]:
-        """Return what a process has of its own, however it was made."""
+        """Return facts of the process itself, however it was made."""
         print(f"generation {self._context.generation} speaks", flush=True)
-        np.zeros((500, 500)) @ np.zeros((500, 500))  # has the threads of NumPy's BLAS started, if it may have any
+        np.zeros((500, 500)) @ np.zeros((500, 500))  # starts the threads of NumPy's BLAS, if it may have any
         return {
             "parent": os.getppid(),
             "group": os.getpgid(0),

@@ -23,7 +23,7 @@ class Stray(Actor):
 
     @method
     def echo(self, value: int) -> int:
-        """Return what was sent."""
+        """Return the argument."""
         return value
 
     @method

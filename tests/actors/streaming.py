@@ -88,7 +88,7 @@ class Streamer(Actor):
 
     @method(thread=True)
     def stubborn(self) -> Iterator[int]:
-        """Yield also when it is to end."""
+        """Yield even when it has to end."""
         try:
             yield 0
             yield 1
@@ -105,7 +105,7 @@ class Streamer(Actor):
 
     @method(thread=True)
     def odd(self, what: str) -> Generator[Any, None, Any]:
-        """Yield what cannot be sent, or return it."""
+        """Yield a value that cannot be sent, or return it."""
         yield 1
         if what == "part":
             yield object()
@@ -119,13 +119,13 @@ class Streamer(Actor):
 
     @method(thread=True)
     def refs(self, array: Any, count: int) -> Iterator[Any]:
-        """Yield refs to new arrays, made of one that is borrowed meanwhile."""
+        """Yield refs to new arrays, made from one that is borrowed meanwhile."""
         for n in range(count):
             yield self._context.keep(array + n)
 
     @method(thread=True)
     def with_variable(self, value: str, parts: int) -> Iterator[str]:
-        """Set a context variable, and yield what it is."""
+        """Set a context variable, and yield its value."""
         VARIABLE.set(value)
         for _ in range(parts):
             yield VARIABLE.get()
@@ -196,7 +196,7 @@ class Resumer(Actor):
 
     @method(thread=True, resumable=True)
     def spell(self, sent: list[str], text: str, at: int, how: str, gate: str = "") -> Iterator[str]:
-        """Yield what follows from all that was yielded before."""
+        """Yield parts that depend on all earlier parts."""
         note(f"with-{len(sent)}")
         said = list(sent)
         for n in range(len(said), len(text)):
@@ -230,7 +230,7 @@ class Resumer(Actor):
 
 
 class Line(msgspec.Struct):
-    """What a caller of `Engine.run` sends."""
+    """The argument of `Engine.run`."""
 
     text: str
     parts: int = 3
@@ -240,7 +240,7 @@ class Line(msgspec.Struct):
 
 
 class Engine(Actor):
-    """Streams that run together; in each step each gets a part."""
+    """Streams that run together; each gets a part in each step."""
 
     def setup(self, context: Context) -> None:
         """Begin with nothing."""
@@ -250,7 +250,7 @@ class Engine(Actor):
 
     @method(thread=True, batch=Steps(max_items=4), resumable=True)
     def resumed(self, live: Live[Line, str]) -> None:
-        """Send one part to each behind what it has sent; at one wait at a gate and die, in the first incarnation."""
+        """Send each one part more; at one of them wait at a gate and die, in the first incarnation."""
         for each in live.gone:
             self._left.pop(each.id, None)
         for each in live.new:
@@ -269,7 +269,7 @@ class Engine(Actor):
 
     @method(thread=True, batch=Steps(max_items=4))
     def run(self, live: Live[Line, str]) -> None:
-        """Send one part to each; note who comes and goes."""
+        """Send one part to each; note new and gone streams."""
         self.steps += 1
         for each in live.gone:
             note(f"gone-{each.arguments.text}")

@@ -38,7 +38,7 @@ def content() -> dict[str, Any]:
 
 
 class TorchHoused(Actor):
-    """Makes the module without content, and has that loaded by whoever is to fill it."""
+    """Makes the module without content, and has the filling process load it."""
 
     def setup(self, context: Context) -> None:
         """Make the module."""
@@ -56,7 +56,7 @@ class TorchHoused(Actor):
 
     @method
     def forward(self) -> list[float]:
-        """Return what the module makes of ones, and how often it was called."""
+        """Return the module's result for ones, and how often it was called."""
         x = torch.ones(8, device=self._model.first.weight.device)
         with torch.inference_mode():
             return [*compute(self._model, x).cpu().tolist(), float(self._model.calls)]
@@ -74,5 +74,5 @@ class TorchHoused(Actor):
 
     @method
     def train(self) -> None:
-        """Write a parameter, which torch does not know to be forbidden."""
+        """Write a parameter, although that is forbidden, which torch does not know."""
         self._model.scale.fill_(1.0)

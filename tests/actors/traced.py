@@ -1,4 +1,4 @@
-"""An actor whose process makes spans, and tells which."""
+"""An actor whose process makes spans and returns them."""
 
 from __future__ import annotations
 
@@ -79,5 +79,5 @@ class BadlyTraced(Actor):
 
     @method
     def empty(self, given: str) -> str:
-        """Return what was given."""
+        """Return the argument."""
         return given

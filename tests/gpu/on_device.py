@@ -1,6 +1,6 @@
-"""Libraries' requests on a GPU in this process: what lies in NumPy's buffers goes there and comes back.
+"""Libraries' requests on a GPU in this process: NumPy's buffers are copied there and back.
 
-CUDA is loaded by the first test that runs, not by what collects the tests.
+The first test that runs loads CUDA, not the collection of tests.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.fake_arrays import FakeArray
 
 NOTHING: Final[Any] = None
 SERVING: Final[list[str]] = []
-"""What libraries have said that serves them."""
+"""Engines that libraries have reported."""
 
 
 @functools.cache
@@ -43,7 +43,7 @@ def library(name: str) -> Any:
 
 
 class ContextOfTests(LibraryContext):
-    """What libraries are given; keeps what they say that serves them."""
+    """A context for libraries; keeps the engines that they report."""
 
     def served_by(self, _library: str, engine: str) -> None:
         """Keep it."""
@@ -52,7 +52,7 @@ class ContextOfTests(LibraryContext):
 
 @functools.cache
 def context() -> LibraryContext:
-    """Return what libraries are given."""
+    """Return a context for libraries."""
     there = device()
     store = Store(there, token.pack(bytes(16), 0, 1), 2**33, InProgress())
     streams = StreamAllocator("single", lambda name, _priority: there.make_stream(name, inline_bytes=0))

@@ -81,7 +81,7 @@ def run(case: Case, request: Any, *, as_arrays: bool, runs: int) -> Any:
     ],
 )
 def test_every_request_gives_in_an_actor_what_it_gives_by_message(case: Case, runs: int) -> None:
-    """On arrays, however they lie; nothing else is written."""
+    """On arrays of any layout; nothing else is written."""
 
     @given(case.drawn(), st.integers(0, 2**32 - 1), st.booleans())
     @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
@@ -97,7 +97,7 @@ def test_every_request_gives_in_an_actor_what_it_gives_by_message(case: Case, ru
 
 
 def test_another_stream_than_the_actors_is_refused() -> None:
-    """Nothing would order what is done there and here."""
+    """The work on the two streams would have no order."""
     import cupy
 
     ones = cupy.ones((4, 4))

@@ -31,7 +31,7 @@ BLAS: Final[Any] = Reference(DirectDevice(run))
 
 @pytest.mark.parametrize("name", REQUESTS)
 def test_results_are_those_of_dense_matrices(name: str) -> None:
-    """Whatever sizes, order, increments and gaps; nothing else is written, and nothing read that is not to be."""
+    """With any sizes, order, increments and gaps; nothing else is written, and no unneeded memory is read."""
 
     @given(requests(REQUESTS[name]), st.integers(0, 2**32 - 1))
     @settings(max_examples=300, deadline=None)
@@ -57,7 +57,7 @@ def test_larger_sizes_take_other_kernels_and_give_the_same(name: str) -> None:
 @pytest.mark.parametrize("n", [1000, 2**20 + 3])
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
 def test_long_vectors_are_summed_and_searched(dtype: str, n: int) -> None:
-    """Many blocks work on one sum; of equal numbers the first is found."""
+    """Many blocks work on one sum; the first of equal numbers is found."""
     x = FakeArray.of(np.random.default_rng(n).integers(-8, 9, n) * (1 + (1j if "complex" in dtype else 0)), dtype)
     exact = x.array.astype(np.complex128 if x.array.dtype.kind == "c" else np.float64)
     sizes = np.abs(exact.real) + np.abs(exact.imag)
@@ -70,7 +70,7 @@ def test_long_vectors_are_summed_and_searched(dtype: str, n: int) -> None:
 
 
 def test_scalars_of_many_requests_under_way_do_not_mix() -> None:
-    """Each has a slot of its own until it is read; then the slot is another's."""
+    """Each has a slot of its own until it is read; then another request gets it."""
     numbers = FakeArray.of(np.arange(600.0), "float64")
     slab = device().make_slab(numbers.slab.nbytes)
     over(slab).set(numbers.slab)
@@ -99,7 +99,7 @@ def test_float32_is_not_rounded_to_less() -> None:
 
 
 def test_half_precision_is_rounded_once() -> None:
-    """Terms that each would be lost in the sum are not: the sum is float32."""
+    """Terms that would be lost one by one are kept: the sum is float32."""
     for dtype in HALF:
         ones = FakeArray.of(np.ones((1, 4096)), dtype)
         small = FakeArray.of(np.full((4096, 1), 2.0**-12), dtype)
@@ -111,7 +111,7 @@ def test_half_precision_is_rounded_once() -> None:
 
 
 def test_nrm2_does_not_overflow() -> None:
-    """The squares would."""
+    """Their squares would."""
     assert BLAS.nrm2(FakeArray.of([3e300, 4e300], "float64")) == pytest.approx(5e300)
     assert BLAS.nrm2(FakeArray.of([3e-30, 4e-30], "float32")) == pytest.approx(5e-30)
 

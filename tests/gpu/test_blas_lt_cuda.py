@@ -30,7 +30,7 @@ FLOATS: Final = ("float16", "bfloat16", "float32")
 
 
 def run_if_offered(request: LibraryRequest) -> None:
-    """Do a request; one for which cuBLASLt has no kernel does not count."""
+    """Do a request; ignore one for which cuBLASLt has no kernel."""
     try:
         run(request)
     except errors.Unsupported:
@@ -74,7 +74,7 @@ def operands(pair: tuple[str, str], dtype: str, size: int = 64) -> dict[str, Any
 
 @pytest.mark.parametrize(("pair", "dtype"), [(pair, dtype) for pair, types in RESULTS.items() for dtype in types])
 def test_every_type_has_a_kernel(pair: tuple[str, str], dtype: str) -> None:
-    """At a size that suits the hardware; the numbers are whole, so that the result is exact, but for a float8."""
+    """At a size that suits the hardware; the numbers are whole, so that the result is exact, except for a float8."""
     given = operands(pair, dtype)
     if pair[0].startswith("float8") and not has_float8():
         pytest.skip("needs tensor cores for float8")
@@ -106,7 +106,7 @@ def test_what_autotuning_chooses_gives_the_same() -> None:
 
 
 def test_a_plan_is_used_again_with_other_memory_and_factors() -> None:
-    """It depends on how arrays lie, not on where; a bias of another request is that request's."""
+    """It depends on layouts, not on addresses; another request's bias is used with that request."""
     library = on_device.library("blas_lt")
     made: list[Any] = []
     prepare, library.prepare_matmul = library.prepare_matmul, lambda _request: made[0]

@@ -1,4 +1,4 @@
-"""Every way in which the loop may learn that the GPU has done something, on a GPU."""
+"""Every strategy by which the loop learns of the end of a GPU's work."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_each_answer_comes_when_it_is_right(pool: atomr_mp.Pool) -> None:
 
 
 def test_a_fault_is_found_and_the_next_worker_works(pool: atomr_mp.Pool) -> None:
-    """Also where the loop does not look by itself, and the request that brought it about had returned."""
+    """Even where the loop does not poll, and the faulty request had returned."""
     assert type(pool.call("Faulty.fault", "illegal").exception(DEADLINE_S)) is errors.ContextPoisoned
     wait_generation(pool, 2)
     assert pool.call("Faulty.total", np.ones(10)).result(DEADLINE_S) == 10
@@ -66,7 +66,7 @@ def test_a_fault_is_found_and_the_next_worker_works(pool: atomr_mp.Pool) -> None
 
 
 def test_what_takes_long_keeps_nobody_waiting(pool: atomr_mp.Pool, request: pytest.FixtureRequest) -> None:
-    """But where the loop is told to wait for each piece of work."""
+    """Unless the loop is told to wait for each piece of work."""
     pool.call("Faulty.spin", 1).result(DEADLINE_S)
     slow = pool.call("Faulty.spin", 1_000_000_000)
     assert pool.call("Probe.echo", 7).result(DEADLINE_S) == 7

@@ -1,4 +1,4 @@
-"""The runtime on a real GPU: what only a real context can show."""
+"""The runtime on a real GPU, as far as only a real context can show it."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_arrays_of_any_size_come_back(pool: atomr_mp.Pool, nbytes: int) -> None:
 
 
 def test_a_result_is_sent_when_the_device_has_it(pool: atomr_mp.Pool) -> None:
-    """However long that takes; meanwhile the loop answers others."""
+    """Whatever its duration; meanwhile the loop answers others."""
     pool.call("Faulty.spin", 1).result()  # loads the kernels, which waits for the device
     slow = pool.call("Faulty.spin", 2_000_000_000)
     assert pool.call("Probe.echo", 7).result() == 7
@@ -63,7 +63,7 @@ def test_a_result_is_sent_when_the_device_has_it(pool: atomr_mp.Pool) -> None:
 
 
 def test_memory_that_is_dropped_is_not_used_again_too_early(pool: atomr_mp.Pool) -> None:
-    """A request that is under way reads what its caller has let go of."""
+    """A running request reads memory that its caller has released."""
     for _ in range(20):
         x = pool.device().full(2**20, 3.0)
         pool.call("Faulty.spin", 20_000_000)
@@ -74,7 +74,7 @@ def test_memory_that_is_dropped_is_not_used_again_too_early(pool: atomr_mp.Pool)
 
 
 def test_a_view_is_the_memory_itself(pool: atomr_mp.Pool) -> None:
-    """Seen by this process, with no copy: what one writes the other reads, and the address is that of a mapping."""
+    """In this process, without a copy: each side reads the other's writes, at a mapping's address."""
     import cupy
 
     ref = pool.device().put(np.arange(1000, dtype="float32"))
@@ -130,7 +130,7 @@ def test_out_of_memory_is_no_fault(pool: atomr_mp.Pool) -> None:
 
 
 def test_an_error_of_a_library_is_typed(pool: atomr_mp.Pool) -> None:
-    """Neither poison nor the worker's end."""
+    """It neither poisons the context nor ends the worker."""
     with pytest.raises(errors.LibraryError) as raised:
         pool.call("Faulty.raise_from", "cupy").result()
     assert raised.value.library == "runtime"
@@ -223,7 +223,7 @@ def free_bytes() -> int:
 
 @pytest.mark.parametrize("method", ["fault", "fault_and_wait", "fault_on_thread"])
 def test_a_request_that_poisons_contexts_is_found_out(ledger: Ledger, method: str) -> None:
-    """Whoever meets the error: what ran beside it succeeds, and two contexts are lost in all."""
+    """Whichever request meets the error: requests beside it succeed, and two contexts are lost in all."""
     with ledger.start(FAULTY, backend="cuda", max_suspicions=2, max_restarts=2) as pool:
         array = np.arange(8, dtype="float32")
         replies = [pool.call("Faulty.double", array) for _ in range(5)]

@@ -1,4 +1,4 @@
-"""The CUDA device by itself: memory that crosses processes, streams that wait for each other, errors that are told."""
+"""The CUDA device alone: memory that crosses processes, streams that wait for each other, and errors."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def test_work_waits_for_that_of_other_streams(held: Held) -> None:
 
 
 def test_what_waits_for_work_of_several_parts_waits_for_the_last(held: Held) -> None:
-    """The end of the first part is told by the device, and is nothing that another stream can wait for."""
+    """The device reports the end of the first part, but no other stream can wait for it."""
     first, second = (device().make_stream(name, inline_bytes=0) for name in ("first", "second"))
     job = Job(held.hold)
     job.goes_on = True
@@ -179,13 +179,13 @@ def test_streams_have_the_priority_they_were_made_with() -> None:
 
 
 def test_what_puts_nothing_on_the_stream_is_done_at_once() -> None:
-    """So that calls that need no GPU do not wait for it."""
+    """So that calls without GPU work do not wait for it."""
     stream = device().make_stream("idle", inline_bytes=0)
     assert stream.submit(Job(lambda: None), (), 0)
 
 
 def test_a_watched_stream_says_when_its_work_has_ended(held: Held) -> None:
-    """With nobody looking."""
+    """Without polling."""
     stream = device().make_stream("watched", inline_bytes=0)
     job = Job(held.hold)
     assert not stream.submit(job, (), 0)
@@ -220,7 +220,7 @@ def test_a_thread_has_a_stream_of_its_own(held: Held) -> None:
 
 
 def test_errors_of_libraries_are_told_apart() -> None:
-    """CuPy's, torch's, and what is none of the device's."""
+    """CuPy's, torch's, and errors that do not concern the device."""
     import cupy
 
     torch = pytest.importorskip("torch")

@@ -1,4 +1,4 @@
-"""What the real driver tells of real GPUs."""
+"""The real driver's answers about real GPUs."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_one_gpu_is_found_by_the_beginning_of_its_uuid() -> None:
 
 
 def test_the_driver_tells_what_this_process_takes_or_nothing_of_it() -> None:
-    """Where it tells, as outside most containers, more is told when there is more."""
+    """If it tells any, as outside most containers, it tells more when more is used."""
     import cupy
 
     uuid = Config(backend="cuda").plan().devices[0].uuid

@@ -1,4 +1,4 @@
-"""Kernels that never end, and what the driver tells of a GPU."""
+"""Kernels that never end, and the driver's reports of a GPU."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ WAYS: Final = {
 @pytest.mark.parametrize("standby", ["none", "hot"])
 @pytest.mark.parametrize("way", WAYS)
 def test_a_kernel_that_never_ends_is_found_and_its_process_replaced(ledger: Ledger, way: str, standby: str) -> None:
-    """Wherever its end is waited for; what came behind it did not run."""
+    """Wherever its end is waited for; requests behind it did not run."""
     with ledger.start(HANGING, backend="cuda", standby=standby) as pool, ledger.gate("gate") as gate:
         before = pool.devices[0]
         if standby == "hot":

@@ -82,7 +82,7 @@ def test_what_a_type_cannot_hold_is_refused(dtype: str, value: Scalar) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_copy_moves_every_element_whatever_the_strides(dtype: str) -> None:
-    """Bits stay what they are; around the target nothing changes."""
+    """Bits are unchanged; nothing around the target changes."""
     random = np.random.default_rng(5)
     for kind, source in views(dtype).items():
         content = random.integers(0, 2 if dtype == "bool" else 256, source.slab.size, np.uint8)

@@ -49,7 +49,7 @@ def told(pool: atomr_mp.Pool) -> tuple[GraphStatus, list[str]]:
 
 
 def network(device: atomr_mp.Device, random: np.random.Generator, steps: int = 20) -> Any:
-    """Return a program of products, sums, a transform and random numbers that no generator of cuRAND makes."""
+    """Return a program of products, sums, a transform and random numbers that cuRAND does not generate."""
     weights = device.put(random.uniform(-0.2, 0.2, (N, N)).astype(np.float32))
     bias, zero = device.put(random.uniform(-1, 1, N).astype(np.float32)), device.full((), 0.0)
     with device.program() as p:
@@ -63,7 +63,7 @@ def network(device: atomr_mp.Device, random: np.random.Generator, steps: int = 2
 
 
 def one_by_one(device: atomr_mp.Device, p: Any, x: Any) -> list[Any]:
-    """Return what the steps of a program give if each is a request."""
+    """Return the results of a program's steps as single requests."""
     from atomr_mp.libraries.program import Placeholder
     from atomr_mp.protocol.declaration.arguments import with_arrays
 
@@ -99,7 +99,7 @@ def test_graphs_give_bit_for_bit_what_the_steps_give(pool: atomr_mp.Pool) -> Non
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_random_numbers_are_the_programs_in_each_run(pool: atomr_mp.Pool, kind: Any) -> None:
-    """Whatever other requests, and other programs, have a generator of the same seed do in between."""
+    """Even if other requests and programs use a generator of the same seed in between."""
     device = pool.device(0)
     dimensions = 2 if "sobol" in kind else 1
     seed = None if "sobol" in kind else 9
@@ -258,7 +258,7 @@ def test_after_a_restart_it_is_recorded_anew(pool: atomr_mp.Pool) -> None:
 
 
 def test_what_a_step_allocates_is_the_graphs_own(pool: atomr_mp.Pool) -> None:
-    """Copies and workspace, which other requests would otherwise get in between."""
+    """Copies and workspace, which other requests could otherwise get in between."""
     device = pool.device(0)
     with device.program() as p:
         x = p.input("x", (N, 2 * N), "complex64")

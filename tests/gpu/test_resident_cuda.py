@@ -1,4 +1,4 @@
-"""Resident memory on a GPU: read by every process and written by none, whoever is poisoned or killed."""
+"""Resident memory on a GPU: every process reads it and none writes it, whichever is poisoned or killed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BLOB_BYTES: Final = 2**21
 
 
 def expected(x: float) -> float:
-    """Return what the graph is to compute."""
+    """Return the expected result of the graph."""
     return float((x * WEIGHTS + 3).sum())
 
 
@@ -70,7 +70,7 @@ def test_it_is_a_tensor_and_a_result_like_any_array(ledger: Ledger) -> None:
 
 
 def test_it_takes_memory_once_and_gives_it_back(ledger: Ledger) -> None:
-    """When it was freed and the last process that has it mapped has ended."""
+    """Once it was freed and the last process with a mapping has ended."""
     with ledger.start(GRAPHED, **RESTARTING) as pool, OperatorSession(pool.run_dir / "session.sock") as observer:
         (blob,) = observer.residents().residents
         assert (blob.device, blob.nbytes, [user.pid for user in blob.users]) == (

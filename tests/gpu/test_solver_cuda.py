@@ -46,7 +46,7 @@ def run(request: LibraryRequest) -> Any:
 
 @pytest.mark.parametrize("name", REQUESTS)
 def test_results_are_those_of_dense_matrices(name: str) -> None:
-    """Whatever sizes, order, strides and gaps; nothing else is written, and nothing read that is not to be."""
+    """With any sizes, order, strides and gaps; nothing else is written, and no unneeded memory is read."""
 
     @given(requests(REQUESTS[name]), st.integers(0, 2**32 - 1))
     @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))

@@ -1,4 +1,4 @@
-"""What a dead worker leaves on a GPU, and what its successor has of it."""
+"""GPU memory between a dead worker and its successor."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HOT: Final[dict[str, Any]] = {"backend": "cuda", "standby": "hot", "max_restarts
 
 
 def test_the_next_worker_gets_as_much_memory_as_the_dead_one_had(ledger: Ledger) -> None:
-    """Half of what there is does not fit twice: it waits for what its predecessor had, and does not fail."""
+    """Half of the memory does not fit twice: the allocation waits for the predecessor's, and does not fail."""
     usage = next(iter(nvml.usage().values()))
     nbytes = int((usage.memory_bytes - usage.used_bytes) * 0.6)
     with ledger.start(PROBE, gpus=1, memory_bytes=usage.memory_bytes, **HOT) as pool:
