@@ -113,7 +113,7 @@ class Outcomes:
         leases = releases.leases(message.leases) if message.leases else None
         if isinstance(message, data.Part):
             assert isinstance(reply, StreamReply)
-            self._take_part(reply, ArrivedPart(message.body, frames, leases, message.nbytes))
+            self.take_part(reply, ArrivedPart(message.body, frames, leases, message.nbytes))
             return
         if isinstance(reply, ItemsReply):
             if message.items:
@@ -123,7 +123,7 @@ class Outcomes:
             return
         reply.body, reply.frames, reply.leases = message.body, frames, leases
 
-    def _take_part(self, stream: StreamReply, part: ArrivedPart) -> None:
+    def take_part(self, stream: StreamReply, part: ArrivedPart) -> None:
         """Keep a part for the stream's readers, and wake them."""
         if stream.state is not ReplyState.STREAMING:  # cancelled: its leases go with it
             return
