@@ -206,7 +206,7 @@ def bare() -> Iterator[tuple[zmq.Socket[bytes], zmq.Socket[bytes]]]:
 
 
 def actors() -> list[str]:
-    """Return the pools that run here."""
+    """Return the actors of the pools that run here."""
     processes = Path(__file__).parents[1] / "processes"
     return [f"{processes}/{actor}" for actor in ("echo_actor.py:Echo", "streaming_actor.py:Stream")]
 
