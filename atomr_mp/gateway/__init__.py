@@ -10,7 +10,7 @@ fair shares, credit, leases and clean-up are the pool's own. Bodies of calls and
 - `server.Gateway` reads the socket and knows which connection is which session.
 - `peers.RemotePeer` is one session: its local client and its calls (`remote.resumption`). `leases` has the buffers it
 holds, `uploads` its large arguments on their way, `answers` the answers it keeps until its client has them, `streams`
-the parts that pass through and their credit.
+the parts that pass through and their credit, `former` the calls that an earlier gateway has taken along.
 - `admission.AdmittedKeys` tells libzmq whether a key is admitted (ZAP), and has the rights of each key.
 - `bulk.BulkConnections` pulls and serves calls and answers too large for a message.
 - `sockets` sets libzmq up, and `probe` tries a random key before any client can: libzmq admits every key if nobody

@@ -15,6 +15,7 @@ from atomr_mp.client.client import Client
 from atomr_mp.client.reply import Reply
 from atomr_mp.gateway import answers
 from atomr_mp.gateway.answers import AnswerQueue, Kept
+from atomr_mp.gateway.former import FormerCalls
 from atomr_mp.gateway.leases import HeldLeases, LeaseHold, device_of, lend
 from atomr_mp.gateway.streams import PeerStreams, check_ahead
 from atomr_mp.gateway.uploads import Request, Uploaded, Uploads, call_of
@@ -119,18 +120,7 @@ class RemotePeer:
         self.streams: Final = PeerStreams(
             self, client, host.loop, self._leases, window.streams, window.payload_bytes, host.tally
         )
-        self._former = former
-        """Whether the fates of a former gateway's calls are still unknown."""
-        self._welcomed_ns = 0
-        """When the connection was welcomed, CLOCK_MONOTONIC: the client told its calls' ages later."""
-        self._resuming: remote.Resume | None = None
-        """The client's resumption, which waits for those fates."""
-        self._lost: set[int] = set()
-        """Calls that may have started under a former gateway, until the client has settled or replayed them."""
-        self._quiet = not former
-        """Whether no call of former gateways runs any more."""
-        self._parked: list[tuple[Request, list[memoryview], int]] = []
-        """Calls that may run under a former gateway, with their deadlines; they wait until it runs none."""
+        self._former: Final = FormerCalls(former=former)
         self._outbox: Final = AnswerQueue(self._send_answers)
         self._flushing = False
         client.listeners.append(self._on_event)
@@ -152,7 +142,7 @@ class RemotePeer:
         """Answer a hello."""
         client = self._client
         self.greeted = True
-        self._welcomed_ns = time.monotonic_ns()
+        self._former.welcomed_ns = time.monotonic_ns()
         welcome = remote.RemoteWelcome(
             version=VERSION,
             epoch=self._host.epoch,
@@ -218,32 +208,23 @@ class RemotePeer:
         Raises:
             ProtocolError: The client names ids that it cannot have sent.
         """
-        if self._former:
-            self._resuming = message
+        if self._former.unknown:
+            self._former.hold(message)
             self._host.ask_fates(self, [each.id for each in message.unanswered])
             return
         self._resume(message)
 
     def fates_known(self, started: list[int], known_since_ns: int) -> None:
         """Take in which of a former gateway's calls have started."""
-        message, self._resuming = self._resuming, None
+        message = self._former.take_resumption()
         if message is None or self.routing_id is None:
             return  # the connection was cut meanwhile; the next one asks again
-        self._former = False
-        have_started = set(started)
-        self._lost = {
-            each.id
-            for each in message.unanswered
-            # The client's clock only tells an age, so this time is not later than the call was sent.
-            if each.id in have_started or self._welcomed_ns - each.age_us * 1000 <= known_since_ns
-        }
+        self._former.fates_known(message.unanswered, started, known_since_ns)
         self._resume(message)
 
     def former_quiet(self) -> None:
         """Take in that former gateways' calls have all ended: run the calls that waited for that."""
-        self._quiet = True
-        parked, self._parked = self._parked, []
-        for request, frames, deadline_ns in parked:
+        for request, frames, deadline_ns in self._former.end():
             call = call_of(request)
             if self.is_wanted(call.id):
                 self._start(request, call, frames, deadline_ns)
@@ -253,8 +234,7 @@ class RemotePeer:
         known, settled = self._calls.resume(unanswered, message.next_id)
         for number, step in settled:
             self._settled(number, step.action)
-        self._lost.intersection_update(unanswered)
-        lost = [remote.Fate(number, maybe_executed=True) for number in sorted(self._lost)]
+        lost = self._former.told(unanswered)
         self.ready = True
         self._say(remote.Resumed(self._host.epoch, known, lost, self._leases.serial))
         self.streams.resume(message.streams)
@@ -327,14 +307,14 @@ class RemotePeer:
         if isinstance(request, remote.RemoteStream):
             check_ahead(request.parts, request.start)
         deadline_ns = time.monotonic_ns() + call.left_us * 1000
-        if self._lost and call.id in self._lost:
+        if self._former.lost and call.id in self._former.lost:
             if not call.replay:
                 error = errors.GatewayLost("this call may have run under an earlier gateway", maybe_executed=True)
                 self._answered(call.id, error, None)
                 return
-            self._lost.discard(call.id)
-        if call.replay and not self._quiet:
-            self._parked.append((request, frames, deadline_ns))
+            self._former.lost.discard(call.id)
+        if call.replay and not self._former.quiet:
+            self._former.park(request, frames, deadline_ns)
         else:
             self._start(request, call, frames, deadline_ns)
 
@@ -514,8 +494,8 @@ class RemotePeer:
         return None if kept is None else kept.blob
 
     def _settled(self, number: int, action: CallAction | None) -> None:
-        if self._lost:
-            self._lost.discard(number)
+        if self._former.lost:
+            self._former.lost.discard(number)
         if self.uploads.open:
             self.uploads.forget(number)
         if self.streams.any:
