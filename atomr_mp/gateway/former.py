@@ -67,7 +67,7 @@ class FormerCalls:
         }
 
     def told(self, unanswered: Sequence[int]) -> list[remote.Fate]:
-        """Return what a resumption is told of its unanswered calls; the others are settled."""
+        """Return the fates of the lost calls that a resumption names; forget the other lost calls."""
         self.lost.intersection_update(unanswered)
         return [remote.Fate(number, maybe_executed=True) for number in sorted(self.lost)]
 
