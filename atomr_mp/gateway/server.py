@@ -22,6 +22,7 @@ from atomr_mp.gateway.peers import RemotePeer
 from atomr_mp.gateway.probe import check_refuses
 from atomr_mp.gateway.sockets import Received, RouterSocket, SendOutcome
 from atomr_mp.operator.session import OperatorSession
+from atomr_mp.process.files.rundir import GATEWAY_PROBE
 from atomr_mp.protocol.codec import ErrorInfo
 from atomr_mp.protocol.flow.flight import MAX_STREAMS, Window
 from atomr_mp.protocol.messages import operators, remote, session
@@ -153,7 +154,7 @@ class Gateway:
         Raises:
             NotAuthorized: It was not refused.
         """
-        path = Path(self._settings.run_dir) / "gateway-probe"
+        path = Path(self._settings.run_dir) / GATEWAY_PROBE
         socket.bind(f"ipc://{path}")
         try:
             await asyncio.to_thread(check_refuses, f"ipc://{path}", server_public)

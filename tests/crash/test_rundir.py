@@ -15,7 +15,7 @@ import pytest
 from atomr_mp import errors
 from atomr_mp.process import identity
 from atomr_mp.process.files import rundir
-from atomr_mp.process.files.rundir import PoolState, RunDirectory, default_run_dir
+from atomr_mp.process.files.rundir import GATEWAY_PROBE, HeldRunDirectory, PoolState, RunDirectory, default_run_dir
 from atomr_mp.process.identity import Identity, start_ticks
 from tests.support import Ledger
 
@@ -24,7 +24,7 @@ HOLDER = """
 import sys
 from pathlib import Path
 from atomr_mp.process.identity import start_ticks
-from atomr_mp.process.files.rundir import RunDirectory
+from atomr_mp.process.files.rundir import GATEWAY_PROBE, HeldRunDirectory, RunDirectory
 held = RunDirectory.create(Path(sys.argv[1]))
 for pid in sys.argv[2:]:
     held.record_worker(int(pid), start_ticks(int(pid)))
@@ -76,6 +76,15 @@ def test_a_new_directory_is_private_and_records_its_supervisor(path: Path) -> No
     held.close()
     assert not held.session_socket.exists()
     assert held.log("device-0").exists()
+
+
+def test_what_a_gateway_leaves_that_is_killed_while_it_starts_goes_with_the_pool(path: Path) -> None:
+    """At its end, or at the next start."""
+    for end in (HeldRunDirectory.clean, HeldRunDirectory.close):
+        with RunDirectory.create(path) as held:
+            (path / GATEWAY_PROBE).touch()
+            end(held)
+            assert not (path / GATEWAY_PROBE).exists()
 
 
 def test_a_held_directory_is_refused_naming_the_holder(path: Path) -> None:

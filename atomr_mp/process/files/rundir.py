@@ -30,6 +30,9 @@ from atomr_mp.process.identity import Identity, wait_ended
 
 SESSION_SOCKET: Final = "session.sock"
 
+GATEWAY_PROBE: Final = "gateway-probe"
+"""Socket that a gateway has while it starts; one that is killed then leaves it."""
+
 _LOG: Final = logging.getLogger(__name__)
 
 
@@ -262,7 +265,7 @@ class HeldRunDirectory(RunDirectory):
 
     def clean(self) -> None:
         """Remove the sockets and worker notes of a former life; after `end_survivors`, before any start."""
-        for path in [*self.path.glob("*.sock"), *self._workers.iterdir()]:
+        for path in [*self._sockets(), *self._workers.iterdir()]:
             path.unlink(missing_ok=True)
 
     def close(self) -> None:
@@ -271,12 +274,15 @@ class HeldRunDirectory(RunDirectory):
             return
         self._closed = True
         try:
-            for path in self.path.glob("*.sock"):
+            for path in self._sockets():
                 path.unlink(missing_ok=True)
             os.ftruncate(self._lock_fd, 0)
         finally:
             os.close(self._lock_fd)
             os.close(self._directory_fd)
+
+    def _sockets(self) -> list[Path]:
+        return [*self.path.glob("*.sock"), self.path / GATEWAY_PROBE]
 
 
 def _default_base() -> Path:
