@@ -24,7 +24,7 @@ HOLDER = """
 import sys
 from pathlib import Path
 from atomr_mp.process.identity import start_ticks
-from atomr_mp.process.files.rundir import GATEWAY_PROBE, HeldRunDirectory, RunDirectory
+from atomr_mp.process.files.rundir import RunDirectory
 held = RunDirectory.create(Path(sys.argv[1]))
 for pid in sys.argv[2:]:
     held.record_worker(int(pid), start_ticks(int(pid)))
