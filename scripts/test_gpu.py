@@ -22,8 +22,8 @@ from atomr_mp.protocol.libraries import LIBRARIES, requests_of
 from atomr_mp_workers.libraries import evidence
 
 SHARED: Final = {
-    "memory": ("tests.contract.test_buffers::", "tests.gpu.test_memory_cuda::"),
-    "program": ("tests.contract.test_program::", "tests.gpu.test_program_cuda::"),
+    "memory": ("tests.contract.memory.test_buffers::", "tests.gpu.test_memory_cuda::"),
+    "program": ("tests.contract.libraries.test_program::", "tests.gpu.test_program_cuda::"),
 }
 """Tests of libraries whose requests are no cases of their own."""
 
@@ -31,22 +31,22 @@ DRIVER: Final = Path("/dev/nvidiactl")
 
 TESTS: Final = (
     "tests/gpu",
-    "tests/contract/test_buffers.py",
-    "tests/contract/test_blas.py",
-    "tests/contract/test_blas_lt.py",
-    "tests/contract/test_fft.py",
-    "tests/contract/test_rng.py",
-    "tests/contract/test_tensor.py",
-    "tests/contract/test_elementwise.py",
-    "tests/contract/test_solver.py",
-    "tests/contract/test_sparse.py",
-    "tests/contract/test_program.py",
-    "tests/contract/test_actor_libraries.py",
-    "tests/contract/test_client.py",
-    "tests/contract/test_map.py",
-    "tests/contract/test_batching.py",
-    "tests/contract/test_admission.py",
-    "tests/contract/test_embed_example.py",
+    "tests/contract/memory/test_buffers.py",
+    "tests/contract/libraries/test_blas.py",
+    "tests/contract/libraries/test_blas_lt.py",
+    "tests/contract/libraries/test_fft.py",
+    "tests/contract/libraries/test_rng.py",
+    "tests/contract/libraries/test_tensor.py",
+    "tests/contract/libraries/test_elementwise.py",
+    "tests/contract/libraries/test_solver.py",
+    "tests/contract/libraries/test_sparse.py",
+    "tests/contract/libraries/test_program.py",
+    "tests/contract/libraries/test_actor_libraries.py",
+    "tests/contract/calls/test_client.py",
+    "tests/contract/calls/test_map.py",
+    "tests/contract/calls/test_batching.py",
+    "tests/contract/calls/test_admission.py",
+    "tests/contract/project/test_embed_example.py",
     "tests/crash",
 )
 

@@ -11,7 +11,7 @@ from atomr_mp_workers.libraries.actor_libraries import InProcessLibraries
 from atomr_mp_workers.libraries.base import LibraryContext
 from atomr_mp_workers.memory.store import Store
 from atomr_mp_workers.requests.off_loop.in_progress import InProgress
-from tests.library_cases import arrays_in, call
+from tests.cases.library_cases import arrays_in, call
 
 
 def context_on(device: WorkerDevice, backend: str, quota_bytes: int = 2**30) -> LibraryContext:

@@ -24,7 +24,7 @@ from atomr_mp_workers.libraries.base import Library, LibraryContext, array
 from atomr_mp_workers.memory.blocks import Holder
 from atomr_mp_workers.requests.peers import Peer
 from atomr_mp_workers.requests.request import Elsewhere, Later, Next, current_holder
-from tests.pure.test_dispatch import DEADLINE_S, NEVER_NS, TOKEN, Worker, outcomes
+from tests.pure.worker.test_dispatch import DEADLINE_S, NEVER_NS, TOKEN, Worker, outcomes
 
 NAME: Final = "deciding"
 

@@ -24,7 +24,7 @@ from atomr_mp.protocol.declaration.shapes import ANY, shape_of
 from atomr_mp.protocol.layout import Layout
 from atomr_mp.protocol.libraries.base import LibraryRequest, Shape, is_factor, scalar, to_scalar
 from atomr_mp.protocol.libraries.rng import AboveZero, NotNegative
-from tests.fake_arrays import GUARD_BYTES, FakeArray
+from tests.fakes.fake_arrays import GUARD_BYTES, FakeArray
 from tests.tolerances import assert_close
 
 Array = npt.NDArray[Any]

@@ -17,7 +17,7 @@ from atomr_mp_workers.memory.arrays import Block, DeviceArray
 from atomr_mp_workers.memory.store import Store
 from atomr_mp_workers.requests.off_loop.in_progress import InProgress
 from atomr_mp_workers.requests.request import Elsewhere, Later, Next
-from tests.fake_arrays import FakeArray
+from tests.fakes.fake_arrays import FakeArray
 
 NOTHING: Final[Any] = None
 SERVING: Final[list[str]] = []

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from atomr_mp import errors
 from tests.actor_libraries import libraries_on
-from tests.fake_arrays import FakeArray
+from tests.cases.library_cases import CASES, Case, call
+from tests.fakes.fake_arrays import FakeArray
 from tests.gpu.on_device import device, over, placed, synchronize
-from tests.library_cases import CASES, Case, call
 
 pytestmark = [
     pytest.mark.gpu,

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from atomr_mp.libraries.blas import Reference
 from atomr_mp.protocol.libraries.base import HALF, LibraryRequest, element_types
-from tests.blas_cases import REQUESTS, DirectDevice, assert_agrees
+from tests.cases.blas_cases import REQUESTS, DirectDevice, assert_agrees
 from tests.declared import requests
-from tests.fake_arrays import FakeArray
+from tests.fakes.fake_arrays import FakeArray
 from tests.gpu import on_device
 from tests.gpu.on_device import device, library, over, placed, synchronize
 from tests.tolerances import assert_close

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from atomr_mp import errors
 from atomr_mp.protocol.libraries.base import LibraryRequest
 from atomr_mp.protocol.libraries.blas_lt import RESULTS, Matmul
-from tests.blas_lt_cases import EPILOGUES, PAIRS, WIDE, assert_agrees, requests
+from tests.cases.blas_lt_cases import EPILOGUES, PAIRS, WIDE, assert_agrees, requests
 from tests.declared import breakages, check
-from tests.fake_arrays import FakeArray
+from tests.fakes.fake_arrays import FakeArray
 from tests.gpu import on_device
 from tests.tolerances import assert_close
 

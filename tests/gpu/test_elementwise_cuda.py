@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.elementwise_cases import REQUESTS, assert_agrees, requests
+from tests.cases.elementwise_cases import REQUESTS, assert_agrees, requests
 from tests.gpu import on_device
 
 pytestmark = [

@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from atomr_mp.protocol.libraries.fft import Transform
-from tests.fake_arrays import FakeArray
-from tests.fft_cases import assert_agrees, requests
+from tests.cases.fft_cases import assert_agrees, requests
+from tests.fakes.fake_arrays import FakeArray
 from tests.gpu import on_device
 from tests.tolerances import assert_close
 

@@ -7,7 +7,7 @@ from typing import Final
 import pytest
 
 from atomr_mp import errors
-from tests.crash.test_hangs import events
+from tests.crash.workers.test_hangs import events
 from tests.support import ACTORS, PROBE, Ledger, settled, wait_generation, wait_until
 
 pytestmark = pytest.mark.gpu

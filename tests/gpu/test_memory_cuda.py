@@ -13,7 +13,7 @@ from atomr_mp.protocol.declaration.factors import Scalar
 from atomr_mp.protocol.layout import Layout
 from atomr_mp.protocol.libraries import memory
 from atomr_mp.protocol.libraries.base import scalar
-from tests.fake_arrays import GUARD_BYTES, FakeArray
+from tests.fakes.fake_arrays import GUARD_BYTES, FakeArray
 from tests.gpu import on_device
 
 pytestmark = [

@@ -11,9 +11,7 @@ from hypothesis import given, settings
 
 from atomr_mp import errors
 from atomr_mp.protocol.libraries import rng
-from tests.fake_arrays import FakeArray
-from tests.gpu import on_device
-from tests.rng_cases import (
+from tests.cases.rng_cases import (
     DTYPES,
     KINDS,
     PARAMETERS,
@@ -23,6 +21,8 @@ from tests.rng_cases import (
     numbers,
     requests,
 )
+from tests.fakes.fake_arrays import FakeArray
+from tests.gpu import on_device
 
 pytestmark = [
     pytest.mark.gpu,

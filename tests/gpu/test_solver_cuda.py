@@ -14,12 +14,12 @@ import atomr_mp
 from atomr_mp import errors
 from atomr_mp.protocol.libraries import solver
 from atomr_mp.protocol.libraries.base import LibraryRequest
-from tests import sparse_cases
+from tests.cases import sparse_cases
+from tests.cases.solver_cases import FAILING, REQUESTS, assert_agrees, assert_fails, requests
 from tests.declared import breakages, refused_in_the_worker
-from tests.fake_arrays import FakeArray
+from tests.fakes.fake_arrays import FakeArray
 from tests.gpu import on_device
 from tests.gpu.test_program_cuda import told as told_of_graphs
-from tests.solver_cases import FAILING, REQUESTS, assert_agrees, assert_fails, requests
 from tests.support import Ledger
 from tests.tolerances import assert_close
 

@@ -17,10 +17,10 @@ from atomr_mp.protocol.declaration.arguments import with_arrays
 from atomr_mp.protocol.libraries import requests_of, sparse
 from atomr_mp_workers.libraries.sparse.structures import CheckedStructure
 from atomr_mp_workers.requests.request import Next
-from tests.fake_arrays import FakeArray
+from tests.cases.sparse_cases import assert_agrees, elements, matrix_of, of_mask, pattern_of, requests
+from tests.fakes.fake_arrays import FakeArray
 from tests.gpu import on_device
-from tests.pure.test_sparse import told
-from tests.sparse_cases import assert_agrees, elements, matrix_of, of_mask, pattern_of, requests
+from tests.pure.libraries.test_sparse import told
 from tests.support import Ledger
 from tests.tolerances import assert_close
 

@@ -11,7 +11,7 @@ import pytest
 
 import atomr_mp
 from atomr_mp.process.gpus import nvml
-from tests.contract.test_cli import cli
+from tests.contract.command.test_cli import cli
 from tests.gpu.test_resident_cuda import GRAPHED, wait_standby
 from tests.support import PROBE, Ledger, wait_generation
 

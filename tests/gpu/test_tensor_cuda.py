@@ -13,10 +13,10 @@ from atomr_mp import errors
 from atomr_mp.protocol.libraries import tensor
 from atomr_mp.protocol.libraries.base import LibraryRequest
 from atomr_mp_workers.libraries.tensor.engine import ArrayEngine
+from tests.cases.tensor_cases import REQUESTS, assert_agrees, requests
 from tests.declared import breakages, check
-from tests.fake_arrays import FakeArray
+from tests.fakes.fake_arrays import FakeArray
 from tests.gpu import on_device
-from tests.tensor_cases import REQUESTS, assert_agrees, requests
 from tests.tolerances import assert_close
 
 pytestmark = [

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
-from tests.fake_nvml import Card, FakeNvml
+from tests.fakes.fake_nvml import Card, FakeNvml
 
 LEDGER = Path(os.environ["ATOMR_MP_TEST"])
 

@@ -1,0 +1,1 @@
+"""Calls, maps, batches and waiting."""

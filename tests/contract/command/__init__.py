@@ -1,0 +1,1 @@
+"""The command, what it shows, metrics and traces."""

@@ -1,0 +1,1 @@
+"""Refs, slabs, devices and resident memory."""

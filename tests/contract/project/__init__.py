@@ -1,0 +1,1 @@
+"""Documents, examples, the demo and scripts, run as a reader would."""

@@ -1,0 +1,1 @@
+"""Remote clients, and the local contract by `tcp://`."""

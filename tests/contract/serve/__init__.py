@@ -1,0 +1,1 @@
+"""HTTP servers, their pages and clients."""

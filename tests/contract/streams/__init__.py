@@ -1,0 +1,1 @@
+"""Streams, steps and async methods."""

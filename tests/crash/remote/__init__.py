@@ -1,0 +1,1 @@
+"""Gateways, remote clients and networks that fail."""

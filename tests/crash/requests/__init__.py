@@ -1,0 +1,1 @@
+"""Requests, streams and maps whose workers end."""

@@ -1,0 +1,1 @@
+"""Serve and Ray clusters under kills."""

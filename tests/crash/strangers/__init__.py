@@ -1,0 +1,1 @@
+"""Hostile peers on local and remote sockets."""

@@ -1,0 +1,1 @@
+"""Workers that end, hang, are replaced, and their standbys."""

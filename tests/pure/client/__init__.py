@@ -1,0 +1,1 @@
+"""A client's parts: lanes, replies, refs, memory, maps and their journal."""

@@ -1,0 +1,1 @@
+"""Settings, targets, logs, events and tables of the command."""

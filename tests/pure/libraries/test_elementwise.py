@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from atomr_mp import errors
+from atomr_mp.libraries.elementwise import Reference
+from atomr_mp.protocol.libraries.base import LibraryRequest
+from atomr_mp.protocol.libraries.elementwise import broadcast
+from atomr_mp_workers.libraries.elementwise import host
+from tests.cases.elementwise_cases import REQUESTS, assert_agrees, requests
+from tests.declared import check
+from tests.fakes.fake_arrays import FakeArray
+
+ACTOR: Final[Any] = host.Implementation.__new__(host.Implementation)
+
+
+def run(request: LibraryRequest) -> Any:
+    """Do a request on the host's actor."""
+    return getattr(ACTOR, request.name)(request)
+
+
+class Direct:
+    """A device that does requests at once."""
+
+    def request(self, _library: str, request: LibraryRequest, _deadline_s: float | None) -> Any:
+        """Do a request."""
+        return run(request)
+
+
+ELEMENTWISE: Final[Any] = Reference(Direct())
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+def test_results_are_numpys(name: str) -> None:
+    """Of every type, however arrays lie, broadcast and in place; nothing else is written."""
+
+    @given(requests(REQUESTS[name]), st.integers(0, 2**32 - 1))
+    @settings(max_examples=40, deadline=None)
+    def agrees(request: LibraryRequest, seed: int) -> None:
+        assert_agrees(request, np.random.default_rng(seed), run)
+
+    agrees()
+
+
+def test_integers_wrap_around_and_half_precision_is_rounded_once() -> None:
+    """As on a GPU."""
+    x, out = FakeArray.of([250, 3], "uint8"), FakeArray.of([0, 0], "uint8")
+    ELEMENTWISE.add(x, x, out)
+    np.testing.assert_array_equal(out.array, [244, 6])
+    one, third = FakeArray.of([1.0], "float16"), FakeArray.of([3.0], "float16")
+    ELEMENTWISE.divide(one, third, one)
+    assert one.array == np.float16(1 / 3)
+
+
+def test_a_number_is_an_array_without_dimensions() -> None:
+    """It is broadcast, as any array with dimensions of length 1."""
+    x, two = FakeArray.of(np.arange(6.0).reshape(2, 3), "float32"), FakeArray.of(2.0, "float32")
+    ELEMENTWISE.multiply(x, two, x)
+    np.testing.assert_array_equal(x.array, np.arange(6.0).reshape(2, 3) * 2)
+
+
+@given(st.lists(st.lists(st.integers(0, 3), max_size=3).map(tuple), min_size=1, max_size=3))
+def test_shapes_are_broadcast_as_numpy_does(shapes: list[tuple[int, ...]]) -> None:
+    """What cannot be is refused with the shapes."""
+    try:
+        wanted = np.broadcast_shapes(*shapes)
+    except ValueError:
+        with pytest.raises(errors.InvalidRequest, match="cannot be broadcast together"):
+            broadcast(*shapes)
+    else:
+        assert broadcast(*shapes) == wanted
+
+
+def test_types_are_not_promoted() -> None:
+    """The error names both, and `cast` is at hand."""
+    x, y = FakeArray.of([1.0], "float32"), FakeArray.of([1.0], "float64")
+    with pytest.raises(errors.InvalidRequest, match="x is float32 and y is float64; they must be the same"):
+        ELEMENTWISE.add(x, y)
+    with pytest.raises(errors.InvalidRequest, match="divide is not defined for int32"):
+        ELEMENTWISE.divide(FakeArray.of([1], "int32"), FakeArray.of([1], "int32"))
+    with pytest.raises(errors.InvalidRequest, match="out is float32; it must be bool"):
+        ELEMENTWISE.less(x, x, x)
+    with pytest.raises(errors.InvalidRequest, match="dtype is 'float8'"):
+        ELEMENTWISE.cast(x, dtype="float8")
+    check(REQUESTS["cast"](x, "float64"))

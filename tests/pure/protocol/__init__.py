@@ -1,0 +1,1 @@
+"""Messages, values, layouts, framing and the board."""

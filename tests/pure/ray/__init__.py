@@ -1,0 +1,1 @@
+"""The parts of clusters on Ray that need no cluster."""

@@ -1,0 +1,1 @@
+"""Remote clients and the gateway, without sockets."""

@@ -1,0 +1,1 @@
+"""Declarations, plans, programs and graphs: whatever holds for each library."""

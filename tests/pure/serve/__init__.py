@@ -1,0 +1,1 @@
+"""HTTP without sockets."""

@@ -1,0 +1,1 @@
+"""A worker's parts: dispatch, batches, streams, memory, loading."""
