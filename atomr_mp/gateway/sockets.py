@@ -135,6 +135,12 @@ class RouterSocket:
 
     def send(self, routing_id: bytes, parts: Sequence[Buffer]) -> SendOutcome:
         """Send a message."""
+        outcome = self._send(routing_id, parts)
+        if is_readable(self._socket):  # the descriptor tells of changes only, and this send may have consumed one
+            self._look_again()
+        return outcome
+
+    def _send(self, routing_id: bytes, parts: Sequence[Buffer]) -> SendOutcome:
         try:
             body = parts[0] if len(parts) == 1 else b"".join(parts)
             core_send(self._socket, routing_id, _DONTWAIT | _SNDMORE)
@@ -145,8 +151,6 @@ class RouterSocket:
             if error.errno != zmq.EHOSTUNREACH:
                 raise
             return SendOutcome.GONE
-        if is_readable(self._socket):  # the descriptor tells of changes only, and this send may have consumed one
-            self._look_again()
         return SendOutcome.SENT
 
     def close(self) -> None:
