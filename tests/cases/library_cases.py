@@ -55,7 +55,7 @@ class Case(NamedTuple):
 
     @property
     def _module(self) -> Any:
-        return importlib.import_module(f"tests.{self.library}_cases")
+        return importlib.import_module(f"tests.cases.{self.library}_cases")
 
 
 CASES: Final = [Case(library, request) for library in DECLARED for request in requests_of(library).values()]
