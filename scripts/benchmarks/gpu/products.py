@@ -10,9 +10,7 @@ steps two are. Each round measures all ways in turn.
 from __future__ import annotations
 
 import json
-import statistics
 import sys
-import time
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -23,6 +21,7 @@ from atomr_mp.protocol import dtypes, token
 from atomr_mp.protocol.layout import Layout
 from atomr_mp.protocol.libraries import blas_lt, solver, tensor
 from atomr_mp.protocol.libraries.base import LibraryRequest
+from benchmarks.gpu.shares import measured
 from benchmarks.standalone.in_flight import kept_in_flight
 
 ROUNDS: Final = 7
@@ -169,36 +168,6 @@ def by_request(case: Case, device: Any) -> dict[str, Callable[[], None]]:
     }
 
 
-def measured(case: Case, device: Any) -> dict[str, Any]:
-    """Return milliseconds of one product, each way, and the direct call's as a share of it."""
-    ways = {"direct": direct(case), **by_request(case, device)}
-    times: dict[str, list[float]] = {name: [] for name in ways}
-    for way in ways.values():
-        for _ in range(3):  # plans, and graphs of programs, are made
-            way()
-    for _ in range(ROUNDS):
-        for name, way in ways.items():
-            began = time.perf_counter()
-            way()
-            times[name].append((time.perf_counter() - began) / CALLS * 1e3)
-    shares = {
-        name: [direct_ms / each for direct_ms, each in zip(times["direct"], found, strict=True)]
-        for name, found in times.items()
-        if name != "direct"
-    }
-    return {
-        "ms": {name: round(statistics.median(found), 4) for name, found in times.items()},
-        "share_of_direct": {
-            name: {
-                "median": round(statistics.median(found), 4),
-                "least": round(min(found), 4),
-                "most": round(max(found), 4),
-            }
-            for name, found in shares.items()
-        },
-    }
-
-
 def main() -> None:
     """Measure, and print JSON."""
     report: dict[str, Any] = {}
@@ -206,7 +175,8 @@ def main() -> None:
         device = pool.device(0)
         for name, case in cases().items():
             try:
-                report[name] = measured(case, device)
+                ways = {"direct": direct(case), **by_request(case, device)}
+                report[name] = measured(ways, "direct", CALLS, ROUNDS)
             except Exception as error:  # noqa: BLE001 - the others are measured all the same
                 report[name] = {"error": f"{type(error).__name__}: {error}"}
         report["engines"] = {each.library: each.engine for each in pool.status().workers[0].plans if each.engine}

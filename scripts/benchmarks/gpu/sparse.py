@@ -11,9 +11,7 @@ stencil with 10^6 unknowns are compared with the same in CuPy. Each round measur
 from __future__ import annotations
 
 import json
-import statistics
 import sys
-import time
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -21,6 +19,7 @@ import numpy as np
 import scipy.sparse
 
 import atomr_mp
+from benchmarks.gpu.shares import measured
 from benchmarks.standalone.in_flight import Waited, kept_in_flight
 
 ROUNDS: Final = 5
@@ -193,43 +192,15 @@ def in_cupy(matrix: Any, b: Any) -> Callable[[], float]:
     return solve
 
 
-# --- measuring --------------------------------------------------------------------------------------------------------
-
-
-def measured(ways: dict[str, Callable[[], Any]], of: str, parts: int) -> dict[str, Any]:
-    """Return milliseconds of one part of what each way does, and the time of `of` as a share of it."""
-    times: dict[str, list[float]] = {name: [] for name in ways}
-    for way in ways.values():
-        for _ in range(3):  # plans, and graphs of programs, are made
-            way()
-    for _ in range(ROUNDS):
-        for name, way in ways.items():
-            began = time.perf_counter()
-            way()
-            times[name].append((time.perf_counter() - began) / parts * 1e3)
-    shares = {
-        name: [base / each for base, each in zip(times[of], found, strict=True)]
-        for name, found in times.items()
-        if name != of
-    }
-    return {
-        "ms": {name: round(statistics.median(found), 5) for name, found in times.items()},
-        f"share_of_{of}": {
-            name: {"median": round(statistics.median(found), 4), "least": round(min(found), 4)}
-            for name, found in shares.items()
-        },
-    }
-
-
 def main() -> None:
     """Measure, and print JSON."""
     report: dict[str, Any] = {}
     with atomr_mp.start(gpus=1, backend="cuda") as pool:
         device = pool.device(0)
-        report["spmm_1e7_float32"] = measured(products(device), "direct", CALLS)
+        report["spmm_1e7_float32"] = measured(products(device), "direct", CALLS, ROUNDS)
         ways = gradients(device, stencil())
         report["residuals"] = {name: way() for name, way in ways.items()}
-        report["conjugate_gradients_1e6"] = measured(ways, "cupy", STEPS)
+        report["conjugate_gradients_1e6"] = measured(ways, "cupy", STEPS, ROUNDS)
     json.dump(report, sys.stdout, indent=1)
     sys.stdout.write("\n")
 
