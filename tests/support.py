@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import gc
 import os
+import resource
 import secrets
 import select
 import shutil
@@ -465,3 +466,14 @@ def _not_logs(run_dir: Path) -> list[str]:
         for path in found
         if not (path.name == "workers" and path.is_dir()) and not (path.name == "lock" and not path.stat().st_size)
     ]
+
+
+@contextlib.contextmanager
+def full_disk(at_bytes: int) -> Iterator[None]:
+    """Let no file grow beyond a size: writes are cut short, then refused, as on a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (at_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)

@@ -1,4 +1,4 @@
-"""Actors whose methods yield 0, 1, 2, … in every way that there is, at a pace at which kills and cuts meet them."""
+"""Actors whose methods yield 0, 1, 2, … by threads, event loops and steps, at a pace at which faults meet them."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import msgspec
 from atomr_mp_workers import Actor, Context, Live, Steps, method
 
 PACE_S = 0.001
+"""Kills and cuts have to meet a stream between its parts, wherever they fall, so its parts take their time."""
 
 
 def pause(number: int) -> float:
@@ -36,7 +37,7 @@ class Counting(Actor):
     def plain(self, upto: int) -> Generator[int, None, int]:
         """Yield numbers; return how many there are."""
         for number in range(upto):
-            time.sleep(pause(number))  # the pace
+            time.sleep(pause(number))  # the duration is tested: see PACE_S
             yield number
         return upto
 
@@ -49,7 +50,7 @@ class Counting(Actor):
     def start(self, upto: int, start: int) -> Generator[int, None, int]:
         """Do the same from a number on."""
         for number in range(start, upto):
-            time.sleep(pause(number))  # the pace
+            time.sleep(pause(number))  # the duration is tested: see PACE_S
             yield number
         return upto
 
@@ -58,7 +59,7 @@ class Counting(Actor):
         """Do the same behind what was sent."""
         assert sent == list(range(len(sent)))
         while len(sent) < upto:
-            time.sleep(pause(len(sent)))  # the pace
+            time.sleep(pause(len(sent)))  # the duration is tested: see PACE_S
             sent.append(len(sent))
             yield sent[-1]
         return upto
@@ -66,7 +67,7 @@ class Counting(Actor):
     @method(thread=True, batch=Steps(max_items=8), resumable=True)
     def together(self, live: Live[Count, int]) -> None:
         """Do the same for many, a number each a step."""
-        time.sleep(PACE_S)  # the pace
+        time.sleep(PACE_S)  # the duration is tested: see PACE_S
         for each in live.gone:
             self._next.pop(each.id, None)
         for each in live.new:
@@ -91,14 +92,14 @@ class CountingLoop(Actor):
     async def again(self, upto: int) -> AsyncIterator[int]:
         """Yield numbers; it may begin again."""
         for number in range(upto):
-            await asyncio.sleep(pause(number))  # the pace
+            await asyncio.sleep(pause(number))  # the duration is tested: see PACE_S
             yield number
 
     @method(resumable=True)
     async def start(self, upto: int, start: int) -> AsyncIterator[int]:
         """Do the same from a number on."""
         for number in range(start, upto):
-            await asyncio.sleep(pause(number))  # the pace
+            await asyncio.sleep(pause(number))  # the duration is tested: see PACE_S
             yield number
 
     @method(resumable=True)
@@ -106,5 +107,5 @@ class CountingLoop(Actor):
         """Do the same behind what was sent."""
         assert sent == list(range(len(sent)))
         for number in range(len(sent), upto):
-            await asyncio.sleep(pause(number))  # the pace
+            await asyncio.sleep(pause(number))  # the duration is tested: see PACE_S
             yield number

@@ -65,7 +65,7 @@ class Undoing(Actor):
         """Wait at a gate, on the loop, and then for a time to come."""
         arrive(gate)
         # A deadline that its caller has given to another request passes meanwhile.
-        time.sleep(max(0, until_ns - time.monotonic_ns()) / 1e9)
+        time.sleep(max(0, until_ns - time.monotonic_ns()) / 1e9)  # the passing of that deadline is what is tested
 
 
 def arrive(gate: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import errno
 import functools
 import logging
@@ -278,29 +279,26 @@ def test_a_callback_may_call(pool: atomr_mp.Pool) -> None:
 # --- many at once ----------------------------------------------------------------------------------------------------
 
 
+def in_threads(use: Callable[[int], None]) -> None:
+    """Call `use` in each of some threads at once, with the thread's number; raise what it raises."""
+    with concurrent.futures.ThreadPoolExecutor(THREADS) as threads:
+        list(threads.map(use, range(THREADS)))
+
+
 def test_threads_share_a_client(pool: atomr_mp.Pool) -> None:
     """Each gets its own answers, whether it has one call or many under way."""
     wrong: list[object] = []
 
     def use(number: int) -> None:
-        try:
-            wrong.extend(
-                (number, n) for n in range(CALLS // 2) if pool.call("Probe.echo", [number, n]).result(20) != [number, n]
-            )
-            for first in range(CALLS // 2, CALLS, 25):
-                replies = [pool.call("Probe.echo", [number, n]) for n in range(first, first + 25)]
-                wrong.extend((number, n) for n, reply in enumerate(replies, first) if reply.result(20) != [number, n])
-        except BaseException as error:
-            wrong.append(error)
-            raise
+        wrong.extend(
+            (number, n) for n in range(CALLS // 2) if pool.call("Probe.echo", [number, n]).result(20) != [number, n]
+        )
+        for first in range(CALLS // 2, CALLS, 25):
+            replies = [pool.call("Probe.echo", [number, n]) for n in range(first, first + 25)]
+            wrong.extend((number, n) for n, reply in enumerate(replies, first) if reply.result(20) != [number, n])
 
-    threads = [threading.Thread(target=use, args=(number,)) for number in range(THREADS)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
+    in_threads(use)
     assert wrong == []
-    assert not any(thread.is_alive() for thread in threads)
 
 
 def test_many_threads_may_wait_for_the_same_replies(pool: atomr_mp.Pool) -> None:
@@ -421,22 +419,14 @@ def test_loops_and_threads_use_a_client_at_once(pool: atomr_mp.Pool) -> None:
                 wrong.append((values, found))
 
     def use(number: int) -> None:
-        try:
-            if number % 2:
-                asyncio.run(use_loop(number))
-            else:
-                wrong.extend(
-                    (number, n) for n in range(200) if pool.call("Probe.echo", [number, n]).result(20) != [number, n]
-                )
-        except BaseException as error:
-            wrong.append(error)
-            raise
+        if number % 2:
+            asyncio.run(use_loop(number))
+        else:
+            wrong.extend(
+                (number, n) for n in range(200) if pool.call("Probe.echo", [number, n]).result(20) != [number, n]
+            )
 
-    threads = [threading.Thread(target=use, args=(number,)) for number in range(THREADS)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
+    in_threads(use)
     assert wrong == []
 
 

@@ -62,8 +62,7 @@ def test_faults_of_the_network_are_not_noticed(ledger: Ledger) -> None:
                 number += 1
                 if step == 20:
                     fault()
-            # The fault's time is its point; it is longer than a silent connection lives.
-            time.sleep(0.1 if rng.random() < 0.7 else 1.8)
+            time.sleep(0.1 if rng.random() < 0.7 else 1.8)  # the fault; 1.8 s ends a silent connection
             proxy.heal()
             for tag, reply in replies.items():
                 assert reply.result() == str(tag)

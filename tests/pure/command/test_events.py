@@ -1,8 +1,5 @@
 from __future__ import annotations
 
-import contextlib
-import resource
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgpack
@@ -12,6 +9,7 @@ from hypothesis import strategies as st
 
 from atomr_mp import errors
 from atomr_mp.process.files.events import LOST, MAX_EVENT_BYTES, EventLog, Follower, Scalar, read_events
+from tests.support import full_disk
 
 SCALARS = st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False) | st.text()
 EVENTS = st.lists(st.dictionaries(st.text(min_size=1), SCALARS, max_size=5), max_size=20)
@@ -21,17 +19,6 @@ EVENTS = st.lists(st.dictionaries(st.text(min_size=1), SCALARS, max_size=5), max
 def path(tmp_path: Path) -> Path:
     """Where the log is to be."""
     return tmp_path / "events.msgpack"
-
-
-@contextlib.contextmanager
-def full_disk(at_bytes: int) -> Iterator[None]:
-    """Let no file grow beyond a size: writes are cut short, then refused, as on a full disk."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (at_bytes, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def numbers(path: Path) -> list[Scalar]:

@@ -1,35 +1,22 @@
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
-import resource
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from atomr_mp import errors
 from atomr_mp.process.files.logs import PrivateFileHandler, RotatedOutput
+from tests.support import full_disk
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     """Where the log is to be."""
     return tmp_path / "device-0.log"
-
-
-@contextlib.contextmanager
-def full_disk(at_bytes: int) -> Iterator[None]:
-    """Let no file grow beyond a size: writes are cut short, then refused, as on a full disk."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (at_bytes, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def test_a_small_log_is_left_alone(path: Path) -> None:
