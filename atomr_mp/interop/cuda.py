@@ -18,7 +18,7 @@ from atomr_mp.protocol.extras import how_to_install
 from atomr_mp.protocol.layout import Layout
 
 LAZY_PEER_ACCESS: Final = 1
-"""`cudaIpcMemLazyEnablePeerAccess`, the one flag that there is."""
+"""`cudaIpcMemLazyEnablePeerAccess`, its only flag."""
 
 CUDA: Final = 2
 """kDLCUDA, of DLPack."""

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from atomr_mp.libraries.base import LibraryDevice
 
 
-class Placeholder(Operand):
+class ProgramArray(Operand):
     """An array of a program, or a view of one. Its memory exists only during a run.
 
     Args:
@@ -51,7 +51,7 @@ class Placeholder(Operand):
         self.slot: Final = slot
 
     def __repr__(self) -> str:
-        return f"<Placeholder {self.dtype}{list(self.shape)} of a program>"
+        return f"<ProgramArray {self.dtype}{list(self.shape)} of a program>"
 
     @property
     def memory(self) -> object:
@@ -62,28 +62,28 @@ class Placeholder(Operand):
         """Return its form in the program's message."""
         return messages.slot(self.slot, self.layout)
 
-    def __getitem__(self, index: Index | tuple[Index, ...]) -> Placeholder:
+    def __getitem__(self, index: Index | tuple[Index, ...]) -> ProgramArray:
         return self._view(self.layout.indexed(index))
 
-    def reshape(self, *shape: int) -> Placeholder:
+    def reshape(self, *shape: int) -> ProgramArray:
         """Return a view of another shape; see `GpuRef.reshape`."""
         return self._view(self.layout.reshaped(shape))
 
-    def transpose(self, *axes: int) -> Placeholder:
+    def transpose(self, *axes: int) -> ProgramArray:
         """Return a view with the dimensions in another order; see `GpuRef.transpose`."""
         return self._view(self.layout.transposed(axes or None))
 
     @property
-    def T(self) -> Placeholder:  # noqa: N802 - as in NumPy
+    def T(self) -> ProgramArray:  # noqa: N802 - as in NumPy
         """The transpose."""
         return self.transpose()
 
-    def as_strided(self, shape: Sequence[int], strides: Sequence[int], offset: int = 0) -> Placeholder:
+    def as_strided(self, shape: Sequence[int], strides: Sequence[int], offset: int = 0) -> ProgramArray:
         """Return a view of any shape and strides; see `GpuRef.as_strided`."""
         return self._view(self.layout.strided(shape, strides, operator.index(offset)))
 
-    def _view(self, layout: Layout) -> Placeholder:
-        return Placeholder(self.program, self.slot, layout)
+    def _view(self, layout: Layout) -> ProgramArray:
+        return ProgramArray(self.program, self.slot, layout)
 
 
 class Program:
@@ -128,7 +128,7 @@ class Program:
 
     # --- recording ----------------------------------------------------------------------------------------------------
 
-    def input(self, name: str, shape: Sequence[int], dtype: str) -> Placeholder:
+    def input(self, name: str, shape: Sequence[int], dtype: str) -> ProgramArray:
         """Declare an input: each run is given an array or a ref for it, row-major and without gaps.
 
         Raises:
@@ -139,13 +139,13 @@ class Program:
         layout = Layout.contiguous(dtype, tuple(shape))
         self._names.append(name)
         self._inputs.append(layout)
-        return self._placeholder(-len(self._names), layout)
+        return self._array(-len(self._names), layout)
 
-    def empty(self, shape: Sequence[int], dtype: str) -> Placeholder:
+    def empty(self, shape: Sequence[int], dtype: str) -> ProgramArray:
         """Return a temporary; its content is undefined at the start of each run."""
         layout = Layout.contiguous(dtype, tuple(shape))
         self._temporaries.append(layout)
-        return self._placeholder(len(self._temporaries) - 1, layout)
+        return self._array(len(self._temporaries) - 1, layout)
 
     def returns(self, *arrays: Operand) -> None:
         """Name the arrays that a run returns: outputs and temporaries, or views of them.
@@ -154,7 +154,7 @@ class Program:
             InvalidRequest: An array is neither; its owner can read it without having it returned.
         """
         for array in arrays:
-            if not isinstance(array, Placeholder) or array.program is not self or array.slot < 0:
+            if not isinstance(array, ProgramArray) or array.program is not self or array.slot < 0:
                 raise errors.InvalidRequest(f"{array!r} is no output of this program's steps")
         self._returns += arrays
 
@@ -215,17 +215,17 @@ class Program:
 
     # --- the definition -----------------------------------------------------------------------------------------------
 
-    def _placeholder(self, number: int, layout: Layout) -> Placeholder:
+    def _array(self, number: int, layout: Layout) -> ProgramArray:
         if self._recorded is not None:
             raise errors.InvalidRequest("the program is recorded already; record another")
-        return Placeholder(self, number, layout)
+        return ProgramArray(self, number, layout)
 
     def _constants(self) -> dict[tuple[object, Layout], int]:
         """Keep the refs that the steps use, and return the slot of each."""
         refs: dict[tuple[object, Layout], int] = {}
         for _, request in self._steps:
             for _, _, operand in request.arrays():
-                if operand is not None and not isinstance(operand, Placeholder):
+                if operand is not None and not isinstance(operand, ProgramArray):
                     key = operand.memory, operand.layout
                     if key not in refs:
                         refs[key] = len(self._inputs) + len(refs)
@@ -237,13 +237,13 @@ class Program:
         refs, writes = self._constants(), dict[int, None]()
 
         def numbered(operand: Operand) -> Operand:
-            if not isinstance(operand, Placeholder):
+            if not isinstance(operand, ProgramArray):
                 number = refs[operand.memory, operand.layout]
-                return Placeholder(self, number, operand.layout)
+                return ProgramArray(self, number, operand.layout)
             if operand.program is not self:
                 raise errors.InvalidRequest(f"{operand!r} is an array of another program")
             first = len(self._inputs) + len(refs)
-            return Placeholder(self, -1 - operand.slot if operand.slot < 0 else first + operand.slot, operand.layout)
+            return ProgramArray(self, -1 - operand.slot if operand.slot < 0 else first + operand.slot, operand.layout)
 
         steps = []
         for library, request in self._steps:

@@ -16,11 +16,11 @@ one outcome, and at most one run.
   `deliveries` tells callbacks, futures and listeners, `questions` asks the supervisor, `transfers` moves large calls
   and answers by the bulk connection.
 - `streams.SessionStreams` has its streams: credit, parts as they come, and parts that are missing after a cut. The
-gateway keeps the parts that the client has not acknowledged (`kept_parts`, pure).
+  gateway keeps the parts that the client has not acknowledged (`kept_parts`, pure).
 - `wire` sets up both ends' sockets and packs messages; `facts` are a call's size, refs and blob.
 - `link_life` is the table of a connection's life, pure.
 - `bulk.BulkChannel` pulls and serves calls and answers too large for a message, as `blobs`, on a socket and a thread of
-its own.
+  its own.
 - `memory.RemoteMemory` serves refs: the gateway holds their leases, their content travels by messages.
 - `keys` reads and writes key files.
 

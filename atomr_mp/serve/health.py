@@ -115,7 +115,7 @@ class PoolHealth:
         return True
 
     def _joined(self, pool: Pool) -> None:
-        """Ask all devices of a pool that was joined, even those that are starting.
+        """Ask every device of a pool that was joined, also while it starts.
 
         The first request makes the event loop read the supervisor's messages: methods, and the pool's end.
         """

@@ -63,7 +63,7 @@ def form_of(accept: bytes) -> Form:
     """Return the form in which a client wants a stream.
 
     Raises:
-        Problem: 406; the client accepts no form that there is.
+        Problem: 406; the client accepts neither server-sent events nor lines of JSON.
     """
     if not accept:
         return EVENTS

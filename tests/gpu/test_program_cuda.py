@@ -64,7 +64,7 @@ def network(device: atomr_mp.Device, random: np.random.Generator, steps: int = 2
 
 def one_by_one(device: atomr_mp.Device, p: Any, x: Any) -> list[Any]:
     """Return the results of a program's steps as single requests."""
-    from atomr_mp.libraries.program import Placeholder
+    from atomr_mp.libraries.program import ProgramArray
     from atomr_mp.protocol.declaration.arguments import with_arrays
 
     ref = device.put(x)
@@ -72,7 +72,7 @@ def one_by_one(device: atomr_mp.Device, p: Any, x: Any) -> list[Any]:
     slots |= {-1 - number: ref for number in range(len(p._inputs))}
 
     def actual(operand: Any) -> Any:
-        if not isinstance(operand, Placeholder):
+        if not isinstance(operand, ProgramArray):
             return operand
         layout, of = operand.layout, slots[operand.slot]
         return of.as_strided(layout.shape, layout.strides, layout.offset) if layout.size else of

@@ -32,7 +32,7 @@ def worker(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
 
 @pytest.mark.parametrize("named", ["out", "out, zeros", "", "nothing of this name"])
 def test_only_outputs_that_an_error_names_are_undefined(worker: DecidingWorker, named: str) -> None:
-    """All are if it names none, or one that there is not."""
+    """All outputs are, if it names none, or names an unknown one."""
     peer = worker.client(1)
     x, out, zeros = worker.array(peer, [4.0, 0.0, 2.0]), worker.array(peer, [0.0] * 3), worker.array(peer, [0.0])
     worker.library.names = named

@@ -21,7 +21,7 @@ from atomr_mp_workers.device.host_memory import HostMemory
 HANDLE_BYTES: Final = 64
 
 LAZY_PEER_ACCESS: Final = 1
-"""`cudaIpcMemLazyEnablePeerAccess`, the only flag that there is."""
+"""`cudaIpcMemLazyEnablePeerAccess`, its only flag."""
 
 
 Later = Callable[[Callable[[], object]], object]

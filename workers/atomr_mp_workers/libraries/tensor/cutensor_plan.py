@@ -59,7 +59,7 @@ class CutensorPlan:
         workspace: Returns the stream's workspace.
 
     Raises:
-        cuTENSORError: It has no plan; a status in `NOT_THERE` means that there is no kernel.
+        cuTENSORError: It makes no plan. It has no kernel if the status is in `NOT_THERE`.
     """
 
     def __init__(self, handle: int, request: Any, stream: int, workspace: Callable[[int], DeviceArray]) -> None:

@@ -46,7 +46,7 @@ class ActorRunner(ABC):
         return True
 
     def has_room(self, request: Request) -> bool:  # noqa: ARG002 - where all places are alike there is
-        """Return whether this request may run, given that there is a free place."""
+        """Return whether this request may run in a free place."""
         return True
 
     def charge(self, session: AdmittedSession, ns: int) -> None:
