@@ -32,7 +32,7 @@ import pytest
 import scipy.linalg.blas
 
 import atomr_mp
-from atomr_mp import testing
+from atomr_mp import errors, testing
 from atomr_mp.client.programs import KnownPrograms
 from atomr_mp.client.reply_life import ReplyState
 from atomr_mp.libraries.program import Program as LibraryProgram
@@ -477,3 +477,14 @@ def full_disk(at_bytes: int) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def parts_of(stream: atomr_mp.ReplyStream) -> tuple[list[Any], errors.AtomrError | None]:
+    """Return what a stream delivers, and what it ends with."""
+    parts: list[Any] = []
+    try:
+        for part in stream:
+            parts.append(part)  # noqa: PERF402 - what came before an error counts
+    except errors.AtomrError as error:
+        return parts, error
+    return parts, None

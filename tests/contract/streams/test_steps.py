@@ -13,7 +13,7 @@ import pytest
 
 import atomr_mp
 from atomr_mp import errors
-from tests.support import ACTORS, DEADLINE_S, Ledger, client_of, settled
+from tests.support import ACTORS, DEADLINE_S, Ledger, client_of, parts_of, settled
 
 ENGINE = f"{ACTORS}/streaming.py:Engine"
 
@@ -35,17 +35,6 @@ def pool(shared: tuple[Ledger, atomr_mp.Pool]) -> Iterator[atomr_mp.Pool]:
 def line(text: str, **more: Any) -> dict[str, Any]:
     """Return what a caller sends."""
     return {"text": text, **more}
-
-
-def parts_of(stream: atomr_mp.ReplyStream) -> tuple[list[Any], errors.AtomrError | None]:
-    """Return what a stream delivers, and what it ends with."""
-    parts: list[Any] = []
-    try:
-        for part in stream:
-            parts.append(part)  # noqa: PERF402 - what came before an error counts
-    except errors.AtomrError as error:
-        return parts, error
-    return parts, None
 
 
 def test_streams_run_together_and_each_gets_its_own(pool: atomr_mp.Pool, notes: Ledger) -> None:

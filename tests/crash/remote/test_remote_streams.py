@@ -21,8 +21,7 @@ from atomr_mp.remote.link_life import RemoteLinkState
 from tests import remote as served
 from tests.crash.remote.test_remote_lost import connect, through
 from tests.crash.requests.test_resume import RESUMER, TEXT, spelled
-from tests.crash.requests.test_streams import parts_of
-from tests.support import ACTORS, DEADLINE_S, Ledger, settled
+from tests.support import ACTORS, DEADLINE_S, Ledger, parts_of, settled
 from tests.tcp_proxy import Proxy
 
 STREAMER = f"{ACTORS}/streaming.py:Streamer"

@@ -11,8 +11,7 @@ import pytest
 
 import atomr_mp
 from atomr_mp import errors
-from tests.crash.requests.test_streams import parts_of
-from tests.support import ACTORS, DEADLINE_S, Ledger, settled, wait_generation
+from tests.support import ACTORS, DEADLINE_S, Ledger, parts_of, settled, wait_generation
 
 RESUMER = f"{ACTORS}/streaming.py:Resumer"
 ENGINE = f"{ACTORS}/streaming.py:Engine"

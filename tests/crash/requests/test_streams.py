@@ -9,26 +9,14 @@ import subprocess
 import sys
 import textwrap
 import time
-from typing import Any
 
 import pytest
 
 import atomr_mp
 from atomr_mp import errors
-from tests.support import ACTORS, DEADLINE_S, Ledger, settled, wait_generation, wait_until
+from tests.support import ACTORS, DEADLINE_S, Ledger, parts_of, settled, wait_generation, wait_until
 
 STREAMER = f"{ACTORS}/streaming.py:Streamer"
-
-
-def parts_of(stream: atomr_mp.ReplyStream) -> tuple[list[Any], errors.AtomrError | None]:
-    """Return what a stream delivers, and what it ends with."""
-    parts: list[Any] = []
-    try:
-        for part in stream:
-            parts.append(part)  # noqa: PERF402 - what came before an error counts
-    except errors.AtomrError as error:
-        return parts, error
-    return parts, None
 
 
 @pytest.mark.parametrize(("how", "standby"), [("kill", "none"), ("exit", "hot"), ("segv", "hot")])
