@@ -36,6 +36,14 @@ class Served(NamedTuple):
         """Connect as one of the admitted clients."""
         return atomr_mp.connect(self.address, keys=key_file(self.keys_dir, name), **options)
 
+    @contextlib.contextmanager
+    def client(self) -> Iterator[atomr_mp.Pool]:
+        """Connect to a pool that tests share; afterwards its workers have nothing to do."""
+        with self.connect() as own:
+            own.wait_ready()
+            yield own
+        assert settled(lambda: all(worker.queue_depth == 0 for worker in self.pool.status().workers))
+
 
 @contextlib.contextmanager
 def client_process(found: Served, code: str, first_line: str) -> Iterator[subprocess.Popen[bytes]]:

@@ -89,8 +89,7 @@ def notes(ledger: Ledger) -> Ledger:
 @pytest.fixture
 def pool(serving: tuple[Ledger, served.Served]) -> Iterator[atomr_mp.Pool]:
     """A remote client, with no history."""
-    with serving[1].connect() as own:
-        own.wait_ready()
+    with serving[1].client() as own:
         yield own
 
 

@@ -34,8 +34,7 @@ def shared() -> Iterator[tuple[Ledger, served.Served]]:
 @pytest.fixture
 def pool(shared: tuple[Ledger, served.Served]) -> Iterator[atomr_mp.Pool]:
     """A remote client, with no history."""
-    with shared[1].connect() as own:
-        own.wait_ready()
+    with shared[1].client() as own:
         yield own
 
 
