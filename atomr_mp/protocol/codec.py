@@ -52,7 +52,7 @@ class ErrorInfo(Message, frozen=True):
     """An error's wire form, see `errors.to_wire`."""
 
     code: Name
-    """See *Errors*."""
+    """See [Errors](protocol.md#errors)."""
     message: Text
     """What happened and what to do, for a person."""
     fields: Annotated[dict[Annotated[str, msgspec.Meta(max_length=64)], Fact], msgspec.Meta(max_length=32)]

@@ -41,7 +41,7 @@ class WireRef(Message, frozen=True, dict=True, gc=True):
     """An array in a worker's memory. What follows from its fields is kept with it."""
 
     token: Annotated[bytes, msgspec.Meta(min_length=TOKEN_BYTES, max_length=TOKEN_BYTES)]
-    """The generation token of the incarnation that made the memory, see `token`."""
+    """The incarnation that made the memory."""
     buffer: BufferId
     slab: SlabNumber
     dtype: _Dtype
@@ -51,7 +51,7 @@ class WireRef(Message, frozen=True, dict=True, gc=True):
     offset: _Offset
     """In bytes, from the start of the slab."""
     value: bool = False
-    """The array is meant, not the ref: the receiver sees an array of its own, see `values`."""
+    """The receiver sees an array of its own, not the ref."""
 
     @functools.cached_property
     def layout(self) -> Layout:

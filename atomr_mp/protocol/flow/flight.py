@@ -24,11 +24,11 @@ RETRY_AFTER_S: Final = 0.01
 
 
 class Window(Message, frozen=True):
-    """How much may be unanswered per worker and connection; the client keeps to it, the worker checks."""
+    """Most that may be unanswered per worker and connection; the client keeps to it, the worker checks."""
 
     requests: Annotated[int, msgspec.Meta(ge=1, le=65536)]
     payload_bytes: U64
-    """Bytes of their bodies and payload frames; a single larger call is admitted when it is alone."""
+    """Bodies and payload frames; a single larger call is admitted when it is alone."""
     streams: Annotated[int, msgspec.Meta(ge=0, le=MAX_STREAMS)] = 256
     """Streams that may be open besides; on the worker also the number for all clients together."""
 

@@ -53,45 +53,43 @@ class Call(Message, frozen=True):
     method: Name
     """`Actor.method`."""
     deadline_ns: U64
-    """CLOCK_MONOTONIC; a call that has not started by then is dropped and answered `DeadlineExceeded`."""
+    """CLOCK_MONOTONIC; a call that has not started by then is answered `deadline_exceeded`."""
     frames: FrameCount
-    """Its number of payload frames."""
+    """How many payload frames."""
     body: Body
     """The arguments, msgpack: an array by position, or a map by name."""
     refs: Annotated[int, msgspec.Meta(ge=0)] = 0
-    """Number of refs among the arguments; a call with any takes its borrows in the order of arrival."""
+    """Refs among the arguments; a call with any takes its borrows in the order of arrival."""
     priority: Annotated[int, msgspec.Meta(ge=MIN_PRIORITY, le=MAX_PRIORITY)] = 0
     """Waiting calls of higher priority start first, also before earlier calls of the same client."""
     trace: Annotated[bytes, msgspec.Meta(max_length=MAX_TRACE_BYTES)] | None = None
-    """W3C's `traceparent` of the client's span, if it makes one."""
+    """W3C's `traceparent` of the client's span."""
     items: Annotated[int, msgspec.Meta(ge=0, le=MAX_ITEMS)] = 0
-    """How many items for a batched method it has, see `Calls`: the body is an array with the arguments of each, by
-    position, without refs. 0: it is a single request."""
+    """How many items for a batched method, see `Calls`: the body is an array with the positional arguments of each,
+    without refs. 0: a single request."""
 
 
 class Calls(Message, frozen=True, tag=1):
     """Run these calls.
 
-    A call with items (`Call.items`) stands for as many requests of a method with `call_items`. The worker puts the
-    items into batches and answers them as these end: each `CallReply` says by `items` which it answers. The call has
-    one id, one deadline and one place in the window. It counts as started from its first item on: after a worker's end
-    each unanswered item may have been executed. If some items do not fit, the call is answered by an error without
-    `items` before any item has run; send them singly to find out which.
+    A call with items (`Call.items`) stands for as many requests of a method with `call_items`. It has one id, one
+    deadline and one place in the window. The worker batches the items and answers them as the batches end: each
+    `CallReply.items` says which. The call counts as started from its first item on. If some items do not fit, an error
+    without `items` answers the call before any has run; send them singly to find out which.
     """
 
     token: Token
     calls: Annotated[list[Call], msgspec.Meta(min_length=1, max_length=MAX_CALLS)]
     """Each is answered on its own."""
     after: U64 = 0
-    """Serial of the latest `Release` that this client has sent to the incarnation, on any connection: these calls wait
-    until it has been taken in."""
+    """Serial of the latest `Release` that this client has sent to the incarnation, on any connection: the calls wait
+    for it."""
 
 
 class Cancel(Message, frozen=True, tag=2):
-    """Drop these calls if they have not started, or end them if their methods are asynchronous, and end these streams.
+    """Drop these calls if they have not started; end those whose methods are asynchronous, and these streams.
 
-    Not answered itself: each call that it stops is answered with `cancelled`, every other call as usual. Ids that are
-    not waiting are ignored.
+    Each stopped call is answered with `cancelled`, every other as usual. Unknown ids are ignored.
     """
 
     token: Token
@@ -101,8 +99,8 @@ class Cancel(Message, frozen=True, tag=2):
 class Release(Message, frozen=True, tag=3):
     """Give back leases, borrows and mappings.
 
-    Not answered: `Replies.released` says which releases were taken in. A serial that has come before changes nothing.
-    A client that has lost a connection repeats, on another, the releases that no `Replies` has named.
+    Not answered: `Replies.released` says which were taken in. A repeated serial changes nothing. After a lost
+    connection, repeat on another what no `Replies` has named.
     """
 
     token: Token
@@ -111,7 +109,7 @@ class Release(Message, frozen=True, tag=3):
     leases: Annotated[list[BufferId], msgspec.Meta(max_length=MAX_RELEASED)]
     """Buffers; each entry gives one lease back."""
     borrows: Annotated[list[U64], msgspec.Meta(max_length=MAX_RELEASED)]
-    """Borrows that the client has taken, by their ids."""
+    """Ids of borrows that the client has taken."""
     slabs: Annotated[list[SlabNumber], msgspec.Meta(max_length=MAX_RELEASED)]
     """Slabs that the client has unmapped."""
 
@@ -119,48 +117,42 @@ class Release(Message, frozen=True, tag=3):
 class Unread(Message, frozen=True, tag=5):
     """Report that a connection of this session has ended while the worker lives, and that another has replaced it.
 
-    The new connection has a lane number of its own. There is no answer. The worker takes back the leases of everything
-    that it sent on the old connection after these replies, and drops the calls of the old connection that have not
-    started. Send it before any call is sent again.
+    Not answered. The new connection has a lane number of its own; send this on it before any call. The worker takes
+    back the leases of everything after these replies on the old connection, and drops its calls that have not started.
     """
 
     token: Token
     lane: Annotated[int, msgspec.Meta(ge=0, le=255)]
-    """Number of the connection that has ended."""
+    """Number of the ended connection."""
     after: U64
-    """`number` of the last `Replies` that were read on it, 0 if none."""
+    """`number` of the last `Replies` read on it, 0 if none."""
 
 
 class CallReply(Message, frozen=True):
-    """The answer to one call: a result in `body` and frames, or an error."""
+    """The answer to one call."""
 
     id: U64
     frames: FrameCount
-    """Its number of payload frames."""
     body: Body
     """The result, msgpack; empty if there is an error."""
     error: ErrorInfo | None = None
-    """The error that the call ended with; nil if it has a result."""
     leases: Annotated[list[BufferId], msgspec.Meta(max_length=MAX_RELEASED)] = msgspec.field(default_factory=list)
     """Buffers of the refs in the result: the session has one more lease of each."""
     items: Annotated[list[Place], msgspec.Meta(max_length=MAX_ITEMS)] | None = None
-    """For a call with items: the places of the items that this answers. The result is an array with one result for each
-    of them; an error is the error of each. The call is answered when all its items are, or by a reply without `items`,
-    which answers all that are left."""
+    """For a call with items: the places of the items that this answers. The result is an array with one result for
+    each; an error is the error of each. A reply without `items` answers all that are left."""
     failed: dict[Place, ErrorInfo] | None = None
-    """The errors of these items; the result has nil in their places."""
+    """Errors of single items; the result has nil in their places."""
 
 
 class Replies(Message, frozen=True, tag=1):
     """Answers to calls, and the ends of streams."""
 
     token: Token
-    """The incarnation that answers."""
     replies: Annotated[list[CallReply], msgspec.Meta(max_length=MAX_CALLS)]
     """In the order in which the calls ended."""
     returned: Annotated[list[U64], msgspec.Meta(max_length=MAX_RELEASED)] = msgspec.field(default_factory=list)
-    """Ids of arrays in the client's memory (extension type 3) that nothing in the worker uses any more, of these calls
-    or of earlier ones."""
+    """Ids of arrays in the client's memory (extension type 3) that nothing in the worker uses any more."""
     released: U64 = 0
     """All the session's releases up to this serial have been taken in."""
     number: U64 = 0
@@ -168,75 +160,67 @@ class Replies(Message, frozen=True, tag=1):
 
 
 class Alone(Calls, frozen=True, tag=4):
-    """Run this call while nothing else runs: it is suspected of ending workers.
-
-    The worker admits no other call, finishes what it has, and runs this one.
-    """
+    """Run this call while nothing else runs: it is suspected of ending workers."""
 
 
 class StreamCall(Message, frozen=True):
     """A request that is answered by parts, and then by a reply."""
 
     id: U64
-    """Unique in the session, growing, among all its requests."""
+    """Growing, unique among all requests of the session."""
     method: Name
-    """"Actor.method", one whose `MethodInfo.streams` is true."""
+    """One whose `MethodInfo.streams` is true."""
     deadline_ns: U64
-    """CLOCK_MONOTONIC; one that has not started by then is dropped and answered `deadline_exceeded`."""
+    """CLOCK_MONOTONIC; if it has not started by then, `deadline_exceeded`."""
     frames: FrameCount
-    """Its number of payload frames."""
     body: Body
-    """Arguments, as those of a call."""
+    """Arguments, as in `Call`."""
     parts: U64
-    """Its first credit, see `Grant`."""
+    """First credit, see `Grant`."""
     nbytes: U64
-    """After how many bytes of parts none may be sent."""
+    """First credit, see `Grant`."""
     between_ns: U64
-    """How long a step may take before it is late: a watchdog's limit that no actor has set begins there."""
+    """When a step is late: a watchdog's limit that no actor has set begins there."""
     until_ns: U64
     """CLOCK_MONOTONIC; the stream ends then by `deadline_exceeded`, between two steps."""
     refs: Annotated[int, msgspec.Meta(ge=0)] = 0
-    """Number of refs among the arguments."""
     priority: Annotated[int, msgspec.Meta(ge=MIN_PRIORITY, le=MAX_PRIORITY)] = 0
     """As in `Call`, for each step."""
     trace: Annotated[bytes, msgspec.Meta(max_length=MAX_TRACE_BYTES)] | None = None
-    """W3C's `traceparent` of the client's span; None if it makes none."""
     start: U64 = 0
-    """How many parts the client has of another incarnation: the next one has this number."""
+    """Parts that the client has of another incarnation: the next part has this number."""
     start_bytes: U64 = 0
-    """The bytes that these parts count for in the credit."""
+    """Bytes that these parts count for in the credit."""
     sent: Annotated[list[Body], msgspec.Meta(max_length=MAX_SENT)] = msgspec.field(default_factory=list)
-    """Their bodies, if `MethodInfo.resumes` is "sent"."""
+    """Their bodies, if `MethodInfo.resumes` is `"sent"`."""
 
 
 class Streams(Message, frozen=True, tag=6):
     """Open these streams.
 
-    Each is answered by `Parts`, and at its end by a reply, whose result is the generator's return value.
-    [How streams run](protocol.md#how-streams-run) has the rules.
+    Each is answered by `Parts`, and at its end by a reply with the generator's return value. [How streams
+    run](protocol.md#how-streams-run) has the rules.
     """
 
     token: Token
     calls: Annotated[list[StreamCall], msgspec.Meta(min_length=1, max_length=MAX_CALLS)]
     after: U64 = 0
-    """As in `Calls`."""
     alone: bool = False
-    """Each may be what ends workers: its first step is taken while nothing else runs, as with `Alone`."""
+    """Run the first step of each while nothing else runs, as `Alone`."""
 
 
 class Grant(Message, frozen=True):
-    """How far a stream may go, counted from its first part: repeating a grant does no harm."""
+    """How far a stream may go, counted from its first part; repeating a grant does no harm."""
 
     id: U64
-    """The stream's."""
     parts: U64
-    """How many parts may be sent in all."""
+    """Parts that may be sent in all."""
     nbytes: U64
-    """Once parts of so many bytes were sent, none may be sent."""
+    """After parts of so many bytes, none may be sent."""
 
 
 class Credit(Message, frozen=True, tag=7):
-    """Let these streams go on. Not answered; a stream that is not open any more is ignored."""
+    """Let these streams go on. Not answered; ended streams are ignored."""
 
     token: Token
     grants: Annotated[list[Grant], msgspec.Meta(max_length=MAX_CALLS)]
@@ -246,13 +230,11 @@ class Part(Message, frozen=True):
     """One part of a stream."""
 
     id: U64
-    """The stream's."""
     number: U64
     """Its place, from 0."""
     frames: FrameCount
-    """Its number of payload frames."""
     body: Body
-    """Its value, see `values`."""
+    """Its value."""
     nbytes: U64
     """Bytes that it counts for in the credit: body, frames, and arrays in shared memory."""
     leases: Annotated[list[BufferId], msgspec.Meta(max_length=MAX_RELEASED)] = msgspec.field(default_factory=list)
@@ -260,14 +242,13 @@ class Part(Message, frozen=True):
 
 
 class Parts(Message, frozen=True, tag=2):
-    """Parts of one stream or of several. A stream's end comes in a later `Replies`."""
+    """Parts of streams. A stream's end comes in a later `Replies`."""
 
     token: Token
-    """The incarnation that sends."""
     parts: Annotated[list[Part], msgspec.Meta(max_length=MAX_CALLS)]
-    """The parts of each stream are in order."""
+    """Those of each stream in order."""
     number: U64 = 0
-    """Counts the worker's messages to this session, together with `Replies`."""
+    """Counted together with `Replies`."""
 
 
 NoCalls = Cancel | Release | Unread | Streams | Credit

@@ -63,23 +63,23 @@ class Resumes(StrEnum):
 
 
 class MethodInfo(Message, frozen=True):
-    """A request that an actor answers."""
+    """A method that an actor answers."""
 
     name: Name
     """The part after the dot in `Actor.method`."""
     parameters: list[Name]
-    """Their names, by position."""
+    """Names, by position."""
     idempotent: bool
     """Running it twice does no harm."""
     deadline_s: float | None
     """The author's default deadline."""
     doc: Text
-    """The first line of its docstring."""
+    """First line of its docstring."""
     batch_items: Annotated[int, msgspec.Meta(ge=0)] = 0
-    """Most requests that it runs at a time; 0 if it takes them one by one. A caller may send single items in either
+    """Most requests that it runs at a time; 0 if it takes them one by one. Callers may send single items in either
     case."""
     call_items: Annotated[int, msgspec.Meta(ge=0, le=MAX_ITEMS)] = 0
-    """Most items that a call of it may have, see `Call`; 0 if none."""
+    """Most items that a call of it may have, see `Calls`; 0 if none."""
     resend: Resend = Resend.NEVER
     """Which calls of a method that is not idempotent a client sends again by itself when their worker has ended: those
     that certainly did not start, or none."""
@@ -88,12 +88,12 @@ class MethodInfo(Message, frozen=True):
     result, or of a part of one that streams; `$defs`; and `openai`, where the method answers in one of OpenAI's forms.
     An array is `{"type": "array", "format": "ndarray"}`, with `dtype` where that is known. Empty if there is none."""
     streams: bool = False
-    """It is answered by parts: opened by `Streams`, and refused in `Calls`."""
+    """Answered by parts: opened by `Streams`, and refused in `Calls`."""
     resumes: Resumes = Resumes.NEVER
     """How its stream goes on after its incarnation has ended: by `StreamCall.start`, or by `sent` too."""
     writes: bool = False
-    """It writes memory of refs among its arguments. If it is lost with its connection, do not send what uses the same
-    memory and was called before that was known."""
+    """It writes memory of refs among its arguments. If it is lost with its connection, do not resend earlier calls that
+    use the same memory."""
 
 
 class ActorInfo(Message, frozen=True):
@@ -104,16 +104,15 @@ class ActorInfo(Message, frozen=True):
 
 
 class StandbyInfo(Message, frozen=True):
-    """A second process of the device, which has set its actors up and waits to take the worker's place.
+    """A second process of the device, which waits to take the worker's place.
 
-    Connect to it beforehand, and send nothing: it answers handshakes, and reads no calls before it is promoted. Calls
-    are sent once a `DeviceChanged` names its generation as the device's and it is `admitted`; until then a token of its
-    generation is of no use. When the field is nil or names another generation, and the device's is not this one, close
-    the connection.
+    Connect to it beforehand, and send nothing: it answers handshakes, and reads no calls before it is promoted. Send
+    calls once a `DeviceChanged` names its generation as the device's and it is `admitted`. When neither the device nor
+    its `standby` has this generation, close the connection.
     """
 
     generation: U32
-    """The generation that it has, and that the device will have; higher than the current one."""
+    """Its own, and the device's after the takeover; higher than the current one."""
     endpoint: str
     """ZeroMQ address of its data socket."""
 
@@ -129,7 +128,7 @@ class DeviceInfo(Message, frozen=True):
     and `rebuilding`: the device comes back. Refuse them in `tripped`, until `retry_at`, and in `stopping`, `stopped`
     and `quarantined`."""
     generation: U32
-    """The current incarnation, 0 before the first."""
+    """0 before the first incarnation."""
     endpoint: str
     """ZeroMQ address of the current incarnation, empty unless `admitted`."""
     admitted: bool
@@ -139,15 +138,15 @@ class DeviceInfo(Message, frozen=True):
     restarts: U32
     """Unplanned ends so far."""
     reason: Text
-    """Why it is in this state, for a person; long ones lose their beginning."""
+    """Why it is in this state, for a person."""
     error: ErrorInfo | None = None
     """How its last incarnation ended, if the device is stopped because of it."""
     uuid: Text = ""
-    """The GPU's, `GPU-…` or `MIG-…`; empty on the host backend."""
+    """The GPU's, `GPU-…` or `MIG-…`."""
     standby: StandbyInfo | None = None
-    """The next incarnation that stands ready, once it has acknowledged this session."""
+    """The next incarnation, once it is ready and has acknowledged this session."""
     circuit: Circuit = Circuit.CLOSED
-    """`closed`, `open` (it has ended too often) or `half_open` (one process is on trial)."""
+    """`open`: it has ended too often; `half_open`: one process is on trial."""
     retry_at: float = 0.0
     """When a start is tried while the circuit is open, in seconds since the epoch; 0 if none is."""
 

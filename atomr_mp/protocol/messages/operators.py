@@ -19,7 +19,7 @@ class StatusRequest(Message, frozen=True, tag="status"):
 
 
 class InventoryRequest(Message, frozen=True, tag="inventory"):
-    """Ask for the pool's processes, sessions and memory; answered by `Inventory`."""
+    """Ask for processes, sessions and memory; answered by `Inventory`."""
 
     id: U32
 
@@ -27,7 +27,7 @@ class InventoryRequest(Message, frozen=True, tag="inventory"):
 class RestartRequest(Message, frozen=True, tag="restart"):
     """Replace a device's worker after it has finished what it holds.
 
-    It also starts a device that was stopped after too many restarts. Answered by `Answer` once the order is taken.
+    It also starts a device that was stopped after too many restarts.
     """
 
     id: U32
@@ -38,51 +38,45 @@ class ReloadRequest(Message, frozen=True, tag="reload"):
     """Read the configuration file again, if there is one, and replace all workers, one device at a time.
 
     The new workers run the actors' code as it is then. Answered at the end: by `Reloaded`, or by `Answer` with the
-    error for which the reload was given up.
+    error that ended the reload.
     """
 
     id: U32
 
 
 class StopRequest(Message, frozen=True, tag="stop"):
-    """Stop the pool after the workers have finished what they hold.
-
-    Answered by `Answer` once the order is taken.
-    """
+    """Stop the pool after the workers have finished what they hold."""
 
     id: U32
 
 
 class ListResidents(Message, frozen=True, tag="list_residents"):
-    """Ask for all resident memory.
-
-    Answered by `Residents`.
-    """
+    """Ask for all resident memory; answered by `Residents`."""
 
     id: U32
 
 
 class FreeResident(Message, frozen=True, tag="free_resident"):
-    """Free resident memory: no further process gets it, and what is in use goes with its users.
+    """Free resident memory: no further process gets it.
 
-    Answered by `Residents` with what was freed. Answered by `Answer` with `invalid_request` if nothing was: there is
-    none of this name, it is being filled, or it is in use and `force` is false.
+    Answered by `Residents` with what was freed. `invalid_request` if nothing was: there is none of this name, it is
+    being filled, or it is in use without `force`.
     """
 
     id: U32
     name: Name
     device: U16 | None = None
-    """In whose memory; nil for any."""
+    """Nil for any."""
     version: Name | None = None
-    """Which version; nil for all."""
+    """Nil for all."""
     force: bool = False
-    """Also what is in use: the memory goes with its users."""
+    """Also free memory in use: it goes with its users."""
 
 
 class AdmitRequest(Message, frozen=True, tag="admit"):
-    """Admit a request again that is in quarantine.
+    """Release a request from quarantine.
 
-    Answered by `Answer`: `invalid_request` if it is not. All clients hear of it by `Suspicions`.
+    `invalid_request` if it is not in quarantine. All clients hear of it by `Suspicions`.
     """
 
     id: U32
@@ -92,15 +86,15 @@ class AdmitRequest(Message, frozen=True, tag="admit"):
 class ReadKeys(Message, frozen=True, tag="read_keys"):
     """Have the gateway read the admitted keys again.
 
-    Answered by `Answer` once it has done so and has ended the sessions of revoked keys: with `invalid_request` if the
-    pool admits no remote clients, with `configuration_error` if the keys cannot be read; the former keys hold then.
+    Answered once the sessions of revoked keys have ended. `invalid_request` if the pool admits no remote clients;
+    `configuration_error` if the keys cannot be read: the former keys hold then.
     """
 
     id: U32
 
 
 class Reloaded(Message, frozen=True, tag="reloaded"):
-    """Answer to `ReloadRequest`: every device runs what is there now."""
+    """Every device runs the new code and configuration."""
 
     id: U32
     pending: list[Name]
@@ -118,13 +112,16 @@ class BatchStatus(Message, frozen=True):
     wait_s: float
     """Sum of the times from a request's arrival to the start of its batch."""
     longest_wait_s: float
-    """The longest of these."""
+    """The longest of these times."""
     sizes: list[U64]
     """Batches of 1, 2, 3 to 4, 5 to 8, … 513 to 1024 requests."""
 
 
 class PlanStatus(Message, frozen=True):
-    """Counts of a library's plans, which it makes for a request and uses again, in this incarnation."""
+    """Counts of a library's plans in this incarnation.
+
+    A plan is made for a request and used again.
+    """
 
     library: Name
     """Such as `fft`."""
@@ -137,7 +134,7 @@ class PlanStatus(Message, frozen=True):
     kept: U64
     """Plans that are there."""
     engine: Text = ""
-    """What serves the library, such as cuTENSOR, where there is a choice and one was made."""
+    """What serves the library, such as cuTENSOR, if a choice was made."""
 
 
 class GraphStatus(Message, frozen=True):
@@ -146,11 +143,11 @@ class GraphStatus(Message, frozen=True):
     captured: U64
     """Graphs that were recorded."""
     replayed: U64
-    """Runs that were a launch of one."""
+    """Runs that launched one."""
     dropped: U64
-    """Graphs that had to make room for others of the same program."""
+    """Graphs that made room for others of the same program."""
     busy: U64
-    """Runs that went step by step, because the last launch's verdict had not been read."""
+    """Runs step by step, because the last launch's verdict had not been read."""
     not_capturable: U64
     """Programs with a step that cannot be recorded."""
     capture_failed: U64
@@ -160,57 +157,56 @@ class GraphStatus(Message, frozen=True):
 
 
 class EndCount(Message, frozen=True):
-    """How often a device's incarnations have ended for a reason."""
+    """Ends of a device's incarnations for one cause."""
 
     cause: Name
-    """`board`, `recycle`, `reload`, `restart` or `stop` where that was wanted; else an error's code, `exit`, or a
-    signal's name in small letters."""
+    """`board`, `recycle`, `reload`, `restart` or `stop` if planned; else an error's code, `exit`, or a signal's name in
+    small letters."""
     count: U64
 
 
 class Figures(Message, frozen=True):
-    """What a device has done since the pool's start, in all its incarnations."""
+    """A device's counts since the pool's start, over all its incarnations."""
 
     received: U64
     """Requests that a worker has taken."""
     answered: U64
-    """Requests that a worker has answered with a result."""
+    """With a result."""
     failed: U64
     """With an error of the request."""
     cancelled: U64
     """Before they started."""
     expired: U64
-    """Their deadline had passed before they started."""
+    """Their deadline passed before they started."""
     rejected: U64
-    """Answered with an error and never received: no such method, or of another incarnation."""
+    """Never received: no such method, or of another incarnation."""
     lost: U64
     """Received by a worker that ended before it had answered."""
     latency_ns: U64
     """Sum of all that `latencies` counts."""
     latencies: list[U64]
-    """From arrival to answer: the N-th, from 0, counts what took less than 2^N ns and not less than half of it."""
+    """From arrival to answer: the N-th, from 0, counts those from 2^(N-1) to below 2^N ns."""
     ends: list[EndCount]
-    """How often incarnations have ended, by cause."""
 
 
 NOTHING_DONE: Final = Figures(0, 0, 0, 0, 0, 0, 0, 0, [], [])
 
 
 class StandbyStatus(Message, frozen=True):
-    """What stands behind a device's worker."""
+    """A device's standby."""
 
     mode: Name
-    """How the pool was started: `hot`, `warm` or `none`."""
+    """As the pool was started: `hot`, `warm` or `none`."""
     state: Name
-    """State of the standby process: `ready`, `starting`, `failed` (tried too often) or `none`."""
+    """`ready`, `starting`, `failed` (tried too often) or `none`."""
     standby_pid: U32 | None
-    """None if there is no process; `pid` raises then."""
+    """Nil if there is no process."""
     generation: U32
     """The generation that it will have, 0 if there is none."""
     restarts: U32
     """Standbys that have ended without being needed."""
     next_fault_costs_ms: float | None
-    """How long the device would take no calls after a fault, by what was measured since the pool's start."""
+    """Expected gap after a fault, as measured since the pool's start."""
     note: Text = ""
     """What an operator should know of it."""
 
@@ -231,10 +227,10 @@ class StandbyStatus(Message, frozen=True):
 
 
 class WorkerStatus(Message, frozen=True):
-    """A device in a status snapshot."""
+    """A device in `Status`."""
 
     device: DeviceInfo
-    """Its `admitted` is false and its `endpoint` empty: calls need the session's own messages."""
+    """With `admitted` false and `endpoint` empty: calls need the session's own messages."""
     queue_depth: U64
     """Requests received and not ended."""
     started: U64
@@ -244,31 +240,30 @@ class WorkerStatus(Message, frozen=True):
     running: U32
     """Requests that run now."""
     running_for_s: float
-    """Age of the oldest of them."""
+    """Age of the oldest."""
     started_at: float
     """Start of the process, seconds since 1970."""
     memory_bytes: U64
     """Resident memory of the process."""
     notes: list[Text] = msgspec.field(default_factory=list)
-    """What an operator should know of the device, as it was when the pool was started."""
+    """What an operator should know of the device, as of the pool's start."""
     batches: list[BatchStatus] = msgspec.field(default_factory=list)
-    """Batches of each batched method, in the order of actors and methods."""
+    """In the order of actors and methods."""
     slab_bytes: U64 = 0
     """Device memory of the slabs in which buffers lie."""
     leases: U64 = 0
-    """How often sessions hold buffers in them."""
+    """Leases on buffers in them."""
     figures: Figures = NOTHING_DONE
-    """What the device has done since the pool's start."""
+    """Since the pool's start."""
     last_fault: Text = ""
-    """Cause of the last unplanned end, or why there is no incarnation; empty if neither has happened."""
+    """Cause of the last unplanned end, or why there is no incarnation."""
     last_fault_at: float = 0.0
-    """When, seconds since 1970."""
+    """Seconds since 1970."""
     standby: StandbyStatus | None = None
-    """What stands behind its worker."""
     plans: list[PlanStatus] = msgspec.field(default_factory=list)
-    """Plans of each library that has made some."""
+    """One for each library that has made plans."""
     graphs: GraphStatus | None = None
-    """Graphs of programs; nil if none has run on a device that records graphs."""
+    """Nil if no program has run on a device that records graphs."""
 
 
 class EndedIncarnation(Message, frozen=True):
@@ -279,24 +274,24 @@ class EndedIncarnation(Message, frozen=True):
 
 
 class QuarantinedRequest(Message, frozen=True):
-    """A request that is refused, for it ends workers."""
+    """A request that is refused because it ends workers."""
 
     request: RequestKey
     since: float
-    """When that was found, seconds since 1970."""
+    """Seconds since 1970."""
     ends: U32
     """How many workers have ended while it ran."""
     where: list[EndedIncarnation]
-    """The last 8 of these, oldest first."""
+    """The last 8 ends, oldest first."""
 
 
 class RemoteSessionStatus(Message, frozen=True):
     """A remote client's session."""
 
     client: Name
-    """Its name in its hello."""
+    """From its hello."""
     key: Name
-    """The name of its key."""
+    """Name of its key."""
     connected: bool
     """False after a cut."""
     open_calls: U32
@@ -308,22 +303,21 @@ class RemoteSessionStatus(Message, frozen=True):
 
 
 class RemoteStatus(Message, frozen=True):
-    """How remote clients are served."""
+    """The gateway."""
 
     address: Name
     """Where the gateway listens."""
     pid: U32
-    """The gateway's, 0 while it is being started again."""
+    """0 while it is being started again."""
     listening: bool
-    """Whether connections are taken."""
     restarts: U32
     """How often it has ended."""
     refused: U64
-    """Handshakes, hellos and messages that it has refused."""
+    """Handshakes, hellos and messages."""
     sessions: list[RemoteSessionStatus]
     """At most 256."""
     standby_pid: U32 = 0
-    """The process that takes over at the gateway's end, 0 while there is none."""
+    """0 if there is none."""
 
 
 class Status(Message, frozen=True, tag="status"):
@@ -341,19 +335,19 @@ class Status(Message, frozen=True, tag="status"):
     supervisor_memory_bytes: U64
     stopping: bool
     sessions: U32
-    """Clients that may call; observers, like the one that asks, are not counted."""
+    """Clients that may call, without observers."""
     refused: U64
-    """Sessions refused since the start: another user, another version, bytes that were no message."""
+    """Sessions refused since the start."""
     workers: list[WorkerStatus]
     resident_bytes: U64 = 0
-    """Resident memory, of all devices together, what is being filled included."""
+    """All devices together; what is being filled is included."""
     quarantined: list[QuarantinedRequest] = msgspec.field(default_factory=list)
-    """Requests that are refused, in the order in which they were last heard of."""
+    """Requests that are refused, the longest unheard of first."""
     unkept_results: U64 = 0
-    """Slabs with large results that the supervisor could not keep open, for want of descriptors or of room, since the
-    start: what lies in them ends with its worker."""
+    """Slabs with large results that the supervisor could not keep open, since the start: what lies in them ends with
+    its worker."""
     remote: RemoteStatus | None = None
-    """How remote clients are served; nil if none are admitted."""
+    """Nil if no remote clients are admitted."""
 
     @property
     def unanswered(self) -> int:
@@ -374,21 +368,20 @@ class ResidentInfo(Message, frozen=True):
     """A piece of resident memory."""
 
     device: U16 | None
-    """The device whose memory it lies in; nil for the host's, which all devices of the host backend share."""
+    """Nil for the host's memory, which all devices of the host backend share."""
     name: Name
     version: Name
-    """Version of its content."""
     state: Name
-    """`filling`, `sealed`, or `freed`: handed to nobody any more, and still in use."""
+    """`filling`, `sealed`, or `freed`: no further process gets it, and it is still in use."""
     nbytes: U64
     arrays: U32
-    """Number of its arrays."""
+    """How many."""
     users: list[ResidentUser]
-    """Who has it mapped; while it is being filled, who fills it and who waits for it."""
+    """Who has it mapped; while it is being filled, who fills it and who waits."""
 
 
 class Residents(Message, frozen=True, tag="residents"):
-    """Answer to `ListResidents`: all resident memory; to `FreeResident`: the memory that was freed."""
+    """All resident memory, or what was freed."""
 
     id: U32
     residents: list[ResidentInfo]
@@ -398,51 +391,44 @@ class Residents(Message, frozen=True, tag="residents"):
 
 
 class ProcessHeld(Message, frozen=True):
-    """A process that the supervisor has started, or had as a child before it was one, and has not reaped."""
+    """A child of the supervisor that is not reaped."""
 
     role: Name
     """`worker`, `standby`, `predecessor` (a standby has taken its place), `stuck` (killed, and not ended), `zygote`,
-    `reserve` (made ahead), `helper`, `process from before the pool` (a child that the supervisor's process had before
-    it was one)."""
+    `reserve` (made ahead), `helper`, or `process from before the pool` (not started by the supervisor)."""
     pid: U32
     start_ticks: U64
     """Field 22 of /proc/PID/stat: a later process of this pid has another."""
     device: U16 | None = None
-    """Device of a worker, standby or predecessor."""
+    """Nil unless a worker, standby or predecessor."""
     generation: U32 = 0
     slab_bytes: U64 = 0
-    """Bytes of its slabs, by its own account."""
+    """By its own account."""
     leases: U64 = 0
-    """How often sessions hold buffers in them."""
     running: U32 = 0
-    """Requests that run; while they do, `slab_bytes` and `leases` may be those of before."""
+    """Requests that run; meanwhile `slab_bytes` and `leases` may be outdated."""
     believed: bool = True
-    """Whether its board is credible; if not, its memory and requests are unknown, and the three fields above are 0."""
+    """Whether its board is credible; if not, the three fields above are unknown and 0."""
 
 
 class SessionHeld(Message, frozen=True):
-    """A session that lives, or whose memory was not given back yet."""
+    """A session that lives, or whose memory is not given back yet."""
 
     number: U32
     client: Name
     """The name in its hello, shortened."""
     pid: U32 | None
-    """Its process; nil if the process has ended and is not waited for."""
+    """Nil if the process has ended and is not waited for."""
     state: Name
     """`calls`, `observes`, `connects` (before its hello), `ended`."""
     weight: Weight = 1.0
-    """The weight of its hello."""
 
 
 class Inventory(Message, frozen=True, tag="inventory"):
-    """What a pool has to have, besides the supervisor itself.
-
-    `atomr-mp doctor` compares it with what the kernel tells.
-    """
+    """Processes, sessions and memory that `atomr-mp doctor` compares with the kernel's."""
 
     id: U32
     epoch: Bytes16
-    """This life of the supervisor."""
     backend: Name
     """`host` or `cuda`."""
     processes: list[ProcessHeld]
@@ -452,6 +438,6 @@ class Inventory(Message, frozen=True, tag="inventory"):
     memfds: list[U64]
     """Inodes of the memory that the supervisor keeps a descriptor of: clients' own slabs, and lent ones."""
     complete: bool
-    """No sessions or descriptors are left out of it, as they are where there are very many."""
+    """False if there are too many sessions or descriptors to list."""
     remote: RemoteStatus | None = None
-    """None if remote clients are not admitted."""
+    """Nil if no remote clients are admitted."""

@@ -56,34 +56,33 @@ class RemoteHello(Message, frozen=True, tag="remote_hello"):
 
     version: U32
     client: Name
-    """The client's name, for logs and `status`."""
+    """For logs and `status`."""
     session: Bytes16 | None = None
     """The session to come back to; nil for a new one."""
 
 
 class Unanswered(Message, frozen=True):
-    """A call that was sent, and whose answer has not come."""
+    """A call that was sent and not answered."""
 
     id: RemoteId
     age_us: Duration
-    """How long ago it was first sent."""
+    """Since it was first sent."""
 
 
 class RemoteGrant(Message, frozen=True):
-    """How far a stream may go, and how far it has come, both counted from its first part: repeating it does no harm."""
+    """How far a stream may go, and how far it has come, counted from its first part; repeating it does no harm."""
 
     id: RemoteId
-    """The stream's."""
     parts: U64
-    """How many parts may be sent in all."""
+    """Parts that may be sent in all."""
     nbytes: U64
-    """Once parts of so many bytes were sent, none may be sent."""
+    """After parts of so many bytes, none may be sent."""
     received: U64
-    """How many parts the client has: the gateway forgets them."""
+    """Parts that the client has: the gateway forgets them."""
 
 
 class Resume(Message, frozen=True, tag="resume"):
-    """Say what is unanswered. Every other id below `next_id` is settled."""
+    """Say which calls are unanswered. Every other id below `next_id` is settled."""
 
     epoch: Bytes16
     unanswered: Annotated[list[Unanswered], msgspec.Meta(max_length=MAX_REMOTE_IDS)]
@@ -101,27 +100,27 @@ class RemoteCall(Message, frozen=True, gc=True):
     left_us: Duration
     """Time left until its deadline."""
     frames: U16
-    """Its number of payload frames, which follow in the calls' order."""
+    """Payload frames, which follow in the calls' order."""
     body: Body
-    """Its arguments, see `values`; empty if they come in chunks."""
+    """Arguments; empty if they come in chunks."""
     device: U16 | None = None
     priority: Annotated[int, msgspec.Meta(ge=MIN_PRIORITY, le=MAX_PRIORITY)] = 0
     refs: Annotated[list[WireRef], msgspec.Meta(max_length=1024)] = msgspec.field(default_factory=list)
-    """The refs among its arguments."""
+    """Refs among its arguments."""
     replay: bool = False
     """It may have run under an earlier gateway, and is idempotent: it waits until its first copy has ended."""
     upload: U64 = 0
-    """Bytes of its blob, if the gateway has to pull that; else 0."""
+    """Bytes of its blob, if the gateway has to pull that."""
     replays: U16 = 0
-    """Ends of workers that it has been part of already."""
+    """Ends of workers that it was part of already."""
 
 
 class RemoteCalls(Message, frozen=True, tag="remote_calls", gc=True):
-    """Requests, and which answers have come."""
+    """Send requests, and acknowledge answers."""
 
     epoch: Bytes16
     settled: Ids
-    """Answers that have come since the last of these messages."""
+    """Answers that have come since the last such message."""
     calls: Annotated[list[RemoteCall], msgspec.Meta(max_length=1024)]
 
 
@@ -131,31 +130,30 @@ class RemoteStream(Message, frozen=True, gc=True):
     call: RemoteCall
     """Its method is one whose `MethodInfo.streams` is true; its time left is that of the next part."""
     parts: U64
-    """Its first credit, see `RemoteGrant`."""
+    """First credit, see `RemoteGrant`."""
     nbytes: U64
     between_us: Duration
     """How long a part may take, from the one before it, while there is credit."""
     until_us: Duration
     """Time left until the whole stream ends."""
     start: U64 = 0
-    """How many parts the client has, from an earlier gateway: the next one has this number."""
+    """Parts that the client has from an earlier gateway: the next part has this number."""
     start_bytes: U64 = 0
-    """The bytes that these parts count for in the credit."""
+    """Bytes that these parts count for in the credit."""
     sent: bool = False
-    """The last of its payload frames has the bodies of these parts, as a msgpack array of bin."""
+    """The last payload frame has the bodies of these parts, as a msgpack array of bin."""
 
 
 class RemoteStreams(Message, frozen=True, tag="remote_streams", gc=True):
-    """Open streams. One that is closed before its end is settled: it ends at its next step."""
+    """Open streams. One that is settled before its end is ended at its next step."""
 
     epoch: Bytes16
     settled: Ids
-    """As in `RemoteCalls`."""
     streams: Annotated[list[RemoteStream], msgspec.Meta(max_length=MAX_STREAMS)]
 
 
 class RemoteCredit(Message, frozen=True, tag="remote_credit"):
-    """Let streams go on, and acknowledge parts. Streams that have ended are ignored, and what says less than before."""
+    """Let streams go on, and acknowledge parts. Ended streams and lower figures are ignored."""
 
     epoch: Bytes16
     grants: Annotated[list[RemoteGrant], msgspec.Meta(max_length=MAX_STREAMS)]
@@ -176,7 +174,7 @@ class RefsReleased(Message, frozen=True):
 
 
 class RemoteRelease(Message, frozen=True, tag="remote_release"):
-    """Give leases back. Repeated after a cut until its serial is acknowledged; taken in once."""
+    """Give leases back. Repeat it after a cut until its serial is acknowledged."""
 
     epoch: Bytes16
     serial: U64
@@ -197,27 +195,27 @@ Question = (
 
 
 class RemoteQuestion(Message, frozen=True, tag="remote_question"):
-    """Ask the supervisor something; answered by `RemoteTold` with the question's id."""
+    """Ask the supervisor; answered by `RemoteTold` with the question's id."""
 
     epoch: Bytes16
     question: Question
 
 
 class RemoteBye(Message, frozen=True, tag="remote_bye"):
-    """The session ends now."""
+    """End the session now."""
 
     epoch: Bytes16
 
 
 class BulkHello(Message, frozen=True, tag="bulk_hello"):
-    """The first message of a bulk connection, once its session is resumed."""
+    """The first message of a bulk connection, after its session is resumed."""
 
     epoch: Bytes16
     session: Bytes16
 
 
 class BulkWant(Message, frozen=True, tag="bulk_want"):
-    """Ask for a chunk: the gateway of a call's blob, the client of an answer's or of a part's. Either way."""
+    """Ask for a chunk: the gateway of a call's blob, the client of an answer's or a part's."""
 
     epoch: Bytes16
     id: RemoteId
@@ -228,13 +226,12 @@ class BulkWant(Message, frozen=True, tag="bulk_want"):
 
 
 class BulkData(Message, frozen=True, tag="bulk_data"):
-    """A chunk that was asked for, in the message's payload frame. Either way."""
+    """A chunk that was asked for, in the payload frame."""
 
     epoch: Bytes16
     id: RemoteId
     offset: U64
     part: U64 = 0
-    """As in `BulkWant`."""
 
 
 FromRemoteBulk = BulkHello | BulkWant | BulkData
@@ -259,13 +256,12 @@ class RemoteWelcome(Message, frozen=True, tag="remote_welcome"):
 
     version: U32
     epoch: Bytes16
-    """This life of the gateway."""
     session: Bytes16
     pool: Name
     pool_epoch: Bytes16
     supervisor_pid: U32
     window: Window
-    """How much the session may have unanswered, in all; the client keeps to it."""
+    """How much the session may have unanswered, in all."""
     grace_s: float
     """How long the session is kept after a cut."""
     operate: bool
@@ -274,11 +270,11 @@ class RemoteWelcome(Message, frozen=True, tag="remote_welcome"):
     actors: list[ActorInfo]
     max_replays: U16 = 0
     bulk_port: U16 = 0
-    """Where bulk connections go."""
+    """Port of bulk connections."""
 
 
 class Fate(Message, frozen=True):
-    """What is known of a call that an earlier gateway took along."""
+    """An earlier gateway's call."""
 
     id: RemoteId
     maybe_executed: bool
@@ -293,7 +289,7 @@ class Resumed(Message, frozen=True, tag="resumed"):
     lost: Annotated[list[Fate], msgspec.Meta(max_length=MAX_REMOTE_IDS)] = msgspec.field(default_factory=list)
     """Calls that an earlier gateway had and that may have started."""
     released: U64 = 0
-    """The serial of the last `RemoteRelease` that was taken in."""
+    """Serial of the last `RemoteRelease` that was taken in."""
 
 
 class RefLeased(Message, frozen=True):
@@ -308,45 +304,44 @@ class RemoteAnswer(Message, frozen=True, gc=True):
 
     id: RemoteId
     frames: U16
-    """Its number of payload frames, which follow in the answers' order."""
+    """Payload frames, which follow in the answers' order."""
     body: Body = b""
-    """The result, see `values`; empty if it comes in chunks."""
+    """The result; empty if it comes in chunks."""
     error: ErrorInfo | None = None
     leases: Annotated[list[RefLeased], msgspec.Meta(max_length=65536)] = msgspec.field(default_factory=list)
     device: int = -1
     generation: U32 = 0
     download: U64 = 0
-    """Bytes of its blob, if the client has to pull that; else 0."""
+    """Bytes of its blob, if the client has to pull that."""
     parts: U64 = 0
-    """Of a stream: how many parts it has had in all, which have been sent before. 0 if it was not opened."""
+    """Of a stream: parts that were sent in all; 0 if it was not opened."""
 
 
 class RemotePart(Message, frozen=True, gc=True):
     """One part of a stream."""
 
     id: RemoteId
-    """The stream's."""
     number: U64
-    """Its place, from 0. One that has come already is repeated after a cut, and is dropped."""
+    """Its place, from 0. Drop one that has come already: it is repeated after a cut."""
     frames: U16
-    """Its number of payload frames, which follow in the parts' order."""
+    """Payload frames, which follow in the parts' order."""
     body: Body
-    """Its value, see `values`; empty if it comes in chunks."""
+    """Its value; empty if it comes in chunks."""
     nbytes: U64
     """Bytes that it counts for in the credit."""
     leases: Annotated[list[RefLeased], msgspec.Meta(max_length=65536)] = msgspec.field(default_factory=list)
     device: int = -1
     generation: U32 = 0
     download: U64 = 0
-    """Bytes of its blob, if the client has to pull that; else 0."""
+    """Bytes of its blob, if the client has to pull that."""
 
 
 class RemoteParts(Message, frozen=True, tag="remote_parts", gc=True):
-    """Parts of one stream or of several. The end of a stream comes later, in `RemoteAnswers`."""
+    """Parts of streams. A stream's end comes later, in `RemoteAnswers`."""
 
     epoch: Bytes16
     parts: Annotated[list[RemotePart], msgspec.Meta(max_length=1024)]
-    """The parts of each stream are in order."""
+    """Those of each stream in order."""
 
 
 class RemoteAnswers(Message, frozen=True, tag="remote_answers", gc=True):
@@ -355,11 +350,10 @@ class RemoteAnswers(Message, frozen=True, tag="remote_answers", gc=True):
     epoch: Bytes16
     answers: Annotated[list[RemoteAnswer], msgspec.Meta(max_length=1024)]
     released: U64 = 0
-    """As in `Resumed`."""
 
 
 class RemoteTold(Message, frozen=True, tag="remote_told"):
-    """What the supervisor has answered to a question."""
+    """The supervisor's answer to a question."""
 
     id: U32
     answer: session.Answer | operators.Reloaded | operators.Residents | operators.Status | operators.Inventory
@@ -370,7 +364,7 @@ class HelloWanted(Message, frozen=True, tag="hello_wanted"):
 
 
 class RemotePing(Message, frozen=True, tag="remote_ping"):
-    """Nothing; where it cannot be sent, the connection is lost."""
+    """Shows a lost connection: it fails to be sent."""
 
 
 class BulkWelcome(Message, frozen=True, tag="bulk_welcome"):

@@ -58,10 +58,10 @@ MAX_REMOTE_ID: Final = 2**53
 
 
 class RemoteOrigin(Message, frozen=True):
-    """The client on another machine that a session of the gateway serves."""
+    """The remote client that a session of the gateway serves."""
 
     key: Name
-    """The name of the client's key."""
+    """Name of the client's key."""
     session: Bytes16
     """The remote session; ids of its calls are those of the requests."""
 
@@ -70,22 +70,21 @@ class RemoteOrigin(Message, frozen=True):
 
 
 class Hello(Message, frozen=True, tag="hello"):
-    """Open a session: the first message, sent once."""
+    """Open a session; the first message."""
 
     version: U32
     """2; any other is answered with `Goodbye`."""
     client: Name
-    """The client's name, for logs and status."""
+    """For logs and status."""
     observer: bool = False
-    """For questions and orders only: the workers never hear of this session, and it may not call."""
+    """Questions and orders only: no calls, and the workers do not hear of this session."""
     shared_memory: bool = False
-    """This client can open slabs (`OpenSlab`), so large arrays in results may come as refs into shared memory;
-    otherwise all come through the socket."""
+    """This client can open slabs (`OpenSlab`): large arrays in results may come as refs."""
     weight: Weight = 1.0
-    """Share of a busy device's time, relative to other sessions; from `MIN_WEIGHT` to the pool's `max_weight`, else
-    `Goodbye` with `invalid_request`."""
+    """Share of a busy device's time, relative to other sessions; above the pool's `max_weight`: `Goodbye` with
+    `invalid_request`."""
     origin: RemoteOrigin | None = None
-    """The client on another machine that a session of the gateway serves; nil in any other session."""
+    """Set by the gateway alone."""
     slab_offers: bool = False
     """Send `SlabOffered`: this client maps slabs before it needs them."""
 
@@ -93,28 +92,24 @@ class Hello(Message, frozen=True, tag="hello"):
 class OpenSlab(Message, frozen=True, tag="open_slab"):
     """Ask for a slab of a device in which this session has a lease, to map it.
 
-    Answered by `SlabOpened`, or by `Answer` with an error: `gpu_ref_stale` if that incarnation has ended or ends before
-    it has answered. A worker that is busy in an actor's method answers after it. At most 256 questions of this kind and
-    `LendSlab` may be unanswered (`overloaded`). From the first one on, the supervisor watches the client's process:
-    unless the client says `Bye`, the memory that it may have mapped is not used for anything else before the process
-    has ended.
+    Answered by `SlabOpened`; `gpu_ref_stale` if the incarnation ends first; `overloaded` above 256 unanswered
+    `OpenSlab` and `LendSlab`. A worker that is busy in an actor's method answers after it. Say `Bye` once all is
+    unmapped: until then, or until the client's process ends, the memory is not used for anything else.
     """
 
     id: U32
     device: U16
     generation: U32
-    """The incarnation whose slab it is."""
     slab: SlabNumber
-    """Number of the slab, as refs have it."""
+    """Number of the slab, from the ref."""
 
 
 class RegisterSlab(Message, frozen=True, tag="register_slab"):
     """Make memory of the client known to all workers, present and future, for arguments of this session's calls.
 
     With one file descriptor: a memfd of exactly `nbytes`, at least one, sealed against shrinking and growing
-    (F_SEAL_SHRINK, F_SEAL_GROW). Answered by `Answer`; after it, calls may refer to the slab. Refused with
-    `invalid_request` if it is anything else, and with `overloaded` if the session has 256 slabs registered, the
-    supervisor no descriptors to spare, or a worker is far behind with what it is told.
+    (F_SEAL_SHRINK, F_SEAL_GROW); else `invalid_request`. Refer to the slab after the answer. `overloaded` if the
+    session has 256 slabs registered, the supervisor no descriptors to spare, or a worker is too far behind.
     """
 
     id: U32
@@ -132,10 +127,9 @@ class ForgetSlab(Message, frozen=True, tag="forget_slab"):
 class LendSlab(Message, frozen=True, tag="lend_slab"):
     """Have a device's slab, in which this session has a lease, mapped by another device's workers.
 
-    The present incarnation and all that follow map it, until the slab's own incarnation or the session ends. Answered
-    by `Answer`: after it, calls to that device may have refs into the slab. `gpu_ref_stale` if the slab's incarnation
-    has ended; `overloaded` if the session has 256 slabs lent, the supervisor no descriptors to spare, or
-    the worker is far behind with what it is told.
+    The present incarnation and all that follow map it, until the slab's own incarnation or the session ends. After the
+    answer, calls to that device may have refs into the slab. `gpu_ref_stale` if the slab's incarnation has ended;
+    `overloaded` as for `RegisterSlab`.
     """
 
     id: U32
@@ -147,33 +141,25 @@ class LendSlab(Message, frozen=True, tag="lend_slab"):
 
 
 class Reach(Message, frozen=True, tag="reach"):
-    """Report the latest attempt to restore a lost data connection to a worker that lives.
-
-    Not answered; `status` names a client that cannot reach a worker.
-    """
+    """Report the latest attempt to restore a lost data connection to a worker that lives. Not answered."""
 
     device: U16
     generation: U32
-    """The worker's incarnation."""
     failures: U32
-    """How many attempts in a row have failed on one lane; 0 after a success."""
+    """Failed attempts in a row on one lane; 0 after a success."""
 
 
 class ResultsRead(Message, frozen=True, tag="results_read"):
-    """Report that the large results of an ended incarnation were read, or are not wanted any more.
-
-    Not answered. The supervisor frees what it has kept of them for this session.
-    """
+    """Have the supervisor free what it keeps of an ended incarnation's large results. Not answered."""
 
     device: U16
     generation: U32
 
 
 class Bye(Message, frozen=True, tag="bye"):
-    """End the session: the client has closed all its mappings of slabs.
+    """End the session, after all mappings of slabs are closed: their memory is free at once.
 
-    Their memory need not wait for the end of the client's process. The supervisor closes the connection when it reads
-    this.
+    The supervisor then closes the connection.
     """
 
 
@@ -208,40 +194,38 @@ class Welcome(Message, frozen=True, tag="welcome"):
 
     version: U32
     pool: Name
-    """The pool's name."""
     epoch: Bytes16
-    """This life of the supervisor; part of every token."""
+    """Part of every token."""
     supervisor_pid: U32
     session: Bytes16
     """The session's name; part of every routing id."""
     secret: Bytes16
-    """The session's data connections show it by ZeroMQ PLAIN: user name `session`, password `secret`, both in hex."""
+    """Shown by the session's data connections by ZeroMQ PLAIN: user name `session`, password `secret`, both in hex."""
     window: Window
-    """The credit, for each device and connection."""
+    """The credit, per device and connection."""
     devices: list[DeviceInfo]
-    """All devices, by index."""
+    """All, by index."""
     actors: list[ActorInfo]
-    """The actors; empty until the first worker is ready, then a `DeviceChanged` brings them."""
+    """Empty until the first worker is ready; a `DeviceChanged` brings them."""
     suspicions: list[Suspicion] = msgspec.field(default_factory=list)
-    """The verdicts on suspected requests."""
     max_replays: U16 = 0
-    """How often a client may send again, without the caller, a request that ran when its worker ended."""
+    """How often a client may send a started request again by itself."""
 
 
 class DeviceChanged(Message, frozen=True, tag="device"):
-    """Something about a device has changed."""
+    """A device has changed."""
 
     device: DeviceInfo
-    """All of the device, as it is now."""
+    """All of it, as it is now."""
     actors: list[ActorInfo] | None = None
-    """The actors, if they have changed."""
+    """Nil if they have not changed."""
 
 
 class IncarnationEnded(Message, frozen=True, tag="ended"):
-    """An incarnation has ended; nothing answers any more once what the kernel still holds has been read.
+    """An incarnation has ended; nothing answers once what the kernel still holds has been read.
 
-    Every request sent to it and not answered has failed with `error`. It was never started if it is not in `started`
-    **and** was sent after `known_since_ns`; anything else may have run, in part or whole.
+    Every unanswered request to it has failed with `error`. It was never started if it is not in `started` **and** was
+    sent after `known_since_ns`; any other may have run.
     """
 
     device: U16
@@ -249,30 +233,28 @@ class IncarnationEnded(Message, frozen=True, tag="ended"):
     planned: bool
     """It left by itself, after it had finished what it held."""
     error: ErrorInfo
-    """The error of its unanswered requests."""
     started: list[U64]
-    """This session's requests that the worker had started, as far back as `known_since_ns`."""
+    """This session's started requests, as far back as `known_since_ns`."""
     known_since_ns: U64
-    """CLOCK_MONOTONIC; requests sent earlier may have been started without being listed."""
+    """CLOCK_MONOTONIC."""
     running: list[U64] = msgspec.field(default_factory=list)
-    """Requests in `started` that had not ended. The cause of the end is among them, if it is a request."""
+    """Those in `started` that had not ended. A request that caused the end is among them."""
     suspects: list[U64] = msgspec.field(default_factory=list)
-    """Ids of this session's requests that it may have died of; empty if the end was asked for."""
+    """This session's requests that it may have died of; empty if the end was asked for."""
 
 
 class IncarnationStopped(Message, frozen=True, tag="stopped"):
-    """No request runs on an incarnation any more, but its connections are not closed yet.
+    """No request runs on an incarnation any more, but its connections are still open.
 
-    The kernel still takes its memory down, or the process is poisoned and lives on for a moment. It comes before the
-    `IncarnationEnded` that it holds, or not at all.
+    Its process or its memory is still being taken down. Comes before the `IncarnationEnded` that it holds, or not at
+    all.
     """
 
     ended: IncarnationEnded
-    """The message that will follow."""
 
 
 class Answer(Message, frozen=True, tag="answer"):
-    """The request was done, the order was taken, or it was refused."""
+    """The request was done or the order was taken, unless there is an error."""
 
     id: U32
     error: ErrorInfo | None = None
@@ -282,21 +264,21 @@ class SlabOpened(Message, frozen=True, tag="slab_opened"):
     """Answer to `OpenSlab`.
 
     On the host backend with one file descriptor: a memfd, sealed against shrinking and growing. Check its size and
-    seals before it is mapped.
+    seals before mapping it.
     """
 
     id: U32
     nbytes: U64
     handle: SlabHandle = b""
-    """On CUDA: the IPC handle of its allocation; then there is no descriptor."""
+    """On CUDA, the IPC handle of the allocation, instead of a descriptor."""
 
 
 class SlabOffered(Message, frozen=True, tag="slab_offered"):
     """A standby has made a slab for this session's large results. Only with `Hello.slab_offers`.
 
     With one file descriptor, as `SlabOpened`: map it now, and the first large results after a takeover need no
-    `OpenSlab`. It counts as open in the standby: once the standby has taken over, name the slab in a `Release` when it
-    is unmapped. Unmap it when the device's `standby` is another and its generation too.
+    `OpenSlab`. Once the standby has taken over, name the slab in a `Release` when it is unmapped. Unmap it when neither
+    the device nor its `standby` has this generation.
     """
 
     device: U16

@@ -31,8 +31,8 @@ class RequestKey(Message, frozen=True):
     """`Actor.method`."""
     fingerprint: Bytes16
     """BLAKE2b of the method's name, the content of each array of at least `SHARED_BYTES`, the body, and the payload
-    frames. In that body such an array is extension type 3 with 0 for id, slab and offset. A client may make another
-    digest of equal arguments: then it does not know requests again that others have sent."""
+    frames. In that body such an array is extension type 3 with 0 for id, slab and offset. With another digest a client
+    does not recognise requests that others have sent."""
 
 
 class Suspect(Message, frozen=True, tag="suspect"):
@@ -44,7 +44,7 @@ class Suspect(Message, frozen=True, tag="suspect"):
     id: U32
     device: U16
     generation: U32
-    """Its incarnation that has ended."""
+    """The incarnation that has ended."""
     requests: Annotated[list[RequestKey], msgspec.Meta(max_length=MAX_SUSPECTS)]
 
 
@@ -59,7 +59,6 @@ class Suspicion(Message, frozen=True):
 
     request: RequestKey
     verdict: Verdict
-    """`suspected`, `quarantined` or `cleared`."""
     ends: U32
     """How many workers have ended while it ran."""
 
@@ -67,10 +66,9 @@ class Suspicion(Message, frozen=True):
 class Suspicions(Message, frozen=True, tag="suspicions"):
     """New verdicts on requests, oldest first.
 
-    A suspected request is sent by `Alone`; a quarantined one is not sent at all, by any client.
+    Send a suspected request by `Alone`, and a quarantined one not at all.
     """
 
     changed: list[Suspicion]
-    """The new verdicts."""
     id: U32 = 0
     """Id of the `Suspect` that this answers, else 0."""

@@ -54,7 +54,7 @@ def test_the_limits_are_those_of_the_code() -> None:
 
 def test_every_state_of_a_device_is_described() -> None:
     """A client in another language knows what to do with calls in each state."""
-    found = re.search(r"^2\. `state` .+: (Send calls .+)$", MESSAGES, re.MULTILINE)
+    found = re.search(r"^- `state` .+: (Send calls .+)$", MESSAGES, re.MULTILINE)
     assert found
     text = found[1]
     assert all(f"`{state.value}`" in text for state in devices.DeviceState)
