@@ -43,11 +43,14 @@ class WireRef(Message, frozen=True, dict=True, gc=True):
     token: Annotated[bytes, msgspec.Meta(min_length=TOKEN_BYTES, max_length=TOKEN_BYTES)]
     """The incarnation that made the memory."""
     buffer: BufferId
+    """Names the buffer as long as the incarnation lives."""
     slab: SlabNumber
+    """The slab that holds the buffer."""
     dtype: _Dtype
+    """Element type, as in extension type 1."""
     shape: _Lengths
     strides: _Strides
-    """In bytes."""
+    """In bytes, one for each dimension; may be 0 or negative."""
     offset: _Offset
     """In bytes, from the start of the slab."""
     value: bool = False

@@ -80,7 +80,6 @@ TREE: Final = {
         "adding-a-library",
         "notes/decisions",
         "notes/speed",
-        "notes/recovery",
         "made/changelog",
     ],
 }
