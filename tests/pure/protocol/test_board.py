@@ -124,8 +124,8 @@ TestBoard = Board.TestCase
 class Racing:
     """Stands for the same memory as a reader sees it: before each load, some more of the stores arrive."""
 
-    def __init__(self, stores: list[tuple[int, int]], arrive: Iterator[int]) -> None:
-        self.words = [0] * (BOARD_BYTES // 8)
+    def __init__(self, words: list[int], stores: list[tuple[int, int]], arrive: Iterator[int]) -> None:
+        self.words = words.copy()
         self.stores = iter(stores)
         self.arrive = arrive
 
@@ -136,7 +136,8 @@ class Racing:
     def __getitem__(self, at: int | slice) -> Any:
         if isinstance(at, slice):
             return [self[index] for index in range(*at.indices(len(self.words)))]
-        self.advance(next(self.arrive))
+        if count := next(self.arrive):
+            self.advance(count)
         return self.words[at]
 
     def advance(self, count: int) -> None:
@@ -152,6 +153,9 @@ class Past:
         """Start a request where a step says so, else end the one that `choose` picks from those that run."""
         memory = Stores.zeros(BOARD_BYTES // 8)
         writer = BoardWriter(cast("memoryview", memory))
+        self.prepared = memory.words.copy()
+        """The words before the first request."""
+        memory.stores.clear()
         self.stores = memory.stores
         self.requests: dict[int, Entry] = {}
         """By request id, as they were in the end."""
@@ -170,7 +174,7 @@ class Past:
 
     def check_read(self, ahead: int, arrive: Iterator[int]) -> None:
         """Read while the stores arrive, `ahead` of them before; check that no entry is torn and none missed."""
-        racing = Racing(self.stores, arrive)
+        racing = Racing(self.prepared, self.stores, arrive)
         racing.advance(ahead)
         reader = BoardReader(cast("memoryview", racing))
         entries = reader.entries()
