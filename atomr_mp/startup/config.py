@@ -54,33 +54,31 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     pool: str = "default"
     """Name of the pool: 1 to 64 of A-Z a-z 0-9 . _ - without a dot in front. It decides the default run directory.
-    `atomr_mp.start` makes up a name if none is given."""
+    `atomr_mp.start` makes up a name."""
     run_dir: str | None = None
     """The run directory; none for the default."""
     backend: Backend = "auto"
-    """"cuda", "host", or "auto": host if the machine has no NVIDIA hardware at all, else cuda. If cuda cannot be used
-    on a machine with a GPU, that is an error; "auto" never falls back to the CPU there."""
+    """"cuda", "host", or "auto": host if the machine has no NVIDIA hardware at all, else cuda. On a machine with a GPU
+    "auto" never falls back to the CPU."""
     gpus: str = "all"
     """GPUs by index or UUID ("0,2", "1,", "GPU-1a2b"), a number of them ("2"), or "all"; 64 at most. On the host
-    backend a number of processes from 1 to 64, or "all": half the cores, two at least."""
+    backend 1 to 64 processes, or "all": half the cores, two at least."""
     actors: list[str] = []
-    """The actors that every device runs, as "package.module:Class" or "file.py:Class", with "NAME=" in front for
-    another name; as "directory/package.module:Class" where the module is not on the import path. In a file, paths
-    are relative to the file."""
+    """"package.module:Class" or "file.py:Class", with "NAME=" in front for another name;
+    "directory/package.module:Class" where the module is not on the import path. In a file, paths are relative to the
+    file."""
     window_requests: Annotated[int, msgspec.Meta(ge=1, le=65536)] = 256
     """Requests that one connection of a client may have unanswered per device; at most 65,536. One more waits in an
     event loop, and is `Overloaded` in a thread. Each event loop has a connection, and all threads of a program
-    together have one."""
+    together."""
     window_bytes: Annotated[int, msgspec.Meta(ge=1)] = 256 * 2**20
     """Bytes of these requests' arguments. A single larger request is admitted when nothing else is unanswered."""
     max_streams: Annotated[int, msgspec.Meta(ge=0)] = 256
-    """Streams that may be open in one worker, for all clients together and for each connection; at most 1,024. They do
-    not count in the window."""
+    """Streams that may be open in one worker, for all clients together and for each connection; at most 1,024."""
     stall_s: Annotated[float, msgspec.Meta(ge=0)] = 300.0
     """Time after which a stream ends that has used up its credit and is not read. 0: never."""
     max_restarts: int = 3
-    """Unplanned ends within `within_s` after which a device is started again; one more opens its circuit. 0: the first
-    end opens it."""
+    """Unplanned ends within `within_s` after which a device is started again; one more opens its circuit."""
     within_s: float = 60.0
     """The time within which `max_restarts` counts."""
     backoff_initial_s: float = 0.5
@@ -96,26 +94,25 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     drain_timeout_s: _Positive = 30.0
     """Time a worker may take to finish its requests when it is replaced or stopped; then it is killed."""
     hang_timeout_s: Annotated[float, msgspec.Meta(ge=0)] = 600.0
-    """Time a request may run beyond its deadline, while nothing else ends where it runs, before its worker counts as
-    hung and is replaced. Actors and methods may have their own limit, which begins at the request's start. 0: never."""
+    """Time a request may run beyond its deadline, while nothing else ends where it runs, before its worker is replaced.
+    Actors and methods may have their own limit, which begins at the request's start. 0: never."""
     kill_timeout_s: _Positive = 30.0
     """Time a killed worker may take to end; then its device is quarantined."""
     max_requests: Annotated[int, msgspec.Meta(ge=0)] = 0
     """Requests after which a worker is replaced, unnoticed by callers. 0: no limit."""
     max_age_s: Annotated[float, msgspec.Meta(ge=0)] = 0.0
-    """Age at which a worker is replaced, or up to a fifth earlier, so that they do not all go at once. 0: no limit."""
+    """Age at which a worker is replaced, up to a fifth earlier, so that not all go at once. 0: no limit."""
     max_memory_bytes: Annotated[int, msgspec.Meta(ge=0)] = 0
-    """Memory of the host at which a worker older than 30 s is replaced. What it has mapped counts, with buffers and
-    resident memory of the host backend. 0: no limit."""
+    """Memory of the host, with everything mapped, at which a worker older than 30 s is replaced. 0: no limit."""
     max_device_bytes: Annotated[int, msgspec.Meta(ge=0)] = 0
-    """Memory of the device at which a worker older than 30 s is replaced: on a GPU the driver's figure for the process,
-    with its context and libraries; on the host backend the slabs that hold buffers. 0: no limit."""
+    """Memory of the device at which a worker older than 30 s is replaced: on a GPU the driver's figure for the process;
+    on the host backend its slabs. 0: no limit."""
     log_max_bytes: Annotated[int, msgspec.Meta(ge=4096)] = 16 * 2**20
     """Size at which a worker's log is rotated, checked every five seconds; at least 4,096."""
     memory_bytes: Annotated[int, msgspec.Meta(ge=0)] = 0
-    """Most that the slabs of one device, which hold buffers, may take; a request for more is `OutOfMemory`. 0: four
-    fifths of the GPU's or slice's memory; on the host backend half of the memory of the machine or container,
-    divided by the number of devices."""
+    """Most that the slabs of one device, which hold buffers, may take; more is `OutOfMemory`. 0: four fifths of the
+    GPU's or slice's memory; on the host backend half of the memory of the machine or container, divided by the number
+    of devices."""
     streams: str = "per_actor"
     """Which library works on which CUDA stream: "per_actor", one for each; "fresh", a new one for each use; "pooled:N",
     N in turn; "single", one for all."""
@@ -145,11 +142,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Requests that may wait in one worker, for all clients together; one more is `Overloaded`. The decorator's `queue`
     limits a single method."""
     max_weight: Annotated[float, msgspec.Meta(ge=1, le=MAX_WEIGHT)] = 10.0
-    """Largest weight that a client may ask for, from 1 to 100. With 1, no client gets more of a busy device than one of
-    the default weight."""
+    """Largest weight that a client may ask for, from 1 to 100. With 1, all clients get the same share of a busy device.
+    """
     standby: Standby = "none"
-    """What stands behind each worker: "hot", a second process that is set up and takes over at once; "warm", a process
-    with the imports done, which workers are forked from; "none", a new process for each start."""
+    """A process behind each worker: "hot", set up, takes over at once; "warm", with the imports done; "none"."""
     standby_starts: Annotated[int, msgspec.Meta(ge=1)] = 1
     """How many hot standbys may start at a time in the whole pool."""
     preload: list[str] = []
@@ -159,12 +155,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Most that resident memory may take in the whole pool; more is `OutOfMemory` in `setup`. 0: no limit."""
     max_replays: Annotated[int, msgspec.Meta(ge=0, lt=2**16)] = 2
     """How often a client sends a call again that ran when its worker ended, if the method is `idempotent`. 0: never,
-    and then calls that only waited there are not sent again either, whatever `resend` says.
-    `atomr_mp.connect(max_replays=...)` has its own."""
+    and nothing that only waited there either, whatever `resend` says. `atomr_mp.connect(max_replays=...)` has its own.
+    """
     max_suspicions: Annotated[int, msgspec.Meta(ge=0)] = 2
-    """How many workers may end from inside (a crash, an exit, a signal to itself) while the same request ran, before it
-    is refused (`PoisonRequest`). At the last end nothing else may have run there. Ends by a signal of unknown origin
-    count only where the request ran alone. 0: no request is refused or run alone."""
+    """How many workers may end from inside while the same request ran, before it is refused (`PoisonRequest`). 0: no
+    request is refused or run alone."""
     core_dumps: bool = False
     """Let a crashing worker dump core, which delays its replacement."""
     cgroups: bool = False
