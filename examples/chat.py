@@ -32,7 +32,7 @@ Array = NDArray[np.float64]
 
 
 class Prompt(msgspec.Struct):
-    """What a caller sends."""
+    """The argument of a call."""
 
     text: str
     length: int = 32

@@ -35,7 +35,7 @@ Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
 class Entry(NamedTuple):
-    """What is found."""
+    """A documented name, and how near it is."""
 
     name: str
     """As it is imported: "pathlib.Path.read_text"."""

@@ -33,7 +33,7 @@ HIDDEN: Final = 64
 EPOCHS: Final = 40
 BATCH: Final = 64
 LEARNING_RATE: Final = 3e-3
-"""At the start; it falls along half a cosine to nothing."""
+"""Learning rate at the start; it falls to 0 along half a cosine."""
 WEIGHT_DECAY: Final = 1e-3
 
 

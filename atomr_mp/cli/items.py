@@ -48,7 +48,7 @@ def open_items(name: str) -> Items:
 
 def _file_lines(path: Path) -> Iterator[Any]:
     with path.open("rb") as file:
-        yield from _lines(file, str(path), _in_its_place)  # it may have been written since it was looked at
+        yield from _lines(file, str(path), _in_its_place)  # the file may have changed since it was checked
 
 
 def _lines(file: Iterable[bytes], name: str, bad: Callable[[str], Any]) -> Iterator[Any]:

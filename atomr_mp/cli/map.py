@@ -137,7 +137,7 @@ def _run(options: argparse.Namespace, items: Items, latest: list[Progress]) -> i
             )
             for index, outcome in enumerate(outcomes):
                 if isinstance(outcome, Failure) and isinstance(outcome.error, _NO_POOL):
-                    raise outcome.error  # as all further items would
+                    raise outcome.error  # all further items would end so
                 failure = results.write(index, outcome)
                 if failure is not None:
                     report.failed(index, failure.error.code, failure.error.message)

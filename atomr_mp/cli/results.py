@@ -198,7 +198,7 @@ class Rows(Results):
         if self._failures is not None:
             self._failures.commit()
         else:
-            self._failures_path.unlink(missing_ok=True)  # an earlier job's
+            self._failures_path.unlink(missing_ok=True)  # left by an earlier job
 
 
 def described(failure: Failure) -> dict[str, Any]:
@@ -222,7 +222,7 @@ def _header(row: np.ndarray[Any, Any], rows: int) -> bytes:
 
 
 def _as_lists(value: Any) -> Any:
-    as_list = getattr(value, "tolist", None)  # of NumPy's arrays and scalars
+    as_list = getattr(value, "tolist", None)  # NumPy's arrays and scalars have it
     if as_list is None:
         raise TypeError(f"a {type(value).__name__} has no JSON form")
     return as_list()

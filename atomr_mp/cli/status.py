@@ -214,7 +214,7 @@ def _standby(worker: WorkerStatus) -> dict[str, Any] | None:
 def _path(options: argparse.Namespace) -> str | None:
     try:
         return str(run_path(options))
-    except errors.ConfigurationError:  # the name is none
+    except errors.ConfigurationError:  # the pool's name is not valid
         return None
 
 

@@ -177,7 +177,7 @@ def batches(before: Sample, after: Sample) -> list[str]:
     lines = []
     for earlier, worker in zip(before.status.workers, after.status.workers, strict=True):
         if earlier.device.generation != worker.device.generation:
-            continue  # its figures start again
+            continue  # a new worker's figures start from 0
         for old, new in zip(earlier.batches, worker.batches, strict=False):
             count, items = new.batches - old.batches, new.items - old.items
             if count and items:

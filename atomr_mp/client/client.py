@@ -405,7 +405,7 @@ class Client:
             try:
                 self._say(lambda: question(number), descriptor)
             except errors.PoolLost as lost:
-                self.read_session()  # which may say why
+                self.read_session()  # a goodbye in the session says why
                 raise errors.PoolLost((self.lost or lost).message, maybe_executed=False) from lost
             if not self.wait_until(lambda: self._answers[number] is not None, timeout_s):
                 raise errors.DeadlineExceeded(f"the supervisor did not answer within {timeout_s:g} s")
@@ -497,7 +497,7 @@ class Client:
         from atomr_mp.client.lanes.event_loop import EventLoopLane
 
         with self._session_lock:
-            if self.lost is not None:  # and the lane would not hear of it
+            if self.lost is not None:  # the session has ended, and would not tell a new lane
                 raise errors.PoolLost(self.lost.message, maybe_executed=False)
             for old_loop, old in list(self._loops.items()):
                 if old.is_closed:
@@ -579,7 +579,7 @@ class Client:
         descriptor = self._connection.take_offered(offered)
         releases = self.releases(offered.device, offered.generation)
         releases.keep_results()
-        if descriptor is None or self._memory is None:  # which asks for it when it needs it
+        if descriptor is None or self._memory is None:  # without memory, a later result asks for the slab
             releases.pending.append((LeaseKind.SLAB, offered.slab))
             if descriptor is not None:
                 os.close(descriptor)

@@ -118,7 +118,7 @@ def _put_off(_number: int, _frame: object) -> None:
     if main.level & 1:
         main.pending = True
         return
-    if not main.level:  # it has come during the exchange of the handlers
+    if not main.level:  # the signal has come during the exchange of the handlers
         set_handler(SIGINT, default_int_handler)
     raise KeyboardInterrupt
 

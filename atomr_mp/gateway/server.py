@@ -210,7 +210,7 @@ class Gateway:
         peer = self._connections.get(received.routing_id)
         admitted = self._admission.find(received.user_id)
         try:
-            if admitted is None:  # it was admitted at its handshake
+            if admitted is None:  # the key was admitted at the handshake, and has been revoked
                 raise errors.NotAuthorized("this client's key is not admitted any more")
             if received.content is None:
                 raise errors.ProtocolError("a message of several frames")
@@ -280,7 +280,7 @@ class Gateway:
         check_version(hello.version)
         routing_id = received.routing_id
         if routing_id in self._opening:
-            return  # it is repeated; the welcome is under way
+            return  # a repeated hello: its welcome is under way
         greeted = self._connections.get(routing_id)
         if greeted is not None:  # by a client that has taken this connection for two
             if hello.session not in (None, greeted.id):

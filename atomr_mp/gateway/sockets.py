@@ -169,7 +169,7 @@ class RouterSocket:
     def _on_readable(self) -> None:
         self._again = False
         socket = self._socket
-        told = True  # so the first message is read without asking for it
+        told = True  # the event tells of the first message
         for _ in range(self._turn):
             if socket.closed or not (told or is_readable(socket)):
                 return

@@ -299,7 +299,7 @@ class PeerStreams:
         if stream is None:
             return False
         stream.ended = stream.end_kept = stream.end_due = True
-        if not stream.reply.done:  # it has failed here
+        if not stream.reply.done:  # the answer is this gateway's own error
             self._lane.close_stream(stream.reply)
         self._dirty[number] = stream
         self._flush_soon()

@@ -39,7 +39,7 @@ def examine(run_dir: Path, lasts_s: float = LASTS_S) -> tuple[Supervision, list[
     while True:
         supervision, findings = _once(run_dir.absolute(), gpus=gpus)
         now_s = time.monotonic()
-        if supervision is Supervision.SILENT:  # it was waited for, for long
+        if supervision is Supervision.SILENT:  # the supervisor has had a long time to answer
             return supervision, findings
         if watch.look(now_s, findings) or now_s - begun_s > LONGEST_S + lasts_s:
             return supervision, watch.findings

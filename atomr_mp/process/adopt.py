@@ -34,7 +34,7 @@ def kill_adopted(known: AbstractSet[int], timeout_s: float = 1.0) -> list[int]:
         left_s = deadline - time.monotonic()
         if left_s <= 0:
             return adopted_children(known)
-        if not any(reaped):  # else at once: each may have delivered children
+        if not any(reaped):  # a reaped process may have left children: look again at once
             _wait_for_any(adopted, left_s)
     return []
 
@@ -56,7 +56,7 @@ def _children() -> list[int]:
             try:
                 found.update(map(int, (task / "children").read_bytes().split()))
             except (FileNotFoundError, ProcessLookupError):
-                if task.name == str(os.getpid()):  # not a thread that has just ended: the file is missing for all
+                if task.name == str(os.getpid()):  # the main thread has not ended: this kernel has no such files
                     raise
     except (FileNotFoundError, ProcessLookupError):
         return _children_by_scan()

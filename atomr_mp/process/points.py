@@ -53,7 +53,7 @@ def _meet(directory: Path, at: str) -> None:
 
 def _tell(pipe: Path) -> None:
     """Say that a fault happens here."""
-    with contextlib.suppress(OSError):  # nobody wants to know
+    with contextlib.suppress(OSError):  # nobody waits at the pipe
         descriptor = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             os.write(descriptor, b"%d\n" % os.getpid())

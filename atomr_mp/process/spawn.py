@@ -102,7 +102,7 @@ class WorkerProcess:
         if self._cause is not None:
             return
         with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)  # it may have left its group
+            signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)  # the worker may have left its group
         # PermissionError: nobody is left in the group but processes that changed their user.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
@@ -156,7 +156,7 @@ class WorkerProcess:
         try:
             return any(self._threads())
         except OSError:
-            return True  # there is no saying
+            return True  # unknown
 
     def _threads(self) -> Iterator[int]:
         """Yield its threads that have not begun to end, oldest first."""

@@ -135,7 +135,7 @@ class Zygote:
                     return pid
                 case zygote.ForkRefused(number, reason) if number == fork_id:
                     raise NoForkError(f"the zygote refuses: {reason}")
-        self.kill()  # what it may still make is nobody's, and ends by itself
+        self.kill()  # a process that it may still fork has no supervisor, and ends by itself
         raise NoForkError(f"the zygote did not answer within {FORK_S:g} s")
 
     def _receive(self) -> zygote.FromZygote:

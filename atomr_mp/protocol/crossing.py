@@ -29,7 +29,7 @@ def check(value: object) -> None:
         InvalidRequest: It would arrive as something else; the message says how to send it.
     """
     kind = type(value)
-    if kind in SCALARS or isinstance(value, LibraryRequest):  # which checks itself
+    if kind in SCALARS or isinstance(value, LibraryRequest):  # a library's request checks its own fields
         return
     level: Sequence[object] = value if kind is tuple or kind is list else (value,)  # type: ignore[assignment]
     while not SCALARS.issuperset(map(type, level)):
@@ -90,7 +90,7 @@ def _inside(value: Any) -> Iterable[object]:
         return [getattr(value, field.name, None) for field in dataclasses.fields(value)]
     if hasattr(value, "__attrs_attrs__"):
         return [getattr(value, field.name, None) for field in value.__attrs_attrs__]
-    if not (isinstance(value, enum.Enum) and isinstance(value, int | str)):  # such a member is its value, too
+    if not (isinstance(value, enum.Enum) and isinstance(value, int | str)):  # an IntEnum's member is its value too
         _check_kind(value)
     return ()
 

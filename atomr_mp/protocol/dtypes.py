@@ -72,4 +72,4 @@ def to_numpy(name: str) -> np.dtype[np.generic]:
 @functools.lru_cache(maxsize=256)
 def name_of(dtype: np.dtype[np.generic]) -> str:
     """Return the name of a NumPy type; that of one which does not cross the wire is in no table here."""
-    return dtype.name  # which NumPy computes anew each time
+    return dtype.name  # cached, since NumPy computes the name anew each time

@@ -92,7 +92,7 @@ class IdRanges:
     def add(self, number: int) -> None:
         """Put an id in, which may be in it already."""
         starts, ends = self._starts, self._ends
-        if number == ends[0] and len(ends) == 1:  # as they come one after the other
+        if number == ends[0] and len(ends) == 1:  # the plain case: ids in order
             ends[0] = number + 1
             return
         at = bisect.bisect_right(starts, number) - 1
@@ -127,7 +127,7 @@ class IdRanges:
             else:
                 starts.append(at)
                 ends.append(number)
-        for start, end in zip(self._starts, self._ends, strict=True):  # what is in it above stays
+        for start, end in zip(self._starts, self._ends, strict=True):  # ranges above stay
             if end > number:
                 starts.append(max(start, number))
                 ends.append(end)

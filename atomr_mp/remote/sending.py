@@ -132,7 +132,7 @@ class CallSender:
         if facts.blob is not None:
             payload, body, upload = (), b"", facts.blob.nbytes
         elif isinstance(reply, RemoteStreamReply) and facts.encoded is not None:
-            payload = facts.encoded.frames  # and one with the parts that the client has, if it has some
+            payload = facts.encoded.frames  # the last frame may have the parts that the client has
         left_ns = reply.deadline_ns - now_ns
         return remote.RemoteCall(
             reply.id,

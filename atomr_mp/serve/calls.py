@@ -71,7 +71,7 @@ class PoolCalls:
                 raise Problem(404, "not_found", str(error)) from error
         found = self._plans.get(method)
         if found is None or found.info is not info:
-            if len(self._plans) > 2 * len(pool.methods):  # of actors that reloads have removed
+            if len(self._plans) > 2 * len(pool.methods):  # plans may be of methods that a reload has removed
                 self._plans.clear()
             found = self._plans[method] = schemas.plan_of(method, info)
         return found

@@ -124,7 +124,7 @@ class Connection:
             self._keeps = True
             self._unsent.append(memoryview(piece))
             self.unsent_bytes += len(piece) + PIECE_BYTES
-            if len(self._unsent) == 1 and self._may_send:  # else it is owed already
+            if len(self._unsent) == 1 and self._may_send:  # with more than one piece, it is owed already
                 self._owes(self)
 
     @property

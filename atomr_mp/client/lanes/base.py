@@ -523,7 +523,7 @@ class Lane(ABC):
         """End a reply whose deadline has passed; its credit comes back with its late answer."""
         with self._lock:
             self._receive(self._links[reply.device])  # its answer may have come in time, unread
-            is_later = isinstance(reply, StreamReply) and reply.deadline_ns > time.monotonic_ns()  # a part has come
+            is_later = isinstance(reply, StreamReply) and reply.deadline_ns > time.monotonic_ns()  # by a part
             if not reply.done and not is_later:
                 self._outcomes.feed(reply, ReplyEvent.EXPIRE, reply.poison_error or _too_late(reply))
                 self._make_room()

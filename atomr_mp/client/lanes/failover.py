@@ -139,7 +139,7 @@ class Failover:
         if link.state in _ATTEMPTS:
             self._failed(link)
             return
-        if link.number in link.releases.read:  # so the worker has been told of the former ones
+        if link.number in link.releases.read:  # the worker has been told of the connections before
             link.lost.clear()
         if link.number not in link.lost:
             link.lost.append(link.number)
@@ -311,7 +311,7 @@ class Failover:
             link.standby = None
         if standby is not None:
             releases = self._client.releases(link.device, standby.generation)
-            with contextlib.suppress(OSError):  # it is tried again when it takes calls
+            with contextlib.suppress(OSError):  # the standby is tried again when it takes calls
                 connection = self._connections.connect(link, standby.endpoint)
                 link.standby = Attached(connection, standby.generation, releases, link.number)
 

@@ -132,7 +132,7 @@ class Outcomes:
         stream.expect_next(time.monotonic_ns())
         stream.replays = 0
         if stream.alone is not None:
-            self._client.acquit(stream)  # it has made progress, and its worker lives
+            self._client.acquit(stream)  # the stream has made progress, and its worker lives
             stream.alone = None
         self.tell_news(stream)
         if stream.future is not None:

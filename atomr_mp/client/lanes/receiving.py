@@ -152,7 +152,7 @@ class Receiver:
         for part in message.parts:
             first, at = at, at + part.frames
             stream = link.flight.find(part.id)
-            if not isinstance(stream, StreamReply) or stream.generation != generation:  # it went on elsewhere
+            if not isinstance(stream, StreamReply) or stream.generation != generation:  # the stream went on elsewhere
                 releases.give_back(part.leases)
                 continue
             if stream.state is not ReplyState.STREAMING:
@@ -181,7 +181,7 @@ class Receiver:
     ) -> None:
         """Receive any answer but the plain result of an awaited call."""
         if isinstance(reply, StreamReply) and reply.generation != _generation_of(link, former=former):
-            releases.give_back(message.leases)  # it has gone on elsewhere
+            releases.give_back(message.leases)  # the stream has gone on elsewhere
             return
         error = None if message.error is None else message.error.error()
         failed: dict[int, errors.AtomrError] = {}
@@ -200,7 +200,7 @@ class Receiver:
         else:
             event = ReplyEvent.ANSWER
         if message.items and isinstance(reply, ItemsReply) and event is ReplyEvent.ANSWER:
-            if message.error is not None:  # of this part
+            if message.error is not None:  # the error is of these items only
                 failed, error = {place: message.error.error() for place in message.items}, None
             reply.open.difference_update(message.items)
             event = ReplyEvent.PART if reply.open else ReplyEvent.ANSWER

@@ -193,7 +193,7 @@ def identify_items(reply: ItemsReply) -> list[RequestKey]:
     try:
         items = values.Decoder[Any]().decode(reply.body, reply.payload)
         digests = [fingerprint(reply.method, items[place]) for place in sorted(reply.open)]
-    except errors.InvalidRequest:  # it has had its outcome, and keeps its arrays no more
+    except errors.InvalidRequest:  # the call has had its outcome, and has let go of its arrays
         return []
     return [RequestKey(reply.method, digest) for digest in digests if digest is not None]
 

@@ -87,7 +87,7 @@ class ThreadsLane(Lane):
                 else:
                     self._expire(reply)
         except BaseException:
-            called = True  # perhaps
+            called = True  # this thread may have been woken to lead
             raise
         finally:
             if called and self._followers:
@@ -173,7 +173,7 @@ class ThreadsLane(Lane):
             interrupts.wait(flusher.join)
         if watcher is not None and watcher is not threading.current_thread():
             os.eventfd_write(self._wake, 1)
-            interrupts.wait(watcher.join)  # it may be in a callback
+            interrupts.wait(watcher.join)  # the watcher may be in a callback
         with self._leader:
             self._epoll.close()
             os.close(self._wake)
@@ -337,7 +337,7 @@ class ThreadsLane(Lane):
     def watch(self, reply: Reply) -> None:
         """Let the watcher wait for a reply."""
         with self._watch_more:
-            if self._closed:  # so the reply has its outcome
+            if self._closed:  # closing gives every reply its outcome
                 return
             self._watched.add(reply)
             if self._watcher is None:
@@ -362,13 +362,13 @@ class ThreadsLane(Lane):
                     self._watch_more.wait()
                 first = self._watching = min(self._watched, key=lambda reply: reply.deadline_ns)
             left_s = (first.deadline_ns - time.monotonic_ns()) / 1e9
-            called = True  # perhaps it came just too late
+            called = True  # the call to lead may have come with the deadline
             if left_s > 0:
                 called = self._step(first, left_s)
             else:
                 self._expire(first)
             if called and self._followers:
-                self._hand_over()  # perhaps no reply is left
+                self._hand_over()  # no reply may be left for this thread
 
     def _wake_waiting_for(self, reply: Reply) -> None:
         """Wake the threads that wait for a reply, to look again."""

@@ -131,7 +131,7 @@ class ClientSlabs:
         if executed and not placement.returned:
             placement.worker = worker
             self._kept[placement.id] = placement
-            if worker.over:  # perhaps just now
+            if worker.over:  # the worker may have ended just now
                 self._kept.pop(placement.id, None)
 
     def abandoned(self, placement: Placement, until_ns: int) -> None:

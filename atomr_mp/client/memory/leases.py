@@ -106,7 +106,7 @@ class Releases:
                 wait()
             except Exception:  # noqa: BLE001 - a context that has met a fault runs nothing any more
                 _LOG.exception("views of device memory have ended, and this process's work there cannot be waited for")
-            del keep  # `pending` looks at it
+            del keep  # `pending` looks whether the array has gone
         ids: tuple[list[int], list[int], list[int]] = ([], [], [])
         for _ in range(data.MAX_RELEASED):
             try:

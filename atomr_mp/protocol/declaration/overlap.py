@@ -58,7 +58,7 @@ def comb_of(layout: Layout) -> Comb | None:
 
 def _meet(one: Comb, other: Comb) -> bool:
     if one.times > 1 and other.times > 1 and one.step != other.step:
-        return True  # the spans do
+        return True  # the spans meet; this counts as an overlap
     step = one.step if one.times > 1 else other.step
     distance = other.low - one.low
     if not step:

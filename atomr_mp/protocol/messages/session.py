@@ -354,7 +354,7 @@ def check_version(version: int) -> None:
 def check_weight(weight: float, most: float = MAX_WEIGHT) -> None:
     """Raise `InvalidRequest` unless a session may have this weight, where `most` is the largest that one may."""
     try:
-        fits = MIN_WEIGHT <= float(weight) <= most  # which NaN is not
+        fits = MIN_WEIGHT <= float(weight) <= most  # a NaN does not fit
     except (TypeError, ValueError, OverflowError):
         fits = False
     if not fits:

@@ -301,7 +301,7 @@ class _Compared:
                 continue
             owner = None if of.worker is None else self._workers.get(of.worker)
             if owner is not None and inode in self._open_at(owner.pid):
-                continue  # told with the worker
+                continue  # shown with the worker
             yield from self._slab(inode, slab, of.worker, lives=owner is not None)
 
     def _slab(self, inode: int, slab: Memfd, worker: Worker | None, *, lives: bool) -> Iterator[Finding]:

@@ -105,7 +105,7 @@ class GatewayProcess:
 
     def _ended(self, status: int) -> None:
         if self._control is not None:
-            self._read()  # its last words
+            self._read()  # messages that the gateway sent before its end
         if self._control is not None:
             self._loop.forget(self._control.fileno())
             self._control.close()
@@ -114,7 +114,7 @@ class GatewayProcess:
 
     def _on_readable(self, _events: int) -> None:
         if not self._read() and self._control is not None:
-            self._loop.forget(self._control.fileno())  # it is about to end, which its pidfd tells
+            self._loop.forget(self._control.fileno())  # the gateway is about to end; its pidfd tells when
 
     def _read(self) -> bool:
         """Read its messages; False if it says nothing any more."""

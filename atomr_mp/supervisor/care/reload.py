@@ -157,7 +157,7 @@ class Reload:
             self._done(None, self._pending)
             return
         device = self._left[0]
-        if device.state is State.QUARANTINED:  # it runs the new code when it comes back
+        if device.state is State.QUARANTINED:  # the device runs the new code when it comes back
             device.take_plan(self._new)
             self._left.pop(0)
             self._loop.call_later(0, self._next)

@@ -95,7 +95,7 @@ class _DeviceWatch:
             entry = self._entry(worker, board)
             if entry is not None:
                 self._ask(worker, entry)
-        elif doubted and not self._device.quarantine.reason:  # else nothing would take its place
+        elif doubted and not self._device.quarantine.reason:  # a quarantined device would get no other worker
             self._device.damaged(worker, disbelieved(worker.live_board.defect))
 
     def _entry(self, worker: Incarnation, board: BoardReader) -> Entry | None:

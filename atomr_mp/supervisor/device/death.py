@@ -202,7 +202,7 @@ class Deaths:
             return
         poisoned = isinstance(fault, errors.ContextPoisoned)
         self.step_as_told(worker, LifecycleEvent.POISONED if poisoned else LifecycleEvent.FAULT)
-        if worker is self._roles.predecessor:  # it lives on for a moment, but nobody has to wait for its end
+        if worker is self._roles.predecessor:  # a standby has taken over: nobody has to wait for this end
             if settled:
                 self._ends.foretell(worker)
             worker.freeze(lambda: self._ends.tell(worker))

@@ -85,7 +85,8 @@ class EndReports:
 
     def figures(self, workers: Iterable[Incarnation | None]) -> Figures:
         """Return the counts of all incarnations, running ones included."""
-        running = [each for each in workers if each is not None and each.generation not in self._known]  # else tallied
+        # The tally has the ended ones.
+        running = [each for each in workers if each is not None and each.generation not in self._known]
         boards = [worker.live_board.read() or worker.live_board.last for worker in running]
         return self._tally.figures(board for board in boards if board is not None)
 

@@ -162,7 +162,7 @@ class Takeover:
         if standby is None or standby.leaving or self._quarantine.reason:
             self.settling.end()
             return None
-        if not standby.listen():  # it may have died with the worker; its readiness is the next fact
+        if not standby.listen():  # the standby may have died with the worker; its readiness is the next fact
             standby.hang_up()
         active = self._roles.active
         if not standby.is_ready or active is None or not self._restarts.allow_take_over(active):
@@ -233,7 +233,7 @@ class Takeover:
         self._life.step(LifecycleEvent.STANDBY_LOST)
         if worker.generation == self._set_up_generation:
             self._set_up_over(worker.parting.fault or errors.SetupFailed(f"its new worker {worker.end}"))
-        if worker.was_ready:  # it was announced
+        if worker.was_ready:  # clients have heard of it
             self._sessions.device_changed(self._device)
 
     # --- what others tell and ask ----------------------------------------------------------------------------------
@@ -269,7 +269,7 @@ class Takeover:
         self._set_up_done = done
         self._timer.forgive()
         self.dismiss()
-        self.want()  # else once the leaving standby, or the predecessor, has ended
+        self.want()  # waits for a leaving standby or a predecessor
 
     def take_plan(self) -> None:
         """Go by the plan that holds from now on; a standby by an abandoned plan leaves. This is part of a fact."""

@@ -401,7 +401,7 @@ class Incarnation:
 
     def _on_exit(self, _events: int) -> None:
         """The pidfd says that the process has ended."""
-        self.listen()  # its last words
+        self.listen()  # messages that the worker sent before its end
         self._loop.forget(self.process.pidfd)
         self._stop_telling()
         if self._kill_timer is not None:

@@ -335,7 +335,7 @@ class Sessions:
     def _offer(self, each: ClientSession, device: DeviceView) -> None:
         """Give a client the slabs that the standby of a device has made for its results, once it may connect there."""
         if each.slab_offers and not each.closed:
-            with contextlib.suppress(errors.Overloaded):  # it asks when it needs one
+            with contextlib.suppress(errors.Overloaded):  # the client asks for a slab when it needs one
                 self._slabs.offer(each.number, device.index, lambda: self._reclaim.may_map(each.number, each.peer))
 
     def violated(self, number: int, reason: str) -> None:
@@ -484,7 +484,7 @@ class Sessions:
             max_replays=self._plan.max_replays,
         )
         self._send(each, welcome)
-        if each.may_call and not each.closed:  # it may have gone already, and its end was told
+        if each.may_call and not each.closed:  # a client that has gone already was reported to the workers
             for worker in workers_of(self._orders.devices):
                 worker.tell(_introduction(each))
 
@@ -557,7 +557,7 @@ def _crowded(peer: SessionPeer) -> errors.Overloaded | None:
 def _cancel_hello_timer(each: ClientSession) -> None:
     if each.hello_timer is not None:
         each.hello_timer.cancel()
-        each.hello_timer = None  # it holds the session
+        each.hello_timer = None  # the timer holds the session
 
 
 def _introduction(each: ClientSession) -> control.SessionOpened:

@@ -125,7 +125,7 @@ class Slabs:
                     self._register(number, held, request, descriptor)
                     self._reply(number, session.Answer(request.id), None)
         except errors.AtomrError as error:
-            assert not isinstance(request, session.ForgetSlab | session.ResultsRead)  # which fail in no way
+            assert not isinstance(request, session.ForgetSlab | session.ResultsRead)  # these two cannot fail
             self._reply(number, session.Answer(request.id, ErrorInfo.of(error)), None)
         finally:
             if descriptor is not None:
@@ -174,7 +174,7 @@ class Slabs:
         """
         try:
             ask = self._asks.get(message.id)
-            if ask is None or ask.worker != worker:  # the session has ended
+            if ask is None or ask.worker != worker:  # the session that asked has ended
                 return
             self._close_ask(message.id)
             try:

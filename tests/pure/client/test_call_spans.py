@@ -130,7 +130,7 @@ def test_the_sampler_is_asked_once_for_each_call(traced: Any, exporter: InMemory
 
 
 def test_a_calls_error_is_its_spans_status(traced: Any, exporter: InMemorySpanExporter) -> None:
-    """With the error's code."""
+    """The span has the error's code."""
     call(traced(ALWAYS_ON), errors.Cancelled("not wanted"))
     (span,) = exporter.get_finished_spans()
     assert (span.status.status_code, span.status.description) == (StatusCode.ERROR, "not wanted")

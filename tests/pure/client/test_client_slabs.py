@@ -52,7 +52,7 @@ def workers() -> FakeWorkers:
 
 @pytest.fixture
 def slabs(workers: FakeWorkers) -> ClientSlabs:
-    """With room for three slabs."""
+    """Slabs of a client, with room for three."""
     return ClientSlabs(workers.register, workers.forgotten.append, 3 * SLAB_BYTES)
 
 
@@ -79,7 +79,7 @@ def test_what_is_placed_is_what_the_workers_see(workers: FakeWorkers, slabs: Cli
 
 
 def test_what_lies_there_in_another_byte_order_is_copied(workers: FakeWorkers, slabs: ClientSlabs) -> None:
-    """What crosses the wire has no byte order."""
+    """Arrays on the wire have no byte order of their own."""
     array = slabs.array((5,), "int32")
     array[:] = range(5)
     swapped = array.view(array.dtype.newbyteorder())
@@ -87,7 +87,7 @@ def test_what_lies_there_in_another_byte_order_is_copied(workers: FakeWorkers, s
 
 
 def test_room_is_used_again_when_nobody_uses_it(workers: FakeWorkers, slabs: ClientSlabs) -> None:
-    """Not before."""
+    """Room that somebody uses is left alone."""
     first, second = place(slabs, mib(20)), place(slabs, mib(20))
     offsets = {first.to_wire().offset, second.to_wire().offset}
     del first, second
@@ -146,7 +146,7 @@ def test_there_is_a_bound(slabs: ClientSlabs) -> None:
 
 
 def test_empty_slabs_make_room(workers: FakeWorkers, slabs: ClientSlabs) -> None:
-    """For one of another size."""
+    """An empty slab goes where a slab of another size is needed."""
     held = [place(slabs, mib(40)) for _ in range(3)]
     held.clear()
     assert slabs.place(mib(150)) is not None
@@ -155,7 +155,7 @@ def test_empty_slabs_make_room(workers: FakeWorkers, slabs: ClientSlabs) -> None
 
 
 def test_slabs_that_stay_empty_are_forgotten(workers: FakeWorkers, slabs: ClientSlabs) -> None:
-    """But for one."""
+    """The last used one stays."""
     held = [place(slabs, mib(40)) for _ in range(3)]
     held.clear()
     for _ in range(KEEP_EMPTY):

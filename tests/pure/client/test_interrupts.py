@@ -66,7 +66,7 @@ def test_its_own_error_stands_behind_the_interrupt() -> None:
 
 
 def test_what_waits_is_interrupted_at_once() -> None:
-    """As is what is not ours; what is behind it in the same part is not done, and no interrupt is left over."""
+    """Foreign code is interrupted too. The rest of the part is not done, and no interrupt is left over."""
     done = []
 
     @interrupts.defer_interrupts
@@ -95,7 +95,7 @@ def test_an_interrupt_from_before_ends_a_wait_before_it_begins() -> None:
 
 
 def test_a_part_in_a_wait_in_a_part_is_done_as_a_whole_too() -> None:
-    """As when the items of a map come from calls."""
+    """The items of a map may come from calls."""
     done = []
 
     @interrupts.defer_interrupts
@@ -119,7 +119,7 @@ def test_a_part_in_a_wait_in_a_part_is_done_as_a_whole_too() -> None:
 
 
 def test_results_and_errors_come_through() -> None:
-    """In both directions."""
+    """A part and a wait return what their function returns, and raise its errors."""
     assert interrupts.defer_interrupts(lambda value: value)(1) == 1
     assert interrupts.wait(max, 1, 3, 2) == 3
     with pytest.raises(ZeroDivisionError):

@@ -61,7 +61,7 @@ def read(journal: Journal, numbers: range) -> list[Any]:
 
 
 def test_what_was_done_is_known_when_it_is_opened_again(journal: Open) -> None:
-    """In whatever order it came, and what was not done is not known."""
+    """Items come in any order; the others are not known."""
     first = journal()
     assert read(first, range(3)) == [None] * 3
     first.done(2, 4)
@@ -71,7 +71,7 @@ def test_what_was_done_is_known_when_it_is_opened_again(journal: Open) -> None:
 
 @pytest.mark.parametrize("elements", [0, 3, 5000, 100_000])
 def test_arrays_come_back_as_they_were_and_are_the_readers(journal: Open, elements: int) -> None:
-    """Whether they travel in the body, as a frame, or in shared memory."""
+    """An array may travel in the body, as a frame, or in shared memory."""
     array = np.arange(elements, dtype=np.float32)
     first = journal()
     first.outcome(0, array)
@@ -223,7 +223,7 @@ def test_a_journal_is_written_by_one(path: Path) -> None:
 
 
 def test_a_fork_does_not_keep_it_in_use(path: Path) -> None:
-    """Nor does its end let go of what its parent uses."""
+    """The end of the child does not free what its parent uses, either."""
     reading, writing = os.pipe()
     first = Journal(path, "A.square", ["number"], idempotent=True)
     context = multiprocessing.get_context("fork")
@@ -246,7 +246,7 @@ def test_a_fork_does_not_keep_it_in_use(path: Path) -> None:
 
 
 def test_what_would_be_too_long_to_be_read_is_refused(journal: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What comes behind it would be taken for damage, too."""
+    """A record that cannot be read would make all that follow look damaged."""
     monkeypatch.setattr("atomr_mp.mapping.journal.MAX_RECORD_BYTES", 4 * 2**20)
     opened = journal()
     write(opened, range(2))
@@ -259,13 +259,13 @@ def test_what_would_be_too_long_to_be_read_is_refused(journal: Open, monkeypatch
 
 
 def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
-    """As a typed error."""
+    """The error is typed."""
     with pytest.raises(errors.ConfigurationError, match="cannot be used"):
         Journal(tmp_path / "no" / "such", "A.square", [], idempotent=True)
 
 
 def test_what_failed_is_set_aside_until_it_is_to_be_tried_again(journal: Open) -> None:
-    """With its error and its facts."""
+    """Its error keeps its facts."""
     first = journal()
     first.outcome(0, 0)
     first.failed(Failure(0, errors.ActorFailed("no", exception="ValueError", traceback_text="..."), 2))

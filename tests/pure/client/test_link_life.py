@@ -235,5 +235,5 @@ def test_attempts_become_rarer_and_then_the_device_is_unreachable() -> None:
 def test_news_of_a_device_are_one_event(
     state: DeviceState, generation: int, *, admitted: bool, event: LinkEvent
 ) -> None:
-    """By its state, and by whether its incarnation is known."""
+    """The event depends on the device's state, and on whether its incarnation is known."""
     assert heard(1, DeviceInfo(0, "host:0", state, generation, "", admitted, 1, 0, "")) is event

@@ -249,7 +249,7 @@ def test_last_error_remembers_that_an_earlier_attempt_may_have_run() -> None:
 
 
 def test_oldest_item_is_sent_again_first() -> None:
-    """What holds up all others comes first, before any new item."""
+    """An item that holds up all others comes before any new item."""
     job: Job[str] = Job(idempotent=True, attempts=3, in_flight=4, devices=1)
     assert [job.take() for _ in range(4)] == [0, 1, 2, 3]
     for index in (2, 0, 3):
@@ -268,7 +268,7 @@ def test_depth_suits_how_long_items_take(took_s: float, items: int) -> None:
 
 @pytest.mark.parametrize(("took_s", "items"), [(0.4, 256), (0.6, 128)])
 def test_depth_stays_within_what_is_told(took_s: float, items: int) -> None:
-    """So many full batches in any case, and more of them if they are quick."""
+    """There are always `depth` full batches, and more of them if they are quick."""
     depth = Depth(128, 256)
     for _ in range(1000):
         depth.answered(took_s)
@@ -277,7 +277,7 @@ def test_depth_stays_within_what_is_told(took_s: float, items: int) -> None:
 
 @given(st.floats(0.001, 100))
 def test_depth_settles_where_items_wait_no_longer_than_meant(service_s: float) -> None:
-    """With a device that takes so long for each, no more wait than fit into `QUEUE_S`, by one."""
+    """On a device that takes a fixed time for each item, at most one item more waits than fit into `QUEUE_S`."""
     depth = Depth()
     for _ in range(200):
         depth.answered(depth.items * service_s)

@@ -103,7 +103,7 @@ TestWays = Ways.TestCase
 
 
 def test_a_request_says_the_whole_once_its_worker_does_not_know_it() -> None:
-    """With all else as it was; and the next one tells it again."""
+    """The next request tells it again, with all else as it was."""
     programs = KnownPrograms()
     given = RunProgram(b"definition", [1.5, "x"], [], [3], digest(b"definition"))
     told, run = programs.shortened(given, 0, 7)

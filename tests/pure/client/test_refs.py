@@ -32,7 +32,7 @@ EPOCH = bytes.fromhex("ab12cd34") + bytes(12)
 
 
 class FakeClient:
-    """As much of a client as refs look at before they send."""
+    """The parts of a client that the tested code uses."""
 
     def __init__(self, epoch: bytes = EPOCH) -> None:
         self.epoch = epoch
@@ -73,7 +73,7 @@ def test_a_ref_says_everything_about_itself(client: FakeClient) -> None:
 
 
 def test_a_ref_is_refused_before_anything_is_sent(client: FakeClient) -> None:
-    """For the first of the reasons that there are."""
+    """The error names the first reason."""
     ref = client.ref()
     for _ in range(2):
         assert ref.to_wire() == wire_of(ref.lease, 4, ref.layout)
@@ -223,7 +223,7 @@ def test_views_of_one_slab_see_the_same_bytes() -> None:
 
 @pytest.mark.parametrize("layout", [Layout("int8", (2,), (1,), 4095), Layout("int8", (2,), (-1,), 0)])
 def test_a_view_beyond_the_slab_is_refused(layout: Layout) -> None:
-    """At both ends."""
+    """A view may pass either end of the slab."""
     with pytest.raises(errors.GpuRefOutOfExtent):
         mapped()[0].array(layout, writable=False)
 
@@ -275,7 +275,7 @@ class FakeSlabs:
 
 
 def test_a_slab_is_asked_for_once() -> None:
-    """And stays mapped while there is a lease or a view; after that, as long as there is room."""
+    """It stays mapped while there is a lease or a view; after that, as long as there is room."""
     fake = FakeSlabs()
     mappings = Mappings(fake.open, idle_bytes=2 * 2**20)
     leases = {n: Lease(fake.releases, n) for n in range(4)}
@@ -341,7 +341,7 @@ def test_views_outlive_their_generation_and_their_client() -> None:
 
 
 def test_a_result_with_a_ref_needs_its_lease(client: FakeClient) -> None:
-    """Of the incarnation that has answered."""
+    """The lease must be of the incarnation that has answered."""
     releases = Releases(token.pack(EPOCH, 0, 2))
     resolve = client.memory.resolver(releases.leases([5]))
     wire = WireRef(releases.token, 5, 1, "int8", (3,), (1,), 0)

@@ -37,7 +37,7 @@ def test_a_lease_is_given_back_once_for_each_time_that_it_came() -> None:
 
 
 def test_a_message_has_each_kind_in_its_place() -> None:
-    """And what it could not take comes with the next."""
+    """Releases beyond a message's room come with the next."""
     releases = Releases(TOKEN)
     releases.give_back([1, 2])
     ViewBorrow(releases, 8).release()
@@ -88,7 +88,7 @@ def test_any_number_travels_in_messages_that_can_be_sent(few: list[int], many: i
 
 
 def test_what_was_not_acknowledged_is_repeated_and_nothing_else() -> None:
-    """In order; what was acknowledged is kept no longer than until the next is sent."""
+    """Releases are repeated in order. Acknowledged ones are kept until the next is sent."""
     releases = Releases(TOKEN)
     messages = []
     for number in range(5):

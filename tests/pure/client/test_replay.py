@@ -73,7 +73,7 @@ class FakeConnection:
 
     @property
     def has_message(self) -> bool:
-        """Whether there is an answer."""
+        """Return whether there is an answer."""
         return bool(self.answers)
 
     def receive(self) -> memoryview | None:
@@ -94,7 +94,7 @@ class FakeConnection:
 
 
 class FakeClient:
-    """As much of a client as a lane needs."""
+    """The parts of a client that the tested code uses."""
 
     def __init__(self) -> None:
         self.login = SimpleNamespace(window=flight.Window(100, 2**30))
@@ -367,7 +367,7 @@ class Model(RuleBasedStateMachine):
 
     @invariant()
     def each_call_has_one_outcome_at_most(self) -> None:
-        """And a callback for it, once."""
+        """Its callback is called once."""
         for reply in self.replies:
             assert self.outcomes[reply.id] == reply.done
 
@@ -396,7 +396,7 @@ class Model(RuleBasedStateMachine):
 
     @invariant()
     def what_may_run_once_runs_once(self) -> None:
-        """And what may run again, no more often than it may be sent again."""
+        """A call that may run again runs no more often than it may be sent."""
         for reply in self.replies:
             most = 1 + MAX_REPLAYS if reply.method == "A.again" else 1
             assert self.ran[reply.id] <= most
@@ -413,7 +413,7 @@ class Model(RuleBasedStateMachine):
 
     @invariant()
     def suspects_run_alone(self) -> None:
-        """What a worker has that is to run alone, it was told so."""
+        """A worker that has a suspect was told to run it alone."""
         for reply in self.replies:
             if reply.alone is None or reply.done:
                 continue
@@ -422,7 +422,7 @@ class Model(RuleBasedStateMachine):
                 assert found is None or found[1]
 
     def teardown(self) -> None:
-        """At the end of the pool all that is left has its outcome."""
+        """At the end of the pool every call has its outcome."""
         if hasattr(self, "lane"):
             self.lane.take(errors.PoolLost("over"))
             assert all(self.outcomes[reply.id] == 1 for reply in self.replies)
@@ -576,7 +576,7 @@ def test_what_could_not_be_sent_was_not_executed(lane: FakeLane) -> None:
 
 @pytest.mark.parametrize("device", [None, 0])
 def test_a_worker_for_which_no_descriptor_was_left_is_tried_again(device: int | None) -> None:
-    """With the next call; what had to wait goes first. Who reads of the worker just then is not told."""
+    """The next call tries it; waiting requests go first. A thread that reads just then is not told."""
     lane = FakeLane(FakeClient(), [info(0, 1), info(1, 1)])
     for each in range(2):
         lane.take(session.DeviceChanged(info(each, 1)))
@@ -613,7 +613,7 @@ def test_what_was_cancelled_does_not_move_on(lane: FakeLane) -> None:
 
 
 def test_a_call_is_cancelled_once(lane: FakeLane) -> None:
-    """Who waits with a time limit of their own, again and again, does not fill the connection with it."""
+    """A caller that waits with a time limit again and again does not fill the connection with cancels."""
     reply = lane.submit(1, None, "A.once", (1,), time.monotonic_ns() + 10**12)
     for _ in range(3):
         reply.cancel()

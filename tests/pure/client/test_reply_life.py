@@ -30,9 +30,9 @@ class Call:
 
     state: ReplyState = S.WAITING
     queued: bool = True
-    """In a queue of its link."""
+    """Whether it is in a queue of its link."""
     listed: bool = False
-    """In its lane's backlog."""
+    """Whether it is in its lane's backlog."""
     worker: bool = False
     """A worker has it, and may answer."""
     parked: bool = False

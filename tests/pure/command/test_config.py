@@ -20,7 +20,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def test_what_is_given_comes_before_the_environment_and_that_before_the_file(file: Path) -> None:
-    """And each setting says where it comes from."""
+    """Each setting says where it comes from."""
     found = gather(
         file,
         {"gpus": "1", "backend": None},
@@ -42,7 +42,7 @@ def test_what_is_given_comes_before_the_environment_and_that_before_the_file(fil
 
 @pytest.mark.parametrize("field", [field.name for field in msgspec.structs.fields(Config)])
 def test_every_setting_can_be_given_in_the_environment(field: str) -> None:
-    """By its name in capital letters; a value of another type is an error that names the variable."""
+    """The variable is its name in capital letters. A value of another type is an error that names the variable."""
     value = getattr(Config(), field)
     text = {"backend": "host", "completion": "polled", "standby": "hot"}.get(field) or TEXTS.get(
         "list[str]" if isinstance(value, list) else type(value).__name__, "text"
@@ -74,14 +74,14 @@ def test_a_variable_that_is_no_setting_is_told_and_no_error() -> None:
     ],
 )
 def test_a_setting_that_cannot_be_is_refused(name: str, text: str, says: str) -> None:
-    """With where it was written, and what it takes."""
+    """The error says where it was written, and which values there are."""
     with pytest.raises(errors.ConfigurationError) as refused:
         from_text("--set it", name, text)
     assert says in refused.value.message
 
 
 def test_a_check_needs_no_machine(file: Path) -> None:
-    """What cannot be started anywhere is told without looking for hardware."""
+    """A setting that cannot work anywhere is refused without a look for hardware."""
     with pytest.raises(errors.ConfigurationError, match="does not exist"):
         Config.load(file).check()
     with pytest.raises(errors.ConfigurationError, match="max_age_s"):

@@ -57,7 +57,7 @@ def test_gpus_are_read_with_what_matters(driver: FakeNvml) -> None:
 
 
 def test_use_is_told_by_uuid(driver: FakeNvml) -> None:
-    """Of slices too, which tell no utilisation."""
+    """Slices have a UUID too, and tell no utilisation."""
     slices = (Card("MIG-1", memory_bytes=10 * GIB, busy_percent=None), None)
     driver.cards = (Card("GPU-aa11", busy_percent=37), Card("GPU-cc33", slices=slices))
     assert nvml.usage() == {
@@ -68,7 +68,7 @@ def test_use_is_told_by_uuid(driver: FakeNvml) -> None:
 
 
 def test_who_takes_memory_is_told_by_uuid_with_how_much_where_that_is_known(driver: FakeNvml) -> None:
-    """In order of pids; a GPU that does not tell who uses it has nobody."""
+    """Users are sorted by pid. A GPU that does not tell its users has none."""
     driver.cards[0].taken = {7: GIB}
     driver.cards[1].pids = None
     assert nvml.processes() == {"GPU-aa11": [(7, GIB), (12, 0)], "GPU-bb22": []}
@@ -127,13 +127,13 @@ def test_a_driver_that_fails_is_an_error_with_its_reason(driver: FakeNvml, value
 
 
 def test_a_driver_without_gpus_is_an_error(driver: FakeNvml) -> None:
-    """As when all of them have fallen off the bus."""
+    """All GPUs may have fallen off the bus."""
     driver.cards = ()
     assert "runs no GPU" in refusal()
 
 
 def test_nvidia_ml_py_that_is_missing_is_named(driver: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the extras that bring it."""
+    """The error names the extras that bring it."""
     monkeypatch.setitem(sys.modules, "pynvml", None)
     assert "nvidia-ml-py, by which the driver is asked, is not installed" in refusal()
     assert driver.inits == 0
@@ -167,7 +167,7 @@ def test_a_driver_that_hangs_is_left_behind(driver: FakeNvml) -> None:
 
 @pytest.mark.parametrize("backend", ["auto", "cuda"])
 def test_a_device_is_planned_for_each_gpu(driver: FakeNvml, backend: config.Backend) -> None:
-    """With what its worker's CUDA is to see, and four fifths of its memory; the plan crosses processes whole."""
+    """The plan has the devices that CUDA will see, and four fifths of the memory. It crosses processes whole."""
     plan = Config(backend=backend).plan()
     assert plan.backend == "cuda"
     assert [(device.index, device.uuid) for device in plan.devices] == [(0, "GPU-aa11"), (1, "GPU-bb22")]
@@ -182,7 +182,7 @@ def test_a_device_is_planned_for_each_gpu(driver: FakeNvml, backend: config.Back
 
 
 def test_memory_that_is_set_holds_for_every_gpu(driver: FakeNvml) -> None:
-    """Without a setting, a GPU that shares the machine's memory counts as having that."""
+    """Without a setting, a GPU that shares the machine's memory counts as having all of it."""
     assert [device.execution.memory_bytes for device in Config(memory_bytes=GIB).plan().devices] == [GIB, GIB]
     driver.cards = (Card("GPU-aa11", memory_bytes=None),)
     (shared,) = Config().plan().devices
@@ -190,7 +190,7 @@ def test_memory_that_is_set_holds_for_every_gpu(driver: FakeNvml) -> None:
 
 
 def test_the_users_cuda_visible_devices_holds(driver: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it hides no worker sees."""
+    """No worker sees a hidden GPU."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     (device,) = Config().plan().devices
     assert device.environment["CUDA_VISIBLE_DEVICES"] == "GPU-bb22"
@@ -272,7 +272,7 @@ def test_start_says_what_should_be_known_of_a_gpu(driver: FakeNvml, capsys: pyte
 def test_version_shows_the_driver_and_the_gpus(
     driver: FakeNvml, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the indices that `--gpus` takes."""
+    """GPUs have the indices that `--gpus` takes."""
     driver.cards = (*driver.cards, Card("", lost=True))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     assert cli.main(["version"]) == 0

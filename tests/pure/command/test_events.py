@@ -163,7 +163,7 @@ def test_a_log_that_cannot_be_opened_is_a_typed_error(path: Path) -> None:
 
 
 def test_what_comes_is_followed_across_rotations(path: Path) -> None:
-    """From now on, each event once and in order, whether the log is there before or after."""
+    """Each event from now on is shown once and in order, whether or not the log exists yet."""
     early = Follower(path)
     assert early.more() == []
     with EventLog(path, max_bytes=300, keep=50) as log:

@@ -107,7 +107,7 @@ def renamed() -> type:
     ],
 )
 def test_a_class_that_workers_cannot_import_is_refused_with_what_to_do(actor: Any, says: str) -> None:
-    """Before anything is started."""
+    """Nothing is started before that."""
     with pytest.raises(errors.ConfigurationError, match=says):
         targets([actor])
 
@@ -156,6 +156,6 @@ def test_a_path_may_contain_an_equals_sign(tmp_path: Path) -> None:
 
 
 def test_a_directory_that_does_not_exist_is_told(tmp_path: Path) -> None:
-    """Before a worker looks there."""
+    """No worker has to look there."""
     with pytest.raises(errors.ConfigurationError, match=f"{tmp_path}/gone, does not exist"):
         actor_specs([f"{tmp_path}/gone/words:Words"])

@@ -96,7 +96,7 @@ def test_a_worker_on_trial_is_told_from_one_that_is_well() -> None:
 
 
 def test_batches_of_the_last_interval_are_shown() -> None:
-    """How many, how large, after how long; not those of another worker."""
+    """Their number, size and waiting time are shown, but not those of another worker."""
     sizes = [0] * 11
     first = [BatchStatus("Embed.embed", 10, 100, 1.0, 0.5, sizes), BatchStatus("Embed.idle", 1, 1, 0.0, 0.0, sizes)]
     later = [BatchStatus("Embed.embed", 30, 700, 2.5, 0.5, sizes), first[1]]
@@ -117,7 +117,7 @@ def test_batches_of_the_last_interval_are_shown() -> None:
 
 
 def test_remote_clients_have_a_line() -> None:
-    """With who is cut, what the gateway keeps, and how it is; none where none are admitted."""
+    """It says who is cut, what the gateway keeps, and how the gateway is. Without remote clients there is no line."""
     sessions = [
         RemoteSessionStatus("one", "alice", connected=True, open_calls=3, kept_bytes=2**20, refs=1),
         RemoteSessionStatus("two", "bob", connected=False, open_calls=1, kept_bytes=2**20, refs=0),
@@ -195,7 +195,7 @@ def test_the_widest_figures_fit_into_80_columns() -> None:
 @example(1000 * 2**20)
 @example(1000 * 2**30)
 def test_short_figures_are_short(value: int) -> None:
-    """At most five characters, up to what a machine can have."""
+    """They have at most five characters, up to the largest that a machine can have."""
     assert len(short_count(min(value, 10**12 - 10**9))) <= 5
     assert len(short_duration(min(value, 10**8))) <= 5
     assert len(short_size(min(value, 2**49))) <= 5

@@ -20,7 +20,7 @@ from atomr_mp.supervision.intensity import History, Intensity, Refused, ask
     ],
 )
 def test_a_number_has_its_noun(count: int, noun: str, several: str, text: str) -> None:
-    """Of one and of several."""
+    """The noun is singular for one."""
     assert counted(count, noun, several) == text
 
 
@@ -61,7 +61,7 @@ def test_a_misspelt_name_says_what_it_may_mean(name: str, meant: str) -> None:
 def test_a_wrong_number_of_arguments_is_told_as_the_caller_writes_it(
     parameters: list[str], required: int, count: int, text: str
 ) -> None:
-    """With the method's parameters."""
+    """The error has the method's parameters."""
     assert wrong_count("Words.length", parameters, required, count) == text
 
 
@@ -79,5 +79,5 @@ def test_a_wrong_number_of_arguments_is_told_as_the_caller_writes_it(
     ],
 )
 def test_a_wrong_name_of_an_argument_is_told_as_the_caller_writes_it(given: dict[str, int], text: str) -> None:
-    """What belongs to a call says where it goes."""
+    """For a parameter of `call`, the error says where it goes."""
     assert wrong_names("Words.length", ["word", "n"], ["word"], given) == text

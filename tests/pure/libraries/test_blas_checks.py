@@ -107,7 +107,7 @@ def test_blocks_of_one_matrix_do_not_overlap() -> None:
 
 @given(st.data())
 def test_blocks_conflict_exactly_where_they_share_an_element(data: st.DataObject) -> None:
-    """For blocks of one matrix the check says what comparing all elements says."""
+    """For blocks of one matrix the check finds what a comparison of all elements finds."""
     matrix = FakeArray(Layout.contiguous("float32", (7, 7), order="F"))
     elements = np.arange(49).reshape(7, 7).T
     blocks: list[Any] = []

@@ -84,7 +84,7 @@ ONE, TWO = of(1), of(2)
     ],
 )
 def test_what_cannot_be_multiplied_says_so(call: Any, message: str) -> None:
-    """In the caller's words, before anything is sent."""
+    """The error uses the caller's words, and nothing was sent."""
     with pytest.raises(errors.InvalidRequest, match=message):
         call()
 
@@ -146,7 +146,7 @@ def test_what_is_too_large_for_a_float8_becomes_the_largest() -> None:
 
 
 def test_sums_of_integers_are_exact_and_go_round() -> None:
-    """As 32 bits do."""
+    """They wrap around at 32 bits."""
     a = FakeArray.of(np.full((1, 4), -128), "int8")
     out = of(1, 1, dtype="int32")
     LT.matmul(a, FakeArray.of(np.full((4, 1), -128), "int8"), out, alpha=2**16)

@@ -105,7 +105,7 @@ def of(*shape: int, dtype: str = "float32") -> FakeArray:
 
 @pytest.mark.parametrize("status", [0, 7, 15])
 def test_what_has_no_kernel_is_refused_before_anything_runs(status: int) -> None:
-    """Whether the heuristic says so by a status or by an empty list."""
+    """The heuristic says so by a status or by an empty list."""
     actor = Actor()
     actor.cublas.status, actor.cublas.proposed = status, 0
     with pytest.raises(
@@ -127,7 +127,7 @@ def test_another_status_is_an_error() -> None:
 
 
 def test_descriptors_go_with_their_plan(actor: Actor) -> None:
-    """None is left over."""
+    """No descriptor is left over."""
     actor.run(Matmul(of(3, 4), of(4, 3), of(3, 3)))
     assert actor.cublas.objects == {}
 

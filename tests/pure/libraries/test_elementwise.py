@@ -37,7 +37,7 @@ ELEMENTWISE: Final[Any] = Reference(Direct())
 
 @pytest.mark.parametrize("name", REQUESTS)
 def test_results_are_numpys(name: str) -> None:
-    """Of every type, however arrays lie, broadcast and in place; nothing else is written."""
+    """Every type, layout, broadcast and in-place output agrees, and nothing else is written."""
 
     @given(requests(REQUESTS[name]), st.integers(0, 2**32 - 1))
     @settings(max_examples=40, deadline=None)
@@ -48,7 +48,7 @@ def test_results_are_numpys(name: str) -> None:
 
 
 def test_integers_wrap_around_and_half_precision_is_rounded_once() -> None:
-    """As on a GPU."""
+    """A GPU does the same."""
     x, out = FakeArray.of([250, 3], "uint8"), FakeArray.of([0, 0], "uint8")
     ELEMENTWISE.add(x, x, out)
     np.testing.assert_array_equal(out.array, [244, 6])
@@ -66,7 +66,7 @@ def test_a_number_is_an_array_without_dimensions() -> None:
 
 @given(st.lists(st.lists(st.integers(0, 3), max_size=3).map(tuple), min_size=1, max_size=3))
 def test_shapes_are_broadcast_as_numpy_does(shapes: list[tuple[int, ...]]) -> None:
-    """What cannot be is refused with the shapes."""
+    """Others are refused, with the shapes."""
     try:
         wanted = np.broadcast_shapes(*shapes)
     except ValueError:

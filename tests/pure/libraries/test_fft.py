@@ -92,7 +92,7 @@ def test_names_axes_and_norms_are_scipys() -> None:
     ],
 )
 def test_what_cannot_be_transformed_says_so(call: Any, message: str) -> None:
-    """In the caller's words, before anything is sent."""
+    """The error uses the caller's words, and nothing was sent."""
     with pytest.raises(errors.InvalidRequest, match=message):
         call()
 
@@ -114,7 +114,7 @@ def layouts(draw: st.DrawFn, shape: tuple[int, ...]) -> Layout:
 @given(st.data(), st.lists(st.integers(1, 4), min_size=1, max_size=4), st.booleans())
 @settings(max_examples=200, deadline=None)
 def test_what_cufft_is_told_is_where_the_elements_lie(data: st.DataObject, dims: list[int], halved: bool) -> None:  # noqa: FBT001
-    """By the formula of its documentation; batches in the same order on both sides."""
+    """The formula of cuFFT's documentation finds each element. Batches have the same order on both sides."""
     shape = tuple(dims)
     axes = data.draw(
         st.permutations(range(len(shape))).map(lambda order: order[: data.draw(st.integers(1, min(3, len(shape))))])

@@ -40,6 +40,6 @@ def test_numbers_stay_exact(dtype: str, value: Scalar, number: complex) -> None:
     ],
 )
 def test_what_a_type_cannot_hold_is_refused(dtype: str, value: Scalar) -> None:
-    """On every backend alike, before anything is written."""
+    """Every backend refuses it, before anything is written."""
     with pytest.raises(errors.InvalidRequest, match=f"an array of {dtype} cannot hold"):
         number_for(dtype, value)

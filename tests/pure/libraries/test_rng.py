@@ -68,7 +68,7 @@ class Device:
     ],
 )
 def test_philox_gives_the_known_answers(counter: tuple[int, ...], key: int, expected: tuple[int, ...]) -> None:
-    """Those that its authors publish with Random123."""
+    """Its authors publish them with Random123."""
     words: Any = tuple(np.array([word], np.uint64) for word in counter)
     assert tuple(int(word[0]) for word in philox.blocks(words, key)) == expected
 
@@ -99,7 +99,7 @@ def test_words_do_not_depend_on_how_many_are_made_at_a_time(monkeypatch: pytest.
     [(name, dtype, given) for name in REQUESTS for dtype in DTYPES[name] for given in PARAMETERS[name]],
 )
 def test_numbers_follow_their_law(name: str, dtype: str, given_: dict[str, Any]) -> None:
-    """At a stated significance, with a fixed seed."""
+    """The test states its significance and has a fixed seed."""
     assert_follows_its_law(numbers(run, name, dtype, 50_000, PHILOX, **given_), name, given_)
 
 
@@ -114,7 +114,7 @@ def test_points_follow_each_law(name: str) -> None:
 
 
 def test_points_are_those_of_sobol() -> None:
-    """Those that SciPy has, in order; all dimensions of a point lie side by side."""
+    """They are SciPy's, in order; all dimensions of a point lie side by side."""
     sampler = qmc.Sobol(5, scramble=False, bits=32)
     drawn = numbers(run, "bits", "uint32", (1024, 5), rng.Source("sobol32", dimensions=5))
     np.testing.assert_array_equal(drawn / 2.0**32, sampler.random(1024))
@@ -144,7 +144,7 @@ def test_tails_of_normal_numbers_are_alike() -> None:
 @pytest.mark.parametrize("kind", ["philox4_32_10", "sobol32"])
 @pytest.mark.parametrize("cut", [0, 1, 333, 4096])
 def test_an_offset_continues_what_comes_before(name: str, kind: rng.Kind, cut: int) -> None:
-    """For each kind and law, bit for bit."""
+    """This holds for each kind and law, bit for bit."""
     if kind == "sobol32" and name in {"gamma", "beta"}:
         with pytest.raises(errors.InvalidRequest, match="philox4_32_10"):
             numbers(run, name, "float32", 3, rng.Source(kind), **PARAMETERS[name][0])
@@ -245,7 +245,7 @@ def test_a_generator_ends() -> None:
 
 
 def test_threads_share_a_generator() -> None:
-    """None gets the numbers of another."""
+    """No thread gets the numbers of another."""
     generator: Generator = Reference(device := Device()).generator(seed=1)
 
     def draw() -> None:
@@ -283,7 +283,7 @@ def test_seeds_come_from_the_operating_system_unless_given() -> None:
     ],
 )
 def test_what_is_no_generator_is_refused(given_: dict[str, Any], error: type[Exception], message: str) -> None:
-    """In the caller's words, before anything is sent."""
+    """The error uses the caller's words, and nothing was sent."""
     with pytest.raises(error, match=message):
         Reference(Device()).generator(**given_)
 

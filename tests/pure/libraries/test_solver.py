@@ -33,7 +33,7 @@ def of(*shape: int, dtype: str = "float64") -> FakeArray:
 
 
 def test_names_shapes_and_types_are_scipys() -> None:
-    """Of outputs that are left out, in their order."""
+    """Outputs that are left out come in SciPy's order."""
     tall, square = np.random.default_rng(1).uniform(size=(5, 3)), np.eye(4)
     calls: list[tuple[Any, Any]] = [
         (SOLVER.qr(of(5, 3)), linalg.qr(tall)),
@@ -84,7 +84,7 @@ def test_names_shapes_and_types_are_scipys() -> None:
     ],
 )
 def test_what_cannot_be_solved_says_so(call: Any, message: str) -> None:
-    """In the caller's words, before anything is sent."""
+    """The error uses the caller's words, and nothing was sent."""
     with pytest.raises(errors.InvalidRequest, match=message):
         call()
 

@@ -204,7 +204,7 @@ def checked(request: Any) -> Any:
     ],
 )
 def test_what_cusparse_does_not_have_is_told_before_anything_is_sent(make: Any, message: str) -> None:
-    """By format, width of indices and element type; on every backend, so that nothing changes with it."""
+    """Format, width of indices and element type decide, equally on every backend."""
     request = make()
     with pytest.raises(errors.Unsupported, match=message):
         check(request)
@@ -256,7 +256,7 @@ def test_a_shape_that_no_memory_has_is_out_of_memory(to: sparse.Format) -> None:
 
 
 def test_an_actor_makes_matrices_of_its_own_arrays() -> None:
-    """Of SciPy's and of NumPy's; nothing is sent, and results are there at once."""
+    """They may be SciPy's or NumPy's. Nothing is sent, and results are there at once."""
     here, random = libraries_on(open_device("host", "adaptive"), "host").sparse, np.random.default_rng(7)
     matrix = scipy.sparse.random_array((6, 4), density=0.5, rng=random, format="csr")
     there = here.csr(matrix)
@@ -270,7 +270,7 @@ def test_an_actor_makes_matrices_of_its_own_arrays() -> None:
 
 
 def test_a_structure_keeps_few_plans() -> None:
-    """Those that were not used for longest are dropped."""
+    """The longest unused ones are dropped."""
     it = of_mask("csr", np.ones((2, 2), bool))
     made = [it.plan(at, functools.partial(list, [at])) for at in range(structures.PLANS_KEPT)]
     assert it.plan(0, list) is made[0]

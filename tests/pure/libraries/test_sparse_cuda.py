@@ -95,7 +95,7 @@ def test_what_is_asked_of_cusparse_gives_what_is_meant(actor: Actor, name: str) 
 
 
 def test_descriptors_are_destroyed_with_their_structure(actor: Actor) -> None:
-    """None is left but the handle."""
+    """Only the handle is left."""
     gc.collect()
     assert [made for made in actor.cusparse.made.values() if not hasattr(made, "handle")] == []
 

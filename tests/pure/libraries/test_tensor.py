@@ -101,13 +101,13 @@ A, B = of(2, 3), of(3, 4)
     ],
 )  # fmt: skip
 def test_what_cannot_be_done_says_so(call: Any, message: str) -> None:
-    """In the caller's words, before anything is sent."""
+    """The error uses the caller's words, and nothing was sent."""
     with pytest.raises(errors.InvalidRequest, match=message):
         call()
 
 
 def test_plans_know_the_strides() -> None:
-    """Of equal shapes that lie in another way none is taken for the other."""
+    """Arrays of equal shape and another layout get a plan of their own."""
     keys = {
         TENSOR.permutation(each, modes_a="ij", modes_b="ji").plan_key()
         for each in (of(3, 3), FakeArray.of(np.zeros((3, 3)), "float32", "F"), of(3, 6)[:, ::2])

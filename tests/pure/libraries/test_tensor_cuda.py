@@ -73,7 +73,7 @@ def aligned(slab: Any) -> Any:
 @pytest.mark.parametrize("name", REQUESTS)
 @pytest.mark.parametrize("library", [True, False], ids=["cutensor", "cupy"])
 def test_what_is_asked_gives_what_is_meant(name: str, *, library: bool) -> None:
-    """By cuTENSOR's plans where it is installed, by arrays otherwise; empty arrays never reach it."""
+    """Plans of cuTENSOR are used where it is installed, CuPy's arrays otherwise. Empty arrays never reach cuTENSOR."""
     actor = Actor(library=library)
 
     @given(requests(REQUESTS[name]), st.integers(0, 2**32 - 1))

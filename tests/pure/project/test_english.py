@@ -34,7 +34,7 @@ def run(file: Path) -> subprocess.CompletedProcess[str]:
     ],
 )
 def test_a_bad_phrase_is_found_with_its_line(tmp_path: Path, name: str, text: str) -> None:
-    """In docstrings and comments, in texts with values, on pages and in their tables; across lines too."""
+    """It may be in docstrings, comments, texts with values, pages and tables, and go across lines."""
     file = tmp_path / name
     file.write_text(text, encoding="utf-8")
     result = run(file)

@@ -21,7 +21,7 @@ DISTRIBUTIONS = {
     "pynvml": "nvidia-ml-py",
     "ray": "ray",
 }
-"""What an optional module comes from."""
+"""The distribution that each optional module comes from."""
 
 
 @pytest.mark.parametrize(("module", "distribution"), DISTRIBUTIONS.items())

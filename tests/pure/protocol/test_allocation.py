@@ -78,7 +78,7 @@ class Slab(RuleBasedStateMachine):
 
     @invariant()
     def the_figures_are_right(self) -> None:
-        """What is taken is counted in whole units."""
+        """Taken memory is counted in whole units."""
         assert bool(self.space) == bool(self.sizes)
         assert self.space.used_bytes == sum(owner is not None for owner in self.owners) * ALIGNMENT_BYTES
 

@@ -147,7 +147,7 @@ class Racing:
 
 
 class Past:
-    """What a worker did, as its stores and as what they mean."""
+    """The history of a worker, as its stores and as their meaning."""
 
     def __init__(self, steps: list[bool], choose: Callable[[list[int]], int]) -> None:
         """Start a request where a step says so, else end the one that `choose` picks from those that run."""
@@ -253,7 +253,7 @@ def test_any_memory_can_be_read(content: bytes) -> None:
 
 
 def test_the_figures_of_batches_are_kept_by_method() -> None:
-    """Beside the ring, which they do not touch; methods beyond those that have room are passed over."""
+    """They lie beside the ring and leave it alone. Methods for which there is no room are passed over."""
     memory = memoryview(bytearray(BOARD_BYTES))
     writer, reader = BoardWriter(memory), BoardReader(memory)
     writer.start(1, 2, 3, 4)
@@ -295,7 +295,7 @@ def test_the_figures_of_plans_are_kept_by_library() -> None:
 
 @given(st.lists(st.integers(0, 2**57), max_size=50))
 def test_latencies_are_counted_by_powers_of_two(latencies: list[int]) -> None:
-    """With their sum; a request that was never received as a call is not among them."""
+    """Their sum is kept too. A request that was never received as a call is left out."""
     memory = memoryview(bytearray(BOARD_BYTES))
     writer, reader = BoardWriter(memory), BoardReader(memory)
     for latency_ns in latencies:
@@ -329,7 +329,7 @@ def test_gauges_show_what_was_written_last() -> None:
     )
 )
 def test_how_a_request_is_watched_survives_its_word(watched: Watched) -> None:
-    """In milliseconds; and the end of what ran in a place is found by it."""
+    """The limit is kept in milliseconds; the last end in a place is found."""
     assert Watched.unpack(watched.pack()) == watched
     memory = memoryview(bytearray(BOARD_BYTES))
     writer, reader = BoardWriter(memory), BoardReader(memory)
@@ -361,7 +361,7 @@ def test_stacks_are_text_behind_the_words() -> None:
 
 
 def test_the_board_says_what_runs_alone() -> None:
-    """And that nothing does."""
+    """It also says that nothing does."""
     memory = memoryview(bytearray(BOARD_BYTES))
     writer, reader = BoardWriter(memory), BoardReader(memory)
     assert reader.alone() is None

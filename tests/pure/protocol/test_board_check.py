@@ -100,7 +100,7 @@ DAMAGE: Final = st.lists(
     min_size=1,
     max_size=3,
 )
-"""Of each burst the first byte, how many follow, and what is written."""
+"""For each burst: its first byte, how many follow, and the written bytes."""
 
 
 def told(memory: memoryview) -> dict[int, tuple[set[int], int, str]]:
@@ -129,7 +129,7 @@ def told(memory: memoryview) -> dict[int, tuple[set[int], int, str]]:
 
 @given(STEPS)
 def test_what_a_writer_has_written_is_believed(steps: list[tuple[str, int, int]]) -> None:
-    """After any history, with its ring used again or not."""
+    """This holds after any history, also after the ring was used again."""
     memory = memoryview(bytearray(BOARD_BYTES))
     history = History(memory, steps)
     assert check.defect(memory.cast("Q"), LATE_NS) == ""
@@ -257,7 +257,7 @@ def test_a_living_board_is_read_again_before_it_is_judged() -> None:
 
 @given(STEPS, st.data())
 def test_a_worker_may_go_on_while_its_board_is_read(steps: list[tuple[str, int, int]], drawn: st.DataObject) -> None:
-    """What is read last, the counts once more, may be newer than the rest by any number of words."""
+    """The counts, which are read last, may be any number of words newer than the rest."""
     stores = Stores.zeros(BOARD_BYTES // 8)
     page.prepare(cast("memoryview", stores))
     prepared = len(stores.stores)

@@ -94,7 +94,7 @@ def test_whatever_streams_do_the_board_is_believed(board: tuple[BoardWriter, Boa
 def test_a_stray_write_to_a_stream_s_entry_is_found(
     board: tuple[BoardWriter, BoardReader], word: int, value: int
 ) -> None:
-    """What says who was started carries a sum."""
+    """The word that names the started stream carries a sum."""
     writer, reader = board
     for n in range(4):
         open_stream(writer, n, NOW_NS + n)
@@ -112,7 +112,7 @@ def test_a_count_of_steps_that_is_too_low_is_found(board: tuple[BoardWriter, Boa
 
 
 def test_an_event_loop_s_turns_are_told_while_something_runs(board: tuple[BoardWriter, BoardReader]) -> None:
-    """By its number; a time that has not come is a damaged board."""
+    """Turns are numbered. A time in the future is a damaged board."""
     writer, reader = board
     watched = Watched(10**9, kind=PlaceKind.EVENT_LOOP, number=2, waits=True)
     slot = writer.start(1, 7, 10, 2**62, watched.pack())

@@ -80,7 +80,7 @@ def test_no_reader_sees_a_byte_that_a_failed_writer_left(taken: list[tuple[str, 
 
 @given(parts, parts)
 def test_a_failure_never_makes_the_hull_smaller(first: WrittenPart, second: WrittenPart) -> None:
-    """And the first to fail stays to blame."""
+    """The first request to fail stays to blame."""
     before = after_failure(None, first, culprit(1)).hull
     after = after_failure(after_failure(None, first, culprit(1)), second, culprit(2)).hull
     if before is None:
@@ -92,7 +92,7 @@ def test_a_failure_never_makes_the_hull_smaller(first: WrittenPart, second: Writ
 
 @given(parts, st.integers(0, SIZE), st.integers(0, SIZE))
 def test_what_covers_has_every_byte(part: WrittenPart, low: int, high: int) -> None:
-    """By the model."""
+    """The model has each byte."""
     if low < high and covers(part, low, high):
         assert set(range(low, high)) <= elements(part.layout)
 
@@ -101,7 +101,7 @@ def test_what_covers_has_every_byte(part: WrittenPart, low: int, high: int) -> N
 def test_what_never_started_is_missed_by_who_was_queued_behind(
     layout: Layout, order: int, received_ns: int, until_ns: int
 ) -> None:
-    """By those received before it was answered, that came after it; not by others."""
+    """Only requests that were received after it, and before its answer, miss it."""
     content = after_hearing(after_absence(None, WrittenPart(layout), culprit(2)), until_ns)
     assert content is not None
     found = blame(content, layout, order, received_ns)

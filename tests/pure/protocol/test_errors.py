@@ -77,7 +77,7 @@ def test_an_unknown_code_is_a_remote_error(code: str, message: str, fields: dict
 
 @given(any_error(), st.data())
 def test_facts_of_a_wrong_type_and_unknown_facts_are_ignored(error: errors.AtomrError, data: st.DataObject) -> None:
-    """What does not fit is left at its default; it never fails, and never ends up in the error."""
+    """A fact that does not fit keeps its default; it never fails, and never ends up in the error."""
     code, message, fields = errors.to_wire(error)
     names = [*fields, "message", "code", "unknown"]
     received = data.draw(st.dictionaries(st.sampled_from(names), anything))

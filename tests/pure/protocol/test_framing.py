@@ -57,7 +57,7 @@ def test_a_message_cut_short_or_with_more_behind_it_is_refused(
 
 @given(message=st.binary(max_size=200) | st.binary(max_size=200).map(bytes([PACKED, 0]).__add__))
 def test_any_bytes_are_a_message_or_refused(message: bytes) -> None:
-    """What is found is never more than what was there."""
+    """The reader never finds more than there was."""
     try:
         header, frames = unpack(memoryview(message))
     except errors.ProtocolError:

@@ -207,7 +207,7 @@ def test_axes_must_name_each_dimension_once(axes: tuple[int, ...]) -> None:
 
 
 def test_new_dimensions_have_a_limit() -> None:
-    """As shapes that arrive have."""
+    """It is that of arriving shapes."""
     layout = Layout.contiguous("int8", (1,) * (MAX_DIMENSIONS - 1))
     assert len(layout.indexed(None).shape) == MAX_DIMENSIONS
     with pytest.raises(errors.InvalidRequest, match=str(MAX_DIMENSIONS)):
@@ -283,7 +283,7 @@ def test_an_element_type_must_be_known(dtype: str) -> None:
 
 @pytest.mark.parametrize("name", DTYPES)
 def test_every_element_type_is_numpys_or_ml_dtypes(name: str) -> None:
-    """By its name and size; and the name leads back."""
+    """Name and size agree, and the name leads back to the type."""
     dtype = dtypes.to_numpy(name)
     assert dtypes.name_of(dtype) == name
     assert dtype.itemsize == dtypes.item_bytes(name)
@@ -351,7 +351,7 @@ def test_what_is_in_a_slab_can_be_made_an_array(shape: tuple[int, ...], dtype: s
     ],
 )
 def test_a_ref_that_is_none_says_why(changed: dict[str, Any], match: str | None) -> None:
-    """Before anything touches memory."""
+    """It is refused before anything touches memory."""
     ref = WireRef(bytes(TOKEN_BYTES), 1, 1, "float64", (2, 2), (16, 8), 0)
     ref = msgspec.structs.replace(ref, **changed)
     if match is None:

@@ -143,7 +143,7 @@ def test_any_bytes_are_a_message_or_a_protocol_error(channel: str, drawn: st.Dat
     ],
 )
 def test_hostile_bytes_are_a_protocol_error(channel: str, received: bytes) -> None:
-    """What announces more than it holds costs nothing, and no depth ends the process."""
+    """Bytes that announce more than they hold cost nothing, and no depth ends the process."""
     codec, _ = CHANNELS[channel]
     with pytest.raises(errors.ProtocolError, match=f"the {channel.split(',', maxsplit=1)[0]} channel"):
         codec.decode(received)
@@ -262,7 +262,7 @@ def test_a_token_of_something_else_is_refused_for_what_is_wrong(
 @given(st.binary(max_size=2 * token.TOKEN_BYTES))
 @example(b"")
 def test_any_bytes_for_a_token_are_refused(received: bytes) -> None:
-    """Of whatever length."""
+    """They may have any length."""
     here = token.pack(b"\x5a" * 16, 1, 2)
     refused = token.refusal(received, here)
     assert isinstance(refused, errors.RequestError) == (received != here)

@@ -76,7 +76,7 @@ TestFlow = Flow.TestCase
 
 
 def test_no_part_is_awaited_without_credit_of_either_kind() -> None:
-    """In parts or in bytes; what another grants changes that, and what says less changes nothing."""
+    """Credit counts parts and bytes. A further grant changes that, a smaller one nothing."""
     credit = ReaderCredit(3, 100)
     credit.receive(0, 100)
     assert credit.is_used_up
@@ -111,7 +111,7 @@ def test_a_part_that_was_not_granted_breaks_the_rules() -> None:
 
 
 def test_too_much_credit_breaks_the_rules() -> None:
-    """At once, or later; less than before changes nothing."""
+    """It may come at once or later; less than before changes nothing."""
     with pytest.raises(errors.ProtocolError, match="credit for"):
         SenderCredit(MAX_AHEAD + 1, 1)
     worker = SenderCredit(MAX_AHEAD, 10)

@@ -89,7 +89,7 @@ def assert_same(received: Array, sent: Array) -> None:
 
 @given(plain)
 def test_plain_values_survive_the_round_trip(value: object) -> None:
-    """Without a frame; compared by their encoding, in which a NaN is itself."""
+    """They take no frame. Encodings are compared, since a NaN equals itself there."""
     body, frames, placed = encode(value)
     assert not frames
     assert not placed
@@ -99,7 +99,7 @@ def test_plain_values_survive_the_round_trip(value: object) -> None:
 
 @given(arrays())
 def test_an_array_survives_the_round_trip(array: Array) -> None:
-    """Of any type, shape and layout; large ones beside the body, small ones inside."""
+    """Type, shape and layout are any. Large arrays travel beside the body, small ones inside."""
     body, frames, _ = encode(array)
     assert len(frames) == (array.nbytes > INLINE_BYTES)
     assert len(body) < INLINE_BYTES + 200
@@ -121,7 +121,7 @@ def test_arrays_and_plain_values_mix(drawn: list[Array], value: object) -> None:
 
 @given(arrays())
 def test_numpy_scalars_travel_as_plain_numbers(array: Array) -> None:
-    """As the Python number of the same value; complex ones as arrays without dimensions."""
+    """Each becomes the Python number of the same value; complex ones become arrays without dimensions."""
     assume(array.size)
     scalar = array.astype(dtypes.to_numpy(array.dtype.name)).flat[0]
     received = over_the_wire([scalar])[0]
@@ -143,7 +143,7 @@ def test_complex_numbers_travel_as_arrays_without_dimensions(number: complex) ->
 
 @pytest.mark.parametrize("number", [np.complex64(1 - 2j), np.complex128(1 - 2j)])
 def test_numpys_complex_scalars_travel_as_pythons(number: Any) -> None:
-    """In full precision, beside plain values and arrays."""
+    """They keep full precision, beside plain values and arrays."""
     one, two, _ = over_the_wire([number, 1, np.zeros(2)])
     assert (one.dtype, one.shape, complex(one), two) == (np.complex128, (), 1 - 2j, 1)
 
@@ -207,7 +207,7 @@ class Dated(msgspec.Struct):
 
 @dataclasses.dataclass(slots=True)
 class DatedClass:
-    """Likewise, without a dictionary."""
+    """A dated class without a dictionary."""
 
     when: dt.date = dt.date(2026, 11, 23)
 
@@ -387,7 +387,7 @@ def a_ref(number: int) -> WireRef:
 
 
 def test_arrays_take_no_more_of_a_message_than_they_may() -> None:
-    """What is beyond it goes where large arrays go, or is refused; a journal has a limit of its own."""
+    """Further arrays go where large arrays go, or are refused. A journal has a limit of its own."""
     array = np.zeros(SHARED_BYTES - 1, np.uint8)
     fit = MAX_PAYLOAD_BYTES // array.nbytes
     assert len(encode([array] * fit)[1]) == fit
@@ -483,7 +483,7 @@ def test_a_ref_that_comes_again_is_asked_for_again() -> None:
 
 
 def test_what_is_refused_as_a_ref_is_not_remembered() -> None:
-    """Nor can a name of an element type be so long that remembering it would matter."""
+    """A name of an element type cannot be so long that remembering it would matter."""
     name = "x" * 100_000
     body = msgspec.msgpack.encode(WireRef(bytes(TOKEN_BYTES), 1, 1, name, (4,), (1,), 0).extension)
     before = decode_ref.cache_info().currsize
@@ -503,7 +503,7 @@ def test_a_field_for_refs_takes_nothing_else() -> None:
 
 
 def test_a_ref_where_there_can_be_none_is_refused() -> None:
-    """Without anybody who resolves it."""
+    """Nobody there resolves refs."""
     array = FakeArray.of([1, 2], "int8")
     with pytest.raises(errors.InvalidRequest, match="can be none"):
         ANY.decode(encode(array)[0])

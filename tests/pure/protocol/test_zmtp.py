@@ -12,7 +12,7 @@ from atomr_mp.protocol.zmtp import stream
 from atomr_mp.protocol.zmtp.stream import MAX_COMMAND_BYTES, Dealer, Router, ZmtpStream
 
 GREETING = b"\xff" + bytes(8) + b"\x7f" + b"\x03\x01" + b"PLAIN".ljust(20, b"\0") + b"\x01" + bytes(31)
-"""As libzmq 4.3 sends it."""
+"""The greeting of libzmq 4.3."""
 WELCOME = b"\x04\x08\x07WELCOME"
 READY = b"\x04\x06\x05READY"
 LOGIN = GREETING + WELCOME + READY
@@ -112,7 +112,7 @@ def test_the_two_ends_understand_each_other(cuts: list[int], messages: list[byte
     ids=["a wrong password", "another's routing id", "no routing id"],
 )
 def test_who_is_not_let_in_is_told_so(content: bytes, answer: bytes) -> None:
-    """By an error of ZeroMQ's, which its libraries know; whatever comes behind it changes nothing."""
+    """The error is one that ZeroMQ's libraries know; later bytes change nothing."""
     logged_in_to = router(ready=False)
     assert pour(logged_in_to, GREETING + content + INITIATE) == answer + b"\x04\x0a\x05ERROR\x03400"
     assert logged_in_to.refused
@@ -177,7 +177,7 @@ def test_any_bytes_are_taken_or_refused(content: bytes, ready: bool, made: Calla
     ],
 )
 def test_what_no_worker_says_is_refused(content: bytes, reason: str) -> None:
-    """With a reason."""
+    """The error has the reason."""
     with pytest.raises(errors.ProtocolError, match=reason):
         pour(dealer(ready=False), content)
 
@@ -198,14 +198,14 @@ def test_what_no_worker_says_is_refused(content: bytes, reason: str) -> None:
     ],
 )
 def test_what_no_client_says_is_refused(content: bytes, reason: str) -> None:
-    """With a reason."""
+    """The error has the reason."""
     with pytest.raises(errors.ProtocolError, match=reason):
         pour(router(ready=False), content)
 
 
 @pytest.mark.parametrize("context", [b"", b"c", b"sixteen bytes ::"])
 def test_a_ping_is_answered_with_its_context_whoever_sends_it(context: bytes) -> None:
-    """As RFC 37 has it; messages before and after it arrive."""
+    """RFC 37 says so; messages before and after it arrive."""
     for taker in (dealer(), router()):
         ping = bytes((4, 7 + len(context))) + b"\x04PING\x00\x0a" + context
         answer = pour(taker, stream.frame(b"before") + ping + stream.frame(b"after"))
@@ -221,7 +221,7 @@ def test_a_ping_that_is_none_is_refused(content: bytes) -> None:
 
 
 def test_other_commands_after_the_login_are_passed_over() -> None:
-    """As RFC 23 asks of those that a peer does not know."""
+    """RFC 23 asks this for unknown commands."""
     for command in (b"\x04PONG", b"\x09SUBSCRIBEx", b"\x00"):
         taker = dealer()
         assert pour(taker, bytes((4, len(command))) + command + stream.frame(b"message")) == b""

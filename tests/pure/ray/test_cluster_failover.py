@@ -40,7 +40,7 @@ def test_only_what_may_run_elsewhere_goes_on(
     error: errors.AtomrError | None,
     expected: bool,  # noqa: FBT001 - pytest passes it by name
 ) -> None:
-    """At most once holds across nodes; a named node and a deadline hold too."""
+    """Calls run at most once across nodes; a named node and a deadline hold too."""
     assert goes_on(call, error, NOW_NS) is expected
 
 
@@ -58,7 +58,7 @@ def test_an_error_crosses_as_a_value_with_all_its_facts() -> None:
     [(["2", "3"], "2,3", ["2", "3"]), ([0], "0", ["0"]), (["GPU-1a2b"], " GPU-1a2b ", ["GPU-1a2b"])],
 )
 def test_the_gpus_that_ray_names_are_taken(ids: list[object], visible: str, expected: list[str]) -> None:
-    """By index or by UUID."""
+    """Ray names them by index or by UUID."""
     assert given_gpus(ids, visible) == expected
 
 
@@ -73,7 +73,7 @@ def test_a_pool_does_not_start_on_gpus_that_ray_has_not_given(ids: list[object],
 
 @pytest.mark.parametrize("error", [TypeError("no string"), OSError("no room"), KeyError("x")])
 def test_an_error_of_another_kind_is_told_as_one_of_this_package(error: Exception) -> None:
-    """Else the start of a cluster would be tried again until its time is over."""
+    """Otherwise the start of a cluster would be tried again until its time is over."""
 
     async def fails() -> None:
         raise error

@@ -183,7 +183,7 @@ def test_a_map_yields_in_order_and_goes_on_behind_failures() -> None:
 
 
 def test_what_a_map_lost_with_a_node_runs_again_side_by_side() -> None:
-    """Not one item after the other, each when it is its turn."""
+    """The items do not wait for each other's turn."""
     nodes: list[Nodes] = []
 
     def call(item: int) -> ClusterReply:

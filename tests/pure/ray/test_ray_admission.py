@@ -29,7 +29,7 @@ def test_the_oldest_key_without_a_session_gives_way() -> None:
 
 
 def test_no_key_with_a_session_gives_way() -> None:
-    """Else its calls would end."""
+    """Otherwise the session's calls would end."""
     admitted = admit(Admitted(keys=[key("a"), key("b")]), key("c"), {"a", "b"}, 2)
     assert names(admitted) == ["a", "b", "c"]
 

@@ -85,7 +85,7 @@ def test_a_batch_is_one_call_whose_results_are_a_column() -> None:
 
 
 def test_a_deadly_batch_ends_the_job_or_has_none_and_its_fingerprint() -> None:
-    """As the caller chooses; a good batch has the same columns."""
+    """The caller chooses. A good batch has the same columns."""
     batch = {"x": np.arange(2.0)}
     with pytest.raises(errors.PoisonRequest):
         mapped(Answers(POISON), batch, ["x"])
@@ -109,7 +109,7 @@ def test_a_deadly_batch_ends_the_job_or_has_none_and_its_fingerprint() -> None:
     ],
 )
 def test_what_cannot_be_mapped_is_refused(cluster: Answers, columns: Any, options: dict[str, Any], match: str) -> None:
-    """With an error that says why."""
+    """The error says why."""
     with pytest.raises(errors.InvalidRequest, match=match):
         mapped(cluster, {"x": np.arange(2.0)}, columns, **options)
 
@@ -138,7 +138,7 @@ def test_a_replica_is_healthy_while_a_device_takes_calls_or_comes_back(
 
 
 def test_a_requests_deadline_goes_before_the_replicas() -> None:
-    """And an error is an outcome, with its facts."""
+    """An error is an outcome too, with its facts."""
     cluster = Answers(errors.WorkerLost("killed", device=1, maybe_executed=True))
     replica: Any = atomr_mp.ray.Replica
     made = replica(cluster, deadline_s=20.0)

@@ -25,7 +25,7 @@ def read_all(blob: blobs.EncodedBlob) -> bytearray:
 
 
 def test_a_value_survives_the_way() -> None:
-    """With large and small arrays of any layout among others."""
+    """It has large and small arrays of any layout."""
     rng = np.random.default_rng(3)
     large = rng.normal(size=(700, 300))
     value: dict[str, Any] = {

@@ -109,7 +109,7 @@ class Way(RuleBasedStateMachine):
         assert self.kept.acknowledged <= self.reader.received <= self.kept.made
 
     def teardown(self) -> None:
-        """With a connection that holds, all that was made arrives."""
+        """On a connection that holds, all parts arrive."""
         if not self.connected:
             self.connect()
         while self.kept.unsent() is not None:

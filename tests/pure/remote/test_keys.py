@@ -25,7 +25,7 @@ def test_a_public_key_is_no_option(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_files_are_the_owner_s_alone(tmp_path: Path) -> None:
-    """As they are made, and as they have to be to be read."""
+    """They are made so, and are read only if they are so."""
     pair = keys.new_pair()
     path = tmp_path / "new" / keys.SERVER_FILE
     keys.write_new(path, keys.ServerKeys(public=pair.public, secret=pair.secret))
@@ -47,7 +47,7 @@ def test_a_key_is_never_overwritten(tmp_path: Path) -> None:
 
 
 def test_a_client_has_two_keys_while_it_changes_over(tmp_path: Path) -> None:
-    """Not three; and one of them is revoked by itself."""
+    """It cannot have three. One of the two can be revoked by itself."""
     first, second = keys.new_pair().public, keys.new_pair().public
     keys.change_admitted(tmp_path, lambda before: before.admitting(admitted(public=first)))
     keys.change_admitted(tmp_path, lambda before: before.admitting(admitted(public=second)))
@@ -68,7 +68,7 @@ def test_a_key_is_one_client_s(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "short", "x" * 41, '"' * 40])
 def test_what_is_no_key_is_refused(text: str) -> None:
-    """In words that say what a key is."""
+    """The error says what a key is."""
     with pytest.raises(errors.ConfigurationError, match="Z85"):
         keys.check_key(text)
 

@@ -48,7 +48,7 @@ def test_damaged_bytes_are_a_message_or_refused(message: remote.FromRemote, data
 
 @hypothesis.given(strategies.binary(max_size=4096))
 def test_any_bytes_are_a_message_or_refused(raw: bytes) -> None:
-    """From a client, from a gateway, and between a gateway and its supervisor."""
+    """They may come from a client, from a gateway, or between a gateway and its supervisor."""
     _decode(raw)
     codecs: list[Codec[Any]] = [remote.TO_REMOTE, remote.TO_GATEWAY, remote.FROM_GATEWAY]
     for codec in (*codecs, remote.FROM_REMOTE_BULK, remote.TO_REMOTE_BULK):
