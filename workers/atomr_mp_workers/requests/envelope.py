@@ -28,7 +28,7 @@ from atomr_mp_workers.requests.kinds.items import ItemsRequest, ItemsSlice
 from atomr_mp_workers.requests.kinds.stream import StreamRequest
 from atomr_mp_workers.requests.method import Method
 from atomr_mp_workers.requests.peers import AdmittedSession, Peer
-from atomr_mp_workers.requests.raised import explain, wire_form
+from atomr_mp_workers.requests.raised import explain, forget_frames, wire_form
 from atomr_mp_workers.requests.request import Request
 
 SHORTEST_TEXT: Final = 1024
@@ -433,6 +433,7 @@ class Envelope:
             if isinstance(error, errors.RequestError):
                 error.maybe_executed = True
             part.failed[place] = wire_form(error, max(SHORTEST_TEXT, MAX_TEXT_CHARS // len(part.raised_by)))
+            forget_frames(error)
         self._board.count(Counter.FAILED, len(part.failed))
         part.raised_by = {}
 
@@ -478,9 +479,9 @@ class Envelope:
         if request.span is not None and tracing.tracer is not None:
             tracing.tracer.end(request)
         self.answers.give(request, error)
-        # Without the error too: its traceback keeps the request and the objects of the method's frames until a
-        # collection.
         request.encoded = request.error = None
+        if error is not None and not error.ends_worker:
+            forget_frames(error)
 
     def _decode(self, request: Request) -> None:  # noqa: C901 - a further call would cost more
         """Decode the arguments and take the borrows.

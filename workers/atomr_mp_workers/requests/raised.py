@@ -11,15 +11,38 @@ from atomr_mp_workers.requests.request import Run
 
 
 def explain(device: WorkerDevice, run: Run, raised: BaseException) -> errors.AtomrError:
-    """Return the error for the caller that an exception stands for."""
-    name = run.method.name
-    error = device.explain(raised)
-    if error is not None:
-        error.message = f"{name}: {error.message}"
-        return error
-    if isinstance(raised, MemoryError):
-        return errors.OutOfMemory(f"{name} ran out of host memory: {describe(raised)}")
-    return _failed(f"{name} raised", raised)
+    """Return the error for the caller that an exception stands for; the exception loses its frames."""
+    try:
+        name = run.method.name
+        error = device.explain(raised)
+        if error is not None:
+            error.message = f"{name}: {error.message}"
+            return error
+        if isinstance(raised, MemoryError):
+            return errors.OutOfMemory(f"{name} ran out of host memory: {describe(raised)}")
+        return _failed(f"{name} raised", raised)
+    finally:
+        forget_frames(raised)
+
+
+def forget_frames(error: BaseException) -> None:
+    """Take the traceback from an exception, and from all that it was raised from or is a group of.
+
+    The frames there have a request's arguments. A frame that refers to the exception, such as one with a list of
+    failed items or a task that was awaited, would keep them until a collection, which an idle worker does not have; an
+    exception that an actor raises again and again would keep the arguments of all its requests.
+    """
+    seen: set[int] = set()
+    waiting: list[BaseException | None] = [error]
+    while waiting:
+        each = waiting.pop()
+        if each is None or id(each) in seen:
+            continue
+        seen.add(id(each))
+        each.__traceback__ = None
+        waiting += (each.__cause__, each.__context__)
+        if isinstance(each, BaseExceptionGroup):
+            waiting += each.exceptions
 
 
 def describe(error: BaseException) -> str:

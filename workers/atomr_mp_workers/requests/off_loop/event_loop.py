@@ -182,11 +182,16 @@ def stepwise(coroutine: Coroutine[Any, Any, object], device: WorkerDevice) -> Ge
                 return
             finally:
                 state.leave()
+                # An exception that was thrown in has this frame in its traceback. If the frame referred to it, or to a
+                # task that has raised it, they would keep each other and the request's arguments until a collection.
+                given = None
         try:
             given = yield awaited
             step = coroutine.send
         except BaseException as error:  # noqa: BLE001 - it is the coroutine's
             step, given = coroutine.throw, error
+        finally:
+            awaited = None
 
 
 async def regardless(future: asyncio.Future[Any]) -> None:

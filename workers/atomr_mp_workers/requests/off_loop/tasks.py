@@ -22,6 +22,7 @@ from atomr_mp_workers.requests.off_loop.completions import Completions
 from atomr_mp_workers.requests.off_loop.event_loop import EventLoop, regardless, stepwise
 from atomr_mp_workers.requests.off_loop.runner import ActorRunner
 from atomr_mp_workers.requests.peers import Peer
+from atomr_mp_workers.requests.raised import forget_frames
 from atomr_mp_workers.requests.request import Request, Run, TaskCell, in_task
 
 
@@ -164,6 +165,7 @@ class _RequestTask:
                 request.raised = error
             else:
                 request.error = request.closing
+                forget_frames(error)
         except BaseException as error:  # noqa: BLE001 - what user code raises is an answer, not the worker's end
             request.raised = error
         self._is_cancellable = False
