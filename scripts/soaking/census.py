@@ -33,13 +33,18 @@ class Census(NamedTuple):
 def census(pid: int) -> Census:
     """Return the holdings of a process."""
     process = psutil.Process(pid)
-    maps = Path(f"/proc/{pid}/maps").read_text(encoding="utf-8")
     return Census(
         process.num_fds(),
         process.num_threads(),
-        sum(maps.count(name) for name in SLABS),
+        len(mapped_slabs(pid)),
         process.memory_full_info().uss,
     )
+
+
+def mapped_slabs(pid: int) -> list[str]:
+    """Return a process's mappings of slabs, as the kernel shows them."""
+    lines = Path(f"/proc/{pid}/maps").read_text(encoding="utf-8").splitlines()
+    return [line for line in lines if any(name in line for name in SLABS)]
 
 
 def descriptors(pid: int) -> list[str]:

@@ -25,7 +25,7 @@ from atomr_mp.protocol.allocation import SLAB_BYTES
 from atomr_mp.supervision.audit.findings import State
 from soaking import words
 from soaking.caller import GRACE_S
-from soaking.census import MARK, Census, census, marked
+from soaking.census import MARK, Census, census, mapped_slabs, marked
 from soaking.clients import Client, Clients
 from soaking.condemned import innocent
 from soaking.disturbances import Disturbance, schedule
@@ -161,8 +161,8 @@ class Soak:
         if self.shape.backend == "cuda":
             survey()  # the driver keeps what it opens
         here = psutil.Process().num_fds()
-        soaked = Path(__file__).with_name("soak_actor.py")
-        with self.start([f"{soaked}:{name}" for name in ACTORS]) as pool:
+        soaked, witness = (Path(__file__).with_name(name) for name in ("soak_actor.py", "witness.py"))
+        with self.start([*(f"{soaked}:{name}" for name in ACTORS), f"{witness}:Witness"]) as pool:
             self.run_dir = pool.run_dir
             self._wait_for_all(pool)
             found = census(pool.supervisor_pid)
@@ -217,6 +217,7 @@ class Soak:
         for client in [client for client in clients.living if not client.survives]:
             self._kill_client(clients, client)
         self._wait(clients, words.Rested)
+        self._wait_for_ends(pool, clients)
         self._release(pool)
         self._expect(pool, AT_REST, "is held though nobody holds anything")
         for client in clients.living:
@@ -318,6 +319,16 @@ class Soak:
         late = clients.wait(kind, GRACE_S + SETTLE_S)
         self._wrong += [f"client {client.pid} has not said {kind.__name__}" for client in late]
 
+    def _wait_for_ends(self, pool: atomr_mp.Pool, clients: Clients) -> None:
+        """Wait until workers are told of the ends of killed clients: no call of theirs runs behind ours then."""
+        until_s = time.monotonic() + SETTLE_S
+        with OperatorSession(pool.run_dir / SESSION_SOCKET) as observer:
+            while (left := _calling(observer) - 1 - len(clients.living)) > 0:  # without ours
+                if time.monotonic() > until_s:
+                    self._wrong.append(f"{left} sessions of killed clients have not ended")
+                    return
+                time.sleep(0.05)  # of another client's end no event tells
+
     def _release(self, pool: atomr_mp.Pool) -> None:
         """Have the actors drop what they have kept, which has to be as it was."""
         pool.wait_ready()
@@ -341,6 +352,8 @@ class Soak:
             if time.monotonic() > until_s:
                 all_figures = [pool.device(device).statistics() for device in range(self.shape.devices)]
                 self._wrong.append(f"{what}: {left}; of all devices: {all_figures}")
+                for device in range(self.shape.devices):
+                    self._ask_witness(pool, device)
                 return
             time.sleep(0.02)  # no event tells when a share's time is over
 
@@ -403,7 +416,10 @@ class Soak:
                 break
             time.sleep(0.05)  # of what another process closes, no event tells
         for name in more:
-            self._wrong.append(f"{name} holds {now[name]}, at first it was {self._before[_kind(name)]}")
+            mapped = mapped_slabs(self._processes(pool, clients.living)[name])
+            self._wrong.append(f"{name} holds {now[name]}, at first it was {self._before[_kind(name)]}; {mapped}")
+            if _kind(name) == "worker":
+                self._ask_witness(pool, int(name.split()[1]))
         for name, found in now.items():
             kind = _kind(name)
             self.own_bytes[name].append(found.own_bytes)
@@ -420,17 +436,28 @@ class Soak:
 
     def take_census(self, pool: atomr_mp.Pool, clients: list[Client]) -> dict[str, Census]:
         """Return the holdings of processes."""
+        return {name: census(pid) for name, pid in self._processes(pool, clients).items()}
+
+    def _processes(self, pool: atomr_mp.Pool, clients: list[Client]) -> dict[str, int]:
+        """Return the pids of the processes that are compared, by name."""
         processes = {"supervisor": pool.supervisor_pid}
         # Those that were forked, or have stood by, differ from each other in what they have come to open.
         if self.shape.standby == "none":
             processes |= self._workers(pool)
-        processes |= {f"client {client.pid}": client.pid for client in clients}
-        return {name: census(pid) for name, pid in processes.items()}
+        return processes | {f"client {client.pid}": client.pid for client in clients}
 
     def _workers(self, pool: atomr_mp.Pool) -> dict[str, int]:
         """Return all, the one that is spared first: what it holds after a round is what any may hold."""
         by_age = sorted(pool.devices, key=lambda device: device.index != self.shape.spared)
         return {f"worker {device.index}": device.pid for device in by_age}
+
+    def _ask_witness(self, pool: atomr_mp.Pool, device: int) -> None:
+        """Have a worker tell what keeps slabs mapped in it."""
+        try:
+            told = pool.call("Witness.keepers", device=device).result()
+        except errors.AtomrError as error:
+            told = [f"Witness.keepers: {error!r}"]
+        self._wrong += [f"worker {device}: {each}" for each in told]
 
     # --- bookkeeping -----------------------------------------------------------------------------------------------
 
@@ -452,6 +479,11 @@ class Soak:
 def _made(observer: OperatorSession) -> int:
     """Return how many processes there are that workers are, or come from: helpers come and go."""
     return sum(each.role != "helper" for each in observer.inventory().processes)
+
+
+def _calling(observer: OperatorSession) -> int:
+    """Return how many clients there are."""
+    return sum(each.state == "calls" for each in observer.inventory().sessions)
 
 
 def _starts(observer: OperatorSession) -> bool:
