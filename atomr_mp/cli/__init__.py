@@ -36,10 +36,10 @@ COMMANDS: Final = (
 )
 
 INTERRUPTED: Final = 128 + 2
-"""As shells report SIGINT."""
+"""Exit status of an interrupt, as shells report SIGINT."""
 
 PIPE_CLOSED: Final = 128 + 13
-"""As shells report SIGPIPE."""
+"""Exit status after the reader of the output has gone, as shells report SIGPIPE."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -207,7 +207,7 @@ class StreamReply(Reply):
     between_ns: int = 0
     """How long the next part may take, while there is credit."""
     arrived: deque[ArrivedPart] = msgspec.field(default_factory=deque)
-    """In order."""
+    """Parts that have arrived and were not read, in order."""
     resumes: Resumes = Resumes.NEVER
     """How it goes on after its worker's end; it cannot, once more parts have come than are kept for that."""
     sent: list[bytes] = msgspec.field(default_factory=list)

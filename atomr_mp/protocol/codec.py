@@ -39,7 +39,7 @@ Text = Annotated[str, msgspec.Meta(max_length=65536)]
 MIN_WEIGHT: Final = 0.01
 MAX_WEIGHT: Final = 100.0
 Weight = Annotated[float, msgspec.Meta(ge=MIN_WEIGHT, le=MAX_WEIGHT)]
-"""How much a session gets of a busy device, beside others with work waiting; neither nothing nor all."""
+"""A session's share of a busy device, beside others with work waiting; finite and not 0."""
 
 Fact = str | int | float | bool
 

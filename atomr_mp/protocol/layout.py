@@ -19,7 +19,7 @@ MAX_DIMENSIONS: Final = 32
 """Most dimensions of an array."""
 
 MAX_BYTES: Final = 2**47
-"""No extent is larger: what is below it fits into every language's signed 64-bit integer, products included."""
+"""No extent is larger. All products of sizes below it fit into any language's signed 64-bit integer."""
 
 Index = SupportsIndex | slice | EllipsisType | None
 
@@ -85,7 +85,7 @@ class Layout(NamedTuple):
 
     @property
     def span(self) -> tuple[int, int]:
-        """The first byte of any element, and the one after the last; empty arrays have an empty span."""
+        """Offsets of the first byte of any element, and of the byte after the last; empty arrays have an empty span."""
         if 0 in self.shape:
             return self.offset, self.offset
         low = high = self.offset

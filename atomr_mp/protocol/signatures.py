@@ -9,7 +9,7 @@ from atomr_mp import errors
 from atomr_mp.protocol.words import counted, did_you_mean
 
 OF_CALLS: Final = frozenset({"device", "deadline_s", "priority"})
-"""What is told to `pool.call` or `pool.actor`, and to no method."""
+"""Options that are given to `pool.call` or `pool.actor`, not to a method."""
 
 
 def wrong_count(method: str, parameters: Sequence[str], required: int, count: int) -> str:

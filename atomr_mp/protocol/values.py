@@ -210,7 +210,7 @@ _SHARED: Final[dict[int, Callable[[bytes], WireRef | ClientArray]]] = {
 }
 _PLAIN: Final = frozenset({type(None), bool, int, float, str, bytes, list, tuple, dict})
 CONTAINERS: Final[frozenset[type]] = frozenset({list, dict})
-"""What may be nested."""
+"""Types whose values may be nested."""
 
 
 def _encode_other(
@@ -251,7 +251,7 @@ def _encode_other(
 
 
 def _is_shared(nbytes: int, frames: Sequence[Buffer]) -> bool:
-    """Whether an array is to travel in shared memory, for its size or because the message has too much already."""
+    """Whether an array travels in shared memory, for its size or because the message has too much already."""
     return nbytes >= SHARED_BYTES or (nbytes > INLINE_BYTES and _nbytes(frames) + nbytes > MAX_PAYLOAD_BYTES)
 
 

@@ -90,9 +90,9 @@ class Plan(msgspec.Struct, frozen=True):
     max_weight: float = 10.0
     """Largest weight that a client may have."""
     gateway: GatewayPlan | None = None
-    """None if no remote clients are admitted."""
+    """How remote clients are admitted; None if they are not."""
     source: PlanSource | None = None
-    """None if no configuration file was given."""
+    """The configuration file; None if none was given."""
 
     def encoded(self) -> bytes:
         """Return the bytes that `from_descriptor` reads."""

@@ -48,7 +48,7 @@ class LinkState(StrEnum):
     UNREACHABLE = auto()
     """Many attempts have failed. Calls are refused, and attempts go on."""
     PROBING = auto()
-    """Such an attempt."""
+    """An attempt to connect again runs."""
     CLOSED = auto()
     """The device takes no work. Calls are refused."""
     OVER = auto()

@@ -22,7 +22,7 @@ from atomr_mp.protocol.messages.session import IncarnationEnded
 from atomr_mp.protocol.messages.suspects import RequestKey, Suspicion, Verdict
 
 NEVER: Final = 2**31
-"""As a request's number of ends: the request is never sent again."""
+"""The number of ends of a request that is never sent again."""
 
 
 class Lost(NamedTuple):

@@ -27,7 +27,7 @@ FLUSH_S: Final = 0.001
 
 
 FAR_NS: Final = 2**63 - 1
-"""A time that never comes."""
+"""A time that never comes, for waits without a limit."""
 
 LONGEST_WAIT_S: Final = 3600.0
 """Longest wait at a time, since `poll` takes no more than some weeks."""

@@ -20,7 +20,7 @@ _LOG: Final = logging.getLogger("atomr_mp.client")
 
 
 class LeaseKind(IntEnum):
-    """What an id names."""
+    """The kind of thing that an id names."""
 
     LEASE = 0
     BORROW = 1

@@ -16,7 +16,7 @@ _NVIDIA: Final = "0x10de"
 _DISPLAY_OR_3D: Final = "0x03"
 
 CUDA_MAJORS: Final = (12, 13)
-"""Those for which there is an extra."""
+"""Major versions of CUDA for which there is an extra."""
 
 
 def nvidia_hardware() -> str:

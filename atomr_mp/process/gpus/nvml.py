@@ -40,7 +40,7 @@ class Survey:
     cuda: tuple[int, int]
     """The latest version of CUDA that it supports; 0.0 if its library for that, libcuda, is not there."""
     gpus: list[Gpu]
-    """By index."""
+    """GPUs by index."""
 
 
 def survey(deadline_s: float = DEADLINE_S) -> Survey:
@@ -93,7 +93,7 @@ def _survey() -> Survey:
 
 @dataclass(frozen=True)
 class GpuUsage:
-    """How a GPU or a slice is used just now."""
+    """How much of a GPU or a slice is used now."""
 
     busy: float | None
     """Fraction of the last moments in which it worked, from 0 to 1; None if unknown."""

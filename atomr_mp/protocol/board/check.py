@@ -27,7 +27,7 @@ _MOST: Final = 2**62
 """No counter gets there in the life of a process."""
 
 LOOKS: Final = 8
-"""So often a living board is read before it counts as damaged."""
+"""Readings of a living board before it counts as damaged."""
 
 _UNNAMED: Final = (range(17, 20), range(page.FIRST_LOOP + page.LOOPS, 64))
 

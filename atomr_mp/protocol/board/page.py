@@ -173,7 +173,7 @@ class Watched(NamedTuple):
     """Whether the limit begins at the deadline, not at the start."""
     kind: PlaceKind = PlaceKind.LOOP
     number: int = 0
-    """Which of the kind."""
+    """Number within its kind."""
     waits: bool = False
     """Whether it waits for other requests. On an event loop: whether it was not told to end."""
     width: int = 1
@@ -186,7 +186,7 @@ class Watched(NamedTuple):
 
     @property
     def device_bits(self) -> int:
-        """The bits of what it may have put on the device."""
+        """Bits of the work that it may have put on the device."""
         return DEFAULT_STREAM | (
             ACTORS_THREADS
             if self.kind in {PlaceKind.THREAD, PlaceKind.EVENT_LOOP}

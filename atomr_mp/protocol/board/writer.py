@@ -158,9 +158,9 @@ class BoardWriter:
             self._free.append(slot)
 
     def open_stream(self, session: int, request_id: int, started_ns: int, now_ns: int) -> int:
-        """Give a stream a place, which has taken its first step; return it, for the further ones.
+        """Give a place to a stream that has taken its first step; return it, for the further ones.
 
-        There is one: of not more than `STREAM_SLOTS` streams.
+        At most `STREAM_SLOTS` streams may be open, so there is a free place.
         """
         slot = self._free_streams.popleft()
         before_ns, self._streams_since[slot] = self._streams_since[slot], started_ns
@@ -189,7 +189,7 @@ class BoardWriter:
         numbers[slot] = number
 
     def watch_step(self, slot: int, watched: int) -> None:
-        """Say anew how a stream's running step is to be watched."""
+        """Record anew how a stream's running step is watched."""
         self._stream_columns[6][slot] = watched
 
     def end_step(self, slot: int, now_ns: int) -> None:
@@ -198,7 +198,7 @@ class BoardWriter:
         self._stream_columns[5][slot] = now_ns
 
     def close_stream(self, slot: int) -> None:
-        """Give a stream's place back; what it shows stays until it is needed."""
+        """Give a stream's place back; its entry stays until the place is needed."""
         self._free_streams.append(slot)
 
     def alone(self, session: int, request_id: int) -> None:

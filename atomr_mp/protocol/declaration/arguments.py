@@ -134,7 +134,7 @@ class Declared(NamedTuple):
     parameters: Mapping[str, Any]
     """Other values, with their types; factors are among them."""
     factors: Mapping[str, Argument]
-    """A number, or an array in place of it."""
+    """Factors: a number, or an array in place of it."""
 
 
 @functools.cache

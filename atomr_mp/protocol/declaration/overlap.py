@@ -16,7 +16,7 @@ class Comb(NamedTuple):
     times: int
     """How many runs."""
     step: int
-    """From the start of one run to the next; not less than a run."""
+    """Bytes from the start of one run to the start of the next; not less than a run."""
 
     @property
     def extent(self) -> int:

@@ -13,7 +13,7 @@ MOST_MODES: Final = 52
 
 ELLIPSIS: Final = "..."
 _UNNAMED: Final = 0xE000
-"""From here on are the labels of dimensions without a name, counted from the right."""
+"""Labels from here on stand for dimensions without a name, counted from the right."""
 
 
 class Expression:

@@ -93,7 +93,7 @@ class ReaderCredit:
         """Record that a part has come.
 
         Raises:
-            ProtocolError: Not the next one, or none was granted.
+            ProtocolError: It is not the next one, or exceeds the credit.
         """
         if number != self.received or self.received >= self.parts:
             raise errors.ProtocolError(

@@ -43,14 +43,14 @@ class Execution(Message, frozen=True):
     max_queue: U64 = 2**62
     hang_timeout_s: float = 0.0
     stall_s: float = 0.0
-    """How long a stream may lack credit; 0 for ever."""
+    """How long a stream may lack credit; 0: no limit."""
 
 
 # --- supervisor to worker ------------------------------------------------------------------------------------------
 
 
 class Start(Message, frozen=True, tag="start"):
-    """What this process is to be: the first message, but for `Prepare`."""
+    """Become a worker, or a standby: the first message, except for `Prepare`."""
 
     pool: Name
     epoch: Bytes16
@@ -68,7 +68,7 @@ class Start(Message, frozen=True, tag="start"):
 
 
 class Prepare(Message, frozen=True, tag="prepare"):
-    """Comes before `Start`, maybe long before: import what will be needed. No answer."""
+    """Import modules that will be needed. Comes before `Start`, maybe long before. No answer."""
 
     backend: Name
     """The device whose driver to start up, without taking anything of the device."""
@@ -102,7 +102,7 @@ class SessionOpened(Message, frozen=True, tag="session_opened"):
     shared_memory: bool = False
     """Large results may go by shared memory."""
     weight: Weight = 1.0
-    """How much it gets, beside other sessions with requests waiting."""
+    """Its share, beside other sessions with requests waiting."""
     group: Annotated[str, msgspec.Meta(max_length=200)] = ""
     """Sessions of one group, as those of a remote client's key, share one weight; empty for none."""
 
@@ -265,7 +265,7 @@ class SlabExported(Message, frozen=True, tag="slab_exported"):
 
 
 class Used(Message, frozen=True, tag="used"):
-    """What the device's next process should have ready; what it says replaces what was said before."""
+    """Report what the device's next process should have ready; replaces the report before."""
 
     methods: UsedMethods
     """Methods of libraries that were called."""

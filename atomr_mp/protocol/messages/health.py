@@ -20,7 +20,7 @@ class XidSeen(Message, frozen=True, tag="xid"):
 
 
 class GpuState(Message, frozen=True, tag="state"):
-    """How a GPU is now; sent every few seconds, also if nothing has changed."""
+    """The state of a GPU; sent every few seconds, also if nothing has changed."""
 
     device: U16
     lost: bool = False
@@ -40,7 +40,7 @@ class GpuProcess(Message, frozen=True):
 
 
 class GpuMemory(Message, frozen=True, tag="memory"):
-    """What processes take of a GPU's memory; sent every few seconds. Unreported processes are left out."""
+    """Memory of a GPU by process; sent every few seconds. Unreported processes are left out."""
 
     device: U16
     processes: Annotated[list[GpuProcess], msgspec.Meta(max_length=MAX_PROCESSES)]

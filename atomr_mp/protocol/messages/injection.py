@@ -68,7 +68,7 @@ class Hang(msgspec.Struct, frozen=True, tag=True):
     """Python code that does not return."""
 
     seconds: Seconds | None = None
-    """None for ever."""
+    """How long; None for ever."""
     gil: bool = False
     """It keeps the interpreter's lock (the GIL), so that no other thread of the process runs either."""
 
@@ -100,7 +100,7 @@ class Order(msgspec.Struct, frozen=True):
     generation: int | None = None
     """The incarnation; None for any."""
     of: str = ""
-    """At which request, "Actor.method", or at which actor's import and `setup`; empty for any."""
+    """The request, "Actor.method", or the actor whose import and `setup` are meant; empty for any."""
 
     def fits(self, at: str, device: int | None, generation: int, of: str) -> bool:
         """Whether this is the place."""

@@ -39,7 +39,7 @@ Ids = Annotated[list[RemoteId], msgspec.Meta(max_length=MAX_REMOTE_IDS)]
 Token = Annotated[bytes, msgspec.Meta(min_length=TOKEN_BYTES, max_length=TOKEN_BYTES)]
 Body = Annotated[bytes, msgspec.Meta(max_length=MAX_REMOTE_MESSAGE_BYTES)]
 Duration = U64
-"""In microseconds."""
+"""Microseconds."""
 
 ACKNOWLEDGE_PARTS: Final = 512
 """Parts of streams, of all of a session together, that have come without being acknowledged: then they are, all."""

@@ -14,7 +14,7 @@ MAX_SUSPECTS: Final = 1024
 
 
 class Verdict(StrEnum):
-    """What is held of a request."""
+    """The verdict on a suspected request."""
 
     SUSPECTED = "suspected"
     """A worker has ended while it ran, or it and others: it is run alone."""

@@ -17,7 +17,7 @@ class Fork(Message, frozen=True, tag="fork"):
     environment: list[tuple[bytes, bytes]]
     """Its whole environment, which need not be text."""
     parent: U32
-    """Pid of the supervisor, whose child it is to be."""
+    """Pid of the supervisor, which will be the child's parent."""
 
 
 ToZygote = Fork
@@ -27,7 +27,7 @@ class Warmed(Message, frozen=True, tag="warmed"):
     """The modules are imported; comes first."""
 
     missing: list[Text]
-    """What could not be imported, and why."""
+    """Modules that could not be imported, and why."""
 
 
 class Forked(Message, frozen=True, tag="forked"):

@@ -35,7 +35,7 @@ LAST_AGAIN_S: Final = 5.0
 """Least and greatest delay of a further start after an end. The first comes at once; each delay is twice the last."""
 
 WELL_S: Final = 10.0
-"""After a life of this length the next start comes at once again."""
+"""After a life of this length the next start comes at once."""
 
 WELL_WITH_STANDBY_S: Final = 1.0
 """After a life of this length the gateway that stands by takes over at once: its start is paid for."""

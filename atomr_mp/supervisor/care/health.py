@@ -27,7 +27,7 @@ AGAIN_S: Final = 5.0
 AGAIN_MAX_S: Final = 300.0
 
 SILENT_S: Final = 60.0
-"""After so long without a report, the driver counts as silent."""
+"""After this time without a report the driver counts as silent."""
 
 PACKET_BYTES: Final = 4096
 

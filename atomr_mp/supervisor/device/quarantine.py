@@ -89,7 +89,7 @@ class Quarantine:
         self._stuck.append(worker)
 
     def unstuck(self, worker: Incarnation) -> None:
-        """Such a process has ended after all; this is part of a fact."""
+        """Release the device: the process that was stuck has ended. This is part of a fact."""
         self._stuck.remove(worker)
         text = "the killed worker has ended after all"
         self._log.note("unstuck", text, generation=worker.generation, pid=worker.pid)

@@ -182,7 +182,7 @@ class Incarnation:
 
     @property
     def cause(self) -> ExitCause:
-        """How it ended, once nothing of it runs any more."""
+        """The cause of its end, once nothing of it runs any more."""
         return self._cause
 
     @property
@@ -315,7 +315,7 @@ class Incarnation:
 
     @property
     def end(self) -> str:
-        """How it ended, in words."""
+        """The end in words."""
         return "was killed and does not end" if self._is_stuck else self._cause.describe()
 
     def cancel_timer(self) -> None:

@@ -61,7 +61,7 @@ class ProcessFactory:
 
     @property
     def state(self) -> StandbyState:
-        """How the zygote is."""
+        """State of the zygote."""
         if self._warm_s is not None:
             return StandbyState.FAILED if self.note else StandbyState.READY
         return StandbyState.STARTING if self._zygote is not None or self._timer is not None else StandbyState.FAILED

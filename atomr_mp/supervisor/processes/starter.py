@@ -79,7 +79,7 @@ class Starter:
         """Start a process under the next generation, by a plan.
 
         Raises:
-            SetupFailed: None could be made.
+            SetupFailed: No process could be made.
         """
         self._last_generation = generation = self._last_generation + 1
         self._output.new_incarnation(f"--- device {self._index} generation {generation}")

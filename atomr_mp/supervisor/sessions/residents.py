@@ -67,7 +67,7 @@ class ResidentKeeper:
 
     @property
     def nbytes(self) -> int:
-        """All blobs, the unfinished ones too."""
+        """Size of all blobs, unfinished ones included."""
         return self._registry.nbytes
 
     @property

@@ -100,7 +100,7 @@ def test_what_numpy_makes_an_array_of_can_be_put(pool: atomr_mp.Pool) -> None:
 
 
 def test_buffers_are_made_as_arrays_are(pool: atomr_mp.Pool) -> None:
-    """By shape and element type, which may be a name, NumPy's or Python's."""
+    """A shape and an element type make one; the type may be a name, NumPy's or Python's."""
     device = pool.device()
     assert device.empty(3).shape == (3,)
     assert device.zeros((2, 3)).numpy().tolist() == [[0.0] * 3] * 2
@@ -214,7 +214,7 @@ def test_what_methods_have_made_for_a_client_goes_with_it(pool: atomr_mp.Pool) -
 
 @pytest.mark.skipif(BACKEND == "cuda", reason="NumPy takes no memory of a GPU")
 def test_other_libraries_see_views(pool: atomr_mp.Pool) -> None:
-    """By DLPack, without a copy."""
+    """DLPack passes them on without a copy."""
     ref = pool.device().put(content("float32"))
     assert ref.__dlpack_device__() == (1, 0)
     array = np.from_dlpack(ref)
@@ -438,7 +438,7 @@ def test_a_closed_loop_s_call_finds_its_arguments_as_they_were(pool: atomr_mp.Po
 
 
 def test_a_late_answer_lets_go_of_what_its_call_referred_to(pool: atomr_mp.Pool, ledger: Ledger) -> None:
-    """Not before, since the request goes on; and then even if its reply is kept."""
+    """The request goes on until then. Its memory is free afterwards even if its reply is kept."""
     with ledger.gate("gate") as gate:
         reply = pool.call("Keeper.make_slowly", gate.path, pool.device().zeros(100))
         gate.wait()
@@ -609,7 +609,7 @@ def test_what_is_shared_is_claimed_once(two: atomr_mp.Pool) -> None:
 
 
 def test_refs_of_another_pool_are_refused(ledger: Ledger) -> None:
-    """Before anything is sent."""
+    """Nothing is sent."""
     with ledger.start(KEEPER) as pool, ledger.start(KEEPER, run_dir="other") as other:
         ref = pool.device().put(np.ones(3))
         with pytest.raises(errors.PoolMismatch):

@@ -41,7 +41,7 @@ class Backend:
     """A backend under test.
 
     Args:
-        name: As a pool is told.
+        name: The name that a pool is given.
     """
 
     def __init__(self, name: str) -> None:
@@ -56,7 +56,7 @@ class Backend:
 
 
 MARK: Final = "memfd:atomr-mp"
-"""In the names of slabs, and of what the tests make themselves."""
+"""Part of the names of slabs, and of memory that the tests make."""
 
 BACKENDS: Final = ("host",)
 
@@ -191,7 +191,7 @@ def test_what_is_no_slab_is_refused_and_closed(
     make: Callable[[], int],
     client: bool,  # noqa: FBT001 - a parameter of the test
 ) -> None:
-    """Before it is mapped, since it could be truncated while it is read."""
+    """It is not mapped, since it could be truncated while it is read."""
     device, descriptor = backend.device, make()
     open_slab = device.open_client_slab if client else lambda nbytes, fd: device.open_slab(nbytes, b"", fd)
     with pytest.raises(errors.InvalidRequest, match=f"{SLAB_BYTES} bytes"):
@@ -263,7 +263,7 @@ def test_memory_stays_while_an_array_lives_and_goes_with_the_last(backend: Backe
 
 @pytest.mark.parametrize("dtype", sorted(dtypes.ITEM_BYTES))
 def test_arrays_are_of_every_element_type(backend: Backend, dtype: str) -> None:
-    """In any layout; writes through one are read through others."""
+    """Any layout is possible; writes through one array are read through others."""
     slab = backend.device.make_slab(SLAB_BYTES)
     part = slab.bytes(None, 512, 4096)
     layout = Layout.contiguous(dtype, (3, 4), 128)
@@ -414,7 +414,7 @@ def test_small_work_waits_behind_what_is_not_done(streams: Streams) -> None:
 
 @pytest.mark.parametrize("inline_bytes", [NEVER_INLINE, ALWAYS_INLINE])
 def test_work_waits_for_other_streams(streams: Streams, inline_bytes: int) -> None:
-    """For each given event, even for work that would be done at once; the submitting thread waits for none."""
+    """It waits for each given event, even if it could be done at once; the submitting thread waits for none."""
     one, two, three = (streams.stream(str(number), inline_bytes=inline_bytes) for number in range(3))
     event = streams.device.make_event()
     first, second, third = streams.job("first"), streams.job("second"), streams.job("third")
@@ -432,7 +432,7 @@ def test_work_waits_for_other_streams(streams: Streams, inline_bytes: int) -> No
 @pytest.mark.parametrize("inline_bytes", [NEVER_INLINE, 50, ALWAYS_INLINE])
 @pytest.mark.parametrize("seed", range(5))
 def test_any_net_of_streams_keeps_its_order(streams: Streams, inline_bytes: int, seed: int) -> None:
-    """Of work in any sizes, after any events of earlier work."""
+    """Work has any size, and follows any events of earlier work."""
     random = np.random.default_rng(seed)
     several = [streams.stream(f"stream {number}", inline_bytes=inline_bytes) for number in range(4)]
     gate = streams.device.make_event()
@@ -632,7 +632,7 @@ def add(completions: Completions, requests: Sequence[Any]) -> None:
 
 
 def test_what_has_finished_comes_back_once_and_in_order(completions: Completions) -> None:
-    """From any thread; the descriptor signals it, unless the strategy polls."""
+    """Any thread may finish it. The descriptor signals it, unless the strategy polls."""
     requests = begun(completions, 100)
     assert completions.take() == []
     with Edges(completions.descriptor) as edges:
@@ -650,7 +650,7 @@ def test_what_has_finished_comes_back_once_and_in_order(completions: Completions
 
 
 def test_nothing_is_lost_between_a_look_and_the_next(completions: Completions) -> None:
-    """In any interleaving of the threads that add and the loop that takes."""
+    """Threads that add and the loop that takes may interleave in any way."""
     requests = begun(completions, 2000)
     threads = [threading.Thread(target=add, args=(completions, requests[at::4])) for at in range(4)]
     taken: list[Any] = []

@@ -153,7 +153,7 @@ def test_who_waits_takes_over_from_a_filler_that_dies(ledger: Ledger) -> None:
 
 @pytest.mark.parametrize("fault", [testing.Kill(), testing.Fail()], ids=repr)
 def test_what_was_begun_is_filled_anew(ledger: Ledger, fault: testing.Fault) -> None:
-    """By the next process, after its filler was killed or has raised."""
+    """The next process fills it, after its filler was killed or has raised."""
     with ledger.start(HOUSED, faults=[testing.At("fill", fault, of="weights")], **RESTARTING) as pool:
         assert pool.call("Housed.total").result()[1:] == [total(), BIAS]
         assert pool.devices[0].generation == 2
@@ -242,7 +242,7 @@ def test_another_layout_needs_another_version(ledger: Ledger) -> None:
 
 
 def test_more_than_the_quota_is_refused_before_it_is_made(ledger: Ledger) -> None:
-    """With a typed error, which says what is taken."""
+    """The typed error says how much is taken."""
     with pytest.raises(errors.SetupFailed, match="resident_max_bytes"):
         ledger.start(HOUSED, resident_max_bytes=BLOB_BYTES - 1, max_restarts=0)
     assert ledger.runs("refused") == ["0-1:out_of_memory"]
@@ -263,7 +263,7 @@ def test_a_limit_that_a_reload_raises_holds_for_its_workers(ledger: Ledger) -> N
 
 @on_host
 def test_what_is_freed_is_given_back(ledger: Ledger) -> None:
-    """At once if it is unused; by force only if it is used, once its last user has ended."""
+    """Unused memory goes at once. Used memory needs force, and goes with its last user."""
     with ledger.start(HOUSED, **RESTARTING) as pool, OperatorSession(pool.run_dir / "session.sock") as observer:
         worker = pool.devices[0].pid
         supervisor = pool.status().supervisor_pid

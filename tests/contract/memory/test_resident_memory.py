@@ -75,7 +75,7 @@ def test_arrays_lie_beside_each_other(layout: dict[str, Any], random: Any) -> No
 
 @given(LAYOUTS, LAYOUTS)
 def test_other_arrays_have_another_digest(one: dict[str, Any], other: dict[str, Any]) -> None:
-    """And the same have the same."""
+    """Equal arrays have the same digest."""
     assert (lay_out(one).digest == lay_out(other).digest) == (one == other)
 
 
@@ -95,7 +95,7 @@ def test_other_arrays_have_another_digest(one: dict[str, Any], other: dict[str, 
     ],
 )
 def test_what_is_no_layout_is_refused(layout: Any) -> None:
-    """Before anybody is asked for anything."""
+    """Nobody was asked for anything."""
     with pytest.raises(errors.InvalidRequest, match="layout of resident memory"):
         lay_out(layout)
 
@@ -111,7 +111,7 @@ def filled(value: int = 7) -> tuple[Resident, int]:
 
 
 def test_what_is_sealed_is_read_elsewhere() -> None:
-    """Of whatever size, by a descriptor that is for reading only."""
+    """It has any size; its descriptor is for reading only."""
     made, descriptor = filled()
     assert fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY
     assert not os.get_inheritable(descriptor)
@@ -167,7 +167,7 @@ def unsealed(nbytes: int, seals: int) -> int:
     ],
 )
 def test_what_is_not_sealed_is_refused_and_closed(make: Callable[[], int]) -> None:
-    """Before it is mapped."""
+    """It is not mapped."""
     descriptor = make()
     with pytest.raises(errors.InvalidRequest, match=f"{BLOB_BYTES} bytes"):
         open_device("host").open_resident(BLOB_BYTES, descriptor)
@@ -271,7 +271,7 @@ def test_another_content_is_refused_and_reported() -> None:
 
 
 def test_what_has_no_checksum_is_taken_as_it_is() -> None:
-    """So is what has one, by whoever does not ask for it."""
+    """A process that asks for no checksum takes memory with one, too."""
     for had, asked in ((b"", True), (b"another", False)):
         _, descriptor = filled()
         with Conversation() as there:
@@ -310,7 +310,7 @@ def test_an_entry_is_written_and_not_replaced() -> None:
 
 
 def test_a_refusal_is_raised_as_it_was_meant() -> None:
-    """By its class."""
+    """Its class is that of the answer."""
     with Conversation() as there:
         there.tell(control.ResidentRefused("weights", "1", ErrorInfo.of(errors.ResidentMismatch("another layout"))))
         with pytest.raises(errors.ResidentMismatch, match="another layout"):
@@ -326,7 +326,7 @@ def test_an_answer_without_its_descriptor_is_an_error() -> None:
 
 
 def test_it_is_asked_for_by_setup_alone() -> None:
-    """Not while something is being filled, not on another thread, not later; and by names that can be sent."""
+    """Fillers, other threads and later calls may not ask; names must be ones that can be sent."""
     with Conversation() as there:
         there.tell(control.ResidentFill("weights", "1"))
         with pytest.raises(errors.InvalidRequest, match="while 'weights' is being filled"):

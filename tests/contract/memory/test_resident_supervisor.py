@@ -195,7 +195,7 @@ def test_what_is_corrupt_is_let_go(pool: Pool, tmp_path: Path) -> None:
 
 
 def test_an_operator_s_mistake_is_answered(pool: Pool) -> None:
-    """By a typed error."""
+    """The answer is a typed error."""
     answer = pool.residents.answer(operators.FreeResident(3, "weights"))
     assert isinstance(answer, session.Answer)
     assert answer.error is not None

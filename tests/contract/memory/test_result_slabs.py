@@ -74,7 +74,7 @@ def kept() -> Iterator[Kept]:
 
 
 def test_a_session_finds_its_own_slabs_and_no_others(kept: Kept) -> None:
-    """By session, incarnation and number; until the worker has freed them."""
+    """Session, incarnation and number name a slab until the worker has freed it."""
     for number, slab, worker in ((1, 0, WORKER), (1, 1, WORKER), (2, 2, WORKER), (1, 3, OTHER)):
         kept.hand_in(number, slab, worker)
     assert kept.has(1, 0, 1)
@@ -105,7 +105,7 @@ def test_slabs_of_an_ended_incarnation_go_with_the_last_of_three(kept: Kept) -> 
 
 
 def test_they_stay_for_as_long_as_they_are_asked_for(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And go soon after; who asks for one keeps all that it has of that incarnation."""
+    """They go soon after. A client that asks for one keeps all that it has of that incarnation."""
     for slab in (0, 1):
         kept.hand_in(1, slab)
         kept.hand_in(2, slab, OTHER)
@@ -140,7 +140,7 @@ def test_what_cannot_be_kept_is_counted(kept: Kept, monkeypatch: pytest.MonkeyPa
 
 
 def test_ended_incarnations_of_a_device_stay_within_its_quota(kept: Kept) -> None:
-    """Who has not asked for longest gives way, and that is counted; other devices have theirs."""
+    """The client that has not asked for longest gives way, and that is counted. Each device has a quota."""
     for generation in (1, 2, 3):
         kept.hand_in(generation, 0, (0, generation))
         kept.slabs.incarnation_over((0, generation))

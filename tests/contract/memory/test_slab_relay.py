@@ -124,7 +124,7 @@ class Supervisor:
         """Do nothing."""
 
     def reload(self, _done: Done) -> None:
-        """Not asked for."""
+        """Fail: no test asks for it."""
 
     def read_keys(self, _done: object) -> None:
         """Nobody asks."""
@@ -252,7 +252,7 @@ class TestOpening:
     """A device's slab goes to a client."""
 
     def test_a_slab_is_handed_on_with_its_descriptor(self, supervisor: Supervisor, client: SessionConnection) -> None:
-        """To whoever asked, under the id it asked with."""
+        """The asker gets it under the id of its question."""
         client.send(session.OpenSlab(77, 0, 1, 5))
         asked = supervisor.asked()
         assert asked == control.ExportSlab(asked.id, 1, 5, None)
@@ -286,7 +286,7 @@ class TestOpening:
     def test_a_worker_is_told_of_an_opening_before_the_client_can_close_it(
         self, supervisor: Supervisor, client: SessionConnection, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Else it would count it as open for as long as the session lasts."""
+        """Otherwise the worker would count it as open for as long as the session lasts."""
         made = Descriptor(memory(b"slab"))
         supervisor.sessions.result_slab(supervisor.devices[0], 1, control.ResultSlab(1, 5, 4), made)
         made.close()
@@ -339,7 +339,7 @@ class TestOpening:
     def test_a_worker_that_ends_when_it_is_asked_is_not_needed(
         self, supervisor: Supervisor, client: SessionConnection
     ) -> None:
-        """What it had handed in opens its slab."""
+        """The descriptor that it had handed in opens its slab."""
         supervisor.workers[0].is_behind = True
         client.send(session.OpenSlab(77, 0, 1, 5))
         supervisor.asked()
@@ -360,7 +360,7 @@ class TestOpening:
         assert client.take_descriptor(1) is None
 
     def test_a_refusal_is_handed_on(self, supervisor: Supervisor, client: SessionConnection) -> None:
-        """With its class and facts."""
+        """It keeps its class and facts."""
         client.send(session.OpenSlab(1, 0, 1, 5))
         released = ErrorInfo.of(errors.GpuRefReleased("gone", device=0))
         supervisor.export(control.SlabExported(supervisor.asked().id, 0, b"", released), None)
@@ -411,7 +411,7 @@ class TestOpening:
     def test_an_answer_for_a_client_that_has_gone_is_closed(
         self, supervisor: Supervisor, client: SessionConnection
     ) -> None:
-        """As are those that nobody asked for, or asked somebody else."""
+        """So are answers that nobody asked for, or asked of somebody else."""
         client.send(session.OpenSlab(1, 0, 1, 5))
         asked = supervisor.asked()
         supervisor.export(control.SlabExported(asked.id, 4), worker=1)
@@ -446,7 +446,7 @@ class TestRegistering:
     def test_every_worker_gets_it_before_the_client_is_answered(
         self, supervisor: Supervisor, client: SessionConnection
     ) -> None:
-        """So will those that start later, right after the session's introduction; until it is forgotten."""
+        """Workers that start later get it right after the session's introduction, until it is forgotten."""
         register(client, 3, b"own")
         assert supervisor.hear(client) == session.Answer(3)
         for worker in supervisor.workers:
@@ -520,7 +520,7 @@ class TestRegistering:
         assert supervisor.hear(client) == session.Answer(MAX_SLABS)
 
     def test_the_reserve_of_descriptors_is_kept(self, supervisor: Supervisor, client: SessionConnection) -> None:
-        """For future workers."""
+        """It is for future workers."""
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         following = os.dup(client.fileno())  # the lowest number that is free, whatever others have open above it
         os.close(following)
@@ -547,7 +547,7 @@ class TestLending:
     def test_the_borrower_has_it_before_the_client_is_answered(
         self, supervisor: Supervisor, client: SessionConnection
     ) -> None:
-        """And the owner knows who borrows."""
+        """The owner knows who borrows."""
         client.send(session.LendSlab(9, 0, 1, 5, 1))
         asked = supervisor.asked()
         assert asked == control.ExportSlab(asked.id, 1, 5, 1)
@@ -573,7 +573,7 @@ class TestLending:
         lend: session.LendSlab,
         expected: type[errors.AtomrError],
     ) -> None:
-        """Without asking a worker."""
+        """No worker is asked."""
         client.send(lend)
         assert isinstance(supervisor.refused(client), expected)
         assert not any(worker.heard(control.ExportSlab) for worker in supervisor.workers)
@@ -658,7 +658,7 @@ class TestLending:
     def test_loans_are_bounded(
         self, supervisor: Supervisor, client: SessionConnection, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """What is refused costs no descriptor."""
+        """A refused loan costs no descriptor."""
         monkeypatch.setattr(slabs, "MAX_LOANS", 1)
         before = len(open_descriptors())
         for slab in (5, 6):
@@ -790,7 +790,7 @@ def process(monkeypatch: pytest.MonkeyPatch) -> Process:
 def test_a_device_keeps_descriptors_for_a_worker_that_does_not_read(
     supervisor: Supervisor, client: SessionConnection, process: Process, tmp_path: Path
 ) -> None:
-    """In order, each with its message; its client may call once all that it registered has been sent."""
+    """They stay in order, each with its message. The client may call once all that it registered has been sent."""
     plan = Config(backend="host", gpus="1").plan()
     with RunDirectory.create(tmp_path / "run") as run_dir, EventLog(run_dir.events) as log:
         made = device_module.SupervisedDevice(

@@ -276,7 +276,7 @@ def test_every_page_with_commands_shows_only_ours_or_is_run() -> None:
 
 @pytest.mark.parametrize("name", cli.COMMANDS)
 def test_every_command_and_option_is_described(name: str) -> None:
-    """In the page for operators or in the one for beginners."""
+    """The page for operators or the one for beginners has it."""
     text = "\n".join(path.read_text(encoding="utf-8") for path in COMMAND_PAGES)
     assert re.search(rf"`{name}\b", text), f"the command {name} is not described"
     for action in actions(subcommands()[name]):
@@ -367,7 +367,7 @@ def test_the_table_of_errors_has_them_all() -> None:
 
 @pytest.mark.parametrize("library", DECLARED)
 def test_every_library_has_a_page_with_an_example(library: str) -> None:
-    """Which is run, as all examples are; `scripts/library-methods` makes the page, and the list of requests on it."""
+    """Tests run the example; `scripts/library-methods` makes the page, and its list of requests."""
     page = ROOT / "docs" / "libraries" / f"{library}.md"
     assert page in LIBRARY_PAGES
     assert any(f".{library}" in block.code for block in blocks(page) if block.language == "python")

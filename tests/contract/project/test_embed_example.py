@@ -73,7 +73,7 @@ def check(found: list[Vectors] | Vectors, direct: Vectors) -> None:
 
 
 def test_a_map_gives_what_the_model_gives_directly(pool: atomr_mp.Pool, texts: list[str], direct: Vectors) -> None:
-    """In the order of the texts, and in batches."""
+    """Results come in the order of the texts; they were computed in batches."""
     check(list(pool.map("Embed.embed", texts, deadline_s=LOADING_S)), direct)
     (figures,) = pool.status().workers[0].batches
     assert figures.batches < figures.items == TEXTS
@@ -123,7 +123,7 @@ def test_the_command_writes_them_to_a_file(
 def test_a_worker_that_is_killed_costs_a_map_nothing_but_time(
     pool: atomr_mp.Pool, texts: list[str], direct: Vectors
 ) -> None:
-    """What it had is sent to the next one, which loads the model anew."""
+    """Its texts are sent to the next worker, which loads the model anew."""
     generation = pool.devices[0].generation
     outcomes = pool.map("Embed.embed", texts, deadline_s=LOADING_S)
     first = next(outcomes)
@@ -133,6 +133,6 @@ def test_a_worker_that_is_killed_costs_a_map_nothing_but_time(
 
 
 def test_what_is_no_text_is_refused(pool: atomr_mp.Pool) -> None:
-    """Before it is in any batch."""
+    """It reaches no batch."""
     error = pool.call("Embed.embed", 7).exception(DEADLINE_S)
     assert isinstance(error, atomr_mp.errors.InvalidRequest)

@@ -48,7 +48,7 @@ def test_what_pip_prints_is_not_shown_if_it_succeeds(tmp_path: Path) -> None:
 
 
 def test_what_pip_prints_is_shown_if_it_fails(tmp_path: Path) -> None:
-    """With its status, and what was run; the next attempt begins anew."""
+    """The status and the command are shown too; the next attempt begins anew."""
     done = run("setup", tmp_path / "venv", pip_status=7)
     assert done.returncode == 7
     assert "Collecting everything\na warning\nsetup: failed: " in done.stderr
@@ -57,7 +57,7 @@ def test_what_pip_prints_is_shown_if_it_fails(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("arguments", [[], ["--quick"]])
 def test_the_tests_say_first_how_long_they_take(tmp_path: Path, arguments: list[str]) -> None:
-    """What --quick names exists."""
+    """The files that --quick names exist."""
     done = run("test", tmp_path / "venv", *arguments)
     said = [line for line in done.stdout.splitlines() if not line.startswith("setup:")]
     assert re.match(r"test: .* minutes on 2 cores", said[0])
@@ -68,7 +68,7 @@ def test_the_tests_say_first_how_long_they_take(tmp_path: Path, arguments: list[
 
 @pytest.mark.skipif(Path("/dev/nvidiactl").exists(), reason="would run the tests of a GPU")
 def test_skipped_tests_are_counted_by_reason() -> None:
-    """Not a line for each of hundreds; the last line has the counts."""
+    """The last line has the counts, instead of a line for each of hundreds."""
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "tests/gpu"],
         cwd=ROOT,

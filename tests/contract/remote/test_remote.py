@@ -38,7 +38,7 @@ def serving(ledger: Ledger) -> Iterator[served.Served]:
 
 
 def test_calls_are_made_as_to_a_local_pool(serving: served.Served, ledger: Ledger) -> None:
-    """From threads and event loops, with results, errors, callbacks, deadlines, cancelling and maps."""
+    """Threads and event loops get results, errors, callbacks, deadlines, cancelling and maps."""
     with serving.connect() as pool:
         pool.wait_ready()
         assert pool.name == serving.pool.name
@@ -229,7 +229,7 @@ def test_an_offence_is_its_session_s_alone(serving: served.Served) -> None:
 
 
 def test_without_keys_only_this_machine_is_served(ledger: Ledger) -> None:
-    """By `insecure`, on a loopback address; neither side takes anything else."""
+    """`insecure` allows it on a loopback address; neither side takes anything else."""
     with pytest.raises(errors.ConfigurationError, match="loopback"):
         ledger.start(listen="tcp://0.0.0.0:0", insecure=True)
     with pytest.raises(errors.ConfigurationError, match=r"server\.key"):
@@ -265,7 +265,7 @@ def test_only_remote_clients_load_libzmq() -> None:
 
 
 def test_a_forked_child_has_to_connect_anew(serving: served.Served) -> None:
-    """In the child, libzmq would wait for ever."""
+    """Otherwise libzmq would wait for ever in the child."""
     with serving.connect() as pool:
         assert pool.call("Probe.echo", 1).result() == 1
         child = os.fork()
@@ -335,7 +335,7 @@ def _dealer(serving: served.Served) -> Iterator[zmq.Socket[bytes]]:
 
 
 def test_calls_beyond_the_window_wait_for_room(ledger: Ledger) -> None:
-    """In an event loop by default, in a thread on request; calls keep their order."""
+    """They wait by default in an event loop, in a thread on request, and keep their order."""
     with served.serve(ledger, window_requests=2).pool as pool:
         found = served.Served(pool, served.listening(pool), ledger.path / "keys")
         with found.connect() as far, ledger.gate("held") as gate:
@@ -358,7 +358,7 @@ def test_calls_beyond_the_window_wait_for_room(ledger: Ledger) -> None:
 
 
 def test_arguments_and_results_of_any_size(ledger: Ledger) -> None:
-    """On a connection of their own, in chunks; also more than a message inside the pool may have."""
+    """Large ones go in chunks on a connection of their own, also more than a message inside the pool may have."""
     found = served.serve(ledger, window_bytes=64 * 2**20)
     with found.pool, found.connect() as pool:
         pool.wait_ready()

@@ -64,14 +64,14 @@ def npy(array: Any) -> bytes:
     ],
 )
 def test_a_call_by_json_is_answered_by_json(server: Server, method: str, arguments: Any, result: Any) -> None:
-    """By name or by position; arrays are nested lists, bytes are base64, what is no number is null."""
+    """Arguments go by name or by position. Arrays are nested lists, bytes are base64, and a NaN is null."""
     answer = server.call(f"Served.{method}", arguments)
     assert (answer.status, answer.json()) == (200, result)
     assert answer.headers["content-type"] == "application/json"
 
 
 def test_a_raw_array_goes_and_comes_as_it_is(server: Server) -> None:
-    """With its element type and its shape, in either order."""
+    """Element type and shape stay, in either order of memory."""
     given = np.asfortranarray(np.arange(12, dtype=np.float32).reshape(3, 4))
     headers = {"content-type": "application/x-npy", "accept": "application/x-npy"}
     answer = server.ask("POST", "/call/Served.double", npy(given), headers)
@@ -154,7 +154,7 @@ def test_a_traceback_is_told_with_debug(server: Server) -> None:
 
 
 def test_a_deadline_ends_a_call(server: Server, ledger: Ledger) -> None:
-    """With 504, whatever the method still does."""
+    """The status is 504, whatever the method still does."""
     with ledger.gate("late") as gate:
         answer = server.call("Served.wait_at", [gate.path], x_deadline_s="0.3")
     assert (answer.status, answer.error["code"]) == (504, "deadline_exceeded")
@@ -222,7 +222,7 @@ def test_the_pages_need_no_token_and_admit_no_foreign_code(server: Server) -> No
 
 
 def test_the_document_describes_every_method(server: Server) -> None:
-    """With arguments, result and error; references lead somewhere."""
+    """It has arguments, result and error; references lead somewhere."""
     document = server.ask("GET", "/openapi.json").json()
     paths = document["paths"]
     assert "/call/Served.length" in paths
@@ -338,7 +338,7 @@ def test_a_client_that_does_not_read_is_let_go(server: Server) -> None:
 
 
 def test_curl_line_that_is_shown_works(server: Server) -> None:
-    """As it is printed at the start."""
+    """It is the line that the start prints."""
     if shutil.which("curl") is None:
         pytest.skip("needs curl")
     line = next(line for line in server.told.splitlines() if line.startswith("curl"))

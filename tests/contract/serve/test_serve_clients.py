@@ -71,7 +71,7 @@ def as_json(arguments: Any, token: str = NEW) -> tuple[str, ...]:
 
 @needs_curl
 def test_curl_calls_and_reads_streams_by_tls(server: Server, certificate: tuple[Path, Path]) -> None:
-    """With either of two tokens, as while they are rotated, and with no other."""
+    """Either of two tokens works, as while they are rotated, and no other."""
     for token in (OLD, NEW):
         assert said(curl(server, certificate, "Served.length", *as_json({"word": "four"}, token))) == "4"
     refused = curl(server, certificate, "Served.length", *as_json(["four"], "x" * 20), "-w", "%{http_code}", "-o", "-")
@@ -84,7 +84,7 @@ def test_curl_calls_and_reads_streams_by_tls(server: Server, certificate: tuple[
 
 @needs_curl
 def test_curl_sends_and_saves_arrays_as_files(server: Server, certificate: tuple[Path, Path], tmp_path: Path) -> None:
-    """As NumPy has written them, and as it reads them."""
+    """NumPy has written the sent file, and reads the saved one."""
     array = np.linspace(0, 1, 1000, dtype=np.float32).reshape(10, 100)
     np.save(tmp_path / "in.npy", array)
     options: tuple[str | Path, ...] = ("-H", f"Authorization: Bearer {NEW}", "-H", "Content-Type: application/x-npy")
@@ -113,7 +113,7 @@ def test_a_consumer_that_is_killed_closes_the_generator(
 
 
 def test_httpx_calls_reads_errors_and_streams(server: Server, certificate: tuple[Path, Path]) -> None:
-    """On one connection that is kept; each answer has the request's id."""
+    """All go on one connection that is kept; each answer has the request's id."""
     httpx: Any = pytest.importorskip("httpx")
     context = ssl.create_default_context(cafile=certificate[0])
     headers = {"authorization": f"Bearer {NEW}"}

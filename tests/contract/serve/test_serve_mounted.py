@@ -61,7 +61,7 @@ def test_the_recipe_for_starlette_works_too(ledger: Ledger, monkeypatch: pytest.
 
 
 def test_a_token_can_be_asked_for_there_too(ledger: Ledger) -> None:
-    """And hosts and origins be checked."""
+    """Hosts and origins can be checked as well."""
     with ledger.start() as pool:
         client = TestClient(atomr_mp_serve().app(pool, tokens=["a-token-of-the-application"], allowed_hosts=["ours"]))
         assert client.get("http://ours/openapi.json").status_code == 401
@@ -71,7 +71,7 @@ def test_a_token_can_be_asked_for_there_too(ledger: Ledger) -> None:
 
 
 def test_a_lost_pool_is_told_as_such(ledger: Ledger) -> None:
-    """Who has given it away sees 503, and readiness too."""
+    """An application that has given its pool away sees 503, and readiness says so too."""
     with ledger.start() as pool:
         client = TestClient(atomr_mp_serve().app(pool))
         assert client.get("/health/ready").status_code == 200

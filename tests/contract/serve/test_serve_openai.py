@@ -29,7 +29,7 @@ def client(server: Server) -> Iterator[Any]:
 
 
 def test_models_are_the_actors_that_have_such_methods(client: Any) -> None:
-    """By the actor's name."""
+    """The model's name is the actor's."""
     assert [model.id for model in client.models.list()] == ["Served"]
     assert client.models.retrieve("Served").owned_by == "atomr-mp"
     with pytest.raises(openai.NotFoundError):
@@ -49,7 +49,7 @@ def test_embeddings_of_many_inputs_run_in_batches(client: Any, form: dict[str, A
 
 
 def test_a_chat_is_answered_whole_or_in_parts(client: Any) -> None:
-    """What the method knows of the form is handed to it."""
+    """Fields of the form that the method has as parameters are handed to it."""
     messages = [{"role": "system", "content": "s"}, {"role": "user", "content": "http://127.0.0.1:1/picture"}]
     given = {"model": "Served", "messages": messages, "temperature": 0.5, "max_completion_tokens": 7, "user": "me"}
     said = "http://127.0.0.1:1/picture (2, 0.5, 7)"
@@ -75,7 +75,7 @@ def test_urls_in_a_chat_are_text_and_nobody_fetches_them(client: Any) -> None:
 
 
 def test_errors_are_the_client_s_own_classes(client: Any, server: Server) -> None:
-    """With our code and message, and no second attempt of what may have run."""
+    """They have our code and message. A request that may have run gets no second attempt."""
     with pytest.raises(openai.UnprocessableEntityError) as caught:
         client.embeddings.create(model="Served", input=[{"no": "text"}])
     assert caught.value.body["code"] == "invalid_request"
@@ -113,6 +113,6 @@ def test_errors_are_the_client_s_own_classes(client: Any, server: Server) -> Non
     ],
 )
 def test_what_cannot_be_answered_is_refused(server: Server, path: str, body: Any) -> None:
-    """With 422, before anything runs where that can be seen."""
+    """The status is 422, before anything runs where that can be seen."""
     answer = server.ask("POST", f"/v1/{path}", json.dumps(body).encode(), {"content-type": "application/json"})
     assert (answer.status, answer.error["maybe_executed"]) == (422, False)

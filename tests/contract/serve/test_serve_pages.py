@@ -128,7 +128,7 @@ def test_a_kill_is_seen_and_a_lost_connection_made_again(browser: Any, server: S
 
 
 def test_a_page_without_a_token_asks_for_it(browser: Any, server: Server) -> None:
-    """By keyboard alone; a wrong one is told."""
+    """The keyboard alone is enough; a wrong token is told."""
     browser.get(f"http://127.0.0.1:{server.port}/")
     assert shows(browser, TOLD, lambda told: told == "A token is needed")
     browser.switch_to.active_element.send_keys("no-token-of-this-server", Keys.ENTER)

@@ -82,7 +82,7 @@ def headers(server: Server) -> dict[str, str]:
 
 
 def test_calls_and_errors_pass_the_proxy(server: Server, proxy: int) -> None:
-    """As they are, with the proxy's own id of the request."""
+    """They pass unchanged, with the proxy's own id of the request."""
     connection = HTTPConnection("127.0.0.1", proxy, timeout=DEADLINE_S)
     answer = serving.ask(connection, "POST", "/call/Served.length", b'["word"]', headers(server))
     assert (answer.status, answer.json()) == (200, 4)

@@ -41,7 +41,7 @@ def over(connection: socket.socket, token: str = "") -> Answer:
 
 
 def test_a_unix_socket_is_for_this_user_only(pool: tuple[Ledger, atomr_mp.Pool]) -> None:
-    """By its mode, and by the kernel's word on who is at the other end. It needs no token, and goes at the end."""
+    """Its mode says so, and the kernel's word on who is at the other end. It needs no token, and goes at the end."""
     ledger, _ = pool
     path = ledger.path / "http.sock"
     with Server(ledger, "--uds", path, actor=None):
@@ -94,7 +94,7 @@ def test_tls_and_a_file_of_tokens(pool: tuple[Ledger, atomr_mp.Pool], tmp_path: 
 
 
 def test_insecure_asks_for_nothing(pool: tuple[Ledger, atomr_mp.Pool]) -> None:
-    """But still for a name that it has."""
+    """The host must still be a name that the server has."""
     ledger, _ = pool
     with Server(ledger, "--insecure", "--host", "0.0.0.0", "--allowed-host", "models.example", actor=None) as server:
         assert "Bearer" not in server.told
@@ -119,7 +119,7 @@ def test_insecure_asks_for_nothing(pool: tuple[Ledger, atomr_mp.Pool]) -> None:
 def test_what_cannot_be_served_is_refused_in_a_line(
     pool: tuple[Ledger, atomr_mp.Pool], options: tuple[str, ...], said: str
 ) -> None:
-    """Before anything listens or is started."""
+    """Nothing listens, and nothing was started."""
     ledger, _ = pool
     done = subprocess.run(
         [*CLI, "serve", "--port", "0", "--run-dir", ledger.run_dir(), *options],
@@ -151,7 +151,7 @@ def test_a_short_token_in_the_environment_is_refused(pool: tuple[Ledger, atomr_m
 def test_a_token_of_the_environment_is_shown_nowhere(
     pool: tuple[Ledger, atomr_mp.Pool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is printed may be kept in a log; the line that is shown can be run all the same."""
+    """Printed lines may be kept in a log. The shown line can be run all the same."""
     ledger, _ = pool
     monkeypatch.setenv("ATOMR_MP_SERVE_TOKEN", TOKEN)
     with Server(ledger, actor=None) as server:
@@ -162,7 +162,7 @@ def test_a_token_of_the_environment_is_shown_nowhere(
 
 
 def test_ctrl_c_ends_the_server_and_not_a_pool_that_it_has_joined(pool: tuple[Ledger, atomr_mp.Pool]) -> None:
-    """In order, and with the usual status."""
+    """It ends in order, and with the usual status."""
     ledger, shared = pool
     with Server(ledger, actor=None) as server:
         server.process.send_signal(signal.SIGINT)

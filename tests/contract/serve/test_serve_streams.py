@@ -73,7 +73,7 @@ def events(text: str) -> list[tuple[str, Any]]:
 
 @pytest.mark.parametrize("accept", ["*/*", "text/event-stream", "application/jsonl", "application/x-ndjson"])
 def test_a_stream_comes_part_by_part_with_an_end(server: Server, accept: str) -> None:
-    """As events or as lines; the last says how many there were, and what the method has returned."""
+    """Parts are events or lines; the last has their number, and what the method has returned."""
     with open_stream(server, "Served.count", {"upto": 5}, accept) as response:
         text = response.read().decode()
         kind = response.getheader("content-type")
@@ -102,7 +102,7 @@ def test_a_part_is_there_before_the_next_is_made(server: Server, ledger: Ledger)
 
 
 def test_an_error_before_the_first_part_has_a_status(server: Server) -> None:
-    """As that of a call; arguments are checked before, too."""
+    """The status is that of a call; arguments are checked first, too."""
     failed = server.call("Served.count", {"upto": 3, "at": 0, "how": "exception"})
     assert (failed.status, failed.error["code"]) == (500, "actor_failed")
     assert server.call("Served.count", {"upto": "many"}).status == 422
@@ -112,7 +112,7 @@ def test_an_error_before_the_first_part_has_a_status(server: Server) -> None:
 
 
 def test_an_error_after_it_is_the_last_event(server: Server) -> None:
-    """With all that other errors have, and how many parts have come."""
+    """It has all that other errors have, and how many parts have come."""
     with open_stream(server, "Served.count", {"upto": 5, "at": 3, "how": "exception"}) as response:
         *parts, (name, error) = events(response.read().decode())
     assert parts == [("", 0), ("", 1), ("", 2)]
@@ -120,7 +120,7 @@ def test_an_error_after_it_is_the_last_event(server: Server) -> None:
 
 
 def test_a_killed_worker_ends_a_stream_with_an_error(server: Server, ledger: Ledger) -> None:
-    """What has come stays, and the stream says that it is not whole."""
+    """Arrived parts stay, and the stream says that it is not whole."""
     with (
         ledger.gate("killed") as gate,
         open_stream(server, "Served.count", {"upto": 5, "gate": gate.path, "at": 2}, "application/jsonl") as found,
@@ -136,7 +136,7 @@ def test_a_killed_worker_ends_a_stream_with_an_error(server: Server, ledger: Led
 
 
 def test_a_consumer_that_leaves_closes_the_generator(server: Server, ledger: Ledger) -> None:
-    """At its next step, whether or not anything is sent."""
+    """The generator ends at its next step, whether or not anything is sent."""
     with ledger.gate("left") as gate:
         response = open_stream(server, "Served.count", {"upto": 777, "gate": gate.path, "at": 2}, "application/jsonl")
         assert response.readline() == b'{"part":0}\n'

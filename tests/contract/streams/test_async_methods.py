@@ -100,7 +100,7 @@ def test_what_a_coroutine_raises_is_its_request_s_alone(
 
 
 def test_a_cancelled_call_is_cancelled_where_it_awaits(pool: atomr_mp.Pool, notes: Ledger) -> None:
-    """By `cancel`, and by the caller's own task; its place is free again."""
+    """`cancel` does it, and so does the caller's own task. Its place is free again."""
     reply = pool.call("Awaiter.wait", "a")
     assert noted(notes, "a-begun")
     reply.cancel()
@@ -215,7 +215,7 @@ def test_a_closed_stream_is_closed_at_its_yield_or_cancelled_at_its_await(pool: 
 
 @pytest.mark.parametrize("option", ["between_s", "deadline_s"])
 def test_a_late_stream_is_cancelled(pool: atomr_mp.Pool, notes: Ledger, option: str) -> None:
-    """After the parts that have arrived."""
+    """Parts that have arrived come first."""
     limits: dict[str, Any] = {option: 1.0}  # in which three parts come on a busy machine
     stream = pool.stream("Awaiter.endless", option, 3, **limits)
     assert [next(stream) for _ in range(3)] == [0, 1, 2]
@@ -243,7 +243,7 @@ def test_what_a_generator_raises_ends_its_stream(pool: atomr_mp.Pool, what: str,
 
 
 def test_what_yields_when_it_is_closed_fails(pool: atomr_mp.Pool) -> None:
-    """And its worker goes on."""
+    """Its worker goes on."""
     stream = pool.stream("Awaiter.odd", "stubborn", ahead=1)
     assert next(stream) == 1
     stream.close()
@@ -252,7 +252,7 @@ def test_what_yields_when_it_is_closed_fails(pool: atomr_mp.Pool) -> None:
 
 
 def test_many_threads_of_callers_share_one_loop(pool: atomr_mp.Pool) -> None:
-    """None is passed over, and none gets another's result."""
+    """No caller is passed over, and none gets another's result."""
     wrong: list[Any] = []
 
     def use(base: int) -> None:

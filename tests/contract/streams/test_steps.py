@@ -74,7 +74,7 @@ def test_who_leaves_is_gone_in_the_next_step(pool: atomr_mp.Pool, notes: Ledger)
 
 
 def test_one_fails_alone_or_all_together(pool: atomr_mp.Pool, notes: Ledger) -> None:
-    """By `fail` one, by an exception all that are live; those are told as gone in the next step."""
+    """`fail` ends one; an exception ends all that are live, and the next step is told that they are gone."""
     other = pool.stream("Engine.run", line("other", parts=100_000))
     assert next(other) == "other-0"
     parts, error = parts_of(pool.stream("Engine.run", line("fails", how="fail", at=2)))
@@ -118,7 +118,7 @@ def test_arguments_are_checked_for_each_alone(pool: atomr_mp.Pool) -> None:
 
 
 def test_a_worker_s_end_in_a_step_is_everybody_s_who_was_live(ledger: Ledger) -> None:
-    """After what arrived; those that waited for their turn to begin run on the next worker, if they may."""
+    """It comes after the parts that arrived. Streams that waited to begin run on the next worker, if they may."""
     with ledger.start(ENGINE) as pool, ledger.gate("gate") as gate:
         live = [pool.stream("Engine.run", line(f"{n}", parts=1000), ahead=2) for n in range(3)]
         assert [next(stream) for stream in live] == ["0-0", "1-0", "2-0"]
@@ -136,7 +136,7 @@ def test_a_worker_s_end_in_a_step_is_everybody_s_who_was_live(ledger: Ledger) ->
 
 
 def test_the_client_s_end_is_told_to_the_method(ledger: Ledger) -> None:
-    """As any other leaving."""
+    """It looks like any other leaving."""
     with ledger.start(ENGINE) as pool:
         with atomr_mp.connect(run_dir=pool.run_dir) as other:
             other.wait_ready()
@@ -169,7 +169,7 @@ def test_chats_outlive_the_workers_of_their_model(ledger: Ledger) -> None:
 
 
 def test_figures_of_batches_are_those_of_their_methods(ledger: Ledger) -> None:
-    """Beside a method whose streams run together, which has none; a reader that leaves is no failure."""
+    """A method whose streams run together has none; a reader that leaves is no failure."""
     with ledger.start(ENGINE, f"{ACTORS}/batched.py:Batched") as pool:
         left = pool.stream("Engine.run", line("left", parts=1000), ahead=1)
         assert next(left) == "left-0"

@@ -121,7 +121,7 @@ def test_arrays_are_parts_as_they_are_results(pool: atomr_mp.Pool, how: str, len
 
 
 def test_refs_are_parts_and_arguments(pool: atomr_mp.Pool) -> None:
-    """What the stream has borrowed stays until its end; its refs are the caller's."""
+    """Borrowed memory stays until the stream's end; refs among its parts are the caller's."""
     array = np.arange(1000, dtype=np.float32)
     ref = pool.device().put(array)
     refs = list(pool.stream("Streamer.refs", ref, 5))
@@ -208,7 +208,7 @@ def test_a_stream_that_a_thread_leaves_is_closed(pool: atomr_mp.Pool, notes: Led
 
 @pytest.mark.parametrize("how", ["break", "aclose", "cancelled", "timeout"])
 def test_a_stream_that_a_task_leaves_is_closed(pool: atomr_mp.Pool, notes: Ledger, how: str) -> None:
-    """By the end of its block, by hand, or because the task is cancelled while it waits."""
+    """The block may end, the task may close it, or be cancelled while it waits."""
 
     async def use() -> None:
         stream = pool.stream("Streamer.endless", how)
@@ -287,7 +287,7 @@ def test_nobody_runs_ahead_of_a_slow_reader(pool: atomr_mp.Pool, notes: Ledger) 
 
 
 def test_many_streams_share_a_thread(pool: atomr_mp.Pool) -> None:
-    """With each other and with calls, step by step, those of a task each."""
+    """They alternate step by step with each other and with calls, also those of one task each."""
 
     async def use() -> list[list[Any]]:
         async def one(ahead: int) -> list[Any]:
@@ -358,7 +358,7 @@ def test_of_several_threads_a_stream_stays_on_one(pool: atomr_mp.Pool, notes: Le
 
 
 def test_an_exclusive_stream_keeps_its_thread(pool: atomr_mp.Pool) -> None:
-    """Until it ends, whoever reads it slowly; of several, one."""
+    """It keeps it until it ends, however slow its reader is. Of several, one runs."""
     stream = pool.stream("Streamer.alone_on_thread", 20, ahead=1)
     assert next(stream) == 0
     call = pool.call("Streamer.where")
@@ -387,7 +387,7 @@ def test_the_first_part_has_a_deadline(pool: atomr_mp.Pool, notes: Ledger, how: 
 
 @both
 def test_parts_have_a_deadline_between_them(pool: atomr_mp.Pool, notes: Ledger, how: str) -> None:
-    """Those that were in time are delivered."""
+    """Parts that were in time are delivered."""
     with notes.gate(f"between-{how}") as gate:
         parts, error = read(pool, how, "Streamer.held", gate.path, 3, between_s=2.0)
         assert (parts, type(error), error.parts) == ([0, 1, 2], errors.DeadlineExceeded, 3)
@@ -439,7 +439,7 @@ def test_a_wait_for_a_result_can_be_limited(pool: atomr_mp.Pool, notes: Ledger) 
 
 
 def test_open_streams_are_bounded(ledger: Ledger) -> None:
-    """Of a client, at once; of all together, by the worker; room comes back with each end."""
+    """The client refuses its own surplus at once, the worker that of all clients. Each end makes room."""
     with ledger.start(STREAMER, max_streams=4) as pool, atomr_mp.connect(run_dir=pool.run_dir) as other:
         other.wait_ready()
         streams = [pool.stream("Streamer.endless", "a", ahead=1) for _ in range(4)]
@@ -466,7 +466,7 @@ def test_a_stream_that_nobody_reads_ends(ledger: Ledger) -> None:
 
 
 def test_a_planned_end_lets_streams_end(ledger: Ledger) -> None:
-    """Those that are open stay with their worker; new ones go to the next."""
+    """Open streams stay with their worker; new ones go to the next."""
     with ledger.start(STREAMER) as pool, ledger.gate("gate") as gate:
         stream = pool.stream("Streamer.held", gate.path, 2)
         assert [next(stream), next(stream)] == [0, 1]

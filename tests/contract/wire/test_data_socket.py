@@ -283,7 +283,7 @@ def test_a_routing_id_is_free_again_as_soon_as_its_holder_has_closed(ends: Ends)
 
 
 def test_what_no_descriptor_is_left_for_is_turned_away(ends: Ends) -> None:
-    """And it does not keep the loop busy."""
+    """It does not keep the loop busy."""
     peers = ends.peers()
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     strangers = [socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) for _ in range(20)]  # one would do without gaps
@@ -352,7 +352,7 @@ def test_what_waits_for_who_does_not_read_is_bounded(ends: Ends) -> None:
 
 @pytest.mark.parametrize("closer", ["client", "worker"])
 def test_to_close_while_the_other_end_does_harms_nobody(closer: str) -> None:
-    """With any number of bytes on their way. It runs in a process of its own, since libzmq would abort it."""
+    """Any number of bytes is on its way. The test runs in a process of its own, since libzmq would abort it."""
     code = f"from tests.contract.wire.test_data_socket import close_both; close_both({closer!r})"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert (ended.returncode, ended.stderr) == (0, "")
@@ -457,7 +457,7 @@ def test_who_knows_only_the_name_of_a_session_that_ended_is_counted(ends: Ends) 
 
 
 def test_the_end_comes_behind_the_last_answers(ends: Ends) -> None:
-    """For a worker's end that closes in good order, and for one that has not read all."""
+    """The worker may close in good order, or without having read all."""
     peers = ends.peers()
     answers = [bytes([number]) * 50_000 for number in range(20)]
     for answer in answers:
@@ -495,7 +495,7 @@ class Scripted:
 
 
 def test_what_the_other_end_makes_no_room_for_is_sent_when_it_does(tmp_path: Path) -> None:
-    """In order, and whole, even if no thread waits."""
+    """It is sent in order, and whole, even if no thread waits."""
     courier, lock = Courier(), threading.Lock()
     scripted = Scripted(tmp_path, LOGIN, lambda connection: courier.owes(connection, lock))
     connection = scripted.connection
@@ -547,7 +547,7 @@ def test_an_end_that_is_no_workers_is_not_read_on(
 
 
 def test_an_end_that_lives_is_waited_for_no_longer_than_asked(tmp_path: Path) -> None:
-    """And its messages meanwhile are there afterwards."""
+    """Its messages from meanwhile are there afterwards."""
     scripted = Scripted(tmp_path, LOGIN + stream.frame(b"message"))
     scripted.connection.wait_disconnected(20)
     assert not scripted.connection.ended

@@ -113,7 +113,7 @@ class TestTheSession:
         assert peer.take_descriptor(0) is None
 
     def test_a_client_gets_its_slabs(self, pair: tuple[SessionConnection, SessionPeer]) -> None:
-        """In whatever order it takes them, and once; a slab with a handle has none."""
+        """It takes each once, in any order; a slab with a handle has no descriptor."""
         client, peer = pair
         for number in range(3):
             assert peer.send(session.SlabOpened(number, 1), Descriptor(memory(b"%d" % number)))
@@ -127,7 +127,7 @@ class TestTheSession:
         assert client.take_descriptor(3) is None
 
     def test_what_nobody_takes_is_closed_at_the_end(self, pair: tuple[SessionConnection, SessionPeer]) -> None:
-        """On both sides; the fixtures count."""
+        """Both sides close it; the fixtures count."""
         client, peer = pair
         made = memory(b"")
         client.send(register(1), made)
@@ -178,7 +178,7 @@ class TestTheSession:
 
     @pytest.mark.parametrize("count", [1, 2, KERNEL_LIMIT])
     def test_surplus_descriptors_are_closed_at_once(self, raw: tuple[socket.socket, SessionPeer], count: int) -> None:
-        """Those of messages that carry none, and those beyond the first; and the session goes on."""
+        """These are descriptors of messages that carry none, and those beyond the first. The session goes on."""
         client, peer = raw
         made = memory(b"surplus")
         before = open_descriptors()
@@ -320,7 +320,7 @@ class TestTheControlChannel:
     """Packets: each has its own descriptors."""
 
     def test_each_message_has_its_descriptor(self, channel: tuple[socket.socket, ControlChannel]) -> None:
-        """Until the next is received."""
+        """It is open until the next message is received."""
         ours, worker = channel
         for number in range(3):
             made = memory(b"%d" % number)
@@ -363,7 +363,7 @@ class TestTheControlChannel:
             worker.receive()
 
     def test_what_comes_before_an_answer_is_kept(self, channel: tuple[socket.socket, ControlChannel]) -> None:
-        """In its order, each with its descriptor; the answer has its own."""
+        """Messages stay in order, each with its descriptor; the answer has its own."""
         ours, worker = channel
         answer = control.ResidentAdopt("weights", "1", b"")
         messages: list[control.FromSupervisor] = [slab(0), control.Drain(), answer, slab(3)]
@@ -393,7 +393,7 @@ class TestTheControlChannel:
         assert len(open_descriptors()) == before - 1
 
     def test_a_worker_answers_with_a_descriptor(self, channel: tuple[socket.socket, ControlChannel]) -> None:
-        """Which stays its own."""
+        """The descriptor stays the worker's own."""
         ours, worker = channel
         made = memory(b"slab")
         worker.send(control.SlabExported(1, 1), made)

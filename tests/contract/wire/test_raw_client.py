@@ -136,18 +136,18 @@ def test_it_reads_streams(pool: atomr_mp.Pool, count: int, ahead: int) -> None:
 
 
 def test_it_reads_streams_of_arrays(pool: atomr_mp.Pool) -> None:
-    """In frames of their own."""
+    """Arrays come in frames of their own."""
     assert streamed(pool, "Values.parts", {"count": 20, "length": 500})[:-1] == [[n] * 500 for n in range(20)]
 
 
 def test_it_ends_streams(pool: atomr_mp.Pool) -> None:
-    """What it does not want any more is closed."""
+    """It closes a stream that it does not want any more."""
     assert streamed(pool, "Values.endless", [], "--most", "10") == [*range(10), None]
     assert result(pool, "Values.is_closed", []) is True
 
 
 def test_it_prints_what_a_stream_has_ended_with(pool: atomr_mp.Pool) -> None:
-    """Behind its parts."""
+    """It prints that behind the parts."""
     ran = raw_client(pool, "Values.broken", [], "--stream")
     assert (ran.returncode, ran.stdout) == (1, "0\n")
     assert ran.stderr.startswith("actor_failed: ")

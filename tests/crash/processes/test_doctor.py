@@ -101,7 +101,7 @@ def test_what_nobody_knows_of_is_unaccounted(ledger: Ledger, what: str) -> None:
 
 
 def test_what_a_client_has_mapped_of_a_dead_worker_is_shown_with_its_pid(ledger: Ledger) -> None:
-    """As long as it has an array there, and no longer."""
+    """It is shown as long as the client has an array there, and no longer."""
     with ledger.start() as pool:
         if pool.status().backend != "host":
             pytest.skip("a GPU's memory is mapped by no name")
@@ -158,6 +158,6 @@ def test_what_an_actor_starts_is_its_worker_s_and_outlives_only_a_killed_supervi
 
 
 def test_where_there_is_no_pool_nothing_is_looked_at(ledger: Ledger) -> None:
-    """That is an error, not a finding."""
+    """A missing pool is an error, not a finding."""
     status, told = doctor(ledger.path / "nowhere", "--leaks")
     assert (status, "there is no pool" in told) == (2, True)

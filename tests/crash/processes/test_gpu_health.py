@@ -53,7 +53,7 @@ def reports(pool: atomr_mp.Pool) -> list[tuple[object, object]]:
 
 
 def test_an_error_that_a_worker_finds_out_by_itself_is_noted_and_no_more(ledger: Ledger, report: Report) -> None:
-    """In the event log and in the status, beside the worker's fate."""
+    """The event log and the status have it, beside the worker's fate."""
     with ledger.start(HANGING, gpus=2) as pool:
         before = pool.devices[0]
         report("xid 31")
@@ -68,7 +68,7 @@ def test_an_error_that_a_worker_finds_out_by_itself_is_noted_and_no_more(ledger:
 
 
 def test_a_worker_that_takes_too_much_of_its_device_is_replaced(ledger: Ledger, report: Report) -> None:
-    """By the driver's figures of its process, or else by its slabs. Callers notice nothing, whatever runs or waits."""
+    """The driver's figures of its process decide, or else its slabs. Callers notice nothing, whatever runs or waits."""
     keeper = f"{ACTORS}/keeper.py:Keeper"
     with ledger.start(keeper, gpus=2, max_device_bytes=2**24) as pool, ledger.gate("gate") as gate:
         before = list(pool.devices)

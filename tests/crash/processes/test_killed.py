@@ -62,7 +62,7 @@ def test_many_clients_come_and_are_killed(ledger: Ledger) -> None:
 
 
 def test_nothing_outlives_a_killed_supervisor(ledger: Ledger) -> None:
-    """Not even a worker that is busy in C code; callers get a typed error, and the next start works."""
+    """Even a worker that is busy in C code ends. Callers get a typed error, and the next start works."""
     with ledger.gate("busy") as gate, ledger.gate("held") as held_gate:
         pool = ledger.start(gpus=2)
         with atomr_mp.connect(run_dir=pool.run_dir) as other:

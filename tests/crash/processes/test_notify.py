@@ -79,7 +79,7 @@ def test_a_service_is_up_when_all_devices_are_and_says_when_it_stops(ledger: Led
 
 
 def test_a_reload_is_told_from_its_beginning_to_its_end(ledger: Ledger, manager: Manager) -> None:
-    """As `systemctl reload` asks for it, by SIGHUP."""
+    """SIGHUP asks for it, as `systemctl reload` does."""
     config = ledger.path / "pool.toml"
     config.write_text("gpus = '1'\n")
     with start(ledger, manager, "--config", str(config)) as service:

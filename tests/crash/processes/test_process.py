@@ -235,7 +235,7 @@ class Threaded:
 def test_an_incarnation_is_told_to_die_when_its_process_does_and_not_only_a_thread(
     dies_at: int, stops_at: int, told: list[str], looks: int
 ) -> None:
-    """After its last words, and before it has hung up; and a thread may end by itself."""
+    """The report comes after its last messages, and before it has hung up. A thread may end by itself."""
     loop, process, owner = Loop(), Threaded(), Mock()
     process.dies_at, process.stops_at = dies_at, stops_at
     worker = Incarnation(0, process, loop, None, owner, owner, 60.0)  # type: ignore[arg-type]
@@ -451,7 +451,7 @@ def test_packets_pass_whole_up_to_the_announced_size() -> None:
 
 
 def test_the_board_is_shared_and_cannot_be_resized_and_outlives_the_worker() -> None:
-    """What a worker wrote is read after its death, and neither side can make the other's access fault."""
+    """A worker's notes are read after its death, and neither side can make the other's access fault."""
     code = f"""
 fd = int(options["--board-fd"])
 board = mmap.mmap(fd, {BOARD_BYTES})
@@ -599,7 +599,7 @@ def test_a_cgroup_kills_what_hides_from_group_and_session(subreaper: set[int]) -
 
 
 def test_a_cgroup_tells_what_was_killed_for_want_of_memory(tmp_path: Path) -> None:
-    """By its own counter; without a memory controller, or with a line that says nothing, nothing is told."""
+    """Its own counter tells. Without a memory controller, or with an empty line, nothing is told."""
     cgroup = WorkerCgroup(tmp_path)
     assert cgroup.oom_kills() == 0
     events = tmp_path / "memory.events"
@@ -609,7 +609,7 @@ def test_a_cgroup_tells_what_was_killed_for_want_of_memory(tmp_path: Path) -> No
 
 
 def test_without_cgroups_there_is_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """What cannot be done is None, not an exception."""
+    """A cgroup that cannot be made is None, not an exception."""
     assert CgroupParent(tmp_path).add("worker", os.getpid()) is None
     monkeypatch.setattr(Path, "read_text", lambda *_args, **_named: "1:cpu:/\n")
     assert CgroupParent.find() is None

@@ -79,7 +79,7 @@ def test_a_new_directory_is_private_and_records_its_supervisor(path: Path) -> No
 
 
 def test_what_a_gateway_leaves_that_is_killed_while_it_starts_goes_with_the_pool(path: Path) -> None:
-    """At its end, or at the next start."""
+    """It goes at the pool's end, or at the next start."""
     for end in (HeldRunDirectory.clean, HeldRunDirectory.close):
         with RunDirectory.create(path) as held:
             (path / GATEWAY_PROBE).touch()
@@ -142,7 +142,7 @@ def test_the_next_start_ends_the_survivors_of_a_killed_supervisor_and_cleans_up(
 
 
 def test_a_survivor_of_sigkill_is_a_typed_error(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is stuck in the driver is named, and nothing is started over it."""
+    """Processes that are stuck in the driver are named, and nothing is started over them."""
     monkeypatch.setattr(rundir.signal, "pidfd_send_signal", lambda *_args: None)  # type: ignore[attr-defined]
     with process(*SLEEPER) as worker, RunDirectory.create(path) as held:
         held.record_worker(worker.pid, start_ticks(worker.pid))
@@ -186,7 +186,7 @@ def _a_file(path: Path) -> None:
 def test_an_unsafe_directory_is_refused_with_what_to_do(
     path: Path, prepare: Callable[[Path], None], words: str
 ) -> None:
-    """By supervisors and clients alike."""
+    """Supervisors and clients refuse it alike."""
     prepare(path)
     with pytest.raises(errors.ConfigurationError, match=words):
         RunDirectory.create(path)
@@ -264,7 +264,7 @@ def test_a_bad_pool_name_is_refused(name: str) -> None:
 def test_the_default_is_the_session_s_directory_only_if_it_is_ours_and_private(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With another user's, as under sudo, or none, the temporary directory is used."""
+    """If it is another user's, as under sudo, or missing, the temporary directory is used."""
     runtime = tmp_path / "run"
     runtime.mkdir(mode=0o700)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))

@@ -91,7 +91,7 @@ def test_a_forked_worker_is_like_any_other(ledger: Ledger, monkeypatch: pytest.M
 
 @pytest.mark.parametrize("how", ["kill", "exit", "segv"])
 def test_a_lost_worker_is_forked_anew(ledger: Ledger, how: str) -> None:
-    """As often as need be."""
+    """This works as often as needed."""
     with ledger.start(PROBE, STANDING, **WARM) as pool:
         for generation in range(1, 4):
             assert pool.call("Standing.where").result()[1] == generation
@@ -128,7 +128,7 @@ def test_nothing_is_ahead_for_a_device_that_is_not_started_again(ledger: Ledger)
 
 
 def test_what_was_forked_ahead_and_ends_is_replaced_but_not_for_ever(ledger: Ledger) -> None:
-    """That is nobody's fault, and costs nobody anything; a worker that is needed then is forked when it is needed."""
+    """Such an end is nobody's fault, and costs nobody anything. A worker that is needed then is forked at that time."""
     with ledger.start(STANDING, **WARM) as pool:
         for _ in range(MAX_FAILURES):
             assert settled(lambda: len(made_ahead(pool)) == 1)
@@ -177,7 +177,7 @@ def test_a_killed_zygote_is_replaced_quietly(ledger: Ledger, monkeypatch: pytest
 
 
 def test_a_zygote_is_asked_whatever_the_number_of_its_channel(ledger: Ledger) -> None:
-    """With a thousand sessions it is above what select(2) can take."""
+    """With a thousand sessions the number is above what select(2) can take."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard < MANY:
         pytest.skip(f"needs {MANY} descriptors")
@@ -257,7 +257,7 @@ def test_a_reload_imports_anew_what_is_preloaded(ledger: Ledger, monkeypatch: py
 
 
 def test_nothing_outlives_a_killed_supervisor(ledger: Ledger) -> None:
-    """Neither workers nor the zygote, nor what was forked ahead."""
+    """Workers, the zygote, and processes that were forked ahead all end."""
     pool = ledger.start(STANDING, gpus=2, **WARM)
     assert settled(lambda: len(made_ahead(pool)) == 2)
     pids = [pool.supervisor_pid, *(each.pid for each in psutil.Process(pool.supervisor_pid).children())]
@@ -271,7 +271,7 @@ def test_nothing_outlives_a_killed_supervisor(ledger: Ledger) -> None:
 
 
 def test_a_stop_ends_the_zygote(ledger: Ledger) -> None:
-    """After the workers, which are torn down."""
+    """The workers are torn down first."""
     pool = ledger.start(STANDING, **WARM)
     assert settled(lambda: len(made_ahead(pool)) == 1)
     with Watched([zygote_of(pool).pid, pool.devices[0].pid, *made_ahead(pool)]) as watched:
@@ -282,7 +282,7 @@ def test_a_stop_ends_the_zygote(ledger: Ledger) -> None:
 
 @pytest.mark.skipif(BACKEND != "host", reason="what imports CUDA is said by the backend's own tests")
 def test_the_zygote_imports_what_workers_need(ledger: Ledger) -> None:
-    """Without an actor's module, and without CUDA."""
+    """It imports no actor's module, and no CUDA."""
     with ledger.start(STANDING, **WARM) as pool:
         mapped = Path(f"/proc/{zygote_of(pool).pid}/maps").read_text()
         assert "numpy" in mapped

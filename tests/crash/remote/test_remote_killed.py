@@ -31,7 +31,7 @@ while True:
 
 
 def test_nothing_of_a_client_stays_that_is_killed_in_an_upload(ledger: Ledger) -> None:
-    """What it had sent of its arguments goes with its session, and others are served meanwhile."""
+    """The sent part of its arguments goes with its session, and others are served meanwhile."""
     found = served.serve(ledger, ACTOR, remote_grace_s=0.3)
     key = served.key_file(found.keys_dir, "alice")
     with found.pool, found.connect() as other:

@@ -133,7 +133,7 @@ def test_cuts_in_quick_succession_cost_no_session(ledger: Ledger) -> None:
 
 
 def test_calls_go_on_while_their_client_is_away(ledger: Ledger) -> None:
-    """And their answers are there when it is back."""
+    """Their answers are there when it is back."""
     found = served.serve(ledger, ACTOR)
     with found.pool, through(found) as proxy, connect(found, proxy) as pool, ledger.gate("held") as gate:
         pool.wait_ready()
@@ -282,7 +282,7 @@ def test_nothing_of_a_dead_client_stays(ledger: Ledger, how: signal.Signals) -> 
 
 
 def test_a_pool_that_stops_says_so(ledger: Ledger) -> None:
-    """At once, and not after some deadline."""
+    """The client hears of it at once, and not after some deadline."""
     found = served.serve(ledger, ACTOR)
     with found.connect() as pool:
         pool.wait_ready()

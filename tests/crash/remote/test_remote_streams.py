@@ -237,7 +237,7 @@ def test_a_gateway_that_stands_still_in_the_midst_costs_time_only(ledger: Ledger
 
 
 def test_a_remote_stream_that_nobody_reads_ends(ledger: Ledger) -> None:
-    """By the pool's `stall_s`, after what has arrived; one that is read slowly does not."""
+    """The pool's `stall_s` ends it, after the parts that have arrived; a stream that is read slowly goes on."""
     found = served.serve(ledger, STREAMER, stall_s=0.3)
     with found.pool, found.connect() as pool:
         pool.wait_ready()

@@ -37,7 +37,7 @@ def test_calls_that_awaited_when_their_worker_was_killed_are_lost_or_sent_again(
 
 
 def test_a_resumable_stream_goes_on_on_the_next_loop(ledger: Ledger) -> None:
-    """From the part after those that arrived; an idempotent stream without parts begins again."""
+    """It goes on behind the parts that arrived; an idempotent stream without parts begins again."""
     with ledger.start(AWAITER) as pool:
         assert list(pool.stream("Awaiter.resumed", 40, 20)) == list(range(40))
         wait_generation(pool, 2)
@@ -80,7 +80,7 @@ def hang(pool: atomr_mp.Pool, how: str) -> None:
 
 @pytest.mark.parametrize("how", ["block", "blocking"])
 def test_a_loop_that_stands_still_hangs(ledger: Ledger, how: str) -> None:
-    """By the method's own limit, with its stack; a request that awaits meanwhile does not count as hung."""
+    """The method's own limit decides, and the error has the stack. A request that awaits does not hang."""
     with ledger.start(AWAITER) as pool:
         waits = pool.call("Awaiter.wait", "w")
         assert settled(lambda: "w-begun" in ledger.runs())

@@ -44,7 +44,7 @@ def test_a_lost_connection_is_made_again(ledger: Ledger, how: str) -> None:
 
 @pytest.mark.parametrize("how", HOW)
 def test_what_may_run_twice_is_sent_again(ledger: Ledger, how: str) -> None:
-    """On the new connection, which counts as a replay."""
+    """It goes on the new connection, which counts as a replay."""
     with ledger.start(CUTTING) as pool:
         assert pool.call("Cutting.cut_once", how).result(DEADLINE_S) == 2
     with (

@@ -90,7 +90,7 @@ def kept(pool: atomr_mp.Pool, generation: int) -> int:
 def test_what_was_answered_is_read_after_its_worker_s_end(
     pool: atomr_mp.Pool, method: str, end: Callable[[atomr_mp.Pool], None]
 ) -> None:
-    """After any end, whether or not the request may be sent again, and more than once; then the memory goes at once."""
+    """Any end will do, also for calls that are never sent again. After the second reading the memory goes."""
     ready(pool)
     before = pool.devices[0].generation
     replies = [pool.call(method, COUNT) for _ in range(4)]

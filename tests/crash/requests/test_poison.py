@@ -303,7 +303,7 @@ def test_a_child_that_kills_itself_is_not_held_against_what_runs(ledger: Ledger)
 
 @pytest.mark.parametrize("standby", ["none", "warm"])
 def test_what_kept_a_function_before_it_was_called_is_noted_too(ledger: Ledger, standby: str) -> None:
-    """By `from os import kill`, in an actor's module; in a worker of a fresh interpreter, or a forked one."""
+    """An actor's module keeps it by `from os import kill`. The worker is a fresh interpreter, or a forked one."""
     with start(ledger, standby=standby) as pool:
         error = pool.call("Poisonous.on_loop", ["poison", "", "kept_kill"]).exception()
         assert isinstance(error, errors.PoisonRequest), error
@@ -468,7 +468,7 @@ def test_a_client_that_dies_while_its_suspect_waits_harms_nobody(ledger: Ledger)
 
 
 def test_without_suspicion_all_is_as_it_was(ledger: Ledger) -> None:
-    """With `max_suspicions = 0` nothing runs alone, and the restart intensity alone stops what ends workers."""
+    """With `max_suspicions = 0` nothing runs alone; the restart intensity alone stops requests that end workers."""
     with start(ledger, max_suspicions=0, max_restarts=3, give_up=True) as pool:
         error = pool.call("Poisonous.on_loop", ["poison", "", "exit"]).exception()
         assert isinstance(error, errors.WorkerLost)

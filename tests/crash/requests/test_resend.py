@@ -43,7 +43,7 @@ def test_what_waited_in_a_killed_worker_runs_once_in_the_next(ledger: Ledger, st
 
 
 def test_what_waited_in_an_event_loop_too(ledger: Ledger) -> None:
-    """Without anybody noticing more than the time."""
+    """Nobody notices more than the time."""
 
     async def use(pool: atomr_mp.Pool) -> tuple[list[Any], BaseException | None]:
         held = pool.call("Resent.hold", "held", gate.path)

@@ -30,7 +30,7 @@ def spelled(text: str) -> list[str]:
     ("standby", "how", "at"), [("none", "kill", 0), ("none", "segv", 7), ("hot", "exit", 1), ("hot", "kill", 19)]
 )
 def test_a_resumed_stream_equals_an_undisturbed_one(ledger: Ledger, standby: str, how: str, at: int) -> None:
-    """From a number, or with what was sent; to the standby or the next process; no part is missing, or there twice."""
+    """It resumes by a number or by the sent parts, on the standby or the next process. None is lost or doubled."""
     with ledger.start(RESUMER, standby=standby, max_restarts=10) as pool, ledger.gate("gate") as gate:
         if standby == "hot":
             assert settled(lambda: pool.devices[0].standby is not None)
@@ -94,7 +94,7 @@ def test_who_dies_at_each_part_but_gets_on_is_not_condemned(ledger: Ledger) -> N
 
 
 def test_who_dies_at_the_same_part_again_is_poison(ledger: Ledger) -> None:
-    """After the parts that it had sent, once."""
+    """The parts that it had sent come first, once."""
     with ledger.start(RESUMER, max_suspicions=2, max_restarts=20) as pool:
         parts, error = parts_of(pool.stream("Resumer.always", 4))
         assert parts == list(range(len(parts)))
@@ -116,7 +116,7 @@ def test_more_than_is_kept_is_not_resumed(ledger: Ledger) -> None:
 
 
 def test_a_planned_end_moves_it_at_once(ledger: Ledger) -> None:
-    """To another device, even if it could go on for long."""
+    """It moves to another device, even if it could go on for long."""
     with ledger.start(RESUMER, gpus=2, drain_timeout_s=20.0) as pool:
         stream = pool.stream("Resumer.count", 100_000, -1, "", ahead=4)
         assert next(stream) == 0

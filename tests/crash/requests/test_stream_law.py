@@ -43,7 +43,7 @@ RESUMED: Final = ("Counting.start", "Counting.sent", "Counting.together", "Count
 METHODS: Final = ONCE + AGAIN + RESUMED
 
 LOST: Final = (errors.WorkerLost, errors.GatewayLost, errors.ConnectionLost)
-"""What a stream may end with that does not go on elsewhere."""
+"""Errors that a stream may end with if it does not go on elsewhere."""
 
 
 class Reading:

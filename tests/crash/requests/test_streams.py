@@ -94,7 +94,7 @@ def test_a_suspect_stream_is_acquitted_by_its_first_part(ledger: Ledger) -> None
 
 
 def test_begun_streams_pause_while_a_suspect_runs_alone(ledger: Ledger) -> None:
-    """And go on afterwards, none the worse."""
+    """They go on afterwards, none the worse."""
     with ledger.start(STREAMER, max_suspicions=2) as pool, ledger.gate("gate") as gate:
         stream = pool.stream("Streamer.again", 5, "a", gate.path, 0, "segv")
         gate.wait()
@@ -109,7 +109,7 @@ def test_begun_streams_pause_while_a_suspect_runs_alone(ledger: Ledger) -> None:
 
 
 def test_a_hang_in_a_step_ends_the_stream_after_what_arrived(ledger: Ledger) -> None:
-    """With the stack; a stream that waits for its reader does not hang."""
+    """The error has the stack; a stream that waits for its reader does not hang."""
     with ledger.start(STREAMER) as pool:
         still = pool.stream("Streamer.endless", "still", ahead=2)
         assert next(still) == 0
@@ -137,7 +137,7 @@ def test_a_stream_without_credit_is_not_taken_for_hung(ledger: Ledger) -> None:
 
 @pytest.mark.parametrize("how", ["kill", "close"])
 def test_the_streams_of_a_client_that_ends_are_closed(ledger: Ledger, how: str) -> None:
-    """In their generators, whatever credit they had; what they held is free."""
+    """Their generators are closed, whatever credit they had, and their memory is free."""
     program = textwrap.dedent(
         f"""
         import os, sys, atomr_mp
@@ -165,7 +165,7 @@ def test_the_streams_of_a_client_that_ends_are_closed(ledger: Ledger, how: str) 
 
 
 def test_a_supervisor_s_end_is_told_after_what_arrived(ledger: Ledger) -> None:
-    """As the end of the pool."""
+    """It is told as the end of the pool."""
     with ledger.start(STREAMER) as pool, ledger.gate("gate") as gate:
         stream = pool.stream("Streamer.held", gate.path, 3)
         gate.wait()
@@ -228,7 +228,7 @@ def test_a_stream_ends_on_time_where_its_worker_is_stopped(ledger: Ledger) -> No
 
 
 def test_a_planned_end_that_takes_too_long_ends_streams(ledger: Ledger) -> None:
-    """After the time that a worker has to finish."""
+    """They end after the time that a worker has to finish."""
     with ledger.start(STREAMER, drain_timeout_s=0.5) as pool:
         stream = pool.stream("Streamer.endless", "x", ahead=2)
         assert next(stream) == 0

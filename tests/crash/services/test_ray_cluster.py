@@ -33,7 +33,7 @@ EXAMPLES = Path(digits_model.__file__).parent
 
 
 class Ended(NamedTuple):
-    """What a program has printed."""
+    """The output of a program."""
 
     out: list[str]
     """Lines of its standard output."""

@@ -79,7 +79,7 @@ def pool_of(ledger: Ledger) -> Iterator[atomr_mp.Pool]:
 
 
 def test_workers_are_killed_under_load_and_no_client_sees_an_error(ledger: Ledger) -> None:
-    """With a hot standby and an idempotent method; a standby's death is not noticed either."""
+    """A hot standby and an idempotent method make it so; a standby's death is not noticed either."""
     with Server(ledger, *HOT) as server, pool_of(ledger) as pool, Load(server, "Served.where") as load:
         for generation in range(1, 4):
             assert settled(lambda: standby(pool) == "ready")
@@ -201,7 +201,7 @@ def test_a_supervisor_that_is_killed_is_started_again(ledger: Ledger) -> None:
 
 
 def test_a_pool_that_is_replaced_is_joined_again(ledger: Ledger) -> None:
-    """Without `--actor` the server waits for it, and stops none."""
+    """Without `--actor` the server waits for it, and stops no pool."""
     pool = ledger.start("tests/actors/served.py:Served")
     with Server(ledger, actor=None) as server:
         assert server.call("Served.length", ["word"]).status == 200
@@ -230,7 +230,7 @@ def test_nothing_outlives_a_killed_parent(ledger: Ledger) -> None:
 
 
 def test_at_sigterm_what_runs_is_answered_and_new_clients_are_told(ledger: Ledger) -> None:
-    """Not ready, still accepting, for the time of `--drain-delay`; then the running call's answer; the pool last."""
+    """For `--drain-delay` the server is not ready and accepts; then the call gets its answer; the pool goes last."""
     with Server(ledger, "--drain-delay", "1.0") as server, ledger.gate("drain") as gate:
         with server.client() as running:
             headers = {"authorization": f"Bearer {server.token}", "content-type": "application/json"}

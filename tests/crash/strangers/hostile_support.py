@@ -35,7 +35,7 @@ SANE_S: Final = 1.0
 that it, or who answers it, waits for a processor."""
 
 GROWTH_BYTES: Final = 32 * 2**20
-"""What an attack may cost a process in memory, if its test does not say otherwise."""
+"""Memory that an attack may cost a process, if its test does not say otherwise."""
 
 SESSIONS: Final = 2
 """The pool's own and the bystander's; observers are not counted."""

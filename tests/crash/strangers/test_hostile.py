@@ -130,7 +130,7 @@ def test_what_is_no_hello_is_refused(target: Victim, message: bytes) -> None:
 
 @pytest.mark.parametrize("message", [DEEP, b"\xc1", msgpack.packb(["hello", 2, "again"])], ids=["deep", "bad", "hello"])
 def test_what_is_no_message_ends_a_session(victim: Victim, message: bytes) -> None:
-    """After the hello too, and a second hello is out of turn."""
+    """This holds after the hello too; a second hello is out of turn."""
     with victim.counted(1, 0), RawSession.admitted(victim) as client:
         client.send(message)
         assert client.goodbye() == "protocol_error"
@@ -497,7 +497,7 @@ def test_a_stranger_is_cut_off_with_its_first_bytes(victim: Victim, first: bytes
 @LIVE
 @given(noise=st.binary(min_size=1, max_size=300), first=st.sampled_from([b"", greeting()]))
 def test_noise_on_the_data_socket_is_cut_off_or_ignored(target: Victim, noise: bytes, first: bytes) -> None:
-    """With ZMTP's greeting in front and without; nothing comes back but a greeting or ZMTP's own error."""
+    """It comes with ZMTP's greeting in front and without. The answer is at most a greeting or ZMTP's own error."""
     with RawSession.admitted(target) as client, connect(client.path) as stranger:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             stranger.sendall(first + noise)
@@ -685,7 +685,7 @@ def test_wrong_frame_counts_end_the_session(target: Victim, counts: tuple[int, .
 
 
 def test_more_calls_than_the_window_end_the_session(victim: Victim) -> None:
-    """In number and in bytes; as many as it admits are answered."""
+    """The window counts calls and bytes; as many as it admits are answered."""
     with RawSession.admitted(victim) as client, Dealer(client) as dealer:
         dealer.send(client.header(*[call(number) for number in range(WINDOW)]))
         assert len(dealer.replies(WINDOW)) == WINDOW
@@ -750,7 +750,7 @@ def test_streams_that_break_the_rules_end_the_session(target: Victim, streams: l
 
 
 def test_credit_that_goes_too_far_ends_the_session(target: Victim) -> None:
-    """Of a stream that is open."""
+    """The stream is open."""
     with target.counted(1, 1), RawSession.admitted(target) as client, Dealer(client) as dealer:
         dealer.send(msgpack.packb([6, client.token(), [stream(1, upto=10**9)]]))
         assert dealer.message()[0] == 2
@@ -826,7 +826,7 @@ def test_a_bad_call_harms_none_of_those_beside_it(target: Victim, body: bytes) -
 @LIVE
 @given(bodies=st.lists(st.binary(max_size=200), min_size=1, max_size=WINDOW))
 def test_any_body_is_answered(target: Victim, bodies: list[bytes]) -> None:
-    """With a result or a typed error, and the session goes on."""
+    """The answer is a result or a typed error, and the session goes on."""
     with RawSession.admitted(target) as client, Dealer(client) as dealer:
         dealer.send(client.header(*[call(number, body=body) for number, body in enumerate(bodies)]))
         for reply in dealer.replies(len(bodies)):
@@ -874,7 +874,7 @@ def test_a_message_that_never_ends_ends_its_session(target: Victim) -> None:
 
 
 def test_a_message_that_does_not_go_on_is_freed_with_its_connection(target: Victim) -> None:
-    """As far as it has come, it is kept; nobody else waits for it."""
+    """The received part is kept until then; nobody else waits for it."""
     begun = zmtp_long(0, MAX_MESSAGE_BYTES) + bytes(MAX_MESSAGE_BYTES - 1)
     before = psutil.Process(target.pool.devices[0].pid).memory_info().rss
     for _ in range(3):

@@ -423,7 +423,7 @@ def test_sessions_come_and_go_while_there_is_a_standby(ledger: Ledger) -> None:
 
 
 def test_nothing_outlives_a_killed_supervisor(ledger: Ledger) -> None:
-    """Neither workers nor standbys."""
+    """Workers and standbys all end."""
     pool = ledger.start(STANDING, gpus=2, **HOT)
     for device in range(2):
         wait_standby(pool, device=device)
