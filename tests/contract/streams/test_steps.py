@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -154,18 +151,6 @@ def test_a_hang_in_a_step_is_found(ledger: Ledger) -> None:
         assert parts == ["x-0", "x-1"]
         assert isinstance(error, errors.WorkerHung)
         assert error.parts == 2
-
-
-def test_chats_outlive_the_workers_of_their_model(ledger: Ledger) -> None:
-    """The example: a small transformer with a cache, many prompts at a time, through kills."""
-    import chat
-
-    with ledger.start(f"{Path(chat.__file__)}:Chat") as pool:
-        before = asyncio.run(chat.generate_all(pool, ["Once", "There was", "A king"], 12))
-        os.kill(pool.devices[0].pid, signal.SIGKILL)
-        after = asyncio.run(chat.generate_all(pool, ["Once", "There was", "A king"], 12))
-        assert before == after
-        assert all(len(text) == 12 for text in after)
 
 
 def test_figures_of_batches_are_those_of_their_methods(ledger: Ledger) -> None:
