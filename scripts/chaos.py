@@ -42,7 +42,11 @@ def main() -> int:
     parser.add_argument(
         "--outside", action="store_true", help="only kill workers, from outside: no request may be condemned for that"
     )
-    parser.add_argument("--rounds", type=int, help="after each, everything has to be as it was; default: by the time")
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        help="after each, everything has to be as it was; default: by the time, and until all was met",
+    )
     parser.add_argument("--seed", type=int, default=random.randrange(2**32))
     parser.add_argument("--clients", type=int, default=4, help="half of them are killed, at random (default: 4)")
     parser.add_argument("--devices", type=int, default=2, help="two at least: one is spared (default: 2)")

@@ -42,8 +42,11 @@ def census(pid: int) -> Census:
 
 
 def mapped_slabs(pid: int) -> list[str]:
-    """Return a process's mappings of slabs, as the kernel shows them."""
-    lines = Path(f"/proc/{pid}/maps").read_text(encoding="utf-8").splitlines()
+    """Return a process's mappings of slabs, as the kernel shows them; none if it has ended."""
+    try:
+        lines = Path(f"/proc/{pid}/maps").read_text(encoding="utf-8").splitlines()
+    except (FileNotFoundError, ProcessLookupError):
+        return []
     return [line for line in lines if any(name in line for name in SLABS)]
 
 

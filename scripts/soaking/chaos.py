@@ -50,6 +50,23 @@ EVERY_S: Final = {
 }
 """Mean interval of each disturbance."""
 
+WANTED: Final = {
+    "answer under load": 1,
+    "boards not believed": 1,
+    "cut of a data connection": 1,
+    "result read late": 1,
+}
+"""What has to have happened, and how often: a run without it would have checked little."""
+
+WANTED_OF_REFS: Final = {"writer that failed": 1}
+"""The same, if clients use refs."""
+
+WANTED_OUTSIDE: Final = {OUTSIDE: 5}
+"""The same, if all kills come from outside."""
+
+MORE_ROUNDS: Final = 10
+"""How many further rounds a run may take for what is wanted: on a busy machine clients need seconds to start."""
+
 QUICK: Final = 3.0
 """How much more often disturbances come if kills are counted."""
 
@@ -184,7 +201,15 @@ class Chaos(Soak):
 
     def goes_on(self, number: int) -> bool:
         """Whether there is another round: two at least, as the second has a device that is spared."""
-        return super().goes_on(number) if not self._kills else number < 2 or self.killed < self._kills
+        if self._kills:
+            return number < 2 or self.killed < self._kills
+        return super().goes_on(number) or (bool(self._missing) and number < self.rounds + MORE_ROUNDS)
+
+    @property
+    def _missing(self) -> list[str]:
+        """What is wanted and has not happened as often yet."""
+        wanted = WANTED_OUTSIDE if self._outside else WANTED | (WANTED_OF_REFS if self.shape.refs else {})
+        return [what for what, count in wanted.items() if self.counts[what] < count]
 
     def disturb(self, moment: Moment, what: Disturbance) -> None:
         """Carry out a disturbance."""
