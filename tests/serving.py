@@ -164,7 +164,8 @@ class Server:
         seen = b""
         descriptor = self.process.stdout.fileno()
         while text.encode() not in seen or not seen.endswith(b"\n"):
-            assert select.select([descriptor], [], [], DEADLINE_S)[0], f"it says nothing: {seen!r} {self.log()}"
+            # The first is said once a pool runs, whose processes are all started before.
+            assert select.select([descriptor], [], [], 2 * DEADLINE_S)[0], f"it says nothing: {seen!r} {self.log()}"
             data = os.read(descriptor, 65536)
             assert data, f"it has ended: {seen!r} {self.log()}"
             seen += data

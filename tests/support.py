@@ -40,6 +40,7 @@ from atomr_mp.process import scheduling
 from atomr_mp.process.identity import wait_ended
 from atomr_mp.protocol.libraries.program import RunProgram
 from atomr_mp.protocol.messages.devices import DeviceInfo, DeviceState
+from atomr_mp.protocol.messages.session import DeviceChanged
 from atomr_mp.supervision.watchdog import Thread
 
 LEDGER: Final = "ATOMR_MP_TEST"
@@ -101,7 +102,7 @@ class Ledger:
         for gate in self._gates:
             gate.close()
         files = [path for run_dir in self._run_dirs for path in _not_logs(run_dir)]
-        settled(lambda: _threads() <= self._threads, PROMISE_S)
+        settled(lambda: _threads() <= self._threads, Patience())
         threads = _threads()
         shutil.rmtree(self.path)
         if failed is not None:
@@ -113,7 +114,7 @@ class Ledger:
         if self._left_open():
             gc.collect()
             # Threads of earlier tests may have ended meanwhile: one of this test may still be about to close its own.
-            settled(lambda: not self._left_open(), PROMISE_S)
+            settled(lambda: not self._left_open(), Patience())
         left_open = self._left_open()
         assert not left_open, f"descriptors are left: {left_open}"
 
@@ -166,7 +167,7 @@ class Ledger:
         return dict(open_descriptors().items() - self._descriptors.items())
 
     def _processes_left(self) -> list[int]:
-        settled(lambda: not self.processes(), PROMISE_S)
+        settled(lambda: not self.processes(), Patience())
         return self.processes()
 
 
@@ -300,29 +301,56 @@ class Watched:
         for pidfd in self._pidfds:
             os.close(pidfd)
 
-    def left(self, within_s: float = PROMISE_S) -> list[int]:
-        """Wait for their end; return the pids of those that go on."""
-        ended = wait_ended(self._pidfds, within_s)
+    def left(self, within: float | Patience | None = None) -> list[int]:
+        """Wait for their end, for seconds or with patience; return the pids of those that go on."""
+        if isinstance(within, float | int):
+            ended = wait_ended(self._pidfds, within)
+        else:
+            patience = Patience() if within is None else within
+            ended = wait_ended(self._pidfds, patience.left_s)
+            while len(ended) < len(self._pidfds) and (left_s := patience.left_s) > 0:
+                ended = wait_ended(self._pidfds, left_s)
         return [pid for pidfd, pid in self._pidfds.items() if pidfd not in ended]
 
 
 class Delays:
     """For how long processes, this one among them, have waited for a processor since this was made.
 
-    What takes longer for want of one is a busy machine's doing, and breaks no promise of ours.
+    What takes longer for want of one is a busy machine's doing, and breaks no promise of ours. Where the kernel tells
+    for how long any process has waited, that counts if it is more: others' processes may be waited for.
     """
 
     def __init__(self, *pids: int) -> None:
         self._before = {pid: scheduling.threads(pid) for pid in (os.getpid(), *pids)}
+        self._any_before_s = scheduling.any_has_waited_s()
 
     def so_far_s(self, *started: int) -> float:
         """Return it, of each process for its thread that has waited longest; `started` have begun since."""
         now = {pid: scheduling.threads(pid) for pid in (*self._before, *started)}
-        return sum(max(self._waited_ns(pid, threads), default=0) for pid, threads in now.items()) / 1e9
+        these_s = sum(max(self._waited_ns(pid, threads), default=0) for pid, threads in now.items()) / 1e9
+        return max(these_s, scheduling.any_has_waited_s() - self._any_before_s)
 
     def _waited_ns(self, pid: int, threads: dict[int, Thread]) -> Iterator[int]:
         before = self._before.get(pid, {})
         return (each.delayed_ns - (before[tid].delayed_ns if tid in before else 0) for tid, each in threads.items())
+
+
+class Patience:
+    """A time in which something has to happen, and as long again as processes wait for a processor meanwhile.
+
+    Args:
+        within_s: How long it may take on a machine that has nothing else to do.
+    """
+
+    def __init__(self, within_s: float = PROMISE_S) -> None:
+        now = time.monotonic()
+        self._until, self._longest_until = now + within_s, now + max(within_s, DEADLINE_S)
+        self._delays = Delays()
+
+    @property
+    def left_s(self) -> float:
+        """How much of the time is left; negative once it is over."""
+        return min(self._until + self._delays.so_far_s(), self._longest_until) - time.monotonic()
 
 
 class Edges:
@@ -347,16 +375,39 @@ class Edges:
         return bool(self._poll.poll(timeout_s))
 
 
-def settled(condition: Callable[[], bool], within_s: float = DEADLINE_S) -> bool:
-    """Return whether a condition that no event signals becomes true in time; looks once more when that is over."""
-    until = time.monotonic() + within_s
+def settled(condition: Callable[[], bool], within: float | Patience = DEADLINE_S) -> bool:
+    """Return whether a condition that no event signals becomes true in time; looks once more when that is over.
+
+    Args:
+        condition: The condition.
+        within: For how long to look, in seconds or with patience.
+    """
+    until = time.monotonic() + (within if isinstance(within, float | int) else 0)
     over = False
     while not condition():
         if over:
             return False
         time.sleep(0.002)  # between looks at what no event tells of: another process's counters, memory, files
-        over = time.monotonic() > until
+        over = within.left_s < 0 if isinstance(within, Patience) else time.monotonic() > until
     return True
+
+
+class Events:
+    """What a pool's devices are from now on, in order, also what passes before anybody has looked.
+
+    Args:
+        pool: The pool, or another client of it.
+    """
+
+    def __init__(self, pool: atomr_mp.Pool) -> None:
+        self._pool = pool
+        self._devices: list[DeviceInfo] = []
+        pool.on_event(lambda event: self._devices.append(event.device) if isinstance(event, DeviceChanged) else None)
+
+    def wait(self, condition: Callable[[DeviceInfo], bool]) -> DeviceInfo:
+        """Wait until a device is, or was, as the condition says; return it as it was then."""
+        wait_until(self._pool, lambda: any(map(condition, self._devices)))
+        return next(filter(condition, self._devices))
 
 
 def wait_until(pool: atomr_mp.Pool, condition: Callable[[], bool], within_s: float = DEADLINE_S) -> None:

@@ -104,7 +104,7 @@ def test_all_devices_of_the_host_have_it_in_common(ledger: Ledger) -> None:
         (blob,) = residents(ledger)
         assert (blob.device, blob.state, blob.nbytes, blob.arrays) == (None, "sealed", BLOB_BYTES, 2)
         assert [user.pid for user in blob.users] == [device.pid for device in pool.devices]
-        supervision, findings = examine(pool.run_dir, 0.5)
+        supervision, findings = examine(pool.run_dir, DEADLINE_S)
         assert supervision is Supervision.ANSWERS
         assert {each.state for each in findings} == {State.OK}
         pids = ", ".join(str(pid) for pid in sorted(device.pid for device in pool.devices))

@@ -35,7 +35,7 @@ def doctor(run_dir: Path, *options: str) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
-def found(run_dir: Path, state: State, lasts_s: float = 0.5) -> list[Finding]:
+def found(run_dir: Path, state: State, lasts_s: float = 2.0) -> list[Finding]:
     """Return the findings of a state."""
     return [each for each in examine(run_dir, lasts_s)[1] if each.state is state]
 

@@ -15,7 +15,7 @@ from atomr_mp import errors
 from atomr_mp.process.files.events import read_events
 from atomr_mp.remote import keys
 from tests import remote as served
-from tests.support import ACTORS, DEADLINE_S, PROMISE_S, Ledger, settled
+from tests.support import ACTORS, DEADLINE_S, Ledger, settled
 
 ACTOR = f"{ACTORS}/noting.py:Noting"
 STRANGERS = 500
@@ -75,7 +75,7 @@ def test_a_crowd_of_strangers_is_let_go(ledger: Ledger) -> None:
                 stranger.sendall(b"\xff\x00\x00\x00\x00\x00\x00\x00\x01\x7f" * (number % 7) + os.urandom(number))
             if number % 50 == 0:
                 assert pool.call("Noting.again", str(number)).result() == str(number)
-        assert settled(lambda: gateway.num_fds() <= before, PROMISE_S * 3)
+        assert settled(lambda: gateway.num_fds() <= before)
         assert found.pid == gateway.pid
 
 

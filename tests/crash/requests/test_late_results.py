@@ -108,7 +108,7 @@ def test_what_was_answered_is_read_after_its_worker_s_end(
     gc.collect()
     pool.call(ONCE, 1).result(DEADLINE_S)
     assert settled(lambda: pool.devices[0].state == "ready" and kept(pool, before) == 0)
-    testing.assert_nothing_left(pool)
+    testing.assert_nothing_left(pool, DEADLINE_S)
 
 
 def test_a_worker_is_not_asked_for_results_that_it_has_handed_in(pool: atomr_mp.Pool) -> None:
@@ -212,7 +212,7 @@ def test_a_standby_has_the_slabs_of_those_who_read_large_results(monkeypatch: py
             assert asked == []
             assert settled(lambda: min(mapped(pool)) == pool.devices[0].generation)
         assert pool.device(0).statistics()["open_elsewhere"] == 1
-        testing.assert_nothing_left(pool)
+        testing.assert_nothing_left(pool, DEADLINE_S)
 
 
 def mapped(pool: atomr_mp.Pool) -> set[int]:

@@ -6,16 +6,13 @@ import os
 import signal
 import threading
 from collections import Counter
-from typing import Any
 
 import numpy as np
 import pytest
 
-import atomr_mp
 from atomr_mp import errors
 from atomr_mp.protocol.messages.devices import DeviceState
-from atomr_mp.protocol.messages.session import DeviceChanged
-from tests.support import ACTORS, PROBE, Ledger, settled, wait_generation, wait_state, wait_until
+from tests.support import ACTORS, PROBE, Events, Ledger, settled, wait_generation, wait_state
 
 
 def test_a_planned_restart_under_load_is_not_noticed(ledger: Ledger) -> None:
@@ -72,13 +69,11 @@ def test_a_large_result_can_still_be_read_when_its_worker_is_to_leave(ledger: Le
             wait_generation(pool, generation)
             reply = pool.call("Probe.double", np.ones(2**18))
             assert reply.exception() is None
-            with atomr_mp.connect(run_dir=pool.run_dir) as other:
-                restart = threading.Thread(target=other.restart, args=(0,))
-                restart.start()
-                wait_state(pool, DeviceState.DRAINING)
-                if looks:
-                    assert (reply.result() == 2).all()
-                restart.join()
+            seen = Events(pool)
+            pool.restart(0)
+            seen.wait(lambda device: device.state is DeviceState.DRAINING)
+            if looks:
+                assert (reply.result() == 2).all()
             wait_generation(pool, generation + 1)
         assert (reply.result() == 2).all()
 
@@ -136,13 +131,9 @@ def test_a_restart_of_a_stuck_worker_kills_it_in_the_end(ledger: Ledger) -> None
     with ledger.start(drain_timeout_s=0.2) as pool, ledger.gate("gate") as gate:
         stuck = pool.call("Probe.wait_in_c", gate.path)
         gate.wait()
-        seen: list[Any] = []
-        pool.on_event(seen.append)
+        seen = Events(pool)
         pool.restart(0)
-        wait_until(pool, lambda: bool(seen))
-        # It was, but maybe is not any more: before long it is killed.
-        states = (each.device.state for each in seen if isinstance(each, DeviceChanged))
-        assert next(states) is DeviceState.DRAINING
+        seen.wait(lambda device: device.state is DeviceState.DRAINING)  # before long it is killed
         after = pool.call("Probe.where")
         error = stuck.exception()
         assert type(error) is errors.WorkerLost

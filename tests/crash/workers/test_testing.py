@@ -22,7 +22,7 @@ from atomr_mp.protocol.messages.devices import DeviceState
 from atomr_mp.testing import Exit, Fail, FullDisk, Hang, HangInKernel, Kill, Poison
 from atomr_mp_workers.fault_points import hooks
 from tests.fakes.fake_nvml import Card, FakeNvml
-from tests.support import BACKEND, Ledger, settled, wait_generation, wait_state
+from tests.support import BACKEND, DEADLINE_S, Ledger, settled, wait_generation, wait_state
 
 OFTEN: Final[dict[str, Any]] = {"max_restarts": 1000, "backoff_initial_s": 0.0}
 OF_REQUESTS: Final[tuple[testing.Point, ...]] = ("decode", "borrow", "enqueue", "before_reply")
@@ -202,12 +202,12 @@ def test_a_crash_leaves_a_ledger_as_it_was(ledger: Ledger) -> None:
     with ledger.start(faults=[], **OFTEN) as pool:
         wait_generation(pool, 1)
         pool.call("Probe.echo", 1).result()
-        with testing.Ledger(pool):
+        with testing.Ledger(pool, DEADLINE_S):
             with testing.inject(pool, at="before_reply", fault=Kill(), of="Probe.note"):
                 assert isinstance(pool.call("Probe.note", "x").exception(), errors.WorkerLost)
             wait_generation(pool, 2)
             pool.call("Probe.echo", 1).result()
-    testing.assert_nothing_left(pool)
+    testing.assert_nothing_left(pool, DEADLINE_S)
 
 
 @pytest.mark.skipif(BACKEND != "host", reason="looks at mappings of the host's memory")
@@ -239,7 +239,7 @@ def test_a_ledger_tells_what_is_held(ledger: Ledger) -> None:
 def test_what_is_left_of_a_pool_is_told(ledger: Ledger) -> None:
     """Also of one that has ended."""
     with ledger.start() as pool:
-        testing.assert_nothing_left(pool, 0.1)
+        testing.assert_nothing_left(pool, DEADLINE_S)
     stray = psutil.Popen(["sleep", "1000"], env={**os.environ, process_tags.RUN_DIR: str(pool.run_dir)})
     try:
         with pytest.raises(AssertionError, match=f"process: pid {stray.pid} .*; `kill -9 {stray.pid}`"):
@@ -247,4 +247,4 @@ def test_what_is_left_of_a_pool_is_told(ledger: Ledger) -> None:
     finally:
         stray.kill()
         stray.wait()
-    testing.assert_nothing_left(pool.run_dir, 0.1)
+    testing.assert_nothing_left(pool.run_dir, DEADLINE_S)

@@ -25,6 +25,7 @@ from tests.support import (
     PROBE,
     PROMISE_S,
     Delays,
+    Events,
     Ledger,
     settled,
     wait_generation,
@@ -151,13 +152,13 @@ def test_an_open_circuit_half_opens_and_closes_when_a_worker_has_served(ledger: 
         return worker.device.circuit, worker.standby.state
 
     with ledger.start(standby="hot", max_restarts=0, within_s=2.0, backoff_initial_s=0.1) as pool:
-        tripped = pool.devices[0]
+        tripped, seen = pool.devices[0], Events(pool)
         for ends in (1, 2):  # a standby that had to leave has had a generation, too
             os.kill(wait_generation(pool, tripped.generation + ends - 1).pid, signal.SIGKILL)
-            tripped = wait_state(pool, DeviceState.TRIPPED)
-            assert (tripped.circuit, tripped.retry_at > 0, tripped.restarts) == (Circuit.OPEN, True, ends)
+            tripped = seen.wait(lambda it, ends=ends: it.state is DeviceState.TRIPPED and it.restarts == ends)  # type: ignore[misc]
+            assert (tripped.circuit, tripped.retry_at > 0) == (Circuit.OPEN, True)
         assert "1 try after too many unplanned ends" in tripped.reason
-        tried = wait_generation(pool, tripped.generation + 1)
+        tried = seen.wait(lambda it: it.admitted and it.generation > tripped.generation)
         assert (tried.circuit, tried.retry_at) == (Circuit.HALF_OPEN, 0)
         assert pool.call("Probe.where").result()[2] == tried.generation
         assert standby() in {(Circuit.HALF_OPEN, "none"), (Circuit.CLOSED, "starting"), (Circuit.CLOSED, "ready")}
