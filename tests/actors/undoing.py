@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
@@ -61,11 +60,9 @@ class Undoing(Actor):
         arrive(gate)
 
     @method
-    def hold(self, gate: str, until_ns: int = 0) -> None:
-        """Wait at a gate, on the loop, and then for a time to come."""
+    def hold(self, gate: str) -> None:
+        """Wait at a gate, on the loop."""
         arrive(gate)
-        # A deadline that its caller has given to another request passes meanwhile.
-        time.sleep(max(0, until_ns - time.monotonic_ns()) / 1e9)  # the passing of that deadline is what is tested
 
 
 def arrive(gate: str) -> None:

@@ -548,7 +548,7 @@ def test_what_has_expired_before_it_starts_never_runs(
         lasting = pool.call("Probe.note" + thread, "lasting", device=0)
         with pytest.raises(errors.DeadlineExceeded, match=r"Probe\.note"):
             wait(expired)
-        assert 0.1 <= time.monotonic() - started < 5
+        assert time.monotonic() - started >= 0.1
         gate.open()
         assert lasting.result() == "lasting"
         assert held.result() == 1

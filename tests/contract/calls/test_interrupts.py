@@ -227,7 +227,7 @@ def test_who_waits_is_interrupted_at_once(ledger: Ledger) -> None:
 
     with ledger.start(PROBE, f"{ACTORS}/mapped.py:Mapped") as pool, ledger.gate("gate") as gate:
         lane = pool._client._blocking
-        first, second = (pool.call("Probe.hold_on_thread", gate.path, deadline_s=DEADLINE_S / 3) for _ in range(2))
+        first, second = (pool.call("Probe.hold_on_thread", gate.path, deadline_s=DEADLINE_S) for _ in range(2))
         _interrupted_once(lambda: lane._outcomes.leading is first, first.result)
         leading = threading.Thread(target=first.exception)
         leading.start()

@@ -71,24 +71,29 @@ def requests(pool: atomr_mp.Pool) -> tuple[int, int, int]:
     return worker.started, worker.completed, worker.figures.failed
 
 
-def test_items_of_calls_fill_batches(pool: atomr_mp.Pool) -> None:
+def test_items_of_calls_fill_batches(pool: atomr_mp.Pool, notes: Ledger) -> None:
     """Calls of any number of items: the rest of one call shares a batch with the next."""
     batches, items = figures(pool, "Parcelled.count")
     started, completed, _ = requests(pool)
 
     async def send() -> list[ItemsReply]:
-        replies = [
-            pool._client.submit_items("Parcelled.count", [(n,) for n in range(7)], deadline_s=DEADLINE_S)
-            for _ in range(8)
-        ]
-        await asyncio.gather(*replies)
+        with notes.gate("filling") as gate:
+            held = pool.call("Parcelled.hold_one", gate.path)
+            await asyncio.to_thread(gate.wait)
+            replies = [
+                pool._client.submit_items("Parcelled.count", [(n,) for n in range(7)], deadline_s=DEADLINE_S)
+                for _ in range(8)
+            ]
+            assert await pool.call("Parcelled.single", 1) == 1  # behind them, so all wait for the actor's thread
+            gate.open()
+            await asyncio.gather(held, *replies)
         return replies
 
     found = [outcomes(reply, 7) for reply in asyncio.run(send())]
     assert [[item for _, item in each] for each in found] == [list(range(7))] * 8
     assert {size for each in found for size, _ in each} == {8}
     assert figures(pool, "Parcelled.count") == (batches + 7, items + 56)
-    assert requests(pool)[:2] == (started + 56, completed + 56)
+    assert requests(pool)[:2] == (started + 58, completed + 58)
 
 
 def test_a_map_sends_its_items_together(pool: atomr_mp.Pool, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -298,6 +303,7 @@ def test_a_call_is_cancelled_or_late_as_a_whole_until_it_has_begun(
             for reply in (late, cancelled):
                 with pytest.raises((errors.DeadlineExceeded, errors.Cancelled)):
                     await reply
+            assert await pool.call("Parcelled.single", 1) == 1  # the worker has read of both ends by then
             return late, cancelled
 
         late, cancelled = asyncio.run(send())

@@ -11,7 +11,7 @@ import pytest
 
 import atomr_mp
 from atomr_mp import errors
-from tests.support import ACTORS, Ledger, wait_sent
+from tests.support import ACTORS, Ledger, settled, wait_sent
 
 UNDOING = f"{ACTORS}/undoing.py:Undoing"
 
@@ -142,13 +142,13 @@ def test_a_writer_that_never_started_is_missed_only_by_who_was_behind_it(pool: a
     """It has left the content as it was."""
     ref = pool.device(0).put(np.ones(1000))
     with ledger.gate("held") as gate:
-        deadline_s = 0.5
-        late_ns = time.monotonic_ns() + int(2 * deadline_s * 1e9)
-        held = pool.call("Undoing.hold", gate.path, late_ns, device=0)
+        held = pool.call("Undoing.hold", gate.path, device=0)
         gate.wait()
-        writer = pool.call("Undoing.fill", ref, 2.0, device=0, deadline_s=deadline_s)
+        writer = pool.call("Undoing.fill", ref, 2.0, device=0, deadline_s=2.0)  # within which it has to be sent
         reader = pool.call("Undoing.total", ref, device=0)
+        wait_sent(writer, reader)
         apart = pool.call("Undoing.total", pool.device(1).put(np.ones(3)), device=1)
+        assert settled(lambda: time.monotonic_ns() > writer.deadline_ns)
         gate.open()
         held.result()
         with pytest.raises(errors.DeadlineExceeded):
@@ -165,7 +165,7 @@ def test_a_writer_that_its_client_takes_back_when_late_is_missed_too(pool: atomr
     with ledger.gate("held") as gate:
         held = pool.call("Undoing.hold_on_thread", gate.path, device=0)
         gate.wait()
-        writer = pool.call("Undoing.fail_slowly", gate.path, ref, device=0, deadline_s=0.2)
+        writer = pool.call("Undoing.fail_slowly", gate.path, ref, device=0, deadline_s=2.0)  # to be sent within it
         reader = pool.call("Undoing.total_on_thread", ref, device=0)
         wait_sent(writer, reader)
         with pytest.raises(errors.DeadlineExceeded):
@@ -182,11 +182,13 @@ def test_neither_cancelling_nor_a_refused_call_undefines(pool: atomr_mp.Pool, le
     """Who cancels knows it; what is wrong with a call is told where it is made."""
     ref = pool.device(0).put(np.ones(1000))
     with ledger.gate("held") as gate:
-        held = pool.call("Undoing.hold", gate.path, device=0)
+        held = pool.call("Undoing.hold_on_thread", gate.path, device=0)
         gate.wait()
-        writer = pool.call("Undoing.fill", ref, 2.0, device=0)
-        reader = pool.call("Undoing.total", ref, device=0)
+        writer = pool.call("Undoing.fail_slowly", gate.path, ref, device=0)
+        reader = pool.call("Undoing.total_on_thread", ref, device=0)
+        wait_sent(writer, reader)
         writer.cancel()
+        assert pool.call("Undoing.total", pool.device(0).put(np.ones(3)), device=0).result() == 3  # has heard of it
         gate.open()
         held.result()
         assert reader.result() == 1000

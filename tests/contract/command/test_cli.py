@@ -40,7 +40,7 @@ HOST = ("--backend", "host")
 def cli(*arguments: str | Path, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
     """Run a command to its end."""
     return subprocess.run(
-        [*CLI, *map(str, arguments)], input=stdin, capture_output=True, text=True, timeout=DEADLINE_S, check=False
+        [*CLI, *map(str, arguments)], input=stdin, capture_output=True, text=True, timeout=2 * DEADLINE_S, check=False
     )
 
 
@@ -357,11 +357,11 @@ def test_ready_has_every_device_answer(ledger: Ledger, capsys: pytest.CaptureFix
         held = pool.call("Probe.hold", gate.path, device=1)
         gate.wait()
         # In this process: another one takes seconds to import what it needs, on a busy machine.
-        assert main(["ready", "--deadline", "3", "--run-dir", str(run_dir)]) == 1
+        assert main(["ready", "--deadline", "6", "--run-dir", str(run_dir)]) == 1
         told = capsys.readouterr().err
         assert "device 1 does not answer: " in told
         assert told.endswith("atomr-mp: 1 of 2 devices answered\n")
-        assert main(["ready", "--any", "--deadline", "3", "--run-dir", str(run_dir)]) == 0
+        assert main(["ready", "--any", "--deadline", "6", "--run-dir", str(run_dir)]) == 0
         assert capsys.readouterr().out.startswith("1 of 2")
         gate.open()
         assert held.result() == 1
@@ -658,6 +658,14 @@ class TestJobThatCannotRun:
         return line
 
 
+def stops(pool: atomr_mp.Pool) -> bool:
+    """Return whether a pool stops, or has ended."""
+    try:
+        return pool.status().stopping
+    except errors.AtomrError:
+        return True
+
+
 def test_interrupted_map_leaves_no_output_and_no_pool(ledger: Ledger) -> None:
     """Ctrl-C: status 130, the job's own pool ends, and no half output takes the place of a whole one."""
     output = ledger.path / "out.jsonl"
@@ -676,7 +684,9 @@ def test_interrupted_map_leaves_no_output_and_no_pool(ledger: Ledger) -> None:
             process.stdin.write(f"{json.dumps([gate.path, 1])}\n")
             process.stdin.close()
             gate.wait()
-            process.send_signal(signal.SIGINT)
+            with atomr_mp.connect(run_dir=ledger.run_dir()) as pool:
+                process.send_signal(signal.SIGINT)
+                assert settled(lambda: stops(pool))  # before that the item's result could come first
             gate.open()
             assert process.stderr is not None
             told = process.stderr.read()

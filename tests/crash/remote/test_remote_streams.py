@@ -29,7 +29,7 @@ CREW = f"{ACTORS}/streaming.py:Crew"
 ROUNDS = int(os.environ.get("ATOMR_MP_TEST_ROUNDS", "3"))
 """Rounds of the test under cuts; hours by a larger number."""
 
-PARTS = 1500
+PARTS = 500
 
 
 def test_cuts_at_any_byte_lose_and_repeat_nothing(ledger: Ledger) -> None:

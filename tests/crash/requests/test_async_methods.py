@@ -104,7 +104,7 @@ def test_a_task_that_does_not_end_though_it_was_told_to_hangs(ledger: Ledger) ->
         deaf.cancel()
         wait_generation(pool, 2)
         assert isinstance(deaf.exception(DEADLINE_S), errors.Cancelled | errors.WorkerHung)
-        late = pool.call("Awaiter.deaf", "l", deadline_s=1.0)
+        late = pool.call("Awaiter.deaf", "l", deadline_s=3.0)  # within which it has to begin
         assert isinstance(late.exception(DEADLINE_S), errors.DeadlineExceeded)
         wait_generation(pool, 3)
         assert "l-deaf" in ledger.runs()

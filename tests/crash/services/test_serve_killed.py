@@ -38,12 +38,14 @@ class Load:
         self.answers: Counter[int] = Counter()
         """By status; 0 where a connection ended."""
         self.errors: list[bytes] = []
-        self._threads = [threading.Thread(target=self._run) for _ in range(clients)]
+        self._connected: set[int] = set()
+        """Clients that have had an answer."""
+        self._threads = [threading.Thread(target=self._run, args=(number,)) for number in range(clients)]
 
     def __enter__(self) -> Self:
         for thread in self._threads:
             thread.start()
-        assert settled(lambda: self.answers[200] > 20)
+        assert settled(lambda: self.answers[200] > 20 and len(self._connected) == len(self._threads))
         return self
 
     def __exit__(self, *_exc: object) -> None:
@@ -56,7 +58,7 @@ class Load:
         until = self.answers[200] + count
         assert settled(lambda: self.answers[200] >= until), self.answers
 
-    def _run(self) -> None:
+    def _run(self, number: int) -> None:
         headers = {"authorization": f"Bearer {self._server.token}", "content-type": "application/json"}
         while not self._stop.is_set():
             with self._server.client() as connection:
@@ -64,6 +66,7 @@ class Load:
                     while not self._stop.is_set():
                         answer = ask(connection, "POST", f"/call/{self._method}", b"{}", headers)
                         self.answers[answer.status] += 1
+                        self._connected.add(number)
                         if answer.status != 200:
                             self.errors.append(answer.body)
                 except (OSError, HTTPException):
@@ -231,7 +234,7 @@ def test_nothing_outlives_a_killed_parent(ledger: Ledger) -> None:
 
 def test_at_sigterm_what_runs_is_answered_and_new_clients_are_told(ledger: Ledger) -> None:
     """For `--drain-delay` the server is not ready and accepts; then the call gets its answer; the pool goes last."""
-    with Server(ledger, "--drain-delay", "1.0") as server, ledger.gate("drain") as gate:
+    with Server(ledger, "--drain-delay", "5.0") as server, ledger.gate("drain") as gate:
         with server.client() as running:
             headers = {"authorization": f"Bearer {server.token}", "content-type": "application/json"}
             running.request("POST", "/call/Served.wait_at", json.dumps([gate.path]).encode(), headers)
