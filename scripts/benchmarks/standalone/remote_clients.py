@@ -315,7 +315,7 @@ def one_round(
     putting.join()
     figures["beside bulk p50 us"], figures["beside bulk p99 us"] = p50_p99(beside)
     figures["import and bind ms"] = import_and_bind_ms()
-    # The worker frees the arrays' memory, which the dead gateway has held, before it answers.
+    # The worker frees the arrays' memory, which the dead gateway has held, in the background.
     figures["gateway killed after arrays, next answer ms"] = killed_ms(pool, far)
     figures["gateway killed, next answer ms"] = killed_ms(pool, far)
     return figures

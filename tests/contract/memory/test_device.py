@@ -10,6 +10,7 @@ import socket
 import threading
 import types
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, Self
@@ -24,6 +25,7 @@ from atomr_mp.protocol.layout import Layout
 from atomr_mp.protocol.messages import data
 from atomr_mp_workers.device import open_device
 from atomr_mp_workers.device.base import Event, Export, SlabMemory, Stream, WorkerDevice
+from atomr_mp_workers.device.host_memory import HostMemory
 from atomr_mp_workers.device.streams import POOLED, StreamAllocator
 from atomr_mp_workers.memory.arrays import DeviceArray
 from atomr_mp_workers.requests.method import Method
@@ -259,6 +261,37 @@ def test_memory_stays_while_an_array_lives_and_goes_with_the_last(backend: Backe
     last.clear()
     assert backend.held() == before
     assert gone() is None
+
+
+def test_memory_is_unmapped_in_the_background(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loop must not wait: the kernel takes a millisecond for each MiB that it frees."""
+    device, before = backend.device, backend.held()
+    queue: deque[Callable[[], object]] = deque()
+    monkeypatch.setattr(device, "background", types.SimpleNamespace(submit=queue.append))
+    memories: list[SlabMemory] = [
+        device.make_slab(SLAB_BYTES),
+        device.open_slab(SLAB_BYTES, b"", memfd(SLAB_BYTES)),
+        device.open_client_slab(SLAB_BYTES, memfd(SLAB_BYTES)),
+    ]
+    while_used = backend.held()
+    memories.clear()
+    assert backend.held() == while_used
+    while queue:
+        queue.popleft()()
+    assert backend.held() == before
+
+
+def test_memory_is_unpinned_before_it_is_unmapped(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The driver knows the address while memory is pinned."""
+    device, queue = backend.device, deque[Callable[[], object]]()
+    monkeypatch.setattr(device, "background", types.SimpleNamespace(submit=queue.append))
+    memory, unpinned = device.make_slab(SLAB_BYTES), list[bool]()
+    assert isinstance(memory, HostMemory)
+    memory.before_unmap(lambda mapping, _: device.later(lambda: unpinned.append(mapping.closed)))  # type: ignore[attr-defined]
+    del memory
+    while queue:
+        queue.popleft()()
+    assert unpinned == [False]
 
 
 @pytest.mark.parametrize("dtype", sorted(dtypes.ITEM_BYTES))

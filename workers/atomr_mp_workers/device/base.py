@@ -19,6 +19,14 @@ from atomr_mp.protocol.layout import Layout
 from atomr_mp.protocol.process_tags import RESIDENT, SLAB
 from atomr_mp_workers.device.background import Background
 
+Later = Callable[[Callable[[], object]], object]
+"""Has a function called, now or in the background."""
+
+
+def at_once(call: Callable[[], object]) -> None:
+    """Call a function now."""
+    call()
+
 
 class Export(NamedTuple):
     """A handle that opens memory in another process."""
@@ -33,7 +41,7 @@ class Export(NamedTuple):
 class SlabMemory(ABC):
     """Memory that this process can reach: a slab of its own, or one that it has opened.
 
-    It is unmapped when the last reference to it goes. Arrays over it hold a reference.
+    It is unmapped, perhaps in the background, when the last reference to it goes. Arrays over it hold a reference.
     """
 
     nbytes: int

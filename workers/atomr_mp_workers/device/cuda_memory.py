@@ -14,7 +14,7 @@ from cupy.cuda import runtime
 from atomr_mp import errors
 from atomr_mp.protocol import dtypes
 from atomr_mp.protocol.layout import Layout
-from atomr_mp_workers.device.base import Export, Slab, SlabMemory
+from atomr_mp_workers.device.base import Export, Later, Slab, SlabMemory, at_once
 from atomr_mp_workers.device.host import HostDevice
 from atomr_mp_workers.device.host_memory import HostMemory
 
@@ -22,15 +22,6 @@ HANDLE_BYTES: Final = 64
 
 LAZY_PEER_ACCESS: Final = 1
 """`cudaIpcMemLazyEnablePeerAccess`, its only flag."""
-
-
-Later = Callable[[Callable[[], object]], object]
-"""Has a call of the driver made, now or in the background."""
-
-
-def at_once(call: Callable[[], object]) -> None:
-    """Make a call now."""
-    call()
 
 
 class CudaMemory(SlabMemory):
@@ -157,5 +148,5 @@ def _pin_if_used(used: weakref.ref[HostMemory], later: Later) -> None:
 
 
 def _unpin(_mapping: object, address: int) -> None:
-    """Unpin memory; its mapping ends with this call, since nothing else refers to it."""
+    """Unpin memory, which is still mapped."""
     runtime.hostUnregister(address)

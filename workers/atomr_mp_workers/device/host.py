@@ -106,7 +106,7 @@ class HostDevice(WorkerDevice):
         """Make a memfd, sealed in its size; zero at first."""
         from atomr_mp_workers.device.host_memory import HostSlab
 
-        return HostSlab(nbytes, self.slab_name)
+        return HostSlab(nbytes, self.slab_name, self.later)
 
     def open_slab(self, nbytes: int, handle: bytes, descriptor: int | None) -> SlabMemory:
         """Map another worker's memfd."""
@@ -114,13 +114,13 @@ class HostDevice(WorkerDevice):
             raise errors.InvalidRequest("a slab of the host backend comes as a file descriptor")
         from atomr_mp_workers.device.host_memory import map_sealed
 
-        return map_sealed(descriptor, nbytes, writable=True)
+        return map_sealed(descriptor, nbytes, writable=True, later=self.later)
 
     def open_client_slab(self, nbytes: int, descriptor: int) -> SlabMemory:
         """Map a client's memfd for reading."""
         from atomr_mp_workers.device.host_memory import map_sealed
 
-        return map_sealed(descriptor, nbytes, writable=False)
+        return map_sealed(descriptor, nbytes, writable=False, later=self.later)
 
     def to_local(self, value: Any) -> tuple[Any, Layout] | None:
         """Return one of NumPy's arrays."""

@@ -8,6 +8,7 @@ import mmap
 import os
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -16,7 +17,7 @@ from atomr_mp import errors
 from atomr_mp.interop.host import SEALS, MappedPart, make_sealed
 from atomr_mp.protocol import dtypes
 from atomr_mp.protocol.layout import MAX_BYTES, Layout
-from atomr_mp_workers.device.base import Export, Slab, SlabMemory
+from atomr_mp_workers.device.base import Export, Later, Slab, SlabMemory, at_once
 
 
 class HostMemory(SlabMemory):
@@ -26,12 +27,14 @@ class HostMemory(SlabMemory):
         descriptor: The memfd; not needed any more once this returns.
         nbytes: Its size.
         writable: Whether this process may write it.
+        later: Unmaps it, when nothing refers to this any more. Freeing a MiB takes the kernel about a millisecond.
     """
 
-    def __init__(self, descriptor: int, nbytes: int, *, writable: bool) -> None:
+    def __init__(self, descriptor: int, nbytes: int, *, writable: bool, later: Later = at_once) -> None:
         self.nbytes = nbytes
         protection = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
         self._map = mmap.mmap(descriptor, nbytes, mmap.MAP_SHARED, protection)
+        weakref.finalize(self, later, self._map.close).atexit = False
         self.address = np.frombuffer(self._map, np.uint8).__array_interface__["data"][0]
         self._read_only = not writable
 
@@ -39,8 +42,9 @@ class HostMemory(SlabMemory):
         """Have a function called once nothing refers to this any more, before the memory is unmapped.
 
         Args:
-            function: Takes the mapping, which ends with its last reference, and its address. Must not refer to this.
+            function: Takes the mapping and its address. Must not refer to this.
         """
+        # Finalisers are called in the opposite order of their registration, so this one comes before the unmapping.
         weakref.finalize(self, function, self._map, self.address).atexit = False
 
     def bytes(self, owner: object, offset: int, nbytes: int) -> np.ndarray[Any, Any]:
@@ -72,19 +76,16 @@ class HostSlab(HostMemory, Slab):
     Args:
         nbytes: Its size.
         name: Its name.
+        later: Frees it, when nothing refers to this any more.
     """
 
-    def __init__(self, nbytes: int, name: str) -> None:
-        self._descriptor = -1
+    def __init__(self, nbytes: int, name: str, later: Later = at_once) -> None:
         try:
             self._descriptor = make_sealed(name, nbytes)
-            super().__init__(self._descriptor, nbytes, writable=True)
+            weakref.finalize(self, later, partial(os.close, self._descriptor)).atexit = False
+            super().__init__(self._descriptor, nbytes, writable=True, later=later)
         except OSError as error:  # the descriptor, if there is one, is closed with this object
             raise errors.OutOfMemory(f"no slab of {nbytes} bytes: {error}", requested_bytes=nbytes) from error
-
-    def __del__(self) -> None:
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
 
     def populate(self, nbytes: int) -> None:
         """Have the kernel give the first pages now; needs Linux 5.14."""
@@ -96,8 +97,14 @@ class HostSlab(HostMemory, Slab):
         return Export(self.nbytes, b"", self._descriptor)
 
 
-def map_sealed(descriptor: int, nbytes: int, *, writable: bool) -> HostMemory:
+def map_sealed(descriptor: int, nbytes: int, *, writable: bool, later: Later = at_once) -> HostMemory:
     """Map memory of another process; the descriptor is closed.
+
+    Args:
+        descriptor: The memfd.
+        nbytes: Its size.
+        writable: Whether this process may write it.
+        later: Unmaps it, when nothing refers to it any more.
 
     Raises:
         InvalidRequest: The descriptor is not such memory.
@@ -105,7 +112,7 @@ def map_sealed(descriptor: int, nbytes: int, *, writable: bool) -> HostMemory:
     try:
         if fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & SEALS != SEALS or os.fstat(descriptor).st_size != nbytes:
             raise errors.InvalidRequest(f"a slab must be a memfd of exactly {nbytes} bytes, sealed in its size")
-        return HostMemory(descriptor, nbytes, writable=writable)
+        return HostMemory(descriptor, nbytes, writable=writable, later=later)
     except (OSError, ValueError) as error:
         raise errors.InvalidRequest(f"a slab of {nbytes} bytes cannot be mapped: {error}") from error
     finally:

@@ -3,7 +3,7 @@
 A part of a slab is taken when room is asked for, and comes back when the last array over it has gone, on any thread
 (`Extent`). It is used again once no earlier work can still use it.
 
-Slabs are made without the lock, which the loop takes at each turn, and a driver's memory is freed in the background:
+Slabs are made without the lock, which the loop takes at each turn, and their memory is freed in the background:
 either may take milliseconds. In the first second after a promotion both may take much longer. Then active sessions have
 spare slabs, and a request that needs another slab waits for it off the loop (`provide`).
 """
