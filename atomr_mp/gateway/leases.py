@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from atomr_mp import errors
@@ -67,28 +67,35 @@ class HeldLeases:
         lease = held.leases[0]
         return LeaseHold(lease, lease.hold)
 
-    def release(self, message: remote.RemoteRelease) -> list[Releases]:
-        """Give leases back, once for each serial; return the `Releases` of the local client that they go through.
+    def is_next(self, serial: int) -> bool:
+        """Return whether a message that gives leases back is new, and take its serial in; a repeated one is not.
 
         Raises:
             ProtocolError: A serial was left out.
         """
-        if message.serial <= self.serial:
-            return []
-        if message.serial != self.serial + 1:
-            raise errors.ProtocolError(f"release {message.serial} after {self.serial}")
-        self.serial = message.serial
+        if serial <= self.serial:
+            return False
+        if serial != self.serial + 1:
+            raise errors.ProtocolError(f"release {serial} after {self.serial}")
+        self.serial = serial
+        return True
+
+    def give_back(self, leased: Iterable[tuple[bytes, int]]) -> list[Releases]:
+        """Give leases back; return the `Releases` of the local client that they go through.
+
+        Args:
+            leased: The token and the buffer of each.
+        """
         freed = {}
-        for each in message.refs:
-            for buffer in each.buffers:
-                held = self._held.get((each.token, buffer))
-                if held is None:
-                    continue
-                held.count -= 1
-                if held.count <= 0:
-                    releases = held.leases[0].releases
-                    freed[releases.token] = releases
-                    del self._held[each.token, buffer]
+        for key in leased:
+            held = self._held.get(key)
+            if held is None:
+                continue
+            held.count -= 1
+            if held.count <= 0:
+                releases = held.leases[0].releases
+                freed[releases.token] = releases
+                del self._held[key]
         return list(freed.values())
 
     def incarnation_ended(self, device: int, generation: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
@@ -230,6 +230,7 @@ class RemotePeer:
                 self._start(request, call, frames, deadline_ns)
 
     def _resume(self, message: remote.Resume) -> None:
+        self._give_up(message.given_up)
         unanswered = [each.id for each in message.unanswered]
         known, settled = self._calls.resume(unanswered, message.next_id)
         for number, step in settled:
@@ -521,7 +522,32 @@ class RemotePeer:
         self._host.send(self, pack(header, frames) if frames else [header])
 
     def _release(self, message: remote.RemoteRelease) -> None:
-        for releases in self._leases.release(message):
+        if not self._leases.is_next(message.serial):
+            return
+        self._give_back((each.token, buffer) for each in message.refs for buffer in each.buffers)
+        if message.given_up:
+            self._give_up(message.given_up)
+            self._send_answers([], [])  # it acknowledges the message: answers may not come for long
+
+    def _give_up(self, given_up: Sequence[remote.GivenUp]) -> None:
+        """Settle requests whose client has not taken their answers, or all parts; give back the leases of those."""
+        untaken: list[remote.RefLeased] = []
+        try:
+            for each in given_up:
+                untaken += self._untaken(each)
+                self._settled(each.id, self._calls.settle(each.id).action)
+        except ValueError as error:
+            raise errors.ProtocolError(str(error)) from error
+        self._give_back((each.token, each.buffer) for each in untaken)
+
+    def _untaken(self, given_up: remote.GivenUp) -> list[remote.RefLeased]:
+        """Return the leases that are counted for the client, and which it does not know of."""
+        untaken = self.streams.untaken(given_up.id, given_up.parts)
+        kept = self._calls.kept(given_up.id)
+        return untaken if kept is None else [*untaken, *kept.answer.leases]
+
+    def _give_back(self, leased: Iterable[tuple[bytes, int]]) -> None:
+        for releases in self._leases.give_back(leased):
             self._client.give_back(releases, freed=True)
 
     # --- to the client ---------------------------------------------------------------------------------------------

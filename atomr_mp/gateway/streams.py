@@ -278,6 +278,19 @@ class PeerStreams:
         if self._dirty:  # others may be sent in its place
             self._flush_soon()
 
+    def untaken(self, number: int, taken: int) -> list[remote.RefLeased]:
+        """Return the leases of the parts that were sent and which the client has not taken.
+
+        Args:
+            number: The stream's id.
+            taken: How many parts the client has taken.
+        """
+        stream = self._open.get(number)
+        if stream is None:
+            return []
+        lost = range(max(taken, stream.parts.acknowledged), stream.leased)
+        return [leased for at in lost if (part := stream.parts.find(at)) is not None for leased in part.fields.leases]
+
     def blob(self, number: int, part: int) -> EncodedBlob | None:
         """Return the blob of a part for the client to pull, None if the client has it."""
         stream = self._open.get(number)

@@ -15,6 +15,7 @@ one outcome, and at most one run.
   (`gateway_loss`). `sending` puts calls into messages, `answering` takes answers in. `backlog` is the window,
   `deliveries` tells callbacks, futures and listeners, `questions` asks the supervisor, `transfers` moves large calls
   and answers by the bulk connection.
+- `releases.SentReleases` gives back leases, and requests whose answers nobody waits for, through any cut.
 - `streams.SessionStreams` has its streams: credit, parts as they come, and parts that are missing after a cut. The
   gateway keeps the parts that the client has not acknowledged (`kept_parts`, pure).
 - `wire` sets up both ends' sockets and packs messages; `facts` are a call's size, refs and blob.

@@ -48,7 +48,7 @@ class AnsweredSession(Protocol):
     def take_call(self, reply: Reply, facts: Facts) -> None:
         """Give a call its id; it is sent with others."""
 
-    def finish(self, reply: Reply, error: errors.AtomrError | None, *, settled: bool = False) -> None:
+    def finish(self, reply: Reply, error: errors.AtomrError | None, *, answered: bool = False) -> None:
         """Give a reply its outcome, once."""
 
 
@@ -66,8 +66,8 @@ class AnswerTaker:
         """Take answers in."""
         session = self._session
         current = message.epoch == session.epoch
-        if session.memory is not None and current:
-            session.memory.released(message.released)
+        if current:
+            session.sender.releases.acknowledge(message.released)
         unanswered, finish = session.sender.calls.unanswered, session.finish
         at = 0
         for answer in message.answers:
@@ -81,15 +81,14 @@ class AnswerTaker:
             reply.device, reply.generation, reply.body = answer.device, answer.generation, answer.body
             if at != first:
                 reply.frames = frames[first:at]
-            finish(reply, None)
+            finish(reply, None, answered=True)
 
     def _take_answer(
         self, reply: Reply | None, answer: remote.RemoteAnswer, frames: list[memoryview], *, current: bool
     ) -> None:
         if reply is None:
-            if answer.leases and current and self._session.memory is not None:
-                self._session.memory.give_up(answer.leases)
-        elif isinstance(reply, RemoteStreamReply):
+            return  # it was given up, and the gateway has been told or will be
+        if isinstance(reply, RemoteStreamReply):
             if current:  # else parts may be missing, which the resumption finds out
                 self._session.streams.ended(reply, answer, frames)
         elif answer.download:
@@ -100,7 +99,7 @@ class AnswerTaker:
             reply.device, reply.generation = answer.device, answer.generation
             error = self._error(reply, answer.error)
             if not isinstance(error, errors.ProgramUnseen) or not self._say_whole(reply):
-                self._session.finish(reply, error)
+                self._session.finish(reply, error, answered=True)
         else:
             reply.device, reply.generation = answer.device, answer.generation
             self._take_result(reply, answer, frames, current=current)
@@ -111,14 +110,14 @@ class AnswerTaker:
         if answer.leases and self._session.memory is not None:
             reply.leases = self._session.memory.leases(answer.leases, current=current)
         reply.body, reply.frames = answer.body, frames
-        self._session.finish(reply, None, settled=True)
+        self._session.finish(reply, None, answered=True)
 
     def answered(self, stream: RemoteStreamReply, answer: remote.RemoteAnswer, frames: list[memoryview]) -> None:
         """Take the end of a stream whose parts have all come."""
         if answer.download:
             self._session.transfers.pull(answer)
         elif answer.error is not None:
-            self._session.finish(stream, self._error(stream, answer.error), settled=True)
+            self._session.finish(stream, self._error(stream, answer.error), answered=True)
         else:
             self._take_result(stream, answer, frames, current=True)
 
@@ -141,7 +140,7 @@ class AnswerTaker:
         if answer.leases and self._session.memory is not None:
             reply.leases = self._session.memory.leases(answer.leases, current=True)
         reply.body, reply.frames = body, frames  # type: ignore[assignment]  # as a decoder takes them
-        self._session.finish(reply, None)
+        self._session.finish(reply, None, answered=True)
         self._session.sender.tell_settled()
 
     def unreadable(self, answer: remote.RemoteAnswer, error: errors.AtomrError) -> None:

@@ -63,9 +63,6 @@ class RemoteMemory:
         self._client = client
         self._releases: dict[bytes, Releases] = {}
         """Releases of the incarnations whose leases this gateway holds, by token."""
-        self._gateways = 0
-        self._serial = 0
-        self._unacknowledged: dict[int, list[RefsReleased]] = {}
 
     # --- for the session, with its lock held -----------------------------------------------------------------------
 
@@ -87,15 +84,10 @@ class RemoteMemory:
             found[each.buffer] = Lease(releases, each.buffer)
         return found
 
-    def give_up(self, leased: Iterable[RefLeased]) -> None:
-        """Give back leases that nobody wants."""
-        for each in leased:
-            self._of(each.token).give_back([each.buffer])
-
-    def next_release(self) -> tuple[int, list[RefsReleased]] | None:
-        """Return the serial and content of the next message that gives leases back, None if there are none."""
+    def take_released(self) -> list[RefsReleased]:
+        """Return released leases to tell the gateway, as many as fit into a message."""
         if not self._releases:
-            return None
+            return []
         refs = []
         for of, releases in list(self._releases.items()):
             buffers: list[int] = []
@@ -105,30 +97,13 @@ class RemoteMemory:
                     buffers.append(number)
             if buffers and not releases.over:
                 refs.append(RefsReleased(of, buffers))
-        if not refs:
-            return None
-        self._serial += 1
-        self._unacknowledged[self._serial] = refs
-        return self._serial, refs
-
-    def released(self, serial: int) -> None:
-        """Take in that the gateway has processed all release messages up to a serial."""
-        if self._unacknowledged:
-            for each in [each for each in self._unacknowledged if each <= serial]:
-                del self._unacknowledged[each]
-
-    def unreleased(self) -> list[tuple[int, list[RefsReleased]]]:
-        """Return the releases to repeat after a cut."""
-        return list(self._unacknowledged.items())
+        return refs
 
     def gateway_ended(self) -> None:
         """Take in that the gateway that held the leases has ended."""
         for releases in self._releases.values():
             releases.over = True
         self._releases.clear()
-        self._unacknowledged.clear()
-        self._serial = 0
-        self._gateways += 1
 
     def incarnation_ended(self, device: int, generation: int) -> None:
         """Take in that a worker has ended, and its memory with it."""

@@ -308,6 +308,10 @@ class OpenCalls(Generic[T]):
             self._settled.append(number)
         return call
 
+    def give_up(self, number: int) -> None:
+        """Take out a call that has its outcome without its answer; `SentReleases` tells the gateway."""
+        del self.unanswered[number]
+
     @property
     def untold(self) -> int:
         """Number of settled calls that the gateway has not been told of."""

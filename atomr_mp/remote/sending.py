@@ -14,6 +14,7 @@ from atomr_mp.protocol.zmtp.framing import pack
 from atomr_mp.remote.engine import Engine
 from atomr_mp.remote.facts import Facts
 from atomr_mp.remote.memory import RemoteMemory
+from atomr_mp.remote.releases import SentReleases
 from atomr_mp.remote.resumption import OpenCalls
 from atomr_mp.remote.streams import RemoteStreamReply
 
@@ -27,7 +28,7 @@ MOST_REPLAYS: Final = 2**16 - 1
 """The number of replays that is given for a call that must not be sent again."""
 
 TELL_SETTLED: Final = 64
-"""Answers that are acknowledged in a message of their own; fewer travel with the next call."""
+"""Requests with an outcome that are told in messages of their own; fewer travel with the next call."""
 
 
 class SendingSession(Protocol):
@@ -64,6 +65,7 @@ class CallSender:
         """Facts of each unanswered call."""
         self.outbox: Final[deque[Reply]] = deque()
         """Calls that wait for others to travel with, or for a connection."""
+        self.releases: Final = SentReleases()
         self.replayed: Final[set[int]] = set()
         """Calls that may have run under an earlier gateway and are sent again."""
 
@@ -78,6 +80,15 @@ class CallSender:
         self.replayed.discard(reply.id)
         return self.facts.pop(reply.id)
 
+    def give_up(self, reply: Reply) -> Facts:
+        """Take in that a request has its outcome without its answer; return its facts."""
+        if not reply.sent_ns:
+            return self.settle(reply)
+        self.calls.give_up(reply.id)
+        self.releases.give_up(reply.id, reply.credit.received if isinstance(reply, RemoteStreamReply) else 0)
+        self.replayed.discard(reply.id)
+        return self.facts.pop(reply.id)
+
     def flush(self) -> bool:
         """Send queued calls; return whether any were sent."""
         sent = False
@@ -86,21 +97,26 @@ class CallSender:
             if not self._send_some():
                 return sent
             sent = True
-        if self.calls.untold >= TELL_SETTLED and self._session.is_open:
-            self._say_calls([], [])
+        if self.calls.untold + self.releases.untold >= TELL_SETTLED and self._session.is_open:
+            self._tell_settled()
             sent = True
         return sent
 
     def tell_settled(self) -> None:
-        """Tell the gateway at once which calls are settled; it keeps their answers until then."""
-        if self._session.is_open and self.calls.untold:
-            self._say_calls([], [])
+        """Tell the gateway at once which calls are settled or given up; it keeps their answers until then."""
+        if self._session.is_open and (self.calls.untold or self.releases.untold):
+            self._tell_settled()
             self._session.engine.look()
 
+    def _tell_settled(self) -> None:
+        self.send_releases()
+        if self.calls.untold:
+            self._say_calls([], [])
+
     def send_releases(self) -> None:
-        """Send the releases that are due."""
-        memory = self._session.memory
-        while memory is not None and (release := memory.next_release()) is not None:
+        """Give back what is due."""
+        memory, releases = self._session.memory, self.releases
+        while (release := releases.next([] if memory is None else memory.take_released())) is not None:
             self.send(remote.RemoteRelease(self._session.epoch, *release), [])
 
     def send(self, message: remote.FromRemote, frames: list[Buffer]) -> bool:

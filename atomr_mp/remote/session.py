@@ -402,7 +402,8 @@ class RemoteSession:
                 self._say(remote.RemoteHello(VERSION, self._name, self._session))
             case RemoteLinkAction.RESUME:
                 unanswered, next_id = self.sender.unanswered(), self.sender.next_unsent()
-                self._say(remote.Resume(self._epoch, unanswered, next_id, self.streams.resume()))
+                given_up = self.sender.releases.given_up()
+                self._say(remote.Resume(self._epoch, unanswered, next_id, self.streams.resume(), given_up))
             case RemoteLinkAction.SORT:
                 assert resumed is not None
                 self._sort(resumed)
@@ -422,6 +423,7 @@ class RemoteSession:
             self.max_replays = message.max_replays if self._max_replays is None else self._max_replays
         elif message.epoch != self._epoch:
             self.streams.gateway_ended()
+            self.sender.releases.gateway_ended()
             if self.memory is not None:
                 self.memory.gateway_ended()
         self._same_gateway = message.epoch == self._epoch
@@ -437,10 +439,9 @@ class RemoteSession:
         self.sender.outbox.clear()
         self.streams.clear_outbox()
         self.transfers.resume(same_gateway=self._same_gateway)
-        if self.memory is not None:
-            self.memory.released(resumed.released)
-            for serial, refs in self.memory.unreleased():
-                self._say(remote.RemoteRelease(self._epoch, serial, refs))
+        self.sender.releases.acknowledge(resumed.released)
+        for release in self.sender.releases.unacknowledged():
+            self._say(remote.RemoteRelease(self._epoch, *release))
         for number, reply in list(self.calls.unanswered.items()):
             if number in known:
                 if reply.state is ReplyState.CANCELLING:
@@ -557,42 +558,35 @@ class RemoteSession:
             for method in actor.methods
         }
 
-    def finish(self, reply: Reply, error: errors.AtomrError | None, *, settled: bool = False) -> None:
+    def finish(self, reply: Reply, error: errors.AtomrError | None, *, answered: bool = False) -> None:
         """Give a reply its outcome, once.
 
         Args:
             reply: The reply.
             error: Its error, None if it has a result.
-            settled: Whether the gateway has ended the stream itself, and need not be told at once.
+            answered: Whether it is the gateway's answer. Else the gateway frees what comes with an answer, and a
+            stream's end is told at once.
         """
         if reply.done:
             return
         if reply.state is not ReplyState.BACKLOG:  # a waiting call is not counted here either
-            facts = self.sender.settle(reply)
+            facts = self.sender.settle(reply) if answered else self.sender.give_up(reply)
             if not isinstance(reply, RemoteStreamReply):
                 self.backlog.discount(facts.nbytes)
         if self._watched:
             self._watched.discard(reply)
-        if self.transfers.answers:
-            self._drop_answer(reply)
+        if self.transfers.drop(reply.id):
+            self.sender.tell_settled()
         reply.error = error
         reply.payload = reply.kept = ()
         reply.state = ReplyState.OVER
         reply.done = True
         if isinstance(reply, RemoteStreamReply):
             self.streams.finished(reply)
-            if not settled:
+            if not answered:
                 self.sender.tell_settled()
         self.engine.finished(reply)
         if reply.callbacks or reply.future is not None:
             self.deliveries.hand_out(reply)
         if self.backlog.waiting and self.lost is None:
             self._admit()
-
-    def _drop_answer(self, reply: Reply) -> None:
-        """Pull an answer no more whose call has its outcome."""
-        dropped = self.transfers.drop(reply.id)
-        if dropped is not None:
-            if dropped.leases and self.memory is not None:
-                self.memory.give_up(dropped.leases)
-            self.sender.tell_settled()

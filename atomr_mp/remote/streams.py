@@ -197,7 +197,7 @@ class SessionStreams:
     def gateway_ended(self) -> None:
         """Take in that the gateway has ended: parts on their way from it will not come."""
         for stream in self.open.values():
-            self._drop_coming(stream, give_up=False)
+            self._drop_coming(stream)
 
     def clear_outbox(self) -> None:
         """Forget the queue: a resumption fills it again."""
@@ -264,13 +264,10 @@ class SessionStreams:
     def take(self, message: remote.RemoteParts, frames: list[memoryview]) -> None:
         """Take parts in."""
         at = 0
-        memory = self._session.memory
         for part in message.parts:
             first, at = at, at + part.frames
             stream = self.open.get(part.id)
-            if stream is None:  # nobody wants the stream
-                if part.leases and memory is not None:
-                    memory.give_up(part.leases)
+            if stream is None:  # it was given up, and the gateway has been told or will be
                 continue
             expected = stream.credit.received + len(stream.coming)
             if part.number < expected:  # the part was repeated after a cut
@@ -313,7 +310,7 @@ class SessionStreams:
         self._due.pop(stream.id, None)
         self._count(stream.acknowledged - stream.credit.received, -stream.unacknowledged_bytes)
         stream.acknowledged, stream.unacknowledged_bytes = stream.credit.received, 0
-        self._drop_coming(stream, give_up=True)
+        self._drop_coming(stream)
         self.sent_room.forget(stream)
         if stream.error is not None:
             stream.error.parts = stream.credit.received
@@ -352,13 +349,10 @@ class SessionStreams:
             (answer, frames), stream.end = stream.end, None
             self.ended(stream, answer, frames)
 
-    def _drop_coming(self, stream: RemoteStreamReply, *, give_up: bool) -> None:
-        memory = self._session.memory if give_up else None
+    def _drop_coming(self, stream: RemoteStreamReply) -> None:
         for coming in stream.coming:
             if coming.arrived is None:
                 self._session.transfers.drop_part(stream.id, coming.number)
-            if coming.leases and memory is not None:
-                memory.give_up(coming.leases)
         stream.coming.clear()
         stream.end = None
 

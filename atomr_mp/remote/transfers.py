@@ -80,12 +80,13 @@ class Transfers:
         self.answers[answer.id] = answer
         self.open().pull((answer.id, 0), answer.download)
 
-    def drop(self, number: int) -> remote.RemoteAnswer | None:
-        """Stop pulling an answer that nobody wants; return it if it was being pulled."""
-        dropped = self.answers.pop(number, None)
-        if dropped is not None and self._channel is not None:
+    def drop(self, number: int) -> bool:
+        """Stop pulling an answer that nobody wants; return whether it was being pulled."""
+        if not self.answers or self.answers.pop(number, None) is None:
+            return False
+        if self._channel is not None:
             self._channel.forget((number, 0))
-        return dropped
+        return True
 
     def pull_part(self, number: int, part: int, nbytes: int) -> None:
         """Pull a part of a stream."""

@@ -81,6 +81,17 @@ class RemoteGrant(Message, frozen=True):
     """Parts that the client has: the gateway forgets them."""
 
 
+class GivenUp(Message, frozen=True):
+    """A request that is settled without its answer, such as one whose deadline has passed.
+
+    The gateway frees the leases of the answer and of parts that were not taken. Ignore those if they come.
+    """
+
+    id: RemoteId
+    parts: U64 = 0
+    """Parts that the client has taken, of a stream."""
+
+
 class Resume(Message, frozen=True, tag="resume"):
     """Say which calls are unanswered. Every other id below `next_id` is settled."""
 
@@ -90,6 +101,8 @@ class Resume(Message, frozen=True, tag="resume"):
     next_id: RemoteId
     streams: Annotated[list[RemoteGrant], msgspec.Meta(max_length=MAX_STREAMS)] = msgspec.field(default_factory=list)
     """How many parts of each stream have come: the gateway sends the others again."""
+    given_up: Annotated[list[GivenUp], msgspec.Meta(max_length=MAX_REMOTE_IDS)] = msgspec.field(default_factory=list)
+    """Requests that were given up, unless a `RemoteRelease` that was acknowledged names them."""
 
 
 class RemoteCall(Message, frozen=True, gc=True):
@@ -145,7 +158,7 @@ class RemoteStream(Message, frozen=True, gc=True):
 
 
 class RemoteStreams(Message, frozen=True, tag="remote_streams", gc=True):
-    """Open streams. One that is settled before its end is ended at its next step."""
+    """Open streams. One that is given up before its end is ended at its next step."""
 
     epoch: Bytes16
     settled: Ids
@@ -174,12 +187,13 @@ class RefsReleased(Message, frozen=True):
 
 
 class RemoteRelease(Message, frozen=True, tag="remote_release"):
-    """Give leases back. Repeat it after a cut until its serial is acknowledged."""
+    """Give leases back, and give requests up. Repeat it after a cut until its serial is acknowledged."""
 
     epoch: Bytes16
     serial: U64
     """1, 2, 3, ... in a session."""
     refs: Annotated[list[RefsReleased], msgspec.Meta(max_length=1024)]
+    given_up: Annotated[list[GivenUp], msgspec.Meta(max_length=MAX_REMOTE_IDS)] = msgspec.field(default_factory=list)
 
 
 Question = (

@@ -19,6 +19,7 @@ import pytest
 import atomr_mp
 from atomr_mp import errors
 from atomr_mp.client.reply import Reply
+from atomr_mp.protocol.libraries import memory
 from atomr_mp.protocol.messages.operators import RemoteSessionStatus
 from atomr_mp.remote.client import RemoteClient
 from tests import remote as served
@@ -260,6 +261,25 @@ def test_a_worker_s_end_is_told_through_the_gateway(ledger: Ledger) -> None:
             assert again.result() == "again"
         with pytest.raises(errors.GpuRefStale):
             ref.numpy()
+
+
+def test_a_lost_answer_s_lease_is_freed_if_its_call_was_given_up(ledger: Ledger) -> None:
+    """The client never hears of the lease."""
+    found = served.serve(ledger, ACTOR)
+    with found.pool, through(found) as proxy, connect(found, proxy) as pool:
+        pool.wait_ready()
+        assert isinstance(pool._remote, RemoteClient)
+        session = pool._remote.session
+        proxy.stalled = {"down"}
+        reply = pool._remote.submit("memory.put", memory.Put(np.ones(3)), device=0, deadline_s=DEADLINE_S)
+        assert settled(lambda: _session(found).refs == 1, DEADLINE_S)
+        with session.lock:
+            session.expired(reply)
+        proxy.cut()
+        proxy.heal()
+        assert settled(lambda: _session(found).refs == 0, DEADLINE_S)
+        assert settled(lambda: found.pool.status().workers[0].leases == 0, DEADLINE_S)
+        assert pool.device().put(np.ones(3)).numpy().sum() == 3
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])

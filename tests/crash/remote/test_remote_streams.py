@@ -93,6 +93,34 @@ def test_large_parts_and_refs_survive_cuts_of_either_connection(ledger: Ledger) 
         assert settled(lambda: found.pool.status().workers[0].leases == 0, DEADLINE_S)
 
 
+@pytest.mark.parametrize("lost", [{"up", "down"}, {"down"}, set()], ids=["both ways", "parts", "nothing"])
+def test_the_leases_of_parts_on_their_way_are_freed_with_their_stream(ledger: Ledger, lost: set[str]) -> None:
+    """Whether the client's word that it gives the stream up arrives before a cut, and whether the parts come late."""
+    found = served.serve(ledger, STREAMER)
+    with found.pool, through(found) as proxy, connect(found, proxy) as pool:
+        pool.wait_ready()
+        array = np.arange(1000, dtype=np.float32)
+        ref = pool.device().put(array)
+        proxy.stalled = {"down"}
+        stream = pool.stream("Streamer.refs", ref, 12, ahead=3)
+        assert settled(lambda: _leases(found) == 4, DEADLINE_S)
+        proxy.stalled |= lost
+        stream.close()
+        if "up" not in lost:
+            assert settled(lambda: _leases(found) == 1, DEADLINE_S)
+        if lost:
+            proxy.cut()
+        proxy.heal()
+        assert settled(lambda: _leases(found) == 1, DEADLINE_S)
+        other = pool.device().put(array)
+        np.testing.assert_array_equal(ref.numpy(), array)
+        assert settled(lambda: _leases(found) == 2, DEADLINE_S)
+        assert settled(lambda: found.pool.status().workers[0].leases == 2, DEADLINE_S)
+        other.free()
+        ref.free()
+        assert settled(lambda: found.pool.status().workers[0].leases == 0, DEADLINE_S)
+
+
 def test_a_stream_outlives_the_gateway_if_it_can(ledger: Ledger) -> None:
     """A resumable stream goes on, an unstarted one begins; others get an exact error."""
     found = served.serve(ledger, STREAMER, RESUMER)
@@ -256,6 +284,12 @@ def _kept(found: served.Served) -> int:
     remote = found.pool.status().remote
     assert remote is not None
     return sum(each.kept_bytes for each in remote.sessions)
+
+
+def _leases(found: served.Served) -> int:
+    remote = found.pool.status().remote
+    assert remote is not None
+    return sum(each.refs for each in remote.sessions)
 
 
 def _open_calls(found: served.Served) -> int:

@@ -21,7 +21,9 @@ from atomr_mp.remote import keys
 EPOCH = bytes(range(16))
 MESSAGES: list[remote.FromRemote] = [
     remote.RemoteHello(1, "a client", EPOCH),
-    remote.Resume(EPOCH, [remote.Unanswered(3, 2500)], 4, [remote.RemoteGrant(3, 20, 10**6, 4)]),
+    remote.Resume(
+        EPOCH, [remote.Unanswered(3, 2500)], 4, [remote.RemoteGrant(3, 20, 10**6, 4)], [remote.GivenUp(2, 1)]
+    ),
     remote.RemoteStreams(
         EPOCH,
         [1],
@@ -30,7 +32,7 @@ MESSAGES: list[remote.FromRemote] = [
     remote.RemoteCredit(EPOCH, [remote.RemoteGrant(3, 24, 2**24, 8)]),
     remote.RemoteCalls(EPOCH, [1, 2], [remote.RemoteCall(3, "Words.count", 10**6, 0, b"\x91\x01")]),
     remote.RemoteCancel(EPOCH, [3]),
-    remote.RemoteRelease(EPOCH, 1, [remote.RefsReleased(bytes(22), [7])]),
+    remote.RemoteRelease(EPOCH, 1, [remote.RefsReleased(bytes(22), [7])], [remote.GivenUp(2, 1)]),
     remote.RemoteBye(EPOCH),
 ]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable
 from typing import Final
 
 import hypothesis
@@ -12,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from atomr_mp.remote import link_life, resumption
 from atomr_mp.remote.link_life import RemoteLinkEvent, RemoteLinkState
+from atomr_mp.remote.releases import SentReleases
 from atomr_mp.remote.resumption import CallAction, CallEvent, CallState, CallTable, IdRanges, OpenCalls
 
 MOST: Final = 6
@@ -69,6 +71,7 @@ class TwoEnds(RuleBasedStateMachine):
     """A client and a gateway, between which messages are lost at every cut, and calls that the pool runs in any order.
 
     Within a connection messages arrive in order, as TCP has it; a cut loses what is on the way, in both directions.
+    Each answer brings a lease.
     """
 
     def __init__(self) -> None:
@@ -81,6 +84,12 @@ class TwoEnds(RuleBasedStateMachine):
         self.connected = self.open = self.ready = False
         self.runs: dict[int, int] = {}
         self.outcomes: dict[int, int] = {}
+        self.releases = SentReleases()
+        self.serial = 0
+        self.counted: set[int] = set()
+        """Calls whose answer's lease the gateway counts for the client."""
+        self.leased: set[int] = set()
+        """Calls whose answer's lease the client has."""
 
     @precondition(lambda self: len(self.client.unanswered) < MOST)
     @rule()
@@ -97,6 +106,7 @@ class TwoEnds(RuleBasedStateMachine):
         self.connected = True
         unanswered = [number for number in self.client.resume() if number in self.sent]
         unsent = [number for number in self.client.unanswered if number not in self.sent]
+        self.to_gateway.append(("given up", [each.id for each in self.releases.given_up()]))
         self.to_gateway.append(("resume", [min(unsent, default=self.client.next_id), *unanswered]))
 
     @precondition(lambda self: self.connected)
@@ -117,13 +127,14 @@ class TwoEnds(RuleBasedStateMachine):
             return
         kind, numbers = self.to_gateway.pop(0)
         if kind == "resume":
-            known, _ = self.table.resume(numbers[1:], numbers[0])
-            self.ready = True
-            self.to_client.append(("resumed", known))
-            self.to_client += [("answer", [each]) for each in known if self.table.kept(each) is not None]
+            self._resume(*numbers)
         elif kind == "settled":
             for number in numbers:
                 self.table.settle(number)
+        elif kind == "given up":
+            self._free(numbers)
+        elif kind == "release":
+            self._take_release(*numbers)
         else:
             for number in numbers:
                 action = self.table.offer(number, 1).action
@@ -137,21 +148,35 @@ class TwoEnds(RuleBasedStateMachine):
     def client_hears(self) -> None:
         """The client takes the next message."""
         kind, numbers = self.to_client.pop(0)
-        if kind == "resumed":
+        if kind == "released":
+            self.releases.acknowledge(*numbers)
+        elif kind == "resumed":
             self.open = True
+            for release in self.releases.unacknowledged():
+                self.to_gateway.append(("release", [release.serial, *(each.id for each in release.given_up)]))
             self._send([each for each in self.client.unanswered if each not in numbers])
         else:
             for number in numbers:
                 if self.client.settle(number) is not None:
                     self.outcomes[number] = self.outcomes.get(number, 0) + 1
+                    self.leased.add(number)
+
+    @precondition(lambda self: self.sent & self.client.unanswered.keys())
+    @rule(data=strategies.data(), tells=strategies.booleans())
+    def give_up(self, data: strategies.DataObject, *, tells: bool) -> None:
+        """The client wants an answer no more."""
+        number = data.draw(strategies.sampled_from(sorted(self.sent & self.client.unanswered.keys())))
+        self.client.give_up(number)
+        self.releases.give_up(number, 0)
+        if tells and self.open:
+            self._give_back()
 
     @precondition(lambda self: self.table.running)
     @rule(data=strategies.data())
     def pool_answers(self, data: strategies.DataObject) -> None:
         """The pool ends any of the calls, connected or not."""
         number = data.draw(strategies.sampled_from(self.table.running))
-        if self.table.answer(number, number, 1).action is CallAction.KEEP and self.ready:
-            self.to_client.append(("answer", [number]))
+        self._answer(number)
 
     @precondition(lambda self: self.open and self.client.untold)
     @rule()
@@ -167,6 +192,11 @@ class TwoEnds(RuleBasedStateMachine):
         assert self.outcomes.keys() <= self.runs.keys()
 
     @invariant()
+    def no_lease_is_freed_that_the_client_has(self) -> None:
+        """Whatever was lost, repeated or late."""
+        assert self.leased <= self.counted
+
+    @invariant()
     def nothing_grows(self) -> None:
         """What is kept is bounded by what the client may have open."""
         assert len(self.table) <= MOST
@@ -177,19 +207,53 @@ class TwoEnds(RuleBasedStateMachine):
         for _ in range(200):
             if not self.connected:
                 self.connect()
-            while self.to_gateway:
-                self.gateway_hears()
-            while self.to_client:
-                self.client_hears()
+            while self.to_gateway or self.to_client:
+                while self.to_gateway:
+                    self.gateway_hears()
+                while self.to_client:
+                    self.client_hears()
+                self._give_back()
             for number in self.table.running:
-                self.table.answer(number, number, 1)
-                self.to_client.append(("answer", [number]))
+                self._answer(number)
             if not self.client.unanswered:
                 break
         assert not self.client.unanswered
+        assert not self.releases.unacknowledged()
+        assert self.leased == self.counted
         self.one_run_and_one_outcome()
 
+    def _answer(self, number: int) -> None:
+        if self.table.answer(number, number, 1).action is CallAction.KEEP:
+            self.counted.add(number)
+            if self.ready:
+                self.to_client.append(("answer", [number]))
+
+    def _give_back(self) -> None:
+        while (release := self.releases.next([])) is not None:
+            self.to_gateway.append(("release", [release.serial, *(each.id for each in release.given_up)]))
+
+    def _resume(self, next_id: int, *unanswered: int) -> None:
+        known, _ = self.table.resume(unanswered, next_id)
+        self.ready = True
+        self.to_client.append(("released", [self.serial]))
+        self.to_client.append(("resumed", known))
+        self.to_client += [("answer", [each]) for each in known if self.table.kept(each) is not None]
+
+    def _take_release(self, serial: int, *given_up: int) -> None:
+        if serial > self.serial:
+            assert serial == self.serial + 1
+            self.serial = serial
+            self._free(given_up)
+            self.to_client.append(("released", [serial]))
+
+    def _free(self, given_up: Iterable[int]) -> None:
+        for number in given_up:
+            if self.table.kept(number) is not None:
+                self.counted.remove(number)
+            self.table.settle(number)
+
     def _send(self, numbers: list[int]) -> None:
+        self._give_back()
         if self.client.untold:
             self.to_gateway.append(("settled", self.client.take_settled(100)))
         self.sent.update(numbers)
