@@ -238,8 +238,8 @@ class PoisonRequest(RequestError):
     Do: correct the arguments or the method; `atomr-mp admit FINGERPRINT` or `atomr-mp reload` admits it again.
 
     Args:
-        fingerprint: Fingerprint of method and arguments, as in the event log.
-        method: "Actor.method".
+        fingerprint: Fingerprint of method and arguments, as in the event log; of a ref it has the layout.
+        method: "Actor.method" or "library.request".
         ends: How many workers have ended while it ran.
     """
 

@@ -13,9 +13,9 @@ from atomr_mp import errors
 from atomr_mp.protocol import values
 from atomr_mp.protocol.messages import remote
 from atomr_mp.protocol.messages.data import MAX_SENT
-from atomr_mp.protocol.refs import ClientArray, WireRef
+from atomr_mp.protocol.refs import ClientArray, PassedRef, WireRef
 from atomr_mp.protocol.values import Buffer
-from atomr_mp.remote.blobs import PassedRef, Pull, opened
+from atomr_mp.remote.blobs import Pull, opened
 
 if TYPE_CHECKING:
     from atomr_mp.client.client import Client

@@ -239,7 +239,7 @@ class Program:
         def numbered(operand: Operand) -> Operand:
             if not isinstance(operand, ProgramArray):
                 number = refs[operand.memory, operand.layout]
-                return ProgramArray(self, number, operand.layout)
+                return ProgramArray(self, number, messages.anywhere(operand.layout))
             if operand.program is not self:
                 raise errors.InvalidRequest(f"{operand!r} is an array of another program")
             first = len(self._inputs) + len(refs)
@@ -255,7 +255,7 @@ class Program:
             raise errors.InvalidRequest(f"the program has {slots} arrays; the limit is {messages.MAX_SLOTS}")
         definition = messages.Definition(
             [messages.slot(0, layout) for layout in self._inputs],
-            [messages.slot(0, ref.layout) for ref in self._refs],
+            [messages.slot(0, messages.anywhere(ref.layout)) for ref in self._refs],
             [messages.slot(0, layout) for layout in self._temporaries],
             steps,
             [numbered(each).to_wire() for each in self._returns],

@@ -174,3 +174,18 @@ class Operand:
     def overlaps(self, other: Operand) -> bool:
         """Return whether two operands have bytes in common; judged by their spans, so gaps count."""
         return self.memory == other.memory and self.layout.overlaps(other.layout)
+
+
+class PassedRef(Operand):
+    """A ref that is passed on as it came; nothing of it may be used but its wire form.
+
+    Args:
+        wire: Its wire form.
+    """
+
+    def __init__(self, wire: WireRef) -> None:
+        self._wire: Final = wire
+
+    def to_wire(self) -> WireRef:
+        """Return the same wire form."""
+        return self._wire

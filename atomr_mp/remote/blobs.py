@@ -18,7 +18,7 @@ import msgspec
 from atomr_mp import errors
 from atomr_mp.protocol import dtypes, values
 from atomr_mp.protocol.flow.limits import MAX_BODY_BYTES, MAX_FRAMES
-from atomr_mp.protocol.refs import Operand, WireRef
+from atomr_mp.protocol.refs import Operand
 from atomr_mp.protocol.values import ARRAY, Buffer
 from atomr_mp.protocol.zmtp.framing import ALIGNMENT, PACKED, pack, unpack
 
@@ -239,21 +239,6 @@ class Pull:
     def restart(self) -> None:
         """Ask again for the chunks that have not come."""
         self._again = sorted(self._missing, reverse=True)
-
-
-class PassedRef(Operand):
-    """A ref that passes through the gateway.
-
-    Args:
-        wire: Its wire form.
-    """
-
-    def __init__(self, wire: WireRef) -> None:
-        self._wire = wire
-
-    def to_wire(self) -> WireRef:
-        """Return the same wire form."""
-        return self._wire
 
 
 _HEADER: Final = msgspec.msgpack.Decoder(tuple[int, bytes])

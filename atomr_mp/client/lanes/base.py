@@ -20,7 +20,7 @@ from atomr_mp.client.lanes.link_life import REFUSING, LinkState
 from atomr_mp.client.lanes.outcomes import Callback, Outcomes, forget_forked
 from atomr_mp.client.lanes.receiving import Receiver
 from atomr_mp.client.lanes.retry import Retry
-from atomr_mp.client.lanes.retry_policy import NEVER
+from atomr_mp.client.lanes.retry_policy import NEVER, identify, key_of
 from atomr_mp.client.lanes.sending import Sender
 from atomr_mp.client.memory.leases import Lease
 from atomr_mp.client.reply import ArrivedPart, ItemsReply, Reply, StreamReply
@@ -112,7 +112,7 @@ class Lane(ABC):
             DeviceUnavailable: The device takes no work.
             PoolLost: There is no pool any more.
         """
-        alone = self._suspicions.admit(method, arguments) if method in self._suspicions.methods else None
+        alone = self._suspicions.admit(key_of(method, arguments)) if method in self._suspicions.methods else None
         body, payload, placed = values.encode(arguments, self._place_array)
         reply = Reply(self, request_id, method, deadline_ns, body)
         if priority:
@@ -172,7 +172,7 @@ class Lane(ABC):
             arguments: As those of a call.
         """
         method = stream.method
-        alone = self._suspicions.admit(method, arguments) if method in self._suspicions.methods else None
+        alone = self._suspicions.admit(key_of(method, arguments)) if method in self._suspicions.methods else None
         stream.body, stream.payload, placed = values.encode(arguments, self._place_array)
         if placed:
             stream.kept, stream.copies, stream.refs, device = self._client.memory.attach(placed, device)
@@ -185,10 +185,7 @@ class Lane(ABC):
             stream: It has its method, deadlines, arguments, and what to keep for them.
             device: Where to; None for the one with the fewest unanswered requests of this lane.
         """
-        alone = None
-        if stream.method in self._suspicions.methods and not stream.refs and not stream.copies:
-            arguments = values.Decoder[Any]().decode(stream.body, stream.payload)
-            alone = self._suspicions.admit(stream.method, arguments)
+        alone = self._suspicions.admit(identify(stream)) if stream.method in self._suspicions.methods else None
         self._open_stream(stream, device, alone)
 
     def _open_stream(self, stream: StreamReply, device: int | None, alone: RequestKey | None) -> None:
@@ -321,11 +318,9 @@ class Lane(ABC):
             copies: Arguments of it that lie in shared memory of this client.
             callback: Called with the reply once it is there; see `Reply.add_done_callback`.
         """
-        alone = None
-        if method in self._suspicions.methods and not refs and not copies:
-            alone = self._suspicions.admit(method, values.Decoder[Any]().decode(body, payload))
         reply = Reply(self, request_id, method, deadline_ns, body)
         reply.priority, reply.refs, reply.kept, reply.copies, reply.payload = priority, refs, kept, copies, payload
+        alone = self._suspicions.admit(identify(reply)) if method in self._suspicions.methods else None
         reply.replays = replays
         if callback is not None:
             reply.callbacks = [callback]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from atomr_mp import errors
-from atomr_mp.client.fingerprint import RUN
+from atomr_mp.client.fingerprint import is_of_library
 from atomr_mp.client.lanes.admission import BacklogAdmission
 from atomr_mp.client.lanes.backlog import Backlog
 from atomr_mp.client.lanes.device_link import DeviceLink, unavailable
@@ -68,7 +68,7 @@ class Retry:
         items: list[RequestKey] = []
         suspected = [reply for reply, _ in lost if reply.id in ended.suspects]
         for reply in suspected:
-            if reply.method in self._client.methods or reply.method == RUN:
+            if reply.method in self._client.methods or is_of_library(reply.method):
                 request = identify(reply)
                 if request is not None:
                     suspects[reply] = request

@@ -3,6 +3,7 @@
 A request may be sent again if its method is idempotent, or if its method says so and the request certainly did not
 start. Its arguments must still be there: values, and arrays in the client's own memory; a ref is gone with its worker.
 A request that ran when the worker ended is a suspect: the supervisor gets its fingerprint, and gives the verdict.
+A call of an actor's method with refs has no fingerprint, so it is none.
 """
 
 from __future__ import annotations
@@ -13,13 +14,14 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from atomr_mp import errors
-from atomr_mp.client.fingerprint import fingerprint
+from atomr_mp.client.fingerprint import fingerprint, is_of_library
 from atomr_mp.client.reply import ItemsReply, Reply, StreamReply
 from atomr_mp.protocol import values
 from atomr_mp.protocol.declaration.arguments import declared
 from atomr_mp.protocol.messages.devices import MethodInfo, Resend, Resumes
 from atomr_mp.protocol.messages.session import IncarnationEnded
 from atomr_mp.protocol.messages.suspects import RequestKey, Suspicion, Verdict
+from atomr_mp.protocol.refs import ClientArray, PassedRef, WireRef
 
 NEVER: Final = 2**31
 """The number of ends of a request that is never sent again."""
@@ -100,19 +102,16 @@ class KnownSuspicions:
                 del methods[method]
             self.methods = methods
 
-    def admit(self, method: str, arguments: object) -> RequestKey | None:
+    def admit(self, request: RequestKey | None) -> RequestKey | None:
         """Look up a call whose method has a verdict; return its key if it has to run alone.
 
         Raises:
             PoisonRequest: It is not admitted.
         """
-        digest = fingerprint(method, arguments)
-        found = None if digest is None else self.methods.get(method, {}).get(digest)
-        if found is None:
-            return None
-        if found.verdict is Verdict.QUARANTINED:
+        found = None if request is None else self.of(request)
+        if found is not None and found.verdict is Verdict.QUARANTINED:
             raise poison(found, maybe_executed=False)
-        return found.request
+        return None if found is None else request
 
     def of(self, request: RequestKey) -> Suspicion | None:
         """Return the verdict on a request, None if there is none."""
@@ -171,36 +170,50 @@ def _declares_writes(struct: type[msgspec.Struct]) -> bool:
     return any(each.writes for each in arrays) or any(map(_declares_writes, fields.structs.values()))
 
 
+def key_of(method: str, arguments: object) -> RequestKey | None:
+    """Return the identity of a request, None if it has none.
+
+    Raises:
+        InvalidRequest: The arguments cannot be sent.
+    """
+    digest = fingerprint(method, arguments)
+    return None if digest is None else RequestKey(method, digest)
+
+
 def identify(reply: Reply) -> RequestKey | None:
     """Return the identity of an unanswered request, None if it has none."""
-    if reply.refs or reply.items:
+    if reply.items or (reply.refs and not is_of_library(reply.method)):
         return None
     placed = {each.id: each for each in reply.copies}
 
-    def resolve(wire: Any) -> object:
-        return placed[wire.id].array
+    def resolve(wire: WireRef | ClientArray) -> object:
+        return PassedRef(wire) if isinstance(wire, WireRef) else placed[wire.id].array
 
     try:
-        arguments = values.Decoder[Any]().decode(reply.body, reply.payload, resolve)
-        digest = fingerprint(reply.method, arguments)
+        return key_of(reply.method, values.Decoder[Any]().decode(reply.body, reply.payload, resolve))
     except errors.InvalidRequest:  # its worker's answer, or the answer that it would have sent
         return None
-    return None if digest is None else RequestKey(reply.method, digest)
 
 
 def identify_items(reply: ItemsReply) -> list[RequestKey]:
     """Return the identity of each unanswered item of a call; items are sent again one by one."""
     try:
         items = values.Decoder[Any]().decode(reply.body, reply.payload)
-        digests = [fingerprint(reply.method, items[place]) for place in sorted(reply.open)]
+        keys = [key_of(reply.method, items[place]) for place in sorted(reply.open)]
     except errors.InvalidRequest:  # the call has had its outcome, and has let go of its arrays
         return []
-    return [RequestKey(reply.method, digest) for digest in digests if digest is not None]
+    return [key for key in keys if key is not None]
 
 
 def was_answered(reply: Reply) -> bool:
-    """Return whether a request's answer comes from its worker, which goes on."""
-    return not isinstance(reply.error, _NOT_THE_WORKER_S)
+    """Return whether a request's answer comes from its worker, which goes on.
+
+    A refusal says nothing of a request with refs: their memory may be stale, or in use, and another time it is not.
+    """
+    error = reply.error
+    if reply.refs and isinstance(error, errors.RequestError) and not error.maybe_executed:
+        return False
+    return not isinstance(error, _NOT_THE_WORKER_S)
 
 
 _NOT_THE_WORKER_S: Final = (

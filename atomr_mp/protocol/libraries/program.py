@@ -57,7 +57,7 @@ class Definition(Message, frozen=True):
     inputs: Annotated[list[WireRef], Meta(max_length=MAX_SLOTS)]
     """How each input must lie."""
     refs: Annotated[list[WireRef], Meta(max_length=MAX_SLOTS)]
-    """How the refs lie that it was recorded with."""
+    """How the refs lie that it was recorded with, wherever that is, see `anywhere`."""
     temporaries: Annotated[list[WireRef], Meta(max_length=MAX_SLOTS)]
     """How its temporaries lie; without gaps."""
     steps: Annotated[list[ProgramStep], Meta(max_length=MAX_STEPS)]
@@ -163,6 +163,11 @@ def _overlapping(operands: list[Operand]) -> dict[tuple[object, Layout], tuple[i
             end = max(end, high)
             found[memory, operands[number].layout] = group, begin
     return found
+
+
+def anywhere(layout: Layout) -> Layout:
+    """Return how a ref's array lies wherever its memory is: a program recorded anew with refs made anew is the same."""
+    return layout.at(layout.offset % ALIGNED_BYTES)
 
 
 def slot(number: int, layout: Layout) -> WireRef:

@@ -28,15 +28,16 @@ class RequestKey(Message, frozen=True):
     """Identifies a request."""
 
     method: Name
-    """`Actor.method`."""
+    """`Actor.method` or `library.request`."""
     fingerprint: Bytes16
     """BLAKE2b of the method's name, the content of each array of at least `SHARED_BYTES`, the body, and the payload
-    frames. In that body such an array is extension type 3 with 0 for id, slab and offset. With another digest a client
-    does not recognise requests that others have sent."""
+    frames. In that body such an array is extension type 3 with 0 for id, slab and offset. A ref, which only requests of
+    libraries have, has a token of zeros, its place among the body's buffers for `buffer`, 0 for `slab`, and its offset
+    modulo 256. With another digest a client does not recognise requests that others have sent."""
 
 
 class Suspect(Message, frozen=True, tag="suspect"):
-    """Describe this session's requests in `IncarnationEnded.suspects`, except library requests and those with refs.
+    """Describe this session's requests in `IncarnationEnded.suspects`, except calls of actors' methods with refs.
 
     Answered by `Suspicions` with this id.
     """

@@ -276,7 +276,7 @@ def test_what_is_sent_past_the_clients_checks_is_refused_by_step(device: atomr_m
     with pytest.raises(errors.InvalidRequest, match="no request 'nothing'"):
         sent(replace(definition, steps=[replace(definition.steps[0], request="nothing")]))
     with pytest.raises(errors.InvalidRequest, match="only temporaries are returned"):
-        sent(replace(definition, returns=[messages.slot(1, ref.layout)]))
+        sent(replace(definition, returns=[messages.slot(1, messages.anywhere(ref.layout))]))
     sent(definition)
 
 

@@ -161,7 +161,9 @@ class Preparation:
                 found = given.layout._replace(offset=wanted.offset)
                 exact = number >= len(definition.inputs)
                 fits = (
-                    given.layout == wanted if exact else found == Layout.contiguous(*found[:2], wanted.offset) == wanted
+                    program.anywhere(given.layout) == wanted
+                    if exact
+                    else found == Layout.contiguous(*found[:2], wanted.offset) == wanted
                 )
             else:
                 fits = hasattr(given, "dtype") and (str(given.dtype), tuple(given.shape)) == wanted[:2]
@@ -212,9 +214,9 @@ class Preparation:
             return SlotView(slot, within, ("temporary", slot), within)
         given = self._given[slot]
         if slot >= len(definition.inputs):
-            if within != given.layout:
+            if within != program.anywhere(given.layout):
                 raise errors.InvalidRequest(f"slot {slot} lies in another way")
-            return SlotView(slot, within, given.memory, within._replace(offset=0))
+            return SlotView(slot, given.layout, given.memory, within.at(0))
         within.span_within(definition.inputs[slot].layout.span[1])
         if not isinstance(given, Operand):
             return SlotView(slot, within, ("input", slot), within)
