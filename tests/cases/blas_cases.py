@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from atomr_mp.client.reply import Reply
 from atomr_mp.protocol.libraries import blas, requests_of
 from atomr_mp.protocol.libraries.base import HALF, LibraryRequest
 from tests import declared
@@ -23,22 +22,6 @@ REQUESTS: Final = requests_of("blas")
 def assert_agrees(request: Any, random: np.random.Generator, run: Callable[[LibraryRequest], Any]) -> None:
     """Give a request's operands random numbers, have it done, and check all of their memory."""
     declared.assert_agrees(request, random, run, EXPECTED[request.name], well_conditioned)
-
-
-class DirectDevice:
-    """A device for a reference that does requests at once.
-
-    Args:
-        run: Does one, and returns its result, which then stands for the reply.
-    """
-
-    def __init__(self, run: Callable[[LibraryRequest], Any]) -> None:
-        self._run = run
-
-    def request(self, library: str, request: LibraryRequest, deadline_s: float | None) -> Reply:
-        """Do a request."""
-        assert (library, deadline_s) == ("blas", None)
-        return cast("Reply", self._run(request))
 
 
 def well_conditioned(request: Any, operand: str, values: Array) -> Array:

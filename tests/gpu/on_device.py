@@ -6,7 +6,10 @@ The first test that runs loads CUDA, not the collection of tests.
 from __future__ import annotations
 
 import functools
+import importlib.util
 from typing import Any, Final
+
+import pytest
 
 from atomr_mp.protocol import token
 from atomr_mp.protocol.declaration.arguments import with_arrays
@@ -18,6 +21,12 @@ from atomr_mp_workers.memory.store import Store
 from atomr_mp_workers.requests.off_loop.in_progress import InProgress
 from atomr_mp_workers.requests.request import Elsewhere, Later, Next
 from tests.fakes.fake_arrays import FakeArray
+
+NEEDS_CUPY: Final = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(importlib.util.find_spec("cupy") is None, reason="needs CuPy"),
+]
+"""Marks of a file of tests that use CuPy."""
 
 NOTHING: Final[Any] = None
 SERVING: Final[list[str]] = []

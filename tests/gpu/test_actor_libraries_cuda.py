@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import functools
-import importlib.util
 from typing import Any
 
 import numpy as np
@@ -13,12 +12,10 @@ from atomr_mp import errors
 from tests.actor_libraries import libraries_on
 from tests.cases.library_cases import CASES, Case, call
 from tests.fakes.fake_arrays import FakeArray
+from tests.gpu import on_device
 from tests.gpu.on_device import device, over, placed, synchronize
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(importlib.util.find_spec("cupy") is None, reason="needs CuPy"),
-]
+pytestmark = on_device.NEEDS_CUPY
 
 
 @functools.cache

@@ -1,27 +1,22 @@
 from __future__ import annotations
 
 import functools
-import importlib.util
 from typing import Any, Final
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from atomr_mp.libraries.blas import Reference
-from atomr_mp.protocol.libraries.base import HALF, LibraryRequest, element_types
-from tests.cases.blas_cases import REQUESTS, DirectDevice, assert_agrees
+from atomr_mp.protocol.libraries.base import HALF, element_types
+from tests.cases.blas_cases import REQUESTS, assert_agrees
 from tests.declared import requests
+from tests.direct import DirectDevice, assert_all_agree
 from tests.fakes.fake_arrays import FakeArray
 from tests.gpu import on_device
 from tests.gpu.on_device import device, library, over, placed, synchronize
 from tests.tolerances import assert_close
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(importlib.util.find_spec("cupy") is None, reason="needs CuPy"),
-]
+pytestmark = on_device.NEEDS_CUPY
 
 run: Final = functools.partial(on_device.run, "blas")
 
@@ -32,26 +27,14 @@ BLAS: Final[Any] = Reference(DirectDevice(run))
 @pytest.mark.parametrize("name", REQUESTS)
 def test_results_are_those_of_dense_matrices(name: str) -> None:
     """With any sizes, order, increments and gaps; nothing else is written, and no unneeded memory is read."""
-
-    @given(requests(REQUESTS[name]), st.integers(0, 2**32 - 1))
-    @settings(max_examples=300, deadline=None)
-    def agrees(request: LibraryRequest, seed: int) -> None:
-        assert_agrees(request, np.random.default_rng(seed), run)
-
-    agrees()
+    assert_all_agree(requests(REQUESTS[name]), 300, assert_agrees, run)
 
 
 @pytest.mark.parametrize("name", REQUESTS)
 def test_larger_sizes_take_other_kernels_and_give_the_same(name: str) -> None:
     """Tiles that are full, and those at the edges that are not."""
     sizes = (1, 31, 64, 65) if name == "trsm" else (1, 33, 64, 129, 200)  # a solution's error grows with its size
-
-    @given(requests(REQUESTS[name], sizes), st.integers(0, 2**32 - 1))
-    @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
-    def agrees(request: LibraryRequest, seed: int) -> None:
-        assert_agrees(request, np.random.default_rng(seed), run)
-
-    agrees()
+    assert_all_agree(requests(REQUESTS[name], sizes), 60, assert_agrees, run)
 
 
 @pytest.mark.parametrize("n", [1000, 2**20 + 3])

@@ -2,28 +2,25 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib.util
 from typing import Any, Final
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, reject, settings
-from hypothesis import strategies as st
 
 from atomr_mp import errors
 from atomr_mp.protocol.libraries.base import LibraryRequest
 from atomr_mp.protocol.libraries.blas_lt import RESULTS, Matmul
 from tests.cases.blas_lt_cases import EPILOGUES, PAIRS, WIDE, assert_agrees, requests
 from tests.declared import breakages, check
+from tests.direct import assert_all_agree
 from tests.fakes.fake_arrays import FakeArray
 from tests.gpu import on_device
 from tests.tolerances import assert_close
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(importlib.util.find_spec("cupy") is None, reason="needs CuPy"),
-]
+pytestmark = on_device.NEEDS_CUPY
 
+agrees_fast: Final = functools.partial(assert_agrees, fast=True)
 run: Final = functools.partial(on_device.run, "blas_lt")
 NARROW: Final = [pair for pair in PAIRS if pair not in WIDE or pair[0] == "int8"]
 FLOATS: Final = ("float16", "bfloat16", "float32")
@@ -37,25 +34,20 @@ def run_if_offered(request: LibraryRequest) -> None:
         reject()
 
 
-@given(requests(pairs=WIDE), st.integers(0, 2**32 - 1))
-@settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
-def test_products_and_epilogues_are_what_their_definition_says(request: Any, seed: int) -> None:
+def test_products_and_epilogues_are_what_their_definition_says() -> None:
     """Every type, epilogue, order, batch; nothing else is written."""
-    assert_agrees(request, np.random.default_rng(seed), run_if_offered, fast=True)
+    assert_all_agree(requests(pairs=WIDE), 400, agrees_fast, run_if_offered)
 
 
-@given(requests(lengths=(16, 33, 64, 129, 200), pairs=WIDE), st.integers(0, 2**32 - 1))
-@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
-def test_larger_sizes_take_other_kernels_and_give_the_same(request: Any, seed: int) -> None:
+def test_larger_sizes_take_other_kernels_and_give_the_same() -> None:
     """Tiles that are full, and those at the edges that are not."""
-    assert_agrees(request, np.random.default_rng(seed), run_if_offered, fast=True)
+    assert_all_agree(requests(lengths=(16, 33, 64, 129, 200), pairs=WIDE), 100, agrees_fast, run_if_offered)
 
 
-@given(requests(lengths=(16, 32, 48, 128), pairs=NARROW, orders={"a": "row", "b": "column"}), st.integers(0, 2**32 - 1))
-@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
-def test_eight_bits_are_multiplied_as_the_tensor_cores_want_them(request: Any, seed: int) -> None:
+def test_eight_bits_are_multiplied_as_the_tensor_cores_want_them() -> None:
     """Scales of each kind, every type of the result."""
-    assert_agrees(request, np.random.default_rng(seed), run_if_offered, fast=True)
+    drawn = requests(lengths=(16, 32, 48, 128), pairs=NARROW, orders={"a": "row", "b": "column"})
+    assert_all_agree(drawn, 200, agrees_fast, run_if_offered)
 
 
 def has_float8() -> bool:

@@ -1,40 +1,30 @@
 from __future__ import annotations
 
 import functools
-import importlib.util
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from atomr_mp.protocol.libraries.fft import Transform
 from tests.cases.fft_cases import assert_agrees, requests
+from tests.direct import assert_all_agree
 from tests.fakes.fake_arrays import FakeArray
 from tests.gpu import on_device
 from tests.tolerances import assert_close
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(importlib.util.find_spec("cupy") is None, reason="needs CuPy"),
-]
+pytestmark = on_device.NEEDS_CUPY
 
 run: Final = functools.partial(on_device.run, "fft")
 
 
-@given(requests(), st.integers(0, 2**32 - 1))
-@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
-def test_transforms_are_what_their_definition_says(request: Any, seed: int) -> None:
+def test_transforms_are_what_their_definition_says() -> None:
     """Every kind, direction and norm, up to three axes in any order, batches, strides, in place."""
-    assert_agrees(request, np.random.default_rng(seed), run)
+    assert_all_agree(requests(), 300, assert_agrees, run)
 
 
-@given(requests(lengths=(2, 16, 30, 49, 64, 127), most=3), st.integers(0, 2**32 - 1))
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
-def test_larger_lengths_take_other_kernels_and_give_the_same(request: Any, seed: int) -> None:
+def test_larger_lengths_take_other_kernels_and_give_the_same() -> None:
     """Powers of two, products of small primes, primes."""
-    assert_agrees(request, np.random.default_rng(seed), run)
+    assert_all_agree(requests(lengths=(2, 16, 30, 49, 64, 127), most=3), 40, assert_agrees, run)
 
 
 def test_a_plan_is_used_again_with_other_memory() -> None:

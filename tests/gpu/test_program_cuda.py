@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,13 +13,11 @@ import pytest
 import atomr_mp
 from atomr_mp import errors
 from atomr_mp.protocol.messages.operators import GraphStatus
+from tests.gpu import on_device
 from tests.support import Ledger, wait_generation
 from tests.tolerances import assert_close
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(importlib.util.find_spec("cupy") is None, reason="needs CuPy"),
-]
+pytestmark = on_device.NEEDS_CUPY
 
 N: Final = 64
 PLANS: Final = 256

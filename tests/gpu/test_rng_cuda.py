@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import functools
-import importlib.util
 from typing import Any, Final
 
 import msgspec
@@ -24,10 +23,7 @@ from tests.cases.rng_cases import (
 from tests.fakes.fake_arrays import FakeArray
 from tests.gpu import on_device
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(importlib.util.find_spec("cupy") is None, reason="needs CuPy"),
-]
+pytestmark = on_device.NEEDS_CUPY
 
 run: Final = functools.partial(on_device.run, "rng")
 

@@ -1,14 +1,12 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 from collections.abc import Iterator
 from typing import Any, cast
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 import atomr_mp
 from atomr_mp import errors
@@ -17,16 +15,14 @@ from atomr_mp.protocol.libraries.base import LibraryRequest
 from tests.cases import sparse_cases
 from tests.cases.solver_cases import FAILING, REQUESTS, assert_agrees, assert_fails, requests
 from tests.declared import breakages, refused_in_the_worker
+from tests.direct import assert_all_agree
 from tests.fakes.fake_arrays import FakeArray
 from tests.gpu import on_device
 from tests.gpu.test_program_cuda import told as told_of_graphs
 from tests.support import Ledger
 from tests.tolerances import assert_close
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(importlib.util.find_spec("cupy") is None, reason="needs CuPy"),
-]
+pytestmark = on_device.NEEDS_CUPY
 
 
 @pytest.fixture
@@ -47,25 +43,13 @@ def run(request: LibraryRequest) -> Any:
 @pytest.mark.parametrize("name", REQUESTS)
 def test_results_are_those_of_dense_matrices(name: str) -> None:
     """With any sizes, order, strides and gaps; nothing else is written, and no unneeded memory is read."""
-
-    @given(requests(REQUESTS[name]), st.integers(0, 2**32 - 1))
-    @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
-    def agrees(request: LibraryRequest, seed: int) -> None:
-        assert_agrees(request, np.random.default_rng(seed), run)
-
-    agrees()
+    assert_all_agree(requests(REQUESTS[name]), 60, assert_agrees, run)
 
 
 @pytest.mark.parametrize("name", REQUESTS)
 def test_larger_matrices_take_other_kernels_and_give_the_same(name: str) -> None:
     """Blocks of many sizes, and what is left beside them."""
-
-    @given(requests(REQUESTS[name], (1, 31, 64, 129, 300)), st.integers(0, 2**32 - 1))
-    @settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
-    def agrees(request: LibraryRequest, seed: int) -> None:
-        assert_agrees(request, np.random.default_rng(seed), run)
-
-    agrees()
+    assert_all_agree(requests(REQUESTS[name], (1, 31, 64, 129, 300)), 15, assert_agrees, run)
 
 
 def test_hundreds_of_data_without_a_result_harm_nothing() -> None:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import functools
-import importlib.util
 import threading
 from typing import Any, Final
 
@@ -9,8 +8,6 @@ import msgspec
 import numpy as np
 import pytest
 import scipy.sparse
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from atomr_mp import errors
 from atomr_mp.protocol.declaration.arguments import with_arrays
@@ -18,16 +15,14 @@ from atomr_mp.protocol.libraries import requests_of, sparse
 from atomr_mp_workers.libraries.sparse.structures import CheckedStructure
 from atomr_mp_workers.requests.request import Next
 from tests.cases.sparse_cases import assert_agrees, elements, matrix_of, of_mask, pattern_of, requests
+from tests.direct import assert_all_agree
 from tests.fakes.fake_arrays import FakeArray
 from tests.gpu import on_device
 from tests.pure.libraries.test_sparse import told
 from tests.support import Ledger
 from tests.tolerances import assert_close
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(importlib.util.find_spec("cupy") is None, reason="needs CuPy"),
-]
+pytestmark = on_device.NEEDS_CUPY
 
 run: Final = functools.partial(on_device.run, "sparse")
 
@@ -37,13 +32,7 @@ REQUESTS: Final = requests_of("sparse")
 @pytest.mark.parametrize("name", REQUESTS)
 def test_sparse_requests_give_what_dense_matrices_give(name: str) -> None:
     """Every format, transposed and conjugated, any structure and strides, factors of 0, empty sizes."""
-
-    @given(requests(REQUESTS[name]), st.integers(0, 2**32 - 1))
-    @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
-    def agrees(request: Any, seed: int) -> None:
-        assert_agrees(request, np.random.default_rng(seed), run)
-
-    agrees()
+    assert_all_agree(requests(REQUESTS[name]), 150, assert_agrees, run)
 
 
 def large(stored: sparse.Format, dtype: str, index: str = "int32") -> tuple[Any, Any]:

@@ -1,29 +1,25 @@
 from __future__ import annotations
 
 import functools
-import importlib.util
 from typing import Any, Final
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from atomr_mp import errors
 from atomr_mp.protocol.libraries import tensor
-from atomr_mp.protocol.libraries.base import LibraryRequest
 from atomr_mp_workers.libraries.tensor.engine import ArrayEngine
 from tests.cases.tensor_cases import REQUESTS, assert_agrees, requests
 from tests.declared import breakages, check
+from tests.direct import assert_all_agree
 from tests.fakes.fake_arrays import FakeArray
 from tests.gpu import on_device
 from tests.tolerances import assert_close
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(importlib.util.find_spec("cupy") is None, reason="needs CuPy"),
-]
+pytestmark = on_device.NEEDS_CUPY
 
+agrees_fast: Final = functools.partial(assert_agrees, fast=True)
 run: Final = functools.partial(on_device.run, "tensor")
 
 
@@ -39,26 +35,14 @@ def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
 @pytest.mark.parametrize("name", REQUESTS)
 def test_results_are_those_of_numpy(name: str) -> None:
     """Whatever modes, strides, operators, factors, types; nothing else is written."""
-
-    @given(requests(REQUESTS[name]), st.integers(0, 2**32 - 1))
-    @settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
-    def agrees(request: LibraryRequest, seed: int) -> None:
-        assert_agrees(request, np.random.default_rng(seed), run, fast=True)
-
-    agrees()
+    assert_all_agree(requests(REQUESTS[name]), 200, agrees_fast, run)
 
 
 @pytest.mark.usefixtures("engine")
 @pytest.mark.parametrize("name", ["contraction", "reduction", "permutation", "einstein_sum"])
 def test_larger_sizes_take_other_kernels_and_give_the_same(name: str) -> None:
     """Tiles that are full, and those at the edges that are not."""
-
-    @given(requests(REQUESTS[name], (1, 8, 17, 32)), st.integers(0, 2**32 - 1))
-    @settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
-    def agrees(request: LibraryRequest, seed: int) -> None:
-        assert_agrees(request, np.random.default_rng(seed), run, fast=True)
-
-    agrees()
+    assert_all_agree(requests(REQUESTS[name], (1, 8, 17, 32)), 30, agrees_fast, run)
 
 
 def product(dtype: str, compute: tensor.Compute = "default") -> tensor.Contraction:

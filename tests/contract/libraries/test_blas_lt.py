@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, Final
 
 import numpy as np
@@ -11,17 +10,9 @@ import pytest
 import atomr_mp
 from atomr_mp import errors
 from atomr_mp.protocol import dtypes
-from tests.support import Ledger
 from tests.tolerances import assert_close
 
 M, N, K = 32, 48, 64
-
-
-@pytest.fixture(scope="module")
-def device(backend: str) -> Iterator[atomr_mp.Device]:
-    """A device."""
-    with Ledger() as ledger, ledger.start(backend=backend) as pool:
-        yield pool.device(0)
 
 
 RANDOM: Final = np.random.default_rng(17)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, Final
 
 import numpy as np
@@ -10,17 +9,9 @@ import pytest
 
 import atomr_mp
 from atomr_mp import errors
-from tests.support import Ledger
 from tests.tolerances import assert_close
 
 SHAPE: Final = (6, 10, 12)
-
-
-@pytest.fixture(scope="module")
-def device(backend: str) -> Iterator[atomr_mp.Device]:
-    """A device."""
-    with Ledger() as ledger, ledger.start(backend=backend) as pool:
-        yield pool.device(0)
 
 
 def numbers(dtype: str) -> Any:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 import scipy.sparse
@@ -11,15 +9,7 @@ import scipy.sparse
 import atomr_mp
 from atomr_mp import errors
 from atomr_mp.protocol.libraries.solver import Factors
-from tests.support import Ledger
 from tests.tolerances import assert_close
-
-
-@pytest.fixture(scope="module")
-def device(backend: str) -> Iterator[atomr_mp.Device]:
-    """A device."""
-    with Ledger() as ledger, ledger.start(backend=backend) as pool:
-        yield pool.device(0)
 
 
 def test_factors_are_used_by_the_next_request(device: atomr_mp.Device) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import gc
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
@@ -20,13 +20,6 @@ from tests.support import Ledger, settled, wait_generation
 from tests.tolerances import assert_close
 
 FORMATS: Final[tuple[Format, ...]] = ("csr", "csc", "coo", "bsr", "blocked_ell")
-
-
-@pytest.fixture(scope="module")
-def device(backend: str) -> Iterator[atomr_mp.Device]:
-    """A device."""
-    with Ledger() as ledger, ledger.start(backend=backend) as pool:
-        yield pool.device(0)
 
 
 def random_matrix(m: int = 6, n: int = 8, dtype: str = "float64") -> Any:

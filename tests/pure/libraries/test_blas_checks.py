@@ -11,11 +11,11 @@ from atomr_mp import errors
 from atomr_mp.libraries.blas import Reference
 from atomr_mp.protocol.layout import Layout
 from atomr_mp.protocol.libraries import blas
-from tests.cases.blas_cases import DirectDevice
 from tests.declared import check
+from tests.direct import DirectDevice
 from tests.fakes.fake_arrays import FakeArray
 
-BLAS: Final = Reference(DirectDevice(lambda request: request))
+BLAS: Final = Reference(DirectDevice())
 
 
 def zeros(*shape: int, dtype: str = "float32") -> FakeArray:

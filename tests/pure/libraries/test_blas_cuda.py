@@ -2,14 +2,11 @@ from __future__ import annotations
 
 import importlib
 import re
-import sys
 from typing import Any, Final
 
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from atomr_mp.protocol.declaration.arguments import declared
 from atomr_mp.protocol.libraries.base import LibraryRequest
@@ -18,12 +15,11 @@ from atomr_mp_workers.requests.request import Later
 from tests.actor_libraries import context_on
 from tests.cases.blas_cases import REQUESTS, assert_agrees
 from tests.declared import requests
+from tests.direct import assert_all_agree, ended, on_stand_ins, started
 from tests.fakes.fake_arrays import FakeArray
 from tests.fakes.fake_cublas import SIGNATURES, AddressedArray, FakeCublas, FakeStream, device_memory, installed
 
-MODULES: Final = tuple(
-    f"atomr_mp_workers.libraries.{name}" for name in ("blas.cuda", "blas.kinds", "pointers", "slots")
-)
+MODULES: Final = ("blas.cuda", "blas.kinds", "pointers", "slots")
 
 
 class Actor:
@@ -31,24 +27,17 @@ class Actor:
 
     def __init__(self) -> None:
         self.cublas: Final = FakeCublas()
-        with installed(self.cublas):
-            for name in MODULES:
-                sys.modules.pop(name, None)
-            module: Any = importlib.import_module(MODULES[0])
+        module = on_stand_ins(installed(self.cublas), MODULES)
         self.blas: Final = module.Implementation(context_on(HostDevice(), "cuda"), FakeStream())
 
     def run(self, request: LibraryRequest) -> Any:
         """Do a request."""
-        result = self.start(request)
-        return result.read() if isinstance(result, Later) else result
+        return ended(self.start(request))
 
     def start(self, request: LibraryRequest) -> Any:
         """Do a request, but for what is read later."""
         device_memory.clear()
-        addressed = self.addressed(request)
-        prepare = getattr(self.blas, f"prepare_{request.name}", None)
-        plan = () if prepare is None else (prepare(addressed),)
-        result = getattr(self.blas, request.name)(addressed, *plan)
+        result = started(self.blas, self.addressed(request))
         assert self.cublas.mode == self.cublas.PointerMode.HOST
         return result
 
@@ -78,13 +67,7 @@ def actor() -> Actor:
 @pytest.mark.parametrize("name", REQUESTS)
 def test_what_is_asked_of_cublas_gives_what_is_meant(actor: Actor, name: str) -> None:
     """Transposed where the order is not cuBLAS', and whatever the sizes: it is given no empty ones."""
-
-    @given(requests(REQUESTS[name]), st.integers(0, 2**32 - 1))
-    @settings(max_examples=100, deadline=None)
-    def agrees(request: LibraryRequest, seed: int) -> None:
-        assert_agrees(request, np.random.default_rng(seed), actor.run)
-
-    agrees()
+    assert_all_agree(requests(REQUESTS[name]), 100, assert_agrees, actor.run)
 
 
 def test_batches_that_cublas_does_not_support_are_multiplied_one_by_one() -> None:
@@ -92,13 +75,7 @@ def test_batches_that_cublas_does_not_support_are_multiplied_one_by_one() -> Non
     actor = Actor()
     batched = "gemm_strided_batched_ex_64"
     actor.cublas.refused[batched] = actor.cublas.Status.NOT_SUPPORTED
-
-    @given(requests(REQUESTS["gemm_strided_batched"]), st.integers(0, 2**32 - 1))
-    @settings(max_examples=50, deadline=None)
-    def agrees(request: LibraryRequest, seed: int) -> None:
-        assert_agrees(request, np.random.default_rng(seed), actor.run)
-
-    agrees()
+    assert_all_agree(requests(REQUESTS["gemm_strided_batched"]), 50, assert_agrees, actor.run)
     actor.cublas.refused[batched] = actor.cublas.Status.INVALID_VALUE
     with pytest.raises(actor.cublas.cuBLASError):
         actor.run(example("gemm_strided_batched"))

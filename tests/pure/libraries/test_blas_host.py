@@ -5,38 +5,23 @@ from typing import Any, Final
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from atomr_mp.libraries.blas import Reference
-from atomr_mp.protocol.libraries.base import HALF, LibraryRequest
-from atomr_mp_workers.libraries.blas import host
-from tests.cases.blas_cases import REQUESTS, DirectDevice, assert_agrees
+from atomr_mp.protocol.libraries.base import HALF
+from tests.cases.blas_cases import REQUESTS, assert_agrees
 from tests.declared import requests
+from tests.direct import DirectDevice, assert_all_agree, host_actor, run_by
 from tests.fakes.fake_arrays import FakeArray
 from tests.tolerances import assert_close
 
-ACTOR: Final[Any] = host.Implementation.__new__(host.Implementation)
-
-
-def run(request: LibraryRequest) -> Any:
-    """Do a request on the host's actor."""
-    return getattr(ACTOR, request.name)(request)
-
-
+run: Final = run_by(host_actor("blas"))
 BLAS: Final[Any] = Reference(DirectDevice(run))
 
 
 @pytest.mark.parametrize("name", REQUESTS)
 def test_results_are_those_of_dense_matrices(name: str) -> None:
     """Whatever sizes, order, strides and gaps; nothing else is written, and nothing read that is not to be."""
-
-    @given(requests(REQUESTS[name]), st.integers(0, 2**32 - 1))
-    @settings(max_examples=100, deadline=None)
-    def agrees(request: LibraryRequest, seed: int) -> None:
-        assert_agrees(request, np.random.default_rng(seed), run)
-
-    agrees()
+    assert_all_agree(requests(REQUESTS[name]), 100, assert_agrees, run)
 
 
 def test_half_precision_is_rounded_once() -> None:

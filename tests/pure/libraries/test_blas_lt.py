@@ -5,35 +5,20 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from atomr_mp import errors
 from atomr_mp.libraries.blas_lt import Reference
-from atomr_mp.protocol.libraries.base import LibraryRequest
-from atomr_mp_workers.libraries.blas_lt import host
 from tests.cases.blas_lt_cases import EPILOGUES, assert_agrees, requests
+from tests.direct import DirectDevice, assert_all_agree, host_actor, run_by
 from tests.fakes.fake_arrays import FakeArray
 
-ACTOR: Final[Any] = host.Implementation.__new__(host.Implementation)
+run: Final = run_by(host_actor("blas_lt"))
+LT: Final[Any] = Reference(DirectDevice(run))
 
 
-class Direct:
-    """A device that does a request at once."""
-
-    def request(self, _library: str, request: Any, _deadline_s: float | None) -> Any:
-        """Do a request, or return it if an output is to be allocated."""
-        return request if request.results() else ACTOR.matmul(request)
-
-
-LT: Final[Any] = Reference(Direct())
-
-
-@given(requests(), st.integers(0, 2**32 - 1))
-@settings(max_examples=250, deadline=None)
-def test_products_and_epilogues_are_what_their_definition_says(request: LibraryRequest, seed: int) -> None:
+def test_products_and_epilogues_are_what_their_definition_says() -> None:
     """Every type, epilogue, scale, order, batch; nothing else is written, and nothing read that is not to be."""
-    assert_agrees(request, np.random.default_rng(seed), ACTOR.matmul)
+    assert_all_agree(requests(), 250, assert_agrees, run)
 
 
 def of(*shape: int, dtype: str = "float32", order: str = "C") -> FakeArray:

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import importlib
-import sys
 from typing import Any, Final
 
 import msgspec
@@ -16,14 +14,12 @@ from atomr_mp.protocol.libraries.blas_lt import Matmul, takes_aux
 from atomr_mp_workers.device.host import HostDevice
 from tests.actor_libraries import context_on
 from tests.cases.blas_lt_cases import PAIRS, WIDE, assert_agrees, requests
+from tests.direct import on_stand_ins, started
 from tests.fakes.fake_arrays import FakeArray
 from tests.fakes.fake_cublas import AddressedArray, FakeStream
 from tests.fakes.fake_cublas_lt import FakeCublasLt, installed
 
-MODULES: Final = tuple(
-    f"atomr_mp_workers.libraries.{name}"
-    for name in ["blas_lt.cuda", "blas_lt.plan", "blas_lt.kinds", "blas_lt.autotune", "pointers"]
-)
+MODULES: Final = ("blas_lt.cuda", "blas_lt.plan", "blas_lt.kinds", "blas_lt.autotune", "pointers")
 
 
 class Actor:
@@ -31,10 +27,7 @@ class Actor:
 
     def __init__(self) -> None:
         self.cublas: Final = FakeCublasLt()
-        with installed(self.cublas):
-            for name in MODULES:
-                sys.modules.pop(name, None)
-            module: Any = importlib.import_module(MODULES[0])
+        module = on_stand_ins(installed(self.cublas), MODULES)
         self.lt: Final = module.Implementation(context_on(HostDevice(), "cuda"), FakeStream())
 
     def run(self, request: LibraryRequest) -> None:
@@ -42,8 +35,7 @@ class Actor:
         found: dict[str, Any] = {name: array for name, _, array in request.arrays() if array is not None}
         slabs = {array.number: aligned(array).slab for array in found.values()}
         there = {name: AddressedArray(array.layout, slabs[array.number]) for name, array in found.items()}
-        addressed = msgspec.structs.replace(request, **there)
-        self.lt.matmul(addressed, self.lt.prepare_matmul(addressed))
+        started(self.lt, msgspec.structs.replace(request, **there))
         for array in found.values():
             array.slab[:] = slabs[array.number]
 

@@ -4,47 +4,25 @@ from typing import Any, Final
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from atomr_mp import errors
 from atomr_mp.libraries.elementwise import Reference
-from atomr_mp.protocol.libraries.base import LibraryRequest
 from atomr_mp.protocol.libraries.elementwise import broadcast
-from atomr_mp_workers.libraries.elementwise import host
 from tests.cases.elementwise_cases import REQUESTS, assert_agrees, requests
 from tests.declared import check
+from tests.direct import DirectDevice, assert_all_agree, host_actor, run_by
 from tests.fakes.fake_arrays import FakeArray
 
-ACTOR: Final[Any] = host.Implementation.__new__(host.Implementation)
-
-
-def run(request: LibraryRequest) -> Any:
-    """Do a request on the host's actor."""
-    return getattr(ACTOR, request.name)(request)
-
-
-class Direct:
-    """A device that does requests at once."""
-
-    def request(self, _library: str, request: LibraryRequest, _deadline_s: float | None) -> Any:
-        """Do a request."""
-        return run(request)
-
-
-ELEMENTWISE: Final[Any] = Reference(Direct())
+run: Final = run_by(host_actor("elementwise"))
+ELEMENTWISE: Final[Any] = Reference(DirectDevice(run))
 
 
 @pytest.mark.parametrize("name", REQUESTS)
 def test_results_are_numpys(name: str) -> None:
     """Every type, layout, broadcast and in-place output agrees, and nothing else is written."""
-
-    @given(requests(REQUESTS[name]), st.integers(0, 2**32 - 1))
-    @settings(max_examples=40, deadline=None)
-    def agrees(request: LibraryRequest, seed: int) -> None:
-        assert_agrees(request, np.random.default_rng(seed), run)
-
-    agrees()
+    assert_all_agree(requests(REQUESTS[name]), 40, assert_agrees, run)
 
 
 def test_integers_wrap_around_and_half_precision_is_rounded_once() -> None:

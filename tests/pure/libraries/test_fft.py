@@ -11,37 +11,20 @@ from hypothesis import strategies as st
 from atomr_mp import errors
 from atomr_mp.libraries.fft import Reference
 from atomr_mp.protocol.layout import Layout
-from atomr_mp.protocol.libraries.base import LibraryRequest
 from atomr_mp.protocol.libraries.fft import Transform
-from atomr_mp_workers.libraries.fft import host
 from atomr_mp_workers.libraries.fft.embedding import embedding, placed
 from tests.cases.fft_cases import assert_agrees, requests
 from tests.declared import positions
+from tests.direct import DirectDevice, assert_all_agree, host_actor, run_by
 from tests.fakes.fake_arrays import FakeArray
 
-ACTOR: Final[Any] = host.Implementation.__new__(host.Implementation)
+ACTOR: Final = host_actor("fft")
+FFT: Final[Any] = Reference(DirectDevice())
 
 
-@given(requests(), st.integers(0, 2**32 - 1))
-@settings(max_examples=200, deadline=None)
-def test_transforms_are_what_their_definition_says(request: LibraryRequest, seed: int) -> None:
+def test_transforms_are_what_their_definition_says() -> None:
     """Every kind, direction and norm, up to three axes in any order, batches, strides, in place."""
-    assert_agrees(request, np.random.default_rng(seed), ACTOR.transform)
-
-
-class Recorder:
-    """A device that keeps the request it is given."""
-
-    def __init__(self) -> None:
-        self.request_made: Any = None
-
-    def request(self, _library: str, request: LibraryRequest, _deadline_s: float | None) -> Any:
-        """Keep a request."""
-        self.request_made = request
-        return request
-
-
-FFT: Final[Any] = Reference(Recorder())
+    assert_all_agree(requests(), 200, assert_agrees, run_by(ACTOR))
 
 
 def of(*shape: int, dtype: str = "complex64") -> FakeArray:

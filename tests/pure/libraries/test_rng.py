@@ -25,16 +25,11 @@ from tests.cases.rng_cases import (
     numbers,
     requests,
 )
+from tests.direct import host_actor, run_by
 from tests.fakes.fake_arrays import FakeArray
 
-ACTOR: Final[Any] = host.Implementation.__new__(host.Implementation)
+run: Final = run_by(host_actor("rng"))
 PHILOX: Final = rng.Source(seed=20)
-
-
-def run(request: Any) -> None:
-    """Do a request on the host's actor."""
-    prepare = getattr(ACTOR, f"prepare_{request.name}", None)
-    getattr(ACTOR, request.name)(request, *(() if prepare is None else (prepare(request),)))
 
 
 class Device:

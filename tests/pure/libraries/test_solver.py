@@ -12,19 +12,10 @@ from atomr_mp import errors
 from atomr_mp.libraries.solver import Reference
 from atomr_mp.protocol.layout import Layout
 from atomr_mp.protocol.libraries import solver
-from atomr_mp.protocol.libraries.base import LibraryRequest
+from tests.direct import DirectDevice
 from tests.fakes.fake_arrays import FakeArray
 
-
-class Recorder:
-    """A device that returns the request that it is given."""
-
-    def request(self, _library: str, request: LibraryRequest, _deadline_s: float | None) -> Any:
-        """Return a request."""
-        return request
-
-
-SOLVER: Final[Any] = Reference(Recorder())
+SOLVER: Final[Any] = Reference(DirectDevice())
 
 
 def of(*shape: int, dtype: str = "float64") -> FakeArray:

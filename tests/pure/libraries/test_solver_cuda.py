@@ -1,29 +1,21 @@
 from __future__ import annotations
 
-import importlib
-import sys
 from typing import Any, Final
 
-import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from atomr_mp.protocol.declaration.arguments import with_arrays
 from atomr_mp.protocol.libraries.base import LibraryRequest
 from atomr_mp_workers.device.host import HostDevice
 from atomr_mp_workers.libraries.sparse.structures import CheckedStructure
-from atomr_mp_workers.requests.request import Later
 from tests.actor_libraries import context_on
 from tests.cases.solver_cases import FAILING, REQUESTS, assert_agrees, assert_fails, requests
+from tests.direct import assert_all_agree, ended, on_stand_ins, started
 from tests.fakes.fake_cublas import AddressedArray, FakeStream
 from tests.fakes.fake_cusolver import DeviceValues, FakeCublasBatches, FakeCusolver, installed
 
-LIBRARIES: Final = "atomr_mp_workers.libraries"
 PARTS: Final = ("cuda", "direct", "factors", "orthogonal", "spectral", "routines", "handle", "columns", "kinds")
-MODULES: Final = tuple(
-    f"{LIBRARIES}.{name}" for name in (*(f"solver.{part}" for part in PARTS), "blas.cuda", "blas.kinds", "slots")
-)
+MODULES: Final = (*(f"solver.{part}" for part in PARTS), "blas.cuda", "blas.kinds", "slots")
 
 
 class PlacedArray(AddressedArray):
@@ -50,19 +42,12 @@ class Actor:
 
     def __init__(self) -> None:
         self.cusolver: Final = FakeCusolver()
-        with installed(self.cusolver, FakeCublasBatches()):
-            for name in MODULES:
-                sys.modules.pop(name, None)
-            module: Any = importlib.import_module(MODULES[0])
+        module = on_stand_ins(installed(self.cusolver, FakeCublasBatches()), MODULES)
         self.solver: Final = module.Implementation(context_on(HostDevice(), "cuda"), FakeStream())
 
     def run(self, request: LibraryRequest) -> Any:
         """Do a request."""
-        placed = with_arrays(request, _placed)
-        prepare = getattr(self.solver, f"prepare_{request.name}", None)
-        plan = () if prepare is None else (prepare(placed),)
-        result = getattr(self.solver, request.name)(placed, *plan)
-        return result.read() if isinstance(result, Later) else result
+        return ended(started(self.solver, with_arrays(request, _placed)))
 
 
 @pytest.fixture(scope="module")
@@ -74,13 +59,7 @@ def actor() -> Actor:
 @pytest.mark.parametrize("name", REQUESTS)
 def test_what_is_asked_of_cusolver_gives_what_is_meant(actor: Actor, name: str) -> None:
     """Transposed or copied where the order is not cuSOLVER's, and whatever the sizes: it is given no empty ones."""
-
-    @given(requests(REQUESTS[name]), st.integers(0, 2**32 - 1))
-    @settings(max_examples=50, deadline=None)
-    def agrees(request: LibraryRequest, seed: int) -> None:
-        assert_agrees(request, np.random.default_rng(seed), actor.run)
-
-    agrees()
+    assert_all_agree(requests(REQUESTS[name]), 50, assert_agrees, actor.run)
 
 
 @pytest.mark.parametrize("case", range(len(FAILING)))

@@ -8,57 +8,27 @@ import msgspec
 import numpy as np
 import pytest
 import scipy.sparse
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from atomr_mp import errors
 from atomr_mp.protocol.libraries import requests_of, sparse
 from atomr_mp_workers.device import open_device
-from atomr_mp_workers.device.streams import StreamAllocator
-from atomr_mp_workers.libraries.base import LibraryContext
-from atomr_mp_workers.libraries.sparse import host, structures
+from atomr_mp_workers.libraries.sparse import structures
 from atomr_mp_workers.libraries.sparse.structures import CheckedStructure
-from atomr_mp_workers.memory.store import Store
-from atomr_mp_workers.requests.off_loop.in_progress import InProgress
-from atomr_mp_workers.requests.request import Later, Next
 from tests.actor_libraries import libraries_on
 from tests.cases import sparse_cases
 from tests.cases.sparse_cases import REQUESTS, Named, assert_agrees, matrix_of, of_mask, pattern_of, requests
 from tests.declared import check, refused_in_the_worker
+from tests.direct import assert_all_agree, host_actor, run_by
 from tests.fakes.fake_arrays import FakeArray
-from tests.pure.worker.test_dispatch import TOKEN
 
-
-def make_actor() -> Any:
-    """Return the host's actor, with memory."""
-    device = open_device("host", "adaptive")
-    store = Store(device, TOKEN, 2**28, InProgress())
-    streams = StreamAllocator("per_actor", lambda name, _priority: device.make_stream(name, inline_bytes=0))
-    context = LibraryContext("host", device, store, streams, lambda: store.buffers.ours, lambda: None)
-    return host.Implementation(context, streams.acquire("sparse"))
-
-
-ACTOR: Final = make_actor()
-
-
-def run(request: Any) -> Any:
-    """Do a request on the host's actor."""
-    result = getattr(ACTOR, request.name)(request)
-    while isinstance(result, Next):
-        result = result.enqueue()
-    return result.read() if isinstance(result, Later) else result
+ACTOR: Final = host_actor("sparse")
+run: Final = run_by(ACTOR)
 
 
 @pytest.mark.parametrize("name", requests_of("sparse"))
 def test_sparse_requests_give_what_dense_matrices_give(name: str) -> None:
     """Every format, transposed and conjugated, any structure and strides, factors of 0, empty sizes."""
-
-    @given(requests(requests_of("sparse")[name]), st.integers(0, 2**32 - 1))
-    @settings(max_examples=100, deadline=None)
-    def agrees(request: Any, seed: int) -> None:
-        assert_agrees(request, np.random.default_rng(seed), run)
-
-    agrees()
+    assert_all_agree(requests(requests_of("sparse")[name]), 100, assert_agrees, run)
 
 
 # --- structures that are none -----------------------------------------------------------------------------------------

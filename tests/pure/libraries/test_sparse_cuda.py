@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import gc
-import importlib
-import sys
 from typing import Any, Final
 
 import msgspec
@@ -15,17 +13,14 @@ from atomr_mp import errors
 from atomr_mp.protocol.declaration.arguments import with_arrays
 from atomr_mp.protocol.libraries import requests_of, sparse
 from atomr_mp_workers.libraries.sparse.structures import CheckedStructure
-from atomr_mp_workers.requests.request import Elsewhere, Later, Next
 from tests.cases.sparse_cases import assert_agrees, elements, matrix_of, of_mask, requests
+from tests.direct import ended, on_stand_ins, started
 from tests.fakes.fake_arrays import FakeArray
 from tests.fakes.fake_cublas import FakeStream, device_memory
 from tests.fakes.fake_cusparse import FakeCusparse, OnGpu, installed, on_gpu
 from tests.pure.libraries.test_sparse import ACTOR
 
-MODULES: Final = tuple(
-    f"atomr_mp_workers.libraries.{name}"
-    for name in ["sparse.cuda", "sparse.products", "blas.kinds", "pointers", "slots"]
-)
+MODULES: Final = ("sparse.cuda", "sparse.products", "blas.kinds", "pointers", "slots")
 
 
 class Actor:
@@ -33,10 +28,7 @@ class Actor:
 
     def __init__(self) -> None:
         self.cusparse: Final = FakeCusparse()
-        with installed(self.cusparse):
-            for name in MODULES:
-                sys.modules.pop(name, None)
-            module: Any = importlib.import_module(MODULES[0])
+        module: Any = on_stand_ins(installed(self.cusparse), MODULES)
         vars(module.products)["_work_estimation"] = lambda: self.cusparse.estimate
 
         class Implementation(module.Implementation):  # type: ignore[misc]
@@ -50,13 +42,9 @@ class Actor:
     def run(self, request: Any) -> Any:
         """Do a request."""
         device_memory.clear()
-        result = getattr(self.sparse, request.name)(with_arrays(request, on_device))
-        if isinstance(result, Elsewhere):
-            result = result.then(result.work())
-        while isinstance(result, Next):
-            result = result.enqueue()
+        result = ended(started(self.sparse, with_arrays(request, on_device)))
         assert all(each.mode == 0 for each in self.cusparse.made.values() if hasattr(each, "handle"))
-        return result.read() if isinstance(result, Later) else result
+        return result
 
 
 def on_device(operand: Any) -> OnGpu:

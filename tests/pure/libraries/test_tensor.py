@@ -4,45 +4,22 @@ from typing import Any, Final
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from atomr_mp import errors
 from atomr_mp.libraries.tensor import Reference
-from atomr_mp.protocol.libraries.base import LibraryRequest
-from atomr_mp_workers.libraries.tensor import host
 from tests.cases.tensor_cases import REQUESTS, assert_agrees, requests
+from tests.direct import DirectDevice, assert_all_agree, host_actor, run_by
 from tests.fakes.fake_arrays import FakeArray
 
-ACTOR: Final[Any] = host.Implementation.__new__(host.Implementation)
-
-
-def run(request: LibraryRequest) -> None:
-    """Do a request on the host's actor, with a plan of its own."""
-    getattr(ACTOR, request.name)(request, getattr(ACTOR, f"prepare_{request.name}")(request))
+ACTOR: Final = host_actor("tensor")
+run: Final = run_by(ACTOR)
+TENSOR: Final[Any] = Reference(DirectDevice(run))
 
 
 @pytest.mark.parametrize("name", REQUESTS)
 def test_results_are_those_of_numpy(name: str) -> None:
     """Whatever modes, strides, operators, factors; nothing else is written, and nothing read that is not to be."""
-
-    @given(requests(REQUESTS[name]), st.integers(0, 2**32 - 1))
-    @settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
-    def agrees(request: LibraryRequest, seed: int) -> None:
-        assert_agrees(request, np.random.default_rng(seed), run)
-
-    agrees()
-
-
-class Direct:
-    """A device that does a request at once."""
-
-    def request(self, _library: str, request: Any, _deadline_s: float | None) -> Any:
-        """Do a request, or return it if an output is to be allocated."""
-        return request if request.results() else run(request)
-
-
-TENSOR: Final[Any] = Reference(Direct())
+    assert_all_agree(requests(REQUESTS[name]), 80, assert_agrees, run)
 
 
 def of(*shape: int, dtype: str = "float32") -> FakeArray:

@@ -1,14 +1,10 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
-import sys
 from typing import Any, Final
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from atomr_mp.protocol.board import PLAN_WORDS
 from atomr_mp.protocol.declaration.arguments import with_arrays
@@ -18,11 +14,12 @@ from atomr_mp.protocol.library_names import ENGINES
 from atomr_mp_workers.device.host import HostDevice
 from tests.actor_libraries import context_on
 from tests.cases.tensor_cases import REQUESTS, assert_agrees, requests
+from tests.direct import assert_all_agree, on_stand_ins, started
 from tests.fakes.fake_arrays import FakeArray
 from tests.fakes.fake_cublas import AddressedArray, FakeStream
 from tests.fakes.fake_cutensor import FakeCutensor, installed
 
-MODULES: Final = tuple(f"atomr_mp_workers.libraries.tensor.{name}" for name in ("cuda", "cutensor_plan"))
+MODULES: Final = ("tensor.cuda", "tensor.cutensor_plan")
 
 
 class PlanFigures(list[int]):
@@ -43,10 +40,7 @@ class Actor:
     def __init__(self, *, library: bool = True) -> None:
         self.cutensor: Final = FakeCutensor(installed=library)
         self.engines: Final[list[str]] = []
-        with installed(self.cutensor):
-            for name in MODULES:
-                sys.modules.pop(name, None)
-            module: Any = importlib.import_module(MODULES[0])
+        module = on_stand_ins(installed(self.cutensor), MODULES)
         figures = PlanFigures(self.engines)
         context = dataclasses.replace(context_on(HostDevice(), "cuda"), figures=lambda _library: figures)
         self.tensor: Final = module.Implementation(context, FakeStream())
@@ -57,7 +51,7 @@ class Actor:
         slabs = {array.number: aligned(array.slab) for array in found}
         there = with_arrays(request, lambda each: AddressedArray(each.layout, slabs[each.number]))  # type: ignore[attr-defined]
         with np.errstate(all="ignore"):
-            getattr(self.tensor, request.name)(there, getattr(self.tensor, f"prepare_{request.name}")(there))
+            started(self.tensor, there)
         for array in found:
             array.slab[:] = slabs[array.number]
 
@@ -75,13 +69,7 @@ def aligned(slab: Any) -> Any:
 def test_what_is_asked_gives_what_is_meant(name: str, *, library: bool) -> None:
     """Plans of cuTENSOR are used where it is installed, CuPy's arrays otherwise. Empty arrays never reach cuTENSOR."""
     actor = Actor(library=library)
-
-    @given(requests(REQUESTS[name]), st.integers(0, 2**32 - 1))
-    @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
-    def agrees(request: LibraryRequest, seed: int) -> None:
-        assert_agrees(request, np.random.default_rng(seed), actor.run)
-
-    agrees()
+    assert_all_agree(requests(REQUESTS[name]), 60, assert_agrees, actor.run)
     assert bool(actor.cutensor.ran) == library
     assert actor.engines == ["cuTENSOR" if library else "CuPy"]
     assert actor.cutensor.objects == {}
