@@ -35,8 +35,8 @@ class Backlog:
         self.count = 0
         """Number of waiting calls; only to be read."""
 
-    def add(self, reply: Reply, device: int | None, window_bytes: int, nbytes: int) -> None:
-        """Let a call wait.
+    def add(self, reply: Reply, device: int | None, window_bytes: int, nbytes: int) -> bool:
+        """Let a call wait; return whether no other waits before it for the same device, or for any.
 
         Args:
             reply: The call.
@@ -56,10 +56,13 @@ class Backlog:
                 retry_after_s=RETRY_AFTER_S,
             )
         queue = self._anywhere if device is None else self._pinned[device]
+        is_first = not queue
         queue[reply.id] = reply, window_bytes, nbytes
         self._bytes += nbytes
         self.count += 1
-        self._close()
+        if is_first:
+            self._close()
+        return is_first
 
     def admit(self, device: int, *, anywhere: bool) -> Reply | None:
         """Return a device's next call, which has credit there now; None if there is no room, or no call waits.
@@ -77,13 +80,11 @@ class Backlog:
         reply, window_bytes, _ = queue[request_id]
         flight = self._flights[device]
         flight.closed = False
-        try:
-            flight.add(request_id, reply, window_bytes)
-        except errors.Overloaded:
-            self._close()
-            return None
-        self._take(queue, request_id)
-        return reply
+        has_room = flight.let_in(request_id, reply, window_bytes)
+        if has_room:
+            self._take(queue, request_id)
+        flight.closed = bool(self._anywhere or self._pinned[device])
+        return reply if has_room else None
 
     def remove(self, reply: Reply) -> None:
         """Remove a waiting call."""
@@ -105,10 +106,11 @@ class Backlog:
         _, _, nbytes = queue.pop(request_id)
         self._bytes -= nbytes
         self.count -= 1
-        self._close()
+        if not queue:
+            self._close()
 
     def _close(self) -> None:
-        """Close the device's window, so that no later call overtakes the waiting ones."""
+        """Close the windows of devices that calls wait for, so that no later call overtakes them; open the others."""
         waits = bool(self._anywhere)
         for flight, queue in zip(self._flights, self._pinned, strict=True):
             flight.closed = waits or bool(queue)

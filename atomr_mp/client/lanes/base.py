@@ -139,11 +139,10 @@ class Lane(ABC):
                 if link.state in REFUSING:
                     raise unavailable(link)
                 self._failover.reach(link)
-            try:
-                in_flight = link.flight.add(request_id, reply, payload_bytes)
-            except errors.Overloaded:
+            in_flight = link.flight.let_in(request_id, reply, payload_bytes)
+            if not in_flight:
                 if not wait:
-                    raise
+                    raise link.flight.full()
                 self._hold(reply, device, payload_bytes, alone)
                 return reply
             reply.device = link.device
@@ -253,13 +252,14 @@ class Lane(ABC):
         """
         nbytes = payload_bytes + sum([copied.nbytes for copied in reply.copies])
         reply.state = ReplyState.BACKLOG
-        self._backlog.add(reply, device, payload_bytes, nbytes)
+        is_first = self._backlog.add(reply, device, payload_bytes, nbytes)
         reply.pinned = device is not None
         if (tracer := tracing.tracer) is not None:
             reply.trace, reply.span = tracer.begin(reply.method)
         if alone is not None:
             self._retry.isolate(reply, alone)
-        self._admission.admit()  # another device than the one that was chosen may have room in bytes
+        if is_first:
+            self._admission.admit()  # another device than the one that was chosen may have room in bytes
 
     def submit_items(
         self, request_id: int, method: str, items: Sequence[Sequence[Any]], deadline_ns: int, priority: int

@@ -61,21 +61,37 @@ class Flight(Generic[T]):
             Overloaded: The window is full, or closed; nothing was taken.
             ProtocolError: A request of this id is in flight already; nothing was taken.
         """
+        count = self.let_in(request_id, request, payload_bytes)
+        if not count:
+            raise self.full()
+        return count
+
+    def let_in(self, request_id: int, request: T, payload_bytes: int) -> int:
+        """Take credit as `add` does, but return 0 if the window is full or closed.
+
+        Raises:
+            ProtocolError: A request of this id is in flight already; nothing was taken.
+        """
         requests = self.requests
         count, nbytes = len(requests) - self.streams, self._bytes + payload_bytes
         if count >= self._most_requests or (nbytes > self._most_bytes and count):
-            raise errors.Overloaded(
-                f"device {self._device} has {counted(count, 'unanswered request')} ({self._bytes} bytes) of this "
-                f"client; the window is {counted(self._window, 'request')} and {self._most_bytes} bytes",
-                device=self._device,
-                window=self._window,
-                retry_after_s=RETRY_AFTER_S,
-            )
+            return 0
         if request_id in requests:
             raise errors.ProtocolError(f"request {request_id} is in flight already; ids are unique in a session")
         requests[request_id] = (request, payload_bytes)
         self._bytes = nbytes
         return count + 1
+
+    def full(self) -> errors.Overloaded:
+        """Return the error of a request for which there is no room."""
+        count = len(self.requests) - self.streams
+        return errors.Overloaded(
+            f"device {self._device} has {counted(count, 'unanswered request')} ({self._bytes} bytes) of this "
+            f"client; the window is {counted(self._window, 'request')} and {self._most_bytes} bytes",
+            device=self._device,
+            window=self._window,
+            retry_after_s=RETRY_AFTER_S,
+        )
 
     def add_stream(self, request_id: int, request: T) -> None:
         """Note a stream.
@@ -106,7 +122,7 @@ class Flight(Generic[T]):
 
     @closed.setter
     def closed(self, closed: bool) -> None:
-        # A window of none: so that `add` has nothing more to look at.
+        # A window of none: so that `let_in` has nothing more to look at.
         self._most_requests = 0 if closed else self._window
 
     def take(self, request_id: int) -> T | None:

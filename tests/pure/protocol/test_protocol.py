@@ -293,6 +293,7 @@ class Credit(RuleBasedStateMachine):
                 self.flight.add(request_id, f"request {request_id}", payload_bytes)
             assert (caught.value.device, caught.value.window) == (3, self.window.requests)
             assert caught.value.maybe_executed is False
+            assert self.flight.let_in(request_id, f"request {request_id}", payload_bytes) == 0
         elif request_id in self.out:
             with pytest.raises(errors.ProtocolError, match=f"request {request_id} "):
                 self.flight.add(request_id, "another", payload_bytes)
