@@ -28,6 +28,7 @@ from atomr_mp.client.reply import ItemsReply, Reply, StreamReply
 from atomr_mp.client.reply_life import ReplyState
 from atomr_mp.client.reply_stream import ReplyStream
 from atomr_mp.client.sent_room import SentRoom
+from atomr_mp.client.stream_closer import StreamCloser
 from atomr_mp.protocol import token
 from atomr_mp.protocol.flow.flight import Window
 from atomr_mp.protocol.flow.stream_credit import ReaderCredit
@@ -144,6 +145,7 @@ class Client:
         self._ids = itertools.count(1 if origin is None else MAX_REMOTE_ID + 1)
         self._lane_numbers = itertools.cycle(range(1, MAX_LANE + 1))
         self._closed = False
+        self._closer: Final = StreamCloser()
         self._blocking = ThreadsLane(self, 0, self.devices)
         self._loops: dict[asyncio.AbstractEventLoop, EventLoopLane] = {}
         """Lanes of event loops; those of closed loops go when the next one comes."""
@@ -261,7 +263,8 @@ class Client:
         reply.resumes = self.methods[method].resumes
         reply.until_ns, reply.between_ns = until_ns, int(between_s * 1e9)
         lane.submit_stream(reply, device, arguments)
-        return ReplyStream(reply, lane, self._blocking.wait_for_part if loop is None else None)
+        self._closer.start()
+        return ReplyStream(reply, lane, self._closer, self._blocking.wait_for_part if loop is None else None)
 
     @interrupts.defer_interrupts
     def read_session(self) -> None:
@@ -479,6 +482,7 @@ class Client:
             self._lose(errors.PoolLost("this client was closed"))
             lanes = list(self._loops.values())
         self._blocking.call_back()
+        self._closer.close()
         self._blocking.close()
         for lane in lanes:
             lane.close()

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import threading
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
 from atomr_mp import errors
 from atomr_mp.client.reply import ArrivedPart, StreamReply, decode
+from atomr_mp.client.stream_closer import StreamCloser
 
 if TYPE_CHECKING:
     import asyncio
@@ -46,10 +45,15 @@ class ReplyStream:
     """
 
     def __init__(
-        self, reply: StreamReply, lane: StreamLane, wait: Callable[[StreamReply, float | None], bool] | None
+        self,
+        reply: StreamReply,
+        lane: StreamLane,
+        closer: StreamCloser,
+        wait: Callable[[StreamReply, float | None], bool] | None,
     ) -> None:
         self._reply = reply
         self._lane = lane
+        self._closer = closer
         self._wait = wait
         """Waits in a thread; None if it belongs to an event loop."""
         self._closed = False
@@ -239,12 +243,8 @@ class ReplyStream:
 
     def __del__(self) -> None:
         reply = getattr(self, "_reply", None)
-        if reply is None or reply.done:
-            return
-        # Not here, since the collecting thread may hold the lane's lock.
-        closing = threading.Thread(target=self._lane.close_stream, args=(reply,), daemon=True)
-        with contextlib.suppress(RuntimeError):  # the interpreter ends
-            closing.start()
+        if reply is not None and not reply.done:
+            self._closer.put(self._lane, reply)
 
 
 AHEAD: Final = 16

@@ -19,6 +19,7 @@ from atomr_mp.client.lanes.retry_policy import KnownSuspicions
 from atomr_mp.client.reply import Reply
 from atomr_mp.client.reply_life import ReplyState
 from atomr_mp.client.reply_stream import ReplyStream
+from atomr_mp.client.stream_closer import StreamCloser
 from atomr_mp.protocol.flow.flight import Window
 from atomr_mp.protocol.flow.stream_credit import ReaderCredit
 from atomr_mp.protocol.messages import operators, session, suspects
@@ -78,6 +79,7 @@ class RemoteClient:
         self._threads: Final = ThreadsFace(self._session)
         self._loops: dict[asyncio.AbstractEventLoop, LoopFace] = {}
         self._questions = itertools.count(1)
+        self._closer: Final = StreamCloser()
         self._session.engine.start()
         try:
             self._connect(endpoint, connect_timeout_s)
@@ -260,7 +262,8 @@ class RemoteClient:
         self._session.open_stream(reply, Facts.of_stream(encoded, wires))
         if loop is not None:
             face.watch(reply)
-        return ReplyStream(reply, face, self._threads.wait_for_part if loop is None else None)
+        self._closer.start()
+        return ReplyStream(reply, face, self._closer, self._threads.wait_for_part if loop is None else None)
 
     def close_streams(self) -> None:
         """End all streams of this client: nobody will read them."""
@@ -284,6 +287,7 @@ class RemoteClient:
         """End the session; unanswered requests end with `PoolLost`. May be called twice. Not for a forked child."""
         if not self.forked:
             self._session.close()
+            self._closer.close()
 
     @contextlib.contextmanager
     def operator(self) -> Iterator[RemoteOperator]:
