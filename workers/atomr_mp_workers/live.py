@@ -52,7 +52,8 @@ class LiveStream(Generic[A, P]):
         Raises:
             RuntimeError: The method has ended the stream.
         """
-        self._check()
+        if self.over:
+            raise self._ended()
         self._sink.keep(part)
 
     def end(self, result: Any = None) -> None:
@@ -61,7 +62,8 @@ class LiveStream(Generic[A, P]):
         Raises:
             RuntimeError: The method has ended the stream.
         """
-        self._check()
+        if self.over:
+            raise self._ended()
         self.over = True
         self._sink.end(result)
 
@@ -71,13 +73,13 @@ class LiveStream(Generic[A, P]):
         Raises:
             RuntimeError: The method has ended the stream.
         """
-        self._check()
+        if self.over:
+            raise self._ended()
         self.over = True
         self._sink.fail(error)
 
-    def _check(self) -> None:
-        if self.over:
-            raise RuntimeError(f"stream {self.id} has been ended by this method")
+    def _ended(self) -> RuntimeError:
+        return RuntimeError(f"stream {self.id} has been ended by this method")
 
 
 class Live(Generic[A, P]):

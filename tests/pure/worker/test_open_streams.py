@@ -64,8 +64,8 @@ class Worker:
             is_asynchronous=is_asynchronous,
         )
 
-    def _give(self, stream: StreamRequest, part: MadePart) -> None:
-        self.sent.append((stream.id, part.number, self.now_ns - BEGIN_NS))
+    def _give(self, stream: StreamRequest, number: int, _encoded: object, _nbytes: int) -> None:
+        self.sent.append((stream.id, number, self.now_ns - BEGIN_NS))
 
     def open(self, number: int) -> StreamRequest:
         """Return a stream that has taken its first step."""

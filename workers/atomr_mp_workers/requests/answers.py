@@ -14,7 +14,7 @@ from atomr_mp_workers.memory.arrays import Block, DeviceArray
 from atomr_mp_workers.memory.store import Store
 from atomr_mp_workers.requests import contents
 from atomr_mp_workers.requests.kinds.items import ItemsSlice
-from atomr_mp_workers.requests.kinds.stream import MadePart, StreamRequest
+from atomr_mp_workers.requests.kinds.stream import StreamRequest
 from atomr_mp_workers.requests.kinds.stream_life import StreamState
 from atomr_mp_workers.requests.peers import Peer
 from atomr_mp_workers.requests.raised import wire_form
@@ -65,14 +65,18 @@ class Answers:
         self.streams.discard(stream)
         stream.peer.streams.pop(stream.id, None)
 
-    def give_part(self, stream: StreamRequest, part: MadePart) -> None:
-        """Put a part of a stream into the peer's outbox."""
-        peer, session = stream.peer, stream.peer.session
+    def give_part(self, stream: StreamRequest, number: int, encoded: values.Encoded, nbytes: int) -> None:
+        """Put a part of a stream into the peer's outbox; see `MadePart` for the arguments."""
+        peer = stream.peer
+        session = peer.session
         if session.ended:
             return
-        body, frames, placed = part.encoded
+        body, frames, placed = encoded
+        if not frames and not placed:
+            peer.parts.append(data.Part(stream.id, number, 0, body, nbytes))
+            return
         leases = [self._store.lease(session.holder, array) for array in placed if isinstance(array, DeviceArray)]
-        peer.parts.append(data.Part(stream.id, part.number, len(frames), body, part.nbytes, leases))
+        peer.parts.append(data.Part(stream.id, number, len(frames), body, nbytes, leases))
         peer.part_frames += frames
 
     def _give_items(self, part: ItemsSlice, error: errors.AtomrError | None) -> None:

@@ -177,8 +177,12 @@ class StreamRequest(Request):
 def size_of(encoded: values.Encoded) -> int:
     """Return the bytes that a part counts for in a stream's credit."""
     body, frames, placed = encoded
-    nbytes = len(body) + sum(map(len, frames))
-    return nbytes + sum([array.nbytes for array in placed if isinstance(array, DeviceArray)])
+    nbytes = len(body)
+    if frames:
+        nbytes += sum(map(len, frames))
+    if placed:
+        nbytes += sum([array.nbytes for array in placed if isinstance(array, DeviceArray)])
+    return nbytes
 
 
 GO_ON: Final = Next(lambda: None)

@@ -12,11 +12,10 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final, Protocol
 
 from atomr_mp import errors
-from atomr_mp.protocol import values
 from atomr_mp.protocol.board import OFF_BOARD, BoardWriter, Counter
 from atomr_mp.protocol.messages import data
 from atomr_mp_workers.requests.envelope import Envelope
-from atomr_mp_workers.requests.kinds.stream import MadePart, StreamRequest
+from atomr_mp_workers.requests.kinds.stream import StreamRequest
 from atomr_mp_workers.requests.kinds.stream_life import StreamEvent, StreamState
 from atomr_mp_workers.requests.off_loop.runner import ActorRunner
 from atomr_mp_workers.requests.peers import Peer
@@ -111,19 +110,15 @@ class OpenStreams:
             stream.closing = _late(stream)
         stream.feed(StreamEvent.TURN)
         self._turns[stream] = now_ns + LOOK_NS
-        self.begin_step(stream, now_ns)
+        self.begin_steps((stream,), now_ns)
 
-    def begin_step(self, stream: StreamRequest, now_ns: int) -> None:
-        """Show on the board that a stream takes one or several steps."""
-        stream.started_ns = now_ns
-        self._board.start_step(
-            stream.place,
-            stream.peer.session.number,
-            stream.id,
-            now_ns,
-            min(now_ns + stream.between_ns, stream.until_ns),
-            stream.method.watched,
-        )
+    def begin_steps(self, streams: Iterable[StreamRequest], now_ns: int) -> None:
+        """Show on the board that streams take one or several steps."""
+        start = self._board.start_step
+        for stream in streams:
+            stream.started_ns = now_ns
+            late_ns = min(now_ns + stream.between_ns, stream.until_ns)
+            start(stream.place, stream.peer.session.number, stream.id, now_ns, late_ns, stream.method.watched)
 
     def rest(self, stream: StreamRequest) -> bool:
         """Take a stream back from its thread, and send its parts; return whether it goes on."""
@@ -156,13 +151,17 @@ class OpenStreams:
         if stream.closing is None or stream.closing is stream.error:  # else nobody wants them
             self._outbox[stream.peer] = None
             for part in made:
-                self._answers.give_part(stream, part)
+                self._answers.give_part(stream, *part)
 
-    def give(self, stream: StreamRequest, encoded: values.Encoded, nbytes: int) -> None:
-        """Send a part of a stream that has credit for it."""
-        self._outbox[stream.peer] = None
-        self._answers.give_part(stream, MadePart(stream.credit.send(nbytes), encoded, nbytes))
-        if not stream.credit:
+    def give_held(self, stream: StreamRequest) -> None:
+        """Send held parts of a stream, as far as its reader has room."""
+        held, credit = stream.held, stream.credit
+        while held and credit:
+            encoded, nbytes = held.popleft()
+            stream.held_bytes -= nbytes
+            self._outbox[stream.peer] = None
+            self._answers.give_part(stream, credit.send(nbytes), encoded, nbytes)
+        if not credit:
             stream.parked_ns = time.monotonic_ns()
             self._due_ns = min(self._due_ns, self._due_of(stream))
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from atomr_mp import errors
+from atomr_mp.protocol.crossing import SCALARS
 from atomr_mp_workers.live import Live, LiveStream
 from atomr_mp_workers.memory.blocks import Holder
 from atomr_mp_workers.memory.store import Store
@@ -83,7 +84,9 @@ class _Sink:
         if stream.error is not None or stream.closing is not None:
             return
         try:
-            encoded = encode(self._store.buffers.moved(stream.holder, part), stream.peer)
+            if type(part) not in SCALARS:
+                part = self._store.buffers.moved(stream.holder, part)
+            encoded = encode(part, stream.peer)
         except errors.InvalidRequest as refused:
             stream.error = unsendable(refused)
             return
@@ -167,8 +170,7 @@ class SteppedMethod:
         self._gone = []
         for number, _ in leaving:
             del self._live[number], self._streams[number]
-        for stream in self._streams.values():
-            self.streams.begin_step(stream, now_ns)
+        self.streams.begin_steps(self._streams.values(), now_ns)
         taken: list[Request] = []
         new: list[LiveStream[Any, Any]] = []
         while self._waiting and len(self._live) < self._max_items:
@@ -184,8 +186,7 @@ class SteppedMethod:
         """Return the first step of a suspect stream; the live streams share it."""
         assert isinstance(request, StreamRequest)
         now_ns = time.monotonic_ns()
-        for stream in self._streams.values():
-            self.streams.begin_step(stream, now_ns)
+        self.streams.begin_steps(self._streams.values(), now_ns)
         gone, self._gone = self._gone, []
         return self._step([self._join(request)], gone, [])
 
@@ -221,10 +222,8 @@ class SteppedMethod:
         """Send held parts of a stream, as far as its reader has room; return whether that has ended the stream."""
         if stream.closing is not None:
             stream.held.clear()
-        while stream.held and stream.credit:
-            encoded, nbytes = stream.held.popleft()
-            stream.held_bytes -= nbytes
-            self.streams.give(stream, encoded, nbytes)
+        elif stream.held:
+            self.streams.give_held(stream)
         return stream.draining and not stream.held
 
     def due_ns(self, *, full: bool = False) -> int | None:
