@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
@@ -26,7 +26,7 @@ BLOB_BYTES: Final = 256
 """Bytes counted in a message for an answer that is pulled."""
 
 
-class Kept(NamedTuple):
+class Kept(msgspec.Struct, eq=False):
     """An answer, until the client has it."""
 
     answer: remote.RemoteAnswer

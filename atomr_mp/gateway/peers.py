@@ -227,14 +227,14 @@ class RemotePeer:
         for request, frames, deadline_ns in self._former.end():
             call = call_of(request)
             if self.is_wanted(call.id):
-                self._start(request, call, frames, deadline_ns)
+                self._start(request, call, frames, deadline_ns, has_room=self.has_room)
 
     def _resume(self, message: remote.Resume) -> None:
         self._give_up(message.given_up)
         unanswered = [each.id for each in message.unanswered]
         known, settled = self._calls.resume(unanswered, message.next_id)
-        for number, step in settled:
-            self._settled(number, step.action)
+        for number, action in settled:
+            self._settled(number, action)
         lost = self._former.told(unanswered)
         self.ready = True
         self._say(remote.Resumed(self._host.epoch, known, lost, self._leases.serial))
@@ -279,11 +279,10 @@ class RemotePeer:
         """
         if len(requests) > 1:
             self._lane.cork()
-        settle, offer = self._calls.settle, self._calls.offer
+        offer = self._calls.offer
         try:
-            for number in settled:
-                self._settled(number, settle(number).action)
-            at = 0
+            self._settle(settled)
+            now_ns, has_room, at = time.monotonic_ns(), self.has_room, 0
             for request in requests:
                 call = request if request.__class__ is remote.RemoteCall else call_of(request)
                 first, at = at, at + call.frames
@@ -291,10 +290,10 @@ class RemotePeer:
                 nbytes = len(call.body)
                 if call.frames:
                     nbytes += _frames_bytes(call, own)
-                step = offer(call.id, max(call.upload, nbytes) if call.upload else nbytes)
-                if step.action is CallAction.RUN:
-                    self._run(request, call, own)
-                elif step.action is CallAction.SEND:
+                action = offer(call.id, max(call.upload, nbytes) if call.upload else nbytes)
+                if action is CallAction.RUN:
+                    self._run(request, call, own, now_ns + call.left_us * 1000, has_room=has_room)
+                elif action is CallAction.SEND:
                     self._send_again(call.id)
         except ValueError as error:
             raise errors.ProtocolError(str(error)) from error
@@ -304,10 +303,11 @@ class RemotePeer:
         if at != len(frames):
             raise errors.ProtocolError("a message with payload frames that are no call's")
 
-    def _run(self, request: Request, call: remote.RemoteCall, frames: list[memoryview]) -> None:
+    def _run(
+        self, request: Request, call: remote.RemoteCall, frames: list[memoryview], deadline_ns: int, *, has_room: bool
+    ) -> None:
         if isinstance(request, remote.RemoteStream):
             check_ahead(request.parts, request.start)
-        deadline_ns = time.monotonic_ns() + call.left_us * 1000
         if self._former.lost and call.id in self._former.lost:
             if not call.replay:
                 error = errors.GatewayLost("this call may have run under an earlier gateway", maybe_executed=True)
@@ -317,11 +317,13 @@ class RemotePeer:
         if call.replay and not self._former.quiet:
             self._former.park(request, frames, deadline_ns)
         else:
-            self._start(request, call, frames, deadline_ns)
+            self._start(request, call, frames, deadline_ns, has_room=has_room)
 
-    def _start(self, request: Request, call: remote.RemoteCall, frames: list[memoryview], deadline_ns: int) -> None:
+    def _start(
+        self, request: Request, call: remote.RemoteCall, frames: list[memoryview], deadline_ns: int, *, has_room: bool
+    ) -> None:
         try:
-            if not self.has_room:
+            if not has_room:
                 raise errors.Overloaded(
                     "the gateway keeps as many bytes of calls and answers as it may; wait for some results first",
                     window=self.window.requests,
@@ -422,7 +424,7 @@ class RemotePeer:
         plain = answers.keep_plain(reply)
         if plain is None:
             self._answer(reply)
-        elif self._calls.answer(number, plain, plain.nbytes).action is CallAction.KEEP:
+        elif self._calls.answer(number, plain, plain.nbytes) is CallAction.KEEP:
             self._queue(plain)
 
     def stream_ended(self, reply: Reply) -> None:
@@ -476,7 +478,7 @@ class RemotePeer:
 
     def _keep(self, number: int, kept: Kept) -> bool:
         """Keep an answer, and send it; return False if nobody wants it, so that its leases end with the reply."""
-        if self._calls.answer(number, kept, kept.nbytes).action is not CallAction.KEEP:
+        if self._calls.answer(number, kept, kept.nbytes) is not CallAction.KEEP:
             return False
         if not self.streams.end_kept(number):
             self._queue(kept)
@@ -493,6 +495,19 @@ class RemotePeer:
             return self.streams.blob(number, part - 1)
         kept = self._calls.kept(number)
         return None if kept is None else kept.blob
+
+    def _settle(self, numbers: Sequence[int]) -> None:
+        """Take in which answers the client has.
+
+        Raises:
+            ValueError: It leaves too many gaps among its ids.
+        """
+        calls_only = not (self._former.lost or self.uploads.open or self.streams.any)
+        settle = self._calls.settle
+        for number in numbers:
+            action = settle(number)
+            if not (calls_only and action is CallAction.DROP):  # as with most
+                self._settled(number, action)
 
     def _settled(self, number: int, action: CallAction | None) -> None:
         if self._former.lost:
@@ -535,7 +550,7 @@ class RemotePeer:
         try:
             for each in given_up:
                 untaken += self._untaken(each)
-                self._settled(each.id, self._calls.settle(each.id).action)
+                self._settled(each.id, self._calls.settle(each.id))
         except ValueError as error:
             raise errors.ProtocolError(str(error)) from error
         self._give_back((each.token, each.buffer) for each in untaken)

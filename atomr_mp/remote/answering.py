@@ -161,8 +161,9 @@ class AnswerTaker:
         facts = self._session.sender.settle(reply)
         self._session.backlog.discount(facts.nbytes)
         encoded = facts.encoded or Encoded(b"", reply.payload, [], [])
+        encoded.body = reply.body
         reply.sent_ns = 0
-        facts = Facts.of(encoded._replace(body=reply.body), facts.refs)
+        facts = Facts.of(encoded, facts.refs)
         if facts.blob is not None:
             self._session.transfers.open()
         self._session.take_call(reply, facts)

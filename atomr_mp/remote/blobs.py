@@ -11,7 +11,7 @@ import functools
 import itertools
 import struct
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, Final, overload
 
 import msgspec
 
@@ -57,7 +57,7 @@ class LargeArray:
         return self
 
 
-class Encoded(NamedTuple):
+class Encoded(msgspec.Struct, eq=False):
     """A value, ready to travel in a message or in a blob."""
 
     body: bytes

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import msgspec
 
 from atomr_mp.protocol.messages import remote
 from atomr_mp.protocol.refs import WireRef
 from atomr_mp.remote.blobs import Encoded, EncodedBlob
 
 
-class Facts(NamedTuple):
+class Facts(msgspec.Struct, eq=False):
     """A call's size, blob and refs: facts that its reply does not have."""
 
     refs: list[WireRef]
@@ -32,7 +32,9 @@ class Facts(NamedTuple):
     @classmethod
     def of_stream(cls, encoded: Encoded, refs: list[WireRef]) -> Facts:
         """Return the facts of a stream's request, which may be encoded again."""
-        return cls.of(encoded, refs)._replace(encoded=encoded)
+        facts = cls.of(encoded, refs)
+        facts.encoded = encoded
+        return facts
 
     @property
     def message_bytes(self) -> int:

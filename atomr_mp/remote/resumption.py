@@ -8,9 +8,10 @@ the gateway.
 from __future__ import annotations
 
 import bisect
+import sys
 from collections.abc import Iterable
 from enum import StrEnum
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 T = TypeVar("T")
 A = TypeVar("A")
@@ -71,9 +72,14 @@ CALLS: Final[dict[tuple[CallState, CallEvent], tuple[CallState, CallAction | Non
 
 
 class IdRanges:
-    """A set of ids from 1 on, kept as ranges: it takes room for its gaps, not for its ids."""
+    """A set of ids from 1 on, kept as ranges: it takes room for its gaps, not for its ids.
 
-    def __init__(self) -> None:
+    Args:
+        most: How many ranges `add` may make.
+    """
+
+    def __init__(self, most: int = sys.maxsize) -> None:
+        self._most = most
         self._starts = [1]
         self._ends = [1]
         """One more than the last id of each range. The first range begins at 1, and may be empty."""
@@ -90,7 +96,11 @@ class IdRanges:
         return self._ends[0]
 
     def add(self, number: int) -> None:
-        """Put an id in, which may be in it already."""
+        """Put an id in, which may be in it already.
+
+        Raises:
+            ValueError: There would be more ranges than may be.
+        """
         starts, ends = self._starts, self._ends
         if number == ends[0] and len(ends) == 1:  # the plain case: ids in order
             ends[0] = number + 1
@@ -106,6 +116,8 @@ class IdRanges:
                 del starts[at + 1]
         elif joins_next:
             starts[at + 1] = number
+        elif len(starts) == self._most:
+            raise ValueError(f"more than {self._most - 1} gaps among the ids of calls")
         else:
             starts.insert(at + 1, number)
             ends.insert(at + 1, number + 1)
@@ -145,14 +157,6 @@ class IdRanges:
         self._starts, self._ends = starts, ends
 
 
-class CallStep(NamedTuple, Generic[A]):
-    """The meaning of an event for a call."""
-
-    action: CallAction | None
-    answer: A | None
-    """The answer that was kept."""
-
-
 class Tally:
     """Bytes that the calls of all sessions take in the gateway."""
 
@@ -177,7 +181,7 @@ class CallTable(Generic[A]):
         self._tally = Tally() if tally is None else tally
         self._open: dict[int, tuple[A | None, int]] = {}
         """Answers of open calls, None while a call runs; and the bytes that each counts for."""
-        self._settled = IdRanges()
+        self._settled = IdRanges(most + 1)
         self.kept_bytes = 0
         """Bytes of all open calls: their arguments while they run, their answers afterwards."""
 
@@ -200,7 +204,7 @@ class CallTable(Generic[A]):
             return CallState.RUNNING if self._open[number][0] is None else CallState.ANSWERED
         return CallState.SETTLED if number in self._settled else CallState.UNSEEN
 
-    def offer(self, number: int, nbytes: int) -> CallStep[A]:
+    def offer(self, number: int, nbytes: int) -> CallAction | None:
         """Take a call that the client has sent; run it if the action is RUN.
 
         Raises:
@@ -213,9 +217,9 @@ class CallTable(Generic[A]):
         self._open[number] = None, nbytes
         self.kept_bytes += nbytes
         self._tally.nbytes += nbytes
-        return _RUN
+        return CallAction.RUN
 
-    def answer(self, number: int, answer: A, nbytes: int) -> CallStep[A]:
+    def answer(self, number: int, answer: A, nbytes: int) -> CallAction | None:
         """Take the answer of a call that runs."""
         kept, before = self._open.get(number, _ABSENT)
         if kept is not None:
@@ -224,9 +228,9 @@ class CallTable(Generic[A]):
         more = nbytes - before
         self.kept_bytes += more
         self._tally.nbytes += more
-        return _KEEP
+        return CallAction.KEEP
 
-    def settle(self, number: int) -> CallStep[A]:
+    def settle(self, number: int) -> CallAction | None:
         """Take in that the client has a call's answer, or no longer wants it.
 
         Raises:
@@ -234,34 +238,30 @@ class CallTable(Generic[A]):
         """
         kept, nbytes = self._open.get(number, _NOTHING)
         if kept is None:
-            step = self._step(number, CallEvent.SETTLE, None, 0)
-        else:
-            del self._open[number]
-            self.kept_bytes -= nbytes
-            self._tally.nbytes -= nbytes
-            self._settled.add(number)
-            step = CallStep(CallAction.DROP, kept)
-        if len(self._settled) > self._most + 1:
-            raise ValueError(f"more than {self._most} gaps among the ids of calls")
-        return step
+            return self._step(number, CallEvent.SETTLE, None, 0)
+        del self._open[number]
+        self.kept_bytes -= nbytes
+        self._tally.nbytes -= nbytes
+        self._settled.add(number)
+        return CallAction.DROP
 
-    def resume(self, unanswered: Iterable[int], next_id: int) -> tuple[list[int], list[tuple[int, CallStep[A]]]]:
+    def resume(self, unanswered: Iterable[int], next_id: int) -> tuple[list[int], list[tuple[int, CallAction | None]]]:
         """Take in which calls are unanswered after a cut; all others below `next_id` are settled.
 
         Returns:
             The unanswered calls that are known, and the actions for calls that are no longer open.
         """
         wanted = set(unanswered)
+        self._settled.all_below_but(next_id, [number for number in wanted if number not in self._settled])
         ended = [
             (number, self._step(number, CallEvent.SETTLE, None, 0))
             for number in list(self._open)
             if number < next_id and number not in wanted
         ]
-        self._settled.all_below_but(next_id, [number for number in wanted if number not in self._settled])
         return [number for number in wanted if number in self._open], ended
 
-    def _step(self, number: int, event: CallEvent, answer: A | None, nbytes: int) -> CallStep[A]:
-        kept, before = self._open.get(number, _NOTHING)
+    def _step(self, number: int, event: CallEvent, answer: A | None, nbytes: int) -> CallAction | None:
+        _, before = self._open.get(number, _NOTHING)
         state, action = CALLS[self.state(number), event]
         if state is CallState.SETTLED:
             self._forget(number)
@@ -269,7 +269,7 @@ class CallTable(Generic[A]):
             self._open[number] = answer, nbytes
             self.kept_bytes += nbytes - before
             self._tally.nbytes += nbytes - before
-        return CallStep(action, kept)
+        return action
 
     def close(self) -> None:
         """Forget all calls."""
@@ -334,5 +334,3 @@ class OpenCalls(Generic[T]):
 
 _NOTHING: Final[tuple[Any, int]] = None, 0
 _ABSENT: Final[tuple[Any, int]] = object(), 0
-_RUN: Final[CallStep[Any]] = CallStep(CallAction.RUN, None)
-_KEEP: Final[CallStep[Any]] = CallStep(CallAction.KEEP, None)

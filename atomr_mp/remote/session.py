@@ -575,7 +575,7 @@ class RemoteSession:
                 self.backlog.discount(facts.nbytes)
         if self._watched:
             self._watched.discard(reply)
-        if self.transfers.drop(reply.id):
+        if self.transfers.answers and self.transfers.drop(reply.id):
             self.sender.tell_settled()
         reply.error = error
         reply.payload = reply.kept = ()

@@ -209,7 +209,7 @@ class SessionStreams:
         if stream.resumes is not Resumes.SENT or not stream.credit.received:
             return facts
         frames = [*stream.arguments.frames, msgspec.msgpack.encode(stream.sent)]
-        return Facts.of_stream(stream.arguments._replace(frames=frames), facts.refs)
+        return Facts.of_stream(msgspec.structs.replace(stream.arguments, frames=frames), facts.refs)
 
     def _send(self, streams: list[RemoteStreamReply]) -> bool:
         now_ns = time.monotonic_ns()

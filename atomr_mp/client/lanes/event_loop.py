@@ -220,11 +220,12 @@ class EventLoopLane(Lane):
 
     def watch(self, reply: Reply) -> None:
         """Watch a reply's deadline in the loop; from any thread."""
-        if _running_loop() is not self._loop:
-            self._call_soon(self.watch, reply)
-            return
-        if self._timer is None or reply.deadline_ns < self._timer_ns:
+        if self._timer is not None and reply.deadline_ns >= self._timer_ns:
+            return  # when the timer is due, it is set again for the replies that are left
+        if _running_loop() is self._loop:
             self._set_timer(reply.deadline_ns)
+        else:
+            self._call_soon(self.watch, reply)
 
     def watch_stream(self, stream: StreamReply) -> None:
         """Watch a stream's deadline in the loop."""

@@ -137,7 +137,7 @@ class TwoEnds(RuleBasedStateMachine):
             self._take_release(*numbers)
         else:
             for number in numbers:
-                action = self.table.offer(number, 1).action
+                action = self.table.offer(number, 1)
                 if action is CallAction.RUN:
                     self.runs[number] = self.runs.get(number, 0) + 1
                 elif action is CallAction.SEND:
@@ -223,7 +223,7 @@ class TwoEnds(RuleBasedStateMachine):
         self.one_run_and_one_outcome()
 
     def _answer(self, number: int) -> None:
-        if self.table.answer(number, number, 1).action is CallAction.KEEP:
+        if self.table.answer(number, number, 1) is CallAction.KEEP:
             self.counted.add(number)
             if self.ready:
                 self.to_client.append(("answer", [number]))
