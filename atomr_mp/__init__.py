@@ -32,7 +32,7 @@ _MODULES = {
     "connect": "startup.connect",
     "start": "startup.start",
 }
-"""Where a name is, if not in `pool`."""
+"""Modules of the names that are not in `pool`."""
 
 
 def __getattr__(name: str) -> Any:

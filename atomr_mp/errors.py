@@ -2,7 +2,7 @@
 
 Pure; imported by both sides. An error crosses processes as its `code` and its fields, never as text to be searched,
 and is the same class again on the other side. Each class says when it is raised, what still holds then, and what to
-do. One without facts of its own has its base's constructor: every process makes all of these when it starts.
+do. A class without facts of its own has its base's constructor, since every process makes all classes when it starts.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class AtomrError(Exception):
     """The worker in which it was raised cannot go on: it answers, tells the supervisor, and leaves."""
     message: str
     parts = 0
-    """How many parts of a stream had arrived that has ended with it."""
+    """Number of parts that had arrived of a stream that ended with this error."""
 
     def __post_init__(self) -> None:
         super().__init__(self.message)
@@ -150,7 +150,7 @@ class WorkerLost(RequestError):
         device: Index of the device in the pool.
         generation: The incarnation that ended.
         cause: How it ended, in words ("killed by SIGKILL").
-        was_running: False if the request had ended and only its answer was lost, so it is not what ended the worker.
+        was_running: False if the request had ended and only its answer was lost, so it did not end the worker.
     """
 
     code: ClassVar[str] = "worker_lost"
@@ -238,7 +238,7 @@ class PoisonRequest(RequestError):
     Do: correct the arguments or the method; `atomr-mp admit FINGERPRINT` or `atomr-mp reload` admits it again.
 
     Args:
-        fingerprint: Fingerprint of method and arguments, as in the event log; of a ref it has the layout.
+        fingerprint: Fingerprint of method and arguments, as in the event log; refs count by their layout.
         method: "Actor.method" or "library.request".
         ends: How many workers have ended while it ran.
     """
@@ -308,8 +308,8 @@ class NumericalError(RequestError):
 
     Args:
         library: The library of the request ("blas").
-        batch: Which matrix or vector of a batch is the first without a result, from 0; -1 if there is no batch.
-        row: Which row or column of it the library names, from 0; -1 if it names none.
+        batch: Place of the first matrix or vector without a result in its batch, from 0; -1 if there is no batch.
+        row: The row or column of it that the library names, from 0; -1 if it names none.
         undefined: The outputs whose content is undefined, as the request names them, separated by ", "; empty: all.
     """
 
@@ -326,12 +326,12 @@ class DeviceUnavailable(RequestError):
     """The device takes no work: its circuit is open after too many ends, it is stopped, or it does not exist.
 
     Holds: other devices.
-    Do: read the reason. Call again after `retry_after_s`, if it is set. Else it takes `atomr-mp restart DEVICE`, which
-    closes an open circuit too.
+    Do: read the reason. Call again after `retry_after_s`, if it is set. Else run `atomr-mp restart DEVICE`, which also
+    closes an open circuit.
 
     Args:
         device: Index of the device in the pool.
-        retry_after_s: When a start of the device is tried; 0 if none is without an operator.
+        retry_after_s: Time until a start of the device is tried; 0 if none is tried without an operator.
     """
 
     code: ClassVar[str] = "device_unavailable"
@@ -452,7 +452,7 @@ class GpuRefOutOfExtent(RequestError):
     """The ref reaches beyond the memory that it names.
 
     Holds: nothing ran.
-    Do: views are made from refs (`ref[a:b]`, `reshape`, `transpose`); they never leave its extent.
+    Do: make views from refs (`ref[a:b]`, `reshape`, `transpose`), which never leave the extent.
     """
 
     code: ClassVar[str] = "gpu_ref_out_of_extent"

@@ -376,7 +376,7 @@ class Client:
         return found
 
     def out_of_memory(self, releases: Releases) -> None:
-        """Record that an incarnation's memory has gone; called with a lane's lock held."""
+        """Record that an incarnation has run out of memory; called with a lane's lock held."""
         if self._memory is not None:
             self._memory.out_of_memory(releases)
 

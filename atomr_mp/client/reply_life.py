@@ -71,7 +71,7 @@ class ReplyEvent(StrEnum):
 
 
 class ReplyAction(StrEnum):
-    """What a lane does."""
+    """An action that a lane carries out for a reply."""
 
     UNLIST = auto()
     """Take it out of its lane's backlog, and let go of its arguments in shared memory."""

@@ -120,7 +120,7 @@ class CudaMapping:
 
 
 class _CudaPart:
-    """What CuPy keeps for as long as any array over the memory lives."""
+    """Object that CuPy keeps for as long as any array over the memory lives."""
 
     def __init__(self, mapping: CudaMapping, keep: object) -> None:
         self._mapping = mapping

@@ -51,7 +51,7 @@ _LOG: Final = logging.getLogger("atomr_mp")
 
 
 class Header(Message, frozen=True, tag="atomr-mp map journal"):
-    """Which job the journal belongs to."""
+    """The job that the journal belongs to."""
 
     version: int
     method: str

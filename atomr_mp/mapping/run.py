@@ -41,7 +41,7 @@ RETRY_S: Final = 0.005
 
 
 class Progress(NamedTuple):
-    """How far a map is."""
+    """The progress of a map, in items."""
 
     done: int
     """Items that have an outcome, failures included."""

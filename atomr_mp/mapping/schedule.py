@@ -249,7 +249,7 @@ class _Tries:
 
 
 class Depth:
-    """How many items per device may be in flight, learnt from how long they take. Pure.
+    """Learns, from the time that items take, how many per device may be in flight. Pure.
 
     Args:
         least: Fewest items.

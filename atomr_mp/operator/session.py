@@ -39,7 +39,7 @@ class OperatorSession:
         self._connection = SessionConnection.connect(path)
         self._ids = itertools.count(1)
         self._events: deque[session.FromSupervisor] = deque(maxlen=1000)
-        """What came before the answer to a question: a restart with a standby is done when the order is answered."""
+        """Messages that came before an answer: a restart with a standby is done when the order is answered."""
         try:
             self.welcome: Final = greet(self._connection, default_name(), observer=True)
         except BaseException:

@@ -1,4 +1,4 @@
-"""Which process a pid means: the one that was meant, or a later one that got its number. An edge.
+"""Tells a process from later ones that get the same pid. An edge.
 
 A pid alone is not enough for what is read from a file of an earlier life. The kernel's start time (in clock
 ticks since boot) and the boot's id, together with the pid, never repeat.

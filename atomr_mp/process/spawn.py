@@ -32,7 +32,7 @@ WORKER_MODULE: Final = "atomr_mp_workers"
 
 @dataclass(frozen=True)
 class ExitCause:
-    """How a process ended: `status` or `signal`, or neither if other code has taken the answer."""
+    """The end of a process: its `status` or `signal`, or neither if other code has reaped it."""
 
     status: int | None = None
     signal: int | None = None

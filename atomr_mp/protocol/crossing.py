@@ -1,4 +1,4 @@
-"""Which values cross between processes, and how to send what does not. Pure.
+"""Tells which values cross between processes, and how to send the others. Pure.
 
 msgspec would turn a date, a UUID or a decimal into text, and an enum into its value: what arrives is something else,
 and nobody is told. Such values are refused here before msgspec sees them.

@@ -1,4 +1,4 @@
-"""Which extra of this package brings an optional module, for the errors that say that one is missing. Pure."""
+"""The extras of this package that bring optional modules, for errors about a missing one. Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _COMMANDS: Final = {
         }.items()
     },
 }
-"""What to do, by the top module's name."""
+"""Advice by the top module's name."""
 
 
 def how_to_install(module: str | None) -> str:

@@ -1,4 +1,4 @@
-"""How an array lies in memory: what refs, views and library requests are checked with. Pure.
+"""Layouts of arrays in memory, by which refs, views and library requests are checked. Pure.
 
 Offsets, strides and spans are bytes; an offset counts from the start of the slab.
 """

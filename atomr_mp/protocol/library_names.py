@@ -1,4 +1,4 @@
-"""Which libraries there are; apart from what they are, for whoever only names them. Pure."""
+"""The names of the libraries, for modules that need nothing else of them. Pure."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ class WireRef(Message, frozen=True, dict=True, gc=True):
 
     @functools.cached_property
     def layout(self) -> Layout:
-        """How it lies in its slab.
+        """Its layout in its slab.
 
         Raises:
             InvalidRequest: There is no such element type, shape and strides do not belong together, or elements would
@@ -84,7 +84,7 @@ class WireRef(Message, frozen=True, dict=True, gc=True):
 
     @functools.cached_property
     def extension(self) -> msgspec.msgpack.Ext:
-        """What it is inside a body."""
+        """Its form inside a body."""
         return msgspec.msgpack.Ext(REF, msgspec.msgpack.encode(self))
 
 
@@ -105,7 +105,7 @@ class ClientArray(Message, frozen=True):
 
     @property
     def layout(self) -> Layout:
-        """How it lies in its slab.
+        """Its layout in its slab.
 
         Raises:
             InvalidRequest: There is no such element type, or the shape is none.
@@ -114,7 +114,7 @@ class ClientArray(Message, frozen=True):
 
     @property
     def extension(self) -> msgspec.msgpack.Ext:
-        """What it is inside a body."""
+        """Its form inside a body."""
         return msgspec.msgpack.Ext(CLIENT_ARRAY, msgspec.msgpack.encode(self))
 
 
@@ -134,7 +134,7 @@ class Operand:
 
     @property
     def memory(self) -> object:
-        """What names the memory: operands of the same buffer have the same."""
+        """A name for the memory: operands of the same buffer have the same."""
         raise NotImplementedError
 
     def to_wire(self) -> WireRef:

@@ -1,4 +1,4 @@
-"""Whether a call goes on at another node. Pure."""
+"""Decides whether a call goes on at another node. Pure."""
 
 from __future__ import annotations
 

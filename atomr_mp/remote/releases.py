@@ -1,4 +1,4 @@
-"""What a remote client gives back, in numbered messages that are repeated after cuts until the gateway has them. Pure.
+"""Releases of a remote client, in numbered messages that are repeated after cuts until the gateway has them. Pure.
 
 That is leases, and requests that it has given up before their answer or all their parts had come. The gateway counts
 leases for the client as it sends them. It frees those of answers and parts that the client has not taken: they may be

@@ -66,7 +66,7 @@ class RemoteWire:
         check_library()
         self._endpoint: Final = endpoint
         self._ended_ns: int | None = None
-        """When a connection has ended after which libzmq has not said that it will connect again."""
+        """When the last connection ended, until libzmq says that it will connect again."""
         self._context = zmq.Context(io_threads=1)
         self._socket = self._context.socket(zmq.DEALER)
         self._monitor = self._socket.get_monitor_socket(_SIGNS)

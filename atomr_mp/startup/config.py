@@ -1,4 +1,4 @@
-"""What a user can set, and how it becomes a supervisor's plan.
+"""The settings of a pool, and how they become a supervisor's plan.
 
 A `Config` comes from keyword arguments or the command line's flags, from the environment (`ATOMR_MP_NAME`) and from a
 TOML file, in this order; it is validated as a whole. `plan` decides what it leaves open: which backend, how many
@@ -37,7 +37,7 @@ Standby = Literal["hot", "warm", "none"]
 Completion = Literal["adaptive", "host_function", "polled", "synchronous"]
 
 STREAMS: Final = re.compile(r"per_actor|fresh|single|pooled:[1-9][0-9]?")
-"""What `Config.streams` may be."""
+"""Values that `Config.streams` may have."""
 
 MAX_DEVICES: Final = 64
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 from atomr_mp import errors
 
 Actors = str | type | Iterable[str | type]
-"""What `start` takes: one actor or several, each by its name or as its class."""
+"""Actors, as `start` takes them: one actor or several, each by its name or as its class."""
 
 BASE: Final = ("atomr_mp_workers.actor", "Actor")
 """Module and name of the class that actors derive from; importing it is left to those who write actors."""

@@ -73,7 +73,7 @@ class History(msgspec.Struct, frozen=True):
 
     @property
     def judged_s(self) -> float:
-        """When the end was judged that is the last in it; -inf if there is none."""
+        """When the latest end in it was judged; -inf if there is none."""
         if self.opened_s is not None:
             return self.opened_s
         return self.restarts[-1] if self.restarts else -math.inf

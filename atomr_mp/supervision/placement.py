@@ -19,7 +19,7 @@ VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
 
 
 class ComputeMode(IntEnum):
-    """Who may use a GPU; the values are those of nvml.h."""
+    """Modes that say who may use a GPU; the values are those of nvml.h."""
 
     DEFAULT = 0
     EXCLUSIVE_THREAD = 1
@@ -51,7 +51,7 @@ class Gpu:
 
     @property
     def devices(self) -> tuple[Gpu, ...]:
-        """What a pool can have of it: its slices, or itself if it is not divided."""
+        """Devices for a pool: its slices, or the GPU itself if it is not divided."""
         return self.slices or (self,)
 
     @property

@@ -1,4 +1,4 @@
-"""When the memory of a session that has ended is given back. Pure.
+"""Decides when the memory of an ended session is given back. Pure.
 
 Two things must have happened: no worker works for the session any more (each that knew it has said so, or has ended),
 and its client can reach none of the memory (it has said bye, or its process has ended). Until then a kernel of one of
@@ -20,7 +20,7 @@ class Due(NamedTuple):
 
     number: int
     workers: list[Worker]
-    """Those that knew the session and live; none if all have ended, and their memory with them."""
+    """Living workers that knew the session; empty if all have ended, and their memory with them."""
 
 
 class Reclaims:

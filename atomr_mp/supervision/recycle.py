@@ -1,4 +1,4 @@
-"""When a healthy worker is replaced: limits on what it may have done, been or taken. Pure.
+"""Decides when a healthy worker is replaced: by limits on its requests, age and memory. Pure.
 
 It is for what grows by itself: leaks, fragments, caches. Times are seconds.
 """
@@ -23,7 +23,7 @@ MEMORY_AFTER_S: Final = 30.0
 
 
 PATIENCE_S: Final = 60.0
-"""How long a worker that is due is left because clients hold buffers in it, which would go with it."""
+"""How long a due worker is left because clients hold buffers in it, which would be lost with it."""
 
 
 class RecycleLimits(msgspec.Struct, frozen=True):
@@ -64,7 +64,7 @@ class Life(NamedTuple):
     """Requests that it has started."""
     memory_bytes: int
     leases: int = 0
-    """How often clients hold buffers in it."""
+    """Number of clients' leases of its buffers."""
     waited_s: float = 0.0
     """How long it has been due."""
     device_bytes: int = 0

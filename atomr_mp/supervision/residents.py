@@ -30,7 +30,7 @@ class BlobState(StrEnum):
 
 
 class Key(NamedTuple):
-    """Which blob."""
+    """The identity of a blob."""
 
     device: int | None
     """The device whose memory it lies in; None for that of the host, which all its devices have in common."""
@@ -95,7 +95,7 @@ class ResidentBlob:
 
     @property
     def state(self) -> BlobState:
-        """How it is."""
+        """Its state."""
         return BlobState.FREED if self.freed else BlobState.SEALED if self.filler is None else BlobState.FILLING
 
 

@@ -17,7 +17,7 @@ MAX_FAILURES: Final = 3
 """Standbys that may fail in a row."""
 
 SETTLED_S: Final = 10.0
-"""How long a standby must have been ready for its end not to be one more failure in a row."""
+"""How long a standby must have been ready, so that its end is not one more failure in a row."""
 
 
 class StandbyMode(StrEnum):
@@ -32,7 +32,7 @@ class StandbyMode(StrEnum):
 
 
 class StandbyState(StrEnum):
-    """How a device's standby is."""
+    """The state of a device's standby."""
 
     READY = "ready"
     STARTING = "starting"

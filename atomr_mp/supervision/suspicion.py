@@ -27,7 +27,7 @@ KEPT: Final = 512
 """Requests, and ends, that are remembered; beyond that the ones unheard of for longest are forgotten."""
 
 SUSPECTED_S: Final = 60.0
-"""How long a request is suspected that does not come again. The verdict of a quarantine has no end."""
+"""How long a request that does not come again stays suspected. A quarantine has no end."""
 
 STRUCK_S: Final = 60.0
 """How long an unexplained signal anywhere in the pool speaks for all requests that it did not strike."""
@@ -40,7 +40,7 @@ FAULT_SIGNALS: Final = frozenset({"SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGA
 
 
 class Cause(Enum):
-    """Where a worker's end came from."""
+    """The origin of a worker's end."""
 
     INSIDE = "inside"
     """From the process: it exited, crashed, signalled itself, hung, or reported a fault."""
@@ -51,7 +51,7 @@ class Cause(Enum):
 
 
 def cause_of(ended_by: str, *, exited: bool, sent_by_itself: bool, oom_killed: bool) -> Cause:
-    """Return where the end of a process came from that nobody had wanted and that had reported no fault.
+    """Return the origin of a process's end that nobody wanted, if the process had reported no fault.
 
     Args:
         ended_by: Name of the signal that ended it, empty if none did.
@@ -64,10 +64,10 @@ def cause_of(ended_by: str, *, exited: bool, sent_by_itself: bool, oom_killed: b
 
 
 class Death(NamedTuple):
-    """How a worker has ended."""
+    """The facts of a worker's end."""
 
     running: int
-    """How many requests it may have died of."""
+    """Number of requests that may have caused it."""
     alone: bool = False
     """The one request that ran was suspected, and nothing else had been let in."""
     cause: Cause = Cause.INSIDE
@@ -84,7 +84,7 @@ class Quarantined(NamedTuple):
 
 
 class Docket:
-    """What is held of requests.
+    """The suspicions about requests.
 
     Args:
         limit: After so many ends from inside while a request ran it is quarantined, if at the last nothing else ran
@@ -230,7 +230,7 @@ class _Case:
 
     @property
     def died_alone(self) -> int:
-        """At how many of the ends it ran alone, without a reason of the supervisor's."""
+        """Number of ends at which it ran alone, without those that the supervisor caused."""
         return sum(death.alone and death.cause is not Cause.SUPERVISOR for death in self.ends.values())
 
     @property

@@ -1,4 +1,4 @@
-"""When a worker hangs: judged by the progress of its requests, as its board shows it. Pure.
+"""Decides whether a worker hangs: by the progress of its requests, as its board shows it. Pure.
 
 A heartbeat would tell whether some thread of the worker gets the interpreter's lock, not whether a request gets on. So
 each request that runs is followed for itself: it hangs if it has run for longer than its limit, and nothing has ended
@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 from atomr_mp.protocol.board import Entry, PlaceKind, Watched
 
 LOOK_NS: Final = 1_000_000_000
-"""How often it is looked; more does not count at a time."""
+"""Time between two looks at a worker; no look counts for more."""
 
 Place = tuple[PlaceKind, int]
 Key = tuple[int, int, int, bool]
@@ -66,10 +66,10 @@ class HangWatch:
         self._now = 0
         """The time that counts, in ns."""
         self._since: dict[Key, int] = {}
-        """When each request that is watched was first seen to have begun, in that time."""
+        """When each watched request was first seen to have begun, by `_now`."""
         self._ended_ns: dict[Place, int] = {}
         self._moved: dict[Place, int] = {}
-        """When something was last seen to have ended in each place, in that time."""
+        """When something was last seen to have ended in each place, by `_now`."""
 
     def look(self, now_ns: int, able_ns: int, running: Sequence[Entry], ended_ns: Mapping[Place, int]) -> Entry | None:
         """Judge a look at the board; return the oldest request that hangs, if there is one.

@@ -31,7 +31,7 @@ class DevicePlan(msgspec.Struct, frozen=True):
 
 
 class GatewayPlan(msgspec.Struct, frozen=True):
-    """How remote clients are admitted."""
+    """Settings for remote clients."""
 
     address: str
     """"tcp://ADDRESS:PORT"."""

@@ -98,7 +98,7 @@ class Ledger:
 
 
 class _Count(NamedTuple):
-    """What is held."""
+    """The counts at one time."""
 
     descriptors: Counter[str]
     """By what they are links to, of this process."""

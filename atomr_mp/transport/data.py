@@ -79,7 +79,7 @@ class DataConnection(Connection):
 
     @property
     def waits_for(self) -> int:
-        """What `advance` waits for: events to poll the descriptor for; 0 if there is nothing to be done."""
+        """Events to poll the descriptor for before `advance`; 0 if there is nothing to do."""
         return select.EPOLLIN if not self._stream.ready and not self.ended else super().waits_for
 
     def receive(self) -> memoryview | None:

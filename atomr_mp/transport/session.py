@@ -27,7 +27,7 @@ QUEUE_BYTES: Final = 2**20
 """Most bytes that may wait for a client that does not read."""
 
 DESCRIPTOR_BYTES: Final = 2**16
-"""What a descriptor counts as that waits for such a client: a process has few of them."""
+"""Bytes that a descriptor counts for while it waits for such a client, since a process has few descriptors."""
 
 
 class SessionConnection:
@@ -334,4 +334,4 @@ _SO_PEERPIDFD: Final = 77
 """Not in `socket` yet; the same number on all architectures but parisc and sparc."""
 
 _NO_SUCH_PROCESS: Final = frozenset({errno.ESRCH, errno.EINVAL, errno.ENODATA})
-"""What the kernel says, by version, of one that has been reaped, or whose pid is a thread's by now."""
+"""The kernel's errors, by version, for a process that was reaped, or whose pid is a thread's by now."""

@@ -15,10 +15,10 @@ from atomr_mp.protocol.zmtp import stream
 from atomr_mp.protocol.zmtp.framing import JOIN_BELOW_BYTES, pieces
 
 CHUNK_BYTES: Final = 65536
-"""What is received at a time, but of large messages."""
+"""Bytes that are received at a time, except those of large messages."""
 
 SEND_BUFFER_BYTES: Final = 2**20
-"""What is asked of the kernel, which may grant less: enough for what 64 small arrays take."""
+"""The send buffer asked of the kernel, which may grant less: enough for 64 small arrays."""
 
 UNREAD_BYTES: Final = 256 * 1024
 """A peer that is so much behind gets no answers to its PINGs."""
@@ -78,7 +78,7 @@ class Connection:
 
     @property
     def waits_for(self) -> int:
-        """What `advance` waits for: events to poll the descriptor for; 0 if there is nothing to be done."""
+        """Events to poll the descriptor for before `advance`; 0 if there is nothing to do."""
         return select.EPOLLOUT if self._unsent and not self.ended else 0
 
     def send(self, header: bytes, frames: list[Buffer]) -> None:

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple, Protocol
 
 
 class Debtor(Protocol):
-    """What may owe something: a connection."""
+    """A connection, which may owe something."""
 
     def fileno(self) -> int:
         """Return the descriptor."""

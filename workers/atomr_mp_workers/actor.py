@@ -222,7 +222,7 @@ class Actor:
 
 @dataclass(frozen=True)
 class Batch:
-    """How requests of a method are put together: see `method`.
+    """Rules for putting a method's requests together: see `method`.
 
     A batch begins when it is full, or `max_wait_s` after the arrival of its first request, but never while as many
     batches of this method run as the actor has threads, or one without threads. Requests that arrive meanwhile are in

@@ -170,7 +170,7 @@ def _make_streams(execution: control.Execution, device: WorkerDevice) -> StreamA
 
 
 class Rooms:
-    """Where actors work: their streams, threads and event loops.
+    """The places where actors work: their streams, threads and event loops.
 
     Args:
         device: The device.

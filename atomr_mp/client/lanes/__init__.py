@@ -34,8 +34,8 @@ Four parts act. Each carries out actions of a table, and feeds it with events:
 - `sending.Sender` chooses a device, puts calls together, and sends them.
 - `receiving.Receiver` takes answers in.
 - `outcomes.Outcomes` carries out the table of replies, and runs callbacks once the lock is free.
-- `failover.Failover` carries out the table of links; `retry.Retry`, by `retry_policy`, decides about each request that
-was lost with an incarnation or a connection.
+- `failover.Failover` carries out the table of links.
+- `retry.Retry` decides, by `retry_policy`, about each request that was lost with an incarnation or a connection.
 
 `base.Lane` puts them together; the two kinds of lanes own sockets, threads and timers, and nothing else.
 
@@ -50,16 +50,17 @@ A lane's lock covers all of its links and replies. Nobody waits with it held, an
 are taken in this order: the session's, a lane's, the courier's. The supervisor's messages come from the thread that
 reads the session: a lane of threads takes them at once, a loop takes them in its next turn, in their order.
 
-A message of the supervisor may be older than an event of a connection, or the other way round. Both tables have
-rows for that: news of an incarnation that was let go changes nothing, an end that comes after a lost connection gives
-the requests their fates, and an answer that comes after its request was taken back is given back with its leases.
+A message of the supervisor may be older than an event of a connection, or the other way round. Both tables have rows
+for that. News of an incarnation that the lane has let go changes nothing. An end that is reported after its connection
+was lost still decides the fates of the requests. If an answer comes after its request was taken back, its leases are
+given back.
 
 When a connection is lost
 -------------------------
 
 The end of a connection may be a worker's death. The supervisor will then report which requests had started, and which
-are suspects. So nothing is failed yet. After ten milliseconds the link connects anew. If the worker admits the new
-connection, it lives. The answers that it sent in vain on the old one are named to it (`Unread`), releases that it has
-not acknowledged are repeated, and then requests that were on the old connection are sent again or end with
+are suspects. So no request is failed yet. After ten milliseconds the link connects anew. If the worker admits the new
+connection, it lives. The lane tells it which of its answers were lost with the old connection (`Unread`), and repeats
+the releases that it has not acknowledged. Then requests that were on the old connection are sent again, or end with
 `ConnectionLost`. If attempt after attempt fails, the device is unreachable for this lane, and its calls are refused.
 """

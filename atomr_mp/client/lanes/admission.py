@@ -13,7 +13,7 @@ from atomr_mp.client.reply_life import ReplyEvent
 
 
 class BacklogAdmission:
-    """A part of a lane, to be called with its lock held.
+    """A part of a lane. Call it with the lane's lock held.
 
     Args:
         links: The lane's links, by device.

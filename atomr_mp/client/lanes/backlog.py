@@ -30,7 +30,7 @@ class Backlog:
         self._most_bytes = most_bytes
         self._anywhere: OrderedDict[int, tuple[Reply, int, int]] = OrderedDict()
         self._pinned: Final[list[OrderedDict[int, tuple[Reply, int, int]]]] = [OrderedDict() for _ in flights]
-        """Calls by device: each with its bytes in a window, and here."""
+        """Waiting calls by device: each with its bytes in the window, and those of its arguments."""
         self._bytes = 0
         self.count = 0
         """Number of waiting calls; only to be read."""
@@ -65,7 +65,7 @@ class Backlog:
         return is_first
 
     def admit(self, device: int, *, anywhere: bool) -> Reply | None:
-        """Return a device's next call, which has credit there now; None if there is no room, or no call waits.
+        """Take out a device's next call, give it credit there, and return it; None if none waits, or there is no room.
 
         Args:
             device: The device.

@@ -101,9 +101,9 @@ class Lane(ABC):
             arguments: A sequence by position, or a mapping by name.
             deadline_ns: CLOCK_MONOTONIC.
             priority: Its priority in the worker.
-            replays: How many ends of workers it counts as having been part of already.
+            replays: Ends of workers that count against it already, see `Reply.replays`.
             wait: Whether it waits for room if the window is full.
-            program: How it says its program, if it runs one.
+            program: The program that it runs, if it runs one.
 
         Raises:
             InvalidRequest: The arguments cannot be sent.
@@ -130,7 +130,7 @@ class Lane(ABC):
             if program.tells:
                 reply.callbacks = [program.answered]
             else:
-                payload_bytes += len(program.definition)  # in case it has to send the whole program
+                payload_bytes += len(program.definition)  # a worker that does not know the program gets all of it later
         with self._lock:
             if self._lost is not None:
                 raise _copy(self._lost)
@@ -156,7 +156,7 @@ class Lane(ABC):
             elif not link.sending:
                 link.held.append(reply)
             elif in_flight == 1:
-                self._send(link, [reply])  # the worker has nothing of ours
+                self._send(link, [reply])  # the worker has no other request of this lane
             else:
                 link.outbox.append(reply)
                 self._queued(link)
@@ -181,8 +181,8 @@ class Lane(ABC):
         """Send the request of a stream whose arguments were encoded elsewhere; see `submit_encoded`.
 
         Args:
-            stream: It has its method, deadlines, arguments, and what to keep for them.
-            device: Where to; None for the one with the fewest unanswered requests of this lane.
+            stream: The stream, with its method, deadlines and arguments, and the objects that it keeps.
+            device: The target; None for the device with the fewest unanswered requests of this lane.
         """
         alone = self._suspicions.admit(identify(stream)) if stream.method in self._suspicions.methods else None
         self._open_stream(stream, device, alone)
@@ -207,7 +207,7 @@ class Lane(ABC):
         self.watch_stream(stream)
 
     def read_part(self, stream: StreamReply) -> ArrivedPart | None:
-        """Return a stream's next part that has arrived, None if none has; let the worker go on."""
+        """Return a stream's next part, and let its worker go on; None if no part has arrived."""
         return stream.take_part(self._grant)
 
     @interrupts.defer_interrupts
@@ -218,7 +218,7 @@ class Lane(ABC):
                 self._links[stream.device].grant(stream)
 
     def grant(self, stream: StreamReply, parts: int, nbytes: int) -> None:
-        """Let a stream go on as far as another reader grants, who takes its parts through this one."""
+        """Let a stream go on as far as a remote reader grants, which gets the parts through this process."""
         stream.credit.extend(parts, nbytes)
         if not stream.done:
             self._grant(stream)
@@ -306,13 +306,13 @@ class Lane(ABC):
 
         Args:
             request_id: Unique in the session.
-            device: Where to; None for the one with the fewest unanswered requests of this lane.
+            device: The target; None for the device with the fewest unanswered requests of this lane.
             method: "Actor.method".
             body: The arguments, see `values`.
             payload: Their payload frames.
             deadline_ns: CLOCK_MONOTONIC.
             priority: Its priority in the worker.
-            replays: How many ends of workers it counts as having been part of already.
+            replays: Ends of workers that count against it already, see `Reply.replays`.
             refs: How many refs are among the arguments.
             kept: Objects that live until it is answered.
             copies: Arguments of it that lie in shared memory of this client.
@@ -337,7 +337,7 @@ class Lane(ABC):
             if alone is not None:
                 self._retry.isolate(reply, alone)
             if alone is None and in_flight == 1 and link.sending and not self._corked:
-                self._send(link, [reply])  # the worker has nothing of ours
+                self._send(link, [reply])  # the worker has no other request of this lane
             else:
                 self._sender.put(link, reply)
                 if link.sending and link.outbox:
@@ -396,7 +396,7 @@ class Lane(ABC):
         return {self.number, *[link.number for link in self._links]}
 
     def forget_in_child(self) -> None:
-        """End all replies, in a forked child: no socket is touched, and no lock that the parent's threads may hold."""
+        """End all replies in a forked child. Use no socket, and no lock that the parent's threads may hold."""
         self._lock = threading.Lock()
         self._lost = errors.PoolLost(FORKED)
         for link in self._links:
@@ -410,7 +410,7 @@ class Lane(ABC):
 
     @abstractmethod
     def take(self, message: Told) -> None:
-        """Take a lifecycle event, on the thread that has received it, which then runs `call_back`."""
+        """Take a lifecycle event. The thread that has received it calls this, and then `call_back`."""
 
     def _apply(self, message: Told) -> None:
         with self._lock:
@@ -508,7 +508,7 @@ class Lane(ABC):
 
     @abstractmethod
     def watch(self, reply: Reply) -> None:
-        """Receive a reply with a callback in the background, though nobody waits for it. Without the lock."""
+        """Receive a reply that has callbacks in the background. Call it without the lock."""
 
     @abstractmethod
     def _queued(self, link: DeviceLink) -> None:
@@ -518,7 +518,7 @@ class Lane(ABC):
         """End a reply whose deadline has passed; its credit comes back with its late answer."""
         with self._lock:
             self._receive(self._links[reply.device])  # its answer may have come in time, unread
-            is_later = isinstance(reply, StreamReply) and reply.deadline_ns > time.monotonic_ns()  # by a part
+            is_later = isinstance(reply, StreamReply) and reply.deadline_ns > time.monotonic_ns()  # put off by a part
             if not reply.done and not is_later:
                 self._outcomes.feed(reply, ReplyEvent.EXPIRE, reply.poison_error or _too_late(reply))
                 self._make_room()

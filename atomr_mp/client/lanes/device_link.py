@@ -50,7 +50,7 @@ class DeviceLink:
         self.former: Attached | None = None
         """The incarnation that a standby has replaced: it may still answer."""
         self.standby: Attached | None = None
-        """The standby, possibly the next incarnation: connected beforehand, and not used before."""
+        """The standby, which may become the next incarnation. Connected beforehand, and unused until then."""
         self.token = token.pack(bytes(16), info.index, 0)
         self.releases = Releases(self.token)
         """Releases due to the incarnation of `connection`."""
@@ -62,7 +62,7 @@ class DeviceLink:
         self.told_failures = 0
         """How many of these failures were reported to the supervisor."""
         self.lacks_descriptor = False
-        """Whether the last attempt failed since this process had no descriptor left; the next call tries again."""
+        """Whether the last attempt failed because this process had no descriptor left; the next call tries again."""
         self.lost: list[int] = []
         """Numbers of lost connections to this incarnation; the worker may not know of the loss."""
         self.timer = 0
@@ -72,11 +72,11 @@ class DeviceLink:
 
     @property
     def let_go(self) -> bool:
-        """Whether the last incarnation known has ended for this lane."""
+        """Whether the latest known incarnation has ended for this lane."""
         return self.state is LinkState.HOLDING and self.connection is None
 
     def hold(self) -> None:
-        """Let requests that wait for company wait for the device."""
+        """Move the requests of the outbox to those that wait for the device."""
         self.held.extend(self.outbox)
         self.outbox.clear()
 

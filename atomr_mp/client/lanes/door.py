@@ -27,16 +27,16 @@ class LaneMemory(Protocol):
         """Check a call's arguments; return the objects that it keeps, its copies, its count of refs, and its device."""
 
     def answered(self, copies: Iterable[Placement], worker: Releases, *, executed: bool) -> None:
-        """A call with these arguments was answered."""
+        """Record that the call with these arguments was answered."""
 
     def abandoned(self, copies: Iterable[Placement], until_ns: int) -> None:
-        """Nobody will read the answer of a call with these arguments, which may start until then."""
+        """Record that nobody will read the answer of the call with these arguments, which may start until then."""
 
     def sent_again(self, copies: Iterable[Placement]) -> None:
-        """A call with these arguments is sent again, though the worker that has it already lives."""
+        """Record that the call with these arguments is sent again, though the worker that has it lives."""
 
     def returned(self, ids: Iterable[int]) -> None:
-        """A worker uses these arguments no more."""
+        """Record that a worker no longer uses these arguments."""
 
     def resolver(self, leases: Mapping[int, Lease]) -> Callable[[Any], object]:
         """Return a function that makes refs and arrays from the content of an answer with these leases."""
@@ -46,7 +46,7 @@ class LaneClient(Protocol):
     """A client, as its lanes see it."""
 
     session_polled_ns: int
-    """When the session was last seen to have been read, CLOCK_MONOTONIC; never too late."""
+    """The session was last polled at this time or later; CLOCK_MONOTONIC."""
 
     @property
     def max_waiting(self) -> int:
@@ -98,7 +98,7 @@ class LaneClient(Protocol):
         """Send due releases to an incarnation, if possible."""
 
     def out_of_memory(self, releases: Releases) -> None:
-        """An incarnation's memory has gone."""
+        """Record that an incarnation has run out of memory."""
 
     def report(self, device: int, generation: int, requests: list[RequestKey]) -> int:
         """Report to the supervisor the requests that ran when an incarnation ended; return the number of its answer."""

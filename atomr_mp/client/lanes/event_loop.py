@@ -20,7 +20,7 @@ from atomr_mp.protocol.messages.session import DeviceChanged, IncarnationEnded, 
 from atomr_mp.wire.ends import ClientEnd
 
 LATE_S: Final = 1.0
-"""How late after its deadline a loop may end a reply, before a waiting thread takes the loop for stopped."""
+"""How long after a reply's deadline its loop may end it; then a waiting thread takes the loop for stopped."""
 
 
 CLOSE_S: Final = 5.0
@@ -34,7 +34,7 @@ _running_loop: Final = asyncio._get_running_loop  # noqa: SLF001 - exported; the
 
 
 class EventLoopLane(Lane):
-    """An event loop's lane. All methods but `take`, `wait` and `cancel` are for the loop's own thread."""
+    """An event loop's lane. Its methods are for the loop's own thread, except where they name others."""
 
     def __init__(
         self, client: LaneClient, number: int, devices: Iterable[DeviceInfo], loop: asyncio.AbstractEventLoop
@@ -81,7 +81,7 @@ class EventLoopLane(Lane):
             self._call_soon(self.cancel, reply)
 
     def take(self, message: Told) -> None:
-        """Take a lifecycle event in the loop, in the order of arrival, on any thread."""
+        """Apply a lifecycle event in the loop, after those that came before; from any thread."""
         in_loop = _running_loop() is self._loop
         with self._telling:
             self._told.append(message)
@@ -128,7 +128,7 @@ class EventLoopLane(Lane):
         self._told = deque(filter(counts, self._told))
 
     def _pool_lost(self, lost: errors.PoolLost) -> None:
-        # After its end the session's descriptor stays readable, and the loop would spin.
+        # The ended session's descriptor stays readable, so the loop would spin.
         self._loop.remove_reader(self._client.session_descriptor)
         super()._pool_lost(lost)
 

@@ -54,7 +54,7 @@ class Connections(Protocol):
 
 
 class Failover:
-    """A part of a lane, to be called with its lock held.
+    """A part of a lane. Call it with the lane's lock held.
 
     Args:
         client: The lane's client.
@@ -146,10 +146,10 @@ class Failover:
         self._feed(link, LinkEvent.CUT)
 
     def broken(self, link: DeviceLink, replies: Sequence[Reply]) -> None:
-        """React to a message with these requests that could not be sent: the worker has nothing or a part of it."""
+        """Take back the requests of a message that was not sent, or only in part: their connection is lost."""
         for reply in reversed(replies):
             self._outcomes.feed(reply, ReplyEvent.LEFT)
-        self._receive(link)  # requests that were sent before
+        self._receive(link)  # answers to requests that were sent before
         if link.state is LinkState.SERVING and link.connection is not None:
             self.cut(link, link.connection)
 
@@ -168,7 +168,7 @@ class Failover:
             self._feed(link, LinkEvent.RETRY)
 
     def reach(self, link: DeviceLink) -> None:
-        """Try again now, if no descriptor was left in this process before."""
+        """Connect again now, if the last attempt failed because this process had no descriptor left."""
         if link.lacks_descriptor and link.state in _BETWEEN_ATTEMPTS:
             self._feed(link, LinkEvent.RETRY)
 
@@ -291,7 +291,7 @@ class Failover:
         self._feed(link, LinkEvent.ADMITTED)
 
     def _repeat(self, link: DeviceLink) -> None:
-        """Report messages that never arrived on lost connections, in either direction."""
+        """Name the worker's answers that were lost with connections; repeat the releases that it may have missed."""
         connection, releases = link.connection, link.releases
         assert connection is not None
         for number in link.lost:

@@ -29,7 +29,7 @@ FIRST_RETRY_S: Final = 0.01
 LAST_RETRY_S: Final = 5.0
 
 CLOSED: Final = frozenset({DeviceState.STOPPED, DeviceState.STOPPING, DeviceState.QUARANTINED, DeviceState.TRIPPED})
-"""States in which a device takes no work, and will not soon, or not by itself."""
+"""States of a device that takes no work, and does not come back soon, or not by itself."""
 
 
 class LinkState(StrEnum):
@@ -44,11 +44,11 @@ class LinkState(StrEnum):
     CUT = auto()
     """Without a connection, though the worker lives as far as the lane knows. Calls wait for the next attempt."""
     TRYING = auto()
-    """The attempt: the worker has not let the new connection in. Calls wait."""
+    """An attempt from `CUT` is under way: the worker has not admitted the new connection. Calls wait."""
     UNREACHABLE = auto()
     """Many attempts have failed. Calls are refused, and attempts go on."""
     PROBING = auto()
-    """An attempt to connect again runs."""
+    """An attempt from `UNREACHABLE` is under way. Calls are refused."""
     CLOSED = auto()
     """The device takes no work. Calls are refused."""
     OVER = auto()
@@ -65,7 +65,7 @@ class LinkEvent(StrEnum):
     HOLDS = auto()
     """The supervisor says that the device takes no calls for now."""
     CLOSES = auto()
-    """The supervisor says that the device takes no work, and will not soon, or not by itself."""
+    """The supervisor says that the device takes no work, and does not come back soon, or not by itself."""
     CONNECTED = auto()
     """The connection is made."""
     REFUSED = auto()
@@ -79,20 +79,20 @@ class LinkEvent(StrEnum):
     CUT = auto()
     """The connection has ended, and nobody has reported the incarnation's end."""
     RETRY = auto()
-    """The timer has run out; or a call comes after this process had no descriptor left."""
+    """The timer has run out; or a call has come after an attempt that failed for want of a descriptor."""
     ENDED = auto()
     """The incarnation has ended, and all of its messages are here."""
     FORMER_ENDED = auto()
-    """The same for an earlier incarnation."""
+    """An earlier incarnation has ended, and all of its messages are here."""
     POOL_LOST = auto()
     """The supervisor has gone, or has ended the session."""
 
 
 class LinkAction(StrEnum):
-    """What a lane does."""
+    """An action that a lane carries out for a link."""
 
     HOLD = auto()
-    """Move requests that wait for company to those that wait for the device."""
+    """Move the requests of the outbox to those that wait for the device."""
     SEND_HELD = auto()
     """Send the requests that wait for the device."""
     REFUSE_HELD = auto()

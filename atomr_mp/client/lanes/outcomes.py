@@ -34,7 +34,7 @@ class AnswerFacts(NamedTuple):
 
 
 class Outcomes:
-    """A part of a lane, to be called with its lock held, except `call_back`.
+    """A part of a lane. Call it with the lane's lock held, except `call_back`.
 
     Args:
         client: The lane's client.
@@ -168,7 +168,7 @@ class Outcomes:
             self._called_back.append(reply)
 
     def tell_news(self, reply: Reply) -> None:
-        """Wake the threads that wait for more than a reply's end."""
+        """Wake the threads that wait for any news of a reply, not only for its end."""
         news, reply.news = reply.news, None
         if news is not None:
             news.state, news.done = ReplyState.OVER, True

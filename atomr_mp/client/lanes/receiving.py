@@ -22,7 +22,7 @@ _LOG: Final = logging.getLogger("atomr_mp.client")
 
 
 class Receiver:
-    """A part of a lane, to be called with its lock held.
+    """A part of a lane. Call it with the lane's lock held.
 
     Args:
         client: The lane's client.
@@ -64,7 +64,7 @@ class Receiver:
         Args:
             link: The link.
             until: The awaited reply.
-            former: Receive only from the former incarnation, and everything.
+            former: Receive from the former incarnation alone, until nothing is left.
         """
         connection, releases, number = link.connection, link.releases, link.number
         if link.former is not None:
@@ -87,7 +87,7 @@ class Receiver:
             try:
                 header, frames = unpack(message)
                 decoded = _decode_replies(header)
-            except errors.ProtocolError:  # a worker gone wild; whoever receives just now is not to blame
+            except errors.ProtocolError:  # the worker's fault; the thread that receives just now must not get the error
                 _LOG.exception("device %d sent a message that is dropped", link.device)
                 continue
             if decoded.__class__ is not _REPLIES:
@@ -165,7 +165,7 @@ class Receiver:
                 releases.give_back(part.leases)
                 self._outcomes.feed(stream, ReplyEvent.EXPIRE, broken)
                 continue
-            # The table's row for a part of a stream; to look it up took a fifth of a part's time.
+            # The table's row for a part of a stream, written out: looking it up took a fifth of a part's time.
             leases = releases.leases(part.leases) if part.leases else None
             self._outcomes.take_part(stream, ArrivedPart(part.body, frames[first:at], leases, part.nbytes))
 
@@ -209,7 +209,7 @@ class Receiver:
         self._outcomes.feed(reply, event, error or reply.poison_error, AnswerFacts(message, frames, releases, failed))
 
     def _say_whole(self, reply: Reply, message: data.CallReply) -> bool:
-        """Send a request again if its worker does not know its program; False for any other answer."""
+        """Send a request again, with all of its program, if its worker does not know that; else return False."""
         if message.error is None or message.error.code != errors.ProgramUnseen.code or reply.state not in _AT_WORKER:
             return False
         from atomr_mp.client.programs import say_whole
@@ -235,7 +235,7 @@ def _generation_of(link: DeviceLink, *, former: bool) -> int:
 
 
 def _answers(reply: Reply, message: data.CallReply) -> bool:
-    """Return whether an answer is for items of a call that are open, each once."""
+    """Return whether an answer names open items of a call only, and none twice."""
     places = message.items or []
     items = set(places)
     sound = len(items) == len(places) and items.issuperset(message.failed or {})

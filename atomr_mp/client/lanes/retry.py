@@ -1,4 +1,4 @@
-"""Sends requests again that a lane has lost with a worker, or parks or fails them.
+"""Sends again, parks or fails the requests that a lane has lost with a worker.
 
 `retry_policy` decides which may be sent again, and how.
 """
@@ -26,7 +26,7 @@ from atomr_mp.protocol.messages.suspects import RequestKey, Suspicion, Suspicion
 
 
 class Retry:
-    """A part of a lane, to be called with its lock held.
+    """A part of a lane. Call it with the lane's lock held.
 
     Args:
         client: The lane's client.
@@ -54,7 +54,7 @@ class Retry:
         self._admission = admission
 
     def isolate(self, reply: Reply, request: RequestKey) -> None:
-        """Send a request to run alone, and tell the supervisor if its worker lives."""
+        """Mark a request to run alone; if its worker survives that, the supervisor is told."""
         if reply.alone is None:
             reply.callbacks = [*(reply.callbacks or ()), self._client.acquit]
         reply.alone = request
@@ -89,7 +89,7 @@ class Retry:
         """Send the requests of a lost connection again where allowed, and fail the rest.
 
         Nobody knows whether the failed requests have run. So waiting requests fail too if they use memory that a failed
-        one may have written: they were called in the belief that the writer had run before.
+        one may have written: their callers relied on its having run before them.
         """
         unwritten: dict[tuple[Releases, int], Reply] = {}
         for reply in reversed(replies):
@@ -145,7 +145,7 @@ class Retry:
                 self._outcomes.feed(stream, ReplyEvent.LEFT)
 
     def spread(self) -> None:
-        """Send requests that wait for a device, and name none, to devices that take calls, as far as these have room.
+        """Move waiting requests that name no device to devices that take calls, as far as these have room.
 
         Suspects stay where they are.
         """
@@ -157,7 +157,7 @@ class Retry:
     def _spread(self, link: DeviceLink, reply: Reply) -> None:
         if reply.pinned or reply.alone is not None or not any(each.sending for each in self._links):
             return
-        if reply not in link.held:  # to send another one has shown that a connection is lost
+        if reply not in link.held:  # sending an earlier one showed that a connection is lost
             return
         to = self._another(link, reply)
         if to is not link:
@@ -180,7 +180,7 @@ class Retry:
         return may_replay(reply, self._client.methods.get(reply.method), self._client.max_replays)
 
     def _park(self, link: DeviceLink, reply: Reply, lost: Lost) -> None:
-        """Take a request from its worker; it goes on at once if no verdict is awaited."""
+        """Take a request back from its worker; resume it at once if no verdict is awaited."""
         error: errors.AtomrError = lost.error
         if reply.state is ReplyState.CANCELLING:
             error = errors.Cancelled("cancelled, and its worker has ended", maybe_executed=lost.error.maybe_executed)
@@ -210,7 +210,7 @@ class Retry:
         self._outcomes.feed(reply, ReplyEvent.FAIL, error)
 
     def _another(self, link: DeviceLink, reply: Reply) -> DeviceLink:
-        """Choose the device that a request is sent to instead; a suspect stays where it was."""
+        """Choose the device that a request is sent to instead, and move its credit there; a suspect stays if it can."""
         if reply.pinned or (reply.alone is not None and link.state not in REFUSING):
             return link
         try:
@@ -230,7 +230,7 @@ class Retry:
         return to
 
     def _look_again(self, link: DeviceLink) -> None:
-        """Apply new verdicts to requests that wait to be sent, as at their call."""
+        """Apply new verdicts to requests that wait to be sent, as if they were called now."""
         for reply in [*link.held, *link.outbox]:
             if isinstance(reply, ItemsReply) and reply.method in self._client.suspicions.methods:
                 error = errors.InvalidRequest(f"some request of {reply.method} has ended workers")

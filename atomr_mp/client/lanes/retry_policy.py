@@ -3,7 +3,7 @@
 A request may be sent again if its method is idempotent, or if its method says so and the request certainly did not
 start. Its arguments must still be there: values, and arrays in the client's own memory; a ref is gone with its worker.
 A request that ran when the worker ended is a suspect: the supervisor gets its fingerprint, and gives the verdict.
-A call of an actor's method with refs has no fingerprint, so it is none.
+A call of an actor's method with refs has no fingerprint, so it is never a suspect.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from atomr_mp.protocol.messages.suspects import RequestKey, Suspicion, Verdict
 from atomr_mp.protocol.refs import ClientArray, PassedRef, WireRef
 
 NEVER: Final = 2**31
-"""The number of ends of a request that is never sent again."""
+"""`Reply.replays` of a request that is never sent again."""
 
 
 class Lost(NamedTuple):
     """A request on an ended incarnation, without the supervisor's verdict so far."""
 
     report: int
-    """Number of the report that named it."""
+    """Number of the report whose answer it waits for; 0 if it waits for none."""
     error: errors.RequestError
     """The error that it ends with if it is not sent again."""
     suspect: RequestKey | None
@@ -51,7 +51,7 @@ class LossVerdict(NamedTuple):
 
 
 class EndFacts:
-    """A report of an incarnation's end, to be looked up by request.
+    """The facts of an incarnation's end, looked up by request.
 
     Args:
         ended: The supervisor's message.
@@ -64,7 +64,7 @@ class EndFacts:
         self._planned = ended.planned
 
     def fate(self, request_id: int, sent_ns: int) -> LossVerdict:
-        """Return the fate of a request that was sent at some time, CLOCK_MONOTONIC."""
+        """Return the fate of a request; `sent_ns` is by CLOCK_MONOTONIC."""
         started = request_id in self._started
         forgotten = sent_ns <= self._known_since_ns
         maybe_executed = started or forgotten
@@ -86,14 +86,14 @@ class KnownSuspicions:
 
     def __init__(self, known: Iterable[Suspicion]) -> None:
         self.methods: dict[str, dict[bytes, Suspicion]] = {}
-        """By method and fingerprint. Calls of other methods need no look."""
+        """Verdicts by method and fingerprint. Calls of other methods need not be looked up."""
         self.take(known)
 
     def take(self, changed: Iterable[Suspicion]) -> None:
         """Take in changed verdicts."""
         for each in changed:
             method, digest = each.request.method, each.request.fingerprint
-            # Replaced, not changed: others read it meanwhile.
+            # The dicts are replaced, not changed, since other threads read them meanwhile.
             found = {**self.methods.get(method, {}), digest: each}
             if each.verdict is Verdict.CLEARED:
                 del found[digest]
@@ -138,7 +138,7 @@ def poison(found: Suspicion, *, maybe_executed: bool) -> errors.PoisonRequest:
 
 
 def may_replay(reply: Reply, info: MethodInfo | None, max_replays: int) -> bool:
-    """Return whether a request that was lost with its worker may be sent again; that end counts already."""
+    """Return whether a request that was lost with its worker may be sent again; its `replays` count that end."""
     if max_replays == 0 or info is None or reply.refs or reply.replays > max_replays:
         return False
     if isinstance(reply, StreamReply) and (reply.credit.received or reply.resumes is not Resumes.NEVER):
@@ -155,7 +155,7 @@ def may_write(method: str, info: MethodInfo | None) -> bool:
     """
     if info is not None:
         return info.writes
-    from atomr_mp.protocol.libraries import LIBRARIES, requests_of  # late: few requests are lost so
+    from atomr_mp.protocol.libraries import LIBRARIES, requests_of  # late: seldom needed
 
     library, _, name = method.partition(".")
     if library not in LIBRARIES or library == "program":  # its definition says what it writes
@@ -191,7 +191,7 @@ def identify(reply: Reply) -> RequestKey | None:
 
     try:
         return key_of(reply.method, values.Decoder[Any]().decode(reply.body, reply.payload, resolve))
-    except errors.InvalidRequest:  # its worker's answer, or the answer that it would have sent
+    except errors.InvalidRequest:  # its worker has answered so, or would have
         return None
 
 
@@ -208,7 +208,7 @@ def identify_items(reply: ItemsReply) -> list[RequestKey]:
 def was_answered(reply: Reply) -> bool:
     """Return whether a request's answer comes from its worker, which goes on.
 
-    A refusal says nothing of a request with refs: their memory may be stale, or in use, and another time it is not.
+    A refusal of a request with refs does not count: their memory may be stale or in use now, and not another time.
     """
     error = reply.error
     if reply.refs and isinstance(error, errors.RequestError) and not error.maybe_executed:

@@ -20,7 +20,7 @@ MESSAGE_CALLS: Final = 16
 
 
 class Sender:
-    """A part of a lane, to be called with its lock held.
+    """A part of a lane. Call it with the lane's lock held.
 
     Args:
         links: The lane's links, by device.
@@ -63,7 +63,7 @@ class Sender:
         return min(waiting, key=lambda link: len(link.flight.requests))
 
     def put(self, link: DeviceLink, reply: Reply) -> None:
-        """Send a stream, or a request that has to run alone; any other waits for company, or for the device."""
+        """Send a stream, or a request that has to run alone; queue any other. Hold all if the device takes none now."""
         if not link.sending:
             link.held.append(reply)
         elif isinstance(reply, StreamReply):
@@ -83,7 +83,7 @@ class Sender:
         self.flush(link)
 
     def flush_ready(self) -> None:
-        """Send requests that were put back into queues, of all devices."""
+        """Send the queued requests of all devices that take calls."""
         for link in self._links:
             if link.sending and (link.held or link.outbox):
                 self.send_held(link)
@@ -98,7 +98,7 @@ class Sender:
             if nbytes <= limits.MAX_BODY_BYTES:
                 self.send(link, together)
                 continue
-            for reply in together:  # their message could be too long, which ends the connection
+            for reply in together:  # one message for all could be too long, which would end the connection
                 self._send_or_hold(link, reply)
 
     def _send_or_hold(self, link: DeviceLink, reply: Reply) -> None:

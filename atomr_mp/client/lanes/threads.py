@@ -23,7 +23,7 @@ from atomr_mp.protocol.messages.devices import DeviceInfo
 from atomr_mp.wire.ends import ClientEnd
 
 FLUSH_S: Final = 0.001
-"""How long a call may wait for company, if earlier calls are unanswered and no thread waits for any reply."""
+"""Longest wait of a call for others to travel with, if earlier calls are unanswered and no thread waits for a reply."""
 
 
 FAR_NS: Final = 2**63 - 1
@@ -33,8 +33,8 @@ LONGEST_WAIT_S: Final = 3600.0
 """Longest wait at a time, since `poll` takes no more than some weeks."""
 
 MAX_UNHEARD: Final = 64
-"""Messages with releases alone that are sent to a silent worker; further releases travel with the next call. So they
-never fill the connection, however long the worker is busy."""
+"""Most messages with nothing but releases that are sent to a silent worker; further releases travel with the next call.
+So they never fill the connection, however long the worker is busy."""
 
 
 class ThreadsLane(Lane):
@@ -52,7 +52,7 @@ class ThreadsLane(Lane):
         self._watching: Reply | None = None
         """The reply with the earliest deadline, for which the background thread waits."""
         self._overtaken: Reply | None = None
-        """Another reply that came later and has an earlier deadline."""
+        """`_watching` again, if a reply with an earlier deadline has come since: the watcher has to choose anew."""
         self._watch_more = threading.Condition()
         self._watcher: threading.Thread | None = None
         self._closed = False
@@ -60,7 +60,7 @@ class ThreadsLane(Lane):
         self._flushing = False
         """Whether the flusher looks at the outboxes."""
         self._flush_wanted = threading.Lock()
-        """Released to make it look."""
+        """Released to wake the flusher."""
         self._flush_wanted.acquire()
         self._flusher: threading.Thread | None = None
         self._by_descriptor: dict[int, DeviceLink] = {}
@@ -132,11 +132,11 @@ class ThreadsLane(Lane):
 
     @interrupts.defer_interrupts
     def wait_for_news(self, reply: Reply, is_there: Callable[[], bool], timeout_s: float) -> None:
-        """Wait for any news of a reply, such as a part, or for the end of the time.
+        """Wait for any news of a reply, such as a part, for at most `timeout_s`.
 
         Args:
             reply: The reply.
-            is_there: Returns whether it has happened already; called with the lock held.
+            is_there: Returns whether the news has come already; called with the lock held.
             timeout_s: How long to wait.
         """
         with self._lock:
@@ -181,7 +181,7 @@ class ThreadsLane(Lane):
     def _step(self, reply: Reply, timeout_s: float) -> bool:
         """Receive for all if nobody does, else wait to be woken; return after any news.
 
-        True if this thread was woken to receive for all from now on.
+        Return True if this thread was woken to receive for all from now on.
         """
         if self._leader.acquire(False):
             try:
@@ -225,7 +225,7 @@ class ThreadsLane(Lane):
         return session_spoke
 
     def _follow(self, reply: Reply, timeout_s: float) -> bool:
-        """Wait until the leader has received the reply, or has left the lead to this thread; True if it has left it."""
+        """Wait until the leader has received the reply, or hands over to this thread; return whether it hands over."""
         woken = threading.Lock()
         woken.acquire()
         with self._lock:
@@ -264,7 +264,7 @@ class ThreadsLane(Lane):
             os.eventfd_write(self._wake, 1)
 
     def _queued(self, link: DeviceLink) -> None:
-        """Send an outbox that is full; any other when a thread waits for any reply, or by the flusher."""
+        """Send a full outbox. The next thread that waits for a reply, or the flusher, sends any other."""
         if len(link.outbox) >= MESSAGE_CALLS:
             self._sender.flush(link)
         elif not self._flushing:
@@ -303,7 +303,7 @@ class ThreadsLane(Lane):
             link.connection.send(data.FROM_CLIENT.encode(message), [])
 
     def _flush_all(self) -> None:
-        """Send outboxes for which nobody waits, until there are none; the flusher's thread."""
+        """Run the flusher: send outboxes for which nobody waits, until there are none."""
         while True:
             self._flush_wanted.acquire()
             while self._flushing:
@@ -327,7 +327,7 @@ class ThreadsLane(Lane):
             self._epoll.unregister(connection.fileno())
 
     def retry_later(self, link: DeviceLink, number: int, delay_s: float) -> None:
-        """Start a thread that waits."""
+        """Start a timer's thread, which retries the link after `delay_s`."""
         timer = self._retries[link] = threading.Timer(delay_s, self._retry_link, (link, number))
         timer.name, timer.daemon = "atomr-mp retry", True
         timer.start()
@@ -351,7 +351,7 @@ class ThreadsLane(Lane):
         self._wake_waiting_for(watching)
 
     def _watch_all(self) -> None:
-        """Wait for the reply whose deadline comes first, step by step; the watcher's thread."""
+        """Run the watcher: wait, step by step, for the reply whose deadline comes first."""
         while True:
             with self._watch_more:
                 self._watching = self._overtaken = None
@@ -362,13 +362,13 @@ class ThreadsLane(Lane):
                     self._watch_more.wait()
                 first = self._watching = min(self._watched, key=lambda reply: reply.deadline_ns)
             left_s = (first.deadline_ns - time.monotonic_ns()) / 1e9
-            called = True  # the call to lead may have come with the deadline
+            called = True  # this thread may have been woken to lead just at the deadline
             if left_s > 0:
                 called = self._step(first, left_s)
             else:
                 self._expire(first)
             if called and self._followers:
-                self._hand_over()  # no reply may be left for this thread
+                self._hand_over()  # this thread may have no reply left to wait for
 
     def _wake_waiting_for(self, reply: Reply) -> None:
         """Wake the threads that wait for a reply, to look again."""

@@ -16,7 +16,7 @@ class BlasRequests(LibraryReference):
     """Dense linear algebra as BLAS defines it, level 1 to 3, and cuBLAS' geam and batched gemm.
 
     Sizes, increments and leading dimensions follow from the layouts of the arrays. A transpose is a view: a matrix may
-    lie in row or column order. What a factor of 0 multiplies is not read, except by scal: a NaN in it is gone. Half
+    lie in row or column order. An array with a factor of 0 is not read, except by scal: a NaN in it is gone. Half
     precision is computed in float32, and rounded once.
 
     Source of the rules: the BLAS Technical Forum's standard; cuBLAS' documentation for geam and batches.
@@ -57,7 +57,7 @@ class BlasRequests(LibraryReference):
         alpha: Number | Operand,
         deadline_s: float | None = None,
     ) -> Reply:
-        """Compute x ← alpha·x. An alpha of 0 multiplies too: a NaN stays one.
+        """Compute x ← alpha·x. An alpha of 0 multiplies too, so a NaN stays a NaN.
 
         Args:
             x: Read and written; shape (n). Strides: a stride that is not 0.
@@ -88,7 +88,7 @@ class BlasRequests(LibraryReference):
         conjugate: bool = False,
         deadline_s: float | None = None,
     ) -> Reply:
-        """Compute Σ x_i·y_i. The result is a float, of complex arrays complex.
+        """Compute Σ x_i·y_i. The result is a float; for complex arrays, a complex number.
 
         A complex result arrives as a NumPy array without dimensions, for msgpack has no complex numbers.
 
@@ -126,7 +126,7 @@ class BlasRequests(LibraryReference):
         *,
         deadline_s: float | None = None,
     ) -> Reply:
-        """Compute Σ|x_i|, of complex arrays Σ(|re x_i| + |im x_i|). The result is a float.
+        """Compute Σ|x_i|, for complex arrays Σ(|re x_i| + |im x_i|). The result is a float.
 
         Args:
             x: Read; shape (n). Strides: a stride that is not 0.
@@ -140,7 +140,7 @@ class BlasRequests(LibraryReference):
         *,
         deadline_s: float | None = None,
     ) -> Reply:
-        """Find the largest |x_i|, of complex arrays |re x_i| + |im x_i|.
+        """Find the largest |x_i|, for complex arrays |re x_i| + |im x_i|.
 
         The result is its index, an int that counts from 0; the smallest if there are several. Undefined where there are
         NaNs.
@@ -157,7 +157,7 @@ class BlasRequests(LibraryReference):
         *,
         deadline_s: float | None = None,
     ) -> Reply:
-        """Find the smallest |x_i|, of complex arrays |re x_i| + |im x_i|.
+        """Find the smallest |x_i|, for complex arrays |re x_i| + |im x_i|.
 
         The result is its index, an int that counts from 0; the smallest if there are several. Undefined where there are
         NaNs.
@@ -214,8 +214,8 @@ class BlasRequests(LibraryReference):
         Args:
             x: Read and written; shape (n). Strides: a stride that is not 0.
             y: Read and written; shape (n). Strides: a stride that is not 0.
-            c: A real factor, of a rotation the cosine. An array of one element is read when the request runs.
-            s: A factor, of a rotation the sine; complex only for complex arrays. An array of one element is read
+            c: A real factor; for a rotation, the cosine. An array of one element is read when the request runs.
+            s: A factor; for a rotation, the sine. Complex only for complex arrays. An array of one element is read
                 when the request runs.
             deadline_s: Seconds from now until which it must have started; None for the pool's default.
         """
@@ -368,7 +368,7 @@ class BlasRequests(LibraryReference):
             b: Read and written; shape (m, n). Strides: one contiguous dimension of the last two, and the other's
                 stride not less than what it steps over.
             uplo: The triangle of a, as a is seen: "L" or "U".
-            side: Where a stands: "L" or "R" of x.
+            side: The side of x on which a stands: "L" or "R".
             alpha: A factor; complex only for complex arrays. An array of one element is read when the request runs.
             conj_a: Take the conjugate of a.
             diag: "U": the diagonal of a is all ones, and is not read.

@@ -13,18 +13,19 @@ if TYPE_CHECKING:
 
 
 class BlasLtRequests(LibraryReference):
-    """Products of matrices with what follows them in the same kernel, as cuBLASLt has them.
+    """Matrix products, with the operations that cuBLASLt has for the same kernel.
 
-    out ← scale_out·epilogue(alpha·scale_a·scale_b·(a·b) + beta·c + bias). Everything is computed in float32, of float64
-    arrays in float64, of int8 in int32, and rounded once. What is too large for a float8 becomes the largest one.
+    out ← scale_out·epilogue(alpha·scale_a·scale_b·(a·b) + beta·c + bias). Everything is computed in float32, float64
+    arrays in float64 and int8 in int32, and rounded once. Numbers too large for a float8 become the largest one.
 
     The epilogues have cuBLASLt's names: "relu" and "gelu" (by tanh) are applied to the sum; "bias" adds a vector to
     each row first; "aux" stores what the gradient needs in `aux_out`. "drelu" and "dgelu" multiply the sum with the
     derivative at what was stored, `aux`, and "bgrad" sums the result over its rows for the gradient of the bias.
     "bgrada" and "bgradb" leave the product as it is, and sum a or b over k.
 
-    A row of `aux` is longer than one of out: cuBLASLt wants whole units. Of ReLU it is a bit for each element, the
-    lowest first, 1 where the sum was positive; of GELU the sum itself. What is beyond the row of out is undefined.
+    A row of `aux` is longer than one of out: cuBLASLt wants whole units. For ReLU it has a bit for each element, the
+    lowest first, 1 where the sum was positive; for GELU it has the sums. Its content beyond the row of out is
+    undefined.
 
     Methods return at once. The reply's result is None unless a method says otherwise: a result is written to the arrays
     that are named as written, and to no others. An output that was left out is allocated on the device, and the reply's
@@ -76,30 +77,31 @@ class BlasLtRequests(LibraryReference):
                 before these two as if they were one. May be c itself.
             c: Read unless beta is 0; shape (*batch, m, n). Strides: each matrix with one contiguous dimension; all
                 dimensions before these two as if they were one. Has the type of out; bfloat16 if that is a float8.
-            bias: Read; shape (n). Strides: row-major, without gaps. Given for the epilogues that end with bias. Of
+            bias: Read; shape (n). Strides: row-major, without gaps. Given for the epilogues that end with bias. Has
                 the type of out; bfloat16 where a is a float8 and out no float16. The same for all of a batch.
             aux: Read; (*batch, m, 16·⌈n / 128⌉) of a ReLU, (*batch, m, 8·⌈n / 8⌉) of a GELU. Strides: row-major,
-                without gaps. Given for the epilogues drelu, drelu_bgrad, dgelu and dgelu_bgrad. What the forward
-                pass has stored: uint8 of a ReLU, of a GELU the type of out.
+                without gaps. Given for the epilogues drelu, drelu_bgrad, dgelu and dgelu_bgrad. The values that the
+                forward pass has stored: uint8 for a ReLU, the type of out for a GELU.
             bias_grad: Written; (*batch, m) for bgrada, else (*batch, n). Strides: row-major, without gaps. Given
                 for the epilogues with bgrad. Has the type of bias.
             aux_out: Written; (*batch, m, 16·⌈n / 128⌉) of a ReLU, (*batch, m, 8·⌈n / 8⌉) of a GELU. Strides: row-
-                major, without gaps. Given for the epilogues with aux. What the gradient will need, as aux takes it.
-            scale_a: Read; shape (_). Strides: row-major, without gaps. Of float8: float32, one for all of a or m
-                for its rows; 1 if left out.
-            scale_b: Read; shape (_). Strides: row-major, without gaps. Of float8: float32, one for all of b or n
-                for its columns; 1 if left out.
-            scale_out: Read; shape (_). Strides: row-major, without gaps. Of a result that is float8: one float32 by
-                which it is multiplied before it is rounded; 1 if left out.
+                major, without gaps. Given for the epilogues with aux. The values that the gradient will need, in
+                the form that aux takes.
+            scale_a: Read; shape (_). Strides: row-major, without gaps. For float8: float32, one for all of a, or m,
+                one for each row; 1 if left out.
+            scale_b: Read; shape (_). Strides: row-major, without gaps. For float8: float32, one for all of b, or n,
+                one for each column; 1 if left out.
+            scale_out: Read; shape (_). Strides: row-major, without gaps. For a float8 result: one float32 by which
+                it is multiplied before it is rounded; 1 if left out.
             alpha: A factor; complex only for complex arrays. An array of one element is read when the request runs.
             beta: A factor; complex only for complex arrays. An array of one element is read when the request runs.
-            epilogue: What follows the product.
-            dtype: The element type of out where that is left out; by default that of a, bfloat16 of float8, int32
-                of int8.
+            epilogue: The operations that follow the product.
+            dtype: The element type of out if out is left out; by default that of a, bfloat16 for float8, int32 for
+                int8.
             autotune: Time the algorithms that cuBLASLt proposes when the plan is made, and take the fastest;
                 otherwise its first.
-            compute: "tf32" lets tensor cores round the factors of each product to 11 bits, where there are such; of
-                float32.
+            compute: "tf32" lets tensor cores round the factors of each product to 11 bits, where there are any;
+                float32 only.
             deadline_s: Seconds from now until which it must have started; None for the pool's default.
         """
         return self._request(

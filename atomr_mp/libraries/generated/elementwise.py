@@ -269,7 +269,7 @@ class ElementwiseRequests(LibraryReference):
         *,
         deadline_s: float | None = None,
     ) -> Reply:
-        """Compute the square root of x; a NaN of a negative number.
+        """Compute the square root of x; a NaN for a negative number.
 
         Args:
             x: Read; shape (*dims).
@@ -285,7 +285,7 @@ class ElementwiseRequests(LibraryReference):
         *,
         deadline_s: float | None = None,
     ) -> Reply:
-        """Compute |x|, of complex numbers a real one.
+        """Compute |x|, a real number for a complex one.
 
         Args:
             x: Read; shape (*dims).

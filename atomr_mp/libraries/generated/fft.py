@@ -20,9 +20,9 @@ class FftRequests(LibraryReference):
     batches; any strides fit. Real input gives half of the spectrum along the last of the axes: its other half is the
     conjugate of the first.
 
-    `norm` divides as scipy.fft does: "backward" the inverse by the number of elements, "forward" the transform, "ortho"
-    both by its square root. "none" divides neither, as cuFFT does by itself. Callbacks of cuFFT are not provided:
-    elementwise requests before and after do the same.
+    `norm` divides as scipy.fft does: "backward" divides the inverse by the number of elements, "forward" the other
+    direction, and "ortho" both by its square root. "none" divides neither, as cuFFT does by itself. Callbacks of cuFFT
+    are not provided: elementwise requests before and after do the same.
 
     Methods return at once. The reply's result is None unless a method says otherwise: a result is written to the arrays
     that are named as written, and to no others. An output that was left out is allocated on the device, and the reply's
@@ -55,12 +55,12 @@ class FftRequests(LibraryReference):
             x: Read; shape (*dims).
             out: Written; as x; the last of the axes has n // 2 + 1 elements for kind r2c, n for c2r. May be x
                 itself.
-            kind: What is transformed to what: "c2c", "r2c" or "c2r".
+            kind: The kinds of numbers in x and out: "c2c", "r2c" or "c2r".
             axes: The one to three dimensions that are transformed; the last of them is halved in a spectrum of
                 reals.
-            inverse: The inverse transform; of kind c2c.
-            norm: What is divided by the number of elements.
-            n: Of kind c2r: the length of the last axis of the result, by default an even one.
+            inverse: The inverse transform; for kind c2c only.
+            norm: The direction that is divided by the number of elements; with "ortho" both are, by its root.
+            n: For kind c2r: the length of the last axis of the result, by default an even one.
             deadline_s: Seconds from now until which it must have started; None for the pool's default.
         """
         return self._request(

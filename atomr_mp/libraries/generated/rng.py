@@ -70,8 +70,8 @@ class RngRequests(LibraryReference):
 
         Args:
             out: Written; `size`, or any shape where it is left out.
-            low: The end that is left out, but for rounding.
-            high: The end that is not.
+            low: The lower end, which is left out, but for rounding.
+            high: The upper end, which is not left out.
             size: The shape; that of out if it is left out.
             dtype: The element type, float32 if both it and out are left out.
             deadline_s: Seconds from now until which it must have started; None for the pool's default.
@@ -189,7 +189,7 @@ class RngRequests(LibraryReference):
         Args:
             out: Written; `size`, or any shape where it is left out.
             loc: The median.
-            scale: Half the distance of the quartiles.
+            scale: Half the distance between the quartiles.
             size: The shape; that of out if it is left out.
             dtype: The element type, float32 if both it and out are left out.
             deadline_s: Seconds from now until which it must have started; None for the pool's default.

@@ -297,7 +297,7 @@ class SolverRequests(LibraryReference):
             tau: Read; shape (k). Strides: row-major, without gaps.
             c: Read and written; shape (m, n). Strides: one contiguous dimension of the last two, and the other's
                 stride not less than what it steps over.
-            side: Where q stands: "L" or "R" of c.
+            side: The side of c on which q stands: "L" or "R".
             trans: "T": the transpose of q.
             deadline_s: Seconds from now until which it must have started; None for the pool's default.
         """
@@ -323,7 +323,7 @@ class SolverRequests(LibraryReference):
             tau: Read; shape (k). Strides: row-major, without gaps.
             c: Read and written; shape (m, n). Strides: one contiguous dimension of the last two, and the other's
                 stride not less than what it steps over.
-            side: Where q stands: "L" or "R" of c.
+            side: The side of c on which q stands: "L" or "R".
             trans: "C": the conjugate transpose of q.
             deadline_s: Seconds from now until which it must have started; None for the pool's default.
         """

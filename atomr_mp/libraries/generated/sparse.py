@@ -46,16 +46,16 @@ class SparseRequests(LibraryReference):
         blocksize: SupportsIndex | Sequence[SupportsIndex] = (1, 1),
         deadline_s: float | None = None,
     ) -> Reply:
-        """Copy the indices of a matrix, check them, and answer with what names them; `Sparse.csr` and its like call it.
+        """Copy and check the indices of a matrix; answer with a ref that names them. For `Sparse.csr` and its like.
 
         Indices must be in range, ascend in each row (of csc in each column), and none may come twice. If `data` is
-        given, those of csr, csc and coo that do not ascend are sorted, and the answer has a sorted copy of it.
+        given, indices of csr, csc and coo that do not ascend are sorted, and so is a copy of data in the answer.
 
         Args:
             indices: Read; any shape. Strides: row-major, without gaps.
             indptr: Read; shape (_). Strides: row-major, without gaps.
             data: Read; shape (_). Strides: row-major, without gaps.
-            to: The format. Of coo, indices are the columns and indptr the rows; blocked_ell has no indptr, and -1
+            to: The format. For coo, indices are the columns and indptr the rows; blocked_ell has no indptr, and -1
                 fills the end of a row of its indices.
             shape: Rows and columns.
             blocksize: Rows and columns of a block, for bsr and blocked_ell.
@@ -79,7 +79,7 @@ class SparseRequests(LibraryReference):
         *,
         deadline_s: float | None = None,
     ) -> Reply:
-        """Answer with refs to copies of the indices of a matrix: [indices, indptr], of coo [col, row]; as stored.
+        """Answer with refs to copies of the indices of a matrix: [indices, indptr], for coo [col, row]; as stored.
 
         Args:
             a: A checked structure, as `Sparse.csr` and its like make it.
@@ -157,8 +157,8 @@ class SparseRequests(LibraryReference):
     ) -> Reply:
         """Compute alpha·a·b for sparse a and b in csr or csc; answers with a matrix in the format of a.
 
-        On a GPU it is made on a thread of its own, for cuSPARSE has to know how large it is. Others go on meanwhile;
-        what writes its matrices waits.
+        On a GPU the result is made on a thread of its own, since cuSPARSE has to know its size. Other requests go on
+        meanwhile; those that write a or b wait.
 
         Args:
             a: A sparse matrix, as `Sparse.csr` and its like make it.

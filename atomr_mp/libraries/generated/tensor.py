@@ -62,11 +62,11 @@ class TensorRequests(LibraryReference):
             modes_c: The name of each dimension of c, as "ij".
             alpha: A factor; complex only for complex arrays.
             beta: A factor; complex only for complex arrays.
-            op_a: What is applied to a: "identity" or "conj".
-            op_b: What is applied to b: "identity" or "conj".
-            op_c: What is applied to the old content of c: "identity" or "conj".
-            compute: "tf32" lets tensor cores round the factors of each product to 11 bits, where there are such; of
-                float32 and complex64.
+            op_a: The operator on a: "identity" or "conj".
+            op_b: The operator on b: "identity" or "conj".
+            op_c: The operator on the old content of c: "identity" or "conj".
+            compute: "tf32" lets tensor cores round the factors of each product to 11 bits, where there are any;
+                float32 and complex64 only.
             deadline_s: Seconds from now until which it must have started; None for the pool's default.
         """
         return self._request(
@@ -110,9 +110,9 @@ class TensorRequests(LibraryReference):
             modes_c: The name of each dimension of c; "" for a single number.
             alpha: A factor; complex only for complex arrays.
             beta: A factor; complex only for complex arrays.
-            op_a: What is applied to each element of a.
-            op_c: What is applied to the old content of c.
-            op_reduce: What puts elements together: "add", "mul", "max" or "min".
+            op_a: The operator on each element of a.
+            op_c: The operator on the old content of c.
+            op_reduce: The operator that combines elements: "add", "mul", "max" or "min".
             deadline_s: Seconds from now until which it must have started; None for the pool's default.
         """
         return self._request(
@@ -149,7 +149,7 @@ class TensorRequests(LibraryReference):
             modes_a: The name of each dimension of a.
             modes_b: The same names, in the order of b.
             alpha: A factor; complex only for complex arrays.
-            op_a: What is applied to each element of a.
+            op_a: The operator on each element of a.
             deadline_s: Seconds from now until which it must have started; None for the pool's default.
         """
         return self._request(
@@ -182,9 +182,9 @@ class TensorRequests(LibraryReference):
             modes_c: The name of each dimension of c and d.
             alpha: A factor; complex only for complex arrays.
             gamma: A factor; complex only for complex arrays.
-            op_a: What is applied to each element of a.
-            op_c: What is applied to each element of c.
-            op_ac: What puts the two together: "add", "mul", "max" or "min".
+            op_a: The operator on each element of a.
+            op_c: The operator on each element of c.
+            op_ac: The operator that combines the two: "add", "mul", "max" or "min".
             deadline_s: Seconds from now until which it must have started; None for the pool's default.
         """
         return self._request(
@@ -236,11 +236,11 @@ class TensorRequests(LibraryReference):
             alpha: A factor; complex only for complex arrays.
             beta: A factor; complex only for complex arrays.
             gamma: A factor; complex only for complex arrays.
-            op_a: What is applied to each element of a.
-            op_b: What is applied to each element of b.
-            op_c: What is applied to each element of c.
-            op_ab: What puts a and b together: "add", "mul", "max" or "min".
-            op_abc: What puts that and c together.
+            op_a: The operator on each element of a.
+            op_b: The operator on each element of b.
+            op_c: The operator on each element of c.
+            op_ab: The operator that combines a and b: "add", "mul", "max" or "min".
+            op_abc: The operator that combines that and c.
             deadline_s: Seconds from now until which it must have started; None for the pool's default.
         """
         return self._request(

@@ -93,7 +93,7 @@ def _survey() -> Survey:
 
 @dataclass(frozen=True)
 class GpuUsage:
-    """How much of a GPU or a slice is used now."""
+    """The present use of a GPU or a slice."""
 
     busy: float | None
     """Fraction of the last moments in which it worked, from 0 to 1; None if unknown."""

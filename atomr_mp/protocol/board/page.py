@@ -150,7 +150,7 @@ def prepare(memory: memoryview) -> None:
 
 
 class PlaceKind(IntEnum):
-    """Where a request runs."""
+    """Kinds of places where requests run."""
 
     LOOP = 0
     THREAD = 1
@@ -168,7 +168,7 @@ class Watched(NamedTuple):
     """
 
     limit_ns: int = 0
-    """How long it may run without an end in its place, or on a thread in any case; 0 if unknown."""
+    """How long it may run while nothing ends in its place; on a thread, how long it may run at all. 0 if unknown."""
     from_deadline: bool = False
     """Whether the limit begins at the deadline, not at the start."""
     kind: PlaceKind = PlaceKind.LOOP
@@ -181,7 +181,7 @@ class Watched(NamedTuple):
 
     @property
     def place(self) -> tuple[PlaceKind, int]:
-        """Where it runs: one after the other, or in order."""
+        """The place where it runs; requests there run one after the other, or begin in order."""
         return self.kind, self.number
 
     @property

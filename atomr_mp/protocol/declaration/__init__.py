@@ -1,4 +1,4 @@
-"""How a library's request is declared, and what follows from its declaration. Pure.
+"""Declarations of libraries' requests, and all that follows from them. Pure.
 
 A request is a frozen struct whose fields say everything about it once: the arrays that it reads and writes, their
 shapes, element types and strides (`arguments`, `strides`), and its parameters. From the declaration follow the sizes

@@ -1,4 +1,4 @@
-"""What a declaration says of one array of a request. Pure.
+"""Declarations of the arrays of a request. Pure.
 
 An argument is written as the annotation of a field:
 
@@ -39,7 +39,7 @@ Condition = Callable[[Any], bool]
 
 
 class Argument(NamedTuple):
-    """What a request asks of one array."""
+    """The declaration of one array of a request."""
 
     shape: str | ShapeFunction
     """Names of lengths, one for each dimension: "m k". "*batch" stands for any number of dimensions, "_" for a length

@@ -26,7 +26,7 @@ WIDE: Final = {
     "float8_e5m2": "float32",
     "int8": "int32",
 }
-"""What is computed in another type than its own."""
+"""Element types that are not computed in their own type, and the type that they are computed in."""
 
 REAL_OF: Final = {"complex64": "float32", "complex128": "float64"}
 

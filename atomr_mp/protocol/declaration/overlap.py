@@ -1,4 +1,4 @@
-"""Whether two arrays of one buffer share an element: exact for rows, columns and blocks of a matrix. Pure."""
+"""Tells whether two arrays of one buffer share an element: exact for rows, columns and blocks of a matrix. Pure."""
 
 from __future__ import annotations
 

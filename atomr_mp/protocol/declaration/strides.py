@@ -1,4 +1,4 @@
-"""How an array of a request may lie in memory: a rule is a function of a layout. Pure.
+"""Rules for the layout of an array of a request: a rule is a function of a layout. Pure.
 
 A rule returns "" for a layout that fits, else what it needs, for an error's message. Strides are bytes. The strides of
 a dimension of length 1 do not count, and nothing counts in an array without elements.

@@ -117,7 +117,7 @@ class Flight(Generic[T]):
 
     @property
     def closed(self) -> bool:
-        """Whether nothing is let in, for others wait that came before."""
+        """Whether nothing is let in, since earlier requests wait."""
         return self._most_requests == 0
 
     @closed.setter

@@ -1,4 +1,4 @@
-"""How large one call or reply may be, and how far a stream may run ahead of its reader. Pure."""
+"""Limits on the size of a call or reply, and on how far a stream may run ahead of its reader. Pure."""
 
 from __future__ import annotations
 

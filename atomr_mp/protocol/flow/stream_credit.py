@@ -86,7 +86,7 @@ class ReaderCredit:
 
     @property
     def is_used_up(self) -> bool:
-        """Whether no part is to come before more is granted."""
+        """Whether no part may come before more credit is granted."""
         return self.received >= self.parts or self.received_bytes >= self.nbytes
 
     def receive(self, number: int, nbytes: int = 0) -> None:

@@ -42,10 +42,10 @@ Rule = Callable[[Any, Sizes], bool]
 """Returns whether something holds of a request and its sizes; its docstring says what, for an error's message."""
 
 KNOWN: Final = 1024
-"""Requests that each side remembers as well-formed: the same ones come again and again."""
+"""Number of requests that each side remembers as well-formed, since the same ones come again and again."""
 
 ALIGNED_BYTES: Final = 256
-"""Plans distinguish the addresses of arrays modulo this: no library makes a difference beyond."""
+"""Plans depend on the addresses of arrays modulo this: no library cares for more."""
 
 
 class LibraryRequest(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -84,7 +84,7 @@ class LibraryRequest(msgspec.Struct, frozen=True, array_like=True, forbid_unknow
         return type(self).captured
 
     def arrays(self) -> Iterator[tuple[str, Argument, Operand | None]]:
-        """Return the arrays: a name for messages, its declaration, and the array, None if it was left out."""
+        """Return for each array its name in messages, its declaration, and the array, None if it was left out."""
         return arrays_of(self)
 
     def written(self) -> list[Any]:
@@ -103,7 +103,7 @@ class LibraryRequest(msgspec.Struct, frozen=True, array_like=True, forbid_unknow
         return not checks.is_zero(getattr(self, factor, 1))  # a struct's array, in a request without it
 
     def triangle_of(self, array: Operand) -> str | None:
-        """Return which triangle of an array alone is written, "" for all of it; None if anything may be left out."""
+        """Return the triangle of an array that is written; "" if all of it is, None if any part may be left out."""
         for _, argument, operand in arrays_of(self):
             if operand is array:
                 return str(getattr(self, argument.triangle)) if argument.triangle else ""
@@ -140,8 +140,8 @@ class LibraryRequest(msgspec.Struct, frozen=True, array_like=True, forbid_unknow
     def plan_key(self) -> tuple[object, ...]:
         """Return all facts that a plan may depend on.
 
-        All layouts and alignments and all parameters; of factors whether they are 0 or arrays, and nothing of `Moving`
-        parameters, for both are given anew when a plan is used.
+        These are all layouts, alignments and parameters. Of a factor it counts only whether it is 0 or an array, and
+        `Moving` parameters do not count: both are given anew when a plan is used.
         """
         arrays = [
             None if each is None else each.layout._replace(offset=each.layout.offset % ALIGNED_BYTES)
@@ -204,12 +204,12 @@ def _hints(cls: type[msgspec.Struct], prefix: str = "") -> Iterator[tuple[str, A
 
 
 def is_factor(hint: Any) -> bool:
-    """Return whether a type of parameters is that of a factor."""
+    """Return whether a parameter's type is that of a factor."""
     return bool(hint == Scalar) or isinstance(hint, FactorType)
 
 
 def element_types(request: type[LibraryRequest]) -> list[str]:
-    """Return the element types that a request is defined for; none if it does not depend on them."""
+    """Return the element types that a request is defined for; empty if it does not depend on them."""
     return list(dict.fromkeys(dtype for types in request.types.values() for dtype in types))
 
 
@@ -253,7 +253,7 @@ FULL: Final = (*REAL, *COMPLEX)
 
 
 def requests_in(module: Any) -> Iterable[type[LibraryRequest]]:
-    """Return the requests that a module declares, in their order; a class without a name is a base of some."""
+    """Return the requests that a module declares, in their order; classes without a name are only bases."""
     for cls in vars(module).values():
         ours = isinstance(cls, type) and issubclass(cls, LibraryRequest) and cls.__module__ == module.__name__
         if ours and hasattr(cls, "name"):

@@ -1,7 +1,7 @@
 """Dense linear algebra as BLAS defines it, level 1 to 3, and cuBLAS' geam and batched gemm. Pure.
 
 Sizes, increments and leading dimensions follow from the layouts of the arrays. A transpose is a view: a matrix may lie
-in row or column order. What a factor of 0 multiplies is not read, except by scal: a NaN in it is gone. Half precision
+in row or column order. An array with a factor of 0 is not read, except by scal: a NaN in it is gone. Half precision
 is computed in float32, and rounded once.
 
 Source of the rules: the BLAS Technical Forum's standard; cuBLAS' documentation for geam and batches.
@@ -53,7 +53,7 @@ class Axpy(LibraryRequest, frozen=True):
 
 
 class Scal(LibraryRequest, frozen=True):
-    """Compute x ← alpha·x. An alpha of 0 multiplies too: a NaN stays one."""
+    """Compute x ← alpha·x. An alpha of 0 multiplies too, so a NaN stays a NaN."""
 
     name: ClassVar = "scal"
     types: ClassVar = {"T": (*HALF, *FULL)}
@@ -82,7 +82,7 @@ class Nrm2(LibraryRequest, frozen=True):
 
 
 class Dot(LibraryRequest, frozen=True):
-    """Compute Σ x_i·y_i. The result is a float, of complex arrays complex.
+    """Compute Σ x_i·y_i. The result is a float; for complex arrays, a complex number.
 
     A complex result arrives as a NumPy array without dimensions, for msgpack has no complex numbers.
     """
@@ -120,7 +120,7 @@ class Inner(LibraryRequest, frozen=True):
 
 
 class Asum(LibraryRequest, frozen=True):
-    """Compute Σ|x_i|, of complex arrays Σ(|re x_i| + |im x_i|). The result is a float."""
+    """Compute Σ|x_i|, for complex arrays Σ(|re x_i| + |im x_i|). The result is a float."""
 
     name: ClassVar = "asum"
     types: ClassVar = {"T": FULL}
@@ -135,7 +135,7 @@ class Asum(LibraryRequest, frozen=True):
 
 
 class Iamax(LibraryRequest, frozen=True):
-    """Find the largest |x_i|, of complex arrays |re x_i| + |im x_i|.
+    """Find the largest |x_i|, for complex arrays |re x_i| + |im x_i|.
 
     The result is its index, an int that counts from 0; the smallest if there are several. Undefined where there are
     NaNs.
@@ -150,7 +150,7 @@ class Iamax(LibraryRequest, frozen=True):
 
 
 class Iamin(LibraryRequest, frozen=True):
-    """Find the smallest |x_i|, of complex arrays |re x_i| + |im x_i|.
+    """Find the smallest |x_i|, for complex arrays |re x_i| + |im x_i|.
 
     The result is its index, an int that counts from 0; the smallest if there are several. Undefined where there are
     NaNs.
@@ -190,9 +190,9 @@ class Rot(LibraryRequest, frozen=True):
     x: Annotated[Operand, updates("n", lies=vector)]
     y: Annotated[Operand, updates("n", lies=vector)]
     c: RealFactor
-    """A real factor, of a rotation the cosine."""
+    """A real factor; for a rotation, the cosine."""
     s: Factor
-    """A factor, of a rotation the sine; complex only for complex arrays."""
+    """A factor; for a rotation, the sine. Complex only for complex arrays."""
 
     @staticmethod
     def work(_request: Any, sizes: Sizes) -> int:
@@ -292,7 +292,7 @@ class Trsm(LibraryRequest, frozen=True):
     uplo: Triangle
     """The triangle of a, as a is seen: "L" or "U"."""
     side: Side = "L"
-    """Where a stands: "L" or "R" of x."""
+    """The side of x on which a stands: "L" or "R"."""
     alpha: Factor = 1.0
     conj_a: bool = False
     """Take the conjugate of a."""

@@ -1,15 +1,15 @@
-"""Products of matrices with what follows them in the same kernel, as cuBLASLt has them. Pure.
+"""Matrix products, with the operations that cuBLASLt has for the same kernel. Pure.
 
-out ← scale_out·epilogue(alpha·scale_a·scale_b·(a·b) + beta·c + bias). Everything is computed in float32, of float64
-arrays in float64, of int8 in int32, and rounded once. What is too large for a float8 becomes the largest one.
+out ← scale_out·epilogue(alpha·scale_a·scale_b·(a·b) + beta·c + bias). Everything is computed in float32,
+float64 arrays in float64 and int8 in int32, and rounded once. Numbers too large for a float8 become the largest one.
 
 The epilogues have cuBLASLt's names: "relu" and "gelu" (by tanh) are applied to the sum; "bias" adds a vector to each
 row first; "aux" stores what the gradient needs in `aux_out`. "drelu" and "dgelu" multiply the sum with the derivative
 at what was stored, `aux`, and "bgrad" sums the result over its rows for the gradient of the bias. "bgrada" and
 "bgradb" leave the product as it is, and sum a or b over k.
 
-A row of `aux` is longer than one of out: cuBLASLt wants whole units. Of ReLU it is a bit for each element, the lowest
-first, 1 where the sum was positive; of GELU the sum itself. What is beyond the row of out is undefined.
+A row of `aux` is longer than one of out: cuBLASLt wants whole units. For ReLU it has a bit for each element, the lowest
+first, 1 where the sum was positive; for GELU it has the sums. Its content beyond the row of out is undefined.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ MASK_BYTES: Final = 16
 GELU_UNIT: Final = 8
 """Elements; a row of a GELU's sums is a multiple of this."""
 ALIGNED_BYTES: Final = 16
-"""Where memory for an epilogue may begin."""
+"""Memory for an epilogue begins at a multiple of this."""
 LONGEST: Final = 2**31 - 1
 """Largest length of a dimension, and of a batch (cublasLtMatrixLayoutAttribute_t)."""
 
@@ -237,31 +237,31 @@ class Matmul(LibraryRequest, frozen=True):
     c: Annotated[Operand | None, reads("*batch m n", dtype=_dtype_of_c, lies=matrices, factor="beta")] = None
     """Has the type of out; bfloat16 if that is a float8."""
     bias: Annotated[Operand | None, reads("n", dtype=_dtype_of_bias, lies=packed, where=adds_bias)] = None
-    """Of the type of out; bfloat16 where a is a float8 and out no float16. The same for all of a batch."""
+    """Has the type of out; bfloat16 where a is a float8 and out no float16. The same for all of a batch."""
     aux: Annotated[Operand | None, reads(_as_stored, dtype=_dtype_of_aux, lies=packed, where=takes_aux)] = None
-    """What the forward pass has stored: uint8 of a ReLU, of a GELU the type of out."""
+    """The values that the forward pass has stored: uint8 for a ReLU, the type of out for a GELU."""
     bias_grad: Annotated[Operand | None, writes(_as_summed, dtype=_dtype_of_bias, lies=packed, where=sums_gradient)] = (
         None
     )
     """Has the type of bias."""
     aux_out: Annotated[Operand | None, writes(_as_stored, dtype=_dtype_of_aux, lies=packed, where=stores_aux)] = None
-    """What the gradient will need, as aux takes it."""
+    """The values that the gradient will need, in the form that aux takes."""
     scale_a: Annotated[Operand | None, reads("_", dtype="S", lies=packed)] = None
-    """Of float8: float32, one for all of a or m for its rows; 1 if left out."""
+    """For float8: float32, one for all of a, or m, one for each row; 1 if left out."""
     scale_b: Annotated[Operand | None, reads("_", dtype="S", lies=packed)] = None
-    """Of float8: float32, one for all of b or n for its columns; 1 if left out."""
+    """For float8: float32, one for all of b, or n, one for each column; 1 if left out."""
     scale_out: Annotated[Operand | None, reads("_", dtype="S", lies=packed)] = None
-    """Of a result that is float8: one float32 by which it is multiplied before it is rounded; 1 if left out."""
+    """For a float8 result: one float32 by which it is multiplied before it is rounded; 1 if left out."""
     alpha: Factor = 1.0
     beta: Factor = 0.0
     epilogue: Epilogue = "default"
-    """What follows the product."""
+    """The operations that follow the product."""
     dtype: Result | None = None
-    """The element type of out where that is left out; by default that of a, bfloat16 of float8, int32 of int8."""
+    """The element type of out if out is left out; by default that of a, bfloat16 for float8, int32 for int8."""
     autotune: bool = False
     """Time the algorithms that cuBLASLt proposes when the plan is made, and take the fastest; otherwise its first."""
     compute: Compute = "default"
-    """"tf32" lets tensor cores round the factors of each product to 11 bits, where there are such; of float32."""
+    """"tf32" lets tensor cores round the factors of each product to 11 bits, where there are any; float32 only."""
 
     @staticmethod
     def work(_request: Any, sizes: Sizes) -> int:

@@ -71,7 +71,7 @@ def _is_wanted(request: Any) -> str:
 
 
 class _OfTwo(LibraryRequest, frozen=True):
-    """Two arrays, and one of the same type for the result."""
+    """Base of requests on two arrays, with a result of the same type."""
 
     x: Annotated[Operand, reads("*_")]
     y: Annotated[Operand, reads("*_")]
@@ -84,7 +84,7 @@ class _OfTwo(LibraryRequest, frozen=True):
 
 
 class _Comparison(LibraryRequest, frozen=True):
-    """Two arrays, and one of truth values for the result."""
+    """Base of requests on two arrays, with truth values for a result."""
 
     x: Annotated[Operand, reads("*_")]
     y: Annotated[Operand, reads("*_")]
@@ -97,7 +97,7 @@ class _Comparison(LibraryRequest, frozen=True):
 
 
 class _OfOne(LibraryRequest, frozen=True):
-    """An array, and one of the same type for the result."""
+    """Base of requests on one array, with a result of the same type."""
 
     x: Annotated[Operand, reads("*dims")]
     out: Annotated[Operand | None, writes("*dims", alias=("x",))] = None
@@ -200,14 +200,14 @@ class Negative(_OfOne, frozen=True):
 
 
 class Sqrt(_OfOne, frozen=True):
-    """Compute the square root of x; a NaN of a negative number."""
+    """Compute the square root of x; a NaN for a negative number."""
 
     name: ClassVar = "sqrt"
     types: ClassVar = {"T": INEXACT}
 
 
 class Absolute(LibraryRequest, frozen=True):
-    """Compute |x|, of complex numbers a real one."""
+    """Compute |x|, a real number for a complex one."""
 
     name: ClassVar = "absolute"
     types: ClassVar = {"T": SIGNED}

@@ -4,9 +4,9 @@ X_k = Σ x_j·exp(-2πi·jk/n), and with the opposite sign for the inverse. Dime
 any strides fit. Real input gives half of the spectrum along the last of the axes: its other half is the conjugate of
 the first.
 
-`norm` divides as scipy.fft does: "backward" the inverse by the number of elements, "forward" the transform, "ortho"
-both by its square root. "none" divides neither, as cuFFT does by itself. Callbacks of cuFFT are not provided:
-elementwise requests before and after do the same.
+`norm` divides as scipy.fft does: "backward" divides the inverse by the number of elements, "forward" the other
+direction, and "ortho" both by its square root. "none" divides neither, as cuFFT does by itself. Callbacks of cuFFT are
+not provided: elementwise requests before and after do the same.
 """
 
 from __future__ import annotations
@@ -80,19 +80,19 @@ class Transform(LibraryRequest, frozen=True):
     x: Annotated[Operand, reads("*dims", dtype="X")]
     out: Annotated[Operand | None, writes(_as_transformed, dtype=_dtype_transformed, alias=("x",))] = None
     kind: Kind = "c2c"
-    """What is transformed to what: "c2c", "r2c" or "c2r"."""
+    """The kinds of numbers in x and out: "c2c", "r2c" or "c2r"."""
     axes: tuple[int, ...] = (-1,)
     """The one to three dimensions that are transformed; the last of them is halved in a spectrum of reals."""
     inverse: bool = False
-    """The inverse transform; of kind c2c."""
+    """The inverse transform; for kind c2c only."""
     norm: Norm = "backward"
-    """What is divided by the number of elements."""
+    """The direction that is divided by the number of elements; with "ortho" both are, by its root."""
     n: Size | None = None
-    """Of kind c2r: the length of the last axis of the result, by default an even one."""
+    """For kind c2r: the length of the last axis of the result, by default an even one."""
 
     @staticmethod
     def work(request: Any, sizes: Sizes) -> int:
-        """Return 5·n·log2(n), half of it for reals, as is usual for transforms of whatever algorithm."""
+        """Return 5·n·log2(n), half of it for reals, as is usual, whatever the algorithm."""
         dims = _as_transformed(request, sizes) if request.kind == "c2r" else sizes["dims"]
         n = math.prod(dims[axis] for axis in request.axes)
         total = 5 * math.prod(dims) * math.log2(n) if n > 1 else 0

@@ -31,7 +31,7 @@ class Empty(LibraryRequest, frozen=True):
 
     @property
     def made_bytes(self) -> int:
-        """The array's."""
+        """Size of the array."""
         return Layout.contiguous(self.dtype, self.shape).nbytes
 
 
@@ -49,7 +49,7 @@ class Full(LibraryRequest, frozen=True):
 
     @property
     def made_bytes(self) -> int:
-        """The array's."""
+        """Size of the array."""
         return Layout.contiguous(self.dtype, self.shape).nbytes
 
 
@@ -67,7 +67,7 @@ class Put(LibraryRequest, frozen=True):
 
     @property
     def made_bytes(self) -> int:
-        """The array's."""
+        """Size of the array."""
         return int(self.content.nbytes)
 
 
@@ -109,7 +109,7 @@ class Copy(LibraryRequest, frozen=True):
     target: Write
 
     def check(self) -> None:
-        """Check that every element has its place."""
+        """Check that shapes and element types agree, and that the arrays do not overlap."""
         source, target = self.source, self.target
         if source.shape != target.shape or source.dtype != target.dtype:
             raise errors.InvalidRequest(
@@ -156,7 +156,7 @@ class Share(LibraryRequest, frozen=True):
 
 
 class Claim(LibraryRequest, frozen=True):
-    """Take a lease of a buffer that another session has shared. Returns a ref to what was shared."""
+    """Take a lease of a buffer that another session has shared. Returns a ref to the shared array."""
 
     name: ClassVar[str] = "claim"
     buffer: BufferId

@@ -2,8 +2,8 @@
 
 A program is recorded once, see `atomr_mp.libraries.program`, and run any number of times. Its arrays are *slots*: first
 its inputs, which each run gives, then the refs that it uses, then its temporaries, which live in the worker for the
-time of a run. A step is a request whose arrays are slots, or views of inputs and temporaries. What one step writes and
-a later one uses is ordered; nothing within a program conflicts.
+time of a run. A step is a request whose arrays are slots, or views of inputs and temporaries. A step that uses what an
+earlier one writes runs after it; nothing within a program conflicts.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PLACES: Final = 64
 """Programs that a worker keeps of a session."""
 
 KEPT_BYTES: Final = 2**18
-"""Longest definition that it keeps: to send a longer one again is little beside its steps."""
+"""Longest definition that a worker keeps: sending a longer one again costs little beside its steps."""
 
 Count = Annotated[int, Meta(ge=0, le=MAX_SLOTS)]
 
@@ -47,7 +47,7 @@ class ProgramStep(Message, frozen=True):
 
     @property
     def name(self) -> str:
-        """What it is called in messages."""
+        """The request's name in messages, "library.request"."""
         return f"{self.library}.{self.request}"
 
 
@@ -55,11 +55,11 @@ class Definition(Message, frozen=True):
     """A program."""
 
     inputs: Annotated[list[WireRef], Meta(max_length=MAX_SLOTS)]
-    """How each input must lie."""
+    """The layout that each input must have."""
     refs: Annotated[list[WireRef], Meta(max_length=MAX_SLOTS)]
-    """How the refs lie that it was recorded with, wherever that is, see `anywhere`."""
+    """Layouts of the refs that it was recorded with, wherever their memory is, see `anywhere`."""
     temporaries: Annotated[list[WireRef], Meta(max_length=MAX_SLOTS)]
-    """How its temporaries lie; without gaps."""
+    """Layouts of its temporaries, which have no gaps."""
     steps: Annotated[list[ProgramStep], Meta(max_length=MAX_STEPS)]
     returns: Annotated[list[WireRef], Meta(max_length=MAX_SLOTS)]
     """Slots, or views of them, that a run answers with."""
@@ -74,7 +74,7 @@ DEFINITIONS: Final[Codec[Definition]] = Codec(Definition, channel="program")
 
 
 class RunProgram(LibraryRequest, frozen=True):
-    """Run a program. Returns refs to what it returns."""
+    """Run a program. Returns refs to the arrays that the program returns."""
 
     name: ClassVar = "run"
     captured: ClassVar = False
@@ -87,12 +87,12 @@ class RunProgram(LibraryRequest, frozen=True):
     writes: Annotated[list[Count], Meta(max_length=MAX_SLOTS)]
     """Slots among inputs and refs that a step writes."""
     digest: Annotated[bytes, Meta(max_length=hashlib.sha256().digest_size)] = b""
-    """The definition's SHA-256; needed if that is not sent."""
+    """The definition's SHA-256; needed if the definition is not sent."""
     place: Annotated[int, Meta(ge=-1, lt=PLACES)] = -1
     """Where the worker keeps, or has kept, the definition for this session; -1 if it is not to keep it."""
 
     def check(self) -> None:
-        """Check that what is written is there; all else is checked when the program is prepared."""
+        """Check that the written slots exist; all else is checked when the program is prepared."""
         given = [*self.inputs, *self.refs]
         if any(slot >= len(given) for slot in self.writes):
             raise errors.InvalidRequest(f"slots {self.writes} are written of {counted(len(given), 'slot')}")
@@ -111,7 +111,7 @@ class RunProgram(LibraryRequest, frozen=True):
         """Return None: steps may write any part of a slot."""
 
     def identity(self) -> tuple[object, ...]:
-        """Return nothing that recurs: programs are not remembered by the client."""
+        """Return a key of this object alone: the client remembers no programs."""
         return (id(self),)
 
     def plan_key(self) -> tuple[object, ...]:
@@ -130,9 +130,9 @@ class RunProgram(LibraryRequest, frozen=True):
 
 
 def by_digest(fields: Any) -> Any:
-    """Return the fields of a run in the one form that a run has whatever its program's place, whole or by digest.
+    """Return a run's fields by digest and without a place, so that equal runs are equal however they were sent.
 
-    Fields that are none of a run are returned as they are: they may be from another process.
+    Fields that do not belong to a run are returned as they are: another process may have sent them.
     """
     if isinstance(fields, RunProgram):
         fields = msgspec.structs.astuple(fields)
@@ -150,7 +150,7 @@ def digest(definition: bytes) -> bytes:
 
 
 def _overlapping(operands: list[Operand]) -> dict[tuple[object, Layout], tuple[int, int]]:
-    """Return for each array the number of its group, of those that overlap, and where the group begins."""
+    """Return for each array the number of its group of overlapping arrays, and the offset where the group begins."""
     found: dict[tuple[object, Layout], tuple[int, int]] = {}
     by_memory: dict[object, list[tuple[int, int, int]]] = {}
     for number, each in enumerate(operands):
@@ -166,10 +166,10 @@ def _overlapping(operands: list[Operand]) -> dict[tuple[object, Layout], tuple[i
 
 
 def anywhere(layout: Layout) -> Layout:
-    """Return how a ref's array lies wherever its memory is: a program recorded anew with refs made anew is the same."""
+    """Return a ref's layout without the place of its memory: a program recorded again with new refs is the same."""
     return layout.at(layout.offset % ALIGNED_BYTES)
 
 
 def slot(number: int, layout: Layout) -> WireRef:
-    """Return how a slot, or a view of one, is told in a program."""
+    """Return the form in which a program names a slot, or a view of one."""
     return WireRef(bytes(TOKEN_BYTES), number, 0, layout.dtype, layout.shape, layout.strides, layout.offset)

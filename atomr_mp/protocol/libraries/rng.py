@@ -42,19 +42,19 @@ Seed = Annotated[int, msgspec.Meta(ge=0)]  # msgspec knows no larger bounds than
 Dimensions = Annotated[int, msgspec.Meta(ge=1, le=20_000)]
 
 _LARGEST: Final = {"float32": (2 - 2**-23) * 2.0**127}
-"""The largest number of each element type that does not hold any parameter."""
+"""The largest number of the element types that cannot hold every parameter."""
 
 NO_OFFSET: Final = ("mt19937", "mtgp32")
 """cuRAND's generators that cannot be told where to begin: their state would be lost with the worker."""
 
 
 class Source(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Which words a request takes: a generator, and where in its sequence."""
+    """The words that a request takes: a generator, and a place in its sequence."""
 
     kind: Kind = "philox4_32_10"
     seed: Seed = 0
     offset: Moving = 0
-    """How many words come before, of a quasi-random generator how many points."""
+    """Words that come before; for a quasi-random generator, points."""
     dimensions: Dimensions = 1
     """Dimensions of a quasi-random generator's points."""
 
@@ -112,7 +112,7 @@ def shape_of_out(request: Any) -> tuple[int, ...]:
 
 
 def taken(request: Any) -> int:
-    """Return by how much a request moves its generator: words, of a quasi-random one points."""
+    """Return how far a request moves its generator: in words, a quasi-random one in points."""
     numbers = math.prod(shape_of_out(request))
     source: Source = request.source
     if source.is_quasi:
@@ -215,9 +215,9 @@ class Uniform(Random, frozen=True):
     rules: ClassVar = (*COMMON, _ascends)
     out: Annotated[Operand | None, writes(_as_told, dtype=_floating)] = None
     low: float = 0.0
-    """The end that is left out, but for rounding."""
+    """The lower end, which is left out, but for rounding."""
     high: float = 1.0
-    """The end that is not."""
+    """The upper end, which is not left out."""
     size: Shape | None = None
     """The shape; that of out if it is left out."""
     dtype: Floating | None = None
@@ -287,7 +287,7 @@ class Cauchy(Random, frozen=True):
     loc: float = 0.0
     """The median."""
     scale: NotNegative = 1.0
-    """Half the distance of the quartiles."""
+    """Half the distance between the quartiles."""
     size: Shape | None = None
     """The shape; that of out if it is left out."""
     dtype: Floating | None = None

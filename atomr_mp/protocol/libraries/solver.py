@@ -67,7 +67,7 @@ Mode = Literal["full", "economic"]
 
 
 class _SolverRequest(LibraryRequest, frozen=True):
-    """What most requests have in common."""
+    """Base of most requests of this library."""
 
     types: ClassVar = {"T": FULL}
     rules: ClassVar[tuple[Rule, ...]] = (is_counted,)
@@ -287,7 +287,7 @@ class Ormqr(_SolverRequest, frozen=True):
     tau: Annotated[Operand, reads("k", lies=packed)]
     c: Annotated[Operand, updates("m n", lies=matrix)]
     side: Side = "L"
-    """Where q stands: "L" or "R" of c."""
+    """The side of c on which q stands: "L" or "R"."""
     trans: Transposed = "N"
     """"T": the transpose of q."""
 
@@ -307,7 +307,7 @@ class Unmqr(_SolverRequest, frozen=True):
     tau: Annotated[Operand, reads("k", lies=packed)]
     c: Annotated[Operand, updates("m n", lies=matrix)]
     side: Side = "L"
-    """Where q stands: "L" or "R" of c."""
+    """The side of c on which q stands: "L" or "R"."""
     trans: Adjoint = "N"
     """"C": the conjugate transpose of q."""
 

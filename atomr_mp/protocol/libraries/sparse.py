@@ -48,22 +48,22 @@ SERVED: Final[Mapping[str, tuple[Format, ...]]] = {
     "spsm": ("csr", "csc", "coo"),
     "sddmm": ("csr", "csc"),
 }
-"""The formats that a request takes; all where it is not named."""
+"""Formats by the request that takes them; a request that is missing takes all."""
 
 
 class Pattern(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """A checked structure, as `Sparse.csr` and its like make it."""
 
     structure: Annotated[Operand, reads("*_", dtype="_")]
-    """Names it, and keeps it for as long as any ref to it is held. Its content means nothing."""
+    """A ref that names the structure, which is kept for as long as any ref to it is held. Its content means nothing."""
     stored: Format
     """The format in which it is kept."""
     rows: Extent
-    """As it is kept."""
+    """Rows of the stored matrix."""
     columns: Extent
-    """As it is kept."""
+    """Columns of the stored matrix."""
     count: Extent
-    """Of its indices: of elements or, if they are blocked, of blocks. Those that only fill blocked ELL count."""
+    """Number of elements or, in blocked formats, of blocks. Blocks that only fill blocked ELL count."""
     blocksize: tuple[Extent, Extent]
     """Rows and columns of a block; (1, 1) if they are not blocked."""
     index: Index
@@ -72,7 +72,7 @@ class Pattern(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
 
     @property
     def described(self) -> tuple[object, ...]:
-        """What a worker compares with the structure that it has."""
+        """Facts that a worker compares with the structure that it keeps."""
         return self.stored, self.rows, self.columns, self.count, self.blocksize, self.index
 
     @property
@@ -264,10 +264,10 @@ class SparseRequest(LibraryRequest, frozen=True):
 
 
 class Structure(SparseRequest, frozen=True):
-    """Copy the indices of a matrix, check them, and answer with what names them; `Sparse.csr` and its like call it.
+    """Copy and check the indices of a matrix; answer with a ref that names them. For `Sparse.csr` and its like.
 
     Indices must be in range, ascend in each row (of csc in each column), and none may come twice. If `data` is
-    given, those of csr, csc and coo that do not ascend are sorted, and the answer has a sorted copy of it.
+    given, indices of csr, csc and coo that do not ascend are sorted, and so is a copy of data in the answer.
     """
 
     name: ClassVar = "structure"
@@ -279,7 +279,7 @@ class Structure(SparseRequest, frozen=True):
     indptr: Annotated[Operand | None, reads("_", dtype="I", lies=packed)] = None
     data: Annotated[Operand | None, reads("_", lies=packed)] = None
     to: Format = "csr"
-    """The format. Of coo, indices are the columns and indptr the rows; blocked_ell has no indptr, and -1 fills the end
+    """The format. For coo, indices are the columns and indptr the rows; blocked_ell has no indptr, and -1 fills the end
     of a row of its indices."""
     shape: Shape = ()
     """Rows and columns."""
@@ -287,7 +287,7 @@ class Structure(SparseRequest, frozen=True):
     """Rows and columns of a block, for bsr and blocked_ell."""
 
     def check(self) -> None:
-        """Check it, also that data has an element for each index."""
+        """Check the request, and that data has an element for each index."""
         super().check()
         if self.data is not None and (self.to in BLOCKED or self.data.shape != self.indices.shape):
             raise errors.InvalidRequest(
@@ -296,7 +296,7 @@ class Structure(SparseRequest, frozen=True):
 
 
 class Arrays(SparseRequest, frozen=True):
-    """Answer with refs to copies of the indices of a matrix: [indices, indptr], of coo [col, row]; as stored."""
+    """Answer with refs to copies of the indices of a matrix: [indices, indptr], for coo [col, row]; as stored."""
 
     name: ClassVar = "arrays"
     captured: ClassVar = False
@@ -347,8 +347,8 @@ class Spmm(SparseRequest, frozen=True):
 class Spgemm(SparseRequest, frozen=True):
     """Compute alpha·a·b for sparse a and b in csr or csc; answers with a matrix in the format of a.
 
-    On a GPU it is made on a thread of its own, for cuSPARSE has to know how large it is. Others go on meanwhile;
-    what writes its matrices waits.
+    On a GPU the result is made on a thread of its own, since cuSPARSE has to know its size. Other requests go on
+    meanwhile; those that write a or b wait.
     """
 
     name: ClassVar = "spgemm"

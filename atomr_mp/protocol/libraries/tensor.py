@@ -36,7 +36,7 @@ Binary = Literal["add", "mul", "max", "min"]
 Compute = Literal["default", "tf32"]
 
 OF_REALS: Final = frozenset({"relu", "sigmoid", "abs", "ceil", "floor", "mish", "swish", "soft_plus", "soft_sign"})
-"""Operators that complex numbers have no use for."""
+"""Operators that are not defined for complex numbers."""
 
 TYPES: Final = (*HALF, *FULL)
 
@@ -173,14 +173,14 @@ class Contraction(LibraryRequest, frozen=True):
     alpha: Scalar = 1.0
     beta: Scalar = 0.0
     op_a: Linear = "identity"
-    """What is applied to a: "identity" or "conj"."""
+    """The operator on a: "identity" or "conj"."""
     op_b: Linear = "identity"
-    """What is applied to b: "identity" or "conj"."""
+    """The operator on b: "identity" or "conj"."""
     op_c: Linear = "identity"
-    """What is applied to the old content of c: "identity" or "conj"."""
+    """The operator on the old content of c: "identity" or "conj"."""
     compute: Compute = "default"
-    """"tf32" lets tensor cores round the factors of each product to 11 bits, where there are such; of float32 and
-    complex64."""
+    """"tf32" lets tensor cores round the factors of each product to 11 bits, where there are any; float32 and
+    complex64 only."""
 
     @staticmethod
     def work(request: Any, _sizes: Sizes) -> int:
@@ -203,11 +203,11 @@ class Reduction(LibraryRequest, frozen=True):
     alpha: Scalar = 1.0
     beta: Scalar = 0.0
     op_a: Unary = "identity"
-    """What is applied to each element of a."""
+    """The operator on each element of a."""
     op_c: Unary = "identity"
-    """What is applied to the old content of c."""
+    """The operator on the old content of c."""
     op_reduce: Binary = "add"
-    """What puts elements together: "add", "mul", "max" or "min"."""
+    """The operator that combines elements: "add", "mul", "max" or "min"."""
 
     @staticmethod
     def work(request: Any, _sizes: Sizes) -> int:
@@ -229,7 +229,7 @@ class Permutation(LibraryRequest, frozen=True):
     b: Annotated[Operand | None, writes(_as_permuted)] = None
     alpha: Scalar = 1.0
     op_a: Unary = "identity"
-    """What is applied to each element of a."""
+    """The operator on each element of a."""
 
 
 class ElementwiseBinary(LibraryRequest, frozen=True):
@@ -248,11 +248,11 @@ class ElementwiseBinary(LibraryRequest, frozen=True):
     alpha: Scalar = 1.0
     gamma: Scalar = 1.0
     op_a: Unary = "identity"
-    """What is applied to each element of a."""
+    """The operator on each element of a."""
     op_c: Unary = "identity"
-    """What is applied to each element of c."""
+    """The operator on each element of c."""
     op_ac: Binary = "add"
-    """What puts the two together: "add", "mul", "max" or "min"."""
+    """The operator that combines the two: "add", "mul", "max" or "min"."""
 
     @staticmethod
     def work(request: Any, _sizes: Sizes) -> int:
@@ -280,15 +280,15 @@ class ElementwiseTrinary(LibraryRequest, frozen=True):
     beta: Scalar = 1.0
     gamma: Scalar = 1.0
     op_a: Unary = "identity"
-    """What is applied to each element of a."""
+    """The operator on each element of a."""
     op_b: Unary = "identity"
-    """What is applied to each element of b."""
+    """The operator on each element of b."""
     op_c: Unary = "identity"
-    """What is applied to each element of c."""
+    """The operator on each element of c."""
     op_ab: Binary = "add"
-    """What puts a and b together: "add", "mul", "max" or "min"."""
+    """The operator that combines a and b: "add", "mul", "max" or "min"."""
     op_abc: Binary = "add"
-    """What puts that and c together."""
+    """The operator that combines that and c."""
 
     @staticmethod
     def work(request: Any, _sizes: Sizes) -> int:

@@ -34,7 +34,7 @@ class ActorSpec(Message, frozen=True):
 
 
 class Execution(Message, frozen=True):
-    """How a worker uses its device; `config.Config` has the fields of the same names."""
+    """Settings for a worker's use of its device; `config.Config` has the fields of the same names."""
 
     memory_bytes: U64
     streams: Name
@@ -270,9 +270,9 @@ class Used(Message, frozen=True, tag="used"):
     methods: UsedMethods
     """Methods of libraries that were called."""
     slabs: U16
-    """How many sessions that were active lately have slabs in the device's memory."""
+    """Number of recently active sessions that have slabs in the device's memory."""
     results: U16
-    """How many have some in the host's, where the device has memory of its own."""
+    """Number of recently active sessions that have slabs in the host's memory, if the device has its own."""
     readers: Annotated[list[U32], msgspec.Meta(max_length=MAX_READERS)] = msgspec.field(default_factory=list)
     """Sessions that were active lately and have had large results; the next process makes a slab for each."""
 
@@ -312,7 +312,7 @@ class Fault(Message, frozen=True, tag="fault"):
 
 
 class OfResident(Message, frozen=True):
-    """What is said of resident memory, before `Ready`."""
+    """Base of messages about resident memory, before `Ready`."""
 
     name: Name
     version: Name

@@ -55,7 +55,7 @@ class Call(Message, frozen=True):
     deadline_ns: U64
     """CLOCK_MONOTONIC; a call that has not started by then is answered `deadline_exceeded`."""
     frames: FrameCount
-    """How many payload frames."""
+    """Number of payload frames."""
     body: Body
     """The arguments, msgpack: an array by position, or a map by name."""
     refs: Annotated[int, msgspec.Meta(ge=0)] = 0
@@ -180,7 +180,7 @@ class StreamCall(Message, frozen=True):
     nbytes: U64
     """First credit, see `Grant`."""
     between_ns: U64
-    """When a step is late: a watchdog's limit that no actor has set begins there."""
+    """Time after which a step is late: a watchdog's limit that no actor has set begins there."""
     until_ns: U64
     """CLOCK_MONOTONIC; the stream ends then by `deadline_exceeded`, between two steps."""
     refs: Annotated[int, msgspec.Meta(ge=0)] = 0
@@ -210,7 +210,7 @@ class Streams(Message, frozen=True, tag=6):
 
 
 class Grant(Message, frozen=True):
-    """How far a stream may go, counted from its first part; repeating a grant does no harm."""
+    """Credit of a stream, counted from its first part; repeating a grant does no harm."""
 
     id: U64
     parts: U64
@@ -246,7 +246,7 @@ class Parts(Message, frozen=True, tag=2):
 
     token: Token
     parts: Annotated[list[Part], msgspec.Meta(max_length=MAX_CALLS)]
-    """Those of each stream in order."""
+    """The parts; those of one stream are in order."""
     number: U64 = 0
     """Counted together with `Replies`."""
 

@@ -1,4 +1,4 @@
-"""What clients are told of a pool's devices and the actors on them. Pure."""
+"""Messages to clients about a pool's devices and the actors on them. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from atomr_mp.protocol.messages.data import MAX_ITEMS
 
 
 class DeviceState(StrEnum):
-    """What a client may know of a device's life; the supervisor's table has the same states."""
+    """The states of a device, as clients see them; the supervisor's table has the same."""
 
     STARTING = "starting"
     READY = "ready"
@@ -30,7 +30,7 @@ class DeviceState(StrEnum):
 
 
 class Circuit(StrEnum):
-    """Whether a device that has ended too often is started again."""
+    """State of the circuit that keeps a device from being started again after too many ends."""
 
     CLOSED = "closed"
     """It is, within its restart intensity."""
@@ -41,19 +41,19 @@ class Circuit(StrEnum):
 
 
 OUT_OF_USE: Final = frozenset({DeviceState.STOPPED, DeviceState.QUARANTINED, DeviceState.TRIPPED})
-"""States that nothing leads out of by itself, or not soon."""
+"""States that a device does not leave by itself, or not soon."""
 
 
 class Resend(StrEnum):
-    """Which requests of a method that is not idempotent a client sends again when their worker has ended."""
+    """The requests that a client sends again when their worker has ended, if their method is not idempotent."""
 
     NEVER = "never"
     UNSTARTED = "unstarted"
-    """Those that certainly did not start."""
+    """Requests that certainly did not start."""
 
 
 class Resumes(StrEnum):
-    """How a stream goes on elsewhere that has sent parts when its worker ended."""
+    """The way in which a stream goes on elsewhere if it had sent parts when its worker ended."""
 
     NEVER = "never"
     START = "start"
@@ -81,7 +81,7 @@ class MethodInfo(Message, frozen=True):
     call_items: Annotated[int, msgspec.Meta(ge=0, le=MAX_ITEMS)] = 0
     """Most items that a call of it may have, see `Calls`; 0 if none."""
     resend: Resend = Resend.NEVER
-    """Which calls of a method that is not idempotent a client sends again by itself when their worker has ended: those
+    """The calls that a client sends again by itself when their worker has ended, if the method is not idempotent: those
     that certainly did not start, or none."""
     schema: Text = ""
     """JSON: an object with `arguments`, the JSON Schema of an object with the arguments by name; `result`, that of the
@@ -140,7 +140,7 @@ class DeviceInfo(Message, frozen=True):
     reason: Text
     """Why it is in this state, for a person."""
     error: ErrorInfo | None = None
-    """How its last incarnation ended, if the device is stopped because of it."""
+    """The error of its last incarnation, if the device is stopped because of it."""
     uuid: Text = ""
     """The GPU's, `GPU-…` or `MIG-…`."""
     standby: StandbyInfo | None = None
@@ -148,7 +148,7 @@ class DeviceInfo(Message, frozen=True):
     circuit: Circuit = Circuit.CLOSED
     """`open`: it has ended too often; `half_open`: one process is on trial."""
     retry_at: float = 0.0
-    """When a start is tried while the circuit is open, in seconds since the epoch; 0 if none is."""
+    """When the next start is tried while the circuit is open, in seconds since the epoch; 0 if none is tried."""
 
     def retry_after_s(self, now: float) -> float:
         """Return how long it is until the next process is tried, from `now` (since the epoch); 0 if none is."""

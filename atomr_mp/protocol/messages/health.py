@@ -26,7 +26,7 @@ class GpuState(Message, frozen=True, tag="state"):
     lost: bool = False
     """The driver cannot reach it."""
     recovery: U32 | None = None
-    """What the driver says is to be done, `nvmlDeviceGpuRecoveryAction_t`; nil if it does not say."""
+    """The action that the driver asks for, `nvmlDeviceGpuRecoveryAction_t`; nil if it does not say."""
     uncorrected: U64 | None = None
     """Errors of its memory that could not be corrected, since the driver was loaded; nil if it does not count them."""
 

@@ -103,7 +103,7 @@ class Order(msgspec.Struct, frozen=True):
     """The request, "Actor.method", or the actor whose import and `setup` are meant; empty for any."""
 
     def fits(self, at: str, device: int | None, generation: int, of: str) -> bool:
-        """Whether this is the place."""
+        """Whether the fault happens at this place."""
         return (
             self.at == at
             and self.device in {None, device}
@@ -113,7 +113,7 @@ class Order(msgspec.Struct, frozen=True):
 
     @property
     def problem(self) -> str:
-        """Why there is no such fault there, in words; empty if there is."""
+        """Why this fault cannot happen at this point, in words; empty if it can."""
         if (self.at == "disk") != isinstance(self.fault, FullDisk):
             return "FullDisk happens at the point disk, and nothing else does"
         if (self.at == "allocate") != isinstance(self.fault, NoMemory):
@@ -126,12 +126,12 @@ class Order(msgspec.Struct, frozen=True):
 
 
 def names(number: int, times: int | None) -> list[str]:
-    """Return the files of an order; of one that holds until it is withdrawn there is one, which nobody removes."""
+    """Return the names of an order's files. An order that holds until it is withdrawn has one, which nobody removes."""
     return [f"{number:06}-always"] if times is None else [f"{number:06}-{each:06}" for each in range(times)]
 
 
 def lasts(name: str) -> bool:
-    """Whether a file is of an order that holds until it is withdrawn."""
+    """Whether a file belongs to an order that holds until it is withdrawn."""
     return name.endswith("-always")
 
 

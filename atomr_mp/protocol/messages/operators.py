@@ -267,7 +267,7 @@ class WorkerStatus(Message, frozen=True):
 
 
 class EndedIncarnation(Message, frozen=True):
-    """Where a worker has ended."""
+    """An incarnation that has ended."""
 
     device: U16
     generation: U32
@@ -375,9 +375,9 @@ class ResidentInfo(Message, frozen=True):
     """`filling`, `sealed`, or `freed`: no further process gets it, and it is still in use."""
     nbytes: U64
     arrays: U32
-    """How many."""
+    """Number of its arrays."""
     users: list[ResidentUser]
-    """Who has it mapped; while it is being filled, who fills it and who waits."""
+    """Processes that have it mapped; while it is being filled, the one that fills it and those that wait."""
 
 
 class Residents(Message, frozen=True, tag="residents"):

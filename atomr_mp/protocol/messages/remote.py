@@ -70,7 +70,7 @@ class Unanswered(Message, frozen=True):
 
 
 class RemoteGrant(Message, frozen=True):
-    """How far a stream may go, and how far it has come, counted from its first part; repeating it does no harm."""
+    """Credit of a stream, and the parts that have come, counted from its first part; repeating it does no harm."""
 
     id: RemoteId
     parts: U64
@@ -100,7 +100,7 @@ class Resume(Message, frozen=True, tag="resume"):
     """Calls, and streams that have not ended."""
     next_id: RemoteId
     streams: Annotated[list[RemoteGrant], msgspec.Meta(max_length=MAX_STREAMS)] = msgspec.field(default_factory=list)
-    """How many parts of each stream have come: the gateway sends the others again."""
+    """Each stream's credit, and its parts that have come: the gateway sends the others again."""
     given_up: Annotated[list[GivenUp], msgspec.Meta(max_length=MAX_REMOTE_IDS)] = msgspec.field(default_factory=list)
     """Requests that were given up, unless a `RemoteRelease` that was acknowledged names them."""
 
@@ -314,7 +314,7 @@ class RefLeased(Message, frozen=True):
 
 
 class RemoteAnswer(Message, frozen=True, gc=True):
-    """What a request ended with."""
+    """The outcome of a request."""
 
     id: RemoteId
     frames: U16
@@ -355,7 +355,7 @@ class RemoteParts(Message, frozen=True, tag="remote_parts", gc=True):
 
     epoch: Bytes16
     parts: Annotated[list[RemotePart], msgspec.Meta(max_length=1024)]
-    """Those of each stream in order."""
+    """The parts; those of one stream are in order."""
 
 
 class RemoteAnswers(Message, frozen=True, tag="remote_answers", gc=True):
@@ -410,14 +410,14 @@ ToRemote = (
 
 
 class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What the gateway's process is told when it is started, as JSON: how it listens, and its limits."""
+    """Settings of the gateway's process, given as JSON when it is started: how it listens, and its limits."""
 
     endpoint: str
     """"tcp://HOST:PORT" as it was set, for texts."""
     listener: int
     """Descriptor of the listening socket."""
     bulk_listener: int
-    """Descriptor of that for bulk connections."""
+    """Descriptor of the listening socket for bulk connections."""
     bulk_port: int
     session_socket: str
     run_dir: str
@@ -491,7 +491,7 @@ class GatewayEvent(Message, frozen=True, tag="gateway_event"):
 
 
 class GatewayFigures(Message, frozen=True, tag="gateway_figures"):
-    """How the gateway is, told when it has changed."""
+    """The state of the gateway, sent when it has changed."""
 
     listening: bool
     sessions: list[operators.RemoteSessionStatus]

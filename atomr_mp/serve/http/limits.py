@@ -1,4 +1,4 @@
-"""How much a client may ask of one front-end process. Pure."""
+"""Limits on what a client may ask of one front-end process. Pure."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ PROBE_S: Final = 30.0
 
 
 class Backoff:
-    """How long to wait before a process is started again."""
+    """The wait before a process is started again."""
 
     def __init__(self) -> None:
         self._delay_s = FIRST_RETRY_S

@@ -29,7 +29,7 @@ MAX_REF_DEPTH: Final = 16
 
 
 class ArgumentPlan(NamedTuple):
-    """How a method's arguments are made from JSON."""
+    """The way to make a method's arguments from JSON."""
 
     method: str
     """ "Actor.method"."""

@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 LASTS_S: Final = 2.5
-"""What is unaccounted for as long as this is a finding: the dead may leave something for two seconds."""
+"""A thing that is unaccounted for this long is a finding. Ended processes may leave things for two seconds."""
 
 
 class State(StrEnum):
@@ -26,7 +26,7 @@ class State(StrEnum):
 
 
 class Supervision(StrEnum):
-    """How the pool's supervisor is."""
+    """The state of the pool's supervisor."""
 
     ANSWERS = "answers"
     SILENT = "silent"
@@ -38,7 +38,7 @@ class Supervision(StrEnum):
 
 
 class Finding(NamedTuple):
-    """One line."""
+    """One line of the audit."""
 
     state: State
     kind: str
@@ -47,7 +47,7 @@ class Finding(NamedTuple):
     remedy: str = ""
     """For an operator; empty if there is nothing to do."""
     since: float | None = None
-    """When it began, or its process, in seconds since the epoch."""
+    """When it or its process began, in seconds since the epoch."""
     pid: int | None = None
     """Its owner, or the process."""
     nbytes: int | None = None

@@ -1,4 +1,4 @@
-"""What there is of a pool whose supervisor does not tell what there has to be: it has ended, or is silent. Pure."""
+"""Finds the leftovers of a pool whose supervisor has ended, or does not answer. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from atomr_mp.supervision.audit.observed import (
 
 
 class Unsupervised:
-    """One look at a pool whose supervisor does not tell what there has to be."""
+    """One look at a pool whose supervisor has ended, or does not answer."""
 
     def __init__(self, observed: Observed, supervision: Supervision) -> None:
         self._observed = observed

@@ -44,7 +44,7 @@ QUIET_S: Final = 5.0
 """A gateway that has said nothing for so long is killed: its loop says every second that it turns."""
 
 LOOK_S: Final = 1.0
-"""How often that is looked at."""
+"""How often it is checked whether the gateway is silent."""
 
 Done = Callable[[errors.AtomrError | None], object]
 Note = Callable[[str, str, dict[str, str]], object]
@@ -250,7 +250,7 @@ class Remotes(Protocol):
 
 
 class Address(NamedTuple):
-    """Where a gateway listens."""
+    """The address where a gateway listens."""
 
     host: str
     port: int

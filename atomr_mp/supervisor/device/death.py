@@ -1,4 +1,4 @@
-"""How a device's process ends: the signs of its end, the steps that follow, the reports. Read this top to bottom.
+"""The end of a device's process: its signs, the steps that follow, the reports. Read this from top to bottom.
 
 Theory of operation. A process ends because it is killed or crashes, because it reports a fault, because it hangs, or
 because it was told to finish. Its end shows in several signs. Each of them may be the first, and none but the last is

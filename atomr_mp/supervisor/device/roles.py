@@ -1,4 +1,4 @@
-"""Which of a device's processes is the active one, which stands by, and which has been replaced."""
+"""Roles of a device's processes: one is active, one may stand by, and one may have been replaced."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How an incarnation ended, and the fates of its requests."""
+"""The end of an incarnation, and the fates of its requests."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def cause_of_end(worker: Incarnation, board: BoardReader) -> Cause:
 
 
 class IncarnationEnd:
-    """How an incarnation ended.
+    """The end of an incarnation.
 
     Args:
         worker: The incarnation; nothing of it runs any more.
@@ -66,7 +66,7 @@ class IncarnationEnd:
     def __init__(self, worker: Incarnation, board: BoardReader, *, suspecting: bool, now_ns: int) -> None:
         self._worker = worker
         self.is_told = False
-        """Everybody knows."""
+        """Whether everybody was told."""
         self.planned: Final = is_planned(worker)
         """Whether its end was planned."""
         self._error = error_of_requests(worker)

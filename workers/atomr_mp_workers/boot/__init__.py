@@ -1,1 +1,1 @@
-"""How a worker process comes to be: forked or started, named, tied to its supervisor."""
+"""The start of a worker process: forked or started, named, tied to its supervisor."""

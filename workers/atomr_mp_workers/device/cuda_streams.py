@@ -104,7 +104,7 @@ class CudaStream(Stream):
         self._watcher: _StreamWatcher | None = None
         self._torch: Any = None
         self._long = 0
-        """How many pieces of work not to wait for at once."""
+        """Number of pieces of work that are still not waited for at once."""
 
     def takes(self, after: Sequence[Event]) -> bool:
         """Return whether the device can wait for these events: each has to be on a stream already."""

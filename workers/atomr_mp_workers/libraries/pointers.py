@@ -1,4 +1,4 @@
-"""Where the factors of a call are, for libraries that take their addresses: in host memory, or on the device.
+"""Puts the factors of a call into host memory, or on the device, for libraries that take their addresses.
 
 Such a library reads either all factors of a call on the host, before it returns, or all of them on the device, when
 the call's kernels run (its pointer mode). Where an array is given for one of them, numbers beside it are put into

@@ -1,4 +1,4 @@
-"""Where and when requests run: on the loop, on their actor's threads, or on a stream. Only with the loop's turn.
+"""Decides where and when requests run: on the loop, an actor's threads, or a stream. Only with the loop's turn.
 
 The requests of a session are taken, and borrow memory, in the order of their arrival, except those of higher priority.
 The sessions take turns, each getting time in proportion to its weight. A request whose memory is in use waits for it:

@@ -49,7 +49,7 @@ class Method(ABC):
     steps: Steps | None = None
     """Set if it is one step over all its running requests."""
     resumes = Resumes.NEVER
-    """How its streams go on that another incarnation has begun: by a further argument."""
+    """How it goes on with streams that another incarnation has begun: by a further argument."""
     exclusive = False
     """Whether a request keeps its thread until it ends."""
     side_by_side = 1

@@ -70,7 +70,7 @@ class Run(ABC):
     event: Event | None = None
     """The event of its own end, if others may have to wait for it."""
     completions: Returns | None = None
-    """Where it comes back, unless the loop runs it."""
+    """The queue by which it comes back, unless the loop runs it."""
     reads: Sequence[DeviceArray] = ()
     """Arrays that it reads and that may turn out to be undefined."""
     number = 0

@@ -41,7 +41,7 @@ from atomr_mp_workers.libraries.blas_lt.kinds import (
 from atomr_mp_workers.libraries.matrices import Told, told
 
 LINE_BYTES: Final = 16
-"""What tensor cores for eight bits read and write at a time."""
+"""Bytes that tensor cores for eight bits read and write at a time."""
 
 PROPOSED: Final = 16
 """Algorithms that autotuning times at most."""

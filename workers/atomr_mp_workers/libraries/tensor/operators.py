@@ -23,7 +23,7 @@ UNARY: Final[dict[str, Callable[[Any, Any], Any]]] = {
     "soft_plus": lambda of, x: of.logaddexp(x, of.zeros((), x.dtype)),
     "soft_sign": lambda of, x: x / (1 + of.abs(x)),
 }
-"""Those that the module does not have under their own name."""
+"""Unary operators that NumPy and CuPy do not have under the same name."""
 
 BINARY: Final = {"add": "add", "mul": "multiply", "max": "maximum", "min": "minimum"}
 """The functions' names."""

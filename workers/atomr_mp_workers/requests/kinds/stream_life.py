@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 
 class StreamState(StrEnum):
-    """Where a stream is."""
+    """The states of a stream."""
 
     WAITING = auto()
     """In its thread's queue; it has not begun."""
@@ -33,7 +33,7 @@ class StreamState(StrEnum):
 
 
 class StreamEvent(StrEnum):
-    """What can happen to a stream."""
+    """An event in the life of a stream."""
 
     TURN = auto()
     """Its turn begins."""

@@ -16,7 +16,7 @@ class InProgress:
         self.requests: dict[int, Run] = {}
         """Requests by number; checking this dict costs less than a call."""
         self.on_streams = 0
-        """How many of them a device has to be asked for; threads report their ends themselves."""
+        """Number of those whose end the device has to be asked for; threads report theirs themselves."""
 
     @property
     def on_threads(self) -> int:

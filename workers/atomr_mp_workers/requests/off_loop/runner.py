@@ -30,7 +30,7 @@ class ActorRunner(ABC):
         self.waiting: Final[FairQueue[Request]] = FairQueue(WEIGHT)
         """Requests that have not started, and streams that go on; the next one starts when there is room."""
         self.ahead = 0
-        """How many runs were given to it that have not come back."""
+        """Number of runs that it was given and that have not come back."""
         self.batched: Final[list[WaitingBatches]] = []
         """The actor's methods whose requests are put together."""
         self.owes_batch = False
