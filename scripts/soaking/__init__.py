@@ -6,6 +6,6 @@ The seed decides about all disturbances and their times (`disturbances`). `clien
 callers, `calls` without refs and `refs` with them, which take their arguments from `contents` and note outcomes in a
 `tally`. `caller` is the callers' base, and `recovery` has callers for large results, failed writers and cut
 connections. At rest a client uses `everything` once. `clients` is the soak's end of them; both speak in `words`.
-`soak_actor` is the actor. `stray` writes over a worker's board, and `condemned` finds quarantined requests that did
-nothing.
+`soak_actor` has the actors, and `witness` one more, which tells what keeps a slab mapped in its worker. `stray` writes
+over a worker's board, and `condemned` finds quarantined requests that did nothing.
 """

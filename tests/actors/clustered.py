@@ -48,7 +48,7 @@ class Clustered(Actor):
         (marks / str(numbers[0])).touch()
         until = time.monotonic() + 10.0
         while not (met := len(list(marks.iterdir())) > 1) and time.monotonic() < until:
-            time.sleep(0.01)  # another process's file
+            time.sleep(0.01)  # no event tells of another process's file
         return np.full(len(numbers), met)
 
     @method(idempotent=True)

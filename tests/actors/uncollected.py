@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import itertools
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -21,6 +22,11 @@ async def _raise_later(way: str) -> None:
 
 def _raise(way: str) -> None:
     raise InvalidRequest("on purpose") if way == "typed" else ValueError("on purpose")
+
+
+def _numbers(way: str) -> Iterator[int]:
+    """Return the parts of a stream: one, or numbers for ever."""
+    return itertools.count() if way == "yields" else iter((0,))
 
 
 class Uncollected(Actor):
@@ -50,7 +56,7 @@ class Uncollected(Actor):
         try:
             await self.wait(array, tag)
         except asyncio.CancelledError:
-            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # the others' turn
         return array.nbytes
 
     @method
@@ -82,10 +88,7 @@ class Uncollected(Actor):
     @method
     async def stream(self, array: Any, way: str, tag: str) -> AsyncIterator[int]:
         """Yield, then raise, or wait until it is cancelled, or yield for ever."""
-        number = 0
-        yield number
-        while way == "yields":
-            number += 1
+        for number in _numbers(way):
             yield number
         note(tag)
         if way == "waits":
@@ -129,11 +132,7 @@ class Threaded(Actor):
     @method(thread=True)
     def stream(self, array: Any, way: str, tag: str) -> Iterator[int]:
         """Yield, then raise, or yield for ever."""
-        number = 0
-        yield number
-        while way == "yields":
-            number += 1
-            yield number
+        yield from _numbers(way)
         note(tag)
         _raise(way)
         yield array.nbytes
