@@ -84,7 +84,7 @@ def assert_agrees(
         random: Where the numbers are from.
         run: Does a request.
         fast: Whether tanh, sums of float8 and tf32 are those of a GPU, which are right to 2⁻¹¹ or 2⁻¹³, and tanh of
-            float64 to 2⁻²⁶; and half-precision sums with c and a bias are rounded twice.
+            float64 to 2⁻²⁶; and half-precision sums with a bias are rounded twice.
     """
     declared.assert_agrees(request, random, run, lambda request, dense: expected(request, dense, fast=fast), numbers)
 
@@ -121,7 +121,7 @@ def expected(request: blas_lt.Matmul, dense: dict[str, Array], *, fast: bool = F
     if fast:
         gelu = ("gelu" in name) * (24 if request.a.dtype == "float64" else 9)
         halved = {"float16": 12, "bfloat16": 15}.get(request.out.dtype, 0) if request.out else 0
-        twice = halved if "bias" in name and beta else 0
+        twice = halved if "bias" in name else 0
         magnitude *= 2.0 ** (12 * (request.compute == "tf32") + gelu + 9 * (request.a.dtype in FLOAT8) + twice)
     return Expected(found, (a.shape[-1] + 2) * (a.shape[-2] if "bgrad" in name else 1), magnitude, defined)
 
