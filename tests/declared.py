@@ -80,6 +80,7 @@ def requests(
     absent: Collection[str] = (),
     orders: Mapping[str, strides.Order] | None = None,
     factors: Collection[str] | None = None,
+    lines: int = 1,
 ) -> Any:
     """Draw a valid request whose memory is poisoned.
 
@@ -94,6 +95,7 @@ def requests(
         absent: Arrays that are left out; those that the request does not have are too.
         orders: Orders of matrices that are not drawn.
         factors: Those that may be arrays; by default all that are not fixed.
+        lines: Arrays begin at multiples of so many bytes, and the gaps between their rows are such.
     """
     fields = declared(cls)
     letters = {letter: draw(st.sampled_from(types)) for letter, types in cls.types.items()} | dict(letters or {})
@@ -118,7 +120,7 @@ def requests(
         dtype = letters[argument.dtype] if isinstance(argument.dtype, str) else argument.dtype(drawn)
         shape = (shapes or {}).get(name)
         shape = shape_of(drawn, argument, found) if shape is None else shape
-        named[name] = draw(placed(shape, dtype, argument, (orders or {}).get(name)))
+        named[name] = draw(placed(shape, dtype, argument, (orders or {}).get(name), lines))
         setattr(drawn, name, named[name])
     for name, argument in fields.arrays.items():
         for other in argument.alias:
@@ -175,14 +177,20 @@ def parameter(hint: Any, *, is_complex: bool) -> st.SearchStrategy[Any]:
 
 @st.composite
 def placed(
-    draw: st.DrawFn, shape: tuple[int, ...], dtype: str, argument: Argument, wanted: strides.Order | None = None
+    draw: st.DrawFn,
+    shape: tuple[int, ...],
+    dtype: str,
+    argument: Argument,
+    wanted: strides.Order | None = None,
+    lines: int = 1,
 ) -> FakeArray:
     """Draw an array that lies as its declaration admits, with gaps and guards."""
     item = dtypes.item_bytes(dtype)
+    unit = max(item, lines)
     order = list(range(len(shape)))
     if argument.lies is strides.packed:
         return _poisoned(Layout.contiguous(dtype, shape, GUARD_BYTES))
-    begin = GUARD_BYTES + item * draw(st.sampled_from([0, 0, 1, 2]))
+    begin = GUARD_BYTES + unit * draw(st.sampled_from([0, 0, 1, 2]))
     if argument.lies in {strides.vector, strides.forward}:
         steps = [1, 2, 3] if argument.lies is strides.forward else [1, 2, 3, -1, -2]
         step = draw(st.sampled_from(steps)) * item
@@ -200,7 +208,7 @@ def placed(
     step, found = item, dict[int, int]()
     for at in reversed(order):
         gap = draw(st.integers(0, 2)) if at in gaps and at != order[-1] else 0
-        found[at] = step + gap * (step if argument.lies is strides.anywhere else item)
+        found[at] = step + gap * (step if argument.lies is strides.anywhere else unit)
         step = found[at] * max(shape[at], 1)
     if argument.lies is strides.matrices and len(shape) > 2 and not argument.writes and draw(st.integers(0, 3)) == 0:
         found |= dict.fromkeys(range(len(shape) - 2), 0)  # the same matrix for all of the batch

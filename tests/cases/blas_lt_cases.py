@@ -32,8 +32,9 @@ def requests(
     lengths: Sequence[int] = (1, 2, 3, 5, 7),
     pairs: Sequence[tuple[str, str]] = PAIRS,
     orders: Mapping[str, Order] | None = None,
+    lines: int = 1,
 ) -> Any:
-    """Draw a product: any types, epilogue, scales, orders, batches, in place too."""
+    """Draw a product: any types, epilogue, scales, orders, batches, in place too; rows in lines of so many bytes."""
     pair = draw(st.sampled_from(pairs))
     dtype = draw(st.sampled_from([None, *blas_lt.RESULTS[pair]]))
     narrow = (dtype or "") in FLOAT8
@@ -70,6 +71,7 @@ def requests(
             absent=absent,
             orders={"out": order, "c": order, **(orders or {})},
             factors={"alpha", "beta"},
+            lines=lines,
         )
     )
 

@@ -274,9 +274,10 @@ def _expected_sum(request: Any, given: dict[str, Array], b: Array, out: str) -> 
     alpha, beta = factor(request.alpha), factor(request.beta)
     a = dense(request.a, given["a.data"])
     total: Any = beta * given[out] if beta else 0
-    if alpha:
-        total = total + alpha * ((a.conj() if request.conj_a else a) @ b)
-    return Expected({out: np.broadcast_to(total, given[out].shape)}, a.shape[1] + 2, 64.0)
+    product: Any = alpha * ((a.conj() if request.conj_a else a) @ b) if alpha else 0
+    total = np.broadcast_to(total + product, given[out].shape)
+    rounded = {out: np.broadcast_to(product, total.shape)} if request.a.stored == "blocked_ell" else {}
+    return Expected({out: total}, a.shape[1] + 2, 64.0, rounded=rounded)
 
 
 def expected_spsv(request: sparse.Spsv, given: dict[str, Array]) -> Expected:

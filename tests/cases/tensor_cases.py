@@ -23,6 +23,10 @@ FACTORS: Final = ("alpha", "beta", "gamma")
 EXACT: Final = frozenset({"identity", "conj", "neg", "relu", "abs", "ceil", "floor"})
 """Operators whose result is a number of the type."""
 
+LARGEST: Final = {dtype: np.finfo(np.float64 if dtype in {"float64", "complex128"} else np.float32).max / 1e3
+                  for dtype in tensor.TYPES}  # fmt: skip
+"""Far enough below the largest number of the type that products are computed in."""
+
 UNARY: Final[dict[str, Callable[[Array], Any]]] = {
     "identity": lambda x: x, "sqrt": np.sqrt, "relu": lambda x: np.where(x > 0, x, 0), "conj": np.conj,
     "rcp": np.reciprocal, "sigmoid": lambda x: np.exp(x) / (1 + np.exp(x)), "tanh": np.tanh, "exp": np.exp,
@@ -182,7 +186,11 @@ def _reduced(request: Any, dense: dict[str, Array]) -> Expected:
     total = (value * total if value else np.zeros_like(total)) + _term(request, dense, "c", "beta")
     count = max(1, values.size)
     length, magnitude = _closeness(values, total)
-    return Expected({"c": total}, length * count, magnitude)
+    defined: Any = True
+    if request.op_reduce == "mul":  # in another order, products of less than all may be infinite
+        largest = np.prod(np.maximum(np.sqrt(2) * np.abs(values), 1), axis=axes)
+        defined = np.transpose(largest, [left.index(mode) for mode in request.modes_c]) < LARGEST[request.a.dtype]
+    return Expected({"c": total}, length * count, magnitude, {"c": defined})
 
 
 def _permuted(request: Any, dense: dict[str, Array]) -> Expected:

@@ -216,7 +216,9 @@ class FakeCusparse(ModuleType):
         self._multiply(handle, op, alpha, a, self._dense(x), beta, y, compute)
 
     def sp_mm_buffer_size(self, *told: Any) -> int:
-        """Return what it needs."""
+        """Return what it needs; refuse factors on the device for blocked ELL."""
+        if self.made[told[4]].kind == "ell" and self.made[told[0]].mode == binding.PointerMode.DEVICE:
+            raise binding.cuSPARSEError(int(binding.Status.NOT_SUPPORTED))
         return self._needs(told[4], told[1], told[8])
 
     def sp_mm_preprocess(self, *told: Any) -> None:

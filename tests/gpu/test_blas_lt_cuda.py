@@ -23,6 +23,9 @@ pytestmark = on_device.NEEDS_CUPY
 agrees_fast: Final = functools.partial(assert_agrees, fast=True)
 run: Final = functools.partial(on_device.run, "blas_lt")
 NARROW: Final = [pair for pair in PAIRS if pair not in WIDE or pair[0] == "int8"]
+LINE_BYTES: Final = 16
+"""Kernels for eight bits want rows of whole lines."""
+
 FLOATS: Final = ("float16", "bfloat16", "float32")
 
 
@@ -46,7 +49,7 @@ def test_larger_sizes_take_other_kernels_and_give_the_same() -> None:
 
 def test_eight_bits_are_multiplied_as_the_tensor_cores_want_them() -> None:
     """Scales of each kind, every type of the result."""
-    drawn = requests(lengths=(16, 32, 48, 128), pairs=NARROW, orders={"a": "row", "b": "column"})
+    drawn = requests(lengths=(16, 32, 48, 128), pairs=NARROW, orders={"a": "row", "b": "column"}, lines=LINE_BYTES)
     assert_all_agree(drawn, 200, agrees_fast, run_if_offered)
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, cast
 
 import cupy
+import msgspec
 import numpy as np
 from cupyx.scipy import sparse as cupyx_sparse
 from nvmath.bindings import cusparse
@@ -27,7 +28,7 @@ from atomr_mp_workers.libraries.base import LibraryContext, address, array, give
 from atomr_mp_workers.libraries.blas.kinds import KINDS, ElementKind
 from atomr_mp_workers.libraries.holding import hold
 from atomr_mp_workers.libraries.matrices import orders, told
-from atomr_mp_workers.libraries.pointers import FactorPointers, Pointers, on_device
+from atomr_mp_workers.libraries.pointers import FactorPointers, Pointers, is_array, on_device
 from atomr_mp_workers.libraries.slots import Slots
 from atomr_mp_workers.libraries.sparse import products
 from atomr_mp_workers.libraries.sparse.base import SparseLibrary, bits
@@ -137,14 +138,23 @@ class CudaSparse(SparseLibrary):
             _scale(c, request.beta)
             return
         order = orders(given(request.c).layout)[0]
-        if it.stored == "blocked_ell" or c.dtype.itemsize > HALF_BYTES:
+        if it.stored == "blocked_ell" and (is_array(request.alpha) or is_array(request.beta)):
+            self._multiply_then_scale(request, it, c, order)
+        elif it.stored == "blocked_ell" or c.dtype.itemsize > HALF_BYTES:
             self._multiply(request, it, _beside(request.b, order), _beside(request.c, order), c)
-            return
-        made, (rows, columns) = _summed(c, request.beta, order), c.shape
-        lead = columns if order == "row" else rows
-        target = _Dense(rows, columns, lead, made.data.ptr, ORDERS[order])
-        self._multiply(request, it, _beside(request.b, order), target, made)
-        c[...] = made.astype(c.dtype)
+        else:
+            made = _summed(c, request.beta, order)
+            self._multiply(request, it, _beside(request.b, order), _packed(made, order), made)
+            c[...] = made.astype(c.dtype)
+
+    def _multiply_then_scale(self, request: sparse.Spmm, it: CheckedStructure, c: Any, order: Order) -> None:
+        """Compute c ← alpha·a·b + beta·c in two steps, since cuSPARSE reads factors of blocked ELL on the host only."""
+        made = cupy.empty(c.shape, c.dtype, order="C" if order == "row" else "F")
+        hold(made)
+        product = msgspec.structs.replace(request, alpha=1.0, beta=0.0)
+        self._multiply(product, it, _beside(request.b, order), _packed(made, order), made)
+        total = _value(request.alpha) * _widened(made)
+        c[...] = total if is_zero(request.beta) else total + _value(request.beta) * _widened(c)
 
     def _multiply_vector(self, request: sparse.Spmv, it: CheckedStructure, x: Any, y: Any) -> None:
         kind, op = KINDS[request.x.dtype], self._op(request.a, conjugated=request.conj_a)
@@ -468,6 +478,12 @@ def _beside(operand: Operand | None, order: Order) -> _Dense:
     return _Dense(rows, columns, lead, address(operand), ORDERS[order], op)
 
 
+def _packed(made: Any, order: Order) -> _Dense:
+    """Return a matrix without gaps, whose array lies in this order."""
+    rows, columns = made.shape
+    return _Dense(rows, columns, columns if order == "row" else rows, made.data.ptr, ORDERS[order])
+
+
 def _as_rows(it: CheckedStructure, matrix: sparse.Matrix) -> products.CsrRows:
     """Return a matrix in csr; for csc, the transpose."""
     rows, columns = matrix.shape if matrix.format == "csr" else matrix.shape[::-1]
@@ -519,7 +535,12 @@ def _scale(out: Any, factor: Factor) -> None:
     if is_zero(factor):
         out[...] = 0
     elif factor != 1:
-        out[...] = _value(factor) * (out.astype(np.float32) if out.dtype.itemsize == HALF_BYTES else out)
+        out[...] = _value(factor) * _widened(out)
+
+
+def _widened(values: Any) -> Any:
+    """Return values to compute with: halves as float32."""
+    return values.astype(np.float32) if values.dtype.itemsize == HALF_BYTES else values
 
 
 Implementation: Final = CudaSparse
