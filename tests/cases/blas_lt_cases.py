@@ -22,6 +22,8 @@ EPILOGUES: Final[tuple[str, ...]] = blas_lt.Epilogue.__args__  # type: ignore[at
 PAIRS: Final = tuple(blas_lt.RESULTS)
 WIDE: Final = [pair for pair in PAIRS if pair[0] not in FLOAT8]
 """Requests that stay valid if a type changes."""
+HALVED: Final = {"float16": 12, "bfloat16": 15}
+"""Power of 2 by which errors grow where a sum is rounded to a half-precision type on the way."""
 LARGEST: Final = {"float8_e4m3fn": 448.0, "float8_e5m2": 57344.0}
 
 
@@ -86,7 +88,7 @@ def assert_agrees(
         random: Where the numbers are from.
         run: Does a request.
         fast: Whether tanh, sums of float8 and tf32 are those of a GPU, which are right to 2⁻¹¹ or 2⁻¹³, and tanh of
-            float64 to 2⁻²⁶; and half-precision sums with a bias are rounded twice.
+            float64 to 2⁻²⁶; and half-precision sums with c or a bias are rounded twice.
     """
     declared.assert_agrees(request, random, run, lambda request, dense: expected(request, dense, fast=fast), numbers)
 
@@ -105,13 +107,14 @@ def expected(request: blas_lt.Matmul, dense: dict[str, Array], *, fast: bool = F
     alpha, beta, name = factor(request.alpha).real, factor(request.beta).real, request.epilogue
     a, b = dense["a"], dense["b"]
     factors = dense.get("scale_a", np.ones(1))[:, None] * dense.get("scale_b", np.ones(1))
-    total = alpha * factors * np.einsum("...ij,...jk->...ik", a, b)
+    product = alpha * factors * np.einsum("...ij,...jk->...ik", a, b)
     magnitude = 4.5 * abs(alpha) * float(factors.max()) + 4.5
-    if beta:
-        total = total + beta * dense["c"]
+    total = product + beta * dense["c"] if beta else product
     if request.bias is not None:
         total = total + dense["bias"]
-    found, defined = _stored(request, total, magnitude)
+    twice = HALVED.get(request.out.dtype, 0) if fast and request.out and ("bias" in name or beta) else 0
+    unsure = 1e-4 * magnitude + (2.0 ** (twice - 22) * np.abs(product) if twice else 0)
+    found, defined = _stored(request, total, unsure)
     total = _activated(name, total, dense.get("aux"))
     if request.bias_grad is not None:
         summed = {"bgrada": a.sum(-1), "bgradb": b.sum(-2)}
@@ -122,20 +125,18 @@ def expected(request: blas_lt.Matmul, dense: dict[str, Array], *, fast: bool = F
     found["out"] = np.clip(total, -largest, largest)
     if fast:
         gelu = ("gelu" in name) * (24 if request.a.dtype == "float64" else 9)
-        halved = {"float16": 12, "bfloat16": 15}.get(request.out.dtype, 0) if request.out else 0
-        twice = halved if "bias" in name else 0
         magnitude *= 2.0 ** (12 * (request.compute == "tf32") + gelu + 9 * (request.a.dtype in FLOAT8) + twice)
     return Expected(found, (a.shape[-1] + 2) * (a.shape[-2] if "bgrad" in name else 1), magnitude, defined)
 
 
-def _stored(request: blas_lt.Matmul, total: Array, magnitude: float) -> tuple[dict[str, Array], dict[str, Array]]:
-    """Return the array stored for the gradient, and where it is defined: a sum of almost 0 may have either sign."""
+def _stored(request: blas_lt.Matmul, total: Array, unsure: Any) -> tuple[dict[str, Array], dict[str, Array]]:
+    """Return the array stored for the gradient, and where it is defined: a sum nearer to 0 may have either sign."""
     if request.aux_out is None:
         return {}, {}
     stored, found = total, np.zeros(request.aux_out.shape)
     certain: Array = np.ones(total.shape, np.bool)
     if "relu" in request.epilogue:
-        certain = np.packbits(np.abs(total) > 1e-4 * magnitude, axis=-1, bitorder="little")
+        certain = np.packbits(np.abs(total) > unsure, axis=-1, bitorder="little")
         certain = certain == np.packbits(np.ones(total.shape, np.bool), axis=-1, bitorder="little")
         certain[..., -1] &= total.shape[-1] % 8 == 0
         stored = np.packbits(total > 0, axis=-1, bitorder="little")
