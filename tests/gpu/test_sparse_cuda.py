@@ -95,8 +95,19 @@ def test_a_large_triangle_is_solved() -> None:
                 assert_close(half @ y.array, b.array[:, 3], "float64", 2000)
 
 
-def test_a_large_product_of_sparse_matrices_is_right() -> None:
-    """Its indices are in order, whatever cuSPARSE leaves."""
+@pytest.mark.parametrize("way", ["usual", "frugal"])
+def test_a_large_product_of_sparse_matrices_is_right(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its indices are in order, whatever cuSPARSE leaves; also by the way that is tried where memory is short."""
+    from atomr_mp_workers.libraries.sparse import products
+
+    estimate, short = products._work_estimation(), next(iter(products.SHORT))
+    tried = []
+
+    def estimated(*told: Any) -> int:
+        tried.append(told[9])
+        return short if way == "frugal" and told[9] == products.DEFAULT else int(estimate(*told))
+
+    monkeypatch.setattr(products, "_work_estimation", lambda: estimated)
     matrix, exact = large("csr", "float64")
     turned = msgspec.structs.replace(matrix, transposed=True)
     name, data, _ = run(sparse.Spgemm(matrix, turned))
@@ -105,6 +116,7 @@ def test_a_large_product_of_sparse_matrices_is_right() -> None:
     assert found.has_canonical_format
     expected = (exact @ exact.T).tocsr()
     assert_close(found.toarray(), expected.toarray(), "float64", 1100)
+    assert set(tried) == ({products.DEFAULT, products.FRUGAL} if way == "frugal" else {products.DEFAULT})
 
 
 def test_others_go_on_while_sparse_matrices_are_multiplied() -> None:
