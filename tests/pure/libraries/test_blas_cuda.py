@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import importlib
 import re
+import threading
 from typing import Any, Final
 
 import msgspec
@@ -20,6 +21,8 @@ from tests.fakes.fake_arrays import FakeArray
 from tests.fakes.fake_cublas import SIGNATURES, AddressedArray, FakeCublas, FakeStream, device_memory, installed
 
 MODULES: Final = ("blas.cuda", "blas.kinds", "pointers", "slots")
+
+HANDLE_MADE: Final = ["create", "set_stream", "set_workspace", "set_math_mode"]
 
 
 class Actor:
@@ -88,7 +91,18 @@ def test_the_handle_is_made_once_by_the_first_request() -> None:
     for _ in range(2):
         actor.run(example("gemm"))
         actor.run(example("asum"))
-    assert actor.cublas.settings == ["create", "set_stream", "set_workspace", "set_math_mode"]
+    assert actor.cublas.settings == HANDLE_MADE
+
+
+def test_opening_makes_the_handle_on_whichever_thread() -> None:
+    """The requests find it."""
+    actor = Actor()
+    opening = threading.Thread(target=actor.blas.open_here)
+    opening.start()
+    opening.join()
+    assert actor.cublas.settings == HANDLE_MADE
+    actor.run(example("gemm"))
+    assert actor.cublas.settings == HANDLE_MADE
 
 
 def test_scalars_are_read_later_each_from_a_slot_of_its_own(actor: Actor) -> None:

@@ -58,13 +58,13 @@ class Planned(Library):
 class PlannedWorker(Worker):
     """A worker whose BLAS is such a library."""
 
-    def __init__(self) -> None:
+    def __init__(self, kind: type[Planned] = Planned) -> None:
         super().__init__()
         libraries = self.libraries
         context = libraries._context
         context.__dict__["wake"] = self.completions.wake
         libraries._preparer._wake = self.completions.wake
-        self.library: Final = Planned(context, self.device.make_stream("blas", inline_bytes=2**40))
+        self.library: Final = kind(context, self.device.make_stream("blas", inline_bytes=2**40))
         libraries._instances["blas"] = self.library
         self.plans: Final = libraries.plans
 
@@ -88,10 +88,39 @@ class PlannedWorker(Worker):
         return array
 
 
+class Opened(Planned):
+    """A library that takes until it is let go to open too; norms have plans that are made at once."""
+
+    slow = frozenset()
+    opens = 0
+
+    def open(self) -> None:
+        """Open when it is let go."""
+        self.opens += 1
+        self.begun.release()
+        assert self.go.acquire(timeout=DEADLINE_S), "nobody has let it go"
+        self.log.append(("open", threading.current_thread().name))
+        if self.fails is not None:
+            raise self.fails
+
+    def prepare_nrm2(self, request: blas.Nrm2) -> str:
+        """Make a plan, and note where."""
+        self.log.append(("prepare", threading.current_thread().name))
+        return f"of {request.x.size}"
+
+
 @pytest.fixture
 def worker() -> Iterator[PlannedWorker]:
     """A worker."""
     worker = PlannedWorker()
+    yield worker
+    worker.close()
+
+
+@pytest.fixture
+def unopened() -> Iterator[PlannedWorker]:
+    """A worker whose library has to be opened."""
+    worker = PlannedWorker(Opened)
     yield worker
     worker.close()
 
@@ -184,6 +213,41 @@ def test_a_deadline_that_passes_while_a_plan_is_made_ends_the_request(worker: Pl
     worker.request(peer, blas.Nrm2(x))
     worker.run()
     assert worker.library.log == [("nrm2", "of 3")]
+
+
+def test_the_first_requests_of_a_library_are_parked_while_it_is_opened(unopened: PlannedWorker) -> None:
+    """Off the loop, which serves others; then they come in order, and a plan for one is made behind that."""
+    peer, library = unopened.client(1), unopened.library
+    x, y = unopened.array(peer, 3), unopened.array(peer, 5)
+    first = [unopened.request(peer, each) for each in (blas.Scal(x, 2.0), blas.Nrm2(x), blas.Scal(y, 2.0))]
+    unopened.run()
+    assert library.begun.acquire(timeout=DEADLINE_S)
+    unopened.call(unopened.client(2), ["other"])
+    assert unopened.run() == ["other"]
+    assert library.log == []
+    library.go.release()
+    unopened.until_ended(peer, *first)
+    assert outcomes(peer) == dict.fromkeys(first)
+    assert library.log[:2] == [("open", "plans"), ("prepare", "plans")]
+    assert sorted(library.log[2:]) == [("nrm2", "of 3"), ("scal", 3), ("scal", 5)]
+    assert library.log.index(("scal", 3)) < library.log.index(("nrm2", "of 3"))
+    unopened.request(peer, blas.Nrm2(y))
+    unopened.run()
+    assert library.log[-2:] == [("prepare", threading.current_thread().name), ("nrm2", "of 5")]
+    assert isinstance(library, Opened)
+    assert library.opens == 1
+
+
+def test_a_library_that_cannot_be_opened_is_left_to_its_requests(unopened: PlannedWorker) -> None:
+    """They get the error if they need what is missing."""
+    peer, library = unopened.client(1), unopened.library
+    library.fails = errors.OutOfMemory("there is no room for a workspace")
+    library.go.release()
+    fine = unopened.request(peer, blas.Scal(unopened.array(peer, 3), 2.0))
+    unopened.run()
+    unopened.until_ended(peer, fine)
+    assert outcomes(peer) == {fine: None}
+    assert library.log == [("open", "plans"), ("scal", 3)]
 
 
 def test_the_plan_that_was_not_used_for_longest_is_dropped() -> None:

@@ -78,6 +78,7 @@ class Libraries:
         holder.gone = True
         context = dataclasses.replace(self._context, holder=lambda: holder)
         for request in instance.trials(holder):
+            instance.stream.run(instance.open_here)  # as the first would do by itself
             trial = self._method(instance, library, request.name, context)
             instance.stream.run(partial(trial.run_here, request))
 
@@ -86,7 +87,9 @@ class Libraries:
         request = requests_of(library)[name]
         decoder: values.Decoder[LibraryRequest] = values.Decoder(request, request.hook())
         planning = self._planning(library, instance, name)
-        found = LibraryMethod(f"{library}.{name}", instance, decoder, context, planning, self._elsewhere)
+        found = LibraryMethod(
+            f"{library}.{name}", instance, decoder, context, planning, self._preparer, self._elsewhere
+        )
         found.recall = getattr(instance, f"recall_{name}", None)
         found.weigh = getattr(instance, f"weigh_{name}", None)
         return found
@@ -97,7 +100,7 @@ class Libraries:
             return None
         if library not in self.plans:
             self.plans[library] = LibraryPlans(figures=self._context.figures(library))
-        return Planning(self.plans[library], self._preparer, prepare, name in instance.slow)
+        return Planning(self.plans[library], prepare, name in instance.slow)
 
     def _make(self, library: str) -> Library:
         try:

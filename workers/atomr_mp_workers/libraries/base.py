@@ -17,6 +17,7 @@ from atomr_mp.protocol.refs import Operand
 from atomr_mp_workers.device.base import Stream, WorkerDevice
 from atomr_mp_workers.device.streams import StreamAllocator
 from atomr_mp_workers.libraries.holding import hold
+from atomr_mp_workers.libraries.plans import LibraryPlan
 from atomr_mp_workers.memory.blocks import Holder
 from atomr_mp_workers.memory.store import Store
 
@@ -75,6 +76,22 @@ class Library:
     def __init__(self, context: LibraryContext, stream: Stream) -> None:
         self.context: Final = context
         self.stream: Final = stream
+        self.opening: LibraryPlan | None = None
+        """The call of `open`, whose event ends with it; None before. It has no event if it was not made elsewhere."""
+
+    def open(self) -> None:
+        """Make handles and the like, which takes long, and the memory that they work in; by default nothing.
+
+        The thread that makes plans calls this once, while the library's first requests are parked; for the libraries of
+        programs before the first step that needs them. What could not be made is made by the request that needs it,
+        which gets the error. For an actor's own requests, outside of programs, all is made so.
+        """
+
+    def open_here(self) -> None:
+        """Open it on the calling thread, unless that was done, or is being done; never raises."""
+        if self.opening is None:
+            self.opening = LibraryPlan()
+            self.opening.make(self.open)
 
     def trials(self, holder: Holder) -> Iterable[LibraryRequest]:  # noqa: ARG002 - for those that have some
         """Return requests that prepare a standby for its first request: they make handles and the like.

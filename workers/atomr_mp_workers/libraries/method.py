@@ -29,7 +29,6 @@ class Planning(NamedTuple):
     """The source of a library's plans."""
 
     plans: LibraryPlans
-    preparer: Preparer
     prepare: Callable[[Any], Any]
     slow: bool
 
@@ -52,6 +51,7 @@ class LibraryMethod(Method):
         decoder: Decodes its message.
         context: The context, which allocates outputs.
         planning: Makes its plans, if it has any.
+        preparer: Makes plans that take long, and opens the library.
         elsewhere: Does work that would hold up the loop.
     """
 
@@ -62,13 +62,17 @@ class LibraryMethod(Method):
         decoder: values.Decoder[LibraryRequest],
         context: LibraryContext,
         planning: Planning | None,
+        preparer: Preparer,
         elsewhere: Preparer,
     ) -> None:
         super().__init__(name, self._call)
         request = name.partition(".")[2]
+        self._library: Final = library
+        self._preparer: Final = preparer
+        self._is_open = type(library).open is Library.open
         self.stream = self._stream = library.stream
         self.admit = library.admit.get(request)
-        self.prepares = planning is not None
+        self.prepares = planning is not None or not self._is_open
         self.allocates = True
         self._run: Final[Callable[..., Any]] = getattr(library, request)
         self._decoder = decoder
@@ -97,7 +101,7 @@ class LibraryMethod(Method):
     def _checked(self, request: LibraryRequest) -> Known:
         """Check a request, and return the facts that follow from it."""
         request.check()
-        return Known(request.plan_key() if self.prepares else (), request.results())
+        return Known(request.plan_key() if self._planning is not None else (), request.results())
 
     def written(self, arguments: tuple[Any, ...]) -> list[DeviceArray]:
         """Return the arrays that the message writes; it has checked itself that they may be."""
@@ -131,13 +135,32 @@ class LibraryMethod(Method):
         return error
 
     def prepared(self, arguments: tuple[Any, ...]) -> tuple[tuple[Any, ...], Event | None]:
-        """Return the arguments with the plan, and the event of its making if it is made elsewhere."""
-        request, known = arguments
+        """Return the arguments with the plan, and the event of its making if it is made elsewhere.
+
+        The first requests of a library wait for its opening too. A plan that was not found then is made behind it.
+        """
+        opening = None if self._is_open else self._opening()
         planning = self._planning
-        assert planning is not None
-        plan = planning.plans.find(known.key) or self._plan(planning, request, known)
+        if planning is None:
+            return arguments, opening
+        request, known = arguments
+        plan = planning.plans.find(known.key)
+        if plan is None:
+            plan = self._plan(planning, request, known, elsewhere=planning.slow or opening is not None)
         waits = plan.event if plan.event is not None and not plan.event.done else None
-        return (request, known, plan), waits
+        return (request, known, plan), waits or opening
+
+    def _opening(self) -> Event | None:
+        """Return the event of the library's opening, which begins now if it has not; None once it has ended."""
+        library = self._library
+        if library.opening is None:
+            library.opening = LibraryPlan(self._context.device.make_event())
+            self._preparer.prepare(library.opening, library.open)
+        event = library.opening.event
+        if event is not None and not event.done:
+            return event
+        self._is_open, self.prepares = True, self._planning is not None
+        return None
 
     def room_for(self, arguments: tuple[Any, ...], holder: Holder) -> Event | None:
         """Have room made for a request's outputs, if there is none for all of them in one piece."""
@@ -156,8 +179,9 @@ class LibraryMethod(Method):
         return request
 
     def step_plan(self, request: LibraryRequest) -> LibraryPlan | None:
-        """Return the plan of a step, made at once if there is none."""
-        return self._plan_now(request, {}) if self.prepares else None
+        """Return the plan of a step, made at once if there is none; open the library first."""
+        self._library.open_here()
+        return self._plan_now(request, {}) if self._planning is not None else None
 
     def run_here(self, request: LibraryRequest) -> Any:
         """Do a checked request on the calling thread; make its plan at once if there is none.
@@ -165,7 +189,7 @@ class LibraryMethod(Method):
         Returns its method's result, which may be a `Later` or a `Next`.
         """
         left_out = request.results()
-        plan = self._plan_now(request, left_out) if self.prepares else None
+        plan = self._plan_now(request, left_out) if self._planning is not None else None
         result = self._done(request, Known((), left_out), plan)
         return result.then(result.work()) if type(result) is Elsewhere else result
 
@@ -189,17 +213,17 @@ class LibraryMethod(Method):
         plan.get()
         return plan
 
-    def _plan(self, planning: Planning, request: LibraryRequest, known: Known) -> LibraryPlan:
+    def _plan(self, planning: Planning, request: LibraryRequest, known: Known, *, elsewhere: bool) -> LibraryPlan:
         """Make a plan, or have it made."""
         laid_out = _laid_out(request, known.left_out)
-        plan = LibraryPlan(self._context.device.make_event() if planning.slow else None)
-        if planning.slow:
-            planning.preparer.prepare(plan, lambda: planning.prepare(laid_out))
+        plan = LibraryPlan(self._context.device.make_event() if elsewhere else None)
+        if elsewhere:
+            self._preparer.prepare(plan, lambda: planning.prepare(laid_out))
         else:
             plan.make(lambda: planning.prepare(laid_out))
         dropped = planning.plans.keep(known.key, plan)
         if dropped is not None:
-            planning.preparer.drop(dropped)
+            self._preparer.drop(dropped)
         return plan
 
     def _call(self, request: LibraryRequest, known: Known, plan: LibraryPlan | None = None) -> Any:

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 class CudaBlas(Library):
     """Dense linear algebra on device memory.
 
-    The handle is made by the first request. It uses the stream's workspace, so that results do not depend on other
+    The handle is made before the first request. It uses the stream's workspace, so that results do not depend on other
     work, and stays until the process ends.
     """
 
@@ -65,6 +65,11 @@ class CudaBlas(Library):
         self._made = 0
         self._slots: Final = Slots()
         self._pointers: Final = FactorPointers(self._read_on_device).of
+
+    def open(self) -> None:
+        """Make the handle, and the stream's fixed workspace."""
+        if not self._made:
+            self._make()
 
     def trials(self, holder: Holder) -> Iterable[LibraryRequest]:
         """Return some products; the first makes the handle, its workspace and a page of slots."""

@@ -27,7 +27,7 @@ PAIR: Final = np.dtype(np.int64)
 class SolverRoutines(Library):
     """Base of the solvers on CUDA.
 
-    Handles are made by the first request, and stay until the process ends. Plans are made on another thread, with a
+    Handles are made before the first request, and stay until the process ends. Plans are made on another thread, with a
     handle of their own; they let the workspace grow.
     """
 
@@ -40,10 +40,18 @@ class SolverRoutines(Library):
         self._slots: Final = Slots()
         self._blas: Final = CudaBlas(context, stream)
 
+    def open(self) -> None:
+        """Make cuSOLVER's handle, and cuBLAS' with the stream's fixed workspace: batches and triangles need it."""
+        if self._made is None:
+            self._make()
+        self._blas.open()
+
     @property
     def _handle(self) -> Handle:
-        if self._made is None:
-            self._made = Handle(cast("CudaStream", self.stream).stream.ptr)
+        return self._made or self._make()
+
+    def _make(self) -> Handle:
+        self._made = Handle(cast("CudaStream", self.stream).stream.ptr)
         return self._made
 
     @property

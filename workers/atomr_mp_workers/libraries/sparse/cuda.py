@@ -68,7 +68,7 @@ HOST, DEVICE = int(cusparse.PointerMode.HOST), int(cusparse.PointerMode.DEVICE)
 
 
 class CudaSparse(SparseLibrary):
-    """Sparse linear algebra on device memory. The handle is made by the first request, and stays."""
+    """Sparse linear algebra on device memory. The handle is made before the first request, and stays."""
 
     xp: ClassVar[Any] = cupy
 
@@ -77,6 +77,12 @@ class CudaSparse(SparseLibrary):
         self._made = 0
         self._slots: Final = Slots()
         self._pointers: Final = FactorPointers(self._read_on_device)
+
+    def open(self) -> None:
+        """Make the handle."""
+        if not self._made:
+            self._made = cusparse.create()
+            cusparse.set_stream(self._made, cast("CudaStream", self.stream).stream.ptr)
 
     def _read_on_device(self, wanted: bool) -> None:  # noqa: FBT001 - a switch
         cusparse.set_pointer_mode(self._handle, DEVICE if wanted else HOST)
@@ -94,8 +100,7 @@ class CudaSparse(SparseLibrary):
     @property
     def _handle(self) -> int:
         if not self._made:
-            self._made = cusparse.create()
-            cusparse.set_stream(self._made, cast("CudaStream", self.stream).stream.ptr)
+            self.open()
         return self._made
 
     def _numbers(self, pair: Any) -> Callable[[], list[int]]:
