@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import gc
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,6 +34,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("gpu"):
             item.add_marker(pytest.mark.skip(reason=f"needs an NVIDIA GPU: there is no {GPU_DRIVER}"))
+
+
+def pytest_collection_finish() -> None:
+    """Let the collector pass over what will live to the end: thousands of tests, and the modules that they use.
+
+    Else each collection looks at all of them, which takes a third of a second; many tests ask for one.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
