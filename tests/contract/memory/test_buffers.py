@@ -21,16 +21,44 @@ from atomr_mp.protocol.flow.limits import MAX_PAYLOAD_BYTES
 from atomr_mp.protocol.messages import session
 from atomr_mp.protocol.messages.data import MAX_RELEASED
 from atomr_mp.protocol.values import SHARED_BYTES
-from tests.support import ACTORS, BACKEND, DEADLINE_S, PROBE, Gate, Ledger, hurry, settled, wait_generation
+from tests.support import ACTORS, BACKEND, DEADLINE_S, PROBE, Gate, Ledger, client_of, hurry, settled, wait_generation
 
 KEEPER = f"{ACTORS}/keeper.py:Keeper"
 PAIRED = f"{ACTORS}/paired.py:Paired"
 
 
+AT_REST = "used_bytes", "leases", "views", "shared", "open_elsewhere", "client_slabs"
+"""Figures of a device's memory that are 0 when no client holds anything."""
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[atomr_mp.Pool]:
+    """A pool of one device for all tests that leave it as it was."""
+    with Ledger() as ledger, ledger.start(PROBE, KEEPER) as started:
+        started.device().statistics()  # connects
+        yield started
+
+
 @pytest.fixture
-def pool(ledger: Ledger) -> Iterator[atomr_mp.Pool]:
-    """A pool of one device."""
+def pool(shared: atomr_mp.Pool, ledger: Ledger) -> Iterator[atomr_mp.Pool]:
+    """A client of the shared pool with no history; nothing may be left of it, here or in the worker."""
+    del ledger  # it only counts
+    with client_of(shared) as own:
+        yield own
+    assert settled(lambda: not any(statistics(shared)[name] for name in AT_REST)), statistics(shared)
+
+
+@pytest.fixture
+def fresh(ledger: Ledger) -> Iterator[atomr_mp.Pool]:
+    """A pool of one device, for a test that ends its worker or keeps something in an actor."""
     with ledger.start(PROBE, KEEPER) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def failing() -> Iterator[atomr_mp.Pool]:
+    """A pool for methods that fail, in whose worker nothing is collected afterwards."""
+    with Ledger() as ledger, ledger.start(KEEPER) as started:
         yield started
 
 
@@ -191,13 +219,12 @@ def test_a_view_outlives_its_ref(pool: atomr_mp.Pool) -> None:
 
 @pytest.mark.parametrize("way", ["typed", "other"])
 @pytest.mark.parametrize("method", ["fail", "fail_on_thread", "fail_in_batch"])
-def test_a_request_that_fails_keeps_no_memory(ledger: Ledger, method: str, way: str) -> None:
+def test_a_request_that_fails_keeps_no_memory(failing: atomr_mp.Pool, method: str, way: str) -> None:
     """Not even until the next collection: an idle worker has none."""
-    with ledger.start(KEEPER) as pool:
-        ref = pool.device(0).put(np.ones(1000))
-        assert pool.call(f"Keeper.{method}", ref, way).exception() is not None
-        ref.free()
-        assert settled(lambda: pool.device(0).statistics()["used_bytes"] == 0)
+    ref = failing.device(0).put(np.ones(1000))
+    assert failing.call(f"Keeper.{method}", ref, way).exception() is not None
+    ref.free()
+    assert settled(lambda: failing.device(0).statistics()["used_bytes"] == 0)
 
 
 def test_what_methods_have_made_for_a_client_goes_with_it(pool: atomr_mp.Pool) -> None:
@@ -241,20 +268,20 @@ def test_what_a_request_needs_stays_until_it_is_answered(pool: atomr_mp.Pool, le
     assert statistics(pool)["leases"] == 0
 
 
-def test_a_view_stays_readable_when_its_generation_has_ended(pool: atomr_mp.Pool) -> None:
+def test_a_view_stays_readable_when_its_generation_has_ended(fresh: atomr_mp.Pool) -> None:
     """New uses of the ref are refused as stale, here and in its views."""
-    ref = pool.device().put(np.arange(1000.0))
+    ref = fresh.device().put(np.arange(1000.0))
     view = ref.view()
     with pytest.raises(errors.WorkerLost):
-        pool.call("Probe.fail", "kill").result()
-    wait_generation(pool, 2)
+        fresh.call("Probe.fail", "kill").result()
+    wait_generation(fresh, 2)
     assert view.sum() == 499500
     assert "stale, now 2" in repr(ref)
-    for use in (ref.view, ref[3:].numpy, ref.share, lambda: pool.call("Keeper.total", ref)):
+    for use in (ref.view, ref[3:].numpy, ref.share, lambda: fresh.call("Keeper.total", ref)):
         with pytest.raises(errors.GpuRefStale) as stale:
             use()
         assert (stale.value.generation, stale.value.current) == (1, 2)
-    assert pool.device().put(np.ones(3)).generation == 2
+    assert fresh.device().put(np.ones(3)).generation == 2
 
 
 def test_a_client_closes_with_views_alive(ledger: Ledger) -> None:
@@ -294,17 +321,17 @@ def test_large_arrays_travel_in_shared_memory(pool: atomr_mp.Pool) -> None:
     assert statistics(pool)["leases"] == 0
 
 
-def test_what_an_actor_keeps_is_not_written_over(pool: atomr_mp.Pool) -> None:
+def test_what_an_actor_keeps_is_not_written_over(fresh: atomr_mp.Pool) -> None:
     """An argument's memory is used again only when no object in the worker refers to it."""
     for n in range(3):
-        assert pool.call("Keeper.keep", np.full(100_000, float(n))).result() == n + 1
+        assert fresh.call("Keeper.keep", np.full(100_000, float(n))).result() == n + 1
     for _ in range(10):
-        pool.call("Keeper.total", np.full(100_000, 9.0)).result()
-    assert pool.call("Keeper.kept_total").result() == 300_000
-    slabs = pool._client.memory._slabs
+        fresh.call("Keeper.total", np.full(100_000, 9.0)).result()
+    assert fresh.call("Keeper.kept_total").result() == 300_000
+    slabs = fresh._client.memory._slabs
     assert len(slabs._kept) == 3
-    pool.call("Keeper.drop").result()
-    pool.call("Keeper.total", np.full(100_000, 9.0)).result()
+    fresh.call("Keeper.drop").result()
+    fresh.call("Keeper.total", np.full(100_000, 9.0)).result()
     assert not slabs._kept
 
 
@@ -414,27 +441,27 @@ def test_an_answer_to_a_closed_loop_leaves_no_leases(pool: atomr_mp.Pool, ledger
     assert not all(leased_by(number) for number in range(10))
 
 
-def test_a_closed_loop_s_call_finds_its_arguments_as_they_were(pool: atomr_mp.Pool, ledger: Ledger) -> None:
+def test_a_closed_loop_s_call_finds_its_arguments_as_they_were(fresh: atomr_mp.Pool, ledger: Ledger) -> None:
     """Their room is not used for other calls while the call may still start."""
 
     async def leave(gate: Gate) -> None:
-        pool.call("Keeper.wait", gate.path)
+        fresh.call("Keeper.wait", gate.path)
         await asyncio.to_thread(gate.wait)
-        pool.call("Keeper.keep_total", np.ones(100_000))
-        await pool.call("Probe.echo", 1)  # behind it
+        fresh.call("Keeper.keep_total", np.ones(100_000))
+        await fresh.call("Probe.echo", 1)  # behind it
 
     async def close_former() -> None:
-        await pool.call("Probe.echo", 1)
+        await fresh.call("Probe.echo", 1)
 
     with ledger.gate("left") as gate:
         asyncio.run(leave(gate))
         asyncio.run(close_former())
         gc.collect()
-        others = [pool.call("Keeper.keep_total", np.zeros(100_000)) for _ in range(3)]
+        others = [fresh.call("Keeper.keep_total", np.zeros(100_000)) for _ in range(3)]
         gate.open()
         for reply in others:
             reply.result()
-        assert pool.call("Keeper.kept_total").result() == 100_000
+        assert fresh.call("Keeper.kept_total").result() == 100_000
 
 
 def test_a_late_answer_lets_go_of_what_its_call_referred_to(pool: atomr_mp.Pool, ledger: Ledger) -> None:
@@ -618,31 +645,31 @@ def test_refs_of_another_pool_are_refused(ledger: Ledger) -> None:
             other.claim(ref.share())
 
 
-def test_a_restart_makes_what_was_shared_stale(pool: atomr_mp.Pool) -> None:
+def test_a_restart_makes_what_was_shared_stale(fresh: atomr_mp.Pool) -> None:
     """The memory has gone with the worker."""
-    shared = pool.device().put(np.ones(3)).share()
-    pool.restart(0)
-    wait_generation(pool, 2)
+    shared = fresh.device().put(np.ones(3)).share()
+    fresh.restart(0)
+    wait_generation(fresh, 2)
     with pytest.raises(errors.GpuRefStale):
-        pool.claim(shared)
+        fresh.claim(shared)
 
 
 @pytest.mark.skipif(BACKEND == "cuda", reason="there the worker copies")
 def test_a_worker_s_end_in_the_middle_of_a_put_is_not_noticed(
-    pool: atomr_mp.Pool, monkeypatch: pytest.MonkeyPatch
+    fresh: atomr_mp.Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The client still has the array, and sends it to the next worker."""
-    buffers = pool._client.memory
+    buffers = fresh._client.memory
     mapping = buffers._mapping
 
     def after_its_end(*arguments: Any) -> Any:
-        if pool.devices[0].generation == 1:
-            pool.restart(0)
-            wait_generation(pool, 2)
+        if fresh.devices[0].generation == 1:
+            fresh.restart(0)
+            wait_generation(fresh, 2)
         return mapping(*arguments)
 
     monkeypatch.setattr(buffers, "_mapping", after_its_end)
-    ref = pool.device().put(np.arange(10.0))
+    ref = fresh.device().put(np.arange(10.0))
     assert ref.generation == 2
     assert ref.numpy().tolist() == list(range(10))
 
@@ -684,35 +711,35 @@ def test_a_large_result_that_is_read_after_the_close_says_that_its_request_ran(l
     assert lost.value.maybe_executed
 
 
-def test_a_large_result_that_is_let_go_is_told_as_what_it_is(pool: atomr_mp.Pool) -> None:
+def test_a_large_result_that_is_let_go_is_told_as_what_it_is(fresh: atomr_mp.Pool) -> None:
     """The request has run. A map reads early, and its unread results outlive their worker."""
-    reply = pool.call("Keeper.large", 200_000)
+    reply = fresh.call("Keeper.large", 200_000)
     assert reply.exception() is None
-    pool.restart(0)
-    wait_generation(pool, 2)
-    pool._client.tell(session.ResultsRead(0, 1))
+    fresh.restart(0)
+    wait_generation(fresh, 2)
+    fresh._client.tell(session.ResultsRead(0, 1))
     with pytest.raises(errors.WorkerLost, match="large result") as lost:
         reply.result()
     assert (lost.value.maybe_executed, lost.value.was_running, lost.value.generation) == (True, False, 1)
-    results = pool.map("Keeper.large_again", [200_000] * 8, in_flight=4)
+    results = fresh.map("Keeper.large_again", [200_000] * 8, in_flight=4)
     first = next(results)
-    assert settled(lambda: pool.status().workers[0].completed >= 4)
-    pool.restart(0)
-    wait_generation(pool, 3)
+    assert settled(lambda: fresh.status().workers[0].completed >= 4)
+    fresh.restart(0)
+    wait_generation(fresh, 3)
     assert [len(result) for result in (first, *results)] == [200_000] * 8
 
 
-def test_requests_lost_with_a_worker_give_their_memory_back(pool: atomr_mp.Pool) -> None:
+def test_requests_lost_with_a_worker_give_their_memory_back(fresh: atomr_mp.Pool) -> None:
     """Arguments in shared memory can be used for later ones; earlier ones are not kept for ever."""
-    pool.call("Keeper.keep", np.ones(100_000)).result()
-    replies = [pool.call("Keeper.total", np.ones(100_000)) for _ in range(10)]
-    killed = pool.call("Probe.fail", "kill")
+    fresh.call("Keeper.keep", np.ones(100_000)).result()
+    replies = [fresh.call("Keeper.total", np.ones(100_000)) for _ in range(10)]
+    killed = fresh.call("Probe.fail", "kill")
     assert isinstance(killed.exception(), errors.WorkerLost)
     for reply in replies:
         reply.exception()
-    wait_generation(pool, 2)
-    assert pool.call("Keeper.total", np.ones(100_000)).result() == 100_000
-    slabs = pool._client.memory._slabs
+    wait_generation(fresh, 2)
+    assert fresh.call("Keeper.total", np.ones(100_000)).result() == 100_000
+    slabs = fresh._client.memory._slabs
     assert not slabs._kept
     slabs._take_back()
     assert sum(len(slab.space._taken) for slab in slabs._slabs) <= 1
