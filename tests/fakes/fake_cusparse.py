@@ -327,9 +327,13 @@ class FakeCusparse(ModuleType):
 
     def sp_gemm_create_descr(self) -> int:
         """Make what keeps a product between its parts."""
-        return self._add(kind="multiplying", estimated=False)
+        return self._add(kind="multiplying", estimated=False, divided=False)
 
-    def estimate(self, *told: Any) -> int:
+    def called(self, name: str) -> Any:
+        """Return one of the functions that are called without the bindings."""
+        return {"workEstimation": self._estimate, "estimateMemory": self._divide}[name]
+
+    def _estimate(self, *told: Any) -> int:
         """Ask for a first buffer, or use it: not one of the binding's, which does not pass on its size."""
         *_, algorithm, descr, size, buffer = told
         if algorithm in self.short:
@@ -341,10 +345,25 @@ class FakeCusparse(ModuleType):
             _at(size, (), "uint64")[...] = BUFFER_BYTES
         return 0
 
+    def _divide(self, *told: Any) -> int:
+        """Ask for a third buffer, or use it and tell the size of the second."""
+        *_, algorithm, descr, part, size, buffer, of_second = told
+        assert self.made[descr].estimated
+        assert algorithm == binding.SpGEMMAlg.ALG3
+        assert 0 < part <= 1
+        if buffer:
+            assert _at(size, (), "uint64") == BUFFER_BYTES
+            self.made[descr].divided = True
+            _at(of_second, (), "uint64")[...] = 2 * BUFFER_BYTES
+        else:
+            _at(size, (), "uint64")[...] = BUFFER_BYTES
+        return 0
+
     def sp_gemm_compute(self, *told: Any) -> None:
-        """Ask for a second buffer, or multiply."""
-        handle, op_a, op_b, alpha, a, b, _beta, c, compute, _alg, descr, size, buffer = told
+        """Ask for a second buffer, or multiply; without `_divide`, ALG2 and ALG3 would give zeros (cuSPARSE 12.7)."""
+        handle, op_a, op_b, alpha, a, b, _beta, c, compute, algorithm, descr, size, buffer = told
         assert (op_a, op_b, self.made[descr].estimated) == (N, N, True)
+        assert self.made[descr].divided == (algorithm in {binding.SpGEMMAlg.ALG2, binding.SpGEMMAlg.ALG3})
         if not buffer:
             _at(size, (), "uint64")[...] = 2 * BUFFER_BYTES
             return

@@ -29,7 +29,7 @@ class Actor:
     def __init__(self) -> None:
         self.cusparse: Final = FakeCusparse()
         module: Any = on_stand_ins(installed(self.cusparse), MODULES)
-        vars(module.products)["_work_estimation"] = lambda: self.cusparse.estimate
+        vars(module.products)["_function"] = self.cusparse.called
 
         class Implementation(module.Implementation):  # type: ignore[misc]
             """Has structures in the host's memory."""
@@ -98,7 +98,7 @@ def test_a_product_that_takes_too_much_memory_is_tried_in_a_frugal_way(
     algorithms = actor.cusparse.SpGEMMAlg
     monkeypatch.setattr(actor.cusparse, "short", {algorithms.DEFAULT})
     actor.run(sparse.Spgemm(matrix, matrix))
-    monkeypatch.setattr(actor.cusparse, "short", {algorithms.DEFAULT, algorithms.ALG2})
+    monkeypatch.setattr(actor.cusparse, "short", {algorithms.DEFAULT, algorithms.ALG3})
     with pytest.raises(errors.OutOfMemory, match="multiply blocks of rows"):
         actor.run(sparse.Spgemm(matrix, matrix))
     assert len(actor.cusparse.made) == before

@@ -1,7 +1,7 @@
 """Products of sparse matrices on CUDA. cuSPARSE makes them in parts, and waits for the device in between.
 
 So they are made on a thread of their own, by calls that release the interpreter's lock. CuPy's `spgemm` keeps it while
-it waits (CuPy 14), and nvmath's binding of one function (1.0) does not return the size of its buffer.
+it waits (CuPy 14). nvmath (1.0) lacks one function, and its binding of another does not return the size of its buffer.
 """
 
 from __future__ import annotations
@@ -24,7 +24,11 @@ from atomr_mp_workers.libraries.blas.kinds import ElementKind
 NONE: Final = int(cusparse.Operation.NON_TRANSPOSE)
 INDEX: Final = int(cusparse.IndexType.INDEX_32I)
 ZERO_BASED: Final = int(cusparse.IndexBase.ZERO)
-DEFAULT, FRUGAL = int(cusparse.SpGEMMAlg.DEFAULT), int(cusparse.SpGEMMAlg.ALG2)
+DEFAULT, FRUGAL = int(cusparse.SpGEMMAlg.DEFAULT), int(cusparse.SpGEMMAlg.ALG3)
+"""Algorithms: the usual one, and one that takes a part of the products at a time, which frees the others' memory."""
+
+PART: Final = 0.2
+"""Share of the products that the frugal algorithm makes at a time."""
 SHORT: Final = frozenset({int(cusparse.Status.ALLOC_FAILED), int(cusparse.Status.INSUFFICIENT_RESOURCES)})
 LEAST_BYTES: Final = 16
 """Memory that is given where cuSPARSE may want none, since it must not get a null address."""
@@ -79,10 +83,16 @@ def _multiplied(a: CsrRows, b: CsrRows, kind: ElementKind, alpha: Scalar, algori
         made.callback(cusparse.destroy_sp_mat, product)
         of = handle, NONE, NONE, factor, first, second, nothing, product, kind.scale, algorithm, descr
         size = np.zeros(1, np.uint64)
-        _estimate(of, size, 0)
+        _call("workEstimation", *of, size.ctypes.data, 0)
         estimating = cupy.empty(max(int(size[0]), LEAST_BYTES), np.uint8)
-        _estimate(of, size, estimating.data.ptr)
-        cusparse.sp_gemm_compute(*of, size.ctypes.data, 0)
+        _call("workEstimation", *of, size.ctypes.data, estimating.data.ptr)
+        if algorithm == FRUGAL:  # without this it would answer with zeros (CUDA 13.2)
+            parts = np.zeros(1, np.uint64)
+            _call("estimateMemory", *of, PART, parts.ctypes.data, 0, size.ctypes.data)
+            dividing = cupy.empty(max(int(parts[0]), LEAST_BYTES), np.uint8)
+            _call("estimateMemory", *of, PART, parts.ctypes.data, dividing.data.ptr, size.ctypes.data)
+        else:
+            cusparse.sp_gemm_compute(*of, size.ctypes.data, 0)
         computing = cupy.empty(max(int(size[0]), LEAST_BYTES), np.uint8)
         cusparse.sp_gemm_compute(*of, size.ctypes.data, computing.data.ptr)
         _, _, count = cusparse.sp_mat_get_size(product)
@@ -113,29 +123,30 @@ def _handle() -> int:
 _threads = threading.local()
 
 
-def _estimate(of: tuple[int, ...], size: np.ndarray[Any, Any], buffer: int) -> None:
-    """Call cusparseSpGEMM_workEstimation.
-
-    Args:
-        of: Its arguments except the last two.
-        size: Bytes of the buffer; written if there is no buffer.
-        buffer: Its address, 0 to ask for the size.
+def _call(name: str, *arguments: Any) -> None:
+    """Call a function of cusparseSpGEMM's, without the interpreter's lock.
 
     Raises:
         cuSPARSEError: The call has failed.
     """
-    status = _work_estimation()(*of, size.ctypes.data, buffer)
+    status = _function(name)(*arguments)
     if status:
         raise cusparse.cuSPARSEError(status)
 
 
 @functools.cache
-def _work_estimation() -> Any:
-    """Return the function from the library that the bindings have loaded."""
-    found = ctypes.CDLL(pathfinder.load_nvidia_dynamic_lib("cusparse").abs_path).cusparseSpGEMM_workEstimation
-    pointer, number = ctypes.c_void_p, ctypes.c_int
-    found.restype = number
-    found.argtypes = [
-        pointer, number, number, pointer, pointer, pointer, pointer, pointer, number, number, pointer, pointer, pointer
-    ]  # fmt: skip
+def _function(name: str) -> Any:
+    """Return a function from the library that the bindings have loaded."""
+    library = ctypes.CDLL(pathfinder.load_nvidia_dynamic_lib("cusparse").abs_path)
+    found = getattr(library, f"cusparseSpGEMM_{name}")
+    found.restype, found.argtypes = ctypes.c_int, ARGUMENTS[name]
     return found
+
+
+_POINTER, _NUMBER = ctypes.c_void_p, ctypes.c_int
+_COMMON: Final = [_POINTER, _NUMBER, _NUMBER, *[_POINTER] * 5, _NUMBER, _NUMBER, _POINTER]
+ARGUMENTS: Final = {
+    "workEstimation": [*_COMMON, _POINTER, _POINTER],
+    "estimateMemory": [*_COMMON, ctypes.c_float, _POINTER, _POINTER, _POINTER],
+}
+"""Types of the arguments of functions that are called without the bindings, as cusparse.h has them."""
