@@ -109,16 +109,16 @@ def expected(request: blas_lt.Matmul, dense: dict[str, Array], *, fast: bool = F
     product = alpha * factors * np.einsum("...ij,...jk->...ik", a, b)
     magnitude = 4.5 * abs(alpha) * float(factors.max()) + 4.5
     length = (a.shape[-1] + 2) * (a.shape[-2] if "bgrad" in name else 1)
-    total = product + beta * dense["c"] if beta else product
-    if request.bias is not None:
-        total = total + dense["bias"]
+    terms = [product, *([beta * dense["c"]] if beta else []), *([dense["bias"]] if request.bias is not None else [])]
+    total = sum(terms[1:], start=product)
     if request.scale_out is not None:
         magnitude *= float(dense["scale_out"].max())
     if fast:
         gelu = ("gelu" in name) * (24 if request.a.dtype == "float64" else 9)
         magnitude *= 2.0 ** (12 * (request.compute == "tf32") + gelu + 9 * (request.a.dtype in FLOAT8))
     halved = fast and request.out is not None and request.out.dtype in HALF
-    unsure = tolerance("float32", length, magnitude).atol + (2.0**-7 * np.abs(product) if halved else 0)
+    sums = sum(np.abs(each) for each in terms)  # larger than any that is rounded on the way
+    unsure = tolerance("float32", length, magnitude).atol + (2.0**-7 * sums if halved else 0)
     found, defined = _stored(request, total, unsure)
     total = _activated(name, total, dense.get("aux"))
     if request.bias_grad is not None:
@@ -126,9 +126,11 @@ def expected(request: blas_lt.Matmul, dense: dict[str, Array], *, fast: bool = F
         found["bias_grad"] = summed.get(name, total.sum(-2))
     rounded: dict[str, Array] = {}
     if halved:
-        rounded = {"out": np.abs(product), "bias_grad": (np.abs(product) + np.abs(total)).sum(-2)}
-    if halved and name.startswith("gelu_aux"):
-        rounded["aux_out"] = _padded(np.abs(product), found["aux_out"].shape)
+        rounded = {"out": sums}
+        if name.startswith("gelu_aux"):
+            rounded["aux_out"] = _padded(sums, found["aux_out"].shape)
+        if name in {"drelu_bgrad", "dgelu_bgrad"}:
+            rounded["bias_grad"] = (sums + np.abs(total)).sum(-2)
     if request.scale_out is not None:
         total = total * dense["scale_out"]
     largest = LARGEST.get(request.out.dtype if request.out else "", np.inf)
