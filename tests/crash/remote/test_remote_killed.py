@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections import Counter
 
 import psutil
 import pytest
@@ -77,6 +78,27 @@ def test_a_crowd_of_strangers_is_let_go(ledger: Ledger) -> None:
                 assert pool.call("Noting.again", str(number)).result() == str(number)
         assert settled(lambda: gateway.num_fds() <= before)
         assert found.pid == gateway.pid
+
+
+def test_a_suspect_runs_alone_and_is_refused_if_it_ends_a_second_worker(ledger: Ledger) -> None:
+    """The gateway looks up each call whose method has a suspect: what ran beside it meanwhile is sent once."""
+    found = served.serve(ledger, f"{ACTORS}/poisonous.py:Poisonous", max_suspicions=2, backoff_initial_s=0.01)
+    poison = ["poison", "", "exit"]
+    with found.pool, found.connect() as pool, ledger.gate("gate") as gate:
+        assert isinstance(pool.call("Poisonous.once", poison).exception(), errors.WorkerLost)
+        beside = pool.call("Poisonous.on_thread", ["beside", gate.path, ""])
+        gate.wait()
+        assert pool.call("Poisonous.once", ["innocent", "", ""]).result() == "innocent"
+        again = pool.call("Poisonous.once", poison)
+        assert settled(lambda: found.pool.status().workers[0].queue_depth == 2, DEADLINE_S)
+        gate.open()
+        assert beside.result() == "beside"
+        ended, refused = again.exception(), pool.call("Poisonous.once", poison).exception()
+        assert isinstance(ended, errors.PoisonRequest)
+        assert isinstance(refused, errors.PoisonRequest)
+        assert (ended.ends, ended.maybe_executed, refused.maybe_executed) == (2, True, False)
+        assert ended.fingerprint == refused.fingerprint
+        assert Counter(ledger.runs()) == {"poison": 2, "beside": 1, "innocent": 1}
 
 
 def test_the_gateway_that_stands_by_takes_over(ledger: Ledger) -> None:
