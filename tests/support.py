@@ -36,12 +36,13 @@ from atomr_mp import errors, testing
 from atomr_mp.client.programs import KnownPrograms
 from atomr_mp.client.reply_life import ReplyState
 from atomr_mp.libraries.program import Program as LibraryProgram
-from atomr_mp.process import scheduling
 from atomr_mp.process.identity import wait_ended
+from atomr_mp.process.scheduling import threads
 from atomr_mp.protocol.libraries.program import RunProgram
 from atomr_mp.protocol.messages.devices import DeviceInfo, DeviceState
 from atomr_mp.protocol.messages.session import DeviceChanged
 from atomr_mp.supervision.watchdog import Thread
+from soaking.delays import any_has_waited_s
 
 LEDGER: Final = "ATOMR_MP_TEST"
 """Environment variable that marks all processes of a ledger; its value is the ledger's directory."""
@@ -321,18 +322,18 @@ class Delays:
     """
 
     def __init__(self, *pids: int) -> None:
-        self._before = {pid: scheduling.threads(pid) for pid in (os.getpid(), *pids)}
-        self._any_before_s = scheduling.any_has_waited_s()
+        self._before = {pid: threads(pid) for pid in (os.getpid(), *pids)}
+        self._any_before_s = any_has_waited_s()
 
     def so_far_s(self, *started: int) -> float:
         """Return it, of each process for its thread that has waited longest; `started` have begun since."""
-        now = {pid: scheduling.threads(pid) for pid in (*self._before, *started)}
-        these_s = sum(max(self._waited_ns(pid, threads), default=0) for pid, threads in now.items()) / 1e9
-        return max(these_s, scheduling.any_has_waited_s() - self._any_before_s)
+        now = {pid: threads(pid) for pid in (*self._before, *started)}
+        these_s = sum(max(self._waited_ns(pid, of), default=0) for pid, of in now.items()) / 1e9
+        return max(these_s, any_has_waited_s() - self._any_before_s)
 
-    def _waited_ns(self, pid: int, threads: dict[int, Thread]) -> Iterator[int]:
+    def _waited_ns(self, pid: int, now: dict[int, Thread]) -> Iterator[int]:
         before = self._before.get(pid, {})
-        return (each.delayed_ns - (before[tid].delayed_ns if tid in before else 0) for tid, each in threads.items())
+        return (each.delayed_ns - (before[tid].delayed_ns if tid in before else 0) for tid, each in now.items())
 
 
 class Patience:

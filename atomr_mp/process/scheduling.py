@@ -22,12 +22,3 @@ def threads(pid: int) -> dict[int, Thread]:
                     ran, delayed = int(stat[11]) + int(stat[12]), 0  # in ticks; only a change of it counts
                 found[int(path.name)] = Thread(stat[0], ran, delayed)
     return found
-
-
-def any_has_waited_s() -> float:
-    """Return for how long some process of this machine has waited for a processor since its start; 0 if none tells."""
-    try:
-        some, _, _ = Path("/proc/pressure/cpu").read_text(encoding="ascii").partition("\n")
-    except OSError:  # a kernel that does not count it
-        return 0.0
-    return int(some.rpartition("total=")[2]) / 1e6

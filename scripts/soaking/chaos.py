@@ -14,12 +14,12 @@ import psutil
 
 import atomr_mp
 from atomr_mp import errors, testing
-from atomr_mp.process import scheduling
 from atomr_mp.process.files.events import read_events
 from atomr_mp.process.identity import Identity
 from atomr_mp.protocol.messages.devices import DeviceState
 from atomr_mp.testing import At, Exit, FullDisk, Hang, HangInKernel, Injection, Kill, NoMemory, Poison
 from soaking import stray, words
+from soaking.delays import any_has_waited_s
 from soaking.disturbances import Disturbance
 from soaking.soak import CLIENT, WORKER, Moment, Soak
 
@@ -256,7 +256,7 @@ class Chaos(Soak):
             identity = Identity.of(info.pid)
             socket = moment.pool.run_dir / f"d{device}-g{info.generation}.sock"
             if self.kill(moment.pool, info.pid, WORKER):
-                self._dead.append(Dead(identity, socket, time.monotonic(), scheduling.any_has_waited_s()))
+                self._dead.append(Dead(identity, socket, time.monotonic(), any_has_waited_s()))
 
     def _kill_from_outside(self, moment: Moment, device: int, what: Disturbance) -> None:
         """Kill any of a device's processes, whatever it does, as an operator or the OOM killer may."""
@@ -290,7 +290,7 @@ class Chaos(Soak):
             if not dead.identity.alive() and not (dead.socket is not None and dead.socket.exists()):
                 self.gone_s.append(now_s - dead.killed_s)
                 self._dead.remove(dead)
-            elif now_s - dead.killed_s - (scheduling.any_has_waited_s() - dead.waited_s) > PROMISE_S:
+            elif now_s - dead.killed_s - (any_has_waited_s() - dead.waited_s) > PROMISE_S:
                 self.wrong(f"{PROMISE_S:g} s after its death something is left of pid {dead.identity.pid}")
                 self._dead.remove(dead)
         self._settle_cuts()
@@ -389,9 +389,9 @@ class Chaos(Soak):
     def _ask_in_time(self) -> None:
         """Check that the supervisor answers, whatever the driver does."""
         assert self._pool is not None
-        begun_s, waited_s = time.monotonic(), scheduling.any_has_waited_s()
+        begun_s, waited_s = time.monotonic(), any_has_waited_s()
         self._pool.status()
-        if time.monotonic() - begun_s - (scheduling.any_has_waited_s() - waited_s) > PROMISE_S:
+        if time.monotonic() - begun_s - (any_has_waited_s() - waited_s) > PROMISE_S:
             self.wrong(f"the supervisor took more than {PROMISE_S:g} s to answer while the driver was slow")
 
     def _reload(self, pool: atomr_mp.Pool) -> None:

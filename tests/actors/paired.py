@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
+from typing import Any, Final
 
 from atomr_mp_workers import Actor, Batch, Context, DeviceArray, method
 from tests.actors.probe import arrive
-from tests.support import DEADLINE_S
+
+DEADLINE_S: Final = 30.0
 
 
 class Paired(Actor):
