@@ -109,19 +109,19 @@ def test_what_is_sealed_is_opened_by_its_descriptor() -> None:
 
 
 def test_memory_comes_back_when_nobody_has_it() -> None:
-    """Neither mapped nor by its descriptor."""
+    """Neither mapped nor by its descriptor; other processes take memory meanwhile, less than half of this."""
     import cupy
 
-    nbytes = 2**30
     synchronize()
     before = cupy.cuda.runtime.memGetInfo()[0]
+    nbytes = before // 8 // 2**21 * 2**21
     made = device().make_resident(nbytes)
     descriptor = made.seal()
     del made
     gc.collect()
-    assert before - cupy.cuda.runtime.memGetInfo()[0] >= nbytes
+    assert before - cupy.cuda.runtime.memGetInfo()[0] >= nbytes // 2
     os.close(descriptor)
-    assert settled(lambda: before - cupy.cuda.runtime.memGetInfo()[0] < nbytes)
+    assert settled(lambda: before - cupy.cuda.runtime.memGetInfo()[0] < nbytes // 2)
 
 
 def test_what_cannot_be_had_is_typed() -> None:
