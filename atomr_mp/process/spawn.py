@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import itertools
 import mmap
 import os
 import resource
@@ -130,9 +129,12 @@ class WorkerProcess:
         When a process is killed, its threads end at once, but for the last, which takes its memory down.
         """
         pidfds: list[int] = []
-        with contextlib.suppress(OSError):
-            for thread in itertools.islice(self._threads(), WATCHED_THREADS):
-                pidfds.append(os.pidfd_open(thread, _PIDFD_THREAD))  # noqa: PERF401 - those before one that fails stay
+        with contextlib.suppress(OSError):  # those before one that fails stay
+            for thread in self._threads():
+                with contextlib.suppress(ProcessLookupError):  # it has ended since
+                    pidfds.append(os.pidfd_open(thread, _PIDFD_THREAD))
+                if len(pidfds) == WATCHED_THREADS:
+                    break
         return pidfds
 
     def dying(self) -> ExitCause | None:

@@ -165,6 +165,31 @@ def test_the_end_of_a_thread_tells_of_the_process_s() -> None:
         assert end(worker).describe() == "killed by SIGKILL"
 
 
+def test_a_thread_that_ends_while_it_is_looked_at_costs_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many are watched as otherwise."""
+    sleeping = "threading.Thread(target=time.sleep, args=(600,), daemon=True).start()"
+    open_thread, looked_at = os.pidfd_open, list[int]()
+
+    def second_is_gone(thread: int, flags: int = 0) -> int:
+        looked_at.append(thread)
+        if len(looked_at) == 2:
+            raise ProcessLookupError
+        return open_thread(thread, flags)
+
+    with start(f"import threading, time; {sleeping}; {sleeping}; {sleeping}; {WAIT_TO_BE_LET_GO}") as worker:
+        hear(worker)
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "pidfd_open", second_is_gone)
+            threads = worker.open_threads()
+        if not threads:
+            pytest.skip("pidfds of threads came with Linux 6.9")
+        for thread in threads:
+            os.close(thread)
+        assert len(threads) == 3
+        worker.kill()
+        end(worker)
+
+
 def test_a_first_thread_that_ended_before_the_others_is_not_watched() -> None:
     """It stays as long as they do, and its pidfd says at once that it has ended."""
     code = (
