@@ -11,6 +11,8 @@ from typing import Any, Final
 import psutil
 
 import atomr_mp
+from atomr_mp import errors
+from atomr_mp.protocol.allocation import SLAB_BYTES
 from atomr_mp.protocol.messages.devices import DeviceState
 from soaking import everything, words
 from soaking.census import Census
@@ -19,6 +21,9 @@ from soaking.disturbances import Disturbance
 from soaking.soak import CLIENT, SETTLE_S, Moment, Soak
 
 RECYCLE: Final = "recycle"
+
+OURS: Final = Census(descriptors=2, threads=0, slabs=1, own_bytes=0)
+"""What a worker holds for a slab that nobody has written: its memfd, and that of the mapping."""
 
 
 class Recycling(Soak):
@@ -33,6 +38,8 @@ class Recycling(Soak):
         self._age_s = age_s
         self._used: list[int] = []
         """The generations whose workers have been used in every way since they were started."""
+        self._held: list[atomr_mp.GpuRef] = []
+        """A buffer in each worker while processes are compared."""
         self.recycles: Final[list[list[int]]] = []
         """How many of each device's workers were replaced, round by round."""
 
@@ -54,20 +61,32 @@ class Recycling(Soak):
         """Carry out a disturbance."""
         self.kill_client(moment, what)
 
+    @property
+    def expected(self) -> dict[str, int]:
+        """Figures of a device's memory that are not 0 when nobody but us holds anything."""
+        return {"slabs": 1, "slab_bytes": SLAB_BYTES} if self._held else super().expected
+
     def take_census(self, pool: atomr_mp.Pool, clients: list[Client]) -> dict[str, Census]:
-        """Return the holdings of processes while no worker is being replaced and all have been used in every way."""
+        """Return the holdings of processes while no worker is being replaced and all have been used in every way.
+
+        A worker in which we hold a buffer is not replaced for a minute, so that on a slow machine too it is compared
+        before its successor has come. The slab of that buffer does not count.
+        """
         while True:
             pool.wait_ready()
-            generations = [device.generation for device in pool.devices]
-            if generations != self._used:
-                self._use_once(pool)
-                self._used = generations
             try:
+                self._held = [pool.device(number).empty((1,), "uint8") for number in range(self.shape.devices)]
+                generations = [ref.generation for ref in self._held]
+                if generations != self._used:
+                    self._use_once(pool)
+                    self._used = generations
                 found = super().take_census(pool, clients)
-            except psutil.NoSuchProcess:
+            except (errors.GpuRefStale, errors.WorkerLost, psutil.NoSuchProcess):  # one was replaced just now
                 continue
+            finally:
+                self._held = []
             if generations == [device.generation * (device.state is DeviceState.READY) for device in pool.devices]:
-                return found
+                return {name: each if not name.startswith("worker") else _without(each) for name, each in found.items()}
 
     def after_round(self, pool: atomr_mp.Pool, number: int) -> None:
         """Check that each device's worker was replaced, and none has ended otherwise."""
@@ -98,3 +117,8 @@ class Recycling(Soak):
         for device in range(self.shape.devices):
             pool.call("Hoard.drop", device=device).result()  # gives back what the C library keeps
         self.expect_alone(pool)
+
+
+def _without(found: Census) -> Census:
+    """Return a worker's holdings without the slab of our buffer."""
+    return found._replace(descriptors=found.descriptors - OURS.descriptors, slabs=found.slabs - OURS.slabs)

@@ -64,7 +64,7 @@ AT_REST: Final = ("used_bytes", "leases", "views", "shared")
 ALONE: Final = ("slabs", "slab_bytes", "open_elsewhere", "client_slabs", "foreign_slabs")
 """Those that are 0 when nobody is connected."""
 
-CACHED: Final = {"slabs": 1, "slab_bytes": SLAB_BYTES}
+CACHED: Final[dict[str, int]] = {"slabs": 1, "slab_bytes": SLAB_BYTES}
 """If CuPy allocates in slabs, memory that an actor has allocated and dropped stays in CuPy's pool."""
 
 
@@ -165,7 +165,7 @@ class Soak:
         with self.start([*(f"{soaked}:{name}" for name in ACTORS), f"{witness}:Witness"]) as pool:
             self.run_dir = pool.run_dir
             self._wait_for_all(pool)
-            found = census(pool.supervisor_pid)
+            found = _between_events(pool)
             more = self.shape.devices * (self.shape.versions - 1)  # it keeps what opens them
             self._before["supervisor"] = found._replace(descriptors=found.descriptors + more)
             clients = Clients(pool.run_dir, self._chance, self._count)
@@ -359,13 +359,18 @@ class Soak:
 
     def _not_zero(self, pool: atomr_mp.Pool, names: tuple[str, ...]) -> dict[str, int]:
         figures = [pool.device(device).statistics() for device in range(self.shape.devices)]
-        cached = CACHED if self.shape.backend == "cuda" else {}
+        expected = self.expected
         return {
             f"{name} of device {device}": each[name]
             for device, each in enumerate(figures)
             for name in names
-            if each[name] > cached.get(name, 0)
+            if each[name] > expected.get(name, 0)
         }
+
+    @property
+    def expected(self) -> dict[str, int]:
+        """Figures of a device's memory that are not 0 when nobody holds anything."""
+        return CACHED if self.shape.backend == "cuda" else {}
 
     def _expect_resident(self, pool: atomr_mp.Pool) -> None:
         """See that of resident memory there is what is in use; that of an earlier version may be about to go."""
@@ -479,6 +484,23 @@ class Soak:
 def _made(observer: OperatorSession) -> int:
     """Return how many processes there are that workers are, or come from: helpers come and go."""
     return sum(each.role != "helper" for each in observer.inventory().processes)
+
+
+def _between_events(pool: atomr_mp.Pool) -> Census:
+    """Return the supervisor's holdings while it has no client but us.
+
+    While it handles an event, it may have closed descriptors that it is about to open anew: those by which it watches a
+    worker's threads, when one of these has ended. So they count if an answer of its own lies between two equal looks.
+    """
+    until_s = time.monotonic() + SETTLE_S
+    found = None
+    with OperatorSession(pool.run_dir / SESSION_SOCKET) as observer:
+        while True:
+            alone = len(observer.inventory().sessions) == 2
+            now = census(pool.supervisor_pid)
+            if (alone and found is not None and now[:2] == found[:2]) or time.monotonic() > until_s:
+                return now._replace(descriptors=now.descriptors - 1)  # without that of the observer
+            found = now
 
 
 def _calling(observer: OperatorSession) -> int:
