@@ -94,6 +94,12 @@ def pool(serving: tuple[Ledger, served.Served]) -> Iterator[atomr_mp.Pool]:
 
 
 @pytest.fixture
+def fresh(pool: atomr_mp.Pool) -> atomr_mp.Pool:
+    """The pool, whose workers may end."""
+    return pool
+
+
+@pytest.fixture
 def two(pool: atomr_mp.Pool) -> atomr_mp.Pool:
     """The pool, which has two devices."""
     return pool
