@@ -9,13 +9,16 @@ from contextlib import AbstractContextManager
 from typing import Any, Final
 
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from atomr_mp import errors
 from atomr_mp_workers.device.host import HostDevice
 from atomr_mp_workers.libraries import implementation
 from atomr_mp_workers.requests.request import Elsewhere, Later, Next
 from tests.actor_libraries import context_on
+from tests.declared import breakages, check
 
 Run = Callable[[Any], Any]
 """Does a request, and returns its result."""
@@ -37,6 +40,28 @@ def assert_all_agree(drawn: st.SearchStrategy[Any], count: int, assert_agrees: C
         assert_agrees(request, np.random.default_rng(seed), run)
 
     agrees()
+
+
+def refused(drawn: st.SearchStrategy[Any], count: int) -> int:
+    """Break drawn requests in every way; return how many were refused. That is all of them, with a typed error.
+
+    Args:
+        drawn: Draws them.
+        count: How many.
+    """
+    found = 0
+
+    @given(drawn)
+    @settings(max_examples=count, deadline=None, suppress_health_check=list(HealthCheck))
+    def refuse(request: Any) -> None:
+        nonlocal found
+        for _, broken in breakages(request):
+            with pytest.raises((errors.InvalidRequest, errors.BorrowConflict)):
+                check(broken)
+            found += 1
+
+    refuse()
+    return found
 
 
 class DirectDevice:

@@ -8,11 +8,13 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+import pytest
 
 from atomr_mp.protocol.libraries import blas, requests_of
-from atomr_mp.protocol.libraries.base import HALF, LibraryRequest
+from atomr_mp.protocol.libraries.base import HALF, LibraryRequest, element_types
 from tests import declared
 from tests.declared import Expected, factor
+from tests.fakes.fake_arrays import FakeArray
 
 Array = npt.NDArray[Any]
 
@@ -155,3 +157,59 @@ EXPECTED: Final[dict[str, Callable[[Any, dict[str, Array]], Expected]]] = {
     "gemm": _gemm,
     "gemm_strided_batched": _gemm,
 }
+
+
+def half_precision_is_rounded_once(of: Any) -> None:
+    """Terms that would be lost one by one are kept: the sum is float32."""
+    for dtype in HALF:
+        ones = FakeArray.of(np.ones((1, 4096)), dtype)
+        small = FakeArray.of(np.full((4096, 1), 2.0**-12), dtype)
+        total = FakeArray.of([[1.0]], dtype)
+        of.gemm(ones, small, total, beta=1.0)
+        assert total.array == 2.0
+        of.axpy(FakeArray.of([3.0], dtype), vector := FakeArray.of([1.0], dtype), alpha=1 / 3)
+        assert vector.array == 2.0
+
+
+def nrm2_does_not_overflow(of: Any) -> None:
+    """Their squares would."""
+    assert of.nrm2(FakeArray.of([3e300, 4e300], "float64")) == pytest.approx(5e300)
+    assert of.nrm2(FakeArray.of([3e-30, 4e-30], "float32")) == pytest.approx(5e-30)
+
+
+def a_nan_stays_with_scal_by_zero_and_goes_elsewhere(of: Any) -> None:
+    """A factor of 0 leaves unread what it multiplies, but for scal, as BLAS defines it; for every type."""
+    for dtype in element_types(REQUESTS["scal"]):
+        x = FakeArray.of([np.nan, 1.0], dtype)
+        of.scal(x, alpha=0.0)
+        assert np.isnan(x.array[0])
+        assert x.array[1] == 0
+        c = FakeArray.of([[np.nan, 1.0]], dtype)
+        of.gemm(FakeArray.of([[np.nan]], dtype), FakeArray.of([[1.0, 1.0]], dtype), c, alpha=0.0, beta=0.0)
+        assert (c.array == 0).all()
+    c = FakeArray.of([[np.nan]], "float32")
+    of.gemm(FakeArray.of([[1.0]], "float32"), FakeArray.of([[2.0]], "float32"), c)
+    assert c.array == 2
+
+
+def geam_works_in_place(of: Any) -> None:
+    """C may be A or B, or both."""
+    c = FakeArray.of(np.arange(12.0).reshape(3, 4), "float64")
+    b = FakeArray.of(np.ones((3, 4)), "float64")
+    of.geam(c, b, c, alpha=2.0, beta=1.0)
+    np.testing.assert_array_equal(c.array, np.arange(12.0).reshape(3, 4) * 2 + 1)
+    of.geam(c, c, c, alpha=2.0, beta=-1.0)
+    np.testing.assert_array_equal(c.array, np.arange(12.0).reshape(3, 4) * 2 + 1)
+    of.geam(b, c, c, alpha=np.nan, beta=0.0)
+    assert np.isnan(c.array).all()
+    of.geam(b, c, c, alpha=0.0, beta=0.0)
+    assert (c.array == 0).all()
+
+
+FACTS: Final = (
+    half_precision_is_rounded_once,
+    nrm2_does_not_overflow,
+    a_nan_stays_with_scal_by_zero_and_goes_elsewhere,
+    geam_works_in_place,
+)
+"""What is promised of numbers; each is called with the reference of a backend."""

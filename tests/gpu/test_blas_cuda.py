@@ -1,14 +1,14 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
 import pytest
 
 from atomr_mp.libraries.blas import Reference
-from atomr_mp.protocol.libraries.base import HALF, element_types
-from tests.cases.blas_cases import REQUESTS, assert_agrees
+from tests.cases.blas_cases import FACTS, REQUESTS, assert_agrees
 from tests.declared import requests
 from tests.direct import DirectDevice, assert_all_agree
 from tests.fakes.fake_arrays import FakeArray
@@ -81,48 +81,10 @@ def test_float32_is_not_rounded_to_less() -> None:
     assert_close(c.array, a.astype(np.float64) @ b.astype(np.float64), "float32", 512)
 
 
-def test_half_precision_is_rounded_once() -> None:
-    """Terms that would be lost one by one are kept: the sum is float32."""
-    for dtype in HALF:
-        ones = FakeArray.of(np.ones((1, 4096)), dtype)
-        small = FakeArray.of(np.full((4096, 1), 2.0**-12), dtype)
-        total = FakeArray.of([[1.0]], dtype)
-        BLAS.gemm(ones, small, total, beta=1.0)
-        assert total.array == 2.0
-        BLAS.axpy(FakeArray.of([3.0], dtype), vector := FakeArray.of([1.0], dtype), alpha=1 / 3)
-        assert vector.array == 2.0
-
-
-def test_nrm2_does_not_overflow() -> None:
-    """Their squares would."""
-    assert BLAS.nrm2(FakeArray.of([3e300, 4e300], "float64")) == pytest.approx(5e300)
-    assert BLAS.nrm2(FakeArray.of([3e-30, 4e-30], "float32")) == pytest.approx(5e-30)
-
-
-def test_a_nan_stays_with_scal_by_zero_and_goes_elsewhere() -> None:
-    """As the requests define it, for every type."""
-    for dtype in element_types(REQUESTS["scal"]):
-        x = FakeArray.of([np.nan, 1.0], dtype)
-        BLAS.scal(x, alpha=0.0)
-        assert np.isnan(x.array[0])
-        assert x.array[1] == 0
-        c = FakeArray.of([[np.nan, 1.0]], dtype)
-        BLAS.gemm(FakeArray.of([[np.nan]], dtype), FakeArray.of([[1.0, 1.0]], dtype), c, alpha=0.0, beta=0.0)
-        assert (c.array == 0).all()
-
-
-def test_geam_works_in_place() -> None:
-    """C may be A or B, or both."""
-    c = FakeArray.of(np.arange(12.0).reshape(3, 4), "float64")
-    b = FakeArray.of(np.ones((3, 4)), "float64")
-    BLAS.geam(c, b, c, alpha=2.0, beta=1.0)
-    np.testing.assert_array_equal(c.array, np.arange(12.0).reshape(3, 4) * 2 + 1)
-    BLAS.geam(c, c, c, alpha=2.0, beta=-1.0)
-    np.testing.assert_array_equal(c.array, np.arange(12.0).reshape(3, 4) * 2 + 1)
-    BLAS.geam(b, c, c, alpha=np.nan, beta=0.0)
-    assert np.isnan(c.array).all()
-    BLAS.geam(b, c, c, alpha=0.0, beta=0.0)
-    assert (c.array == 0).all()
+@pytest.mark.parametrize("fact", FACTS)
+def test_what_is_promised_of_numbers_holds(fact: Callable[[Any], None]) -> None:
+    """On every backend alike."""
+    fact(BLAS)
 
 
 def test_nothing_waits_for_the_device() -> None:

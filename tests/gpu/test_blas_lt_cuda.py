@@ -6,14 +6,13 @@ from typing import Any, Final
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, reject, settings
+from hypothesis import reject
 
 from atomr_mp import errors
 from atomr_mp.protocol.libraries.base import LibraryRequest
 from atomr_mp.protocol.libraries.blas_lt import RESULTS, Matmul
 from tests.cases.blas_lt_cases import EPILOGUES, PAIRS, WIDE, assert_agrees, requests
-from tests.declared import breakages, check
-from tests.direct import assert_all_agree
+from tests.direct import assert_all_agree, refused
 from tests.fakes.fake_arrays import FakeArray
 from tests.gpu import on_device
 from tests.tolerances import assert_close
@@ -119,18 +118,7 @@ def test_a_plan_is_used_again_with_other_memory_and_factors() -> None:
 
 def test_bad_requests_leave_the_context_well() -> None:
     """A few hundred are refused by the check, others by cuBLASLt's heuristic; then a product is right."""
-    refused: list[str] = []
-
-    @given(requests(pairs=WIDE))
-    @settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
-    def refuse(request: Any) -> None:
-        for what, broken in breakages(request):
-            with pytest.raises((errors.InvalidRequest, errors.BorrowConflict)):
-                check(broken)
-            refused.append(what)
-
-    refuse()
-    assert len(refused) > 300
+    assert refused(requests(pairs=WIDE), 30) > 300
     for dtype, of in (("float8_e4m3fn", "bfloat16"), ("int8", "int32")):  # contiguous rows of b, odd lengths
         a, b = (FakeArray.of(np.ones((7, 7)), dtype) for _ in "ab")
         out = FakeArray.of(np.zeros((7, 7)), of)

@@ -5,14 +5,11 @@ from typing import Any, Final
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
 
-from atomr_mp import errors
 from atomr_mp.protocol.libraries import tensor
 from atomr_mp_workers.libraries.tensor.engine import ArrayEngine
 from tests.cases.tensor_cases import REQUESTS, assert_agrees, requests
-from tests.declared import breakages, check
-from tests.direct import assert_all_agree
+from tests.direct import assert_all_agree, refused
 from tests.fakes.fake_arrays import FakeArray
 from tests.gpu import on_device
 from tests.tolerances import assert_close
@@ -75,20 +72,7 @@ def test_tf32_is_taken_only_where_it_is_asked_for() -> None:
 
 def test_bad_requests_leave_the_context_well() -> None:
     """A few hundred are refused by the check; then a product is right."""
-    refused: list[str] = []
-
-    for name in REQUESTS:
-
-        @given(requests(REQUESTS[name]))
-        @settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
-        def refuse(request: Any) -> None:
-            for what, broken in breakages(request):
-                with pytest.raises((errors.InvalidRequest, errors.BorrowConflict)):
-                    check(broken)
-                refused.append(what)
-
-        refuse()
-    assert len(refused) > 300
+    assert sum(refused(requests(cls), 10) for cls in REQUESTS.values()) > 300
     request = product("float64")
     expected = request.a.array @ request.b.array  # type: ignore[attr-defined]
     run(request)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
 
 import atomr_mp
@@ -15,3 +16,9 @@ def device(backend: str) -> Iterator[atomr_mp.Device]:
     """A device of a pool of the file's own."""
     with Ledger() as ledger, ledger.start(backend=backend) as pool:
         yield pool.device(0)
+
+
+@pytest.fixture
+def random() -> np.random.Generator:
+    """Numbers, the same in every run."""
+    return np.random.default_rng(7)

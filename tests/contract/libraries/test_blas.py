@@ -34,12 +34,6 @@ def device(request: pytest.FixtureRequest, backend: str) -> Iterator[atomr_mp.De
         yield pool.device(0)
 
 
-@pytest.fixture
-def random() -> np.random.Generator:
-    """Numbers, the same in every run."""
-    return np.random.default_rng(7)
-
-
 def some(random: np.random.Generator, dtype: str, *shape: int) -> Array:
     """Return random elements of a type, exactly as it holds them."""
     values = random.uniform(-1, 1, shape)

@@ -32,12 +32,6 @@ def device(request: pytest.FixtureRequest, backend: str) -> Iterator[atomr_mp.De
         yield pool.device(0)
 
 
-@pytest.fixture
-def random() -> np.random.Generator:
-    """Numbers, the same in every run."""
-    return np.random.default_rng(7)
-
-
 def sums(device: atomr_mp.Device, steps: int, n: int = N) -> Program:
     """Return a program without refs that returns x, and x again for each step."""
     with device.program() as p:

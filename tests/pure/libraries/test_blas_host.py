@@ -1,14 +1,14 @@
 from __future__ import annotations
 
 import tracemalloc
+from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
 import pytest
 
 from atomr_mp.libraries.blas import Reference
-from atomr_mp.protocol.libraries.base import HALF
-from tests.cases.blas_cases import REQUESTS, assert_agrees
+from tests.cases.blas_cases import FACTS, REQUESTS, assert_agrees
 from tests.declared import requests
 from tests.direct import DirectDevice, assert_all_agree, host_actor, run_by
 from tests.fakes.fake_arrays import FakeArray
@@ -24,32 +24,10 @@ def test_results_are_those_of_dense_matrices(name: str) -> None:
     assert_all_agree(requests(REQUESTS[name]), 100, assert_agrees, run)
 
 
-def test_half_precision_is_rounded_once() -> None:
-    """Terms that each would be lost in the sum are not: the sum is float32."""
-    for dtype in HALF:
-        ones = FakeArray.of(np.ones((1, 1024)), dtype)
-        small = FakeArray.of(np.full((1024, 1), 2.0**-10), dtype)
-        total = FakeArray.of([[1.0]], dtype)
-        BLAS.gemm(ones, small, total, beta=1.0)
-        assert total.array == 2.0
-        BLAS.axpy(FakeArray.of([3.0], dtype), vector := FakeArray.of([1.0], dtype), alpha=1 / 3)
-        assert vector.array == 2.0
-
-
-def test_nrm2_does_not_overflow() -> None:
-    """The squares would."""
-    assert BLAS.nrm2(FakeArray.of([3e300, 4e300], "float64")) == pytest.approx(5e300)
-    assert BLAS.nrm2(FakeArray.of([3e-30, 4e-30], "float32")) == pytest.approx(5e-30)
-
-
-def test_a_nan_stays_with_scal_by_zero_and_goes_elsewhere() -> None:
-    """A factor of 0 leaves unread what it multiplies, but for scal, as BLAS defines it."""
-    x = FakeArray.of([np.nan, 1.0], "float32")
-    BLAS.scal(x, alpha=0)
-    np.testing.assert_array_equal(x.array, [np.nan, 0])
-    c = FakeArray.of([[np.nan]], "float32")
-    BLAS.gemm(FakeArray.of([[1.0]], "float32"), FakeArray.of([[2.0]], "float32"), c)
-    assert c.array == 2
+@pytest.mark.parametrize("fact", FACTS)
+def test_what_is_promised_of_numbers_holds(fact: Callable[[Any], None]) -> None:
+    """On every backend alike."""
+    fact(BLAS)
 
 
 def test_indices_count_from_0() -> None:
