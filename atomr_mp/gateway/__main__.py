@@ -5,19 +5,28 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
+from typing import Final
 
 import msgspec
 
 from atomr_mp.gateway.loop import GatewayLoop
 from atomr_mp.gateway.server import Gateway
+from atomr_mp.process import heap
 from atomr_mp.process.prctl import die_with_parent
 from atomr_mp.protocol.messages.remote import GatewaySettings
+
+KEPT_BYTES: Final = 16 * 2**20
+"""Freed memory that is kept: some chunks of large arguments and answers are always on their way."""
+
+BLOCK_BYTES: Final = 2**20
+"""Several chunks of 256 KiB, each with its message's header."""
 
 
 def main() -> int:
     """Serve until the supervisor ends, or orders the end."""
     parent = int(sys.argv[1])
     die_with_parent(parent)
+    heap.keep(KEPT_BYTES, BLOCK_BYTES)
     logging.basicConfig(format="%(asctime)s %(name)s %(levelname)s %(message)s", level=logging.WARNING)
     settings = msgspec.json.decode(sys.argv[2].encode(), type=GatewaySettings)
     with asyncio.Runner(loop_factory=GatewayLoop) as runner:
