@@ -188,7 +188,7 @@ class Reply(msgspec.Struct, eq=False, weakref=True):
         return self.result()
 
 
-class ArrivedPart(NamedTuple):
+class ArrivedPart(msgspec.Struct, eq=False, frozen=True):
     """A part of a stream that nobody has read yet."""
 
     body: bytes
@@ -226,7 +226,7 @@ class StreamReply(Reply):
             part = self.arrived.popleft()
         except IndexError:
             return None
-        if self.credit.read(part.nbytes) and not self.done:
+        if self.credit.read(part.nbytes, is_last=not self.arrived) and not self.done:
             grant(self)
         return part
 

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 class StreamLane(Protocol):
     """The lane that has sent a stream's request, as the stream uses it."""
 
-    def read_part(self, stream: StreamReply) -> ArrivedPart | None:
-        """Return the next part that has arrived, None if none has."""
+    def go_on(self, stream: StreamReply) -> None:
+        """Let the stream's worker go on: enough was read for that."""
 
     def close_stream(self, stream: StreamReply) -> None:
         """Let go of a stream."""
@@ -102,10 +102,14 @@ class ReplyStream:
             RuntimeError: The stream belongs to an event loop.
             AtomrError: The stream has ended with this error.
         """
-        found = self._read_in_thread(None)
-        if found is None:
+        found = None if self._closed else self._reply.take_part(self._lane.go_on)
+        if found is not None:
+            self.parts += 1
+        elif (found := self._read_in_thread(None)) is None:
             raise StopIteration(self._result())
-        return self._decode(found)
+        if found.leases is None:
+            return decode(found.body, found.frames)
+        return self._reply.lane.decode(found.body, found.frames, found.leases)
 
     def result(self, timeout_s: float | None = None) -> Any:
         """Return the generator's return value. Blocks until the end; parts that were not read are dropped.
@@ -144,7 +148,7 @@ class ReplyStream:
         """Return the next part, None at the end."""
         reply = self._reply
         while not self._closed:
-            part = self._lane.read_part(reply)
+            part = reply.take_part(self._lane.go_on)
             if part is not None:
                 self.parts += 1
                 return part
@@ -169,11 +173,15 @@ class ReplyStream:
             RuntimeError: The stream was not opened in this event loop, or another task waits for its next part.
             AtomrError: The stream has ended with this error.
         """
-        found = await self._read_in_loop()
-        if found is None:
+        found = None if self._closed else self._reply.take_part(self._lane.go_on)
+        if found is not None:
+            self.parts += 1
+        elif (found := await self._read_in_loop()) is None:
             self._result()
             raise StopAsyncIteration
-        return self._decode(found)
+        if found.leases is None:
+            return decode(found.body, found.frames)
+        return self._reply.lane.decode(found.body, found.frames, found.leases)
 
     def __await__(self) -> Generator[Any, None, Any]:
         """Return the generator's return value, at the end; parts that were not read are dropped."""
@@ -202,7 +210,7 @@ class ReplyStream:
 
         reply = self._reply
         while not self._closed:
-            part = self._lane.read_part(reply)
+            part = reply.take_part(self._lane.go_on)
             if part is not None:
                 self.parts += 1
                 return part
@@ -225,11 +233,6 @@ class ReplyStream:
         return None
 
     # --- both ------------------------------------------------------------------------------------------------------
-
-    def _decode(self, part: ArrivedPart) -> Any:
-        if part.leases is not None:
-            return self._reply.lane.decode(part.body, part.frames, part.leases)
-        return decode(part.body, part.frames)
 
     def _result(self) -> Any:
         reply = self._reply

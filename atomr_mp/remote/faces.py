@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from atomr_mp.client.interrupts import defer_interrupts
 from atomr_mp.client.memory.leases import Lease
-from atomr_mp.client.reply import ArrivedPart, Reply, StreamReply, set_done
+from atomr_mp.client.reply import Reply, StreamReply, set_done
 from atomr_mp.protocol import values
 from atomr_mp.remote.session import RemoteSession
 from atomr_mp.remote.streams import RemoteStreamReply
@@ -68,12 +68,9 @@ class ThreadsFace:
 
     # --- streams ---------------------------------------------------------------------------------------------------
 
-    def read_part(self, stream: StreamReply) -> ArrivedPart | None:
-        """Return a stream's next arrived part, None if there is none; let the worker go on."""
-        return stream.take_part(self._grant)
-
     @defer_interrupts
-    def _grant(self, stream: StreamReply) -> None:
+    def go_on(self, stream: StreamReply) -> None:
+        """Let a stream's worker go on, as far as the stream's credit says."""
         assert isinstance(stream, RemoteStreamReply)
         self._session.grant(stream)
 

@@ -332,7 +332,8 @@ class SessionStreams:
             part = coming.arrived
             assert part is not None
             if coming.leases and memory is not None:
-                part = part._replace(leases=memory.leases(coming.leases, current=True))
+                leases = memory.leases(coming.leases, current=True)
+                part = ArrivedPart(part.body, part.frames, leases, part.nbytes)
             stream.device, stream.generation = coming.place
             stream.credit.receive(coming.number, part.nbytes)
             stream.unacknowledged_bytes += part.nbytes

@@ -23,7 +23,7 @@ from atomr_mp.client.lanes.retry import Retry
 from atomr_mp.client.lanes.retry_policy import NEVER, identify, key_of
 from atomr_mp.client.lanes.sending import Sender
 from atomr_mp.client.memory.leases import Lease
-from atomr_mp.client.reply import ArrivedPart, ItemsReply, Reply, StreamReply
+from atomr_mp.client.reply import ItemsReply, Reply, StreamReply
 from atomr_mp.client.reply_life import ReplyEvent, ReplyState
 from atomr_mp.protocol import values
 from atomr_mp.protocol.flow.flight import Flight
@@ -206,22 +206,19 @@ class Lane(ABC):
             self._sender.put(link, stream)
         self.watch_stream(stream)
 
-    def read_part(self, stream: StreamReply) -> ArrivedPart | None:
-        """Return a stream's next part, and let its worker go on; None if no part has arrived."""
-        return stream.take_part(self._grant)
-
     @interrupts.defer_interrupts
-    def _grant(self, stream: StreamReply) -> None:
+    def go_on(self, stream: StreamReply) -> None:
+        """Let a stream's worker go on, as far as the stream's credit says."""
         with self._lock:
             if stream.state is ReplyState.STREAMING:
                 stream.expect_next(time.monotonic_ns())
-                self._links[stream.device].grant(stream)
+                self._links[stream.device].grant((stream,))
 
     def grant(self, stream: StreamReply, parts: int, nbytes: int) -> None:
         """Let a stream go on as far as a remote reader grants, which gets the parts through this process."""
         stream.credit.extend(parts, nbytes)
         if not stream.done:
-            self._grant(stream)
+            self.go_on(stream)
 
     @interrupts.defer_interrupts
     def close_stream(self, stream: StreamReply) -> None:

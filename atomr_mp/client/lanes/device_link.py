@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from atomr_mp import errors
@@ -93,12 +94,16 @@ class DeviceLink:
         if connection is not None:
             connection.send(data.FROM_CLIENT.encode(data.Cancel(current, [reply.id])), [])
 
-    def grant(self, stream: StreamReply) -> None:
-        """Tell the worker that has a stream how far it may go on."""
-        connection, current = self._connection_of(stream)
-        if connection is not None:
-            grant = data.Grant(stream.id, stream.credit.parts, stream.credit.nbytes)
-            connection.send(data.FROM_CLIENT.encode(data.Credit(current, [grant])), [])
+    def grant(self, streams: Iterable[StreamReply]) -> None:
+        """Tell the workers that have these streams how far they may go on."""
+        due: dict[bytes, tuple[ClientEnd, list[data.Grant]]] = {}
+        for stream in streams:
+            connection, current = self._connection_of(stream)
+            if connection is not None:
+                _, grants = due.setdefault(current, (connection, []))
+                grants.append(data.Grant(stream.id, stream.credit.parts, stream.credit.nbytes))
+        for current, (connection, grants) in due.items():
+            connection.send(data.FROM_CLIENT.encode(data.Credit(current, grants)), [])
 
     def _connection_of(self, reply: Reply) -> tuple[ClientEnd | None, bytes]:
         """Return the connection to the incarnation that has a request, if there is one, and the incarnation's token."""

@@ -15,6 +15,7 @@ from atomr_mp.client.lanes.base import Lane, Told
 from atomr_mp.client.lanes.device_link import DeviceLink
 from atomr_mp.client.lanes.door import LaneClient
 from atomr_mp.client.reply import Reply, StreamReply
+from atomr_mp.client.reply_life import ReplyState
 from atomr_mp.protocol.messages.devices import DeviceInfo
 from atomr_mp.protocol.messages.session import DeviceChanged, IncarnationEnded, IncarnationStopped
 from atomr_mp.wire.ends import ClientEnd
@@ -43,6 +44,8 @@ class EventLoopLane(Lane):
         self._loop = loop
         self._flushing = False
         """Whether the outboxes will be sent at the end of this turn of the loop."""
+        self._granted: dict[StreamReply, None] = {}
+        """Streams whose workers may go on, and are told at the end of this turn of the loop."""
         self._told: deque[Told] = deque()
         """Lifecycle events that have not been applied."""
         self._telling: Final = threading.Lock()
@@ -231,9 +234,28 @@ class EventLoopLane(Lane):
         """Watch a stream's deadline in the loop."""
         self.watch(stream)
 
-    def _grant(self, stream: StreamReply) -> None:
-        super()._grant(stream)
-        self.watch(stream)
+    def go_on(self, stream: StreamReply) -> None:
+        """Let a stream's worker go on at the end of this turn of the loop, together with other streams."""
+        if _running_loop() is not self._loop:  # a thread reads parts that have come
+            super().go_on(stream)
+            self.watch(stream)
+            return
+        if not self._granted:
+            self._loop.call_soon(self._grant_all)
+        self._granted[stream] = None
+
+    @interrupts.defer_interrupts
+    def _grant_all(self) -> None:
+        granted, self._granted = self._granted, {}
+        now_ns = time.monotonic_ns()
+        with self._lock:
+            going = [stream for stream in granted if stream.state is ReplyState.STREAMING]
+            for stream in going:
+                stream.expect_next(now_ns)
+            for link in self._links:
+                link.grant([stream for stream in going if stream.device == link.device])
+        if going:
+            self.watch(min(going, key=lambda stream: stream.deadline_ns))
 
     def close_stream(self, stream: StreamReply) -> None:
         """Close a stream; from any thread."""

@@ -16,6 +16,7 @@ from atomr_mp.client.memory.leases import Releases
 from atomr_mp.client.reply import ArrivedPart, ItemsPart, ItemsReply, Reply, StreamReply, set_done
 from atomr_mp.client.reply_life import ReplyAction, ReplyEvent, ReplyState, step
 from atomr_mp.protocol.messages import data
+from atomr_mp.protocol.messages.devices import Resumes
 
 Callback = Callable[[Reply], object]
 
@@ -127,8 +128,17 @@ class Outcomes:
         """Keep a part for the stream's readers, and wake them."""
         if stream.state is not ReplyState.STREAMING:  # cancelled: its leases go with it
             return
+        self.keep_part(stream, part)
+        self.tell_parts(stream)
+
+    def keep_part(self, stream: StreamReply, part: ArrivedPart) -> None:
+        """Keep a part for the stream's readers; `tell_parts` comes later."""
         stream.arrived.append(part)
-        self._client.sent_room.keep(stream, part)
+        if stream.resumes is Resumes.SENT:
+            self._client.sent_room.keep(stream, part)
+
+    def tell_parts(self, stream: StreamReply) -> None:
+        """Take in that parts of a stream have been kept: wake its readers."""
         stream.expect_next(time.monotonic_ns())
         stream.replays = 0
         if stream.alone is not None:

@@ -149,9 +149,16 @@ class Receiver:
         releases.read[number] = message.number
         generation = _generation_of(link, former=former)
         at = 0
+        stream: Reply | None = None
+        told: StreamReply | None = None
+        """The stream whose parts were kept last, and whose readers have not been told."""
         for part in message.parts:
             first, at = at, at + part.frames
-            stream = link.flight.find(part.id)
+            if stream is None or stream.id != part.id:
+                if told is not None:
+                    self._outcomes.tell_parts(told)
+                    told = None
+                stream = link.flight.find(part.id)
             if not isinstance(stream, StreamReply) or stream.generation != generation:  # the stream went on elsewhere
                 releases.give_back(part.leases)
                 continue
@@ -163,11 +170,18 @@ class Receiver:
             except errors.ProtocolError as broken:
                 _LOG.error("device %d breaks the rules of a stream: %s", link.device, broken)
                 releases.give_back(part.leases)
+                if told is not None:
+                    self._outcomes.tell_parts(told)
                 self._outcomes.feed(stream, ReplyEvent.EXPIRE, broken)
+                stream = told = None
                 continue
             # The table's row for a part of a stream, written out: looking it up took a fifth of a part's time.
             leases = releases.leases(part.leases) if part.leases else None
-            self._outcomes.take_part(stream, ArrivedPart(part.body, frames[first:at], leases, part.nbytes))
+            its_frames = frames[first:at] if at != first else ()
+            self._outcomes.keep_part(stream, ArrivedPart(part.body, its_frames, leases, part.nbytes))
+            told = stream
+        if told is not None:
+            self._outcomes.tell_parts(told)
 
     def _take(
         self,

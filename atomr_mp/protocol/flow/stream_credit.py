@@ -62,7 +62,19 @@ class ReaderCredit:
         nbytes: How many bytes of them.
     """
 
-    __slots__ = ("_ahead", "_ahead_bytes", "_read", "_read_bytes", "nbytes", "parts", "received", "received_bytes")
+    __slots__ = (
+        "_ahead",
+        "_ahead_bytes",
+        "_due",
+        "_due_bytes",
+        "_overdue",
+        "_read",
+        "_read_bytes",
+        "nbytes",
+        "parts",
+        "received",
+        "received_bytes",
+    )
 
     def __init__(self, parts: int, nbytes: int) -> None:
         self._ahead, self._ahead_bytes = parts, nbytes
@@ -72,6 +84,7 @@ class ReaderCredit:
         """Parts that have come."""
         self.received_bytes = 0
         self._read = self._read_bytes = 0
+        self._set_due()
 
     @classmethod
     def passed(cls, parts: int, nbytes: int, received: int, received_bytes: int) -> Self:
@@ -102,13 +115,29 @@ class ReaderCredit:
         self.received += 1
         self.received_bytes += nbytes
 
-    def read(self, nbytes: int) -> bool:
-        """Record that a part was read; return whether it is time to grant more, which is noted too."""
-        self._read += 1
-        self._read_bytes += nbytes
-        parts, granted_bytes = self._read + self._ahead, self._read_bytes + self._ahead_bytes
-        # Half of it at a time: each grant is a message. A step of one byte more must not wait for ever.
-        if 2 * (parts - self.parts) < self._ahead and 2 * (granted_bytes - self.nbytes) < self._ahead_bytes:
+    def read(self, nbytes: int, *, is_last: bool = True) -> bool:
+        """Record that a part was read; return whether it is time to grant more, which is noted too.
+
+        Args:
+            nbytes: Its size.
+            is_last: Whether no further part has come yet.
+        """
+        read = self._read = self._read + 1
+        read_bytes = self._read_bytes = self._read_bytes + nbytes
+        if read < self._due and read_bytes < self._due_bytes:
             return False
-        self.parts, self.nbytes = parts, granted_bytes
+        if not is_last and read < self._overdue and read_bytes < self._due_bytes:
+            return False
+        self.parts, self.nbytes = read + self._ahead, read_bytes + self._ahead_bytes
+        self._set_due()
         return True
+
+    def _set_due(self) -> None:
+        """Note when to grant more: each grant is a message.
+
+        It is due for a half, so that the worker goes on meanwhile; for three quarters if parts come together, as from a
+        quick worker, since all of them would take two messages else.
+        """
+        self._due = self._read + max(1, (self._ahead + 1) // 2)
+        self._overdue = self._read + max(1, 3 * self._ahead // 4)
+        self._due_bytes = self._read_bytes + max(1, self._ahead_bytes // 2)

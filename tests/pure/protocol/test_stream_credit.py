@@ -47,7 +47,7 @@ class Flow(RuleBasedStateMachine):
         number, nbytes = self.unread.popleft()
         assert number == self.read
         self.read += 1
-        if self.reader.read(nbytes):
+        if self.reader.read(nbytes, is_last=not self.unread):
             self.grants.append((self.reader.parts, self.reader.nbytes))
 
     @precondition(lambda self: self.grants)
@@ -121,3 +121,31 @@ def test_too_much_credit_breaks_the_rules() -> None:
         worker.grant(MAX_AHEAD + 2, 10)
     worker.grant(0, 0)
     assert worker
+
+
+@pytest.mark.parametrize(
+    ("ahead", "is_last", "first"),
+    [
+        (1, False, 1),
+        (2, False, 1),
+        (3, False, 2),
+        (4, False, 3),
+        (16, False, 12),
+        (1, True, 1),
+        (3, True, 2),
+        (16, True, 8),
+    ],
+)
+def test_credit_is_granted_for_many_parts_at_a_time(ahead: int, first: int, *, is_last: bool) -> None:
+    """Each grant is a message. Where all has been read, the worker may wait; else what is left bridges the way."""
+    reader = ReaderCredit(ahead, 10**9)
+    granted = [number for number in range(1, 3 * first + 1) if reader.read(1, is_last=is_last)]
+    assert granted == [first, 2 * first, 3 * first]
+    assert reader.parts == 3 * first + ahead
+
+
+def test_credit_in_bytes_is_granted_for_a_half_at_a_time() -> None:
+    """A part of all the bytes, too, lets the worker go on."""
+    reader = ReaderCredit(100, 10)
+    assert [reader.read(nbytes) for nbytes in (4, 1, 10, 4)] == [False, True, True, False]
+    assert reader.nbytes == 25
