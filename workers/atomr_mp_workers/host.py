@@ -224,7 +224,8 @@ class Host:
             if self._dispatcher.batching:
                 self._dispatcher.start_batches(on_threads=True)
             if self._dispatcher.has_begun_step:  # this thread's own step; an earlier step's parts are left to the loop
-                return False
+                self._completions.wake_later()  # else the step would wait until the loop has sent them
+                return True
             self._flush()
             self._tidy()
             patience_s = self._patience_s(idle=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import MutableSequence
+from collections.abc import Collection, Iterable, MutableSequence
 from typing import Final, cast
 
 from atomr_mp.protocol.board.page import (
@@ -177,16 +177,27 @@ class BoardWriter:
 
     def start_step(self, slot: int, session: int, request_id: int, now_ns: int, deadline_ns: int, watched: int) -> None:
         """Record that a stream takes a step; its session and id are those with which it was opened."""
+        self.start_steps(((slot, session, request_id, deadline_ns, watched),), now_ns)
+
+    def start_steps(self, steps: Iterable[tuple[int, int, int, int, int]], now_ns: int) -> None:
+        """Record that streams take a step.
+
+        Args:
+            steps: Place, session, id, deadline, and how it is watched, for each.
+            now_ns: CLOCK_MONOTONIC.
+        """
+        words = self._words
         numbers, _, _, starts, deadlines, ends, limits, sums = self._stream_columns
-        self._words[STEPS] = self._steps = steps = self._steps + 1
-        number = 2 * steps
-        numbers[slot] = number - 1
-        starts[slot] = now_ns
-        deadlines[slot] = deadline_ns
-        ends[slot] = 0
-        limits[slot] = watched
-        sums[slot] = number ^ session << 20 ^ request_id ^ now_ns  # entry_sum
-        numbers[slot] = number
+        for slot, session, request_id, deadline_ns, watched in steps:
+            words[STEPS] = self._steps = count = self._steps + 1
+            number = 2 * count
+            numbers[slot] = number - 1
+            starts[slot] = now_ns
+            deadlines[slot] = deadline_ns
+            ends[slot] = 0
+            limits[slot] = watched
+            sums[slot] = number ^ session << 20 ^ request_id ^ now_ns  # entry_sum
+            numbers[slot] = number
 
     def watch_step(self, slot: int, watched: int) -> None:
         """Record anew how a stream's running step is watched."""
@@ -194,8 +205,14 @@ class BoardWriter:
 
     def end_step(self, slot: int, now_ns: int) -> None:
         """Record that the step has ended."""
-        self._words[STEPS_ENDED] = self._steps_ended = self._steps_ended + 1
-        self._stream_columns[5][slot] = now_ns
+        self.end_steps((slot,), now_ns)
+
+    def end_steps(self, slots: Collection[int], now_ns: int) -> None:
+        """Record that the steps of these streams have ended."""
+        self._words[STEPS_ENDED] = self._steps_ended = self._steps_ended + len(slots)
+        ends = self._stream_columns[5]
+        for slot in slots:
+            ends[slot] = now_ns
 
     def close_stream(self, slot: int) -> None:
         """Give a stream's place back; its entry stays until the place is needed."""

@@ -23,7 +23,16 @@ from atomr_mp.protocol.flow.limits import MAX_BODY_BYTES, MAX_FRAMES, MAX_PAYLOA
 from atomr_mp.protocol.layout import MAX_DIMENSIONS
 from atomr_mp.protocol.refs import CLIENT_ARRAY, REF, ClientArray, Operand, WireRef, decode_ref
 from atomr_mp.protocol.token import TOKEN_BYTES
-from atomr_mp.protocol.values import ARRAY, DTYPES, INLINE_BYTES, MAX_DEPTH, SHARED_BYTES, Decoder, encode
+from atomr_mp.protocol.values import (
+    ARRAY,
+    DTYPES,
+    INLINE_BYTES,
+    MAX_DEPTH,
+    SHARED_BYTES,
+    Decoder,
+    encode,
+    encode_scalar,
+)
 from tests.fakes.fake_arrays import FakeArray
 
 Array = npt.NDArray[Any]
@@ -95,6 +104,24 @@ def test_plain_values_survive_the_round_trip(value: object) -> None:
     assert not placed
     assert encode(ANY.decode(body))[0] == body
     assert value != value or msgspec.msgpack.encode(value) == body  # noqa: PLR0124  # a NaN
+
+
+@given(st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.text(st.characters()) | st.binary())
+def test_a_scalar_s_own_way_is_the_way_of_all_values(value: object) -> None:
+    """The shorter way gives the same bytes, or the same error."""
+    found: list[object] = []
+    for encoding in (encode, encode_scalar):
+        try:
+            found.append(encoding(value)[0])
+        except errors.InvalidRequest as refused:
+            found.append(str(refused))
+    assert found[0] == found[1]
+
+
+def test_a_scalar_is_not_larger_than_a_call_may_be() -> None:
+    """The error says how large it is."""
+    with pytest.raises(errors.InvalidRequest, match=str(MAX_BODY_BYTES)):
+        encode_scalar(bytes(MAX_BODY_BYTES))
 
 
 @given(arrays())

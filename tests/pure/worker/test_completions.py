@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import select
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -77,4 +78,19 @@ def test_it_looks_as_long_as_the_last_work_took(monkeypatch: pytest.MonkeyPatch,
     assert awake_ns(2 * SPIN_NS) == (2 * SPIN_NS if asynchronous else SPIN_NS)
     assert awake_ns(2 * MOST_SPIN_NS) <= 3 * SPIN_NS
     assert awake_ns(2 * MOST_SPIN_NS) == SPIN_NS
+    os.close(completions.descriptor)
+
+
+@pytest.mark.parametrize("wake", [Completions.wake, Completions.wake_later])
+def test_a_wake_is_signalled_each_time(wake: Callable[[Completions], None]) -> None:
+    """The loop polls edge-triggered, and reads nothing."""
+    device: Any = Device()
+    completions = Completions("adaptive", device, InProgress())
+    with select.epoll() as poll:
+        poll.register(completions.descriptor, select.EPOLLIN | select.EPOLLET)
+        found = [bool(poll.poll(0))]
+        for _ in range(2):
+            wake(completions)
+            found += [bool(poll.poll(0)), bool(poll.poll(0))]
+    assert found == [False, True, False, True, False]
     os.close(completions.descriptor)

@@ -8,8 +8,11 @@ from collections import deque
 from collections.abc import Generator, Sequence
 from typing import Any, Final, NamedTuple
 
+import msgspec
+
 from atomr_mp import errors
 from atomr_mp.protocol import values
+from atomr_mp.protocol.crossing import SCALARS
 from atomr_mp.protocol.flow.stream_credit import SenderCredit
 from atomr_mp.protocol.messages import data
 from atomr_mp.protocol.messages.devices import Resumes
@@ -25,7 +28,7 @@ BEYOND_NS: Final = 200_000
 takes longer ends the turn too."""
 
 
-class MadePart(NamedTuple):
+class MadePart(msgspec.Struct, eq=False, frozen=True):
     """A part that was yielded and has not been sent."""
 
     number: int
@@ -166,11 +169,15 @@ class StreamRequest(Request):
     def keep(self, part: Any) -> None:
         """Take a yielded part; a part that cannot be sent ends the stream."""
         try:
-            encoded = encode(part, self.peer)
+            if type(part) in SCALARS:
+                encoded = values.encode_scalar(part)
+                nbytes = len(encoded[0])
+            else:
+                encoded = encode(part, self.peer)
+                nbytes = size_of(encoded)
         except errors.InvalidRequest as refused:
             self.error = self.closing = unsendable(refused)
             return
-        nbytes = size_of(encoded)
         self.made.append(MadePart(self.credit.send(nbytes), encoded, nbytes))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import threading
 import time
@@ -85,6 +86,10 @@ class Completions:
         """Have the loop look. Any thread."""
         os.eventfd_write(self.descriptor, 1)
 
+    def wake_later(self) -> None:
+        """Have the loop look once this thread waits for something, or the interpreter switches to it. Any thread."""
+        _KEEPING_THE_LOCK.eventfd_write(self.descriptor, 1)
+
     def _taken_here(self) -> bool:
         # A thread that finds the turn taken need not wait: its holder looks once more after the release.
         while self._done and self.turn.acquire(blocking=False):
@@ -150,3 +155,7 @@ class Completions:
 
 def _not_here() -> bool:
     return False
+
+
+_KEEPING_THE_LOCK: Final = ctypes.PyDLL(None)
+"""The C library; the thread that calls it keeps the interpreter's lock."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final, Protocol
 
 from atomr_mp import errors
@@ -114,11 +114,14 @@ class OpenStreams:
 
     def begin_steps(self, streams: Iterable[StreamRequest], now_ns: int) -> None:
         """Show on the board that streams take one or several steps."""
-        start = self._board.start_step
+        steps = []
         for stream in streams:
             stream.started_ns = now_ns
-            late_ns = min(now_ns + stream.between_ns, stream.until_ns)
-            start(stream.place, stream.peer.session.number, stream.id, now_ns, late_ns, stream.method.watched)
+            late_ns = now_ns + stream.between_ns
+            if late_ns > stream.until_ns:  # noqa: PLR1730 - a call would cost more
+                late_ns = stream.until_ns
+            steps.append((stream.place, stream.peer.session.number, stream.id, late_ns, stream.method.watched))
+        self._board.start_steps(steps, now_ns)
 
     def rest(self, stream: StreamRequest) -> bool:
         """Take a stream back from its thread, and send its parts; return whether it goes on."""
@@ -150,16 +153,17 @@ class OpenStreams:
         made = [stream.made.popleft() for _ in range(count)]
         if stream.closing is None or stream.closing is stream.error:  # else nobody wants them
             self._outbox[stream.peer] = None
+            give = self._answers.give_part
             for part in made:
-                self._answers.give_part(stream, *part)
+                give(stream, part.number, part.encoded, part.nbytes)
 
     def give_held(self, stream: StreamRequest) -> None:
         """Send held parts of a stream, as far as its reader has room."""
         held, credit = stream.held, stream.credit
+        self._outbox[stream.peer] = None
         while held and credit:
             encoded, nbytes = held.popleft()
             stream.held_bytes -= nbytes
-            self._outbox[stream.peer] = None
             self._answers.give_part(stream, credit.send(nbytes), encoded, nbytes)
         if not credit:
             stream.parked_ns = time.monotonic_ns()
@@ -169,6 +173,10 @@ class OpenStreams:
         """Have a stream that runs together with others end in time."""
         stream.parked_ns = time.monotonic_ns()
         self._due_ns = min(self._due_ns, self._due_of(stream))
+
+    def end_steps(self, streams: Collection[StreamRequest], now_ns: int) -> None:
+        """Show on the board that steps have ended of streams that go on, and not with their first one."""
+        self._board.end_steps([stream.place for stream in streams], now_ns)
 
     def end_step(self, stream: StreamRequest, now_ns: int, *, goes_on: bool) -> None:
         """Show on the board that a step has ended; the first one counts among the starts of all requests."""

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from atomr_mp import errors
 from atomr_mp.protocol.crossing import SCALARS
+from atomr_mp.protocol.values import encode_scalar
 from atomr_mp_workers.live import Live, LiveStream
 from atomr_mp_workers.memory.blocks import Holder
 from atomr_mp_workers.memory.store import Store
@@ -84,13 +85,15 @@ class _Sink:
         if stream.error is not None or stream.closing is not None:
             return
         try:
-            if type(part) not in SCALARS:
-                part = self._store.buffers.moved(stream.holder, part)
-            encoded = encode(part, stream.peer)
+            if type(part) in SCALARS:
+                encoded = encode_scalar(part)
+                nbytes = len(encoded[0])
+            else:
+                encoded = encode(self._store.buffers.moved(stream.holder, part), stream.peer)
+                nbytes = size_of(encoded)
         except errors.InvalidRequest as refused:
             stream.error = unsendable(refused)
             return
-        nbytes = size_of(encoded)
         stream.held.append((encoded, nbytes))
         stream.held_bytes += nbytes
         if len(stream.held) > HELD_PARTS or stream.held_bytes > HELD_BYTES:
@@ -196,12 +199,17 @@ class SteppedMethod:
         now_ns = time.monotonic_ns()
         error = run.error if run.raised is None else explain(self._store.device, run, run.raised)
         ended: list[StreamRequest] = []
+        going: list[StreamRequest] = []
         for stream in run.leaving:
             if stream.error is None and stream.raised is None:
                 stream.error = stream.closing
             ended.append(stream)  # those without a running step
         for number, stream in list(self._streams.items()):
             live = self._live[number]
+            if error is None and not live.over and stream.error is None and stream.place >= 0:
+                self.deliver(stream)
+                going.append(stream)
+                continue
             if error is not None and not live.over:
                 stream.error = copy.copy(error)
                 self._gone.append(live)
@@ -216,6 +224,7 @@ class SteppedMethod:
             self.streams.end_step(stream, now_ns, goes_on=not has_ended)
             if has_ended:
                 ended.append(stream)
+        self.streams.end_steps(going, now_ns)
         return ended
 
     def deliver(self, stream: StreamRequest) -> bool:
