@@ -62,6 +62,11 @@ def descriptors(pool: atomr_mp.Pool) -> list[int]:
     return [len(list(Path(f"/proc/{pid}/fd").iterdir())) for pid in pids]
 
 
+def no_more(pool: atomr_mp.Pool, before: list[int]) -> bool:
+    """Whether none has more open than before, when one may still have been on its way to being closed."""
+    return all(now <= earlier for now, earlier in zip(descriptors(pool), before, strict=False))
+
+
 def host(view: Any) -> np.ndarray[Any, Any]:
     """Return what a view shows, in the host's memory."""
     return view.get() if BACKEND == "cuda" else view  # type: ignore[no-any-return]
@@ -84,7 +89,7 @@ def test_a_killed_client_s_memory_comes_back_and_nobody_else_s_does(pool: atomr_
     """Soon after its last request has ended, not before; memory that it had shared stays for others."""
     ours = pool.device(0).put(np.arange(1000.0))
     view = pool.device(0).put(np.full(1000, 5.0)).view()
-    sessions, before, open_before = pool.status().sessions, statistics(pool), descriptors(pool)
+    before, open_before, sessions = statistics(pool), descriptors(pool), pool.status().sessions
     with ledger.gate("gate") as gate:
         holder, (viewed, let_go, lapsing) = start_holder(ledger, pool, gate)
         with holder, atomr_mp.connect(run_dir=pool.run_dir) as other:
@@ -107,7 +112,7 @@ def test_a_killed_client_s_memory_comes_back_and_nobody_else_s_does(pool: atomr_
             with pytest.raises(errors.GpuRefReleased):
                 other.claim(lapsing)
         expect(pool, 0, **{**before, "allocations": statistics(pool)["allocations"]})
-        assert settled(lambda: descriptors(pool) == open_before)
+        assert settled(lambda: no_more(pool, open_before))
     assert (view == 5).all()
     assert pool.call("Keeper.total", ours).result() == 499500
     assert [device.generation for device in pool.devices] == [1, 1]
@@ -156,7 +161,7 @@ def test_a_client_and_a_worker_may_be_killed_together(pool: atomr_mp.Pool, ledge
     """Neither waits for the other; the other device and the next incarnation keep nothing of either."""
     ours = pool.device(1).put(np.arange(10.0))
     assert (host(ours.view()) == np.arange(10.0)).all()  # from now on the supervisor watches this process
-    sessions, before, open_before = pool.status().sessions, statistics(pool, 1), descriptors(pool)
+    before, open_before, sessions = statistics(pool, 1), descriptors(pool), pool.status().sessions
     with ledger.gate("gate") as gate:
         holder, shared = start_holder(ledger, pool, gate)
         with holder:
@@ -178,7 +183,7 @@ def test_a_client_and_a_worker_may_be_killed_together(pool: atomr_mp.Pool, ledge
         expect(pool, 0, **NOTHING, client_slabs=0, foreign_slabs=0)
         assert pool.call("Keeper.total", ours).result() == 45
         assert pool.device(0).put(np.ones(5)).numpy().sum() == 5
-        assert settled(lambda: descriptors(pool)[0] == open_before[0])
+        assert settled(lambda: no_more(pool, open_before[:1]))
 
 
 def test_views_outlive_a_killed_supervisor(ledger: Ledger) -> None:
