@@ -59,10 +59,7 @@ def use_all(pool: atomr_mp.Pool, *, refs: bool, planned: bool = False, cuts: boo
 def _use(pool: atomr_mp.Pool, number: int, *, refs: bool) -> None:
     methods = ["Echo.on_loop", "Echo.on_thread"]
     if refs:
-        device = pool.device(number)
-        ref = device.put(np.ones((300, 300)))
-        device.blas.gemm(ref, ref, device.zeros((300, 300), "float64")).result()
-        ref.view()
+        _use_refs(pool.device(number))  # what it lets go is given back with the calls that follow
         methods += ["Maker.keep_on_loop", "Maker.keep_on_thread"]
     for method in methods:
         for count in (10, BY_SOCKET, BY_SHARED_MEMORY):
@@ -71,6 +68,12 @@ def _use(pool: atomr_mp.Pool, number: int, *, refs: bool) -> None:
     called = threading.Event()
     pool.call("Echo.on_loop", 1, device=number).add_done_callback(lambda _: called.set())
     called.wait()
+
+
+def _use_refs(device: atomr_mp.Device) -> None:
+    ref = device.put(np.ones((300, 300)))
+    device.blas.gemm(ref, ref, device.zeros((300, 300), "float64")).result()
+    ref.view()
 
 
 async def _await(pool: atomr_mp.Pool, number: int) -> None:
