@@ -78,7 +78,8 @@ def main() -> int:
 def verified(report: Mapping[str, Any]) -> dict[str, Any]:
     """Return a mark for each request on CUDA that tests have vouched for, and none has spoken against.
 
-    Those that have its name are its own; those of its library's files speak for all requests of the library.
+    Those that have its name are its own; those of its library's files speak for all requests of the library. One whose
+    own test there was skipped, since a package is missing, has no mark.
 
     Args:
         report: How the tests went, and on what.
@@ -87,6 +88,7 @@ def verified(report: Mapping[str, Any]) -> dict[str, Any]:
     where = {"device": name, "driver": driver, "cuda": report.get("cuda_runtime", ""), "date": report["date"]}
     passed = [test["name"] for test in report["tests"] if test["outcome"] == "passed"]
     against = [test["name"] for test in report["tests"] if test["outcome"] in {"failure", "error"}]
+    skipped = [test["name"] for test in report["tests"] if test["outcome"] == "skipped"]
     marks = {}
     for library in LIBRARIES:
         shared = files_of(library)
@@ -94,6 +96,7 @@ def verified(report: Mapping[str, Any]) -> dict[str, Any]:
             own = f"[{library}.{request} "
             vouched = any(test.startswith(shared) and "[host" not in test for test in passed)
             vouched &= library in SHARED or any(own in test for test in passed)
+            vouched &= not any(test.startswith(shared) and f"[{request}]" in test for test in skipped)
             if vouched and not any(test.startswith(shared) or own in test for test in against):
                 marks[f"{library}.{request}.cuda"] = where | {"digest": evidence.digest(library, "cuda")}
     return marks

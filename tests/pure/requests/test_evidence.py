@@ -47,10 +47,18 @@ def ran(**outcomes: str) -> dict[str, Any]:
         "in_program": "tests.gpu.test_actor_libraries_cuda::test_every_request[blas.gemm in a program]",
         "other_case": "tests.gpu.test_actor_libraries_cuda::test_every_request[blas.axpy directly]",
         "file": "tests.gpu.test_blas_cuda::test_nrm2_does_not_overflow",
+        "own": "tests.gpu.test_blas_cuda::test_results_are_right[gemm]",
         "program": "tests.gpu.test_program_cuda::test_runs_overlap",
         "on_host": "tests.contract.memory.test_buffers::test_x[host]",
     }
     return ON | {"tests": [{"name": names[name], "outcome": outcome} for name, outcome in outcomes.items()]}
+
+
+def test_a_request_whose_own_test_was_skipped_is_not_verified(report: Any) -> None:
+    """A package that it needs is missing; elsewhere it was only refused, or had nothing to do."""
+    passed = {"case": "passed", "other_case": "passed", "file": "passed"}
+    assert set(report.verified(ran(**passed, own="skipped"))) == {"blas.axpy.cuda"}
+    assert set(report.verified(ran(**passed, own="passed"))) == {"blas.axpy.cuda", "blas.gemm.cuda"}
 
 
 def test_a_request_is_verified_by_its_own_case_and_its_librarys_tests(report: Any) -> None:
