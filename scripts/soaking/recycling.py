@@ -84,6 +84,8 @@ class Recycling(Soak):
             except (errors.GpuRefStale, errors.WorkerLost, psutil.NoSuchProcess):  # one was replaced just now
                 continue
             finally:
+                for ref in self._held:
+                    ref.free()  # at once: nothing else is sent from here for long, and a worker in use is not replaced
                 self._held = []
             if generations == [device.generation * (device.state is DeviceState.READY) for device in pool.devices]:
                 return {name: each if not name.startswith("worker") else _without(each) for name, each in found.items()}
