@@ -207,6 +207,7 @@ class _RequestTask:
                 stream.next = GO_ON
                 return
             begun_ns = now_ns
+        self._is_cancellable = False  # an interruption for the same end may be on its way: `finally` may await
         await generator.aclose()
         stream.error = stream.closing
 
