@@ -102,14 +102,10 @@ class ReplyStream:
             RuntimeError: The stream belongs to an event loop.
             AtomrError: The stream has ended with this error.
         """
-        found = None if self._closed else self._reply.take_part(self._lane.go_on)
-        if found is not None:
-            self.parts += 1
-        elif (found := self._read_in_thread(None)) is None:
+        found = self._read_in_thread(None)
+        if found is None:
             raise StopIteration(self._result())
-        if found.leases is None:
-            return decode(found.body, found.frames)
-        return self._reply.lane.decode(found.body, found.frames, found.leases)
+        return self._decode(found)
 
     def result(self, timeout_s: float | None = None) -> Any:
         """Return the generator's return value. Blocks until the end; parts that were not read are dropped.
@@ -148,9 +144,8 @@ class ReplyStream:
         """Return the next part, None at the end."""
         reply = self._reply
         while not self._closed:
-            part = reply.take_part(self._lane.go_on)
+            part = self._take()
             if part is not None:
-                self.parts += 1
                 return part
             if reply.done and not reply.arrived:
                 return None
@@ -173,15 +168,11 @@ class ReplyStream:
             RuntimeError: The stream was not opened in this event loop, or another task waits for its next part.
             AtomrError: The stream has ended with this error.
         """
-        found = None if self._closed else self._reply.take_part(self._lane.go_on)
-        if found is not None:
-            self.parts += 1
-        elif (found := await self._read_in_loop()) is None:
+        found = self._take() or await self._read_in_loop()  # a coroutine costs more than the look
+        if found is None:
             self._result()
             raise StopAsyncIteration
-        if found.leases is None:
-            return decode(found.body, found.frames)
-        return self._reply.lane.decode(found.body, found.frames, found.leases)
+        return self._decode(found)
 
     def __await__(self) -> Generator[Any, None, Any]:
         """Return the generator's return value, at the end; parts that were not read are dropped."""
@@ -210,9 +201,8 @@ class ReplyStream:
 
         reply = self._reply
         while not self._closed:
-            part = reply.take_part(self._lane.go_on)
+            part = self._take()
             if part is not None:
-                self.parts += 1
                 return part
             if reply.done and not reply.arrived:
                 return None
@@ -233,6 +223,18 @@ class ReplyStream:
         return None
 
     # --- both ------------------------------------------------------------------------------------------------------
+
+    def _take(self) -> ArrivedPart | None:
+        """Take the next part if it has come, and the stream was not closed."""
+        part = None if self._closed else self._reply.take_part(self._lane.go_on)
+        if part is not None:
+            self.parts += 1
+        return part
+
+    def _decode(self, part: ArrivedPart) -> Any:
+        if part.leases is None:
+            return decode(part.body, part.frames)
+        return self._reply.lane.decode(part.body, part.frames, part.leases)
 
     def _result(self) -> Any:
         reply = self._reply
