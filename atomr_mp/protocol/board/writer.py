@@ -188,7 +188,13 @@ class BoardWriter:
         """
         words = self._words
         numbers, _, _, starts, deadlines, ends, limits, sums = self._stream_columns
-        for slot, session, request_id, deadline_ns, watched in steps:
+        for (
+            slot,
+            session,
+            request_id,
+            deadline_ns,
+            watched,
+        ) in steps:  # the order is that of `start`; a call would cost more
             words[STEPS] = self._steps = count = self._steps + 1
             number = 2 * count
             numbers[slot] = number - 1
