@@ -507,7 +507,10 @@ class Pool:
             return observer.status()
 
     def restart(self, device: int) -> None:
-        """Order a device's worker to be replaced after it has finished what it holds. Returns at once."""
+        """Order a device's worker to be replaced after it has finished what it holds. Returns at once.
+
+        A worker that is just starting meets the order.
+        """
         with self._operator() as observer:
             observer.restart(device)
 

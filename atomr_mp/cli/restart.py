@@ -24,7 +24,8 @@ def add(commands: Commands) -> argparse.ArgumentParser:
         "restart",
         help="replace a device's worker",
         description="Replaces a device's worker after it has finished its requests, and waits until the new one is "
-        "ready. Also starts a device at once that is stopped, or tripped after too many ends.",
+        "ready. Also starts a device at once that is stopped, or tripped after too many ends. A worker that is just "
+        "starting is waited for, and not started again.",
     )
     parser.add_argument("device", type=int, metavar="DEVICE", help="index of the device")
     add_timeout(parser, TIMEOUT_S)
@@ -42,7 +43,7 @@ def run(options: argparse.Namespace) -> int:
         if not 0 <= device < len(devices):
             raise errors.InvalidRequest(f"there is no device {device}; this pool has {len(devices)}")
         observer.restart(device)
-        info = _wait_ready(observer, device, devices[device].generation, begun + options.timeout)
+        info = _wait_ready(observer, device, begun + options.timeout)
     took_ms = (time.monotonic() - begun) * 1000
     sys.stdout.write(
         f"device {device} is ready: generation {info.generation}, pid {info.pid}, after {took_ms:.0f} ms\n"
@@ -50,11 +51,16 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _wait_ready(observer: OperatorSession, device: int, generation: int, until: float) -> DeviceInfo:
+def _wait_ready(observer: OperatorSession, device: int, until: float) -> DeviceInfo:
+    """Wait for the worker that meets the order, which was taken before."""
     from atomr_mp.protocol.messages.devices import OUT_OF_USE, DeviceState
     from atomr_mp.protocol.messages.session import DeviceChanged, Goodbye
 
-    state = "draining"
+    info = observer.status().workers[device].device
+    if info.state is DeviceState.READY:  # a standby has taken over, or the start has ended meanwhile
+        return info
+    least = info.generation if info.state is DeviceState.STARTING else info.generation + 1
+    state = info.state.value
     while True:
         try:
             event = observer.next_event(max(0.001, until - time.monotonic()))
@@ -66,7 +72,7 @@ def _wait_ready(observer: OperatorSession, device: int, generation: int, until: 
             continue
         info = event.device
         state = info.state.value
-        if info.state is DeviceState.READY and info.generation > generation:
+        if info.state is DeviceState.READY and info.generation >= least:
             return info
         if info.state in OUT_OF_USE:
             raise errors.DeviceUnavailable(f"device {device} did not start: {info.reason}", device=device)

@@ -46,6 +46,8 @@ class LifecycleEvent(StrEnum):
     """The worker did not become ready in time."""
     DRAIN = auto()
     """The worker is to be replaced: an operator's restart, or a planned recycle of a ready one."""
+    OUTDATED = auto()
+    """The worker that starts runs code or settings that no longer hold, and another is to start in its place."""
     BOARD_DAMAGED = auto()
     """A ready worker's board cannot be believed: something in it writes where it must not. It is replaced after it has
     finished what it holds, and its end counts."""
@@ -162,8 +164,10 @@ TRANSITIONS: Final[dict[tuple[State, LifecycleEvent], Move]] = {
     (State.STARTING, LifecycleEvent.END_OF_FILE): Move(State.LOST, (Action.KILL,)),
     (State.STARTING, LifecycleEvent.START_TIMEOUT): Move(State.LOST, (Action.KILL,)),
     (State.STARTING, LifecycleEvent.EXITED): Move(State.REBUILDING, (Action.END, Action.ASK_RESTART)),
+    # Whoever wants a new process gets this one.
+    (State.STARTING, LifecycleEvent.DRAIN): Move(State.STARTING, (Action.RESET_INTENSITY,)),
     # Nothing is on it, so there is nothing to finish.
-    (State.STARTING, LifecycleEvent.DRAIN): Move(State.DRAINING, (Action.KILL,)),
+    (State.STARTING, LifecycleEvent.OUTDATED): Move(State.DRAINING, (Action.KILL,)),
     (State.STARTING, LifecycleEvent.STOP): Move(State.STOPPING, (Action.KILL,)),
     (State.STARTING, LifecycleEvent.STANDBY_DUE): Move(State.STARTING),
     (State.STARTING, LifecycleEvent.STANDBY_LOST): Move(State.STARTING),

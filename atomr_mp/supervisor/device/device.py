@@ -295,6 +295,8 @@ class SupervisedDevice:
     def replace(self, event: str, why: str, *, anew: bool = False) -> None:
         """Replace the worker after it has finished its requests; close an open circuit.
 
+        A worker that is just starting meets the order, unless it is to be `anew`.
+
         Args:
             event: Who asked for it, for the event log: "restart", "recycle", "reload".
             why: The reason in words.
@@ -364,14 +366,16 @@ class SupervisedDevice:
         self._log.note("gpu", text, measure=measure, pid=self.active.pid if self.active else None)
 
     def _replace(self, event: str, why: str, *, anew: bool) -> None:
-        self._log.note(event, why)
-        if self.active is not None:
+        starts = self.state is State.STARTING
+        is_met = starts and not anew
+        self._log.note(event, f"{why}, which the worker that starts is" if is_met else why)
+        if self.active is not None and not is_met:
             self.active.parting.wished(event)
         if anew:
             self._takeover.dismiss()
         self.quarantine.overrule()
         self._takeover.try_again()
-        self._life.step(LifecycleEvent.DRAIN)
+        self._life.step(LifecycleEvent.OUTDATED if starts and anew else LifecycleEvent.DRAIN)
 
     def _stop(self) -> None:
         self._stopping = True

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ from atomr_mp import errors
 from atomr_mp.process.files.events import read_events
 from atomr_mp.protocol.messages.devices import DeviceState
 from atomr_mp.protocol.messages.operators import StandbyStatus
-from tests.support import BACKEND, Ledger, settled, wait_generation, wait_state
+from tests.support import BACKEND, DEADLINE_S, Ledger, running, settled, wait_generation, wait_state
 
 ACTOR = """
 from atomr_mp_workers import Actor, Context, method
@@ -270,3 +272,35 @@ def test_a_second_reload_meanwhile_is_refused(ledger: Ledger, versions: Versions
         first.join()
         wait_generation(pool, 2)
         assert pool.call("Versioned.version").result() == "slow"
+
+
+def test_orders_that_a_start_meets_do_not_begin_it_anew(ledger: Ledger, versions: Versions) -> None:
+    """Restarts by several while a worker starts are all met by it; a reload, which wants new code, is not."""
+    with ledger.gate("gate") as gate:
+        versions.write("first", ARRIVE.format(gate=gate.path))
+        gate.open()
+        with ledger.start(versions.target) as pool:
+            gate.wait()
+            pool.restart(0)
+            gate.wait()
+            command = [sys.executable, "-m", "atomr_mp", "restart", "0", "--run-dir", str(pool.run_dir)]
+            with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as ordered, running(ordered):
+                for _ in range(5):
+                    pool.restart(0)
+                assert settled(lambda: _restarts(pool) == 7)
+                gate.open()
+                assert ordered.wait(DEADLINE_S) == 0
+                assert ordered.stdout is not None
+                assert "generation 2" in ordered.stdout.read()
+            assert wait_generation(pool, 2).generation == 2
+            pool.restart(0)
+            gate.wait()
+            assert pool.status().workers[0].device.state is DeviceState.STARTING
+            versions.write("second")
+            pool.reload(DEADLINE_S)
+            assert pool.call("Versioned.version").result() == "second"
+            assert pool.status().workers[0].device.restarts == 0
+
+
+def _restarts(pool: atomr_mp.Pool) -> int:
+    return sum(each["event"] == "restart" for each in read_events(pool.run_dir / "events.msgpack"))

@@ -109,6 +109,8 @@ class Device:
             ]
         if not self.stopping or self.state is not State.STOPPED:
             events.append(LifecycleEvent.DRAIN)
+        if self.state is State.STARTING:
+            events.append(LifecycleEvent.OUTDATED)
         if not self.stopping and (not self.started or self.state is State.TRIPPED):
             events.append(LifecycleEvent.START)
         if self.alive:
@@ -144,6 +146,8 @@ class Device:
     def after(self, event: LifecycleEvent) -> Device:
         """Return the device after `event`, having checked every promise that the step could break."""
         device = replace(self, **{"call": False, **BY_EVENT[event]})  # it is taken at once, or not at all
+        if event is LifecycleEvent.DRAIN and self.state is State.STARTING:
+            device = replace(device, planned=self.planned)  # the start is what was asked for
         to = step(self.state, event)
         device = replace(device, state=to.state)
         for action in to.actions:
@@ -244,10 +248,17 @@ class Device:
             assert to.killed or to.predecessor, "a worker that failed, or took too long, is not relied on to leave"
         if event is LifecycleEvent.STOP and self.alive and not (self.killed or self.stopping):
             assert {Action.DRAIN, Action.KILL} & set(actions), "the worker is not told"
-        if event is LifecycleEvent.DRAIN and Action.SPAWN in actions:
-            assert Action.RESET_INTENSITY in actions, "an operator's restart forgets the past"
+        if event is LifecycleEvent.DRAIN:
+            self._check_restart(to, actions)
         if Action.PUBLISH in actions:
             assert Action.RESET_BACKOFF in actions, "ready is a success"
+
+    def _check_restart(self, to: Device, actions: tuple[Action, ...]) -> None:
+        starts = self.state is State.STARTING
+        if starts:
+            assert to.state is State.STARTING, "an order for a new process ends the one that comes"
+        if starts or Action.SPAWN in actions:
+            assert Action.RESET_INTENSITY in actions, "an operator's restart forgets the past"
 
     def leads_out(self) -> bool:
         """Return whether something is under way that will be an event, without anybody's doing."""
@@ -276,6 +287,7 @@ BY_EVENT: Final[dict[LifecycleEvent, dict[str, Any]]] = {
     LifecycleEvent.KILL_TIMEOUT: {"alive": False, "connected": False},
     LifecycleEvent.START_TIMEOUT: {"start_timer": False},
     LifecycleEvent.DRAIN: {"started": True, "planned": True},
+    LifecycleEvent.OUTDATED: {"planned": True},
     LifecycleEvent.DRAIN_TIMEOUT: {"drain_timer": False},
     LifecycleEvent.STOP: {"stopping": True, "planned": True},
     LifecycleEvent.RESTART_GRANTED: {"asked": False},
