@@ -7,6 +7,7 @@ import sys
 
 from atomr_mp import errors
 from atomr_mp.cli.common import Commands
+from atomr_mp.process import interpreter
 
 
 def add(commands: Commands) -> argparse.ArgumentParser:
@@ -29,7 +30,7 @@ def run(options: argparse.Namespace) -> int:
     from atomr_mp.process.spawn import WORKER_MODULE
 
     asked = subprocess.run(
-        [sys.executable, "-m", f"{WORKER_MODULE}.libraries"], capture_output=True, text=True, check=False
+        interpreter.module(f"{WORKER_MODULE}.libraries"), capture_output=True, text=True, check=False
     )
     if asked.returncode != 0:
         raise errors.ConfigurationError(f"the libraries cannot be listed: {asked.stderr.strip()}")

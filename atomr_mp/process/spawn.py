@@ -15,13 +15,13 @@ import resource
 import signal
 import socket
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Self
 
 from atomr_mp import errors
+from atomr_mp.process import interpreter
 from atomr_mp.process.identity import Identity, stat_fields, wait_ended
 from atomr_mp.protocol.board import BOARD_BYTES, prepare
 from atomr_mp.protocol.codec import MAX_SESSION_MESSAGE_BYTES
@@ -249,7 +249,7 @@ def spawn(
     if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:
         # Inherited from whoever started us, it makes the kernel reap by itself: no exit status, no safe kill.
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    command = [*(argv or (sys.executable, "-m", WORKER_MODULE))]
+    command = [*(argv or interpreter.module(WORKER_MODULE))]
     title = f"atomr-mp {pool} device {device} generation {generation}"
 
     def start(control_fd: int, board_fd: int) -> subprocess.Popen[bytes]:

@@ -7,12 +7,12 @@ import os
 import select
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from typing import Final
 
 from atomr_mp import errors
+from atomr_mp.process import interpreter
 from atomr_mp.process.identity import Identity, wait_ended
 from atomr_mp.process.spawn import WorkerProcess, abandon, adopt_forked
 from atomr_mp.protocol.messages import zygote
@@ -54,7 +54,7 @@ class Zygote:
                         end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, zygote.MAX_PACKET_BYTES)
                     self._popen = subprocess.Popen(
                         [
-                            *(sys.executable, "-m", MODULE, "--fd", str(theirs.fileno()), "--parent", str(os.getpid())),
+                            *interpreter.module(MODULE, "--fd", str(theirs.fileno()), "--parent", str(os.getpid())),
                             *("--backend", backend, *(f"--preload={module}" for module in preload)),
                             *("--title", f"atomr-mp {pool} zygote"),
                         ],

@@ -7,9 +7,10 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
+
+from atomr_mp.process import interpreter
 
 if TYPE_CHECKING:
     from atomr_mp.supervisor.plan import Plan
@@ -71,4 +72,4 @@ def become_supervisor(plan: Plan) -> None:
 
 def command(plan_fd: int) -> list[str]:
     """Return the command line of a supervisor."""
-    return [sys.executable, "-m", MODULE, "--plan-fd", str(plan_fd)]
+    return interpreter.module(MODULE, "--plan-fd", str(plan_fd))

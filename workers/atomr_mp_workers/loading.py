@@ -10,7 +10,6 @@ import functools
 import importlib
 import importlib.util
 import inspect
-import sys
 import types
 import typing
 from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -27,6 +26,7 @@ from atomr_mp.protocol.messages.devices import ActorInfo, MethodInfo, Resend, Re
 from atomr_mp_workers.actor import OPTIONS, Actor, Batch, MethodOptions
 from atomr_mp_workers.device.streams import PRIORITIES
 from atomr_mp_workers.fault_points import hooks
+from atomr_mp_workers.import_path import add_actors_folder, add_current_folder
 from atomr_mp_workers.live import Live
 from atomr_mp_workers.loaded_method import LoadedMethod, parameter_of
 from atomr_mp_workers.schemas import OPENAI_FORMS, Described, item_of, part_of, schema_of
@@ -155,6 +155,7 @@ def _module(target: str, location: str, name: str) -> types.ModuleType:
     try:
         hooks.point("import", name)
         importing = True
+        add_current_folder()
         directory, slash, module = location.rpartition("/")
         if location.endswith(".py"):
             if not Path(location).is_file():
@@ -171,7 +172,7 @@ def _module(target: str, location: str, name: str) -> types.ModuleType:
 
 
 def _import_from(target: str, directory: str, name: str, file: str = "") -> types.ModuleType:
-    """Import a module from a directory, as `python file.py` does: it can import modules beside it.
+    """Import a module from a directory: it can import modules beside it, but for names of the standard library.
 
     Args:
         target: The actor's target, for the error.
@@ -179,8 +180,7 @@ def _import_from(target: str, directory: str, name: str, file: str = "") -> type
         name: The module.
         file: Its file's name; empty if any will do.
     """
-    if directory not in sys.path:
-        sys.path.insert(0, directory)
+    add_actors_folder(directory)
     module = importlib.import_module(name)
     found = Path(module.__file__ or "")
     root = found.parents[name.count(".") + hasattr(module, "__path__")] if module.__file__ else found

@@ -13,13 +13,13 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from typing import Final
 
 from atomr_mp import errors
 from atomr_mp.pool import Pool
+from atomr_mp.process import interpreter
 from atomr_mp.protocol.libraries.memory import Statistics
 from atomr_mp.serve.metrics import shared_bytes
 from atomr_mp.serve.server.plan import FrontEndPlan
@@ -133,7 +133,7 @@ class Parent:
         numbers = [self._plan_descriptor, self._listening.fileno(), self._counters, slot, self._accepts, self._look]
         try:
             popen = subprocess.Popen(  # in the main thread, since the front end dies with the thread that made it
-                [sys.executable, "-m", MODULE, *map(str, numbers)],
+                interpreter.module(MODULE, *map(str, numbers)),
                 stdin=subprocess.DEVNULL,
                 pass_fds=inherited,
                 start_new_session=True,  # so that only the parent gets Ctrl-C

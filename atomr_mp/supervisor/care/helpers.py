@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import select
 import subprocess
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
+from atomr_mp.process import interpreter
 from atomr_mp.process.identity import wait_ended
 from atomr_mp.process.spawn import abandon
 from atomr_mp.supervisor.loop import Loop
@@ -58,7 +58,7 @@ class Helpers:
             OSError: No process can be made.
         """
         popen = subprocess.Popen(
-            [sys.executable, "-m", module, str(os.getpid()), *arguments],
+            interpreter.module(module, str(os.getpid()), *arguments),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             env={**os.environ, **(environment or {})},

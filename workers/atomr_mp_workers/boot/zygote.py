@@ -25,6 +25,7 @@ from typing import Final, NoReturn
 from atomr_mp.protocol.messages import zygote
 from atomr_mp_workers.boot import self_signals
 from atomr_mp_workers.boot.lifeline import die_with
+from atomr_mp_workers.import_path import add_current_folder
 
 BLAS_THREADS: Final = "OPENBLAS_NUM_THREADS"
 """NumPy's BLAS starts its threads at import unless this variable is 1."""
@@ -54,7 +55,9 @@ def main() -> None:
     channel = socket.socket(fileno=options.fd)
     channel.set_inheritable(False)
     self_signals.wrap()  # before a module keeps a function; notes begin with the worker
-    missing = preload([*RUNTIME, *OF_BACKEND[options.backend], *options.preload])
+    missing = preload([*RUNTIME, *OF_BACKEND[options.backend]])
+    add_current_folder()  # after what is ours, and only for what the user names
+    missing += preload(options.preload)
     # Out of the collector's sight: it would touch, and so copy, memory that parent and child share.
     gc.collect()
     gc.freeze()
