@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from atomr_mp import errors
+from atomr_mp import errors, output
 from atomr_mp.cli.common import Commands
 from atomr_mp.cli.start import add_settings, given_settings
 
@@ -99,6 +99,7 @@ def run(options: argparse.Namespace) -> int:
     from atomr_mp.serve.server import listening
     from atomr_mp.serve.server.parent import Parent
 
+    output.protect()
     logging.basicConfig(format="%(asctime)s %(message)s", level=logging.INFO, stream=sys.stderr)
     tokens = _tokens(options)
     socket = listening.listen(options.host, options.port) if options.uds is None else listening.listen_unix(options.uds)

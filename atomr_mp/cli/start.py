@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from atomr_mp import output
 from atomr_mp.cli.common import Commands, counted
 
 if TYPE_CHECKING:
@@ -113,6 +114,7 @@ def run(options: argparse.Namespace) -> int:
         plan = with_source(plan, options.config, settings)
     if options.detach:
         return _detached(config, plan)
+    output.protect()  # this process becomes the supervisor, which waits for no reader of its lines
     # Check before anything is announced; the supervisor checks again itself.
     RunDirectory.create(plan.run_path).close()
     _announce(config, plan)

@@ -9,6 +9,7 @@ from typing import Final
 
 import msgspec
 
+from atomr_mp import output
 from atomr_mp.gateway.loop import GatewayLoop
 from atomr_mp.gateway.server import Gateway
 from atomr_mp.process import heap
@@ -27,6 +28,7 @@ def main() -> int:
     parent = int(sys.argv[1])
     die_with_parent(parent)
     heap.keep(KEPT_BYTES, BLOCK_BYTES)
+    output.protect()
     logging.basicConfig(format="%(asctime)s %(name)s %(levelname)s %(message)s", level=logging.WARNING)
     settings = msgspec.json.decode(sys.argv[2].encode(), type=GatewaySettings)
     with asyncio.Runner(loop_factory=GatewayLoop) as runner:

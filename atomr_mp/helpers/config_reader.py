@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from atomr_mp import errors
+from atomr_mp import errors, output
 from atomr_mp.process.prctl import die_with_parent
 from atomr_mp.startup.config import Config
 from atomr_mp.supervisor.plan import Plan
@@ -23,6 +23,7 @@ def main() -> int:
     """
     parent, given, out = map(int, sys.argv[1:])
     die_with_parent(parent)
+    output.protect()
     old = Plan.from_descriptor(given)
     assert old.source is not None
     try:

@@ -11,6 +11,7 @@ import sys
 import time
 from typing import Final
 
+from atomr_mp import output
 from atomr_mp.process.gpus.health import Monitor
 from atomr_mp.process.prctl import die_with_parent
 from atomr_mp.protocol.messages.health import FROM_HEALTH, FromHealth
@@ -24,6 +25,7 @@ def main() -> int:
     """Report until the supervisor ends. Arguments: its pid, the descriptor to write to, INDEX=UUID of each GPU."""
     parent, descriptor = map(int, sys.argv[1:3])
     die_with_parent(parent)
+    output.protect()
     uuids = {int(index): uuid for index, _, uuid in (each.partition("=") for each in sys.argv[3:])}
     channel = socket.socket(fileno=descriptor)
 

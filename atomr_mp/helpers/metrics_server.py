@@ -20,7 +20,7 @@ from typing import Final
 from prometheus_client import CollectorRegistry, exposition
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
-from atomr_mp import errors
+from atomr_mp import errors, output
 from atomr_mp.operator.session import OperatorSession
 from atomr_mp.process.gpus import nvml
 from atomr_mp.process.prctl import die_with_parent
@@ -41,6 +41,7 @@ def main() -> int:
     """Serve until the supervisor ends. Arguments: its pid, the listening socket, the path of its session socket."""
     parent, listening = map(int, sys.argv[1:3])
     die_with_parent(parent)
+    output.protect()
     with OperatorSession(Path(sys.argv[3])) as observer:
         registry = CollectorRegistry()
         registry.register(PoolCollector(observer))

@@ -10,6 +10,7 @@ import subprocess
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from atomr_mp import output
 from atomr_mp.process import interpreter
 
 if TYPE_CHECKING:
@@ -65,6 +66,7 @@ def become_supervisor(plan: Plan) -> None:
     plan_fd = plan.to_descriptor()
     os.set_inheritable(plan_fd, True)
     arguments = command(plan_fd)
+    output.drain()
     # A Ctrl-C while the supervisor imports its modules waits until it can end in order; it unblocks what it was given.
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     os.execv(arguments[0], arguments)  # noqa: S606 - our own interpreter, no shell wanted

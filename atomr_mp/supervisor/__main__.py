@@ -10,7 +10,7 @@ import socket
 import sys
 from pathlib import Path
 
-from atomr_mp import errors
+from atomr_mp import errors, output
 from atomr_mp.process.files import logs
 from atomr_mp.process.files.rundir import HeldRunDirectory, RunDirectory
 from atomr_mp.protocol import process_tags
@@ -31,6 +31,7 @@ def main() -> int:
     parser.add_argument("--bound", action="store_true", help="end when that session ends")
     parser.add_argument("--log-to-file", action="store_true")
     options = parser.parse_args()
+    output.protect()
     try:
         signal.pthread_sigmask(signal.SIG_SETMASK, [])  # inherited from our parent, and by all our children
         return _run(options)

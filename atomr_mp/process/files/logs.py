@@ -14,7 +14,7 @@ import os
 from pathlib import Path
 from typing import Final, Self
 
-from atomr_mp import errors
+from atomr_mp import errors, output
 from atomr_mp.process import points
 
 _LOG: Final = logging.getLogger(__name__)
@@ -103,7 +103,10 @@ class PrivateFileHandler(logging.handlers.RotatingFileHandler):
     def _open(self) -> io.TextIOWrapper:
         fd = _open_for_append(Path(self.baseFilename))
         os.fchmod(fd, 0o600)
-        return open(fd, "a", encoding="utf-8", errors="backslashreplace")  # noqa: PTH123 - of a descriptor
+        return output.open_file(fd)
+
+    def handleError(self, _record: logging.LogRecord) -> None:  # noqa: N802 - the name is that of `logging`
+        """Lose the line: the files cannot be exchanged, and there is no other place to say so."""
 
 
 def shift(path: Path, keep: int) -> None:

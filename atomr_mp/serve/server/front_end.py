@@ -20,6 +20,7 @@ from typing import Final
 
 import uvicorn
 
+from atomr_mp import output
 from atomr_mp.process.prctl import die_with_parent
 from atomr_mp.serve.application import Application
 from atomr_mp.serve.http.access import Access, Tokens
@@ -41,6 +42,7 @@ def main() -> int:
     """Serve until the parent orders the end, or ends."""
     plan = FrontEndPlan.from_descriptor(int(sys.argv[1]))
     die_with_parent(plan.parent_pid)
+    output.protect()
     logging.basicConfig(format="%(asctime)s %(message)s", level=logging.INFO, stream=sys.stderr)
     counters = Counters(int(sys.argv[3]), plan.slots, int(sys.argv[4]))
     with asyncio.Runner(loop_factory=_loop) as runner:

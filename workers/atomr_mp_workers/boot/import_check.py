@@ -12,6 +12,7 @@ from typing import NoReturn
 
 import msgspec
 
+from atomr_mp import output
 from atomr_mp.errors import ActorLoadFailed
 from atomr_mp.protocol.codec import ErrorInfo
 from atomr_mp.protocol.messages.control import ActorSpec
@@ -27,6 +28,7 @@ def main() -> NoReturn:
     """
     parent, given, out = map(int, sys.argv[1:])
     die_with(parent)
+    output.protect()
     with os.fdopen(given, "rb") as file:
         actors = msgspec.json.decode(file.read(), type=list[ActorSpec])
     status = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import mmap
 import os
@@ -9,6 +10,7 @@ import signal
 import sys
 from typing import NoReturn
 
+from atomr_mp import output
 from atomr_mp.protocol import process_tags
 from atomr_mp.protocol.board import BoardWriter
 from atomr_mp.protocol.messages import control
@@ -45,7 +47,8 @@ def work(control_fd: int, board_fd: int, parent: int) -> NoReturn:
         logging.shutdown()
         os._exit(4)
     logging.shutdown()
-    sys.stdout.flush()
+    with contextlib.suppress(Exception):  # an actor may have put anything there
+        sys.stdout.flush()
     os._exit(status)
 
 
@@ -53,6 +56,7 @@ def _work(control_fd: int, board_fd: int, parent: int) -> int:
     die_with(parent)
     # The supervisor handles Ctrl-C of a terminal.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    output.protect()
     start_logging()
     os.set_inheritable(board_fd, False)
     board = BoardWriter(memoryview(mmap.mmap(board_fd, 0)))

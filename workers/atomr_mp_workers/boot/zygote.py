@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final, NoReturn
 
+from atomr_mp import output
 from atomr_mp.protocol.messages import zygote
 from atomr_mp_workers.boot import self_signals
 from atomr_mp_workers.boot.lifeline import die_with
@@ -51,6 +52,7 @@ def main() -> None:
     parser.add_argument("--title", default="", help="shown by ps, otherwise unused")
     options = parser.parse_args()
     die_with(options.parent)
+    output.protect()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     channel = socket.socket(fileno=options.fd)
     channel.set_inheritable(False)
