@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from atomr_mp import errors
-from atomr_mp.cli.common import Commands, add_pool, counted, run_path
+from atomr_mp.cli.common import Commands, add_pool, counted, open_pool
 
 if TYPE_CHECKING:
     from atomr_mp.client.reply import Reply
@@ -37,10 +37,14 @@ def add(commands: Commands) -> argparse.ArgumentParser:
 
 def run(options: argparse.Namespace) -> int:
     """Ask every device; the exit status tells."""
-    import atomr_mp
+    from atomr_mp.client.client import Client
+    from atomr_mp.pool import Pool
+    from atomr_mp.transport.session import SessionConnection
 
     begun = time.monotonic()
-    with atomr_mp.connect(run_dir=run_path(options), name="atomr-mp ready") as pool:
+    directory = open_pool(options)
+    client = Client(SessionConnection.connect(directory.session_socket), "atomr-mp ready", probe=True)
+    with Pool(client, directory.path, None) as pool:
         failures = ask(pool, begun + options.deadline)
         count = len(pool.devices)
         tried = [info.index for info in pool.devices if info.circuit.value == "half_open"]

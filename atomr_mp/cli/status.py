@@ -43,7 +43,8 @@ if TYPE_CHECKING:
 HEALTHY: Final = "healthy"
 DEGRADED: Final = "degraded"
 DOWN: Final = "down"
-EXIT: Final = {HEALTHY: 0, DEGRADED: 1, DOWN: 2}
+UNREACHABLE: Final = "unreachable"
+EXIT: Final = {HEALTHY: 0, DEGRADED: 1, DOWN: 2, UNREACHABLE: 3}
 
 
 def add(commands: Commands) -> argparse.ArgumentParser:
@@ -53,7 +54,7 @@ def add(commands: Commands) -> argparse.ArgumentParser:
         help="show the state of a pool and its devices",
         description="Shows the state of a pool and its devices.",
         epilog="Exit status: 0 healthy (all devices are ready), 1 degraded (some are not), 2 down (no pool runs there, "
-        "it stops, or no device is ready).",
+        "it stops, or no device is ready), 3 unreachable (its supervisor runs, and does not answer this command).",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object, also if the pool is down")
     add_pool(parser)
@@ -63,18 +64,21 @@ def add(commands: Commands) -> argparse.ArgumentParser:
 
 def run(options: argparse.Namespace) -> int:
     """Print the status; the exit status tells it too."""
+    supervisor = None
     try:
         directory = open_pool(options)
+        supervisor = directory.supervisor
         with observe(directory) as observer:
             shown = as_json(observer.status(), directory.path)
     except errors.AtomrError as error:
+        lives = supervisor is not None and supervisor.alive()
         shown = {
             "pool": options.pool or os.environ.get("ATOMR_MP_POOL", "default"),
-            "state": DOWN,
+            "state": UNREACHABLE if lives else DOWN,
             "reason": error.message,
             "backend": None,
             "run_dir": _path(options),
-            "supervisor_pid": None,
+            "supervisor_pid": supervisor.pid if lives and supervisor is not None else None,
             "devices": [],
         }
     if options.json:
@@ -231,10 +235,10 @@ def _print(shown: dict[str, Any]) -> None:
 def _render(shown: dict[str, Any], console: Console) -> None:
     from rich.markup import escape
 
-    colour = {HEALTHY: "green", DEGRADED: "yellow", DOWN: "red"}[shown["state"]]
+    colour = {HEALTHY: "green", DEGRADED: "yellow", DOWN: "red", UNREACHABLE: "red"}[shown["state"]]
     why = f": {escape(shown['reason'])}" if shown["reason"] else ""
     console.print(f"pool [bold]{escape(shown['pool'])}[/] is [{colour}]{shown['state']}[/]{why}")
-    if shown["supervisor_pid"] is None:
+    if shown["backend"] is None:
         return
     console.print(
         f"{shown['backend']} backend, up {duration(shown['uptime_s'])}, supervisor {shown['supervisor_pid']} "

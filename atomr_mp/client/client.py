@@ -95,11 +95,14 @@ class Client:
         courier: Courier | None = None,
         sent_room: SentRoom | None = None,
         origin: session.RemoteOrigin | None = None,
+        probe: bool = False,
     ) -> None:
         self._connection = connection
         try:
             session.check_weight(weight)
-            welcome = greet(connection, name or default_name(), observer=False, weight=weight, origin=origin)
+            welcome = greet(
+                connection, name or default_name(), observer=False, weight=weight, origin=origin, probe=probe
+            )
             self.max_waiting: Final = check_max_waiting(max_waiting)
         except BaseException:
             connection.close()

@@ -23,6 +23,7 @@ def greet(
     observer: bool,
     weight: float = 1.0,
     origin: session.RemoteOrigin | None = None,
+    probe: bool = False,
 ) -> session.Welcome:
     """Say hello and return the answer.
 
@@ -32,6 +33,7 @@ def greet(
         observer: Whether the session is for questions and orders only, never for calls.
         weight: The share of a busy device's time that it asks for, beside other sessions.
         origin: The client on another machine that it serves, if any.
+        probe: It is an operator's, for a few calls.
 
     Raises:
         PoolLost: The supervisor is gone, or does not answer.
@@ -45,6 +47,7 @@ def greet(
         weight=float(weight),
         origin=origin,
         slab_offers=not observer,
+        probe=probe,
     )
     try:
         connection.send(hello)

@@ -17,6 +17,7 @@ from atomr_mp.protocol import process_tags
 from atomr_mp.protocol.codec import ErrorInfo
 from atomr_mp.protocol.messages import session
 from atomr_mp.supervisor.plan import Plan
+from atomr_mp.supervisor.sessions.descriptor_limit import raise_limit
 from atomr_mp.supervisor.supervisor import Supervisor
 from atomr_mp.transport.session import SessionPeer
 
@@ -51,6 +52,7 @@ def _run(options: argparse.Namespace) -> int:
         with RunDirectory.create(plan.run_path) as run_dir:
             os.environ[process_tags.RUN_DIR] = str(run_dir.path)
             _log_to(run_dir if options.log_to_file else None)
+            raise_limit()
             supervisor = Supervisor(plan, run_dir, starter, bound=options.bound)
             supervisor.run()
         if plan.temporary and not supervisor.has_failed:

@@ -87,6 +87,8 @@ class Hello(Message, frozen=True, tag="hello"):
     """Set by the gateway alone."""
     slab_offers: bool = False
     """Send `SlabOffered`: this client maps slabs before it needs them."""
+    probe: bool = False
+    """An operator's session, though it calls, as that of `atomr-mp ready`: it may take the room kept for operators."""
 
 
 class OpenSlab(Message, frozen=True, tag="open_slab"):

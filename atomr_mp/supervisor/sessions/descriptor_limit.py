@@ -10,21 +10,47 @@ from typing import Final
 from atomr_mp import errors
 
 RESERVED_DESCRIPTORS: Final = 256
-"""Descriptors that are reserved for future workers and for files; at most half of the kernel's limit."""
+"""Descriptors that are reserved for operators, future workers and files; at most half of the kernel's limit."""
+
+OPERATORS_PART: Final = 4
+"""Operators' sessions may take one in so many of them."""
+
+WANTED_DESCRIPTORS: Final = 2**16
+"""Limit of open files that a supervisor sets for itself and its children, if the hard limit admits it."""
 
 
-def check_room(descriptor: int) -> None:
+def raise_limit() -> None:
+    """Raise this process's limit of open files, for itself and for what it starts.
+
+    Shells and services begin with 1,024, for programs that use select(2), and leave it to others to ask for more.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = WANTED_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, WANTED_DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def check_room(descriptor: int, *, operator: bool = False) -> None:
     """Check that a descriptor which was just made for a client may be kept, and does not cut into the reserve.
+
+    Args:
+        descriptor: The descriptor.
+        operator: It is for a session that asks and orders, or may be; for those some of the reserve is kept.
 
     Raises:
         Overloaded: There is no room for it.
     """
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limit == resource.RLIM_INFINITY:
+        return
+    reserved = min(RESERVED_DESCRIPTORS, limit // 2)
+    kept = reserved // OPERATORS_PART
     # The kernel gives the lowest free number.
-    if limit != resource.RLIM_INFINITY and descriptor >= limit - min(RESERVED_DESCRIPTORS, limit // 2):
+    if descriptor >= limit - reserved + (kept if operator else 0):
         raise errors.Overloaded(
-            "the supervisor has as many sessions and slabs as its limit of open files admits; close some, or raise "
-            "the limit"
+            f"the supervisor may have {limit} open files, and sessions and slabs of clients take as many as they may: "
+            f"{reserved} are kept for workers and operators. Close some, or start the pool under a higher limit "
+            "(`ulimit -n`, LimitNOFILE= of a service)"
         )
 
 

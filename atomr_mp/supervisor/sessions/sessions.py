@@ -464,6 +464,8 @@ class Sessions:
 
     def _welcome(self, each: ClientSession, hello: session.Hello) -> None:
         session.check_weight(hello.weight, self._plan.max_weight)
+        if not hello.observer:
+            check_room(each.peer.fileno(), operator=hello.probe)
         each.name, each.observer, each.shared_memory = hello.client, hello.observer, hello.shared_memory
         each.weight, each.slab_offers = hello.weight, hello.slab_offers and hello.shared_memory
         if hello.origin is not None:
@@ -546,9 +548,9 @@ class Sessions:
 
 
 def _crowded(peer: SessionPeer) -> errors.Overloaded | None:
-    """Return why there is no room for a session, None if there is."""
+    """Return why there is no room for a session, whichever it will be; None if there is."""
     try:
-        check_room(peer.fileno())
+        check_room(peer.fileno(), operator=True)
     except errors.Overloaded as error:
         return error
     return None
