@@ -29,6 +29,7 @@ from atomr_mp.supervisor.care.helpers import Helpers
 from atomr_mp.supervisor.care.inventory import take_inventory
 from atomr_mp.supervisor.care.recycler import Recycler
 from atomr_mp.supervisor.care.reload import Done, Reload
+from atomr_mp.supervisor.care.run_files import RunFiles
 from atomr_mp.supervisor.care.usage import memory_bytes, started_at
 from atomr_mp.supervisor.care.watchdog import Watchdog
 from atomr_mp.supervisor.device.device import SupervisedDevice
@@ -37,7 +38,7 @@ from atomr_mp.supervisor.plan import METRICS_OFF, Plan
 from atomr_mp.supervisor.processes.process_factory import ProcessFactory
 from atomr_mp.supervisor.sessions.residents import ResidentKeeper
 from atomr_mp.supervisor.sessions.sessions import Sessions
-from atomr_mp.transport.session import SessionListener, SessionPeer
+from atomr_mp.transport.session import SessionPeer
 from atomr_mp.version import __version__
 
 _LOG: Final = logging.getLogger("atomr_mp.supervisor")
@@ -78,6 +79,8 @@ class Supervisor:
         """Whether the service manager was told that the pool is up."""
         self._gateway: GatewayKeeper | None = None
         self._reload: Reload | None = None
+        self._files: RunFiles | None = None
+        self._metrics: Exporter | None = None
         self._has_orphans = False
         """Whether the search for leftovers of dead workers failed."""
         self._strangers = set(adopted_children(set()))
@@ -130,15 +133,18 @@ class Supervisor:
         self._loop.on_signal(signal.SIGHUP, self._on_hangup)
         self._loop.on_signal(signal.SIGINT, lambda: self._on_stop_signal("SIGINT"))
         self._loop.on_signal(signal.SIGCHLD, self._on_child)
-        listener = SessionListener(self._run_dir.session_socket)
+        files = self._files = RunFiles(
+            self._run_dir, self._loop, self._sessions, self.devices, self._other_sockets, self._note, self.stop
+        )
         self._note(
             "pool_start",
             f"pool {self._plan.pool} starts with {counted(len(self.devices), f'{self._plan.backend} device')}",
             epoch=epoch_label(self._epoch),
         )
-        exporter = self._exporter()
+        exporter = self._metrics = self._exporter()
         self._gateway = self._open_gateway()
-        self._factory.open(lambda: self._begin(listener))
+        self._factory.open(self._begin)
+        files.start()
         self._housekeep()
         self._recycler.start()
         Watchdog(self._loop, self.devices).start()
@@ -158,16 +164,16 @@ class Supervisor:
         self._residents.close()
         for device in self.devices:
             device.tidy(TIDY_S)
-        self._loop.forget(listener.fileno())
-        listener.close()
+        files.close()
         self._loop.close()
         self._events.close()
 
-    def _begin(self, listener: SessionListener) -> None:
+    def _begin(self) -> None:
         """Let clients in and start the devices, which must not seem stopped to any client."""
         if not self._stopping:
             self._begun = True
-            self._sessions.listen(listener)
+            assert self._files is not None
+            self._files.listen()
             if self._starter is not None:
                 self._sessions.add(self._starter, owner=self._bound)
             if self._gateway is not None:
@@ -244,6 +250,11 @@ class Supervisor:
         for device in self.devices:
             device.stop()
         self._stop_if_done()
+
+    def look_after_files(self) -> None:
+        """Make anew what was removed of the run directory."""
+        if self._files is not None:
+            self._files.look_soon()
 
     def owner_gone(self) -> None:
         """End now, even if the pool stops already: nobody waits any more for the workers' answers."""
@@ -336,6 +347,9 @@ class Supervisor:
         self._note("metrics", f"metrics are served at {address}")
         made.start()
         return made
+
+    def _other_sockets(self) -> list[str]:
+        return [] if self._metrics is None else self._metrics.restore()
 
     def _remote_status(self) -> operators.RemoteStatus | None:
         return None if self._gateway is None else self._gateway.status()

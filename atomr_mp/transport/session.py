@@ -12,12 +12,15 @@ import errno
 import os
 import socket
 import struct
+import time
 from collections import deque
 from collections.abc import Hashable
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from atomr_mp import errors
+from atomr_mp.process.files import beacon
+from atomr_mp.process.files.safedir import inode
 from atomr_mp.protocol.codec import ErrorInfo
 from atomr_mp.protocol.messages import session
 from atomr_mp.transport import descriptors
@@ -25,6 +28,9 @@ from atomr_mp.transport.descriptors import Descriptor, Incoming
 
 QUEUE_BYTES: Final = 2**20
 """Most bytes that may wait for a client that does not read."""
+
+ANEW_S: Final = 3.0
+"""How long a living supervisor may take to make a socket anew that was removed: it looks once a second."""
 
 DESCRIPTOR_BYTES: Final = 2**16
 """Bytes that a descriptor counts for while it waits for such a client, since a process has few descriptors."""
@@ -56,7 +62,7 @@ class SessionConnection:
         """
         connecting = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            connecting.connect(str(path))
+            _connect(connecting, path)
             listener = credentials(connecting)
         except OSError as error:
             connecting.close()
@@ -160,6 +166,20 @@ class SessionConnection:
         if messages is None:
             raise errors.PoolLost("the pool's supervisor has ended this session, or is gone")
         self._ready += messages
+
+
+def _connect(connecting: socket.socket, path: Path) -> None:
+    """Connect, and wait for a supervisor that lives, and whose socket was removed, to make it anew."""
+    until = time.monotonic() + ANEW_S
+    while True:
+        try:
+            connecting.connect(str(path))
+        except (FileNotFoundError, ConnectionRefusedError):
+            if time.monotonic() > until or beacon.holder(path.parent) in {0, os.getpid()}:
+                raise
+            time.sleep(ANEW_S / 50)
+        else:
+            return
 
 
 class Credentials(NamedTuple):
@@ -277,12 +297,22 @@ class SessionListener:
     """
 
     def __init__(self, path: Path) -> None:
+        self._path = path
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._socket.bind(str(path))
-        path.chmod(0o600)
+        try:
+            self._socket.bind(str(path))
+            self._inode = inode(path)
+            path.chmod(0o600)
+        except OSError:
+            self._socket.close()
+            raise
         self._socket.listen(128)
         self._socket.setblocking(False)
         self.fileno: Final = self._socket.fileno
+
+    def is_lost(self) -> bool:
+        """Return whether its file was removed, or is another by now."""
+        return inode(self._path) != self._inode
 
     def accept(self) -> SessionPeer | None:
         """Return the next client that has connected, None if there is none.

@@ -75,5 +75,8 @@ class WorkerEnd(Protocol):
     def forget(self, session: bytes) -> None:
         """Close a session's connections: it has ended."""
 
+    def rebind(self) -> None:
+        """Listen at the same place by a new file: the one before was removed. Connections stay."""
+
     def close(self, *, flush: bool) -> None:
         """Close; with `flush`, wait for a bounded time until the replies that were sent have left."""

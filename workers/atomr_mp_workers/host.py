@@ -294,6 +294,8 @@ class Host:
                 hooks.point("promotion")
                 self._store.slabs.leave_driver_alone(QUIET_S, self._completions.wake)
                 self._serves = True
+            case control.Rebind():
+                self._data.rebind()
             case control.MakeReady():
                 self._readiness.make_ready(order, at_once=not self._is_ready)
             case control.Drain():

@@ -17,7 +17,8 @@ import msgspec
 
 from atomr_mp import errors
 from atomr_mp.process import points
-from atomr_mp.process.files.logs import shift
+from atomr_mp.process.files.logs import open_for_append, shift
+from atomr_mp.process.files.safedir import inode
 
 Scalar = str | int | float | bool | None
 
@@ -74,6 +75,8 @@ class EventLog:
             points.point("disk")
             if self._size and self._size + len(data) > self._max_bytes:
                 self._rotate()
+            if self._fd >= 0 and inode(self._fd) != inode(self._path):  # somebody removed the file
+                self.close()
             if self._fd < 0:
                 self._open()
             self._write(data)
@@ -91,8 +94,7 @@ class EventLog:
             self._fd = -1
 
     def _open(self) -> None:
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-        self._fd = os.open(self._path, flags, 0o600)
+        self._fd = open_for_append(self._path)
         self._size = os.fstat(self._fd).st_size
 
     def _rotate(self) -> None:

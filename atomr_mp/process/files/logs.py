@@ -16,6 +16,7 @@ from typing import Final, Self
 
 from atomr_mp import errors, output
 from atomr_mp.process import points
+from atomr_mp.process.files.safedir import inode
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -39,7 +40,7 @@ class RotatedOutput:
         self._keep = keep
         self._failed = False
         try:
-            self._fd = _open_for_append(path)
+            self._fd = open_for_append(path)
         except OSError as error:
             raise errors.ConfigurationError(f"the log {path} cannot be opened: {error}") from error
 
@@ -61,8 +62,8 @@ class RotatedOutput:
         """Write lines of our own among the child's."""
         try:
             points.point("disk")
-            if os.fstat(self._fd).st_nlink == 0:  # somebody removed the file
-                removed, self._fd = self._fd, _open_for_append(self.path)  # kept if that fails: children need a file
+            if inode(self._fd) != inode(self.path):  # somebody removed the file
+                removed, self._fd = self._fd, open_for_append(self.path)  # kept if that fails: children need a file
                 os.close(removed)
             os.write(self._fd, f"{text}\n".encode("utf-8", "backslashreplace"))
         except OSError as error:
@@ -101,9 +102,16 @@ class PrivateFileHandler(logging.handlers.RotatingFileHandler):
     """Writes a log of this process to files that only its user can read; those of an earlier life become so too."""
 
     def _open(self) -> io.TextIOWrapper:
-        fd = _open_for_append(Path(self.baseFilename))
+        fd = open_for_append(Path(self.baseFilename))
         os.fchmod(fd, 0o600)
         return output.open_file(fd)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a line, into a new file if somebody has removed the present one."""
+        if self.stream is not None and inode(self.stream.fileno()) != inode(Path(self.baseFilename)):
+            self.stream.close()
+            self.stream = None  # opened by the next line, as `delay` has it
+        super().emit(record)
 
     def handleError(self, _record: logging.LogRecord) -> None:  # noqa: N802 - the name is that of `logging`
         """Lose the line: the files cannot be exchanged, and there is no other place to say so."""
@@ -117,8 +125,17 @@ def shift(path: Path, keep: int) -> None:
             older.rename(f"{path}.{number + 1}")
 
 
-def _open_for_append(path: Path) -> int:
-    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+def open_for_append(path: Path) -> int:
+    """Return a descriptor of a file of ours that only we may read, made if it is missing.
+
+    Raises:
+        OSError: It cannot be opened, or is another user's, who has put it there since the directory was removed.
+    """
+    fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    if os.fstat(fd).st_uid != os.geteuid():
+        os.close(fd)
+        raise PermissionError(f"{path} belongs to another user")
+    return fd
 
 
 def _copy_end(fd: int, target: Path, max_bytes: int) -> None:

@@ -1,9 +1,10 @@
 """The run directory: where a pool's supervisor, workers and clients find each other. An edge over files.
 
-It belongs to one user (mode 0700) and to one living supervisor at a time, which holds a lock on it
-(`RunDirectory.create`). Clients only look (`RunDirectory.open`). In it:
+It belongs to one user (mode 0700) and to one living supervisor at a time, which holds a lock on the directory itself,
+and its name outside of it (`beacon`). Clients only look (`RunDirectory.open`). What is in it may be removed at any
+time: the supervisor makes it anew (`HeldRunDirectory.restore`). In it:
 
-    lock            flock of the supervisor; its identity, empty after an orderly end
+    lock            the supervisor's identity, empty after an orderly end; its flock too
     session.sock    where clients connect
     d0-g1.sock      data socket of device 0's worker, generation 1
     workers/PID     identity of a worker, so that the next supervisor finds those of a killed one
@@ -19,19 +20,24 @@ import logging
 import os
 import re
 import signal
+import time
 from enum import StrEnum
 from pathlib import Path
 from typing import Final, NamedTuple, Self
 
 from atomr_mp import errors
 from atomr_mp.process import points
-from atomr_mp.process.files import safedir
+from atomr_mp.process.files import beacon, safedir
+from atomr_mp.process.files.beacon import Beacon
 from atomr_mp.process.identity import Identity, wait_ended
 
 SESSION_SOCKET: Final = "session.sock"
 
 GATEWAY_PROBE: Final = "gateway-probe"
 """Socket that a gateway has while it starts; one that is killed then leaves it."""
+
+CLEANER_S: Final = 1.0
+"""How long a program that cleans folders may hold the directory's lock when a pool starts."""
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -118,11 +124,15 @@ class RunDirectory:
         """
         path = path.absolute()
         if not path.exists():
+            if living := _by_beacon(path):
+                return cls(path, living)  # which makes the directory anew
             raise errors.PoolUnreachable(
                 f"there is no pool at {path}; start one with `atomr-mp start`, or name its run directory"
             )
         safedir.check(path)
         supervisor = _read_identity(path / "lock")
+        if supervisor is None or not supervisor.alive():
+            supervisor = _by_beacon(path) or supervisor
         if supervisor is None:
             raise errors.PoolUnreachable(f"no pool runs at {path}; start one with `atomr-mp start`")
         if not supervisor.alive():
@@ -187,23 +197,26 @@ class HeldRunDirectory(RunDirectory):
     def __init__(self, path: Path) -> None:
         path = path.absolute()
         safedir.check_socket_paths(path, ("d999-g999999.sock", "session.sock"))
-        safedir.make(path)
-        safedir.check(path)
         super().__init__(path, Identity.of(os.getpid()))
         self._workers = path / "workers"
         with contextlib.ExitStack() as undo:
             try:
-                self._lock_fd = _lock(path)
-                undo.callback(os.close, self._lock_fd)
-                self._directory_fd = _protect_from_cleaners(path)
+                self._beacon = _light(path)
+                if self._beacon is not None:
+                    undo.callback(self._beacon.close)
+                safedir.make(path)
+                safedir.check(path)
+                self._directory_fd = _lock_directory(path)
                 undo.callback(os.close, self._directory_fd)
+                self._lock_fd = _lock_file(path)
+                undo.callback(os.close, self._lock_fd)
                 self._workers.mkdir(mode=0o700, exist_ok=True)
                 _write(self._lock_fd, f"{self.supervisor}\n")
             except OSError as error:
                 raise errors.ConfigurationError(f"the run directory {path} cannot be used: {error}") from error
             undo.pop_all()
-        self._noted: set[int] = set()
-        """Pids of noted workers of this supervisor."""
+        self._noted: dict[int, Identity] = {}
+        """The noted workers of this supervisor, by pid."""
         self._closed = False
 
     def __enter__(self) -> Self:
@@ -216,18 +229,52 @@ class HeldRunDirectory(RunDirectory):
         """Note a worker that was started, if it is not noted yet. A full disk loses the note, with a warning."""
         if pid in self._noted:
             return
+        noted = Identity(pid, start_ticks, self.supervisor.boot_id)
         try:
-            points.point("disk")
-            noted = Identity(pid, start_ticks, self.supervisor.boot_id)
-            (self._workers / str(pid)).write_text(str(noted), encoding="ascii")
-            self._noted.add(pid)
+            self._note(noted)
+            self._noted[pid] = noted
         except OSError as error:
             _LOG.warning("worker process %d cannot be noted for the next start: %s", pid, error)
 
     def forget_worker(self, pid: int) -> None:
         """Remove the note of a worker that was reaped."""
-        (self._workers / str(pid)).unlink(missing_ok=True)
-        self._noted.discard(pid)
+        with contextlib.suppress(OSError):  # it was swept away, with the folder maybe
+            (self._workers / str(pid)).unlink()
+        self._noted.pop(pid, None)
+
+    def restore(self) -> list[str]:
+        """Make the directory, its lock and its records anew, as far as they were removed; return their names.
+
+        Sockets are their listeners' to make anew.
+
+        Raises:
+            PoolBusy: The directory was replaced by one that another process holds.
+            ConfigurationError: It was replaced by one that is not safe.
+            OSError: It cannot be made now; another attempt may succeed.
+        """
+        if self._beacon is not None:
+            self._beacon.let_go()
+        lost = []
+        if safedir.inode(self.path) != safedir.inode(self._directory_fd):
+            lost.append(str(self.path))
+            self.path.parent.mkdir(mode=0o700, exist_ok=True)
+            self.path.mkdir(mode=0o700, exist_ok=True)
+            safedir.check(self.path)
+            self._directory_fd = _exchanged(self._directory_fd, _lock_directory(self.path))
+        if safedir.inode(self.path / "lock") != safedir.inode(self._lock_fd):
+            lost.append("lock")
+            self._lock_fd = _exchanged(self._lock_fd, _lock_file(self.path))
+            _write(self._lock_fd, f"{self.supervisor}\n")
+        self._workers.mkdir(mode=0o700, exist_ok=True)
+        for pid, noted in self._noted.items():
+            if not (self._workers / str(pid)).exists():
+                lost.append(f"workers/{pid}")
+                self._note(noted)
+        return lost
+
+    def _note(self, noted: Identity) -> None:
+        points.point("disk")
+        (self._workers / str(noted.pid)).write_text(str(noted), encoding="ascii")
 
     def survivors(self) -> list[Identity]:
         """Return the workers that a former supervisor noted and that still run; before the first start."""
@@ -274,12 +321,15 @@ class HeldRunDirectory(RunDirectory):
             return
         self._closed = True
         try:
-            for path in self._sockets():
-                path.unlink(missing_ok=True)
+            if safedir.inode(self.path) == safedir.inode(self._directory_fd):  # or it is another's by now
+                for path in self._sockets():
+                    path.unlink(missing_ok=True)
             os.ftruncate(self._lock_fd, 0)
         finally:
             os.close(self._lock_fd)
             os.close(self._directory_fd)
+            if self._beacon is not None:
+                self._beacon.close()
 
     def _sockets(self) -> list[Path]:
         return [*self.path.glob("*.sock"), self.path / GATEWAY_PROBE]
@@ -295,33 +345,82 @@ def _default_base() -> Path:
     return Path(temporary, f"atomr-mp-{os.geteuid()}")
 
 
-def _lock(path: Path) -> int:
-    """Return the descriptor that holds the lock; it must never reach another process."""
+def _light(path: Path) -> Beacon | None:
+    """Take the directory's name; None where it cannot be had, as where another user has it."""
+    try:
+        return Beacon(path)
+    except BlockingIOError as error:
+        raise _busy(path) from error
+    except OSError as error:
+        _LOG.warning("the name of the run directory %s cannot be held: %s", path, error)
+        return None
+
+
+def _lock_directory(path: Path) -> int:
+    """Return the descriptor that holds the directory; it must never reach another process.
+
+    The lock also keeps systemd-tmpfiles from ageing the directory, see tmpfiles.d(5).
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    until = time.monotonic() + CLEANER_S
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            if _holder(path) is None and time.monotonic() < until:  # a cleaner has it, for a moment
+                time.sleep(CLEANER_S / 20)
+                continue
+            os.close(fd)
+            raise _busy(path) from error
+        except OSError:  # a file system without such locks; the file is locked besides
+            pass
+        return fd
+
+
+def _lock_file(path: Path) -> int:
+    """Return the descriptor that holds the file with the supervisor's identity; for it the same is true."""
     fd = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
-        holder = _read_identity(path / "lock")
         os.close(fd)
-        pid = holder.pid if holder is not None and holder.alive() else 0
-        who = f"pid {pid}" if pid else "just starting"
-        raise errors.PoolBusy(
-            f"a supervisor ({who}) already holds {path}; connect to it, stop it with `atomr-mp stop`, or "
-            "choose another name",
-            supervisor_pid=pid,
-        ) from error
+        raise _busy(path) from error
     except OSError:
         os.close(fd)
         raise
     return fd
 
 
-def _protect_from_cleaners(path: Path) -> int:
-    """Return a descriptor whose lock keeps systemd-tmpfiles from ageing the directory, see tmpfiles.d(5)."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    with contextlib.suppress(OSError):
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    return fd
+def _holder(path: Path) -> Identity | None:
+    """Return the living supervisor of a run directory, as far as files and the beacon tell."""
+    noted = _read_identity(path / "lock")
+    if noted is not None and noted.alive():
+        return noted
+    found = _by_beacon(path)
+    return None if found is None or found.pid == os.getpid() else found
+
+
+def _by_beacon(path: Path) -> Identity | None:
+    pid = beacon.holder(path)
+    with contextlib.suppress(ProcessLookupError):  # it has ended since
+        return Identity.of(pid) if pid else None
+    return None
+
+
+def _busy(path: Path) -> errors.PoolBusy:
+    holder = _holder(path)
+    pid = holder.pid if holder is not None else 0
+    who = f"pid {pid}" if pid else "just starting"
+    return errors.PoolBusy(
+        f"a supervisor ({who}) already holds {path}; connect to it, stop it with `atomr-mp stop`, or "
+        "choose another name",
+        supervisor_pid=pid,
+    )
+
+
+def _exchanged(old: int, new: int) -> int:
+    os.close(old)
+    return new
 
 
 def _write(fd: int, text: str) -> None:

@@ -66,6 +66,15 @@ def check(path: Path) -> None:
         _check_sticky(directory)
 
 
+def inode(of: Path | int) -> tuple[int, int] | None:
+    """Return the device and inode of a path, links not followed, or of a descriptor; None if the path is free."""
+    try:
+        found = os.fstat(of) if isinstance(of, int) else of.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return found.st_dev, found.st_ino
+
+
 def private_mode(path: Path) -> bool:
     """Return whether `path`, links followed, is a directory of ours that only we may enter."""
     try:

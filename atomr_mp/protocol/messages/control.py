@@ -207,8 +207,13 @@ class Drain(Message, frozen=True, tag="drain"):
     """Finish what has been received, answer it, and exit with status 0."""
 
 
+class Rebind(Message, frozen=True, tag="rebind"):
+    """Bind the data socket anew, at the same path: its file was removed. Connections stay. No answer."""
+
+
 FromSupervisor = (
     Start
+    | Rebind
     | SessionOpened
     | SessionEnded
     | Reclaim

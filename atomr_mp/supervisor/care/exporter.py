@@ -6,10 +6,12 @@ import ipaddress
 import logging
 import os
 import socket
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 from atomr_mp import errors
+from atomr_mp.process.files.safedir import inode
 from atomr_mp.supervisor.care.helpers import Helpers
 from atomr_mp.supervisor.loop import Loop
 
@@ -41,13 +43,33 @@ class Exporter:
         self._session_socket = session_socket
         self._loop = loop
         self._helpers = helpers
+        self._path = run_dir / address.removeprefix(UNIX) if address.startswith(UNIX) else None
+        self._kill: Callable[[], None] = lambda: None
+        """Ends the process."""
         self._socket = listen(address, run_dir)
+        self._inode = None if self._path is None else inode(self._path)
+
+    def restore(self) -> list[str]:
+        """Listen anew if the socket's file was removed; return its name then.
+
+        Raises:
+            OSError: It cannot be made now.
+        """
+        if self._path is None or inode(self._path) == self._inode:
+            return []
+        made = _listen_unix(self._path)
+        self._socket.close()
+        self._socket, self._inode = made, inode(self._path)
+        self._kill()  # the next one inherits the new socket
+        return [self._path.name]
 
     def start(self) -> None:
         """Start it; to be called once the supervisor listens."""
         descriptor = self._socket.fileno()
         try:
-            self._helpers.start(MODULE, [str(descriptor), str(self._session_socket)], [descriptor], self._ended)
+            self._kill = self._helpers.start(
+                MODULE, [str(descriptor), str(self._session_socket)], [descriptor], self._ended
+            )
         except OSError as error:
             _LOG.warning("the metrics cannot be served: %s", error)
             self._loop.call_later(AGAIN_S, self.start)

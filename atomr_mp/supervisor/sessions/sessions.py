@@ -90,6 +90,9 @@ class Orders(Protocol):
     def stop(self, why: str) -> None:
         """Stop the pool."""
 
+    def look_after_files(self) -> None:
+        """A client cannot connect to a worker: its socket's file may have been removed."""
+
     def owner_gone(self) -> None:
         """The session to which the pool's life is bound has ended."""
 
@@ -173,6 +176,8 @@ class Sessions:
         grace_s = 0.0 if plan.gateway is None else plan.gateway.grace_s
         self.remotes: Final = RemoteRecords(grace_s, loop, lambda: orders.devices)
         self._last_number = 0
+        self._listener: SessionListener | None = None
+        """The listener whose connections are taken."""
         self._actors: list[devices.ActorInfo] = []
         self._snapshot: operators.Status | None = None
         """Status for all questions of one read, so that a client that asks without end does not keep the others
@@ -201,6 +206,7 @@ class Sessions:
 
     def listen(self, listener: SessionListener) -> None:
         """Accept new connections."""
+        self._listener = listener
 
         def accept(_events: int) -> None:
             try:
@@ -214,7 +220,8 @@ class Sessions:
                 self.add(peer, owner=False)
 
         def watch() -> None:
-            self._loop.watch(listener.fileno(), select.EPOLLIN, accept)
+            if listener is self._listener:  # or its socket was made anew
+                self._loop.watch(listener.fileno(), select.EPOLLIN, accept)
 
         watch()
 
@@ -400,6 +407,8 @@ class Sessions:
             case session.Reach():
                 self._snapshot = None
                 each.take_reach(message, len(self._orders.devices))
+                if message.failures:
+                    self._orders.look_after_files()
             case session.Bye():
                 self._end(each, None, bye=True)
             case _ if isinstance(message, slabs.Request):

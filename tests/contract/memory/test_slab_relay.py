@@ -136,6 +136,9 @@ class Supervisor:
     def stop(self, _why: str) -> None:
         """Do nothing."""
 
+    def look_after_files(self) -> None:
+        """Do nothing."""
+
     def owner_gone(self) -> None:
         """Do nothing."""
 

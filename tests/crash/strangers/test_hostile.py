@@ -376,6 +376,9 @@ class NoPool:
         """Note it."""
         self.asked.append(f"stop: {why}")
 
+    def look_after_files(self) -> None:
+        """Do nothing."""
+
     def owner_gone(self) -> None:
         """Note it."""
         self.asked.append("owner gone")

@@ -72,11 +72,7 @@ class DataSocket:
         self._reads = False
         self._refused = 0
         self._path = Path(endpoint.removeprefix("ipc://"))
-        self._path.unlink(missing_ok=True)
-        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._listener.setblocking(False)
-        self._listener.bind(str(self._path))
-        self._listener.listen(BACKLOG)
+        self._listener = _listen(self._path)
         poll.register(self._listener, select.EPOLLIN)
         self._spare: int | None = _spare()
         """A spare descriptor, closed for a moment to turn away a connection when no other is left."""
@@ -125,6 +121,21 @@ class DataSocket:
         for routing_id, peer in list(self._logged_in.items()):
             if session_of(routing_id) == session:
                 self._close(peer)
+
+    def rebind(self) -> None:
+        """Listen at the same path by a new file: the one before was removed. Connections stay."""
+        if self._listener.fileno() < 0:
+            return
+        try:
+            made = _listen(self._path)
+        except OSError as error:  # the supervisor asks again
+            _LOG.warning("the data socket cannot be bound anew: %s", error)
+            return
+        self._accept()  # those who have connected before the file was removed
+        self._poll.unregister(self._listener)
+        self._listener.close()
+        self._listener = made
+        self._poll.register(made, select.EPOLLIN)
 
     def close(self, *, flush: bool) -> None:
         """Close; with `flush`, wait until the replies have left, at most `FLUSH_MS`.
@@ -234,6 +245,19 @@ class DataSocket:
             self._receive(holder)
         self._close(holder)
         return True
+
+
+def _listen(path: Path) -> socket.socket:
+    path.unlink(missing_ok=True)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        listener.setblocking(False)
+        listener.bind(str(path))
+        listener.listen(BACKLOG)
+    except OSError:
+        listener.close()
+        raise
+    return listener
 
 
 _LOG: Final = logging.getLogger("atomr_mp.worker")
