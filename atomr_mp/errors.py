@@ -725,6 +725,11 @@ def from_wire(code: str, message: str, fields: dict[str, Any]) -> AtomrError:
     return cls(message, **known)
 
 
+def facts_of(cls: type[AtomrError]) -> dict[str, type] | None:
+    """Return the types of a class's facts, and of its message, by name; None if the class is none of this module's."""
+    return _FACTS.get(cls)
+
+
 def _tree(cls: type[AtomrError]) -> dict[str, type[AtomrError]]:
     found = {cls.code: cls}
     for sub in cls.__subclasses__():
@@ -734,3 +739,6 @@ def _tree(cls: type[AtomrError]) -> dict[str, type[AtomrError]]:
 
 _FACT_TYPES: Final[dict[str, type]] = {"str": str, "int": int, "bool": bool, "float": float}
 _BY_CODE: Final = _tree(AtomrError)
+_FACTS: Final[dict[type[AtomrError], dict[str, type]]] = {
+    cls: {f.name: _FACT_TYPES[str(f.type)] for f in dataclasses.fields(cls)} for cls in _BY_CODE.values()
+}

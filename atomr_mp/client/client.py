@@ -30,6 +30,7 @@ from atomr_mp.client.reply_stream import ReplyStream
 from atomr_mp.client.sent_room import SentRoom
 from atomr_mp.client.stream_closer import StreamCloser
 from atomr_mp.protocol import token
+from atomr_mp.protocol.exceptions import traceback_of
 from atomr_mp.protocol.flow.flight import Window
 from atomr_mp.protocol.flow.stream_credit import ReaderCredit
 from atomr_mp.protocol.messages import devices, session, suspects
@@ -643,8 +644,10 @@ class Answered(NamedTuple):
 def _tell(listener: Callable[[Any], object], message: object) -> None:
     try:
         listener(message)
-    except Exception:  # noqa: BLE001 - the reading thread is not to blame
-        _LOG.exception("a listener to lifecycle events failed")
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001 - the reading thread is not to blame
+        _LOG.error("a listener to lifecycle events failed:\n%s", traceback_of(error))
 
 
 def running_loop() -> asyncio.AbstractEventLoop | None:

@@ -6,6 +6,7 @@ from collections.abc import Awaitable
 from typing import Any
 
 from atomr_mp import errors
+from atomr_mp.protocol.exceptions import describe
 
 Outcome = dict[str, Any]
 """Either {"value": ...}, or {"error": (code, message, fields)}."""
@@ -21,7 +22,7 @@ async def outcome(awaitable: Awaitable[Any]) -> Outcome:
     except errors.AtomrError as error:
         return {"error": errors.to_wire(error)}
     except Exception as error:  # noqa: BLE001 - whoever has asked is to hear it
-        return {"error": errors.to_wire(errors.ConfigurationError(f"{type(error).__name__}: {error}"))}
+        return {"error": errors.to_wire(errors.ConfigurationError(describe(error)))}
 
 
 def value_of(found: Outcome) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import traceback
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from atomr_mp import errors
 from atomr_mp.protocol import token
 from atomr_mp.protocol.board import BoardWriter
+from atomr_mp.protocol.exceptions import describe, missing_module, traceback_of, trusted
 from atomr_mp.protocol.extras import how_to_install
 from atomr_mp.protocol.library_names import LIBRARIES
 from atomr_mp.protocol.messages import control
@@ -38,6 +38,7 @@ from atomr_mp_workers.requests.off_loop.in_progress import InProgress
 from atomr_mp_workers.requests.off_loop.runner import ActorRunner
 from atomr_mp_workers.requests.off_loop.threads import ActorThreads
 from atomr_mp_workers.requests.peers import Peers
+from atomr_mp_workers.requests.raised import known
 from atomr_mp_workers.requests.request import current_holder
 from atomr_mp_workers.requests.streams.steps import SteppedMethod
 from atomr_mp_workers.supervised.foresight import Readiness, Usage
@@ -273,22 +274,21 @@ def _set_up(actor: LoadedActor, setup: Callable[[], object], device: WorkerDevic
         else:
             stream.run(run)
     except errors.Unsupported as error:  # the cause is installed here, and the next process would meet it too
-        raise FatalError(errors.ActorLoadFailed(f"setup of {actor.name}: {error}")) from error
+        raise FatalError(errors.ActorLoadFailed(f"setup of {actor.name}: {trusted(error).message}")) from error
     except errors.AtomrError as error:
-        raise FatalError(error) from error
+        raise FatalError(trusted(error)) from error
     except ModuleNotFoundError as error:
-        _LOG.exception("setup of %s failed", actor.name)
+        _LOG.error("setup of %s failed:\n%s", actor.name, traceback_of(error))
         raise FatalError(
-            errors.ActorLoadFailed(f"setup of {actor.name} failed: {error}; {how_to_install(error.name)}")
+            errors.ActorLoadFailed(
+                f"setup of {actor.name} failed: {describe(error)}; {how_to_install(missing_module(error))}"
+            )
         ) from error
     except BaseException as error:  # any exception of user code is the reason why this device does not start
-        _LOG.exception("setup of %s failed", actor.name)
+        _LOG.error("setup of %s failed:\n%s", actor.name, text := traceback_of(error))
         raise FatalError(
-            device.explain(error)
-            or errors.SetupFailed(
-                f"setup of {actor.name} raised {type(error).__name__}: {error}",
-                traceback_text=traceback.format_exc(),
-            )
+            known(device, error)
+            or errors.SetupFailed(f"setup of {actor.name} raised {describe(error)}", traceback_text=text)
         ) from error
 
 

@@ -19,6 +19,7 @@ from atomr_mp import errors
 from atomr_mp.protocol import token
 from atomr_mp.protocol.board import BoardWriter, Counter, Gauge
 from atomr_mp.protocol.codec import ErrorInfo
+from atomr_mp.protocol.exceptions import traceback_of
 from atomr_mp.protocol.flow import limits
 from atomr_mp.protocol.messages import control, data
 from atomr_mp.protocol.values import Buffer
@@ -632,8 +633,8 @@ class Host:
                 ending: Any = actor.instance.teardown()
                 if loop is not None and actor.is_async("teardown"):
                     loop.complete(ending)
-            except BaseException:  # noqa: BLE001 - what user code raises must not keep the others from their teardown
-                self._log.exception("teardown of %s failed", actor.name)
+            except BaseException as error:  # noqa: BLE001 - it must not keep the others from their teardown
+                self._log.error("teardown of %s failed:\n%s", actor.name, traceback_of(error))
             if loop is not None:
                 loop.close()
 

@@ -15,6 +15,7 @@ import msgspec
 
 from atomr_mp.errors import BorrowConflict, InvalidRequest, RequestError
 from atomr_mp.protocol import values
+from atomr_mp.protocol.exceptions import describe
 from atomr_mp.protocol.messages.data import MAX_ITEMS
 from atomr_mp.protocol.messages.devices import MethodInfo, Resumes
 from atomr_mp.protocol.signatures import wrong_count, wrong_names
@@ -131,7 +132,7 @@ class LoadedMethod(Method):
         except RequestError:
             raise
         except BaseException as error:  # an annotation may be a struct with code of its own
-            raise InvalidRequest(f"decoding the arguments raised {type(error).__name__}: {error}") from error
+            raise InvalidRequest(f"decoding the arguments raised {describe(error)}") from error
 
     def _explained(self, error: InvalidRequest, body: bytes) -> InvalidRequest:
         """Return why arguments do not fit, in the caller's words."""
@@ -160,7 +161,7 @@ class LoadedMethod(Method):
         except RequestError:
             raise
         except BaseException as error:  # as above
-            raise InvalidRequest(f"decoding the arguments raised {type(error).__name__}: {error}") from error
+            raise InvalidRequest(f"decoding the arguments raised {describe(error)}") from error
 
     def written(self, arguments: tuple[Any, ...]) -> list[DeviceArray]:
         """Return the arguments that the decorator's `writes` names."""

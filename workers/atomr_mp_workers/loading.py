@@ -20,6 +20,7 @@ from typing import Any, Final
 import msgspec
 
 from atomr_mp.errors import ActorLoadFailed
+from atomr_mp.protocol.exceptions import describe, is_a, missing_module
 from atomr_mp.protocol.extras import how_to_install
 from atomr_mp.protocol.messages.control import ActorSpec
 from atomr_mp.protocol.messages.devices import ActorInfo, MethodInfo, Resend, Resumes
@@ -95,9 +96,9 @@ def load(spec: ActorSpec) -> LoadedActor:
     cls = _class(spec)
     try:
         instance = cls()
-    except Exception as error:
+    except BaseException as error:
         raise ActorLoadFailed(
-            f"{spec.target}: making an instance failed with {type(error).__name__}: {error}; __init__ takes no "
+            f"{spec.target}: making an instance failed with {describe(error)}; __init__ takes no "
             "arguments, and what may fail belongs in setup()"
         ) from error
     if instance.stream_priority not in PRIORITIES:
@@ -165,8 +166,8 @@ def _module(target: str, location: str, name: str) -> types.ModuleType:
     except ActorLoadFailed:
         raise
     except BaseException as error:  # a module may raise anything, even SystemExit
-        advice = f"; {how_to_install(error.name)}" if isinstance(error, ModuleNotFoundError) else ""
-        raise ActorLoadFailed(f"{target}: importing failed with {type(error).__name__}: {error}{advice}") from error
+        advice = f"; {how_to_install(missing_module(error))}" if is_a(error, ModuleNotFoundError) else ""
+        raise ActorLoadFailed(f"{target}: importing failed with {describe(error)}{advice}") from error
     finally:
         importing = False
 
@@ -207,9 +208,10 @@ def _method(spec: ActorSpec, instance: Actor, name: str, options: MethodOptions)
     _check_kind(where, function, options)
     try:
         hints = typing.get_type_hints(function, include_extras=True)
-    except Exception as error:
+    except BaseException as error:  # an annotation may be any expression
         raise ActorLoadFailed(
-            f"{where}: its annotations cannot be resolved ({error}); import what they name outside TYPE_CHECKING"
+            f"{where}: its annotations cannot be resolved ({describe(error)}); import what they name "
+            "outside TYPE_CHECKING"
         ) from error
     parameters, described = [], []
     signature = inspect.signature(function)

@@ -54,11 +54,11 @@ def schema_of(parameters: Sequence[Described], result: Any, openai: str = "") ->
     definitions: dict[str, Any] = {}
     try:
         properties = {each.name: _schema(each.annotation, each.decoded_as, definitions) for each in parameters}
-    except Exception:  # noqa: BLE001 - an annotation's class may have code of its own; the method works all the same
+    except BaseException:  # noqa: BLE001 - an annotation's class may have code of its own; the method works all the same
         return without
     try:
         returned = _schema(result, result, definitions)
-    except Exception:  # noqa: BLE001 - results are not checked, so their annotation may be anything
+    except BaseException:  # noqa: BLE001 - results are not checked, so their annotation may be anything
         returned = NOT_CHECKED
     arguments = {
         "type": "object",

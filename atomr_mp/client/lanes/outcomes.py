@@ -15,6 +15,7 @@ from atomr_mp.client.lanes.door import LaneClient
 from atomr_mp.client.memory.leases import Releases
 from atomr_mp.client.reply import ArrivedPart, ItemsPart, ItemsReply, Reply, StreamReply, set_done
 from atomr_mp.client.reply_life import ReplyAction, ReplyEvent, ReplyState, step
+from atomr_mp.protocol.exceptions import traceback_of
 from atomr_mp.protocol.messages import data
 from atomr_mp.protocol.messages.devices import Resumes
 
@@ -203,8 +204,10 @@ class Outcomes:
             for callback in callbacks:
                 try:
                     callback(reply)
-                except Exception:  # noqa: BLE001 - the receiving thread is not to blame, nor other callbacks
-                    _LOG.exception("a callback of %r failed", reply)
+                except KeyboardInterrupt:
+                    raise
+                except BaseException as error:  # noqa: BLE001 - the receiving thread is not to blame, nor other callbacks
+                    _LOG.error("a callback of %r failed:\n%s", reply, traceback_of(error))
 
 
 def forget_forked(reply: Reply, lost: str) -> None:

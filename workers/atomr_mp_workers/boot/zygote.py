@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from atomr_mp import output
+from atomr_mp.protocol.exceptions import describe
 from atomr_mp.protocol.messages import zygote
 from atomr_mp_workers.boot import self_signals
 from atomr_mp_workers.boot.lifeline import die_with
@@ -84,8 +85,8 @@ def preload(modules: Iterable[str]) -> list[str]:
     for module in modules:
         try:
             importlib.import_module(module)
-        except Exception as error:  # noqa: BLE001 - a module may raise whatever it likes
-            missing.append(f"{module}: {type(error).__name__}: {error}"[:1000])
+        except BaseException as error:  # noqa: BLE001 - a module may raise whatever it likes
+            missing.append(f"{module}: {describe(error)}"[:1000])
     if limited:
         del os.environ[BLAS_THREADS]
     return missing

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from atomr_mp import errors
+from atomr_mp.protocol.exceptions import causes_of, name_of
 
 STICKY: Final = frozenset({226, 700, 702, 710, *range(714, 720), 721, 810, 911, 214, 220, 709})
 """Statuses of a context that is lost."""
@@ -80,12 +81,12 @@ def translate(error: BaseException, status_of_context: Callable[[], int]) -> err
         for code in (status, now):
             if code in STICKY or (code == UNKNOWN and now):
                 return poisoned(code, each)
-        if type(each).__name__.endswith("OutOfMemoryError") or (
+        if name_of(each).endswith("OutOfMemoryError") or (
             status == OUT_OF_MEMORY and library in {"runtime", "driver", "torch"}
         ):
             return errors.OutOfMemory(f"the device has no memory left: {each}")
         return errors.LibraryError(str(each), library=library, status=status, name=_name(each))
-    if type(error).__name__ == "OutOfMemoryError":
+    if name_of(error) == "OutOfMemoryError":
         return errors.OutOfMemory(f"the device has no memory left: {error}")
     return None
 
@@ -100,7 +101,7 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
     while error is not None and id(error) not in seen:
         seen.add(id(error))
         yield error
-        error = error.__cause__ or error.__context__
+        error = next(causes_of(error), None)
 
 
 def _library(error: BaseException) -> str | None:

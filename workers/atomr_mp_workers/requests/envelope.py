@@ -15,6 +15,7 @@ from atomr_mp import errors
 from atomr_mp.protocol import token
 from atomr_mp.protocol.board import OFF_BOARD, BoardWriter, Counter, Watched
 from atomr_mp.protocol.codec import MAX_TEXT_CHARS
+from atomr_mp.protocol.exceptions import forget_frames
 from atomr_mp.protocol.flow.flight import MAX_STREAMS
 from atomr_mp.protocol.messages import data
 from atomr_mp.protocol.words import counted
@@ -28,7 +29,7 @@ from atomr_mp_workers.requests.kinds.items import ItemsRequest, ItemsSlice
 from atomr_mp_workers.requests.kinds.stream import StreamRequest
 from atomr_mp_workers.requests.method import Method
 from atomr_mp_workers.requests.peers import AdmittedSession, Peer
-from atomr_mp_workers.requests.raised import explain, forget_frames, wire_form
+from atomr_mp_workers.requests.raised import explain, wire_form
 from atomr_mp_workers.requests.request import Request
 
 SHORTEST_TEXT: Final = 1024
@@ -426,7 +427,7 @@ class Envelope:
         if part.error is not None:
             return
         for place, raised in part.raised_by.items():
-            error = raised if isinstance(raised, errors.AtomrError) else explain(self._device, part, raised)
+            error = explain(self._device, part, raised)
             if error.ends_worker:
                 part.error = error
                 return
@@ -453,7 +454,7 @@ class Envelope:
         Raises:
             FatalError: The error ends this worker.
         """
-        error = raised if isinstance(raised, errors.AtomrError) else explain(self._device, request, raised)
+        error = explain(self._device, request, raised)
         contents.note_absent(request, error)
         self._drop(request, error)
         if error.ends_worker:
@@ -575,7 +576,4 @@ def _come_by(request: Request) -> None:
         hooks.point("before_reply", request.method.name)
     except Exception as raised:  # noqa: BLE001 - as in `Run.call`
         request.encoded = request.later = None
-        if isinstance(raised, errors.AtomrError):
-            request.error = raised
-        else:
-            request.raised = raised
+        request.raised = raised

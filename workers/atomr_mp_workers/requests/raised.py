@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import traceback
-
 from atomr_mp import errors
 from atomr_mp.protocol.codec import MAX_TEXT_CHARS, ErrorInfo
+from atomr_mp.protocol.exceptions import describe, forget_frames, full_name_of, is_a, traceback_of, trusted
 from atomr_mp_workers.device.base import WorkerDevice
 from atomr_mp_workers.requests.request import Run
 
@@ -13,61 +12,35 @@ from atomr_mp_workers.requests.request import Run
 def explain(device: WorkerDevice, run: Run, raised: BaseException) -> errors.AtomrError:
     """Return the error for the caller that an exception stands for; the exception loses its frames."""
     try:
+        if is_a(raised, errors.AtomrError):
+            return trusted(raised)
         name = run.method.name
-        error = device.explain(raised)
+        error = known(device, raised)
         if error is not None:
             error.message = f"{name}: {error.message}"
             return error
-        if isinstance(raised, MemoryError):
+        if is_a(raised, MemoryError):
             return errors.OutOfMemory(f"{name} ran out of host memory: {describe(raised)}")
-        return _failed(f"{name} raised", raised)
+        return errors.ActorFailed(
+            f"{name} raised {describe(raised)}",
+            exception=full_name_of(raised),
+            traceback_text=traceback_of(raised),
+        )
     finally:
         forget_frames(raised)
 
 
-def forget_frames(error: BaseException) -> None:
-    """Take the traceback from an exception, and from all that it was raised from or is a group of.
-
-    The frames there have a request's arguments. A frame that refers to the exception, such as one with a list of
-    failed items or a task that was awaited, would keep them until a collection, which an idle worker does not have; an
-    exception that an actor raises again and again would keep the arguments of all its requests.
-    """
-    seen: set[int] = set()
-    waiting: list[BaseException | None] = [error]
-    while waiting:
-        each = waiting.pop()
-        if each is None or id(each) in seen:
-            continue
-        seen.add(id(each))
-        each.__traceback__ = None
-        waiting += (each.__cause__, each.__context__)
-        if isinstance(each, BaseExceptionGroup):
-            waiting += each.exceptions
-
-
-def describe(error: BaseException) -> str:
-    """Return an exception's class and text; user code may have an exception whose text cannot be made."""
+def known(device: WorkerDevice, raised: BaseException) -> errors.AtomrError | None:
+    """Return the meaning of an exception of the device's libraries, None for any other."""
     try:
-        return f"{type(error).__name__}: {error}"
-    except BaseException:  # noqa: BLE001 - raised by the exception's own __str__
-        return type(error).__name__
+        return device.explain(raised)
+    except BaseException:  # noqa: BLE001 - by its name a library's, and it does not behave like one
+        return None
 
 
 def wire_form(error: errors.AtomrError, limit_chars: int = MAX_TEXT_CHARS) -> ErrorInfo:
-    """Return the wire form of an error, or of a substitute if it has none, as errors of user code may.
+    """Return the wire form of an error, which other people's code may have raised.
 
     A receiver drops a message with an invalid error as a whole.
     """
-    try:
-        return ErrorInfo.of(error, limit_chars)
-    except (TypeError, ValueError, AttributeError) as wrong:  # made by user code, with facts of wrong types
-        failed = _failed(f"an actor raised a {type(error).__name__} that cannot be sent:", wrong)
-        return ErrorInfo.of(failed, limit_chars)
-
-
-def _failed(what: str, error: BaseException) -> errors.ActorFailed:
-    return errors.ActorFailed(
-        f"{what} {describe(error)}",
-        exception=f"{type(error).__module__}.{type(error).__qualname__}",
-        traceback_text="".join(traceback.format_exception(error)),
-    )
+    return ErrorInfo.of(trusted(error), limit_chars)

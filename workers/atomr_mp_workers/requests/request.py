@@ -12,6 +12,7 @@ from typing import Any, Final, Protocol
 from atomr_mp import errors
 from atomr_mp.protocol import values
 from atomr_mp.protocol.board import OFF_BOARD
+from atomr_mp.protocol.exceptions import trusted
 from atomr_mp.protocol.messages import data
 from atomr_mp_workers import tracing
 from atomr_mp_workers.device.base import Event
@@ -113,7 +114,7 @@ class Run(ABC):
                 following, self.next = self.next, None
                 self.take(following.enqueue())
         except errors.AtomrError as error:
-            self.error = error
+            self.error = trusted(error)
         except BaseException as error:  # noqa: BLE001 - what user code raises is an answer, not the worker's end
             self.raised = error
         _current.run = None
@@ -190,7 +191,7 @@ class Request(Run):
         try:
             self.take(later.read())
         except errors.AtomrError as error:
-            self.error = error
+            self.error = trusted(error)
         except BaseException as error:  # noqa: BLE001 - as in `call`
             self.raised = error
 

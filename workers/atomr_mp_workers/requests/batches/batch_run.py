@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from atomr_mp import errors
 from atomr_mp.protocol.board import BoardWriter
+from atomr_mp.protocol.exceptions import describe, is_a, trusted
 from atomr_mp.protocol.words import counted
 from atomr_mp_workers.device.base import Event
 from atomr_mp_workers.memory.arrays import DeviceArray
@@ -22,7 +23,7 @@ from atomr_mp_workers.requests.envelope import Envelope
 from atomr_mp_workers.requests.kinds.items import ItemsRequest, ItemsSlice, results_of
 from atomr_mp_workers.requests.method import Method
 from atomr_mp_workers.requests.peers import WEIGHT
-from atomr_mp_workers.requests.raised import describe
+from atomr_mp_workers.requests.raised import known
 from atomr_mp_workers.requests.request import Request, Run
 
 MOST_AHEAD: Final = 2
@@ -103,9 +104,9 @@ class BatchRun(Run):
         )
 
     def _give(self, request: Request, result: Any) -> None:
-        if isinstance(result, errors.AtomrError):
-            request.error = result
-        elif isinstance(result, BaseException):
+        if is_a(result, errors.AtomrError):
+            request.error = trusted(result)
+        elif is_a(result, BaseException):
             request.raised = result
         else:
             try:
@@ -171,7 +172,9 @@ class BatchedMethod:
             keys = [None] * len(rows) if key is None else list(itertools.starmap(key, rows))
             groups: dict[Hashable, list[int]] = {each: [] for each in dict.fromkeys(keys)}
         except BaseException as raised:  # noqa: BLE001 - user code's, for one of them
-            error = raised if isinstance(raised, errors.AtomrError) else self._store.device.explain(raised)
+            error = known(self._store.device, raised)
+            if is_a(raised, errors.AtomrError):
+                error = trusted(raised)
             if error is None or not error.ends_worker:  # its client then sends the items one by one
                 why = f"the key of one of the items raised {describe(raised)}"
                 error = errors.InvalidRequest(f"{self.method.name}: {why}")

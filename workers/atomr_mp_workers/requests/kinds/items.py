@@ -15,6 +15,7 @@ import msgspec
 from atomr_mp import errors
 from atomr_mp.protocol import values
 from atomr_mp.protocol.codec import ErrorInfo
+from atomr_mp.protocol.exceptions import is_a
 from atomr_mp.protocol.messages import data
 from atomr_mp_workers.requests.method import Method
 from atomr_mp_workers.requests.peers import Peer
@@ -91,7 +92,7 @@ class ItemsSlice(Request):
         taken: list[Any] = []
         for place, result in zip(self.places, results, strict=True):
             taken.append(None)
-            if isinstance(result, BaseException):
+            if is_a(result, BaseException):
                 self.raised_by[place] = result
                 continue
             try:
@@ -110,7 +111,7 @@ class ItemsSlice(Request):
                 self._encode(places[:half], results[:half])
                 self._encode(places[half:], results[half:])
             else:
-                error = unsendable(raised) if isinstance(raised, errors.InvalidRequest) else raised
+                error = unsendable(raised) if type(raised) is errors.InvalidRequest else raised
                 self.raised_by[places[0]] = error
                 self.answers.append((places, values.encode([None])))
 

@@ -15,6 +15,7 @@ from collections.abc import AsyncGenerator, Iterable
 from typing import Any, Final
 
 from atomr_mp import errors
+from atomr_mp.protocol.exceptions import forget_frames, trusted
 from atomr_mp_workers import tracing
 from atomr_mp_workers.fault_points import hooks
 from atomr_mp_workers.requests.kinds.stream import BEYOND_NS, GO_ON, StreamRequest
@@ -22,7 +23,6 @@ from atomr_mp_workers.requests.off_loop.completions import Completions
 from atomr_mp_workers.requests.off_loop.event_loop import EventLoop, regardless, stepwise
 from atomr_mp_workers.requests.off_loop.runner import ActorRunner
 from atomr_mp_workers.requests.peers import Peer
-from atomr_mp_workers.requests.raised import forget_frames
 from atomr_mp_workers.requests.request import Request, Run, TaskCell, in_task
 
 
@@ -159,7 +159,7 @@ class _RequestTask:
             self._is_cancellable = True
             await self.work()
         except errors.AtomrError as error:
-            request.error = error
+            request.error = trusted(error)
         except asyncio.CancelledError as error:
             if request.closing is None:
                 request.raised = error
@@ -173,7 +173,7 @@ class _RequestTask:
         try:
             await self._loop.await_device()  # it uses the request's memory until then
         except BaseException as error:  # noqa: BLE001 - of the device, which has not done what it was given
-            request.raised = request.raised or error
+            request.raised = error if request.raised is None else request.raised
 
     async def work(self) -> None:
         """Call the method, and await it; or take steps of its generator."""

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from atomr_mp import errors
 from atomr_mp.protocol.crossing import SCALARS
+from atomr_mp.protocol.exceptions import is_a, trusted
 from atomr_mp.protocol.values import encode_scalar
 from atomr_mp_workers.live import Live, LiveStream
 from atomr_mp_workers.memory.blocks import Holder
@@ -109,8 +110,8 @@ class _Sink:
 
     def fail(self, error: BaseException) -> None:
         """Take the error."""
-        if isinstance(error, errors.AtomrError):
-            self._stream.error = error
+        if is_a(error, errors.AtomrError):
+            self._stream.error = trusted(error)
         else:
             self._stream.raised = error
 
