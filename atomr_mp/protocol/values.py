@@ -179,10 +179,17 @@ class Decoder(Generic[T]):
             raise ValueError(f"unknown extension type {code}")
         if self._resolve is None:
             raise ValueError("a ref where there can be none")
-        return self._resolve(decode(bytes(data)))
+        try:
+            shared = decode(bytes(data))
+        except msgspec.DecodeError as error:  # its place is within the ref, and must not be taken for one in the values
+            raise ValueError(f"an array in shared memory is described wrongly ({error})") from error
+        return self._resolve(shared)
 
     def _array(self, data: memoryview) -> np.ndarray[Any, Any]:
-        dtype, shape, content = _ARRAY_DECODER.decode(data)
+        try:
+            dtype, shape, content = _ARRAY_DECODER.decode(data)
+        except msgspec.DecodeError as error:  # as with shared memory
+            raise ValueError(f"an array is described wrongly ({error})") from error
         element = dtypes.to_numpy(dtype)
         import numpy as np
 

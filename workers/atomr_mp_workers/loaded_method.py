@@ -24,8 +24,9 @@ from atomr_mp_workers.memory.arrays import DeviceArray
 from atomr_mp_workers.requests.method import Method, Resolve
 
 _astuple: Final = msgspec.structs.astuple
-_PLACE: Final = re.compile(r"`\$(?:\[(\d+)\]|\.(\w+))")
-"""How msgspec's messages begin the place of a misfit: `$[0]` or `$.name`."""
+_PLACE: Final = re.compile(r" - at `\$(?:\[(\d+)\]|\.(\w+))([^`]*)`\Z")
+"""How msgspec's messages end with the place of a misfit: `$[0]` or `$.name`. Before it they may repeat any text of the
+caller's, which may look the same."""
 _NO_ARGUMENTS: Final = b"\x90"
 """An empty array."""
 _MAP_HEADS: Final = frozenset(bytes((head,)) for head in (*range(0x80, 0x90), 0xDE, 0xDF))
@@ -147,7 +148,7 @@ class LoadedMethod(Method):
             else:
                 count = len(msgspec.msgpack.decode(body, type=list[msgspec.Raw]))
                 wrong = wrong_count(self.name, names, len(required), count)
-        error.message = wrong or _PLACE.sub(lambda found: f"`{found[2] or names[int(found[1])]}", error.message)
+        error.message = wrong or _placed(error.message, names)
         return error
 
     def _decode_items(self, body: bytes, frames: Sequence[memoryview]) -> list[tuple[Any, ...]]:
@@ -191,6 +192,15 @@ class LoadedMethod(Method):
             if type(argument) is DeviceArray:
                 converted[at] = argument.array
         return tuple(converted)
+
+
+def _placed(message: str, names: Sequence[str]) -> str:
+    """Return a message of msgspec with the parameter's name for its number."""
+    found = _PLACE.search(message)
+    if found is None:
+        return message
+    name = found[2] or next(iter(names[int(found[1]) : int(found[1]) + 1]), None)
+    return message if name is None else f"{message[: found.start()]} - at `{name}{found[3]}`"
 
 
 def _struct(name: str, parameters: Sequence[Parameter], *, array_like: bool) -> type[msgspec.Struct]:
