@@ -79,7 +79,7 @@ class Typed(Actor):
 
     @method
     def choose(self, text: str, mode: Literal["fast", "exact"] = "fast", level: Level = Level.LOW) -> str:
-        """Take texts and numbers of which there are few."""
+        """Take one of a few texts, and one of a few numbers."""
         return text + mode + str(int(level))
 
     @method

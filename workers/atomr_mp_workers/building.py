@@ -16,6 +16,7 @@ from atomr_mp.protocol.extras import how_to_install
 from atomr_mp.protocol.library_names import LIBRARIES
 from atomr_mp.protocol.messages import control
 from atomr_mp.protocol.process_tags import resident_name, slab_name
+from atomr_mp_workers import own_process
 from atomr_mp_workers.actor import Context
 from atomr_mp_workers.device import open_device
 from atomr_mp_workers.device.background import Background
@@ -265,12 +266,15 @@ def _set_up(actor: LoadedActor, setup: Callable[[], object], device: WorkerDevic
     """Run an actor's setup, on its stream if it has one."""
 
     def run() -> None:
-        setup()
+        try:
+            setup()
+        finally:
+            own_process.check()
 
     try:
         hooks.point("setup", actor.name)
         if stream is None:
-            setup()
+            run()
         else:
             stream.run(run)
     except errors.Unsupported as error:  # the cause is installed here, and the next process would meet it too

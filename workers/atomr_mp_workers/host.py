@@ -25,6 +25,7 @@ from atomr_mp.protocol.messages import control, data
 from atomr_mp.protocol.values import Buffer
 from atomr_mp.protocol.zmtp.framing import unpack
 from atomr_mp.wire.ends import PeerNotReadingError, WorkerEnd
+from atomr_mp_workers import own_process
 from atomr_mp_workers.building import WorkerParts, build
 from atomr_mp_workers.fatal import FatalError
 from atomr_mp_workers.fault_points import hooks
@@ -209,6 +210,7 @@ class Host:
             ready = dict(self._poll.poll(0 if self._completions.waiting else patience_s))
         finally:
             self._completions.turn.acquire()
+        own_process.check()  # a finaliser may have forked anywhere
         if self._failed is not None:
             raise self._failed
         return ready
@@ -633,7 +635,9 @@ class Host:
                 ending: Any = actor.instance.teardown()
                 if loop is not None and actor.is_async("teardown"):
                     loop.complete(ending)
+                own_process.check()
             except BaseException as error:  # noqa: BLE001 - it must not keep the others from their teardown
+                own_process.check()
                 self._log.error("teardown of %s failed:\n%s", actor.name, traceback_of(error))
             if loop is not None:
                 loop.close()

@@ -19,6 +19,7 @@ from atomr_mp.protocol.exceptions import describe
 from atomr_mp.protocol.messages.data import MAX_ITEMS
 from atomr_mp.protocol.messages.devices import MethodInfo, Resumes
 from atomr_mp.protocol.signatures import wrong_count, wrong_names
+from atomr_mp_workers import own_process
 from atomr_mp_workers.actor import MethodOptions
 from atomr_mp_workers.memory.arrays import DeviceArray
 from atomr_mp_workers.requests.method import Method, Resolve
@@ -124,15 +125,18 @@ class LoadedMethod(Method):
         decoder = self._by_name if body[:1] in _MAP_HEADS else self._by_position
         try:
             arguments = _astuple(decoder.decode(body, frames, resolve))
+            own_process.check()  # a default, or an annotation's class, may have code of its own
             for argument in arguments:
                 if type(argument) in values.CONTAINERS:
                     values.check_depth(argument)
             return arguments
         except InvalidRequest as error:
+            own_process.check()
             raise self._explained(error, body) from error.__cause__
         except RequestError:
             raise
         except BaseException as error:  # an annotation may be a struct with code of its own
+            own_process.check()
             raise InvalidRequest(f"decoding the arguments raised {describe(error)}") from error
 
     def _explained(self, error: InvalidRequest, body: bytes) -> InvalidRequest:
@@ -162,6 +166,7 @@ class LoadedMethod(Method):
         except RequestError:
             raise
         except BaseException as error:  # as above
+            own_process.check()
             raise InvalidRequest(f"decoding the arguments raised {describe(error)}") from error
 
     def written(self, arguments: tuple[Any, ...]) -> list[DeviceArray]:

@@ -24,6 +24,7 @@ from atomr_mp.protocol.exceptions import describe, is_a, missing_module
 from atomr_mp.protocol.extras import how_to_install
 from atomr_mp.protocol.messages.control import ActorSpec
 from atomr_mp.protocol.messages.devices import ActorInfo, MethodInfo, Resend, Resumes
+from atomr_mp_workers import own_process
 from atomr_mp_workers.actor import OPTIONS, Actor, Batch, MethodOptions
 from atomr_mp_workers.device.streams import PRIORITIES
 from atomr_mp_workers.fault_points import hooks
@@ -81,10 +82,14 @@ class Loader:
         for spec in specs:
             with contextlib.suppress(ActorLoadFailed):
                 self._ahead[spec] = load(spec)
+            own_process.check()
 
     def load(self, spec: ActorSpec) -> LoadedActor:
         """Return an actor, once; see `load`."""
-        return self._ahead.pop(spec, None) or load(spec)
+        try:
+            return self._ahead.pop(spec, None) or load(spec)
+        finally:
+            own_process.check()
 
 
 def load(spec: ActorSpec) -> LoadedActor:

@@ -14,7 +14,7 @@ from atomr_mp import output
 from atomr_mp.protocol import process_tags
 from atomr_mp.protocol.board import BoardWriter
 from atomr_mp.protocol.messages import control
-from atomr_mp_workers import host
+from atomr_mp_workers import host, own_process
 from atomr_mp_workers.boot import self_signals
 from atomr_mp_workers.boot.lifeline import die_with, guard_forks
 from atomr_mp_workers.boot.log import name_device, start_logging
@@ -41,6 +41,7 @@ def work(control_fd: int, board_fd: int, parent: int) -> NoReturn:
     try:
         status = _work(control_fd, board_fd, parent)
     except BaseException:
+        own_process.check()
         # From in here, with all that the traceback holds: the end of the control channel must not come before ours,
         # or the supervisor would kill us and take that for the cause.
         logging.getLogger("atomr_mp.worker").exception("leaving after an error of the worker itself")
@@ -53,6 +54,7 @@ def work(control_fd: int, board_fd: int, parent: int) -> NoReturn:
 
 
 def _work(control_fd: int, board_fd: int, parent: int) -> int:
+    own_process.settle()
     die_with(parent)
     # The supervisor handles Ctrl-C of a terminal.
     signal.signal(signal.SIGINT, signal.SIG_IGN)

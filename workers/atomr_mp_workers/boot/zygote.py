@@ -25,6 +25,7 @@ from typing import Final, NoReturn
 from atomr_mp import output
 from atomr_mp.protocol.exceptions import describe
 from atomr_mp.protocol.messages import zygote
+from atomr_mp_workers import own_process
 from atomr_mp_workers.boot import self_signals
 from atomr_mp_workers.boot.lifeline import die_with
 from atomr_mp_workers.import_path import add_current_folder
@@ -87,6 +88,7 @@ def preload(modules: Iterable[str]) -> list[str]:
             importlib.import_module(module)
         except BaseException as error:  # noqa: BLE001 - a module may raise whatever it likes
             missing.append(f"{module}: {describe(error)}"[:1000])
+        own_process.check()
     if limited:
         del os.environ[BLAS_THREADS]
     return missing

@@ -14,7 +14,7 @@ from atomr_mp.protocol import values
 from atomr_mp.protocol.board import OFF_BOARD
 from atomr_mp.protocol.exceptions import trusted
 from atomr_mp.protocol.messages import data
-from atomr_mp_workers import tracing
+from atomr_mp_workers import own_process, tracing
 from atomr_mp_workers.device.base import Event
 from atomr_mp_workers.fault_points import hooks
 from atomr_mp_workers.memory.arrays import Block, DeviceArray
@@ -109,7 +109,10 @@ class Run(ABC):
             if hooks.hook is not None:
                 hooks.hook("enqueue", method.name)
             if self.next is None:
-                self.take(method.function(*self.arguments))
+                result = method.function(*self.arguments)
+                own_process.check()  # first of all: a forked child must not write into shared memory
+                self.take(result)
+                del result
             else:
                 following, self.next = self.next, None
                 self.take(following.enqueue())
@@ -117,6 +120,7 @@ class Run(ABC):
             self.error = trusted(error)
         except BaseException as error:  # noqa: BLE001 - what user code raises is an answer, not the worker's end
             self.raised = error
+        own_process.check()
         _current.run = None
         if entered is not None and tracing.tracer is not None:
             tracing.tracer.leave(entered)

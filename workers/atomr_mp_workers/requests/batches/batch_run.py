@@ -13,6 +13,7 @@ from atomr_mp import errors
 from atomr_mp.protocol.board import BoardWriter
 from atomr_mp.protocol.exceptions import describe, is_a, trusted
 from atomr_mp.protocol.words import counted
+from atomr_mp_workers import own_process
 from atomr_mp_workers.device.base import Event
 from atomr_mp_workers.memory.arrays import DeviceArray
 from atomr_mp_workers.memory.blocks import Holder
@@ -158,7 +159,9 @@ class BatchedMethod:
             try:
                 group = key(*request.arguments)
                 hash(group)
+                own_process.check()
             except BaseException as error:  # noqa: BLE001 - user code's; its request fails, and no other
+                own_process.check()
                 self._envelope.refuse(request, error)
                 return
         self._wait(request, group, request.payload_bytes)
@@ -171,7 +174,9 @@ class BatchedMethod:
         try:
             keys = [None] * len(rows) if key is None else list(itertools.starmap(key, rows))
             groups: dict[Hashable, list[int]] = {each: [] for each in dict.fromkeys(keys)}
+            own_process.check()
         except BaseException as raised:  # noqa: BLE001 - user code's, for one of them
+            own_process.check()
             error = known(self._store.device, raised)
             if is_a(raised, errors.AtomrError):
                 error = trusted(raised)

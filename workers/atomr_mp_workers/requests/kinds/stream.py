@@ -16,6 +16,7 @@ from atomr_mp.protocol.crossing import SCALARS
 from atomr_mp.protocol.flow.stream_credit import SenderCredit
 from atomr_mp.protocol.messages import data
 from atomr_mp.protocol.messages.devices import Resumes
+from atomr_mp_workers import own_process
 from atomr_mp_workers.memory.arrays import DeviceArray
 from atomr_mp_workers.requests.kinds.stream_life import StreamEvent, StreamState, step
 from atomr_mp_workers.requests.kinds.thread_state import ThreadState
@@ -118,8 +119,10 @@ class StreamRequest(Request):
             try:
                 part = self._context.run(next, self._generator)
             except StopIteration as stop:
+                own_process.check()
                 super().take(stop.value)
                 return
+            own_process.check()
             self.keep(part)
             if self.error is not None:
                 break

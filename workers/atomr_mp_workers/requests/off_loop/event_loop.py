@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
+import selectors
 import threading
 import time
 import types
@@ -13,6 +14,7 @@ from collections.abc import Callable, Coroutine, Generator, MutableSequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
+from atomr_mp_workers import own_process
 from atomr_mp_workers.device.base import WorkerDevice
 from atomr_mp_workers.requests.kinds.thread_state import ThreadState
 
@@ -43,7 +45,7 @@ class EventLoop:
         self._name: Final = name
         self._turned: Final = turned
         self.device: Final = device
-        self._loop: Final = asyncio.new_event_loop()
+        self._loop: Final = asyncio.SelectorEventLoop(_OwnSelector())
         self._posted: deque[Callable[[], object]] = deque()
         self._is_posted = False
         """Whether the loop will look at posted calls."""
@@ -163,6 +165,14 @@ class EventLoop:
             self.later(BEAT_S, self._beat)
 
 
+class _OwnSelector(selectors.EpollSelector):
+    """Ends a forked child in which the actor's code has come back to the loop."""
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        own_process.check()
+        return super().select(timeout)
+
+
 def _never() -> bool:
     return False
 
@@ -174,6 +184,7 @@ def stepwise(coroutine: Coroutine[Any, Any, object], device: WorkerDevice) -> Ge
     step: Callable[[Any], Any] = coroutine.send
     given: Any = None
     while True:
+        own_process.check()  # another task of the actor's may have forked
         with device.thread_context():
             state.enter()
             try:
@@ -181,6 +192,7 @@ def stepwise(coroutine: Coroutine[Any, Any, object], device: WorkerDevice) -> Ge
             except StopIteration:
                 return
             finally:
+                own_process.check()
                 state.leave()
                 # An exception that was thrown in has this frame in its traceback. If the frame referred to it, or to a
                 # task that has raised it, they would keep each other and the request's arguments until a collection.

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from atomr_mp import errors
 from atomr_mp.protocol.exceptions import forget_frames, trusted
-from atomr_mp_workers import tracing
+from atomr_mp_workers import own_process, tracing
 from atomr_mp_workers.fault_points import hooks
 from atomr_mp_workers.requests.kinds.stream import BEYOND_NS, GO_ON, StreamRequest
 from atomr_mp_workers.requests.off_loop.completions import Completions
@@ -183,7 +183,9 @@ class _RequestTask:
         elif request.closing is not None:
             request.error, request.kept_out = request.closing, True
         else:
-            request.take(await request.method.function(*request.arguments))
+            result = await request.method.function(*request.arguments)
+            own_process.check()
+            request.take(result)
 
     async def _steps(self, stream: StreamRequest) -> None:
         """Take a turn of steps. See `StreamRequest.take`."""
@@ -198,8 +200,10 @@ class _RequestTask:
             try:
                 part = await anext(generator)
             except StopAsyncIteration:
+                own_process.check()
                 stream.conclude(None)
                 return
+            own_process.check()
             stream.keep(part)
             now_ns = time.monotonic_ns()
             until_ns = until_ns or now_ns + BEYOND_NS

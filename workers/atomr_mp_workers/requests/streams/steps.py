@@ -12,6 +12,7 @@ from atomr_mp import errors
 from atomr_mp.protocol.crossing import SCALARS
 from atomr_mp.protocol.exceptions import is_a, trusted
 from atomr_mp.protocol.values import encode_scalar
+from atomr_mp_workers import own_process
 from atomr_mp_workers.live import Live, LiveStream
 from atomr_mp_workers.memory.blocks import Holder
 from atomr_mp_workers.memory.store import Store
@@ -82,6 +83,7 @@ class _Sink:
 
     def keep(self, part: Any) -> None:
         """Hold a part until the step has ended."""
+        own_process.check()
         stream = self._stream
         if stream.error is not None or stream.closing is not None:
             return
