@@ -12,8 +12,10 @@ class FatalError(Exception):
 
     Args:
         error: The error for the supervisor.
+        noticed: The request whose error it is, if it is one's. With a lost context it need not be the cause.
     """
 
-    def __init__(self, error: errors.AtomrError) -> None:
+    def __init__(self, error: errors.AtomrError, noticed: str = "") -> None:
         super().__init__(str(error))
         self.error: Final = error
+        self.noticed: Final = noticed

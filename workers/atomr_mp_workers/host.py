@@ -132,6 +132,8 @@ class Host:
             self._serve()
         except FatalError as fatal:
             settled = not self._completions.in_progress.on_threads
+            if isinstance(fatal.error, errors.ContextPoisoned):
+                self._name_suspects(fatal)
             self._answer_all(fatal.error)  # first, since the supervisor ends this process once it knows
             report(self._channel, fatal.error, settled=settled)
             if isinstance(fatal.error, errors.ContextPoisoned):
@@ -612,6 +614,16 @@ class Host:
         left_ns = self._drained_ns - time.monotonic_ns()
         return left_ns / 1e9 if left_ns > 0 else None
 
+    def _name_suspects(self, fatal: FatalError) -> None:
+        """Say of a lost context where that was noticed, and what ran then: any of it may be the cause."""
+        running = self._dispatcher.running
+        if fatal.noticed and fatal.noticed not in running:
+            running.insert(0, fatal.noticed)
+        noticed = f"; noticed in {fatal.noticed}" if fatal.noticed else ""
+        more = f" and {len(running) - MOST_NAMED} more" if len(running) > MOST_NAMED else ""
+        named = ", ".join(running[:MOST_NAMED]) or "nothing any more"
+        fatal.error.message += f"{noticed}; running: {named}{more}"
+
     def _answer_all(self, error: errors.AtomrError) -> None:
         """Answer all requests with the error that ends this worker."""
         if isinstance(error, errors.ContextPoisoned):
@@ -668,6 +680,9 @@ def report(channel: ControlChannel, error: errors.AtomrError, *, settled: bool =
     """Tell the supervisor why this worker ends, and whether only its loop still runs."""
     channel.send(control.Fault(wire_form(error, FAULT_CHARS), settled))
 
+
+MOST_NAMED: Final = 16
+"""Most methods that the error of a lost context names."""
 
 FAULT_CHARS: Final = 40_000
 """Most characters of each text in a worker's last message. Two such texts of four-byte characters fit into a packet

@@ -248,3 +248,23 @@ def test_what_is_left_of_a_pool_is_told(ledger: Ledger) -> None:
         stray.kill()
         stray.wait()
     testing.assert_nothing_left(pool.run_dir, DEADLINE_S)
+
+
+@pytest.mark.parametrize("at", OF_REQUESTS)
+def test_a_lost_context_is_not_laid_to_whoever_notices_it(pool: atomr_mp.Pool, at: testing.Point) -> None:
+    """Every caller reads where it was noticed, and all that ran: any of it may be the cause."""
+    before = wait_state(pool, DeviceState.READY)
+    wait_generation(pool, before.generation)
+    with testing.inject(pool, at="enqueue", fault=Hang(), of="Probe.hold_on_thread") as held:
+        running = pool.call("Probe.hold_on_thread", "never")
+        assert held.wait() == [before.pid]
+        with testing.inject(pool, at=at, fault=Poison(700), of="Probe.echo"):
+            noticed = call(pool, at).exception()
+        ran = running.exception()
+    for error in (noticed, ran):
+        assert isinstance(error, errors.ContextPoisoned)
+        assert "; noticed in Probe.echo; running: " in error.message
+        suspects = error.message.rpartition("; running: ")[2].split(", ")
+        assert sorted(suspects) == ["Probe.echo", "Probe.hold_on_thread"]
+        assert not error.message.startswith("Probe.echo")
+    wait_generation(pool, before.generation + 1)

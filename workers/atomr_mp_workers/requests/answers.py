@@ -6,6 +6,8 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Final, cast
 
+import msgspec
+
 from atomr_mp import errors
 from atomr_mp.protocol import values
 from atomr_mp.protocol.codec import ErrorInfo
@@ -155,10 +157,17 @@ class Answers:
         """Drop all unsent results: they may have been computed after the context was lost."""
         for peer in peers:
             peer.replies = [
-                reply
-                if reply.error is not None
-                else data.CallReply(reply.id, 0, b"", wire_form(error), items=reply.items)
+                data.CallReply(reply.id, 0, b"", wire_form(error), items=reply.items)
+                if reply.error is None
+                else _named(reply, reply.error, error)
                 for reply in peer.replies
             ]
             peer.frames = []
             peer.parts, peer.part_frames = [], []
+
+
+def _named(reply: data.CallReply, info: ErrorInfo, lost: errors.ContextPoisoned) -> data.CallReply:
+    """Return a reply with an error; of the request that has noticed the loss, with all that is known of it."""
+    if info.code != lost.code:
+        return reply
+    return msgspec.structs.replace(reply, error=msgspec.structs.replace(info, message=wire_form(lost).message))

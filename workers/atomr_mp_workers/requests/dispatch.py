@@ -126,6 +126,12 @@ class Dispatcher:
         return self.isolation.active or self._is_at_work() or bool(self.streams.open)
 
     @property
+    def running(self) -> list[str]:
+        """Methods of the requests that run elsewhere or wait for such ones, and of open streams; each once."""
+        runs = (*self._completions.in_progress.requests.values(), *self._parked)
+        return list(dict.fromkeys([run.method.name for run in (*runs, *self.streams.open)]))
+
+    @property
     def only_threads(self) -> bool:
         """Whether all requests that run, or are waited for, are on actors' threads."""
         return not (self.queue or self._parked or self.isolation.active or self._completions.in_progress.on_streams)

@@ -319,7 +319,7 @@ class Envelope:
                 self._board.count(Counter.FAILED)
                 self._refuse(request, error)
                 if error.ends_worker:
-                    raise FatalError(error) from error
+                    raise FatalError(error, method.name) from error
                 return False
         peer.queued.pop(request_id, None)  # a call with items has begun with its first slice
         self._queued -= items
@@ -420,7 +420,7 @@ class Envelope:
                 request.encoded = None
         self._finish(request, error)
         if error is not None and error.ends_worker:
-            raise FatalError(error)
+            raise FatalError(error, request.method.name)
 
     def explain_items(self, part: ItemsSlice) -> None:
         """Turn exceptions among a method's results into their items' errors, or one for all if it ends the worker."""
@@ -458,7 +458,7 @@ class Envelope:
         contents.note_absent(request, error)
         self._drop(request, error)
         if error.ends_worker:
-            raise FatalError(error)
+            raise FatalError(error, request.method.name)
 
     def _finish(self, request: Request, error: errors.AtomrError | None) -> None:
         now_ns, slot = time.monotonic_ns(), request.slot
@@ -514,7 +514,8 @@ class Envelope:
                 request.making = method.room_for(request.arguments, session.holder)
         except errors.RequestError as error:
             request.borrows = ()
-            error.message = f"{method.name}: {error.message}"
+            if not error.ends_worker:
+                error.message = f"{method.name}: {error.message}"
             contents.note_absent(request, error)
             raise
         finally:

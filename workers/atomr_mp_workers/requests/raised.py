@@ -17,7 +17,8 @@ def explain(device: WorkerDevice, run: Run, raised: BaseException) -> errors.Ato
         name = run.method.name
         error = known(device, raised)
         if error is not None:
-            error.message = f"{name}: {error.message}"
+            if not error.ends_worker:  # else it may be another's doing, see `Host.run`
+                error.message = f"{name}: {error.message}"
             return error
         if is_a(raised, MemoryError):
             return errors.OutOfMemory(f"{name} ran out of host memory: {describe(raised)}")
