@@ -29,6 +29,7 @@ __all__ = [
     "GpuRefStale",
     "GpuRefUndefined",
     "GpuRefWrongDevice",
+    "InternalError",
     "InvalidRequest",
     "JournalDamaged",
     "JournalMismatch",
@@ -137,6 +138,21 @@ class ActorFailed(RequestError):
     maybe_executed: bool = True
     exception: str = ""
     traceback_text: str = ""
+
+
+@dataclass(eq=False)
+class InternalError(RequestError):
+    """The runtime itself met a fault while it handled the request: a mistake of ours, not of the request's.
+
+    Holds: the process that met it, and all other requests. What the request should have written is undefined.
+    Do: report the lines that the log has under `reference`.
+
+    Args:
+        reference: Names the fault in the log of the process that met it.
+    """
+
+    code: ClassVar[str] = "internal_error"
+    reference: str = ""
 
 
 @dataclass(eq=False)

@@ -132,6 +132,7 @@ def _device(worker: WorkerStatus) -> dict[str, Any]:
         "started": worker.started,
         "completed": worker.completed,
         "refused": worker.refused,
+        "internal_errors": worker.figures.internal_errors,
         "uptime_s": round(time.time() - worker.started_at, 3) if worker.started_at else None,
         "memory_bytes": worker.memory_bytes,
         "notes": worker.notes,
@@ -285,6 +286,16 @@ def _remarks(device: dict[str, Any]) -> Iterator[str]:
         )
     if (graphs := device["graphs"]) is not None:
         yield from _graph_lines(graphs)
+    yield from _notes(device)
+
+
+def _notes(device: dict[str, Any]) -> Iterator[str]:
+    """Yield a device's faults and notes."""
+    if device["internal_errors"]:
+        yield (
+            f": {counted(device['internal_errors'], 'request')} met a fault of the runtime itself (InternalError); "
+            f"please report what `atomr-mp logs {device['index']}` has of it"
+        )
     for note in device["notes"]:
         yield f": {note}"
     if device["standby"] and device["standby"]["note"]:

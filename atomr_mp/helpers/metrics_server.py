@@ -190,10 +190,14 @@ def device_metrics(workers: list[WorkerStatus]) -> Iterator[Metric]:
             circuit.add_metric([device, position.value], int(worker.device.circuit is position))
     restarts = CounterMetricFamily("atomr_mp_restarts", "Unplanned ends of worker processes", labels=["device"])
     refused = CounterMetricFamily("atomr_mp_refused_messages", "Messages that workers refused", labels=["device"])
+    internal = CounterMetricFamily(
+        "atomr_mp_internal_errors", "Faults of the runtime that have cost a request or a session", labels=["device"]
+    )
     for worker in workers:
         restarts.add_metric([str(worker.device.index)], worker.device.restarts)
         refused.add_metric([str(worker.device.index)], worker.refused)
-    yield from (requests, latency, ends, state, circuit, restarts, refused)
+        internal.add_metric([str(worker.device.index)], worker.figures.internal_errors)
+    yield from (requests, latency, ends, state, circuit, restarts, refused, internal)
     for name, (text, value) in GAUGES.items():
         gauge = GaugeMetricFamily(name, text, labels=["device"])
         for worker in workers:

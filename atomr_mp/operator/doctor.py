@@ -12,8 +12,9 @@ from atomr_mp.operator.session import OperatorSession
 from atomr_mp.process.census import look
 from atomr_mp.process.files.rundir import SESSION_SOCKET, RunDirectory
 from atomr_mp.process.gpus.hardware import nvidia_hardware
-from atomr_mp.protocol.messages.operators import Inventory
-from atomr_mp.supervision.audit.findings import LASTS_S, Finding, Inspection, Supervision
+from atomr_mp.protocol.messages.operators import Inventory, WorkerStatus
+from atomr_mp.protocol.words import counted
+from atomr_mp.supervision.audit.findings import LASTS_S, Finding, Inspection, State, Supervision
 from atomr_mp.supervision.audit.ledger import compare
 
 AGAIN_S: Final = 0.2
@@ -47,25 +48,40 @@ def examine(run_dir: Path, lasts_s: float = LASTS_S) -> tuple[Supervision, list[
 
 
 def _once(run_dir: Path, *, gpus: bool) -> tuple[Supervision, list[Finding]]:
-    believed, supervision = _ask(run_dir)
+    believed, faults, supervision = _ask(run_dir)
     observed = look(run_dir, gpus=gpus)
     if supervision is Supervision.ANSWERS:
         workers = [name for name, found in observed.sockets.items() if found.listeners and name != SESSION_SOCKET]
         observed = observed._replace(turned_away=turned_away(run_dir, workers))
     if supervision is Supervision.ENDED and observed.supervisor:
         supervision = Supervision.KILLED
-    return supervision, compare(observed, supervision, believed)
+    return supervision, [*compare(observed, supervision, believed), *faults]
 
 
-def _ask(run_dir: Path) -> tuple[Inventory | None, Supervision]:
-    """Return the supervisor's inventory, and its own state."""
+def _ask(run_dir: Path) -> tuple[Inventory | None, list[Finding], Supervision]:
+    """Return the supervisor's inventory, what it tells of faults of the runtime, and its own state."""
     try:
         directory = RunDirectory.open(run_dir)
     except errors.PoolUnreachable:
-        return None, Supervision.ENDED
+        return None, [], Supervision.ENDED
     try:
         with OperatorSession(run_dir / SESSION_SOCKET) as observer:
-            return observer.inventory(), Supervision.ANSWERS
+            inventory = observer.inventory()
+            return inventory, [_fault(each) for each in observer.status().workers if _met(each)], Supervision.ANSWERS
     except (TimeoutError, errors.AtomrError):
         # It may have ended just now; or it is so young that it does not listen yet.
-        return None, Supervision.SILENT if directory.supervisor.alive() else Supervision.ENDED
+        return None, [], Supervision.SILENT if directory.supervisor.alive() else Supervision.ENDED
+
+
+def _met(worker: WorkerStatus) -> int:
+    """Return how many faults of the runtime a device's workers have met."""
+    return worker.figures.internal_errors
+
+
+def _fault(worker: WorkerStatus) -> Finding:
+    return Finding(
+        State.OK,
+        "fault",
+        f"{counted(_met(worker), 'request')} of device {worker.device.index} met a fault of the runtime itself",
+        f"report what `atomr-mp logs {worker.device.index}` has under `internal error`",
+    )

@@ -57,4 +57,5 @@ class DeviceTally:
             latency_ns=min(_MAX, counted[Counter.LATENCY_NS]),
             latencies=[min(_MAX, count) for count in latencies],
             ends=[EndCount(cause, count) for cause, count in sorted(self._ends.items())],
+            internal_errors=min(_MAX, counted[Counter.INTERNAL_ERRORS]),
         )

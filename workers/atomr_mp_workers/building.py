@@ -34,6 +34,7 @@ from atomr_mp_workers.memory.result_slabs import ResultSlabs
 from atomr_mp_workers.memory.store import Store
 from atomr_mp_workers.requests.batches.batch_run import BatchedMethod
 from atomr_mp_workers.requests.envelope import Envelope
+from atomr_mp_workers.requests.faults import OwnFaults
 from atomr_mp_workers.requests.off_loop.completions import Completions
 from atomr_mp_workers.requests.off_loop.in_progress import InProgress
 from atomr_mp_workers.requests.off_loop.runner import ActorRunner
@@ -124,8 +125,9 @@ def build(start: control.Start, channel: ControlChannel, board: BoardWriter, loa
     methods = {method.name: method for actor in actors for method in actor.methods}
     limits = HangLimits(execution.hang_timeout_s, _places(rooms.runners), _loops(actors, rooms.event_loops))
     libraries = Libraries(library_context)
+    faults = OwnFaults(board, lambda reason: channel.send(control.Unsound(reason)))
     envelope = Envelope(
-        dict(methods), board, current, libraries, store, execution.max_queue, start.window.streams, limits.word
+        dict(methods), board, current, libraries, store, execution.max_queue, start.window.streams, limits.word, faults
     )
     of_batches = [method for method in methods.values() if method.batch]
     batched: dict[str, BatchedMethod | SteppedMethod] = {

@@ -7,6 +7,13 @@ from typing import Final
 from atomr_mp import errors
 
 
+class HalfDoneError(BaseException):
+    """A fault of ours has left something half done that is not one request's alone: this process must end.
+
+    It passes by whatever contains faults, which catches `Exception`.
+    """
+
+
 class FatalError(Exception):
     """The context is gone: the caller has been answered, and this process must end.
 

@@ -37,7 +37,7 @@ from atomr_mp_workers.requests.dispatch import FLUSH_BYTES, FLUSH_REPLIES, Dispa
 from atomr_mp_workers.requests.peers import AdmittedSession, Carried, Peer
 from atomr_mp_workers.requests.raised import wire_form
 from atomr_mp_workers.requests.streams.open_streams import NEVER_NS as NEVER_STALLS_NS
-from atomr_mp_workers.wire.control import ControlChannel
+from atomr_mp_workers.wire.control import ControlChannel, SupervisorGoneError
 from atomr_mp_workers.wire.data_socket import DataSocket
 
 TURN_MESSAGES: Final = 32
@@ -83,6 +83,8 @@ class Host:
         self._event_loops = parts.event_loops
         self._envelope = parts.envelope
         self._answers = parts.envelope.answers
+        self._faults = parts.envelope.faults
+        self._faults.expel = self._expel
         self._ending: list[AdmittedSession] = []
         self._discarding: list[int] = []
         """Ended sessions for which the supervisor waits to hear that nothing starts any more."""
@@ -380,7 +382,7 @@ class Host:
                 if late:  # the supervisor may have ended a session meanwhile whose calls come next
                     return
 
-    def _open(self, routing_id: bytes, packed: memoryview) -> None:
+    def _open(self, routing_id: bytes, packed: memoryview) -> None:  # noqa: C901 - one way out for each kind of fault
         peer = self._peers.find(routing_id)
         if peer is None:
             if self._peers.former_secret(data.session_of(routing_id)) is None:  # else the client closed after this
@@ -400,6 +402,12 @@ class Host:
             requests = self._envelope.open(peer, message, frames, self._peers.refusal(peer))
         except errors.ProtocolError as error:
             self._violated(peer, str(error))
+            return
+        except (FatalError, SupervisorGoneError):
+            raise
+        except Exception as fault:  # noqa: BLE001 - ours; what the message asked for is not known to be done, or whole
+            noted = self._faults.note(fault, peer.session.number, "a message")
+            self._violated(peer, noted.message)
             return
         if len(peer.replies) >= FLUSH_REPLIES:  # a message may hold more refused calls than fit with others
             self._flush()
@@ -588,10 +596,14 @@ class Host:
 
     def _violated(self, peer: Peer, reason: str) -> None:
         self._board.count(Counter.REFUSED)
-        session = peer.session
-        if not session.ended:
-            self._channel.send(control.SessionViolated(session.number, reason[:2000]))
-            self._end_session(session.number, expelled=True)
+        if not peer.session.ended:
+            self._expel(peer.session.number, reason)
+
+    def _expel(self, number: int, reason: str) -> None:
+        """End a session, and tell the supervisor why."""
+        if self._peers.of(number) is not None:
+            self._channel.send(control.SessionViolated(number, reason[:2000]))
+            self._end_session(number, expelled=True)
 
     # --- the end ---------------------------------------------------------------------------------------------------
 

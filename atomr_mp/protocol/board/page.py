@@ -28,6 +28,8 @@ class Counter(IntEnum):
     """Answered with an error without being received: no such method, too many that wait, of another incarnation."""
     LATENCY_NS = 11
     """Sum of all that the histogram counts."""
+    INTERNAL_ERRORS = 17
+    """Faults of the worker itself that cost a request, or a session."""
 
 
 class Gauge(IntEnum):

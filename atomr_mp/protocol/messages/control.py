@@ -308,6 +308,12 @@ class SessionViolated(Message, frozen=True, tag="session_violated"):
     reason: Annotated[str, msgspec.Meta(max_length=2000)]
 
 
+class Unsound(Message, frozen=True, tag="unsound"):
+    """The worker goes on, but should be replaced when that disturbs nobody: it meets faults of its own."""
+
+    reason: Annotated[str, msgspec.Meta(max_length=2000)]
+
+
 class Fault(Message, frozen=True, tag="fault"):
     """The worker cannot go on, and exits: set-up failed, or the context is poisoned."""
 
@@ -356,6 +362,7 @@ FromWorker = (
     | ResultSlabFreed
     | Used
     | SessionViolated
+    | Unsound
     | Fault
     | ResidentWanted
     | ResidentSealed

@@ -187,6 +187,8 @@ class Figures(Message, frozen=True):
     latencies: list[U64]
     """From arrival to answer: the N-th, from 0, counts those from 2^(N-1) to below 2^N ns."""
     ends: list[EndCount]
+    internal_errors: U64 = 0
+    """Faults of the workers themselves, each of which has cost a request, or a session."""
 
 
 NOTHING_DONE: Final = Figures(0, 0, 0, 0, 0, 0, 0, 0, [], [])

@@ -42,7 +42,8 @@ class Finding(NamedTuple):
 
     state: State
     kind: str
-    """Its subject: "supervisor", "process", "session", "gateway", "memory", "descriptor", "socket", "note", "gpu"."""
+    """Its subject: "supervisor", "process", "session", "gateway", "memory", "descriptor", "socket", "note", "gpu",
+    "fault"."""
     what: str
     remedy: str = ""
     """For an operator; empty if there is nothing to do."""

@@ -164,6 +164,7 @@ class SupervisedDevice:
             residents=residents,
             takeover=self._takeover,
             deaths=self._deaths,
+            replace=self.replace,
         )
         self._life.carry_out(
             {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from atomr_mp import errors
 from atomr_mp.protocol.messages import control
 from atomr_mp.protocol.messages.devices import ActorInfo
@@ -28,6 +30,7 @@ class WorkerMessages:
         residents: Is told of resident memory.
         takeover: Is told of a standby.
         deaths: Is told of a fault.
+        replace: Replaces the worker; takes who asks for it, in a word, and the reason.
     """
 
     def __init__(
@@ -41,6 +44,7 @@ class WorkerMessages:
         residents: ResidentListener,
         takeover: Takeover,
         deaths: Deaths,
+        replace: Callable[[str, str], None],
     ) -> None:
         self._device = device
         self._life = life
@@ -50,6 +54,7 @@ class WorkerMessages:
         self._residents = residents
         self._takeover = takeover
         self._deaths = deaths
+        self._replace = replace
 
     def heard(self, worker: Incarnation, message: control.FromWorker, descriptor: Descriptor | None) -> None:  # noqa: C901 - one case for each kind
         """Receive a process's message."""
@@ -76,6 +81,9 @@ class WorkerMessages:
             case control.SessionViolated(number, reason):
                 self._log.note("violation", reason, session=number)
                 self._sessions.violated(number, reason)
+            case control.Unsound(reason):
+                if worker is self._roles.active:
+                    self._replace("recycle", f"its worker is replaced: {reason}")
             case control.Fault(info, settled):
                 self._deaths.failed(worker, info.error(), settled=settled)
 

@@ -88,7 +88,7 @@ class Logged(Actor):
 class Worker:
     """What is in a worker but its loop."""
 
-    def __init__(self, most_queued: int = 2**62, threads: int = 1) -> None:
+    def __init__(self, most_queued: int = 2**62, threads: int = 1, target: str = f"{__name__}:Logged") -> None:
         device = self.device = open_device("host", "adaptive")
         in_progress = InProgress()
         self.completions = Completions("adaptive", device, in_progress)
@@ -101,7 +101,7 @@ class Worker:
         memory = memoryview(bytearray(BOARD_BYTES))
         board = BoardWriter(memory)
         self.board = BoardReader(memory)
-        actor = load(ActorSpec("Logged", f"{__name__}:Logged"))
+        actor = load(ActorSpec("Logged", target))
         self.log: list[Any] = []
         actor.instance.log = self.log  # type: ignore[attr-defined]
         self.methods: dict[str, Method] = {each.name: each for each in actor.methods}

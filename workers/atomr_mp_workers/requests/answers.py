@@ -115,21 +115,24 @@ class Answers:
             places: The items that this answer is about.
             failed: The errors of some of them.
         """
-        peer.unanswered -= 1
         session = peer.session
         if session.ended:
+            peer.unanswered -= 1
             return
         if result is None:
             assert error is not None
             peer.replies.append(data.CallReply(request_id, 0, b"", wire_form(error), items=places))
+            peer.unanswered -= 1
             return
         body, frames, placed = result
         if not frames and not placed and not places:
             peer.replies.append(data.CallReply(request_id, 0, body))
+            peer.unanswered -= 1
         else:
             leases = [self._store.lease(session.holder, array) for array in placed if isinstance(array, DeviceArray)]
             reply = data.CallReply(request_id, len(frames), body, None, leases, places, failed)
             peer.replies.append(reply)
+            peer.unanswered -= 1
             if failed:
                 peer.reply_bytes += ERROR_BYTES * len(failed)
             peer.frames += frames

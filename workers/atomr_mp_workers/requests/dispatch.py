@@ -16,7 +16,7 @@ from typing import Final
 from atomr_mp import errors
 from atomr_mp.protocol.board import BoardWriter
 from atomr_mp_workers.device.base import Event, Stream, WorkerDevice
-from atomr_mp_workers.fatal import FatalError
+from atomr_mp_workers.fatal import FatalError, HalfDoneError
 from atomr_mp_workers.requests import contents, operands
 from atomr_mp_workers.requests.batches.batch_run import MOST_AHEAD, BatchedMethod, BatchRun
 from atomr_mp_workers.requests.envelope import Envelope
@@ -153,10 +153,13 @@ class Dispatcher:
         for request in requests:
             if request.method.apart and not request.refs and enters:
                 self._set_apart(request)
-            else:
+                continue
+            try:
                 add(request, request.peer.session, request.priority)
+            except Exception as fault:  # noqa: BLE001 - ours; it costs this request
+                self._envelope.undo(request, fault)
 
-    def work(self) -> bool:  # noqa: C901 - a further call would cost more
+    def work(self) -> bool:  # noqa: C901, PLR0912 - a further call would cost more
         """Run queued requests for a bounded time; return whether that time is over.
 
         If it is not, the requests left wait for work on streams to end.
@@ -178,10 +181,15 @@ class Dispatcher:
             if method.typical_ns > QUICK_NS:
                 self._flush()  # no answer waits for, or is lost with, a request that may take long
             self._outbox[peer] = None
-            if method.apart:
-                self._set_apart(request)
-            elif envelope.begin(request, now_ns) and not self._start(request):
-                self._park(request)
+            try:
+                if method.apart:
+                    self._set_apart(request)
+                elif envelope.begin(request, now_ns) and not self._start(request):
+                    self._park(request)
+            except FatalError:
+                raise
+            except Exception as fault:  # noqa: BLE001 - ours; it costs this request
+                self._undo(request, fault)
             if len(peer.replies) >= FLUSH_REPLIES or peer.reply_bytes > FLUSH_BYTES:
                 self._flush()
             now_ns = time.monotonic_ns()
@@ -217,7 +225,19 @@ class Dispatcher:
         self.advance()
 
     def advance(self) -> None:
-        """Start requests that waited for a thread or memory that is free now, and those that waited for them."""
+        """Start requests that waited for a thread or memory that is free now, and those that waited for them.
+
+        Raises:
+            HalfDoneError: A fault of ours; it may have left any of them in limbo.
+        """
+        try:
+            self._advance()
+        except FatalError:
+            raise
+        except Exception as fault:
+            raise HalfDoneError from fault
+
+    def _advance(self) -> None:
         if self.streams.paused and not self.isolation.active:
             self.streams.resume()
         freed = True
@@ -382,13 +402,39 @@ class Dispatcher:
     def _set_apart(self, request: Request) -> None:
         """Let a request wait for a batch, or for its actor's thread."""
         name = request.method.name
-        if name in self._batched:
-            self._batched[name].add(request)
-        elif not request.refs or self._envelope.admit(request):
+        try:
+            if name in self._batched:
+                self._batched[name].add(request)
+                return
+            if request.refs and not self._envelope.admit(request):
+                return
             threads = self._threads[name]
             threads.waiting.add(request, request.peer.session, request.priority)
-            if self._feed(threads):
-                self.advance()
+        except FatalError:
+            raise
+        except Exception as fault:  # noqa: BLE001 - ours; it costs this request
+            self._envelope.undo(request, fault)
+            return
+        try:
+            freed = self._feed(threads)
+        except FatalError:
+            raise
+        except Exception as fault:
+            raise HalfDoneError from fault
+        if freed:
+            self.advance()
+
+    def _undo(self, request: Request, fault: Exception) -> None:
+        """Take a request out that could not be started.
+
+        Raises:
+            HalfDoneError: It has been handed on already.
+        """
+        if request.completions is not None or request in self._parked:
+            raise HalfDoneError from fault
+        if request.event is not None:
+            self._held.discard(request.event)
+        self._envelope.undo(request, fault)
 
     def _has_room(self, batched: BatchedMethod | SteppedMethod) -> bool:
         """Return whether a batch of this method could start now if it is full or has nothing ahead of it."""
@@ -559,10 +605,15 @@ class Dispatcher:
 
     def _complete_in_order(self, run: Run) -> None:
         """Answer a run; later, if the writer of memory that it read has not been answered yet."""
-        if run.reads and any(contents.are_open(request) for request in run.requests):
-            self._early.append(run)
-        else:
-            self._complete(run)
+        try:
+            if run.reads and any(contents.are_open(request) for request in run.requests):
+                self._early.append(run)
+            else:
+                self._complete(run)
+        except FatalError:
+            raise
+        except Exception as fault:  # noqa: BLE001 - ours; it costs this run
+            self._envelope.undo_all(run, fault)
 
     def _complete(self, run: Run) -> None:
         """Answer a run."""

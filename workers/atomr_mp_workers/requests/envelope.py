@@ -20,17 +20,18 @@ from atomr_mp.protocol.flow.flight import MAX_STREAMS
 from atomr_mp.protocol.messages import data
 from atomr_mp.protocol.words import counted
 from atomr_mp_workers import tracing
-from atomr_mp_workers.fatal import FatalError
+from atomr_mp_workers.fatal import FatalError, HalfDoneError
 from atomr_mp_workers.fault_points import hooks
 from atomr_mp_workers.memory.store import Store
 from atomr_mp_workers.requests import contents, operands
 from atomr_mp_workers.requests.answers import Answers
+from atomr_mp_workers.requests.faults import OwnFaults
 from atomr_mp_workers.requests.kinds.items import ItemsRequest, ItemsSlice
 from atomr_mp_workers.requests.kinds.stream import StreamRequest
 from atomr_mp_workers.requests.method import Method
 from atomr_mp_workers.requests.peers import AdmittedSession, Peer
 from atomr_mp_workers.requests.raised import explain, wire_form
-from atomr_mp_workers.requests.request import Request
+from atomr_mp_workers.requests.request import Request, Run, Stage
 
 SHORTEST_TEXT: Final = 1024
 """Characters that each text of an error keeps at least, however many items of a call have failed."""
@@ -58,6 +59,7 @@ class Envelope:
         most_queued: How many requests may wait.
         most_streams: How many streams may be open.
         watched: Returns the board's word for a method's requests.
+        faults: Notes our own faults; by default they are counted and logged only.
     """
 
     def __init__(
@@ -70,6 +72,7 @@ class Envelope:
         most_queued: int = sys.maxsize,
         most_streams: int = MAX_STREAMS,
         watched: Callable[[Method], int] = lambda _: 0,
+        faults: OwnFaults | None = None,
     ) -> None:
         self._most_queued = most_queued
         self._queued = 0
@@ -87,8 +90,10 @@ class Envelope:
         self._device: Final = store.device
         self._slabs: Final = store.slabs
         self.answers: Final = Answers(store)
+        self.faults: Final = faults or OwnFaults(board, lambda _reason: None)
+        """Notes our own faults."""
 
-    def open(
+    def open(  # noqa: C901 - a further call would cost more
         self, peer: Peer, message: data.Calls, frames: list[memoryview], refusal: errors.RequestError | None = None
     ) -> list[Request]:
         """Return the requests in a message; answer those that cannot be run.
@@ -129,11 +134,14 @@ class Envelope:
                     self._check_items(method, call, alone=type(message) is data.Alone)
                 if self._queued >= self._most_queued or method.queued >= method.most_queued:
                     raise self._overloaded(method)
+                kind = ItemsRequest if call.items else Request
+                request = queued[request_id] = kind(peer, call, method, now_ns)
             except errors.RequestError as error:
                 self._reject(peer, request_id, error)
                 continue
-            kind = ItemsRequest if call.items else Request
-            request = queued[request_id] = kind(peer, call, method, now_ns)
+            except Exception as fault:  # noqa: BLE001 - ours; it costs this call
+                self._reject(peer, request_id, self.faults.note(fault, peer.session.number, call.method))
+                continue
             self._queued += request.items
             method.queued += request.items
             if at != first:
@@ -174,11 +182,15 @@ class Envelope:
                     )
                 if self._queued >= self._most_queued or method.queued >= method.most_queued:
                     raise self._overloaded(method)
+                stream = StreamRequest(peer, call, method, now_ns)
             except errors.RequestError as error:
                 peer.unanswered += 1  # streams do not count among them, and the answer takes it away
                 self._reject(peer, call.id, error)
                 continue
-            stream = StreamRequest(peer, call, method, now_ns)
+            except Exception as fault:  # noqa: BLE001 - ours; it costs this stream
+                peer.unanswered += 1
+                self._reject(peer, call.id, self.faults.note(fault, peer.session.number, call.method))
+                continue
             stream.frames = frames[first:at]
             peer.queued[call.id] = peer.streams[call.id] = stream
             self.answers.streams.add(stream)
@@ -258,11 +270,14 @@ class Envelope:
             request = peer.queued.get(request_id)
             if not isinstance(request, Request):
                 continue
-            if now_ns >= request.deadline_ns:
-                self._late(request)
-            else:
-                self._board.count(Counter.CANCELLED, request.items)
-                self._drop(request, errors.Cancelled("cancelled before it started"))
+            try:
+                if now_ns >= request.deadline_ns:
+                    self._late(request)
+                else:
+                    self._board.count(Counter.CANCELLED, request.items)
+                    self._drop(request, errors.Cancelled("cancelled before it started"))
+            except Exception as fault:  # noqa: BLE001 - ours; it costs this request
+                self.undo(request, fault)
 
     def lose(self, peer: Peer) -> None:
         """Drop the requests of a lost connection that have not started; readers queued behind them must not run."""
@@ -278,13 +293,16 @@ class Envelope:
             return not request.dropped
         try:
             self._decode(request)
+            operands.lend(request, self._device)
         except errors.RequestError as error:
             self.refuse(request, error)
             return False
-        operands.lend(request, self._device)
+        except Exception as fault:  # noqa: BLE001 - ours; it costs this request
+            self.undo(request, fault)
+            return False
         return True
 
-    def begin(self, request: Request, now_ns: int) -> bool:
+    def begin(self, request: Request, now_ns: int) -> bool:  # noqa: C901, PLR0911 - a further call would cost more
         """Note the request's start and decode its arguments; False if it must not run (it has been answered).
 
         On True the caller runs `request.call()` once all of `request.after` have ended, and then `complete`.
@@ -293,43 +311,52 @@ class Envelope:
             request: The request.
             now_ns: CLOCK_MONOTONIC.
         """
-        if request.dropped:
-            return False
-        peer = request.peer
-        session = peer.session
-        if session.ended:
-            self._discard(request)
-            return False
-        request_id, method, deadline_ns, items = request.id, request.method, request.deadline_ns, request.items
-        request.started_ns = now_ns
-        if now_ns > deadline_ns:
-            self._late(request)
-            return False
-        if request.reads and (undefined := contents.undefined(request)) is not None:
-            contents.note_absent(request, undefined)
-            self._drop(request, undefined)
-            return False
-        # First, since decoding may run the actor's code, and the board must show what ends this process then.
-        request.slot = self._board.start(session.number, request_id, now_ns, deadline_ns, method.watched, items)
-        if not request.decoded:
-            try:
-                self._decode(request)
-            except errors.RequestError as error:
-                self._board.end(request.slot, time.monotonic_ns())
-                self._board.count(Counter.FAILED)
-                self._refuse(request, error)
-                if error.ends_worker:
-                    raise FatalError(error, method.name) from error
+        try:
+            if request.dropped:
                 return False
-        peer.queued.pop(request_id, None)  # a call with items has begun with its first slice
-        self._queued -= items
-        method.queued -= items
-        if request.frames:
-            request.frames = ()
-        session.running += 1
-        if request.trace and tracing.tracer is not None:
-            request.span = tracing.tracer.begin(request)
-        return True
+            peer = request.peer
+            session = peer.session
+            if session.ended:
+                self._discard(request)
+                return False
+            request_id, method, deadline_ns, items = request.id, request.method, request.deadline_ns, request.items
+            request.started_ns = now_ns
+            if now_ns > deadline_ns:
+                self._late(request)
+                return False
+            if request.reads and (undefined := contents.undefined(request)) is not None:
+                contents.note_absent(request, undefined)
+                self._drop(request, undefined)
+                return False
+            # First, since decoding may run the actor's code, and the board must show what ends this process then.
+            request.slot = self._board.start(session.number, request_id, now_ns, deadline_ns, method.watched, items)
+            request.stage = Stage.STARTED
+            if not request.decoded:
+                try:
+                    self._decode(request)
+                except errors.RequestError as error:
+                    self._board.end(request.slot, time.monotonic_ns())
+                    request.stage = Stage.ENDED_EARLY
+                    self._board.count(Counter.FAILED)
+                    self._refuse(request, error)
+                    if error.ends_worker:
+                        raise FatalError(error, method.name) from error
+                    return False
+            peer.queued.pop(request_id, None)  # a call with items has begun with its first slice
+            self._queued -= items
+            method.queued -= items
+            if request.frames:
+                request.frames = ()
+            session.running += 1
+            request.stage = Stage.RUNNING
+            if request.trace and tracing.tracer is not None:
+                request.span = tracing.tracer.begin(request)
+            return True
+        except FatalError:
+            raise
+        except Exception as fault:  # noqa: BLE001 - ours; it costs this request
+            self.undo(request, fault)
+            return False
 
     def _late(self, request: Request) -> None:
         """Answer a request that is late."""
@@ -371,15 +398,18 @@ class Envelope:
         if isinstance(request, StreamRequest):
             self.answers.forget(request)
         self._board.count(Counter.DISCARDED, request.items)
+        request.stage = Stage.ENDED_EARLY
         self._take_out(request)
+        request.stage = Stage.ANSWERED
 
     def _take_out(self, request: Request) -> None:
         """Keep a request from starting, and let nothing wait for it."""
+        self._queued -= request.items
+        request.method.queued -= request.items
         request.dropped = True
         request.body, request.frames = b"", ()
         if isinstance(request, ItemsRequest):
             request.rows = []
-        self._left_queue(request)
         if request.writes:
             contents.close_writes(request)
         operands.let_go(request)
@@ -405,22 +435,70 @@ class Envelope:
         Raises:
             FatalError: The error ends this worker.
         """
-        if hooks.hook is not None:
-            _come_by(request)
-        if request.later is not None and request.raised is None:
-            request.read_later()
-        if request.raised is not None:
-            request.error = explain(self._device, request, request.raised)
-            request.raised = None
-        if (error := request.error) is not None:
-            error = request.error = request.method.explained(error)
-        if request.writes or request.reads:
-            error = request.error = contents.settle(request, error)
-            if error is not None:
-                request.encoded = None
-        self._finish(request, error)
+        error: errors.AtomrError | None = None
+        try:
+            if hooks.hook is not None:
+                _come_by(request)
+            if request.later is not None and request.raised is None:
+                request.read_later()
+            if request.raised is not None:
+                request.error = explain(self._device, request, request.raised)
+                request.raised = None
+            if (error := request.error) is not None:
+                error = request.error = request.method.explained(error)
+            if request.writes or request.reads:
+                error = request.error = contents.settle(request, error)
+                if error is not None:
+                    request.encoded = None
+            self._finish(request, error)
+        except FatalError:
+            raise
+        except Exception as fault:  # noqa: BLE001 - ours; it costs this request
+            self.undo(request, fault)
         if error is not None and error.ends_worker:
             raise FatalError(error, request.method.name)
+
+    def undo(self, request: Request, fault: Exception) -> None:
+        """Take a request out whole, wherever our own code has failed, and answer it with `InternalError`.
+
+        What it borrowed is given back, what it should have written is undefined, its entry on the board is closed and
+        its client's credit returned.
+
+        Raises:
+            Exception: The fault, if it cannot be undone: the worker has to end.
+        """
+        stage, error = request.stage, self.faults.note(fault, request.peer.session.number, request.method.name)
+        if stage == Stage.RUNNING:
+            if isinstance(request, StreamRequest) and request.place >= 0:
+                raise HalfDoneError from fault
+            request.encoded = request.later = request.raised = None
+            request.error = error
+            if request.writes or request.reads:
+                contents.settle(request, error)
+            self._finish(request, error)
+        elif stage < Stage.RUNNING:
+            if stage == Stage.STARTED:
+                self._board.end(request.slot, time.monotonic_ns())
+                request.stage = Stage.ENDED_EARLY
+                self._board.count(Counter.FAILED)
+            contents.note_absent(request, error)
+            if request.stage == Stage.QUEUED:
+                self._drop(request, error)
+            else:
+                self._refuse(request, error)
+        elif stage < Stage.ANSWERED:
+            if type(request) is not Request:  # the answer of a stream, or of a part of a call, has more to it
+                raise HalfDoneError from fault
+            operands.let_go(request)
+            request.encoded = None
+            error.maybe_executed = stage == Stage.ENDED and not request.kept_out
+            self._give(request, error)
+
+    def undo_all(self, run: Run, fault: Exception) -> None:
+        """Take all unanswered requests of a run out, see `undo`."""
+        for request in run.requests:
+            if request.stage < Stage.ANSWERED:
+                self.undo(request, fault)
 
     def explain_items(self, part: ItemsSlice) -> None:
         """Turn exceptions among a method's results into their items' errors, or one for all if it ends the worker."""
@@ -471,15 +549,16 @@ class Envelope:
             if isinstance(error, errors.RequestError):
                 error.maybe_executed = not request.kept_out
         self._board.end(slot, now_ns, request.received_ns, request.items)
+        peer.session.running -= 1
+        peer.payload_bytes -= request.payload_bytes
+        request.stage = Stage.ENDED
         request.method.took(now_ns - request.started_ns)
         request.arguments = request.reads = request.writes = ()  # the device may use them until it has ended
         if request.event is not None:
             operands.let_go(request)
-        peer.session.running -= 1
-        peer.payload_bytes -= request.payload_bytes
         if request.span is not None and tracing.tracer is not None:
             tracing.tracer.end(request)
-        self.answers.give(request, error)
+        self._give(request, error)
         request.encoded = request.error = None
         if error is not None and not error.ends_worker:
             forget_frames(error)
@@ -525,19 +604,22 @@ class Envelope:
 
     def _drop(self, request: Request, error: errors.AtomrError) -> None:
         self._board.count(Counter.DISCARDED, request.items)
+        request.stage = Stage.ENDED_EARLY
         self._refuse(request, error)
 
     def _refuse(self, request: Request, error: errors.AtomrError) -> None:
-        self._take_out(request)
+        if not request.dropped:
+            self._take_out(request)
         peer = request.peer
         peer.queued.pop(request.id, None)
         peer.payload_bytes -= request.payload_bytes
+        request.stage = Stage.REFUSED
         request.encoded = None
-        self.answers.give(request, error)
+        self._give(request, error)
 
-    def _left_queue(self, request: Request) -> None:
-        self._queued -= request.items
-        request.method.queued -= request.items
+    def _give(self, request: Request, error: errors.AtomrError | None) -> None:
+        self.answers.give(request, error)
+        request.stage = Stage.ANSWERED
 
     def _overloaded(self, method: Method, items: int = 1) -> errors.Overloaded:
         more = "" if items == 1 else f", and {items} more would be too many"

@@ -133,9 +133,26 @@ class Run(ABC):
         self.completions.add(self)
 
 
+class Stage:
+    """How far a request has come: what has to be undone if our own code fails. Integers, for their cost."""
+
+    QUEUED: Final = 0
+    STARTED: Final = 1
+    """It is on the board, and has neither left its queue nor been refused."""
+    ENDED_EARLY: Final = 2
+    """It is off the board again, or discarded, and has not left its queue."""
+    RUNNING: Final = 3
+    REFUSED: Final = 4
+    """All is undone of it; only its answer is missing."""
+    ENDED: Final = 5
+    """As `REFUSED`, after its method was run."""
+    ANSWERED: Final = 6
+
+
 class Request(Run):
     """A call that has been received and not answered."""
 
+    stage: int = Stage.QUEUED
     dropped = False
     """Whether it was answered before it started (cancelled); its queue passes it over."""
     frames: Sequence[memoryview] = ()

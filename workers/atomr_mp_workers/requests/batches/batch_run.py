@@ -214,7 +214,15 @@ class BatchedMethod:
             counts = [waiting.items for waiting in begun]
             self._board.batch(self._number, sum(counts), sum(map(operator.mul, waits, counts)), max(waits))
         requests = [waiting.item for waiting in begun]
-        return [waiting.item for waiting in batch], BatchRun(requests, self._store) if requests else None
+        return [waiting.item for waiting in batch], self._run_of(requests) if requests else None
+
+    def _run_of(self, requests: list[Request]) -> BatchRun | None:
+        try:
+            return BatchRun(requests, self._store)
+        except Exception as fault:  # noqa: BLE001 - ours; it costs these requests
+            for request in requests:
+                self._envelope.undo(request, fault)
+            return None
 
     def single(self, request: Request) -> BatchRun:
         """Return the run of a request that has begun by itself."""
