@@ -16,6 +16,7 @@ the parts that pass through and their credit, `former` the calls that an earlier
 - `sockets` sets libzmq up, and `probe` tries a random key before any client can: libzmq admits every key if nobody
 answers its question.
 - `channel` talks to the supervisor.
+- `handover` is the door by which other threads reach the loop. Sessions and sockets refuse any thread but the loop's.
 
 libzmq aborts its process in a state that it does not expect. That ends the gateway, which is started again on the same
 listening socket, and never a worker.

@@ -14,6 +14,8 @@ import selectors
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVarTuple
 
+from atomr_mp.gateway.handover import OwnerThread
+
 Ts = TypeVarTuple("Ts")
 
 MOST_EVENTS: Final = 64
@@ -48,6 +50,7 @@ class DirectSelector(selectors.BaseSelector):
 
     def __init__(self, failed: Callable[[Callable[..., Any], BaseException], object]) -> None:
         self._failed = failed
+        self._owner: Final = OwnerThread("an event loop's table of readers")
         self._others: Final = selectors.EpollSelector()
         """asyncio's own descriptors, such as the one by which threads wake it."""
         self._epoll: Final = select.epoll()
@@ -56,12 +59,14 @@ class DirectSelector(selectors.BaseSelector):
 
     def watch(self, fd: int, callback: Callable[..., Any], args: tuple[Any, ...]) -> None:
         """Call `callback(*args)` from `select` whenever a descriptor is readable."""
+        self._owner.check()
         if fd not in self._direct:
             self._epoll.register(fd, select.EPOLLIN)
         self._direct[fd] = callback, args
 
     def forget(self, fd: int) -> bool:
         """Watch a descriptor no more; return whether it was watched."""
+        self._owner.check()
         if self._direct.pop(fd, None) is None:
             return False
         self._epoll.unregister(fd)

@@ -16,6 +16,7 @@ from atomr_mp.client.reply import Reply
 from atomr_mp.gateway import answers
 from atomr_mp.gateway.answers import AnswerQueue, Kept
 from atomr_mp.gateway.former import FormerCalls
+from atomr_mp.gateway.handover import Inbox, OwnerThread
 from atomr_mp.gateway.leases import HeldLeases, LeaseHold, device_of, lend
 from atomr_mp.gateway.streams import PeerStreams, check_ahead
 from atomr_mp.gateway.uploads import Request, Uploaded, Uploads, call_of
@@ -94,6 +95,7 @@ class RemotePeer:
         former: bool = False,
     ) -> None:
         self._host = host
+        self._owner: Final = OwnerThread("a remote session")
         self.id: Final = number
         self.key: Final = key
         self.admitted: Final = admitted
@@ -123,7 +125,7 @@ class RemotePeer:
         self._former: Final = FormerCalls(former=former)
         self._outbox: Final = AnswerQueue(self._send_answers)
         self._flushing = False
-        client.listeners.append(self._on_event)
+        client.listeners.append(Inbox(host.loop, self._on_event).put)
         client.read_session()  # no descriptor announces messages that came together with the supervisor's welcome
 
     # --- for the server ---------------------------------------------------------------------------------------------
@@ -191,6 +193,7 @@ class RemotePeer:
 
     def close(self) -> None:
         """End the local session; its calls that have not started will not start."""
+        self._owner.check()
         self.ended = True
         self.routing_id = None
         self._replies.clear()
@@ -277,6 +280,7 @@ class RemotePeer:
         Raises:
             ProtocolError: It breaks the rules of the session.
         """
+        self._owner.check()
         if len(requests) > 1:
             self._lane.cork()
         offer = self._calls.offer
@@ -418,6 +422,7 @@ class RemotePeer:
             self._answered(number, error, None)
 
     def _on_reply(self, reply: Reply) -> None:
+        self._owner.check()
         number = reply.id
         if self._replies.pop(number, None) is None or self.ended:
             return
@@ -478,6 +483,7 @@ class RemotePeer:
 
     def _keep(self, number: int, kept: Kept) -> bool:
         """Keep an answer, and send it; return False if nobody wants it, so that its leases end with the reply."""
+        self._owner.check()
         if self._calls.answer(number, kept, kept.nbytes) is not CallAction.KEEP:
             return False
         if not self.streams.end_kept(number):
@@ -590,6 +596,8 @@ class RemotePeer:
 
     def _on_event(self, event: session.DeviceChanged | session.IncarnationEnded) -> None:
         """Tell the client of a lifecycle event; the dead incarnation's leases are gone."""
+        if self.ended:
+            return
         if isinstance(event, session.IncarnationEnded):
             self._leases.incarnation_ended(event.device, event.generation)
             event = msgspec.structs.replace(event, started=[], running=[], suspects=[], known_since_ns=0)

@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 import zmq
 
 from atomr_mp.gateway.admission import DOMAIN, AdmittedKeys
+from atomr_mp.gateway.handover import OwnerThread
 from atomr_mp.protocol.messages.remote import MAX_REMOTE_MESSAGE_BYTES
 from atomr_mp.protocol.values import Buffer
 from atomr_mp.remote.keys import ServerKeys
@@ -88,6 +89,7 @@ class RouterSocket:
         turn: int = TURN_MESSAGES,
     ) -> None:
         self._loop = loop
+        self._check_owner: Final = OwnerThread("the gateway's socket").check
         self._take = take
         self._turn = turn
         self._again = False
@@ -135,6 +137,7 @@ class RouterSocket:
 
     def send(self, routing_id: bytes, parts: Sequence[Buffer]) -> SendOutcome:
         """Send a message."""
+        self._check_owner()
         outcome = self._send(routing_id, parts)
         if is_readable(self._socket):  # the descriptor tells of changes only, and this send may have consumed one
             self._look_again()
@@ -155,6 +158,7 @@ class RouterSocket:
 
     def close(self) -> None:
         """Close it with its context; drop unsent messages."""
+        self._check_owner()
         self._loop.remove_reader(self._descriptor)
         self._socket.close(0)
         self._handler.close()
@@ -167,6 +171,7 @@ class RouterSocket:
             self._loop.call_soon(self._on_readable)
 
     def _on_readable(self) -> None:
+        self._check_owner()
         self._again = False
         socket = self._socket
         told = True  # the event tells of the first message

@@ -12,6 +12,7 @@ from atomr_mp.client.lanes.event_loop import EventLoopLane
 from atomr_mp.client.memory.leases import Lease
 from atomr_mp.client.reply import ArrivedPart, Reply, StreamReply
 from atomr_mp.gateway import answers, leases
+from atomr_mp.gateway.handover import OwnerThread
 from atomr_mp.gateway.uploads import Uploaded
 from atomr_mp.protocol.flow.limits import MAX_AHEAD
 from atomr_mp.protocol.flow.stream_credit import ReaderCredit
@@ -144,6 +145,7 @@ class PeerStreams:
         tally: Tally,
     ) -> None:
         self._host = host
+        self._owner: Final = OwnerThread("a remote session's streams")
         self._client = client
         self._lane: EventLoopLane = client.loop_lane(loop)
         self._loop = loop
@@ -378,12 +380,14 @@ class PeerStreams:
 
     def _part_came(self, reply: StreamReply) -> None:
         """Queue a part that has come; with the lane's lock held."""
+        self._owner.check()
         stream = self._open.get(reply.id)
         if stream is not None:
             self._dirty[reply.id] = stream
             self._flush_soon()
 
     def _reply_ended(self, reply: Reply) -> None:
+        self._owner.check()
         stream = self._open.get(reply.id)
         if stream is not None and stream.reply is reply:
             self._dirty[reply.id] = stream
