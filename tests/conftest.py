@@ -1,4 +1,4 @@
-"""Configuration of all tests: those marked `gpu` are skipped without an NVIDIA GPU; skips are counted."""
+"""Configuration of all tests: what is skipped here, such as what needs a GPU, and how skips are counted."""
 
 from __future__ import annotations
 
@@ -26,14 +26,23 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option that runs the long tests too."""
+    parser.addoption("--all", action="store_true", help="run the tests marked `extended` too")
+
+
 @pytest.hookimpl(trylast=True)  # after -k and -m, whose tests left out are not to be counted
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that need a GPU as skipped if there is none."""
-    if GPU_DRIVER.exists():
-        return
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark the tests that need a GPU as skipped if there is none, and the long ones without `--all`."""
+    left_out = {}
+    if not GPU_DRIVER.exists():
+        left_out["gpu"] = f"needs an NVIDIA GPU: there is no {GPU_DRIVER}"
+    if not config.getoption("all"):
+        left_out["extended"] = "takes long, and runs with scripts/test --all"
     for item in items:
-        if item.get_closest_marker("gpu"):
-            item.add_marker(pytest.mark.skip(reason=f"needs an NVIDIA GPU: there is no {GPU_DRIVER}"))
+        for marker, reason in left_out.items():
+            if item.get_closest_marker(marker):
+                item.add_marker(pytest.mark.skip(reason=reason))
 
 
 def pytest_collection_finish() -> None:

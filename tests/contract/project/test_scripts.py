@@ -55,14 +55,15 @@ def test_what_pip_prints_is_shown_if_it_fails(tmp_path: Path) -> None:
     assert not (tmp_path / "venv" / ".atomr-mp-setup").exists()
 
 
-@pytest.mark.parametrize("arguments", [[], ["--quick"]])
+@pytest.mark.parametrize("arguments", [[], ["--all"], ["--quick"]])
 def test_the_tests_say_first_how_long_they_take(tmp_path: Path, arguments: list[str]) -> None:
     """The files that --quick names exist."""
     done = run("test", tmp_path / "venv", *arguments)
     said = [line for line in done.stdout.splitlines() if not line.startswith("setup:")]
     assert re.match(r"test: .* minutes on 2 cores", said[0])
     given = [line.removeprefix("--ignore=") for line in said if "tests/" in line]
-    assert bool(given) == bool(arguments)
+    assert bool(given) == ("--quick" in arguments)
+    assert ("--all" in said) == ("--all" in arguments)
     assert all((ROOT / path).exists() for path in given)
 
 

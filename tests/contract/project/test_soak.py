@@ -9,6 +9,8 @@ import pytest
 
 from tests.support import Ledger
 
+pytestmark = pytest.mark.extended
+
 SCRIPTS = Path(__file__).parents[3] / "scripts"
 
 
