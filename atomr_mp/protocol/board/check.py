@@ -21,6 +21,7 @@ from typing import Final
 
 from atomr_mp.protocol.board import page
 from atomr_mp.protocol.board.page import BATCHED, BUCKETS, MAGIC, MAX_START_ITEMS, PLANNED, Counter, Gauge, entry_sum
+from atomr_mp.protocol.codec import MAX_U64
 from atomr_mp.protocol.library_names import ENGINES
 
 _MOST: Final = 2**62
@@ -100,6 +101,7 @@ def _header(words: memoryview, started: int, now_ns: int) -> str:
             not session or words[page.ALONE_SUM] == entry_sum(0, session, words[page.ALONE + 1], 0),
             "what runs alone does not match its sum",
         ),
+        (not session or max(session, words[page.ALONE + 1]) <= MAX_U64, "what runs alone has a number that none has"),
     )
     return next((why for holds, why in rules if not holds), "")
 
@@ -120,7 +122,7 @@ def _entries(words: memoryview, started: int, now_ns: int) -> str:
         return "an entry does not match its sum"
     for at in writing:
         numbers[at] += 1
-    return _times(entries, writing, now_ns) or _order(numbers, words, started)
+    return _names(entries) or _times(entries, writing, now_ns) or _order(numbers, words, started)
 
 
 def _streams(words: memoryview, steps: int, now_ns: int) -> str:
@@ -139,7 +141,7 @@ def _streams(words: memoryview, steps: int, now_ns: int) -> str:
         return "an entry of a stream does not match its sum"
     if max(numbers, default=0) > 2 * steps or len(set(numbers[:used])) < used:
         return "an entry of a stream has a number that was never given, or that another has"
-    return _times(entries, writing, now_ns)
+    return _names(entries) or _times(entries, writing, now_ns)
 
 
 def _unlike(entries: memoryview) -> set[int]:
@@ -154,6 +156,14 @@ def _unlike(entries: memoryview) -> set[int]:
         return set()
     sums = memoryview(left.to_bytes(8 * (len(entries) // width) + 8, sys.byteorder)).cast("Q").tolist()
     return {at for at, each in enumerate(sums if sys.byteorder == "little" else sums[::-1]) if each}
+
+
+def _names(entries: memoryview) -> str:
+    """Return the damage of the numbers that name sessions and requests: clients are told these, and refuse others."""
+    for column in (1, 2):
+        if max(entries[column :: page.SLOT_WORDS].tolist(), default=0) > MAX_U64:
+            return "an entry has the number of a session or request that none has"
+    return ""
 
 
 def _times(entries: memoryview, writing: set[int], now_ns: int) -> str:
