@@ -20,13 +20,13 @@ import zlib
 from array import array
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 
 from atomr_mp import errors
 from atomr_mp.client.fingerprint import fingerprint
-from atomr_mp.mapping.journal_frames import frames
+from atomr_mp.mapping.journal_frames import LEAST_BYTES, frames
 from atomr_mp.mapping.schedule import Failure, RecordedResult
 from atomr_mp.protocol import values
 from atomr_mp.protocol.codec import ErrorInfo, Message
@@ -37,6 +37,12 @@ VERSION: Final = 1
 
 SYNC_S: Final = 1.0
 """Longest time that an outcome waits for the disk while others come."""
+
+Index = Annotated[int, msgspec.Meta(ge=0)]
+"""An item's place in the input."""
+
+MOST_UNRECORDED: Final = 2**20
+"""Most items before one with a record that have none themselves: those under way. No pool has so many."""
 
 MAX_RECORD_BYTES: Final = 2**31 - 1
 """Longest record: the results of one item."""
@@ -62,7 +68,7 @@ class Header(Message, frozen=True, tag="atomr-mp map journal"):
 class Sent(Message, frozen=True, tag="sent"):
     """An item of a method that is not idempotent is about to be sent: from now on it may have run."""
 
-    index: int
+    index: Index
     item: bytes
     """The item's fingerprint; empty in a repaired journal, where the item's own record was lost."""
 
@@ -70,13 +76,13 @@ class Sent(Message, frozen=True, tag="sent"):
 class Unsent(Message, frozen=True, tag="unsent"):
     """An item that was about to be sent has certainly not run."""
 
-    index: int
+    index: Index
 
 
 class Done(Message, frozen=True, tag="done"):
     """An item's result."""
 
-    index: int
+    index: Index
     item: bytes
     body: bytes
     frames: list[bytes]
@@ -85,7 +91,7 @@ class Done(Message, frozen=True, tag="done"):
 class Failed(Message, frozen=True, tag="failed"):
     """An item is set aside: it failed, and will not be tried again."""
 
-    index: int
+    index: Index
     item: bytes
     error: ErrorInfo
     attempts: int
@@ -285,15 +291,16 @@ class Journal:
 
     def _take_in(self, header: Header) -> int:
         """Read all records; return the place behind the last."""
-        end = 0
+        end, size = 0, os.fstat(self._fd).st_size
         for record, at, behind in _records(self._fd):
+            check_index(self.path, record, size)
             if not end:
                 self._check_header(record, header)
             elif not self._count(record, at):
                 return end
             end = behind
         if not end and not framed(header).startswith(os.pread(self._fd, 2**16, 0)):
-            self._refuse_damage(os.fstat(self._fd).st_size)
+            self._refuse_damage(size)
             raise errors.JournalMismatch(f"{self.path} is no journal of a map; name another file, or remove it")
         return end
 
@@ -430,9 +437,22 @@ def decoded(encoded: bytes) -> Record | None:
     """Return the record in a frame, None if this version has no such record."""
     try:
         record: Record = _DECODER.decode(encoded)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError):
         return None
     return record
+
+
+def check_index(path: Path, record: Record, size: int) -> None:
+    """Refuse a record of an item that no journal of this size can have come to: it would take memory without bound.
+
+    Raises:
+        JournalMismatch: It is one.
+    """
+    if not isinstance(record, Header) and record.index > MOST_UNRECORDED + size // LEAST_BYTES:
+        raise errors.JournalMismatch(
+            f"{path} is no journal that can be used: it has a record of item {record.index:,}, and its {size:,} bytes "
+            "cannot hold those of the items before; name another file"
+        )
 
 
 def framed(record: Record) -> bytes:

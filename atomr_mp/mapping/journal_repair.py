@@ -14,7 +14,18 @@ from pathlib import Path
 from typing import Final
 
 from atomr_mp import errors
-from atomr_mp.mapping.journal import VERSION, Header, Record, Sent, Unsent, decoded, framed, sync_directory, writing
+from atomr_mp.mapping.journal import (
+    VERSION,
+    Header,
+    Record,
+    Sent,
+    Unsent,
+    check_index,
+    decoded,
+    framed,
+    sync_directory,
+    writing,
+)
 from atomr_mp.mapping.journal_frames import Frame, frames, most_frames
 
 _LOG: Final = logging.getLogger("atomr_mp")
@@ -33,6 +44,7 @@ def repair(path: Path, method: str, parameters: Sequence[str]) -> None:
 
     Raises:
         ConfigurationError: The files cannot be read or written, or another map uses the journal.
+        JournalMismatch: It has a record that no journal of its size can have.
     """
     if not path.exists():
         return
@@ -44,8 +56,8 @@ def repair(path: Path, method: str, parameters: Sequence[str]) -> None:
         if not os.fstat(file.fileno()).st_size:
             return
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            saved = _Saved(data)
-            if saved.lost_bytes:
+            saved = _Saved(path, data)
+            if saved.lost_bytes and not saved.is_of_other_version:
                 damaged = _replace(path, saved.content(Header(VERSION, method, list(parameters))))
                 _LOG.warning(
                     "the journal %s had %d damaged bytes; %d records are saved, the damaged file is %s",
@@ -56,9 +68,11 @@ def repair(path: Path, method: str, parameters: Sequence[str]) -> None:
 class _Saved:
     """The part of a damaged journal that can be saved."""
 
-    def __init__(self, data: mmap.mmap) -> None:
+    def __init__(self, path: Path, data: mmap.mmap) -> None:
         self.count = 0
         self.lost_bytes = 0
+        self.is_of_other_version = False
+        """Whether it is the journal of another version, which may have records that this one does not know."""
         self._data = data
         self._parts: list[bytes] = []
         self._has_header = False
@@ -66,14 +80,17 @@ class _Saved:
         """Most records that the damaged bytes can have held."""
         self._known: dict[int, bool] = {}
         """Items with records, and whether the last one says that the item may have run."""
-        end = 0
+        end = behind = 0
         for frame in frames(data):
-            record = decoded(frame.record)
+            record, behind = decoded(frame.record), frame.end
             if record is not None and not (isinstance(record, Header) and self.count):
+                check_index(path, record, len(data))
                 if frame.at > end:
                     self._lose(end, frame.at)
                 self._save(frame, record)
                 end = frame.end
+        if behind > end:  # at the end too, a whole record that is unknown is no torn one
+            self._lose(end, behind)
 
     def content(self, header: Header) -> list[bytes]:
         """Return the parts of the new file.
@@ -95,6 +112,7 @@ class _Saved:
         self._parts.append(self._data[frame.at : frame.end])
         if isinstance(record, Header):
             self._has_header = True
+            self.is_of_other_version = record.version != VERSION
         else:
             self._known[record.index] = not isinstance(record, Unsent)
 
