@@ -1,0 +1,238 @@
+"""A pool's processes hear changed messages, and users that behave as they like: a neighbour must not notice."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import select
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, Final, Self
+
+import msgspec
+import zmq
+
+from atomr_mp import errors
+from atomr_mp.client.handshake import greet
+from atomr_mp.protocol import token
+from atomr_mp.protocol.codec import MAX_U64, VERSION
+from atomr_mp.protocol.messages import data, operators, remote, session
+from atomr_mp.protocol.zmtp.framing import unpack
+from atomr_mp.transport.data import DataConnection, Login
+from atomr_mp.transport.session import SessionConnection
+from fuzzing.neighbourhood import DEADLINE_S, Neighbourhood
+from fuzzing.target import Target
+from fuzzing.targets.annotations import NAMES, arguments
+from fuzzing.user import ACTIONS
+from fuzzing.valid import value_of
+
+TOKEN: Final = b"T" * token.TOKEN_BYTES
+"""Stands for the worker's token."""
+
+EPOCH: Final = b"E" * 16
+"""Stands for the gateway's epoch."""
+
+HEARD_S: Final = 0.5
+"""How long an answer to a changed message is waited for: there may be none."""
+
+LISTEN: Final = "tcp://127.0.0.1:0"
+
+
+class LiveTarget(Target):
+    """A target with a pool."""
+
+    is_live = True
+    settings: dict[str, Any] = {}  # noqa: RUF012 - a class's constant
+
+    def __enter__(self) -> Self:
+        self.neighbourhood = Neighbourhood(**self.settings)
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        """End the pool."""
+        self.neighbourhood.__exit__()
+
+    def check(self, data: bytes) -> None:
+        """Say it, and ask the neighbour; after a find, go on with another pool."""
+        try:
+            self.say(data)
+            self.neighbourhood.check()
+        except BaseException:
+            self.__exit__()
+            self.__enter__()
+            raise
+
+    def say(self, data: bytes) -> None:
+        """Have the pool hear it."""
+        raise NotImplementedError
+
+
+class Client(LiveTarget):
+    """A message to a worker, of a client that is admitted."""
+
+    name = "client"
+
+    def make(self, rng: random.Random) -> bytes:
+        """Return calls, streams, or another message of the channel."""
+        if rng.random() < 0.3:
+            message = value_of(rng, _FROM_CLIENT)
+            return data.FROM_CLIENT.encode(msgspec.structs.replace(message, token=TOKEN))
+        calls: list[Any] = []
+        for number in range(1, rng.randint(2, 4)):
+            name = rng.choice(NAMES)
+            call = number, f"Annotated_.{name}", MAX_U64, 0, arguments(rng, name)
+            calls.append((*call, 2, 2**20, 10**9, MAX_U64) if name == "streamed" else call)
+        tag = 6 if len(calls[0]) > 5 else rng.choice((1, 1, 4))
+        return msgspec.msgpack.encode([tag, TOKEN, [call for call in calls if len(call) == len(calls[0])]])
+
+    def say(self, data: bytes) -> None:
+        """Log in, send it, and read what is answered."""
+        with contextlib.closing(SessionConnection.connect(self.neighbourhood.run_dir / "session.sock")) as connected:
+            welcome = greet(connected, "fuzzer", observer=False)
+            device = welcome.devices[0]
+            while not device.admitted:
+                message = connected.receive(DEADLINE_S)
+                device = message.device if isinstance(message, session.DeviceChanged) else device
+            current = token.pack(welcome.epoch, 0, device.generation)
+            login = Login(welcome.session, welcome.secret, welcome.window)
+            with contextlib.closing(DataConnection(device.endpoint, login, 0)) as worker:
+                until_s = time.monotonic() + DEADLINE_S
+                while not (worker.ready or worker.ended) and time.monotonic() < until_s:
+                    select.select([worker], [], [], HEARD_S)
+                    worker.advance()
+                worker.send(data.replace(TOKEN, current), [])
+                if not worker.ended and worker.receive() is None and select.select([worker], [], [], HEARD_S)[0]:
+                    worker.receive()
+
+
+class Session(LiveTarget):
+    """Two messages to the supervisor: the hello, and another."""
+
+    name = "session"
+
+    def make(self, rng: random.Random) -> bytes:
+        """Return them."""
+        hello = session.Hello(VERSION, "fuzzer", observer=rng.random() < 0.3)
+        message = value_of(rng, _TO_SUPERVISOR)
+        return msgspec.msgpack.encode([session.FROM_CLIENT.encode(each) for each in (hello, message)])
+
+    def say(self, data: bytes) -> None:
+        """Send them, and read until the supervisor ends the session or says nothing more."""
+        try:
+            messages = msgspec.msgpack.decode(data, type=list[bytes])
+        except (msgspec.DecodeError, RecursionError):
+            messages = [data]
+        if any(map(_is_order, messages)):
+            return
+        with socket.socket(socket.AF_UNIX) as connected, contextlib.suppress(ConnectionError, TimeoutError):
+            connected.connect(str(self.neighbourhood.run_dir / "session.sock"))
+            connected.settimeout(HEARD_S)
+            for message in messages:
+                connected.sendall(session.frame(message))
+            connected.shutdown(socket.SHUT_WR)
+            while connected.recv(65536):
+                pass
+
+
+def _is_order(message: bytes) -> bool:
+    """Return whether a message orders what a neighbour does notice: the pool's end, or another worker."""
+    with contextlib.suppress(errors.ProtocolError):
+        return isinstance(session.FROM_CLIENT.decode(message), _ORDERS)
+    return False
+
+
+class Remote(LiveTarget):
+    """A message to the gateway, after the beginning of a session."""
+
+    name = "remote"
+    settings = {"listen": LISTEN, "insecure": True}  # noqa: RUF012 - as above
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        found = self.neighbourhood.pool.status().remote
+        until_s = time.monotonic() + DEADLINE_S
+        while found is None or not found.listening:
+            assert time.monotonic() < until_s, "the gateway does not listen"
+            time.sleep(0.01)
+            found = self.neighbourhood.pool.status().remote
+        self._address = found.address
+        self._context = zmq.Context()
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        """End everything."""
+        self._context.destroy(0)
+        super().__exit__()
+
+    def make(self, rng: random.Random) -> bytes:
+        """Return calls or another message."""
+        if rng.random() < 0.4:
+            message = value_of(rng, _FROM_REMOTE)
+            if hasattr(message, "epoch"):
+                message = msgspec.structs.replace(message, epoch=EPOCH)
+            return remote.FROM_REMOTE.encode(message)
+        name = rng.choice([each for each in NAMES if each not in {"streamed", "written"}])
+        calls = [remote.RemoteCall(1, f"Annotated_.{name}", 10**8, 0, arguments(rng, name))]
+        return remote.FROM_REMOTE.encode(remote.RemoteCalls(EPOCH, [], calls))
+
+    def say(self, data: bytes) -> None:
+        """Begin a session, send it, and end the session."""
+        if _is_remote_order(data):
+            return
+        with self._context.socket(zmq.DEALER) as dealer:
+            dealer.linger = 200
+            dealer.connect(self._address)
+            dealer.send(remote.FROM_REMOTE.encode(remote.RemoteHello(VERSION, "fuzzer")))
+            welcome = _hear(dealer, DEADLINE_S)
+            assert isinstance(welcome, remote.RemoteWelcome), welcome
+            dealer.send(remote.FROM_REMOTE.encode(remote.Resume(welcome.epoch, [], 1)))
+            dealer.send(data.replace(EPOCH, welcome.epoch))
+            dealer.send(remote.FROM_REMOTE.encode(remote.RemoteBye(welcome.epoch)))
+            until_s = time.monotonic() + DEADLINE_S
+            while not isinstance(_hear(dealer, DEADLINE_S), remote.RemoteGoodbye):
+                assert time.monotonic() < until_s, "a session does not end"
+
+
+def _is_remote_order(message: bytes) -> bool:
+    """Return the same of a message to the gateway."""
+    with contextlib.suppress(errors.ProtocolError):
+        asked = remote.FROM_REMOTE.decode(message)
+        return isinstance(asked, remote.RemoteQuestion) and isinstance(asked.question, _ORDERS)
+    return False
+
+
+def _hear(dealer: zmq.Socket[bytes], within_s: float) -> remote.ToRemote:
+    assert dealer.poll(int(within_s * 1000)), "the gateway says nothing"
+    return remote.TO_REMOTE.decode(unpack(memoryview(dealer.recv()))[0])
+
+
+class Users(LiveTarget):
+    """A user's behaviour, in a process of its own: each byte is an action."""
+
+    name = "users"
+
+    def make(self, rng: random.Random) -> bytes:
+        """Return some actions."""
+        return bytes(rng.randrange(len(ACTIONS)) for _ in range(rng.randint(1, 8)))
+
+    def mutate(self, rng: random.Random, _data: bytes) -> bytes:
+        """Return others."""
+        return self.make(rng)
+
+    def say(self, data: bytes) -> None:
+        """Let the user act, and wait for its end."""
+        names = [list(ACTIONS)[each % len(ACTIONS)] for each in data]
+        program = str(Path(__file__).parents[1] / "user.py")
+        command = [sys.executable, program, str(self.neighbourhood.run_dir), *names]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+        assert done.returncode in {0, -9}, f"{names}: status {done.returncode}\n{done.stderr}"
+
+
+_ORDERS: Final = operators.StopRequest | operators.RestartRequest | operators.ReloadRequest
+
+_FROM_CLIENT: Final = msgspec.inspect.type_info(data.FromClient)
+_TO_SUPERVISOR: Final = msgspec.inspect.type_info(session.FromClient)
+_FROM_REMOTE: Final = msgspec.inspect.type_info(remote.FromRemote)
