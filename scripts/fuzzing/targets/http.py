@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+from collections.abc import Coroutine
 from typing import Any, Final
 
 import msgspec
@@ -12,7 +13,8 @@ import numpy as np
 from atomr_mp import errors
 from atomr_mp.protocol import values
 from atomr_mp.protocol.messages.control import ActorSpec
-from atomr_mp.serve.calls import from_json
+from atomr_mp.serve import calls
+from atomr_mp.serve.http.limits import Limits
 from atomr_mp.serve.http.problems import Problem
 from atomr_mp.serve.openai import bodies
 from atomr_mp.serve.openai.embeddings import inputs_of
@@ -84,14 +86,39 @@ class JsonBodies(Target):
     def check(self, data: bytes) -> None:
         """Make arguments of it, and a body in OpenAI's form."""
         plan = self._plans[NAMES[(data[0] if data else 0) % len(NAMES)]]
+        exchange: Any = Given(data[1:])
         with contextlib.suppress(Problem, errors.RequestError):
-            given = from_json(data[1:])
-            with contextlib.suppress(errors.RequestError):
-                args, kwargs = plan.arguments(given)
-                values.encode([args, kwargs])
-            if isinstance(given, dict):
-                bodies.parameters(given, USED, plan.info.parameters, plan.method)
-                inputs_of(given.get("input"))
+            values.encode(done(calls.arguments(exchange, plan)))
+        with contextlib.suppress(Problem, errors.RequestError):
+            body = done(bodies.read(exchange))
+            bodies.parameters(body, USED, plan.info.parameters, plan.method)
+            inputs_of(body.get("input"))
+
+
+class Given:
+    """Stands for an exchange whose body has come.
+
+    Args:
+        content: The body.
+    """
+
+    def __init__(self, content: bytes) -> None:
+        self.headers: Final = {b"content-type": b"application/json"}
+        self.limits: Final = Limits()
+        self._content: Final = content
+
+    async def body(self, most_bytes: int) -> bytes:
+        """Return it; one that is too long is refused before it is read."""
+        return self._content[:most_bytes]
+
+
+def done(work: Coroutine[Any, Any, Any]) -> Any:
+    """Return the result of a coroutine that waits for nothing."""
+    try:
+        work.send(None)
+    except StopIteration as ended:
+        return ended.value
+    raise AssertionError("it waits")
 
 
 class Npy(Target):
