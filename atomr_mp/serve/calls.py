@@ -6,8 +6,6 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
-import msgspec
-
 from atomr_mp import errors
 from atomr_mp.client.reply import Reply
 from atomr_mp.pool import Pool
@@ -17,6 +15,7 @@ from atomr_mp.serve.http.problems import Problem
 from atomr_mp.serve.metrics import Counters
 from atomr_mp.serve.source import PoolSource
 from atomr_mp.serve.values import arrays, results, schemas
+from atomr_mp.serve.values.bodies import from_json
 from atomr_mp.serve.values.schemas import ArgumentPlan
 
 JSON_TYPES: Final = frozenset({b"application/json", b""})
@@ -153,19 +152,7 @@ async def arguments(exchange: Exchange, plan: ArgumentPlan) -> tuple[tuple[Any, 
     if not kind:
         # A web page of another origin may send a body without this type, and its browser would not ask first.
         raise Problem(415, "unsupported_media_type", "send the header `Content-Type: application/json`")
-    return plan.arguments(from_json(body))
-
-
-def from_json(body: bytes) -> Any:
-    """Return a body's value.
-
-    Raises:
-        Problem: 400; the body is not JSON.
-    """
-    try:
-        return msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:
-        raise Problem(400, "bad_request", f"the body is no JSON: {error}") from error
+    return plan.arguments(from_json(body, exchange.limits.json_containers))
 
 
 def options(exchange: Exchange) -> tuple[float | None, int]:

@@ -6,9 +6,9 @@ from collections.abc import Collection
 from typing import Any
 
 from atomr_mp import errors
-from atomr_mp.serve.calls import from_json
 from atomr_mp.serve.http.exchange import Exchange
 from atomr_mp.serve.http.problems import Problem
+from atomr_mp.serve.values.bodies import from_json
 
 
 async def read(exchange: Exchange) -> dict[str, Any]:
@@ -21,7 +21,7 @@ async def read(exchange: Exchange) -> dict[str, Any]:
     kind = exchange.headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
     if kind != b"application/json":
         raise Problem(415, "unsupported_media_type", "send the header `Content-Type: application/json`")
-    body = from_json(await exchange.body(exchange.limits.json_bytes))
+    body = from_json(await exchange.body(exchange.limits.json_bytes), exchange.limits.json_containers)
     if not isinstance(body, dict):
         raise errors.InvalidRequest("the body is a JSON object")
     return body

@@ -5,9 +5,9 @@ NumPy is imported when the first array comes.
 
 from __future__ import annotations
 
+import ast
 import io
 import math
-import re
 import struct
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
@@ -24,10 +24,7 @@ MAGIC: Final = b"\x93NUMPY"
 MAX_HEADER_BYTES: Final = 4096
 """Most bytes of a header; NumPy writes fewer for any array that can be sent."""
 
-_DESCRIPTION: Final = re.compile(r"'descr':\s*'([<>|=])([biufc]\d{1,2})'")
-_ORDER: Final = re.compile(r"'fortran_order':\s*(True|False)")
-_SHAPE: Final = re.compile(r"'shape':\s*\(((?:\s*\d{1,18}L?\s*,?)*)\)")
-_WHOLE: Final = re.compile(r"\{[^{}]*\}\s*")
+_HEADER_KEYS: Final = {"descr", "fortran_order", "shape"}
 
 
 def converter(dtype: str | None) -> Callable[[Any], Any]:
@@ -106,7 +103,7 @@ def to_lists(array: np.ndarray[Any, Any]) -> Any:
 def from_npy(data: bytes) -> np.ndarray[Any, Any]:
     """Return the array in a `.npy` file. It lies in `data` itself, which it keeps alive.
 
-    The header is read by a pattern and never evaluated. Objects and structures are refused.
+    The header is read as a literal of bounded length and never evaluated. Objects and structures are refused.
 
     Raises:
         InvalidRequest: These bytes are not such a file, or do not have the length that its header tells.
@@ -123,26 +120,40 @@ def _from_npy(data: bytes) -> np.ndarray[Any, Any]:
     size, start = (struct.unpack_from("<H", data, 8)[0], 10) if data[6] == 1 else (_long_size(data), 12)
     if size > MAX_HEADER_BYTES or start + size > len(data):
         raise ValueError(f"its header has {size} bytes")
-    header = data[start : start + size].decode("latin-1")
-    kind, order, shape = _DESCRIPTION.search(header), _ORDER.search(header), _SHAPE.search(header)
-    if kind is None or order is None or shape is None or not _WHOLE.fullmatch(header):
-        raise ValueError("its header has no plain element type, order and shape")
+    kind, in_columns, lengths = _header(data[start : start + size])
     import numpy as np
 
     try:
-        element = np.dtype(kind[1] + kind[2])
+        element = np.dtype(kind)
     except TypeError as error:
-        raise ValueError(f"{kind[2]} is no element type") from error
+        raise ValueError(f"{kind[:20]!r} is no element type") from error
     if dtypes.name_of(element) not in dtypes.ITEM_BYTES:
         raise ValueError(f"arrays of {element} cannot be sent")
-    lengths = tuple(int(length) for length in re.findall(r"\d+", shape[1]))
     check_shape(lengths, element.itemsize)
     expected = math.prod(lengths) * element.itemsize
     length = len(data) - start - size
     if length != expected:
         raise ValueError(f"an array of {element} and shape {lengths} takes {expected} bytes, not {length}")
     array = np.frombuffer(data, element, offset=start + size)
-    return array.reshape(lengths, order="F" if order[1] == "True" else "C")
+    return array.reshape(lengths, order="F" if in_columns else "C")
+
+
+def _header(header: bytes) -> tuple[str, bool, tuple[int, ...]]:
+    """Return a header's element type, whether the array lies in columns, and its shape.
+
+    Raises:
+        ValueError: It is no such header.
+    """
+    try:
+        found = ast.literal_eval(header.decode("latin-1").strip())
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):  # what `literal_eval` may raise
+        found = None
+    if isinstance(found, dict) and found.keys() == _HEADER_KEYS:
+        kind, in_columns, shape = found["descr"], found["fortran_order"], found["shape"]
+        whole = isinstance(shape, tuple) and all(type(length) is int and length >= 0 for length in shape)
+        if isinstance(kind, str) and isinstance(in_columns, bool) and whole:
+            return kind, in_columns, shape
+    raise ValueError("its header has no plain element type, order and shape")
 
 
 def _long_size(data: bytes) -> int:

@@ -13,9 +13,9 @@ from hypothesis.extra import numpy as st_numpy
 
 from atomr_mp import errors
 from atomr_mp.protocol.messages.devices import MethodInfo
-from atomr_mp.serve.calls import from_json
 from atomr_mp.serve.http.problems import Problem
 from atomr_mp.serve.values import arrays, results, schemas
+from atomr_mp.serve.values.bodies import from_json
 from atomr_mp_workers.schemas import Described, item_of, schema_of
 
 DTYPES: Final = ("bool", "int8", "uint16", "int64", "float16", "float32", "float64", "complex64", "complex128")
@@ -56,7 +56,7 @@ PLANS: Final = [
 def test_any_bytes_are_arguments_or_a_typed_error(body: bytes, plan: schemas.ArgumentPlan) -> None:
     """Nothing else is raised, whatever a client sends."""
     try:
-        plan.arguments(from_json(body))
+        plan.arguments(from_json(body, 1000))
     except (Problem, errors.InvalidRequest):
         return
 
@@ -66,9 +66,66 @@ def test_any_json_is_arguments_or_a_typed_error(value: Any, plan: schemas.Argume
     """Of any form."""
     for given in (value, [value], {"a": value, "b": value}):
         try:
-            plan.arguments(from_json(json.dumps(given).encode()))
+            plan.arguments(from_json(json.dumps(given).encode(), 1000))
         except (Problem, errors.InvalidRequest):
             continue
+
+
+def written(value: Any, repeats: list[str]) -> str:
+    """Write a value as JSON; objects write the first of their names twice if the list asks for it, and tell that."""
+    if isinstance(value, dict):
+        pairs = [f"{json.dumps(name)}: {written(each, repeats)}" for name, each in value.items()]
+        if pairs and repeats and repeats[0] == "once":
+            repeats[0] = next(iter(value))
+            pairs.append(pairs[0])
+        return "{" + ", ".join(pairs) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(written(each, repeats) for each in value) + "]"
+    return json.dumps(value)
+
+
+finite_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text('a:{}[]"\\\n', max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text('a:{}[]"\\', max_size=3), inner, max_size=3),
+    max_leaves=12,
+)
+
+
+@hypothesis.given(finite_values, st.booleans())
+def test_a_name_is_there_once_in_each_object(value: Any, twice: bool) -> None:  # noqa: FBT001
+    """The last one would win, and a proxy may have looked at the first. Texts may look like names and objects."""
+    repeats = ["once"] if twice else []
+    body = written(value, repeats).encode()
+    if repeats in ([], ["once"]):
+        assert from_json(body, 1000) == value
+        return
+    with pytest.raises(Problem) as caught:
+        from_json(body, 1000)
+    assert (caught.value.status, repr(repeats[0]) in caught.value.message) == (400, True)
+
+
+@hypothesis.given(finite_values)
+def test_a_body_has_a_bounded_number_of_containers(value: Any) -> None:
+    """They take long to decode; brackets in texts are none."""
+    body = json.dumps(value).encode()
+
+    def count(each: Any) -> int:
+        inner = each.values() if isinstance(each, dict) else each
+        return 1 + sum(map(count, inner)) if isinstance(each, list | dict) else 0
+
+    assert from_json(body, count(value)) == value
+    if count(value):
+        with pytest.raises(Problem) as caught:
+            from_json(body, count(value) - 1)
+        assert caught.value.status == 413
+
+
+@pytest.mark.parametrize("shape", ["1" * 80 + "x", "(" * 900, "1," * 400 + "x", "9" * 3000, "-1", "1.5", "True", "f()"])
+def test_a_header_that_is_none_is_refused(shape: str) -> None:
+    """In time that grows with its length alone, so that no header keeps a front end from others."""
+    header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({shape},), }}\n".encode()
+    with pytest.raises(errors.InvalidRequest):
+        arrays.from_npy(arrays.MAGIC + b"\x01\x00" + len(header).to_bytes(2, "little") + header)
 
 
 @hypothesis.given(st.binary(max_size=300) | st.binary(max_size=300).map(lambda data: arrays.MAGIC + b"\x01\x00" + data))

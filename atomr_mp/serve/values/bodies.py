@@ -1,0 +1,74 @@
+"""A request's body as JSON, with bounds on the work that it makes. Pure."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+
+from atomr_mp.serve.http.problems import Problem
+
+
+def from_json(body: bytes, most_containers: int) -> Any:
+    """Return a body's value.
+
+    Args:
+        body: The body.
+        most_containers: Most lists and objects in it.
+
+    Raises:
+        Problem: 400, the body is not JSON, or an object has a name twice; 413, it has too many lists and objects.
+    """
+    objects = body.count(b"{")
+    if objects + body.count(b"[") > most_containers:
+        outside = _outside_texts(body)
+        if (found := outside.count(b"[") + outside.count(b"{")) > most_containers:
+            raise Problem(
+                413,
+                "too_large",
+                f"the body has {found} lists and objects, more than {most_containers}; send an array as a .npy file",
+                facts={"limit_containers": most_containers},
+            )
+    try:
+        value = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:
+        raise Problem(400, "bad_request", f"the body is no JSON: {error}") from error
+    # One colon for each name of an object that has no objects in it: then no name is lost.
+    plain = objects <= 1 and body.count(b":") == (len(value) if isinstance(value, dict) else 0)
+    if not plain and objects and _outside_texts(body).count(b":") != _names(value):
+        raise Problem(400, "bad_request", f"the body has the name {_repeated(body)!r} twice in one object")
+    return value
+
+
+def _outside_texts(body: bytes) -> bytes:
+    """Return valid JSON without its texts."""
+    return b"".join(body.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')[::2])
+
+
+def _names(value: Any) -> int:
+    """Return how many names the objects in a value have."""
+    count, left = 0, [value]
+    while left:
+        each = left.pop()
+        if isinstance(each, dict):
+            count += len(each)
+            left += [inner for inner in each.values() if isinstance(inner, list | dict)]
+        elif isinstance(each, list):
+            left += [inner for inner in each if isinstance(inner, list | dict)]
+    return count
+
+
+def _repeated(body: bytes) -> str:
+    """Return the first name that an object has twice."""
+
+    def look(pairs: list[tuple[str, Any]]) -> None:
+        names: set[str] = set()
+        for name, _ in pairs:
+            if name in names:
+                found.append(name)
+            names.add(name)
+
+    found: list[str] = []
+    json.loads(body, object_pairs_hook=look)
+    return found[0][:100] if found else ""
