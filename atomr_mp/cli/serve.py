@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 TOKEN_VARIABLE: Final = "ATOMR_MP_SERVE_TOKEN"  # noqa: S105 - the name of a variable
 """Environment variable that has tokens, with commas between."""
 
-MODULES: Final = ("uvicorn", "httptools", "uvloop", "prometheus_client")
+MODULES: Final = ("httptools", "uvloop", "prometheus_client")
 """The modules that the extra `serve` brings."""
 
 DRAIN_TIMEOUT_S: Final = 30.0
@@ -101,14 +101,15 @@ def run(options: argparse.Namespace) -> int:
 
     output.protect()
     logging.basicConfig(format="%(asctime)s %(message)s", level=logging.INFO, stream=sys.stderr)
-    tokens = _tokens(options)
+    of_environment = os.environ.pop(TOKEN_VARIABLE, "")  # no business of the pool's processes, which run users' code
+    tokens = _tokens(options, of_environment)
     socket = listening.listen(options.host, options.port) if options.uds is None else listening.listen_unix(options.uds)
     pool: Pool | None = None
     try:
         start = _starter(options)
         pool = start() if start is not None else _joined(options)
         plan = _plan(options, tokens, pool)
-        told = _Announcement(options, plan, pool, socket.getsockname())
+        told = _Announcement(options, plan, pool, socket.getsockname(), of_environment)
         owned = pool if start is not None else None
         if owned is None:
             pool.close()
@@ -165,7 +166,7 @@ def _check_certificate(certificate: Path, key: Path) -> None:
         raise errors.ConfigurationError(f"{certificate} with {key} is not a usable certificate: {error}") from error
 
 
-def _tokens(options: argparse.Namespace) -> list[str]:
+def _tokens(options: argparse.Namespace, of_environment: str) -> list[str]:
     """Return the tokens: those of the environment, a new one, or none where none is needed.
 
     Raises:
@@ -173,7 +174,7 @@ def _tokens(options: argparse.Namespace) -> list[str]:
     """
     from atomr_mp.serve.http.access import checked, read_tokens
 
-    given = checked(_tokens_of_environment())
+    given = checked(_listed(of_environment))
     if options.token_file is not None:
         read_tokens(options.token_file)
     if given or options.token_file is not None or options.uds is not None or options.insecure:
@@ -181,8 +182,8 @@ def _tokens(options: argparse.Namespace) -> list[str]:
     return [secrets.token_urlsafe(32)]
 
 
-def _tokens_of_environment() -> list[str]:
-    return [token.strip() for token in os.environ.get(TOKEN_VARIABLE, "").split(",") if token.strip()]
+def _listed(tokens: str) -> list[str]:
+    return [token.strip() for token in tokens.split(",") if token.strip()]
 
 
 def _starter(options: argparse.Namespace) -> Callable[[], Pool] | None:
@@ -261,11 +262,14 @@ def _limits(given: list[str]) -> Any:
 class _Announcement:
     """Prints the server's address, with a `curl` line, once it accepts."""
 
-    def __init__(self, options: argparse.Namespace, plan: FrontEndPlan, pool: Pool, address: Any) -> None:
+    def __init__(
+        self, options: argparse.Namespace, plan: FrontEndPlan, pool: Pool, address: Any, of_environment: str
+    ) -> None:
         from atomr_mp.serve.values.schemas import example, unsuited
 
         self._pool: Final = pool.name
         self._plan: Final = plan
+        self._of_environment: Final = of_environment
         self._unix: Final[Path | None] = options.uds
         # Trying the line that is shown must do no harm.
         methods = sorted(pool.methods, key=lambda method: unsuited(pool.method_info(method)))
@@ -278,12 +282,12 @@ class _Announcement:
     def __call__(self) -> None:
         """Print it."""
         # A given token is somebody's secret, and output may be kept in a log.
-        of_environment = _tokens_of_environment()
+        of_environment = _listed(self._of_environment)
         given = bool(of_environment) or self._plan.token_file is not None
         token = self._plan.tokens[0] if self._plan.tokens and not given else ""
         shown = token
         if given:
-            shown = f"${TOKEN_VARIABLE}" if of_environment == [os.environ.get(TOKEN_VARIABLE)] else "TOKEN"
+            shown = f"${TOKEN_VARIABLE}" if of_environment == [self._of_environment] else "TOKEN"
         quote = '"' if shown.startswith("$") else "'"
         where = str(self._unix) if self._unix else self._url
         lines = [f"serving pool {self._pool} at {where}"]

@@ -61,6 +61,7 @@ class Application:
         counters: Counters of answers; its own by default.
         look: The front ends' shared memory for the latest look at the pool; its own by default.
         debug: Whether errors show the actor's traceback.
+        access_log: Whether to log a line for each answer.
     """
 
     def __init__(
@@ -72,8 +73,10 @@ class Application:
         counters: Counters | None = None,
         look: SharedLook | None = None,
         debug: bool = False,
+        access_log: bool = False,
     ) -> None:
         self._source: Final = source
+        self._access_log: Final = access_log
         self._access: Final = access
         self.limits: Final = limits
         self._debug: Final = debug
@@ -110,6 +113,11 @@ class Application:
         """End open streams: the server does not wait for them."""
         self._streams.end()
 
+    def look_at_tokens(self) -> None:
+        """Take up changes of the file of tokens: streams of tokens that are not valid any more end."""
+        if self._access.look_again():
+            self._streams.end_revoked(self._access.admits)
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a connection's scope; see the ASGI specification."""
         if scope["type"] != "http":
@@ -126,8 +134,7 @@ class Application:
             self._access.check_origin(exchange.headers)
             route = self._route(exchange)
             name = route.name
-            if route.needs_token:
-                self._access.check_token(exchange.headers)
+            self._admit(exchange, route)
             await route.handler(exchange)
         except ClientLeft:
             exchange.status = LEFT
@@ -146,8 +153,21 @@ class Application:
             await self._refuse(exchange, mistake, 500)
         finally:
             exchange.close()
+            if self._access_log:
+                _LOG.info("%s %s %s %d", exchange.id, exchange.method, exchange.path[:200], exchange.status)
             counters.count(name, exchange.status)  # first: what is not in flight any more has been counted
             counters.own[metrics.IN_FLIGHT] -= 1
+
+    def _admit(self, exchange: Exchange, route: Route) -> None:
+        """Refuse a request without a token, or a call for which there is no room.
+
+        Raises:
+            Problem: 401 or 429.
+        """
+        if route.needs_token:
+            exchange.token = self._access.check_token(exchange.headers)
+        if route.method == "POST":
+            exchange.check_room()
 
     def _route(self, exchange: Exchange) -> Route:
         """Return the route of a path.
@@ -204,8 +224,12 @@ class Application:
 
     async def _watch(self, exchange: Exchange) -> None:
         """Send the state of the pool repeatedly."""
+        if exchange.method == "HEAD":
+            await exchange.begin(200, *events.HEADERS)
+            await exchange.end()
+            return
         waiting = StreamWait(exchange, self._streams)
-        with self._streams.open(), waiting.watching(), self._observer.viewer():
+        with waiting.open(), self._observer.viewer():
             self.counters.own[metrics.STREAMS] += 1
             try:
                 await exchange.begin(200, *events.HEADERS)

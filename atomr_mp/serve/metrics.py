@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import mmap
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -39,7 +40,12 @@ STREAMS: Final = CONNECTIONS + 1
 PARTS: Final = STREAMS + 1
 REFUSED: Final = PARTS + 1
 STARTS: Final = REFUSED + 1
-SLOT_WORDS: Final = STARTS + 1
+BEAT_NS: Final = STARTS + 1
+"""When the process's event loop has last turned, by CLOCK_MONOTONIC; 0 before the first time."""
+SLOT_WORDS: Final = BEAT_NS + 1
+
+BEAT_S: Final = 1.0
+"""How often a front end shows that its event loop turns."""
 
 GAUGES: Final = (IN_FLIGHT, CONNECTIONS, STREAMS)
 """Counters that start from 0 in a new process."""
@@ -75,6 +81,11 @@ class Counters:
         for gauge in GAUGES:
             self.own[gauge] = 0
         self.own[STARTS] += 1
+        self.beat()
+
+    def beat(self) -> None:
+        """Show that this process's event loop turns."""
+        self.own[BEAT_NS] = time.monotonic_ns()
 
     def count(self, route: str, status: int) -> None:
         """Count an answer."""
@@ -89,6 +100,27 @@ class Counters:
     def total(self, place: int) -> int:
         """Return the sum of a counter over all processes."""
         return sum(self._all[slot * SLOT_WORDS + place] for slot in range(self._slots))
+
+
+class Heartbeats:
+    """The front ends' heartbeats, as their parent sees them.
+
+    Args:
+        descriptor: Descriptor of the shared memory.
+        slots: How many processes share it.
+    """
+
+    def __init__(self, descriptor: int, slots: int) -> None:
+        self._all: Final = memoryview(mmap.mmap(descriptor, shared_bytes(slots))).cast("Q")
+
+    def since_s(self, slot: int, started_s: float) -> float:
+        """Return for how many seconds a process's event loop has not turned.
+
+        Args:
+            slot: The process's slot.
+            started_s: When the process was started, by `time.monotonic`; a heartbeat before that was another's.
+        """
+        return time.monotonic() - max(self._all[slot * SLOT_WORDS + BEAT_NS] / 1e9, started_s)
 
 
 def exposition(counters: Counters, status: Status | None) -> bytes:

@@ -156,13 +156,13 @@ class ServedStream:
         """Number of parts so far."""
 
     async def __aenter__(self) -> Self:
-        self._streams.add(self._ending)
+        self._streams.add(self._close, self._exchange.token)
         self._counters.own[STREAMS] += 1
         self._start(self._watch())
         return self
 
     async def __aexit__(self, *_exc: object) -> None:
-        self._streams.remove(self._ending)
+        self._streams.remove(self._close)
         self._counters.own[STREAMS] -= 1
         for task in self._tasks:
             task.cancel()
@@ -174,7 +174,7 @@ class ServedStream:
         Raises:
             AtomrError: The stream has ended with this error, which the status can still tell.
             ClientLeft: The client has left.
-            Problem: 503, the server ends.
+            Problem: 503, the server ends; 401, the client's token is not valid any more.
         """
         coming = asyncio.ensure_future(self.next())
         try:
@@ -226,9 +226,6 @@ class ServedStream:
     async def result(self) -> Any:
         """Return the method's result, at the end."""
         return await self._stream
-
-    def _ending(self) -> None:
-        self._close(Problem(503, "ending", "the server ends; call again"))
 
     async def _watch(self) -> None:
         await self._exchange.left()

@@ -50,7 +50,7 @@ SCENARIOS: Final[dict[str, Scenario]] = {
     "streams": streams,
 }
 
-SERVER: Final = ("uvicorn", "httptools", "uvloop")
+SERVER: Final = ("httptools", "uvloop")
 
 NEEDED: Final = {
     "failover-torch": ("torch",),

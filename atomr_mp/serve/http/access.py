@@ -9,20 +9,31 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import ipaddress
+import logging
 import os
+import stat
 import time
 from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Final
 
 from atomr_mp import errors
+from atomr_mp.protocol.words import counted
 from atomr_mp.serve.http.problems import Problem
+
+_LOG: Final = logging.getLogger("atomr_mp.serve")
 
 LOOK_AGAIN_S: Final = 1.0
 """How often the file of tokens is checked for changes."""
 
+EMPTY_S: Final = 1.0
+"""How long the file of tokens may be empty or missing, as while it is replaced, before none of it is valid."""
+
+MOST_FILE_BYTES: Final = 2**20
+
 MOST_KNOWN: Final = 64
-"""How many spellings of our names are remembered."""
+"""How many spellings of our names, and of tokens, are remembered."""
 
 MIN_TOKEN_CHARS: Final = 16
 """Fewest characters of a token; a shorter one can be guessed."""
@@ -35,12 +46,15 @@ CHALLENGE: Final = ((b"www-authenticate", b'Bearer realm="atomr-mp"'),)
 class Tokens:
     """The tokens that are valid now: given ones, and those of a file, which may change while it is used.
 
+    A file that is empty or missing for a moment is being replaced, and its tokens stay valid for so long. After that
+    none of the file is valid.
+
     Args:
         given: Tokens.
         file: A file with one token a line; empty lines and lines that begin with # are skipped. None for no file.
 
     Raises:
-        ConfigurationError: The file cannot be read, has no token, or a token is too short.
+        ConfigurationError: The file cannot be used, has no token, or a token is too short.
     """
 
     def __init__(self, given: Iterable[str] = (), file: Path | None = None) -> None:
@@ -48,38 +62,45 @@ class Tokens:
         self._file: Final = file
         self._of_file: list[bytes] = [] if file is None else [_digest(token) for token in read_tokens(file)]
         self._stamp = None if file is None else _stamp(file)
-        self._looked_s = time.monotonic()
+        self._empty_s: float | None = None
+        """The time since which the file has no valid token; None if it has one."""
 
     def __bool__(self) -> bool:
         return bool(self._given or self._file)
 
-    def admits(self, token: str) -> bool:
-        """Return whether a token is valid; takes as long for every invalid one."""
-        digest = _digest(token)
+    def admits(self, digest: bytes) -> bool:
+        """Return whether the token of a digest is valid; takes as long for every invalid one."""
         good = False
         for each in (*self._given, *self._of_file):
             good |= hmac.compare_digest(each, digest)
         return good
 
     def look_again(self) -> bool:
-        """Read the file again if it has changed; return whether it was checked.
-
-        If it cannot be read now, its earlier tokens stay valid.
-        """
+        """Read the file again if it has changed; return whether other tokens are valid now."""
         if self._file is None:
             return False
-        now_s = time.monotonic()
-        if now_s - self._looked_s < LOOK_AGAIN_S:
+        stamp = _stamp(self._file)
+        if stamp == self._stamp and self._empty_s is None:
             return False
-        self._looked_s = now_s
-        try:
-            stamp = _stamp(self._file)
-            if stamp != self._stamp:
-                self._of_file = [_digest(token) for token in read_tokens(self._file)]
-                self._stamp = stamp
-        except (errors.ConfigurationError, OSError):
-            pass
-        return True
+        found, wrong = _lenient(self._file)
+        if not found:
+            now_s = time.monotonic()
+            if self._empty_s is None:
+                self._empty_s = now_s
+            if now_s - self._empty_s < EMPTY_S:
+                return False
+        if stamp != self._stamp or not found:
+            self._tell(len(found), wrong)
+        self._stamp = stamp
+        self._empty_s = None
+        before, self._of_file = self._of_file, [_digest(token) for token in found]
+        return before != self._of_file
+
+    def _tell(self, count: int, wrong: str) -> None:
+        if count:
+            _LOG.warning("the token file %s was read again: %s%s", self._file, counted(count, "valid token"), wrong)
+        elif self._of_file or wrong:
+            _LOG.error("the token file %s has no valid token%s; no token of it is valid now", self._file, wrong)
 
 
 class Access:
@@ -92,8 +113,8 @@ class Access:
 
     def __init__(self, tokens: Tokens, hosts: Collection[str] | None) -> None:
         self._tokens: Final = tokens
-        self._last = b""
-        """The last header that was valid."""
+        self._valid: Final[dict[bytes, bytes]] = {}
+        """Digests of tokens by headers that were found valid."""
         self._known: set[bytes] = set()
         """Values of `Host` that were found to be ours."""
         self._hosts: Final = None if hosts is None else frozenset(host.lower() for host in hosts)
@@ -114,7 +135,7 @@ class Access:
         if origin is None and named in self._known:
             return
         host = named.decode("latin-1").lower()
-        if self._hosts is not None and host not in self._hosts and without_port(host) not in self._hosts:
+        if not self._is_ours(host):
             raise Problem(
                 403,
                 "host_not_allowed",
@@ -129,25 +150,54 @@ class Access:
                     403, "origin_not_allowed", "a web page of another origin may not ask; ask from a program instead"
                 )
 
-    def check_token(self, headers: dict[bytes, bytes]) -> None:
-        """Refuse a request without a valid token.
+    def _is_ours(self, host: str) -> bool:
+        """Return whether a name may be this server's.
+
+        A page's name can be made to resolve to this machine, but a page of an address was loaded from that address.
+        """
+        name = without_port(host)
+        return self._hosts is None or host in self._hosts or name in self._hosts or is_address(name)
+
+    def check_token(self, headers: dict[bytes, bytes]) -> bytes:
+        """Refuse a request without a valid token; return the token's digest, empty if none is needed.
 
         Raises:
             Problem: 401.
         """
         if not self._tokens:
-            return
+            return b""
         shown = headers.get(b"authorization", b"")
-        if self._tokens.look_again():
-            self._last = b""
-        if self._last and hmac.compare_digest(shown, self._last):
-            return
+        if (known := self._valid.get(shown)) is not None:
+            return known
         scheme, _, token = shown.decode("latin-1").partition(" ")
         if scheme.lower() != "bearer" or not token:
             raise Problem(401, "unauthorized", "send the header `Authorization: Bearer TOKEN`", headers=CHALLENGE)
-        if not self._tokens.admits(token.strip()):
+        digest = _digest(token.strip())
+        if not self._tokens.admits(digest):
             raise Problem(401, "unauthorized", "this token is not known here", headers=CHALLENGE)
-        self._last = shown
+        if len(self._valid) < MOST_KNOWN:
+            self._valid[shown] = digest
+        return digest
+
+    def look_again(self) -> bool:
+        """Read the file of tokens again if it has changed; return whether other tokens are valid now."""
+        changed = self._tokens.look_again()
+        if changed:
+            self._valid.clear()
+        return changed
+
+    def admits(self, digest: bytes) -> bool:
+        """Return whether a request that was admitted by `check_token` would still be."""
+        return not self._tokens or self._tokens.admits(digest)
+
+
+def is_address(name: str) -> bool:
+    """Return whether a name in `Host` is an IP address, an IPv6 one in brackets."""
+    try:
+        ipaddress.ip_address(name[1:-1] if name.startswith("[") and name.endswith("]") else name)
+    except ValueError:
+        return False
+    return ":" not in name or name.startswith("[")
 
 
 def without_port(host: str) -> str:
@@ -160,16 +210,54 @@ def read_tokens(file: Path) -> list[str]:
     """Return the tokens of a file.
 
     Raises:
-        ConfigurationError: The file cannot be read, has no token, or a token is too short.
+        ConfigurationError: The file cannot be used, has no token, or a token is too short.
     """
-    try:
-        lines = [line.strip() for line in file.read_text(encoding="utf-8").splitlines()]
-    except (OSError, UnicodeDecodeError) as error:
-        raise errors.ConfigurationError(f"the token file {file} cannot be read: {error}") from error
-    tokens = [line for line in lines if line and not line.startswith("#")]
+    tokens = _lines(_content(file))
     if not tokens:
         raise errors.ConfigurationError(f"the token file {file} has no token; write one a line")
     return checked(tokens)
+
+
+def _lines(content: str) -> list[str]:
+    lines = (line.strip() for line in content.splitlines())
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+def _content(file: Path) -> str:
+    """Return a file's content after a look at who may change it; links are followed, as secrets of Kubernetes are.
+
+    Raises:
+        ConfigurationError: It cannot be read, or others may write it.
+    """
+    try:
+        with file.open(encoding="utf-8") as opened:
+            found = os.fstat(opened.fileno())
+            if found.st_uid not in {0, os.geteuid()}:
+                raise errors.ConfigurationError(f"the token file {file} is neither this user's nor root's")
+            if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+                raise errors.ConfigurationError(f"the token file {file} can be written by others: chmod go-w {file}")
+            if found.st_mode & stat.S_IROTH:
+                _LOG.warning("the token file %s can be read by every user of this machine", file)
+            if found.st_size > MOST_FILE_BYTES:
+                raise errors.ConfigurationError(f"the token file {file} has more than {MOST_FILE_BYTES} bytes")
+            return opened.read(MOST_FILE_BYTES)
+    except (OSError, UnicodeDecodeError) as error:
+        raise errors.ConfigurationError(f"the token file {file} cannot be read: {error}") from error
+
+
+def _lenient(file: Path) -> tuple[list[str], str]:
+    """Return the valid tokens of a file, and what is wrong with the file, empty if nothing is."""
+    try:
+        lines = _lines(_content(file))
+    except errors.ConfigurationError as error:
+        return [], f" ({error})"
+    valid = [line for line in lines if _is_good(line)]
+    bad = len(lines) - len(valid)
+    return valid, f" ({counted(bad, 'line')} of it cannot be a token)" if bad else ""
+
+
+def _is_good(token: str) -> bool:
+    return len(token) >= MIN_TOKEN_CHARS and token.isascii() and token.isprintable() and " " not in token
 
 
 def checked(tokens: Iterable[str]) -> list[str]:
@@ -179,12 +267,11 @@ def checked(tokens: Iterable[str]) -> list[str]:
         ConfigurationError: A token is too short, or has a character that no header may have.
     """
     found = list(tokens)
-    for token in found:
-        if len(token) < MIN_TOKEN_CHARS or not token.isascii() or not token.isprintable() or " " in token:
-            raise errors.ConfigurationError(
-                f"a token has at least {MIN_TOKEN_CHARS} characters, printable ones of ASCII without spaces; "
-                "`openssl rand -hex 32` makes one"
-            )
+    if not all(map(_is_good, found)):
+        raise errors.ConfigurationError(
+            f"a token has at least {MIN_TOKEN_CHARS} characters, printable ones of ASCII without spaces; "
+            "`openssl rand -hex 32` makes one"
+        )
     return found
 
 
@@ -193,6 +280,10 @@ def _digest(token: str) -> bytes:
     return hashlib.sha256(token.encode("utf-8", "replace")).digest()
 
 
-def _stamp(file: Path) -> tuple[int, int, int]:
-    found = os.stat(file)  # noqa: PTH116 - once a second, on the way of a request
-    return found.st_mtime_ns, found.st_ino, found.st_size
+def _stamp(file: Path) -> tuple[int, ...]:
+    """Return figures that differ once a file was replaced or written; empty if it is missing."""
+    try:
+        found = file.stat()
+    except OSError:
+        return ()
+    return found.st_mtime_ns, found.st_ino, found.st_size, found.st_mode, found.st_uid

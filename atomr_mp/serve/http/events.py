@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, Final, TypeVar
 
+from atomr_mp.client.reply import set_done
 from atomr_mp.serve.http.exchange import Exchange
 from atomr_mp.serve.http.problems import ClientLeft, Header, Problem, retry_after
 
@@ -35,33 +36,39 @@ class OpenHttpStreams:
         self.count = 0
         self.ending: Final = asyncio.Event()
         """Set when the server ends and does not wait for streams."""
-        self._closers: set[Callable[[], None]] = set()
+        self._closers: dict[Callable[[Problem], None], bytes] = {}
+        """Functions that end a stream, with the digests of their clients' tokens."""
 
     def end(self) -> None:
         """End all streams."""
         self.ending.set()
         for close in list(self._closers):
-            close()
+            close(Problem(503, "ending", "the server ends; call again"))
 
-    def add(self, close: Callable[[], None]) -> None:
-        """Count a stream, which `close` ends."""
-        self._closers.add(close)
+    def end_revoked(self, admits: Callable[[bytes], bool]) -> None:
+        """End the streams of tokens that are not valid any more.
+
+        Args:
+            admits: Returns whether the token of a digest is valid.
+        """
+        for close, token in list(self._closers.items()):
+            if not admits(token):
+                close(Problem(401, "unauthorized", "this stream's token is not valid any more"))
+
+    def add(self, close: Callable[[Problem], None], token: bytes) -> None:
+        """Count a stream.
+
+        Args:
+            close: Ends it, with the reason.
+            token: The digest of its client's token.
+        """
+        self._closers[close] = token
         self.count += 1
 
-    def remove(self, close: Callable[[], None]) -> None:
+    def remove(self, close: Callable[[Problem], None]) -> None:
         """Stop counting a stream."""
-        self._closers.discard(close)
+        self._closers.pop(close, None)
         self.count -= 1
-
-    @contextlib.contextmanager
-    def open(self) -> Iterator[None]:
-        """Count a stream as long as it is open; raises as `check` does."""
-        self.check()
-        self.count += 1
-        try:
-            yield
-        finally:
-            self.count -= 1
 
     def check(self) -> None:
         """Check that one more stream may be opened.
@@ -87,25 +94,36 @@ class StreamWait:
 
     Args:
         exchange: The stream's.
-        streams: The open streams, which tell when the server ends.
+        streams: The open streams, which tell when the server ends, or the client's token does.
     """
 
     def __init__(self, exchange: Exchange, streams: OpenHttpStreams) -> None:
         self._exchange: Final = exchange
-        self._left: Final[asyncio.Future[None]] = asyncio.get_running_loop().create_future()
-        self._ending: Final = asyncio.ensure_future(streams.ending.wait())
+        self._streams: Final = streams
+        loop = asyncio.get_running_loop()
+        self._left: Final[asyncio.Future[None]] = loop.create_future()
+        self._ending: Final[asyncio.Future[None]] = loop.create_future()
 
     @contextlib.contextmanager
-    def watching(self) -> Iterator[None]:
-        """Watch the client within the `with` block."""
+    def open(self) -> Iterator[None]:
+        """Count the stream, and watch its client, within the `with` block.
+
+        Raises:
+            Problem: No further stream is opened; see `OpenHttpStreams.check`.
+        """
+        self._streams.check()
+        self._streams.add(self._end, self._exchange.token)
         try:
             with self._exchange.watching(self._left):
                 yield
         finally:
-            self._ending.cancel()
+            self._streams.remove(self._end)
+
+    def _end(self, _why: Problem) -> None:
+        set_done(self._ending)
 
     async def until(self, awaitable: Awaitable[T], comment: bytes = COMMENT) -> T | None:
-        """Return the awaitable's result; None if the server ends first. Send comments meanwhile.
+        """Return the awaitable's result; None if the stream is ended first. Send comments meanwhile.
 
         Raises:
             ClientLeft: The client has left.

@@ -40,31 +40,94 @@ _NUMBERS: Final = itertools.count(1)
 
 
 class Budget:
-    """Bounds the bytes of bodies that a process holds at a time."""
+    """Bounds the bytes of bodies that a process holds at a time.
+
+    What has come is counted, not what is announced. When there is no room, the body that has made no progress for
+    longest gives its room to the others: a client that sends slowly, or has stopped, keeps nobody out.
+
+    Args:
+        most: Most bytes.
+    """
 
     def __init__(self, most: int) -> None:
         self._most: Final = most
         self.held = 0
+        self._coming: Final[dict[BodyRoom, None]] = {}
+        """Bodies that are not complete and hold room; the one with the oldest progress first."""
+
+    def room(self, refuse: Callable[[], None]) -> BodyRoom:
+        """Return the room of a body, empty as yet.
+
+        Args:
+            refuse: Called at most once, to have the body refused; the room has been taken from it then.
+        """
+        return BodyRoom(self, refuse)
+
+    def take(self, room: BodyRoom, count: int) -> None:
+        """Take more room for a body; see `BodyRoom.take`."""
+        self._coming.pop(room, None)
+        while self.held + count > self._most and self._coming:
+            stalled = next(iter(self._coming))
+            stalled.close()
+            stalled.refuse()
+        if self.held + count > self._most:
+            room.close()
+            raise self.crowded()
+        self.held += count
+        room.held += count
+        self._coming[room] = None
+
+    def settle(self, room: BodyRoom) -> None:
+        """Keep a body's room whatever comes: the body is complete."""
+        self._coming.pop(room, None)
+
+    def give_back(self, room: BodyRoom) -> None:
+        """Give a body's room back."""
+        self._coming.pop(room, None)
+        self.held -= room.held
+        room.held = 0
+
+    def crowded(self) -> Problem:
+        """Return the refusal of a body for which there is no room."""
+        return Problem(
+            429,
+            "overloaded",
+            f"the bodies of requests take {self.held} of {self._most} bytes here; try again",
+            headers=(retry_after(0),),
+            close=True,
+        )
+
+
+class BodyRoom:
+    """The room that one body takes in a budget.
+
+    Args:
+        budget: The budget.
+        refuse: See `Budget.room`.
+    """
+
+    __slots__ = ("_budget", "held", "refuse")
+
+    def __init__(self, budget: Budget, refuse: Callable[[], None]) -> None:
+        self._budget: Final = budget
+        self.refuse: Final = refuse
+        self.held = 0
 
     def take(self, count: int) -> None:
-        """Take room.
+        """Take room for bytes that have come.
 
         Raises:
-            Problem: 429; there is no room.
+            Problem: 429; there is no room, and no other body that could give way.
         """
-        if self.held + count > self._most:
-            raise Problem(
-                429,
-                "overloaded",
-                f"the bodies of other requests take {self.held} of {self._most} bytes here; try again",
-                headers=(retry_after(0),),
-                close=True,
-            )
-        self.held += count
+        self._budget.take(self, count)
 
-    def give_back(self, count: int) -> None:
-        """Give room back."""
-        self.held -= count
+    def settle(self) -> None:
+        """Keep the room until it is closed: the body is complete."""
+        self._budget.settle(self)
+
+    def close(self) -> None:
+        """Give the room back; may be called twice."""
+        self._budget.give_back(self)
 
 
 class Direct(Protocol):
@@ -76,6 +139,9 @@ class Direct(Protocol):
     @property
     def gone(self) -> bool:
         """Whether the client has left."""
+
+    def crowd(self) -> Problem | None:
+        """Return why no call may run now: clients leave too much unread. None if one may."""
 
     def body(self) -> bytes | None:
         """Take the whole body; None if it has not come yet and must be received."""
@@ -96,8 +162,8 @@ class Exchange:
     """
 
     __slots__ = (
-        "_budget", "_direct", "_held", "_receive", "_repeats", "_send", "answered", "headers", "id", "limits", "method",
-        "path", "scope", "status",
+        "_budget", "_direct", "_receive", "_repeats", "_room", "_send", "answered", "headers", "id", "limits", "method",
+        "path", "scope", "status", "token",
     )  # fmt: skip
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, limits: Limits, budget: Budget) -> None:
@@ -105,7 +171,7 @@ class Exchange:
         self._receive: Final = receive
         self._send: Final = send
         self._budget: Final = budget
-        self._held = 0
+        self._room: BodyRoom | None = None
         extensions = scope.get("extensions")
         # Removed from the scope, which it refers to: a cycle for each request would need the garbage collector.
         self._direct: Final[Direct | None] = extensions.pop(DIRECT, None) if extensions else None
@@ -123,6 +189,8 @@ class Exchange:
             if given is not None and _REQUEST_ID.fullmatch(given)
             else f"{_PROCESS}-{next(_NUMBERS)}"
         )
+        self.token = b""
+        """The digest of the client's token; empty if none was asked for."""
         self.status = 0
         """The answer's status, 0 before it has begun."""
         self.answered = False
@@ -158,56 +226,64 @@ class Exchange:
             raise Problem(400, "bad_request", "Content-Length is not a number of bytes", close=True)
         return int(given)
 
+    def check_room(self) -> None:
+        """Refuse a call while clients leave too much of their answers unread.
+
+        Raises:
+            Problem: 429.
+        """
+        if self._direct is not None and (problem := self._direct.crowd()) is not None:
+            raise problem
+
     async def body(self, most_bytes: int) -> bytes:
-        """Read the body. The connection bounds the time that it may take.
+        """Read the body. The connection bounds the time in which nothing of it comes.
 
         Raises:
             Problem: 413, the body is longer; 429, there is no room for it now.
             ClientLeft: The client left before the body was complete.
         """
         length = self.content_length()
-        if length is not None:
-            if length > most_bytes:
-                raise too_large(most_bytes)
-            self._take(length)
-        if self._direct is not None and (found := self._direct.body()) is not None:
-            return self._checked(found, length, most_bytes)
-        message = await self._part()
-        whole: bytes = message.get("body", b"")
-        if not message.get("more_body"):
-            return self._checked(whole, length, most_bytes)
+        if length is not None and length > most_bytes:
+            raise too_large(most_bytes)
+        whole = None if self._direct is None else self._direct.body()
+        if whole is None:
+            return await self._parts(most_bytes)
+        if len(whole) > most_bytes:
+            raise too_large(most_bytes)
+        if whole:
+            self._room = self._budget.room(_nothing)
+            self._room.take(len(whole))
+            self._room.settle()
+        return whole
+
+    async def _parts(self, most_bytes: int) -> bytes:
+        """Read a body that comes in parts."""
         parts = bytearray()
-        while True:
-            parts += message.get("body", b"")
-            if len(parts) > most_bytes:
-                raise too_large(most_bytes)
-            if len(parts) > self._held:
-                self._take(len(parts) - self._held)
-            if not message.get("more_body"):
-                return bytes(parts)
-            message = await self._part()
-
-    def _checked(self, body: bytes, length: int | None, most_bytes: int) -> bytes:
-        if length is None and body:
-            if len(body) > most_bytes:
-                raise too_large(most_bytes)
-            self._take(len(body))
-        return body
-
-    async def _part(self) -> Message:
-        message = await self._receive()
-        if message["type"] == "http.disconnect":
-            raise ClientLeft
-        return message
-
-    def _take(self, count: int) -> None:
-        self._budget.take(count)
-        self._held += count
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(None) as limit:
+                room = self._room = self._budget.room(lambda: limit.reschedule(loop.time()))
+                while True:
+                    message = await self._receive()
+                    if message["type"] == "http.disconnect":
+                        raise ClientLeft
+                    part: bytes = message.get("body", b"")
+                    if len(parts) + len(part) > most_bytes:
+                        raise too_large(most_bytes)
+                    if part:
+                        room.take(len(part))
+                        parts += part
+                    if not message.get("more_body"):
+                        room.settle()
+                        return bytes(parts)
+        except TimeoutError:
+            raise self._budget.crowded() from None
 
     def close(self) -> None:
         """Give the body's room back."""
-        self._budget.give_back(self._held)
-        self._held = 0
+        if self._room is not None:
+            self._room.close()
+            self._room = None
 
     # --- the client ------------------------------------------------------------------------------------------------
 
@@ -388,6 +464,10 @@ class _TaskWatcher:
     async def _watch(self) -> None:
         await self._exchange.left()
         set_done(self._left)
+
+
+def _nothing() -> None:
+    """Refuse a body that is complete, and so never has to give way."""
 
 
 COMMON: Final[tuple[Header, ...]] = (

@@ -1,27 +1,49 @@
-"""A client's connection: uvicorn's protocol, with bounds on headers, slow clients and the number of connections."""
+"""A client's connection: HTTP/1.1 as httptools parses it, with bounds on headers, slow clients and unread answers.
+
+Requests of one connection are answered in their order. A request that is refused is the connection's last: what came
+before it is answered first, and what the client still sends is read and dropped for a while, so that it can read the
+refusal. An `Upgrade` is ignored, as RFC 9110 lets a server do: the request is what it is without it.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import fcntl
+import logging
 import os
 import socket
 import struct
+import termios
+import urllib.parse
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Final, cast
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple, cast
 
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+import httptools
 
-from atomr_mp.serve.http.exchange import DIRECT
-from atomr_mp.serve.http.limits import DEFAULT_LIMITS, Limits
-from atomr_mp.serve.http.problems import CLOSE, Header, Problem, body_of
+from atomr_mp.serve.http.exchange import DIRECT, Receive, Scope, Send
+from atomr_mp.serve.http.limits import Limits
+from atomr_mp.serve.http.problems import CLOSE, Header, Problem, body_of, retry_after
 from atomr_mp.serve.metrics import CONNECTIONS, REFUSED, Counters
+from atomr_mp.serve.server.request import HttpRequest, head_of
+from atomr_mp.serve.server.timer import LazyTimer
+from atomr_mp.serve.server.unread_answers import UnreadAnswers
 
-JOIN_BELOW_BYTES: Final = 64 * 2**10
-"""A shorter body is copied behind its headers: a second write would cost more and wake the client twice."""
+_LOG: Final = logging.getLogger("atomr_mp.serve")
 
 MOST_WAITING: Final = 64
 """Requests that one connection may send before the first of them is answered: each takes some kilobytes."""
+
+LINGER_S: Final = 5.0
+"""How long a refused client may send nothing before its connection is closed; nginx's `lingering_timeout`."""
+
+LINGER_MOST_S: Final = 30.0
+"""How long a refused client may go on sending; nginx's `lingering_time`."""
+
+BESIDE_HEADER_BYTES: Final = 4
+"""Bytes of a header's line beside its name and value."""
+
+JSON: Final = (b"content-type", b"application/json")
 
 _NO_TRAILERS: Final[Any] = deque(maxlen=0)
 """Takes headers, and keeps none."""
@@ -29,343 +51,496 @@ _NO_TRAILERS: Final[Any] = deque(maxlen=0)
 _CREDENTIALS: Final = struct.Struct("3i")
 """Pid, user and group of a unix socket's other end, see unix(7)."""
 
+Asgi = Callable[[Scope, Receive, Send], Any]
 
-class HttpConnection(HttpToolsProtocol):
+
+class Settings(NamedTuple):
+    """What all connections of a front end share."""
+
+    application: Asgi
+    limits: Limits
+    counters: Counters
+    connections: set[HttpConnection]
+    """Open connections."""
+    tasks: set[asyncio.Task[None]]
+    """The requests that are being answered."""
+    unread: UnreadAnswers
+    own_user_only: bool = False
+    """Whether a unix socket's client must be a process of this user or of root."""
+    scheme: str = "http"
+
+
+class HttpConnection(asyncio.Protocol):
     """A connection. It answers errors before a request is whole itself, in the form of all errors.
 
-    uvicorn's own protocol bounds neither the headers, nor how long a client takes to send them, nor how long it leaves
-    an answer unread. With it, any byte between two requests keeps a connection open for ever.
+    Args:
+        settings: What all connections share.
     """
 
-    limits: ClassVar[Limits] = DEFAULT_LIMITS
-    counters: ClassVar[Counters]
-    own_user_only: ClassVar[bool] = False
-
-    _head_timer: asyncio.TimerHandle | None = None
-    _body_timer: asyncio.TimerHandle | None = None
-    _stall_timer: asyncio.TimerHandle | None = None
-    _idle_timer: asyncio.TimerHandle | None = None
-    """Runs on while requests come: setting a new timer for each costs more than a look at its end."""
-    _answered_s = 0.0
-    """When the last answer was complete, by the loop's clock."""
-    _head_bytes = 0
-    """Bytes since the last request's headers were complete, without its body."""
-    _chunk_bytes = 0
-    """Bytes of the last piece that came."""
-    _came_bytes = 0
-    """Bytes since the piece in which the last request began, thus at least those of its headers."""
-    _aside_bytes = 0
-    """Bytes of a body's transfer since its last content: lengths of chunks, their extensions, trailers."""
-    _in_head = True
-    """Whether the next bytes belong to a request's line or headers."""
-    _begun = False
-    """Whether a request's line or headers have come in part."""
-    _closing = False
-    """Whether a request was refused, so that further bytes are not read."""
-    _refusal = b""
-    """The last answer, once a request is refused."""
-    gone = False
-    """Whether the client has left."""
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Admit the client, or refuse it."""
-        super().connection_made(transport)
+    def __init__(self, settings: Settings) -> None:
+        self._settings: Final = settings
+        self._limits: Final = settings.limits
+        self._loop: Final = asyncio.get_running_loop()
+        self._parser = httptools.HttpRequestParser(self)
+        self._transport: asyncio.Transport = None  # type: ignore[assignment] # until the connection is made
+        self._facts: dict[str, Any] = {}
+        """What the scopes of all requests have in common."""
+        self._reading: Final = LazyTimer(self._loop, self._is_late)
+        """Runs while the client is to send: headers, a body, or a next request."""
+        self._writing: Final = LazyTimer(self._loop, self._look_whether_read)
+        """Runs while the client is to read."""
+        self._reads: asyncio.Future[None] | None = None
+        """Set once the client has read enough."""
+        self._url = b""
+        self._headers: list[Header] = []
+        self._expects_continue = False
+        self._coming: HttpRequest | None = None
+        """The request whose body comes."""
+        self._answering: HttpRequest | None = None
+        self._waiting: Final[deque[HttpRequest]] = deque()
+        """Requests that wait for the answers before theirs."""
+        self._begun = False
+        """Whether a request's line or headers have come in part."""
+        self._head_bytes = 0
+        """Bytes of pieces that belong to a request's line and headers."""
+        self._aside_bytes = 0
+        """Bytes of a body's transfer since its last content: lengths of chunks, their extensions, trailers."""
+        self._deaf = False
+        """Whether what comes is dropped: the last request has come, or one was refused."""
+        self._refusal = b""
+        """The last answer, once a request is refused."""
+        self._closes_s = 0.0
+        """When a connection that lingers is closed at the latest."""
+        self._written_bytes = 0
+        self._held_bytes = 0
+        """Bytes of answers that wait to be written until the client reads."""
+        self._read_bytes = 0
+        """Bytes that the client had read when that was looked at last."""
         self.leaving: set[Callable[[], object]] = set()
         """Called when the client has left."""
-        self.counters.own[CONNECTIONS] += 1
-        self._head_timer = self.loop.call_later(self.limits.header_s, self._head_is_late)
-        if self.own_user_only and not _is_own_user(transport):
+        self.gone = False
+        """Whether the client has left."""
+        self.write_paused = False
+        """Whether the client does not read as fast as it is answered."""
+
+    # --- asyncio's protocol ----------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Admit the client, or refuse it."""
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is none by its class
+        settings = self._settings
+        settings.connections.add(self)
+        settings.counters.own[CONNECTIONS] += 1
+        self._facts = {
+            "type": "http",
+            "asgi": {"version": "3.0", "spec_version": "2.3"},
+            "scheme": settings.scheme,
+            "root_path": "",
+            "client": _address(transport, "peername"),
+            "server": _address(transport, "sockname"),
+        }
+        self._reading.begin(self._limits.header_s)
+        if settings.own_user_only and not _is_own_user(transport):
             self._refuse(Problem(403, "forbidden", "this socket is for the user who runs the server"))
-        elif len(self.connections) > self.limits.connections:
+        elif len(settings.connections) > self._limits.connections:
             self._refuse(
-                Problem(429, "overloaded", f"{self.limits.connections} connections are open; try again"), retry=True
+                Problem(
+                    429,
+                    "overloaded",
+                    f"{self._limits.connections} connections are open; try again",
+                    headers=(retry_after(0),),
+                ),
+                lingers=False,  # one more descriptor for each refused client would have no bound
             )
 
-    def connection_lost(self, exc: Exception | None) -> None:
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's
         """Drop the client: its connection is lost."""
-        self.counters.own[CONNECTIONS] -= 1
-        self._stop_head_timer()
-        self._stop_body_timer()
-        self._stop_stall_timer()
-        if self._idle_timer is not None:
-            self._idle_timer.cancel()
-        super().connection_lost(exc)
+        settings = self._settings
+        settings.connections.discard(self)
+        settings.unread.discard(self)
+        settings.counters.own[CONNECTIONS] -= 1
+        self._reading.close()
+        self._writing.close()
         self.gone = True
+        self._waiting.clear()
+        if self._answering is not None:
+            self._answering.wake()
+        self._resolve_reads()
         for leave in list(self.leaving):
             leave()
 
     def data_received(self, data: bytes) -> None:
         """Take bytes; refuse headers that are too long."""
-        if self._closing:
+        if self._deaf:
+            self._linger()
             return
-        self._chunk_bytes = len(data)
-        self._came_bytes += len(data)
-        if self._in_head:
+        if self._coming is None:
             self._head_bytes += len(data)
         else:
             self._aside_bytes += len(data)
-        super().data_received(data)
+        self._feed(data)
         self._bound()
 
-    def _bound(self) -> None:
-        """Bound the bytes and the time of a request that has begun to come."""
-        if self._closing:
+    def pause_writing(self) -> None:
+        """Count what the client does not read, and give it some time."""
+        self.write_paused = True
+        self._settings.unread.add(self)
+        self._read_bytes = self._has_read_bytes()
+        self._writing.begin(self._limits.stall_s)
+
+    def resume_writing(self) -> None:
+        """Resume writing: the client reads."""
+        self.write_paused = False
+        self._settings.unread.discard(self)
+        self._writing.stop()
+        self._resolve_reads()
+
+    # --- bytes -----------------------------------------------------------------------------------------------------
+
+    def _feed(self, data: bytes) -> None:
+        """Parse bytes; a request with an `Upgrade` is parsed again without it."""
+        while data:
+            try:
+                self._parser.feed_data(data)
+            except httptools.HttpParserUpgrade as upgrade:
+                data = self._without_upgrade(data[upgrade.args[0] :])
+                continue
+            except httptools.HttpParserCallbackError as error:
+                # Our own code has raised; the parser has printed nothing and is in no state to go on.
+                _LOG.error("a request could not be taken in", exc_info=error.__context__ or error)
+                self._refuse(Problem(500, "internal_error", "internal error of the server"))
+            except httptools.HttpParserError:
+                if not self._deaf:
+                    self._refuse(Problem(400, "bad_request", "these bytes are not an HTTP request"))
             return
-        if not self._in_head and self._body_timer is None:
-            self._body_timer = self.loop.call_later(self.limits.body_s, self._body_is_late)
-        if self._aside_bytes > self.limits.header_bytes:
-            self._refuse(self._too_large())
-        elif self._begun:
-            if self._head_bytes > self.limits.header_bytes:
+
+    def _without_upgrade(self, rest: bytes) -> bytes:
+        """Return the request that has just come without its `Upgrade`, and what follows it, for a new parser.
+
+        The parser takes such a request for the last one, and does not read its body.
+        """
+        method, version = self._parser.get_method(), self._parser.get_http_version()
+        if method == b"CONNECT":
+            self._refuse(Problem(400, "bad_request", "this server is no proxy"))
+            return b""
+        lines = [b"%s %s HTTP/%s" % (method, self._url, version.encode())]
+        for name, value in self._headers:
+            if name == b"connection":
+                tokens = [token.strip() for token in value.split(b",")]
+                value = b", ".join(token for token in tokens if token.lower() != b"upgrade")  # noqa: PLW2901
+            if name != b"upgrade":
+                lines.append(b"%s: %s" % (name, value))
+        self._parser = httptools.HttpRequestParser(self)
+        return b"\r\n".join([*lines, b"", rest])
+
+    def _bound(self) -> None:
+        """Bound the bytes and the time of a request that has come in part."""
+        if self._deaf:
+            return
+        if self._coming is not None:
+            if self._aside_bytes > self._limits.header_bytes:
                 self._refuse(self._too_large())
-            elif self._head_timer is None:
-                self._head_timer = self.loop.call_later(self.limits.header_s, self._head_is_late)
+            else:
+                self._reading.begin(self._limits.body_s)
+        elif self._begun:
+            if self._head_bytes > self._limits.header_bytes:
+                self._refuse(self._too_large())
+            elif not self._reading.runs:
+                self._reading.begin(self._limits.header_s)
+
+    def _too_large(self) -> Problem:
+        most = self._limits.header_bytes
+        return Problem(431, "headers_too_large", f"the request's line and headers have more than {most} bytes")
+
+    # --- the parser's callbacks ------------------------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
         """Begin a request."""
-        super().on_message_begin()
-        self._begun = True
-        self._came_bytes = self._chunk_bytes
+        if not self._begun:
+            self._begun = True
+            self._reading.stop()  # it was idle; the time for headers begins if they do not come at once
+        self._url, self._headers, self._expects_continue = b"", [], False
+
+    def on_url(self, url: bytes) -> None:
+        """Take a part of the address."""
+        self._url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take a header."""
+        name = name.lower()
+        if name == b"expect" and value.lower() == b"100-continue":
+            self._expects_continue = True
+        self._headers.append((name, value))
 
     def on_headers_complete(self) -> None:
-        """Hand the request to the application."""
-        most = self.limits.header_bytes
-        self._begun = False
-        self._head_bytes = 0
-        self._stop_head_timer()
-        if self._closing:
+        """Hand the request to the application, or refuse it."""
+        if self._deaf or self._parser.should_upgrade():
             return
-        if self._came_bytes > most and len(self.url) + _bytes_of(self.headers) > most:
-            self._refuse(self._too_large())
+        self._begun, self._head_bytes, self._aside_bytes = False, 0, 0
+        self._reading.stop()
+        headers, self._headers = self._headers, _NO_TRAILERS  # lines after the body are no headers, and are not kept
+        problem = self._problem(headers)
+        if problem is not None:
+            self._refuse(problem)
             return
-        if len(self.pipeline) >= MOST_WAITING:
+        parser = self._parser
+        try:
+            address = httptools.parse_url(self._url)
+        except httptools.HttpParserInvalidURLError:
+            self._refuse(Problem(400, "bad_request", "the request's address is not one"))
+            return
+        raw_path: bytes = address.path or b"/"
+        path = raw_path.decode("latin-1")
+        version = parser.get_http_version()
+        scope: Scope = {
+            **self._facts,
+            "method": parser.get_method().decode("latin-1"),
+            "http_version": version,
+            "path": urllib.parse.unquote(path) if "%" in path else path,
+            "raw_path": raw_path,
+            "query_string": address.query or b"",
+            "headers": headers,
+        }
+        keep_alive = version == "1.1" and parser.should_keep_alive()
+        request = self._coming = HttpRequest(
+            self, scope, DIRECT, keep_alive=keep_alive, expects_continue=self._expects_continue
+        )
+        if self._answering is None:
+            self._start(request)
+        else:
+            self._waiting.append(request)
+            self._transport.pause_reading()
+
+    def _problem(self, headers: list[Header]) -> Problem | None:
+        """Return why a request is refused by its line and headers; None if it is not."""
+        most = self._limits.header_bytes
+        own_bytes = len(self._url) + sum(len(name) + len(value) + BESIDE_HEADER_BYTES for name, value in headers)
+        if own_bytes > most:
+            return self._too_large()
+        if self._parser.get_http_version() not in {"1.1", "1.0"}:
+            return Problem(505, "http_version_not_supported", "this server speaks HTTP/1.1")
+        for name, value in headers:
+            if name == b"transfer-encoding" and value.strip().lower() != b"chunked":
+                return Problem(
+                    501, "not_implemented", "a body is sent with Content-Length, or chunked and nothing else"
+                )
+        if len(self._waiting) >= MOST_WAITING:
             crowd = f"{MOST_WAITING} requests wait on this connection for an earlier answer; open more connections"
-            self._refuse(Problem(429, "overloaded", crowd), retry=True)
-            return
-        former = self.cycle
-        scope: Any = self.scope  # an extension may be any object of the server's
-        super().on_headers_complete()  # raises if the address is invalid
-        self._in_head = False
-        # Lines after the body are not headers of the request, and are not kept.
-        self.headers = _NO_TRAILERS
-        if self.cycle is not former:
-            scope["extensions"] = {DIRECT: DirectCycle(self, self.cycle)}  # its task has not begun yet
+            return Problem(429, "overloaded", crowd, headers=(retry_after(0),))
+        return None
 
     def on_body(self, body: bytes) -> None:
         """Take a part of the body."""
         self._aside_bytes = 0
-        if not self._closing:
-            super().on_body(body)
+        if self._coming is not None:
+            self._coming.feed(body)
 
     def on_message_complete(self) -> None:
         """End a request."""
-        self._in_head = True
-        self._aside_bytes = 0
-        self._stop_body_timer()
-        if not self._closing:
-            super().on_message_complete()
-
-    def on_response_complete(self) -> None:
-        """Continue with the next request, or wait for one."""
-        self.server_state.total_requests += 1
-        if self.transport.is_closing():
+        request = self._coming
+        if self._deaf or request is None:
             return
-        self.flow.resume_reading()
-        if self.pipeline:
-            self._start_asgi_task(*self.pipeline.pop())
-            return
-        if self._closing:
-            self._end()
-            return
-        self._answered_s = self.loop.time()
-        if self._idle_timer is None:
-            self._idle_timer = self.loop.call_later(self.limits.idle_s, self._look_whether_idle)
+        self._coming = None
+        self._reading.stop()
+        request.end()
+        if not request.keep_alive:
+            self._deaf = True  # nothing after it is a request
+        elif request.complete:
+            self._reading.begin(self._limits.idle_s)
 
-    def _look_whether_idle(self) -> None:
-        self._idle_timer = None
-        if self._begun or not self.cycle.response_complete:
-            return  # the end of the request is awaited, and sets the timer again
-        left_s = self._answered_s + self.limits.idle_s - self.loop.time()
-        if left_s > 0:
-            self._idle_timer = self.loop.call_later(left_s, self._look_whether_idle)
-        else:
-            self.transport.close()
+    # --- requests --------------------------------------------------------------------------------------------------
 
-    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-        self.tasks.add(self.loop.create_task(self._run(cycle, app)))
+    def _start(self, request: HttpRequest) -> None:
+        self._answering = request
+        self._settings.tasks.add(self._loop.create_task(self._run(request)))
 
-    async def _run(self, cycle: RequestResponseCycle, app: Any) -> None:
+    async def _run(self, request: HttpRequest) -> None:
         """Run the application.
 
         A callback at the task's end would cost a turn of the loop, with a look at all descriptors.
         """
         try:
-            await cycle.run_asgi(app)
+            await self._settings.application(request.scope, request.receive, request.send)
+            if not request.complete and not request.gone:
+                _LOG.error("the application has returned without an answer")
+                self._transport.close()
+        except Exception:  # noqa: BLE001 - the top of a request: the server goes on
+            _LOG.exception("the application has raised")
+            self._transport.close()  # an answer that has begun ends without its end
         finally:
-            self.tasks.discard(cast("asyncio.Task[None]", asyncio.current_task()))
+            task = asyncio.current_task()
+            assert task is not None
+            self._settings.tasks.discard(task)
 
-    def send_400_response(self, _msg: str) -> None:
-        """Answer bytes that are not HTTP."""
-        if not self._closing:
-            self._refuse(Problem(400, "bad_request", "these bytes are not an HTTP request"))
+    def answered(self, request: HttpRequest) -> None:
+        """Go on with the next request, or wait for one: an answer is complete."""
+        if request is not self._answering or self._transport.is_closing():
+            return
+        self._answering = None
+        if not request.keep_alive:
+            self._deaf = True
+            self._waiting.clear()
+            self._end(lingers=not request.whole)
+        elif self._waiting:
+            self._start(self._waiting.popleft())
+        elif self._refusal:
+            self._end(lingers=True)
+        elif self._coming is None and not self._begun:
+            self._reading.begin(self._limits.idle_s)
+        if not self._waiting:
+            self._transport.resume_reading()
 
-    def pause_writing(self) -> None:
-        """Give the client some time to read."""
-        super().pause_writing()
-        if self._stall_timer is None:
-            self._stall_timer = self.loop.call_later(self.limits.stall_s, self._has_stalled)
+    def end_in_order(self) -> None:
+        """Close the connection once what it has asked for is answered: the server ends."""
+        if self._answering is None:
+            self._transport.close()
+            return
+        for request in (self._answering, *self._waiting):
+            request.keep_alive = False
 
-    def resume_writing(self) -> None:
-        """Resume writing: the client reads again."""
-        self._stop_stall_timer()
-        super().resume_writing()
+    def abort(self) -> None:
+        """Close the connection at once."""
+        self._transport.abort()
 
-    def _has_stalled(self) -> None:
-        self._stall_timer = None
-        self.counters.own[REFUSED] += 1
-        self.transport.abort()  # `close` would wait until all is read
+    # --- refusals --------------------------------------------------------------------------------------------------
 
-    def _head_is_late(self) -> None:
-        self._head_timer = None
-        if self._begun:
-            self._refuse(Problem(408, "request_timeout", f"the headers did not come within {self.limits.header_s:g} s"))
-        else:
-            self.transport.close()  # it has not even begun: a proxy's spare connection
-
-    def _body_is_late(self) -> None:
-        self._body_timer = None
-        self._refuse(Problem(408, "request_timeout", f"the body did not come within {self.limits.body_s:g} s"))
-
-    def _stop_body_timer(self) -> None:
-        if self._body_timer is not None:
-            self._body_timer.cancel()
-            self._body_timer = None
-
-    def _too_large(self) -> Problem:
-        limit = self.limits.header_bytes
-        return Problem(431, "headers_too_large", f"the request's line and headers have more than {limit} bytes")
-
-    def _stop_head_timer(self) -> None:
-        if self._head_timer is not None:
-            self._head_timer.cancel()
-            self._head_timer = None
-
-    def _stop_stall_timer(self) -> None:
-        if self._stall_timer is not None:
-            self._stall_timer.cancel()
-            self._stall_timer = None
-
-    def _refuse(self, problem: Problem, *, retry: bool = False) -> None:
+    def _refuse(self, problem: Problem, *, lingers: bool = True) -> None:
         """Answer with an error and close the connection; only close it if the request's answer has begun.
 
         Earlier whole requests are answered first.
         """
-        self._closing = True
-        self._stop_head_timer()
-        self._stop_body_timer()
-        self.counters.own[REFUSED] += 1
+        request, self._coming = self._coming, None
+        self._deaf, self._begun = True, False
+        self._reading.stop()
+        self._settings.counters.own[REFUSED] += 1
         body = body_of(problem, "", debug=False)
-        self._refusal = b"%scontent-type: application/json\r\ncontent-length: %d\r\n%sconnection: close\r\n\r\n%s" % (
-            STATUS_LINE[problem.status],
-            len(body),
-            b"retry-after: 1\r\n" if retry else b"",
-            body,
-        )
-        cycle: Any = self.cycle  # None before the first request, against its annotation
-        if not self._in_head:  # a request whose body is still coming
-            if cycle.response_started or self.pipeline:
-                self.transport.close()
+        length = (b"content-length", b"%d" % len(body))
+        self._refusal = head_of(problem.status, (JSON, length, *problem.headers, CLOSE)) + body
+        if request is not None:
+            if request.started:
+                self._transport.close()
+                return
+            request.abandon()
+            if request is self._answering:
+                self._answering = None
             else:
-                self._end()
-        elif cycle is None or cycle.response_complete:
-            self._end()
+                self._waiting.remove(request)
+        if self._answering is None:
+            self._end(lingers=lingers)
 
-    def _end(self) -> None:
-        """Send the refusal, and close."""
-        self.transport.write(self._refusal)
-        self.transport.close()
+    def _end(self, *, lingers: bool) -> None:
+        """Write the refusal, if there is one, and close the connection, at once or when the client has read it.
 
+        A connection that is closed while bytes come is reset, and then the client may never read its answer.
+        """
+        if self._refusal:
+            self.write(self._refusal)
+            self._refusal = b""
+        if not lingers:
+            self._transport.close()
+            return
+        if self._transport.can_write_eof():
+            self._transport.write_eof()
+        self._closes_s = self._loop.time() + LINGER_MOST_S
+        self._transport.resume_reading()
+        self._linger()
 
-class DirectCycle:
-    """A request's body and its whole answer without ASGI's messages; see `exchange.Direct`.
+    def _linger(self) -> None:
+        """Wait for more bytes to drop, or for the client's end."""
+        if self._closes_s:
+            left_s = self._closes_s - self._loop.time()
+            if left_s > 0:
+                self._reading.begin(min(LINGER_S, left_s))
+            else:
+                self._transport.close()
 
-    Args:
-        connection: The client's.
-        cycle: uvicorn's cycle of the request.
-    """
+    def _is_late(self) -> None:
+        """Refuse, or only close: the client has not sent what it was to send."""
+        limits = self._limits
+        if self._closes_s:
+            self._transport.close()
+        elif not self._transport.is_reading():
+            self._reading.begin(limits.body_s)  # it cannot send while this end does not read
+        elif self._coming is not None:
+            self._refuse(Problem(408, "request_timeout", f"nothing more of the body came within {limits.body_s:g} s"))
+        elif self._begun:
+            self._refuse(Problem(408, "request_timeout", f"the headers did not come within {limits.header_s:g} s"))
+        elif self._answering is None:
+            self._transport.close()  # a proxy's spare connection
 
-    __slots__ = ("_connection", "_cycle", "leaving")
+    # --- answers ---------------------------------------------------------------------------------------------------
 
-    def __init__(self, connection: HttpConnection, cycle: RequestResponseCycle) -> None:
-        self._connection: Final = connection
-        self._cycle: Final = cycle
-        self.leaving: Final = connection.leaving
+    def write(self, data: bytes) -> None:
+        """Write bytes of an answer; they wait in the transport if the client does not read."""
+        self._written_bytes += len(data)
+        self._transport.write(data)
+
+    async def readable(self, waiting_bytes: int) -> None:
+        """Return when the client has read enough for more, or has left.
+
+        Args:
+            waiting_bytes: How many bytes wait to be written; they are counted as unread.
+        """
+        self._held_bytes += waiting_bytes
+        try:
+            while self.write_paused and not self.gone:
+                if self._reads is None:
+                    self._reads = self._loop.create_future()
+                await asyncio.shield(self._reads)
+        finally:
+            self._held_bytes -= waiting_bytes
+
+    def _resolve_reads(self) -> None:
+        if self._reads is not None:
+            self._reads.set_result(None)
+            self._reads = None
 
     @property
-    def gone(self) -> bool:
-        """Whether the client has left."""
-        return self._connection.gone
+    def unread_bytes(self) -> int:
+        """Bytes of answers that the client has not taken."""
+        return self._transport.get_write_buffer_size() + self._held_bytes
 
-    def body(self) -> bytes | None:
-        """Take the whole body; None if it has not come yet, or must be asked for."""
-        cycle = self._cycle
-        if cycle.more_body or cycle.waiting_for_100_continue or cycle.disconnected:
-            return None
-        found, cycle.body = bytes(cycle.body), bytearray()
-        return found
+    def crowd(self) -> Problem | None:
+        """Return why no call may run now, None if one may."""
+        return self._settings.unread.crowd(self)
 
-    def answer(self, status: int, headers: Sequence[Header], body: bytes) -> bool:
-        """Write a whole answer; return False without writing if the client does not read, or uvicorn has more to do.
-
-        The headers are not checked: the front end has made them all, without line ends.
-        """
-        cycle = self._cycle
-        if cycle.flow.write_paused or cycle.response_started or cycle.access_log:
-            return False
-        if cycle.disconnected or self._connection.gone:
-            return True  # nobody wants it
-        if CLOSE in headers:
-            cycle.keep_alive = False
-        elif not cycle.keep_alive:
-            headers = (*headers, CLOSE)
-        head = [STATUS_LINE[status], _own_headers.lines(cycle.default_headers)]
-        for name, value in headers:
-            head += (name, b": ", value, b"\r\n")
-        head.append(b"\r\n")
-        cycle.response_started = cycle.response_complete = True
-        cycle.waiting_for_100_continue = False
-        if len(body) < JOIN_BELOW_BYTES:
-            head.append(body)
-            cycle.transport.write(b"".join(head))
+    def _look_whether_read(self) -> None:
+        """Go on if the client has read something since the last look, however little; else give it up."""
+        has_read = self._has_read_bytes()
+        if has_read > self._read_bytes:
+            self._read_bytes = has_read
+            self._writing.begin(self._limits.stall_s)
         else:
-            cycle.transport.write(b"".join(head))
-            cycle.transport.write(body)
-        cycle.message_event.set()
-        if not cycle.keep_alive:
-            cycle.transport.close()
-        cycle.on_response()
-        return True
+            self._settings.counters.own[REFUSED] += 1
+            self._transport.abort()  # `close` would wait until all is read
+
+    def _has_read_bytes(self) -> int:
+        """Return how many bytes have left this machine's buffers."""
+        return self._written_bytes - self._transport.get_write_buffer_size() - _in_kernel(self._transport)
+
+    def pause_reading(self) -> None:
+        """Take no more bytes for now."""
+        self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Take bytes again."""
+        if not self._waiting:
+            self._transport.resume_reading()
 
 
-class _WrittenHeaders:
-    """The server's own headers in bytes, made once a second, since the date is among them."""
-
-    def __init__(self) -> None:
-        self._of: Sequence[Header] = ()
-        self._lines = b""
-
-    def lines(self, headers: Sequence[Header]) -> bytes:
-        """Return the headers in bytes; uvicorn keeps the same list as long as they are the same."""
-        if self._of is not headers:
-            self._of, self._lines = headers, b"".join([b"%s: %s\r\n" % header for header in headers])
-        return self._lines
+def _in_kernel(transport: asyncio.Transport) -> int:
+    """Return how many bytes the kernel has and the other end has not acknowledged, see tcp(7) and unix(7)."""
+    ours: Any = transport.get_extra_info("socket")
+    try:
+        return int(struct.unpack("i", fcntl.ioctl(ours.fileno(), termios.TIOCOUTQ, b"\0" * 4))[0])
+    except (OSError, AttributeError):
+        return 0
 
 
-_own_headers: Final = _WrittenHeaders()
-
-
-def _bytes_of(headers: Sequence[Header]) -> int:
-    return sum(len(name) + len(value) for name, value in headers)
+def _address(transport: asyncio.BaseTransport, name: str) -> tuple[str, int] | None:
+    """Return an address as ASGI has it; None of a unix socket."""
+    found: Any = transport.get_extra_info(name)
+    return (str(found[0]), int(found[1])) if isinstance(found, tuple) else None
 
 
 def _is_own_user(transport: asyncio.BaseTransport) -> bool:

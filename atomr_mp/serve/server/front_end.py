@@ -9,33 +9,28 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import faulthandler
 import logging
 import os
 import signal
 import socket
+import ssl
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
-
-import uvicorn
 
 from atomr_mp import output
 from atomr_mp.process.prctl import die_with_parent
 from atomr_mp.serve.application import Application
 from atomr_mp.serve.http.access import Access, Tokens
-from atomr_mp.serve.metrics import Counters
-from atomr_mp.serve.server.connection import HttpConnection
+from atomr_mp.serve.metrics import BEAT_S, Counters
 from atomr_mp.serve.server.plan import FrontEndPlan
+from atomr_mp.serve.server.server import HttpServer
 from atomr_mp.serve.source import JoinedPool
 from atomr_mp.serve.watch.shared_look import SharedLook
 
-BACKLOG: Final = 2048
-
 JOIN_S: Final = 5.0
 """How long a front end waits for its pool before it accepts."""
-
-_LOG: Final = logging.getLogger("atomr_mp.serve")
 
 
 def main() -> int:
@@ -43,6 +38,7 @@ def main() -> int:
     plan = FrontEndPlan.from_descriptor(int(sys.argv[1]))
     die_with_parent(plan.parent_pid)
     output.protect()
+    faulthandler.enable()  # the parent ends a front end that hangs by SIGABRT, for its stack
     logging.basicConfig(format="%(asctime)s %(message)s", level=logging.INFO, stream=sys.stderr)
     counters = Counters(int(sys.argv[3]), plan.slots, int(sys.argv[4]))
     with asyncio.Runner(loop_factory=_loop) as runner:
@@ -66,83 +62,53 @@ async def _serve(
     source = JoinedPool(Path(plan.run_dir), f"atomr-mp serve {counters.slot}")
     tokens = Tokens(plan.tokens, None if plan.token_file is None else Path(plan.token_file))
     application = Application(
-        source, Access(tokens, plan.allowed_hosts), limits=plan.limits, counters=counters, look=look, debug=plan.debug
+        source,
+        Access(tokens, plan.allowed_hosts),
+        limits=plan.limits,
+        counters=counters,
+        look=look,
+        debug=plan.debug,
+        access_log=plan.access_log,
     )
-    server = Server(_config(plan, application, counters), application, plan.drain_delay_s, accepts)
-    joining = asyncio.get_running_loop().create_task(source.keep_joined())
+    server = HttpServer(application, plan.limits, counters, tls=_tls(plan), own_user_only=plan.own_user_only)
+    loop = asyncio.get_running_loop()
+    ending = asyncio.Event()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C, and then sends SIGTERM
+    loop.add_signal_handler(signal.SIGTERM, ending.set)
+    joining = loop.create_task(source.keep_joined())
+    beating = loop.create_task(_beat(counters, application))
     try:
         # Other front ends accept meanwhile; without a pool this one accepts too, and reports that.
         await source.wait_joined(JOIN_S)
-        await server.serve(sockets=[listening])
-    finally:
-        joining.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await joining
-
-
-def _config(plan: FrontEndPlan, application: Application, counters: Counters) -> uvicorn.Config:
-    protocol = type(
-        "PlannedConnection",
-        (HttpConnection,),
-        {"limits": plan.limits, "counters": counters, "own_user_only": plan.own_user_only},
-    )
-    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # not a line for each client that does not speak HTTP
-    return uvicorn.Config(
-        application,
-        http=protocol,
-        ws="none",
-        lifespan="off",
-        interface="asgi3",
-        proxy_headers=False,  # nothing here depends on the client's claims about itself
-        server_header=False,
-        log_config=None,
-        access_log=plan.access_log,
-        backlog=BACKLOG,
-        timeout_keep_alive=int(plan.limits.idle_s),
-        timeout_graceful_shutdown=int(plan.drain_timeout_s),
-        ssl_certfile=plan.tls_certificate,
-        ssl_keyfile=plan.tls_key,
-    )
-
-
-class Server(uvicorn.Server):
-    """uvicorn's server, which ends in our order.
-
-    Args:
-        config: uvicorn's.
-        application: The application, which is told of the end.
-        drain_delay_s: How long it still accepts once it is not ready, so that balancers notice.
-        accepts: A pipe to the parent; a byte in it means that this process accepts.
-    """
-
-    def __init__(self, config: uvicorn.Config, application: Application, drain_delay_s: float, accepts: int) -> None:
-        super().__init__(config)
-        self._accepts: Final = accepts
-        self._application: Final = application
-        self._drain_delay_s: Final = drain_delay_s
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to accept, and tell the parent."""
-        await super().startup(sockets)
+        await server.start(listening)
         with contextlib.suppress(OSError):
-            os.write(self._accepts, b".")
+            os.write(accepts, b".")
+        await ending.wait()
+        application.drain()
+        await asyncio.sleep(plan.drain_delay_s)  # as long as the operator has said that balancers take
+        application.end_streams()
+        await server.end(plan.drain_timeout_s)
+    finally:
+        for task in (joining, beating):
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
 
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """End in order by SIGTERM; the parent handles Ctrl-C, and then sends SIGTERM."""
-        loop = asyncio.get_running_loop()
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        loop.add_signal_handler(signal.SIGTERM, self._drain)
-        yield
 
-    def _drain(self) -> None:
-        if not self._application.health.draining:
-            self._application.drain()
-            asyncio.get_running_loop().call_later(self._drain_delay_s, self._end)
+async def _beat(counters: Counters, application: Application) -> None:
+    """Show the parent that the event loop turns, and look at the file of tokens."""
+    while True:
+        counters.beat()
+        application.look_at_tokens()
+        await asyncio.sleep(BEAT_S)  # a heartbeat is a matter of time
 
-    def _end(self) -> None:
-        self._application.end_streams()
-        self.should_exit = True
+
+def _tls(plan: FrontEndPlan) -> ssl.SSLContext | None:
+    if plan.tls_certificate is None:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(plan.tls_certificate, plan.tls_key)
+    return context
 
 
 if __name__ == "__main__":

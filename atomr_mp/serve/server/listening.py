@@ -12,6 +12,8 @@ from atomr_mp import errors
 
 BACKLOG: Final = 2048
 
+LAST_PORT: Final = 65535
+
 
 def listen(host: str, port: int) -> socket.socket:
     """Return a socket that listens at an address of this machine.
@@ -19,6 +21,8 @@ def listen(host: str, port: int) -> socket.socket:
     Raises:
         ConfigurationError: The address cannot be used.
     """
+    if not 0 <= port <= LAST_PORT:  # the C library would take it modulo 65536
+        raise errors.ConfigurationError(f"--port {port} is not a port: it is from 1 to {LAST_PORT}, or 0 for any")
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, kind, protocol, _, address = found[0]

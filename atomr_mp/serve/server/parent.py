@@ -15,13 +15,13 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 from atomr_mp import errors
 from atomr_mp.pool import Pool
 from atomr_mp.process import interpreter
 from atomr_mp.protocol.libraries.memory import Statistics
-from atomr_mp.serve.metrics import shared_bytes
+from atomr_mp.serve.metrics import BEAT_S, Heartbeats, shared_bytes
 from atomr_mp.serve.server.plan import FrontEndPlan
 
 _LOG: Final = logging.getLogger("atomr_mp.serve")
@@ -40,6 +40,12 @@ END_MARGIN_S: Final = 5.0
 
 PROBE_S: Final = 30.0
 
+ABORT_S: Final = 2.0
+"""How long a front end that hangs may take to write its stack."""
+
+ENDING_HANG_S: Final = 5.0
+"""How long a front end may be deaf while the server ends."""
+
 
 class Backoff:
     """The wait before a process is started again."""
@@ -57,6 +63,15 @@ class Backoff:
             self._delay_s = FIRST_RETRY_S
         delay_s, self._delay_s = self._delay_s, min(2 * self._delay_s, LAST_RETRY_S)
         return delay_s
+
+
+class FrontEnd(NamedTuple):
+    """A front-end process that runs."""
+
+    process: subprocess.Popen[bytes]
+    pidfd: int
+    started_s: float
+    """When it was started, by `time.monotonic`."""
 
 
 class Parent:
@@ -83,8 +98,8 @@ class Parent:
         self._start: Final = start
         self._pool = pool
         self._announce: Final = announce
-        self._running: dict[int, tuple[subprocess.Popen[bytes], int]] = {}
-        """Front ends by slot, with their pidfds."""
+        self._running: dict[int, FrontEnd] = {}
+        """Front ends by slot."""
         self._backoffs: Final = [Backoff() for _ in range(plan.slots)]
         self._stopping = asyncio.Event()
         self._all_ended = asyncio.Event()
@@ -101,6 +116,7 @@ class Parent:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop)
         loop.add_reader(self._accepting, self._first_accepts)
+        listening_to_hearts = loop.create_task(self._replace_deaf())
         keeping = None if self._start is None else loop.create_task(self._keep_pool(self._start))
         try:
             for slot in range(self._plan.slots):
@@ -108,11 +124,12 @@ class Parent:
             await self._stopping.wait()
             await self._end_front_ends()
         finally:
-            for popen, _ in self._running.values():
-                popen.kill()
-            for popen, pidfd in self._running.values():
-                popen.wait()
-                os.close(pidfd)
+            listening_to_hearts.cancel()
+            for each in self._running.values():
+                each.process.kill()
+            for each in self._running.values():
+                each.process.wait()
+                os.close(each.pidfd)
             loop.remove_reader(self._accepting)
             self._listening.close()
             for descriptor in (self._plan_descriptor, self._counters, self._look, self._accepting, self._accepts):
@@ -143,15 +160,31 @@ class Parent:
             _LOG.warning("front end %d cannot be started: %s", slot, error)
             self._start_later(slot, 0.0)
             return
-        self._running[slot] = popen, pidfd
-        asyncio.get_running_loop().add_reader(pidfd, self._ended, slot, time.monotonic())
+        self._running[slot] = FrontEnd(popen, pidfd, time.monotonic())
+        asyncio.get_running_loop().add_reader(pidfd, self._ended, slot)
 
     def _start_later(self, slot: int, lived_s: float) -> None:
         delay_s = self._backoffs[slot].next_s(lived_s)
         asyncio.get_running_loop().call_later(delay_s, self._start_front_end, slot)
 
-    def _ended(self, slot: int, started_s: float) -> None:
-        popen, pidfd = self._running.pop(slot)
+    async def _replace_deaf(self) -> None:
+        """End front ends whose event loop does not turn, with their stacks in the log."""
+        beats = Heartbeats(self._counters, self._plan.slots)
+        aborted: set[int] = set()
+        while True:
+            await asyncio.sleep(BEAT_S)  # a heartbeat that is missing is no event
+            most_s = ENDING_HANG_S if self._stopping.is_set() else self._plan.limits.hang_s
+            for slot, front_end in list(self._running.items()):
+                pid, deaf_s = front_end.process.pid, beats.since_s(slot, front_end.started_s)
+                if deaf_s > most_s + ABORT_S and pid in aborted:
+                    front_end.process.kill()
+                elif deaf_s > most_s and pid not in aborted:
+                    aborted.add(pid)
+                    _LOG.warning("front end %d (pid %d) has been deaf for %.0f s; its stack follows", slot, pid, deaf_s)
+                    front_end.process.send_signal(signal.SIGABRT)
+
+    def _ended(self, slot: int) -> None:
+        popen, pidfd, started_s = self._running.pop(slot)
         asyncio.get_running_loop().remove_reader(pidfd)
         os.close(pidfd)
         status = popen.wait()
@@ -169,14 +202,14 @@ class Parent:
     def _stop(self) -> None:
         """End in order; at once at the second signal."""
         if self._stopping.is_set():
-            for popen, _ in self._running.values():
-                popen.kill()
+            for each in self._running.values():
+                each.process.kill()
             return
         self._stopping.set()
 
     async def _end_front_ends(self) -> None:
-        for popen, _ in self._running.values():
-            popen.terminate()
+        for each in self._running.values():
+            each.process.terminate()
         # Clients can connect to the socket as long as one process has it open.
         asyncio.get_running_loop().call_later(self._plan.drain_delay_s, self._listening.close)
         if self._running:

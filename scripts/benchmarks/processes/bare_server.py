@@ -5,22 +5,24 @@ Argument: the port. A call of a served pool takes as long as this and a call of 
 
 from __future__ import annotations
 
+import asyncio
+import socket
 import sys
-from typing import Any
 
 import msgspec
-import uvicorn
+import uvloop
 
 from atomr_mp.serve.http import events
-from atomr_mp.serve.http.exchange import DIRECT
+from atomr_mp.serve.http.exchange import DIRECT, Receive, Scope, Send
+from atomr_mp.serve.http.limits import DEFAULT_LIMITS
 from atomr_mp.serve.metrics import Counters
-from atomr_mp.serve.server.connection import HttpConnection
+from atomr_mp.serve.server.server import HttpServer
 from benchmarks.contestant import STREAM_PARTS
 
 HEADERS = [(b"content-type", b"application/json"), (b"content-length", b"4")]
 
 
-async def application(scope: dict[str, Any], receive: Any, send: Any) -> None:
+async def application(scope: Scope, receive: Receive, send: Send) -> None:
     """Read JSON, and answer JSON, in as few steps as the connection allows; or stream numbers."""
     assert scope["type"] == "http"
     if scope["path"] == "/stream":
@@ -40,22 +42,16 @@ async def application(scope: dict[str, Any], receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": body})
 
 
+async def serve() -> None:
+    """Serve until the process is killed."""
+    server = HttpServer(application, DEFAULT_LIMITS, Counters())
+    await server.start(socket.create_server(("127.0.0.1", int(sys.argv[1]))))
+    await asyncio.Event().wait()
+
+
 def main() -> None:
     """Serve until it is killed."""
-    protocol = type("Counted", (HttpConnection,), {"counters": Counters()})
-    uvicorn.run(
-        application,
-        host="127.0.0.1",
-        port=int(sys.argv[1]),
-        loop="uvloop",
-        http=protocol,
-        ws="none",
-        lifespan="off",
-        interface="asgi3",
-        server_header=False,
-        log_config=None,
-        access_log=False,
-    )
+    uvloop.run(serve())
 
 
 if __name__ == "__main__":

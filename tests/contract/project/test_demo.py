@@ -41,7 +41,7 @@ def test_demonstration_shows_what_it_promises(ledger: Ledger) -> None:
 
 def test_clients_over_http_see_no_error_while_workers_are_killed(ledger: Ledger) -> None:
     """Each answer is right, each worker's end costs no call, and nothing is left."""
-    for module in ("uvicorn", "httptools", "uvloop"):
+    for module in ("httptools", "uvloop"):
         pytest.importorskip(module)
     done = subprocess.run(
         [sys.executable, str(DEMO.with_name("demo_http.py")), "--kills", "2", "--backend", "host"],

@@ -247,7 +247,7 @@ def test_commands_work_in_the_order_of_the_page(path: Path, directory: Path) -> 
             assert result.stdout.splitlines() == [each for each in output if each], line
 
 
-@pytest.mark.skipif(not all(map(importlib.util.find_spec, ("uvicorn", "httptools"))), reason="needs the extra serve")
+@pytest.mark.skipif(not all(map(importlib.util.find_spec, ("httptools", "uvloop"))), reason="needs the extra serve")
 def test_the_model_of_the_readme_answers_the_call_whose_worker_is_killed(directory: Path) -> None:
     """The README's two terminals: a server, and calls by curl with a `kill -9` in the middle."""
     port = free_port()

@@ -18,7 +18,6 @@ from tests import serving
 from tests.serving import Server, status_of
 from tests.support import DEADLINE_S, Ledger, settled
 
-pytest.importorskip("uvicorn")
 pytest.importorskip("httptools")
 pytest.importorskip("uvloop")
 

@@ -16,7 +16,6 @@ from tests.contract.serve.test_serve_security import make_certificate
 from tests.serving import Server
 from tests.support import DEADLINE_S, Ledger, settled
 
-pytest.importorskip("uvicorn")
 pytest.importorskip("httptools")
 pytest.importorskip("uvloop")
 
@@ -133,5 +132,5 @@ def test_httpx_calls_reads_errors_and_streams(server: Server, certificate: tuple
         assert lines == ["data: 0", "data: 1", "data: 2", "event: end", 'data: {"parts":3,"result":"counted"}']
         assert client.get("/health/ready", headers={"authorization": ""}).status_code == 200
     log = server.log()
-    assert '"POST /call/Served.length HTTP/1.1" 422' in log
+    assert "POST /call/Served.length 422" in log
     assert NEW not in log

@@ -12,7 +12,7 @@ import pytest
 from tests.contract.project.test_docs import blocks
 from tests.support import Ledger, settled
 
-pytest.importorskip("uvicorn")
+pytest.importorskip("httptools")
 pytest.importorskip("fastapi")
 
 from fastapi.testclient import TestClient  # after the look whether it is there

@@ -10,7 +10,7 @@ import pytest
 from tests.serving import Server
 from tests.support import Ledger
 
-pytest.importorskip("uvicorn")
+pytest.importorskip("httptools")
 openai: Any = pytest.importorskip("openai")
 
 

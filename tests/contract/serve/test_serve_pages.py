@@ -15,7 +15,6 @@ from atomr_mp.operator.session import OperatorSession
 from tests.serving import Server
 from tests.support import DEADLINE_S, Ledger, settled
 
-pytest.importorskip("uvicorn")
 pytest.importorskip("httptools")
 pytest.importorskip("uvloop")
 webdriver: Any = pytest.importorskip("selenium.webdriver")

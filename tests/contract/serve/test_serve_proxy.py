@@ -15,7 +15,7 @@ from tests import serving
 from tests.serving import Server
 from tests.support import DEADLINE_S, Ledger, free_port, running, settled
 
-pytest.importorskip("uvicorn")
+pytest.importorskip("httptools")
 
 NGINX = shutil.which("nginx")
 EXAMPLE = Path(__file__).parents[3] / "docs" / "examples" / "nginx.conf"

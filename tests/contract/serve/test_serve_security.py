@@ -19,7 +19,6 @@ from tests import serving
 from tests.serving import CLI, Answer, Server
 from tests.support import DEADLINE_S, Ledger
 
-pytest.importorskip("uvicorn")
 pytest.importorskip("httptools")
 pytest.importorskip("uvloop")
 

@@ -19,7 +19,6 @@ from tests.contract.serve.test_serve import metric
 from tests.serving import Server, read_all
 from tests.support import ACTORS, DEADLINE_S, Ledger, settled
 
-pytest.importorskip("uvicorn")
 pytest.importorskip("httptools")
 pytest.importorskip("uvloop")
 

@@ -15,7 +15,6 @@ from atomr_mp.operator.session import OperatorSession
 from tests.serving import Server
 from tests.support import Ledger, settled
 
-pytest.importorskip("uvicorn")
 pytest.importorskip("httptools")
 pytest.importorskip("uvloop")
 

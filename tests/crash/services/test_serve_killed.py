@@ -19,7 +19,6 @@ from tests.contract.serve.test_serve_streams import open_stream
 from tests.serving import Answer, Server, ask, command_line, read
 from tests.support import DEADLINE_S, Ledger, Watched, settled, wait_generation
 
-pytest.importorskip("uvicorn")
 pytest.importorskip("httptools")
 pytest.importorskip("uvloop")
 

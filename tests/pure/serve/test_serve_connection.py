@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import os
 import socket
@@ -11,13 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-uvicorn: Any = pytest.importorskip("uvicorn")
 pytest.importorskip("httptools")
 
-from atomr_mp.serve.http.limits import Limits  # noqa: E402 - after the look whether it is there
-from atomr_mp.serve.metrics import Counters  # noqa: E402
-from atomr_mp.serve.server import connection  # noqa: E402
-from tests.support import DEADLINE_S  # noqa: E402
+
+from atomr_mp.serve.http.limits import Limits
+from atomr_mp.serve.metrics import Counters
+from atomr_mp.serve.server import connection
+from atomr_mp.serve.server.unread_answers import UnreadAnswers
+from tests.support import DEADLINE_S
 
 PIECES = st.sampled_from(
     [
@@ -64,6 +66,22 @@ class FakeTransport(asyncio.Transport):
     def resume_reading(self) -> None:
         """Go on."""
 
+    def is_reading(self) -> bool:
+        """Return that it goes on."""
+        return True
+
+    def can_write_eof(self) -> bool:
+        """Return that it can."""
+        return True
+
+    def write_eof(self) -> None:
+        """Note it; this client closes its end at once."""
+        self.closed = True
+
+    def get_write_buffer_size(self) -> int:
+        """Return how much waits."""
+        return 0
+
     def getsockopt(self, *_arguments: int) -> bytes:
         """Return the credentials of the other end of a unix socket."""
         return connection._CREDENTIALS.pack(1, self._uid, 0)
@@ -82,13 +100,9 @@ class FakeTransport(asyncio.Transport):
 
 def connected(application: Any, transport: FakeTransport, limits: Limits, **more: Any) -> Any:
     """Return a connection that has just been made, in the running loop."""
-    kind = type("Tested", (connection.HttpConnection,), {"limits": limits, "counters": Counters(), **more})
-    config = uvicorn.Config(application, http=kind, ws="none", lifespan="off", log_config=None, proxy_headers=False)
-    config.load()
-    state = uvicorn.server.ServerState()
-    for _ in range(more.get("open", 0)):
-        state.connections.add(object())
-    tested = kind(config=config, server_state=state, app_state={})
+    others: set[Any] = {object() for _ in range(more.pop("open", 0))}
+    settings = connection.Settings(application, limits, Counters(), others, set(), UnreadAnswers(limits), **more)
+    tested = connection.HttpConnection(settings)
     tested.connection_made(transport)
     return tested
 
@@ -105,14 +119,14 @@ def answered(transport: FakeTransport, data: list[bytes], limits: Limits, **more
 
     async def main() -> None:
         tested = connected(application, transport, limits, **more)
-        state = tested.server_state
+        tasks = tested._settings.tasks
         for each in data:
             if transport.closed:
                 break
             tested.data_received(each)
             await asyncio.sleep(0)
-        while state.tasks:
-            await asyncio.gather(*state.tasks)
+        while tasks:
+            await asyncio.gather(*tasks)
         tested.connection_lost(None)
 
     asyncio.run(main())
@@ -276,5 +290,150 @@ def test_what_came_before_something_wrong_is_answered_first(more: bytes, status:
         assert told == [b"200"] * asked + [status]
         assert asked == (1 + connection.MOST_WAITING if status == b"429" else 1)
         tested.connection_lost(None)
+
+    asyncio.run(main())
+
+
+UPGRADES = (
+    b"connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: AAMAAABkAAQAAP__\r\n",
+    b"Connection: keep-alive, upgrade\r\nUpgrade: websocket\r\n",
+    b"upgrade: h2c\r\n",
+    b"",
+)
+
+BODIES = st.sampled_from([b"", b"abc", b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n", b"0\r\n\r\n"])
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> tuple[bytes, bytes]:
+    """Return a request's bytes and its body."""
+    body, upgrade = draw(BODIES), draw(st.sampled_from(UPGRADES))
+    if draw(st.booleans()):
+        chunked = b"%x\r\n%b\r\n" % (len(body), body) if body else b""
+        framing, sent = b"transfer-encoding: chunked\r\n", chunked + b"0\r\n\r\n"
+    else:
+        framing, sent = b"content-length: %d\r\n" % len(body), body
+    return b"POST /a%20b?c=d HTTP/1.1\r\nhost: localhost\r\n" + upgrade + framing + b"\r\n" + sent, body
+
+
+@settings(deadline=None, max_examples=150, derandomize=True)
+@given(st.lists(requests(), min_size=1, max_size=5), st.lists(st.integers(0, 600), max_size=6))
+def test_a_request_is_what_it_is_without_an_upgrade(sent: list[tuple[bytes, bytes]], cuts: list[int]) -> None:
+    """Bodies are honoured and end where they end, however the bytes are cut: nothing of a body becomes a request."""
+    stream = b"".join(each for each, _ in sent)
+    places = [0, *sorted(cut for cut in cuts if cut < len(stream)), len(stream)]
+    got: list[Any] = []
+
+    async def application(scope: Any, receive: Any, send: Any) -> None:
+        parts = b""
+        while True:
+            message = await receive()
+            parts += message["body"]
+            if not message["more_body"]:
+                break
+        got.append((scope["path"], scope["query_string"], parts))
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+        await send({"type": "http.response.body", "body": b"ok"})
+
+    async def main() -> None:
+        transport = FakeTransport()
+        tested = connected(application, transport, Limits())
+        for begin, end in itertools.pairwise(places):
+            tested.data_received(stream[begin:end])
+            await asyncio.sleep(0)
+        while tested._settings.tasks:
+            await asyncio.gather(*tested._settings.tasks)
+        assert transport.written.count(b"HTTP/1.1 200") == len(sent)
+        assert not transport.closed
+        tested.connection_lost(None)
+
+    asyncio.run(main())
+    assert got == [("/a b", b"c=d", body) for _, body in sent]
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "status"),
+    [
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"400"),
+        (b"GET / HTTP/2.0\r\nhost: a\r\n\r\n", b"505"),
+        (b"CONNECT a:1 HTTP/1.1\r\nhost: a\r\n\r\n", b"400"),
+        (b"POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: gzip, chunked\r\n\r\n0\r\n\r\n", b"501"),
+        (b"POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\ncontent-length: 3\r\n\r\n", b"400"),
+        (b"GET / HTTP/1.1\r\n" + b"a:\r\n" * 300 + b"\r\n", b"431"),
+    ],
+)
+def test_a_request_with_two_meanings_is_refused(request_bytes: bytes, status: bytes) -> None:
+    """A proxy before this server may have taken it for the other one."""
+    transport = FakeTransport()
+    assert not answered(transport, [request_bytes], Limits(header_bytes=1000))
+    assert transport.written.startswith(b"HTTP/1.1 " + status), transport.written[:80]
+    assert transport.closed
+
+
+class SlowTransport(WatchedTransport):
+    """A client that has read no more than it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read = 0
+
+    def get_write_buffer_size(self) -> int:
+        """Return how much waits."""
+        return len(self.written) - self.read
+
+    def abort(self) -> None:
+        """Note it."""
+        self.close()
+
+
+def test_a_client_that_reads_slowly_is_kept_and_one_that_does_not_read_is_not() -> None:
+    """A stall is no progress at all, for as long as the limit says."""
+
+    async def main() -> None:
+        transport = SlowTransport()
+        tested = connected(None, transport, Limits(stall_s=0.05))
+        tested.write(b"x" * 1000)
+        tested.pause_writing()
+        looks = 0
+
+        def look() -> Any:
+            nonlocal looks
+            looks += 1
+            transport.read += looks <= 10  # a byte at each of ten looks
+            return tested._written_bytes - transport.get_write_buffer_size()
+
+        tested._has_read_bytes = look
+        await transport.until(lambda: transport.closed)
+        assert looks == 11
+        tested.connection_lost(None)
+
+    asyncio.run(main())
+
+
+def test_answers_that_nobody_reads_bound_further_calls() -> None:
+    """First of the connection that does not read, then of all; a client that reads all is not counted."""
+    limits = Limits(unread_connection_bytes=100, unread_bytes=250)
+
+    async def main() -> None:
+        transports = [SlowTransport() for _ in range(4)]
+        unread = UnreadAnswers(limits)
+        tested = []
+        for transport in transports:
+            settings = connection.Settings(None, limits, Counters(), set(), set(), unread)  # type: ignore[arg-type]
+            tested.append(connection.HttpConnection(settings))
+            tested[-1].connection_made(transport)
+        for each, nbytes in zip(tested, (101, 90, 0, 500), strict=True):
+            each.write(b"x" * nbytes)
+        for each in tested[:2]:
+            each.pause_writing()
+        assert [each.crowd() is None for each in tested] == [False, True, True, True]
+        tested[1].write(b"x" * 60)  # together more than all may
+        assert [each.crowd() is None for each in tested] == [False, False, False, False]
+        tested[0].resume_writing()
+        assert [each.crowd() is None for each in tested] == [True, False, True, True]
+        tested[1].connection_lost(None)
+        assert tested[2].crowd() is None
+        for each in (tested[0], *tested[2:]):
+            each.connection_lost(None)
 
     asyncio.run(main())

@@ -1,18 +1,23 @@
 from __future__ import annotations
 
+import functools
 import json
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
+from hypothesis import strategies as st
 
 from atomr_mp import errors
+from atomr_mp.serve.http import access as access_module
 from atomr_mp.serve.http import problems
 from atomr_mp.serve.http.access import Access, Tokens
 from atomr_mp.serve.http.exchange import Budget
 from atomr_mp.serve.http.problems import Problem
 
 TOKEN = "a-token-of-some-length"
+NEXT = "the-next-token-of-ours"
 
 CLASSES = [each for each in vars(errors).values() if isinstance(each, type) and issubclass(each, errors.AtomrError)]
 
@@ -90,6 +95,11 @@ def test_only_a_token_of_ours_admits(authorization: str, admitted: bool) -> None
         (b"evil.example", b"http://evil.example", False),
         (b"", None, False),
         (b"localhost.evil.example", None, False),
+        (b"10.0.0.5:8000", None, True),
+        (b"[2001:db8::1]:80", None, True),
+        (b"2001:db8::1", None, False),
+        (b"10.0.0.5.evil.example", None, False),
+        (b"10.0.0.5", b"http://evil.example", False),
     ],
 )
 def test_only_our_names_and_our_own_pages_are_answered(host: bytes, origin: bytes | None, admitted: bool) -> None:  # noqa: FBT001
@@ -105,29 +115,50 @@ def test_only_our_names_and_our_own_pages_are_answered(host: bytes, origin: byte
 
 
 def test_a_file_of_tokens_is_read_again_when_it_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So tokens are rotated without a restart; a file that is damaged meanwhile changes nothing."""
-    monkeypatch.setattr("atomr_mp.serve.http.access.LOOK_AGAIN_S", 0.0)
+    """So tokens are rotated without a restart: only those that are in the file now are valid."""
+    now_s = 0.0
+    monkeypatch.setattr("time.monotonic", lambda: now_s)
     file = tmp_path / "tokens"
     file.write_text(f"# ours\n{TOKEN}\n\n")
     access = Access(Tokens(file=file), None)
 
     def admits(token: str) -> bool:
+        access.look_again()
         try:
-            access.check_token({b"authorization": f"Bearer {token}".encode()})
+            digest = access.check_token({b"authorization": f"Bearer {token}".encode()})
         except Problem:
             return False
+        assert access.admits(digest)
         return True
 
     assert admits(TOKEN)
-    file.write_text(f"{TOKEN}\nthe-next-token-of-ours\n")
-    assert admits("the-next-token-of-ours")
+    file.write_text(f"{TOKEN}\n{NEXT}\n")
+    assert admits(NEXT)
     assert admits(TOKEN)
-    file.write_text("the-next-token-of-ours\n")
-    assert not admits(TOKEN)
-    file.write_text("short")
-    assert admits("the-next-token-of-ours")
-    file.unlink()
-    assert admits("the-next-token-of-ours")
+    file.write_text(f"{NEXT}\nshort\n")  # a bad line costs itself only
+    assert (admits(TOKEN), admits(NEXT)) == (False, True)
+    for damage in (lambda: file.write_text("short"), lambda: file.write_text(""), file.unlink):
+        file.write_text(f"{NEXT}\n")
+        assert admits(NEXT)
+        damage()
+        assert admits(NEXT)  # it may be in the middle of being replaced
+        now_s += access_module.EMPTY_S
+        assert not admits(NEXT)
+    file.write_text(f"{TOKEN}\n")
+    assert (admits(TOKEN), admits(NEXT)) == (True, False)
+
+
+def test_a_file_that_others_may_write_is_refused(tmp_path: Path) -> None:
+    """At the start, and when it changes. A link to a file that only root may write is one of Kubernetes's secrets."""
+    file, link = tmp_path / "tokens", tmp_path / "link"
+    file.write_text(f"{TOKEN}\n")
+    link.symlink_to(file)
+    file.chmod(0o640)
+    assert Tokens(file=link)
+    for mode in (0o620, 0o602):
+        file.chmod(mode)
+        with pytest.raises(errors.ConfigurationError, match="chmod go-w"):
+            Tokens(file=link)
 
 
 @pytest.mark.parametrize("content", ["", "# nothing\n", "short\n", "has spaces in the middle\n", "\xff" * 20])
@@ -139,12 +170,42 @@ def test_a_file_without_good_tokens_is_refused(tmp_path: Path, content: str) -> 
         Tokens(file=file)
 
 
-def test_bodies_take_room_together() -> None:
-    """Beyond it they are refused, and there is room again afterwards."""
+@hypothesis.settings(deadline=None)
+@hypothesis.given(
+    st.lists(
+        st.tuples(st.integers(0, 5), st.integers(0, 60), st.sampled_from(["take", "settle", "close"])), max_size=40
+    )
+)
+def test_bodies_share_their_room(steps: list[tuple[int, int, str]]) -> None:
+    """What has come is counted; the body whose progress is the oldest gives way, a complete one never does."""
     budget = Budget(100)
-    budget.take(60)
-    with pytest.raises(Problem) as caught:
-        budget.take(41)
-    assert caught.value.status == 429
-    budget.give_back(60)
-    budget.take(100)
+    refused: list[int] = []
+    rooms = {at: budget.room(functools.partial(refused.append, at)) for at in range(6)}
+    held: dict[int, int] = {}
+    complete: set[int] = set()
+    for at, count, what in steps:
+        if what == "take" and at not in complete:
+            others = [each for each in held if each != at and each not in complete]
+            held[at] = held.pop(at, 0)
+            gave: list[int] = []
+            while sum(held.values()) + count > 100 and others:
+                gave.append(others.pop(0))
+                del held[gave[-1]]
+            refused.clear()
+            if sum(held.values()) + count > 100:
+                with pytest.raises(Problem) as caught:
+                    rooms[at].take(count)
+                assert caught.value.status == 429
+                del held[at]
+            else:
+                rooms[at].take(count)
+                held[at] += count
+            assert refused == gave
+        elif what == "settle" and at in held:
+            rooms[at].settle()
+            complete.add(at)
+        elif what == "close":
+            rooms[at].close()
+            held.pop(at, None)
+            complete.discard(at)
+        assert budget.held == sum(held.values()) <= 100
