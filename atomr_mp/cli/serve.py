@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from atomr_mp.pool import Pool
+    from atomr_mp.process.notify import Notifier
     from atomr_mp.serve.server.plan import FrontEndPlan
 
 TOKEN_VARIABLE: Final = "ATOMR_MP_SERVE_TOKEN"  # noqa: S105 - the name of a variable
@@ -96,8 +97,10 @@ def run(options: argparse.Namespace) -> int:
     _check(options)
     import asyncio
 
+    from atomr_mp.process.notify import Notifier
     from atomr_mp.serve.server import listening
     from atomr_mp.serve.server.parent import Parent
+    from atomr_mp.serve.server.pool_keeper import PoolKeeper
 
     output.protect()
     logging.basicConfig(format="%(asctime)s %(message)s", level=logging.INFO, stream=sys.stderr)
@@ -107,13 +110,19 @@ def run(options: argparse.Namespace) -> int:
     pool: Pool | None = None
     try:
         start = _starter(options)
-        pool = start() if start is not None else _joined(options)
-        plan = _plan(options, tokens, pool)
-        told = _Announcement(options, plan, pool, socket.getsockname(), of_environment)
-        owned = pool if start is not None else None
-        if owned is None:
+        notifier = Notifier()
+        told = _Announcement(options, tokens, socket.getsockname(), of_environment, notifier)
+        if start is None:
+            pool = _joined(options)
+            plan, keeper = _plan(options, tokens, pool.run_dir), None
+            told.is_ready(pool)
             pool.close()
-        asyncio.run(Parent(plan, socket, start, owned, told).run())
+        else:
+            pool, limit_s = start()
+            plan = _plan(options, tokens, pool.run_dir)
+            keeper = PoolKeeper(pool, limit_s, start, told.is_ready)
+        hangup_ends = any(os.isatty(descriptor) for descriptor in range(3))
+        asyncio.run(Parent(plan, socket, keeper, told.accepts, hangup_ends=hangup_ends).run())
     except BaseException:
         socket.close()
         if pool is not None:
@@ -186,7 +195,7 @@ def _listed(tokens: str) -> list[str]:
     return [token.strip() for token in tokens.split(",") if token.strip()]
 
 
-def _starter(options: argparse.Namespace) -> Callable[[], Pool] | None:
+def _starter(options: argparse.Namespace) -> Callable[[], tuple[Pool, float]] | None:
     """Return the function that starts the pool; None if a pool is joined."""
     if not (options.actor or options.config):
         return None
@@ -194,10 +203,10 @@ def _starter(options: argparse.Namespace) -> Callable[[], Pool] | None:
     if not {"ATOMR_MP_POOL", "ATOMR_MP_RUN_DIR"} & os.environ.keys() and not {"pool", "run_dir"} & settings.keys():
         settings["pool"] = "default"  # as `atomr-mp start` calls it, so that the other commands find it
 
-    def start() -> Pool:
-        import atomr_mp
+    def start() -> tuple[Pool, float]:
+        from atomr_mp.startup.start import begin
 
-        return atomr_mp.start(config=options.config, **settings)
+        return begin(config=options.config, **settings)
 
     return start
 
@@ -209,7 +218,7 @@ def _joined(options: argparse.Namespace) -> Pool:
     return atomr_mp.connect(run_dir=run_path(options), name="atomr-mp serve")
 
 
-def _plan(options: argparse.Namespace, tokens: list[str], pool: Pool) -> FrontEndPlan:
+def _plan(options: argparse.Namespace, tokens: list[str], run_dir: Path) -> FrontEndPlan:
     from atomr_mp.serve.http.access import LOCAL_HOSTS
     from atomr_mp.serve.server.plan import FrontEndPlan
 
@@ -217,7 +226,7 @@ def _plan(options: argparse.Namespace, tokens: list[str], pool: Pool) -> FrontEn
     anywhere = {"0.0.0.0", "[::]"}  # noqa: S104 - compared, not bound
     return FrontEndPlan(
         parent_pid=os.getpid(),
-        run_dir=str(pool.run_dir),
+        run_dir=str(run_dir),
         tokens=tokens,
         token_file=None if options.token_file is None else str(options.token_file.absolute()),
         allowed_hosts=None
@@ -260,47 +269,72 @@ def _limits(given: list[str]) -> Any:
 
 
 class _Announcement:
-    """Prints the server's address, with a `curl` line, once it accepts."""
+    """Prints the server's address, with a `curl` line, once it accepts and the pool is ready.
+
+    Args:
+        options: The command's.
+        tokens: The tokens that are valid beside those of a file.
+        address: Of the listening socket.
+        of_environment: The variable's value.
+        notifier: Tells the service manager.
+    """
 
     def __init__(
-        self, options: argparse.Namespace, plan: FrontEndPlan, pool: Pool, address: Any, of_environment: str
+        self, options: argparse.Namespace, tokens: list[str], address: Any, of_environment: str, notifier: Notifier
     ) -> None:
-        from atomr_mp.serve.values.schemas import example, unsuited
-
-        self._pool: Final = pool.name
-        self._plan: Final = plan
+        self._tokens: Final = tokens
         self._of_environment: Final = of_environment
+        self._notifier: Final = notifier
         self._unix: Final[Path | None] = options.uds
-        # Trying the line that is shown must do no harm.
-        methods = sorted(pool.methods, key=lambda method: unsuited(pool.method_info(method)))
-        self._shown: Final = methods[0] if methods else ""
-        self._body: Final = example(pool.method_info(self._shown)) if self._shown else ""
-        scheme = "http" if plan.tls_certificate is None else "https"
+        self._of_file: Final = options.token_file is not None
+        scheme = "http" if options.tls_cert is None else "https"
         host = options.host if ":" not in options.host else f"[{options.host}]"
         self._url: Final = f"{scheme}://localhost" if self._unix else f"{scheme}://{host}:{address[1]}"
+        self._accepts = False
+        self._lines: list[str] = []
 
-    def __call__(self) -> None:
-        """Print it."""
+    def accepts(self) -> None:
+        """Learn that a front end accepts."""
+        self._accepts = True
+        self._print()
+
+    def is_ready(self, pool: Pool) -> None:
+        """Learn that the pool is ready, for the first time or again."""
+        if not self._lines:
+            self._lines = self._of(pool)
+        self._print()
+
+    def _of(self, pool: Pool) -> list[str]:
+        from atomr_mp.serve.values.schemas import example, unsuited
+
+        # Trying the line that is shown must do no harm.
+        methods = sorted(pool.methods, key=lambda method: unsuited(pool.method_info(method)))
         # A given token is somebody's secret, and output may be kept in a log.
         of_environment = _listed(self._of_environment)
-        given = bool(of_environment) or self._plan.token_file is not None
-        token = self._plan.tokens[0] if self._plan.tokens and not given else ""
+        given = bool(of_environment) or self._of_file
+        token = self._tokens[0] if self._tokens and not given else ""
         shown = token
         if given:
             shown = f"${TOKEN_VARIABLE}" if of_environment == [self._of_environment] else "TOKEN"
         quote = '"' if shown.startswith("$") else "'"
-        where = str(self._unix) if self._unix else self._url
-        lines = [f"serving pool {self._pool} at {where}"]
+        lines = [f"serving pool {pool.name} at {self._unix or self._url}"]
         if not self._unix:
             # The fragment stays in the browser: no server, proxy or log sees it.
             lines.append(f"watch it at {self._url}/{f'#token={token}' if token else ''}")
-        if self._shown:
+        if methods:
             parts = ["curl"]
             if self._unix:
                 parts.append(f"--unix-socket {self._unix}")
             if shown:
                 parts.append(f"-H {quote}Authorization: Bearer {shown}{quote}")
-            parts.append(f"-H 'Content-Type: application/json' -d '{self._body}' {self._url}/call/{self._shown}")
+            body = example(pool.method_info(methods[0]))
+            parts.append(f"-H 'Content-Type: application/json' -d '{body}' {self._url}/call/{methods[0]}")
             lines.append(" ".join(parts))
-        sys.stdout.write("\n".join(lines) + "\n")
-        sys.stdout.flush()
+        return lines
+
+    def _print(self) -> None:
+        if self._accepts and self._lines:
+            sys.stdout.write("\n".join(self._lines) + "\n")
+            sys.stdout.flush()
+            self._accepts = False
+            self._notifier.ready("serving")

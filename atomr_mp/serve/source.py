@@ -17,7 +17,7 @@ from atomr_mp.pool import Pool
 _LOG: Final = logging.getLogger("atomr_mp.serve")
 
 FIRST_RETRY_S: Final = 0.1
-LAST_RETRY_S: Final = 5.0
+LAST_RETRY_S: Final = 1.0
 """Longest time between attempts to join a pool; each is twice the one before."""
 
 RETRY_AFTER_S: Final = 1.0

@@ -57,6 +57,47 @@ def start(
         SetupFailed: An actor's `setup` fails, even after the allowed restarts.
         PoolBusy: The run directory is in use.
     """
+    started, limit_s = begin(
+        actors=actors,
+        gpus=gpus,
+        backend=backend,
+        pool=pool,
+        run_dir=run_dir,
+        config=config,
+        weight=weight,
+        max_waiting=max_waiting,
+        **settings,
+    )
+    try:
+        started.wait_ready(limit_s)
+    except BaseException:
+        started.close()
+        raise
+    return started
+
+
+def begin(
+    *,
+    actors: Actors = (),
+    gpus: str | int | None = None,
+    backend: Backend | None = None,
+    pool: str | None = None,
+    run_dir: str | Path | None = None,
+    config: str | Path | None = None,
+    weight: float = 1.0,
+    max_waiting: int | None = None,
+    **settings: Any,
+) -> tuple[Pool, float]:
+    """Start a pool as `start` does, and do not wait for its devices.
+
+    Returns:
+        The pool, and how many seconds its devices may take to be ready.
+
+    Raises:
+        InvalidRequest: `weight` or `max_waiting` is out of range.
+        ConfigurationError: The pool cannot be started here as asked, or workers could not import a class.
+        PoolBusy: The run directory is in use.
+    """
     check_no_actor_loads()
     named = bool(config or {"ATOMR_MP_POOL", "ATOMR_MP_RUN_DIR"} & os.environ.keys())
     given = {
@@ -71,7 +112,6 @@ def start(
     process, connection, plan = launch(
         lambda: _plan(Path(config) if config is not None else None, given, weight, temporary=temporary), bound=True
     )
-    started = None
     try:
         from atomr_mp.client.client import MAX_WAITING, Client
         from atomr_mp.operator.owned_supervisor import OwnedSupervisor
@@ -80,15 +120,11 @@ def start(
         most = MAX_WAITING if max_waiting is None else max_waiting
         client = Client(connection, weight=weight, max_waiting=most)
         started = Pool(client, plan.run_path, OwnedSupervisor(process, plan.run_path, plan.drain_timeout_s))
-        started.wait_ready(plan.start_timeout_s + START_MARGIN_S)
     except BaseException:
-        if started is not None:
-            started.close()
-        else:
-            connection.close()
-            process.wait()
+        connection.close()
+        process.wait()
         raise
-    return started
+    return started, plan.start_timeout_s + START_MARGIN_S
 
 
 def _plan(config: Path | None, settings: dict[str, Any], weight: float, *, temporary: bool) -> Plan:

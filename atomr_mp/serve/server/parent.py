@@ -18,51 +18,24 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from atomr_mp import errors
-from atomr_mp.pool import Pool
 from atomr_mp.process import interpreter
-from atomr_mp.protocol.libraries.memory import Statistics
 from atomr_mp.serve.metrics import BEAT_S, Heartbeats, shared_bytes
+from atomr_mp.serve.server.backoff import Backoff
 from atomr_mp.serve.server.plan import FrontEndPlan
+from atomr_mp.serve.server.pool_keeper import PoolKeeper
 
 _LOG: Final = logging.getLogger("atomr_mp.serve")
 
 MODULE: Final = "atomr_mp.serve.server.front_end"
 
-FIRST_RETRY_S: Final = 0.1
-LAST_RETRY_S: Final = 10.0
-"""Longest wait before a front end or a pool is started again. The wait doubles each time, if it did not live long."""
-
-LONG_S: Final = 10.0
-"""A front end or pool that has lived this long is started again at once."""
-
 END_MARGIN_S: Final = 5.0
 """How much longer than its drain a front end may take to end."""
-
-PROBE_S: Final = 30.0
 
 ABORT_S: Final = 2.0
 """How long a front end that hangs may take to write its stack."""
 
 ENDING_HANG_S: Final = 5.0
 """How long a front end may be deaf while the server ends."""
-
-
-class Backoff:
-    """The wait before a process is started again."""
-
-    def __init__(self) -> None:
-        self._delay_s = FIRST_RETRY_S
-
-    def next_s(self, lived_s: float) -> float:
-        """Return the wait in seconds.
-
-        Args:
-            lived_s: How long the last process has lived.
-        """
-        if lived_s >= LONG_S:
-            self._delay_s = FIRST_RETRY_S
-        delay_s, self._delay_s = self._delay_s, min(2 * self._delay_s, LAST_RETRY_S)
-        return delay_s
 
 
 class FrontEnd(NamedTuple):
@@ -80,24 +53,26 @@ class Parent:
     Args:
         plan: The plan for each front end.
         listening: The socket on which they accept; owned from here on.
-        start: Starts the pool again, blocking; None if the pool is not ours to start.
-        pool: The pool, if this process has started it; owned from here on.
-        announce: Called once when the first front end accepts.
+        keeper: Keeps the pool, if this process has started it; owned from here on.
+        accepts: Called once when the first front end accepts.
+        hangup_ends: Whether SIGHUP ends the server, as when its terminal is closed; else it reloads the actors.
     """
 
     def __init__(
         self,
         plan: FrontEndPlan,
         listening: socket.socket,
-        start: Callable[[], Pool] | None,
-        pool: Pool | None,
-        announce: Callable[[], None],
+        keeper: PoolKeeper | None,
+        accepts: Callable[[], None],
+        *,
+        hangup_ends: bool,
     ) -> None:
         self._plan: Final = plan
         self._listening: Final = listening
-        self._start: Final = start
-        self._pool = pool
-        self._announce: Final = announce
+        self._keeper: Final = keeper
+        self._told_accepts: Final = accepts
+        self._hangup_ends: Final = hangup_ends
+        self._reloading: asyncio.Task[None] | None = None
         self._running: dict[int, FrontEnd] = {}
         """Front ends by slot."""
         self._backoffs: Final = [Backoff() for _ in range(plan.slots)]
@@ -111,20 +86,27 @@ class Parent:
         self._accepting, self._accepts = os.pipe2(os.O_CLOEXEC)
 
     async def run(self) -> None:
-        """Serve until SIGTERM or Ctrl-C; stop the pool last if this process has started it."""
+        """Serve until SIGTERM or Ctrl-C; stop the pool last if this process has started it.
+
+        Raises:
+            AtomrError: The pool that this process has started did not get ready the first time.
+            TimeoutError: Likewise, in time.
+        """
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop)
+        loop.add_signal_handler(signal.SIGHUP, self._hang_up)
         loop.add_reader(self._accepting, self._first_accepts)
-        listening_to_hearts = loop.create_task(self._replace_deaf())
-        keeping = None if self._start is None else loop.create_task(self._keep_pool(self._start))
+        watching = loop.create_task(self._replace_deaf())
+        keeping = loop.create_task(self._stopping.wait() if self._keeper is None else self._keeper.keep())
+        stopping = loop.create_task(self._stopping.wait())
         try:
             for slot in range(self._plan.slots):
                 self._start_front_end(slot)
-            await self._stopping.wait()
+            await asyncio.wait({keeping, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            self._stopping.set()
             await self._end_front_ends()
         finally:
-            listening_to_hearts.cancel()
             for each in self._running.values():
                 each.process.kill()
             for each in self._running.values():
@@ -134,12 +116,16 @@ class Parent:
             self._listening.close()
             for descriptor in (self._plan_descriptor, self._counters, self._look, self._accepting, self._accepts):
                 os.close(descriptor)
-            if keeping is not None:
-                keeping.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await keeping
-            if self._pool is not None:
-                self._pool.close()
+            failed = keeping.exception() if keeping.done() else None
+            for task in (watching, stopping, keeping, self._reloading):
+                if task is not None:
+                    task.cancel()
+                    with contextlib.suppress(asyncio.CancelledError, errors.AtomrError, TimeoutError, OSError):
+                        await task
+            if self._keeper is not None:
+                await self._keeper.close()
+        if failed is not None:
+            raise failed
 
     # --- front ends ------------------------------------------------------------------------------------------------
 
@@ -197,7 +183,16 @@ class Parent:
     def _first_accepts(self) -> None:
         """Announce, once, that the server answers."""
         asyncio.get_running_loop().remove_reader(self._accepting)
-        self._announce()
+        self._told_accepts()
+
+    def _hang_up(self) -> None:
+        """Reload the actors, or end as the terminal has."""
+        if self._hangup_ends:
+            self._stop()
+        elif self._keeper is None:
+            _LOG.warning("SIGHUP: the pool is not this server's; `atomr-mp reload` reloads its actors")
+        elif self._reloading is None or self._reloading.done():
+            self._reloading = asyncio.get_running_loop().create_task(self._keeper.reload())
 
     def _stop(self) -> None:
         """End in order; at once at the second signal."""
@@ -216,43 +211,3 @@ class Parent:
             limit_s = self._plan.drain_delay_s + self._plan.drain_timeout_s + END_MARGIN_S
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._all_ended.wait(), limit_s)
-
-    # --- the pool --------------------------------------------------------------------------------------------------
-
-    async def _keep_pool(self, start: Callable[[], Pool]) -> None:
-        """Start the pool again whenever it is lost."""
-        backoff, started_s = Backoff(), time.monotonic()
-        while True:
-            pool = self._pool
-            if pool is not None:
-                await _until_lost(pool)
-                _LOG.warning("the pool is lost: %s; it will be started again", pool.lost)
-                self._pool = None
-                pool.close()
-            await asyncio.sleep(backoff.next_s(time.monotonic() - started_s))
-            started_s = time.monotonic()
-            starting = asyncio.get_running_loop().run_in_executor(None, start)
-            try:
-                self._pool = await asyncio.shield(starting)
-            except asyncio.CancelledError:
-                with contextlib.suppress(errors.AtomrError, TimeoutError, OSError):
-                    self._pool = await starting
-                raise
-            except (errors.AtomrError, TimeoutError, OSError) as error:
-                _LOG.warning("the pool cannot be started: %s", " ".join(str(error).split()))
-
-
-async def _until_lost(pool: Pool) -> None:
-    """Wait until a pool is lost."""
-    loop = asyncio.get_running_loop()
-    lost = asyncio.Event()
-
-    def tell(_error: errors.PoolLost) -> None:
-        with contextlib.suppress(RuntimeError):
-            loop.call_soon_threadsafe(lost.set)
-
-    pool.on_lost(tell)
-    with contextlib.suppress(errors.AtomrError):
-        # The first request makes the loop read the supervisor's messages, and so learn of its end.
-        await pool.device(0).request("memory", Statistics(), PROBE_S)
-    await lost.wait()

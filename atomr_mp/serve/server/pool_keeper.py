@@ -1,0 +1,131 @@
+"""Keeps the pool that a server has started: waits until it is ready, starts it again if it is lost, and stops it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable
+from typing import Final
+
+from atomr_mp import errors
+from atomr_mp.pool import Pool
+from atomr_mp.protocol.libraries.memory import Statistics
+from atomr_mp.protocol.words import counted
+from atomr_mp.serve.server.backoff import Backoff
+
+_LOG: Final = logging.getLogger("atomr_mp.serve")
+
+PROBE_S: Final = 30.0
+
+LOADING_EVERY_S: Final = 10.0
+"""How often a pool that is loading says so."""
+
+Start = Callable[[], tuple[Pool, float]]
+"""Starts a pool; returns it, and how many seconds its devices may take to be ready."""
+
+_FAILURES: Final = (errors.AtomrError, TimeoutError, OSError)
+
+
+class PoolKeeper:
+    """Keeps a pool running. For the event loop's thread.
+
+    Args:
+        pool: The pool, which may not be ready; owned from here on.
+        limit_s: How many seconds its devices may take to be ready.
+        start: Starts the pool again; called on a thread.
+        ready: Called each time that the pool is ready.
+    """
+
+    def __init__(self, pool: Pool, limit_s: float, start: Start, ready: Callable[[Pool], None]) -> None:
+        self._pool: Pool | None = pool
+        self._limit_s = limit_s
+        self._start: Final = start
+        self._ready: Final = ready
+
+    async def keep(self) -> None:
+        """Wait until the pool is ready, and start it again whenever it is lost.
+
+        Raises:
+            AtomrError: It was not ready the first time.
+            TimeoutError: Likewise, in time.
+        """
+        assert self._pool is not None
+        await self._until_ready(self._pool)
+        backoff, started_s = Backoff(), time.monotonic()
+        while True:
+            if self._pool is not None:
+                why = await _until_lost(self._pool)
+                _LOG.error("the pool is lost: %s; it will be started again", why)
+                await self.close()
+            await asyncio.sleep(backoff.next_s(time.monotonic() - started_s))
+            started_s = time.monotonic()
+            starting = asyncio.ensure_future(asyncio.to_thread(self._start))
+            try:
+                pool, self._limit_s = await asyncio.shield(starting)
+                self._pool = pool
+                await self._until_ready(pool)
+            except asyncio.CancelledError:
+                with contextlib.suppress(*_FAILURES):
+                    self._pool, _ = await starting
+                raise
+            except _FAILURES as error:
+                _LOG.error("the pool cannot be started: %s", " ".join(str(error).split()))
+                await self.close()
+
+    async def _until_ready(self, pool: Pool) -> None:
+        """Wait for the devices, and say now and then which ones are awaited."""
+        begun_s = time.monotonic()
+        _LOG.info("pool %s is loading on %s", pool.name, counted(len(pool.devices), "device"))
+        waiting = asyncio.ensure_future(asyncio.to_thread(pool.wait_ready, self._limit_s))
+        while True:
+            done, _ = await asyncio.wait({waiting}, timeout=LOADING_EVERY_S)
+            took_s = time.monotonic() - begun_s
+            if done:
+                waiting.result()
+                _LOG.info("pool %s is ready after %.1f s", pool.name, took_s)
+                self._ready(pool)
+                return
+            late = [f"device {each.index} is {each.state.value}" for each in pool.devices if not each.admitted]
+            _LOG.info("pool %s is loading for %.0f s: %s", pool.name, took_s, ", ".join(late))
+
+    async def reload(self) -> None:
+        """Replace the workers, so that they run the actors' present code; say in the log what came of it."""
+        pool = self._pool
+        if pool is None:
+            _LOG.warning("there is no pool to reload")
+            return
+        _LOG.info("the pool reloads its actors")
+        begun_s = time.monotonic()
+        try:
+            pending = await asyncio.to_thread(pool.reload)
+        except _FAILURES as error:
+            _LOG.error("the reload has failed, and the old code goes on: %s", " ".join(str(error).split()))
+            return
+        _LOG.info("the pool has reloaded its actors after %.1f s", time.monotonic() - begun_s)
+        if pending:
+            _LOG.warning("a restart is needed for: %s", ", ".join(pending))
+
+    async def close(self) -> None:
+        """Stop the pool, if there is one."""
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            await asyncio.to_thread(pool.close)
+
+
+async def _until_lost(pool: Pool) -> errors.PoolLost | None:
+    """Wait until a pool is lost; return why."""
+    loop = asyncio.get_running_loop()
+    lost = asyncio.Event()
+
+    def tell(_error: errors.PoolLost) -> None:
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(lost.set)
+
+    pool.on_lost(tell)
+    with contextlib.suppress(errors.AtomrError):
+        # The first request makes the loop read the supervisor's messages, and so learn of its end.
+        await pool.device(0).request("memory", Statistics(), PROBE_S)
+    await lost.wait()
+    return pool.lost
