@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-CHECK_S: Final = 5.0
+CHECK_S: Final = 2.0
 """Processor time of one check: a thousand times what the slowest takes."""
 
 CHECK_BYTES: Final = 512 * 2**20

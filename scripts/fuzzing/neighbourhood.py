@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 import atomr_mp
+from atomr_mp import errors
 from fuzzing.targets.annotations import ACTOR
 
 DEADLINE_S: Final = 60.0
@@ -52,6 +53,25 @@ class Neighbourhood:
         remote = self.pool.status().remote
         assert remote is None or not remote.restarts, f"the gateway has ended {remote.restarts} times"
         wait(lambda: self._holdings() == self._held, lambda: f"{self._held} were held, and now {self._holdings()}")
+
+    def check_supervisor(self) -> None:
+        """Check that the pool lives: the same supervisor, and a worker, perhaps another.
+
+        Raises:
+            AssertionError: It is not so.
+        """
+        supervisor = self.pool.supervisor_pid
+        wait(self._is_answered, lambda: f"the pool does not come back: {self.pool!r}")
+        assert self.pool.status().supervisor_pid == supervisor
+
+    def _is_answered(self) -> bool:
+        try:
+            self._pid = self._ask()
+        except errors.PoolLost:
+            raise
+        except errors.AtomrError:
+            return False
+        return True
 
     def _ask(self) -> int:
         assert self.pool.call("Annotated_.echo", ["neighbour"], deadline_s=DEADLINE_S).result() == ["neighbour"]

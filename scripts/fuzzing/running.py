@@ -10,7 +10,7 @@ import traceback
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from fuzzing.bounds import bounded
+from fuzzing.bounds import TooSlowError, bounded
 from fuzzing.target import Target
 
 KEPT: Final = 64
@@ -18,6 +18,9 @@ KEPT: Final = 64
 
 KEPT_BYTES: Final = 2**14
 """Longest of them, since changes of changes grow."""
+
+MOST_SLOW: Final = 3
+"""Checks that may take too long before a target is tried no further: each takes seconds."""
 
 TRACE_LINES: Final = 16
 
@@ -47,14 +50,15 @@ def fuzz(
     until_s = None if seconds is None else time.monotonic() + seconds
     kept = [target.make(rng)]
     finds: dict[str, Find] = {}
-    done = 0
-    while (count is None or done < count) and (until_s is None or time.monotonic() < until_s):
+    done = slow = 0
+    while slow < MOST_SLOW and (count is None or done < count) and (until_s is None or time.monotonic() < until_s):
         base = target.make(rng) if rng.random() < 0.5 else rng.choice(kept)
         data = base if rng.random() < 0.05 else target.mutate(rng, base)
         found = attempt(target, data)
         done += 1
         if found is not None:
             finds.setdefault(found.place, found)
+            slow += found.place.startswith(TooSlowError.__name__)
         elif len(data) <= KEPT_BYTES and len(kept) < KEPT:
             kept.append(data)
         elif len(data) <= KEPT_BYTES:

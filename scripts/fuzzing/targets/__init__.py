@@ -10,7 +10,7 @@ from fuzzing.targets.boards import Boards
 from fuzzing.targets.bodies import Bodies, Refs
 from fuzzing.targets.http import JsonBodies, Npy
 from fuzzing.targets.journals import Journals
-from fuzzing.targets.live import Client, Remote, Session, Users
+from fuzzing.targets.live import Client, Control, Remote, Session, Users
 from fuzzing.targets.messages import CHANNELS, Messages
 from fuzzing.targets.streams import DealerStream, Packed, RouterStream, SessionStream
 
@@ -19,7 +19,7 @@ _PURE: Final[list[type[Target]]] = [
     *(Packed, SessionStream, RouterStream, DealerStream),
     *(Bodies, Refs, Arguments, JsonBodies, Npy, Journals, Boards),
 ]
-_LIVE: Final[list[type[Target]]] = [Client, Session, Remote, Users]
+_LIVE: Final[list[type[Target]]] = [Client, Session, Control, Remote, Users]
 
 PURE: Final = {target.name: target for target in _PURE}
 """Targets that need no process."""

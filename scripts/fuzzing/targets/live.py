@@ -19,7 +19,7 @@ from atomr_mp import errors
 from atomr_mp.client.handshake import greet
 from atomr_mp.protocol import token
 from atomr_mp.protocol.codec import MAX_U64, VERSION
-from atomr_mp.protocol.messages import data, operators, remote, session
+from atomr_mp.protocol.messages import control, data, operators, remote, session
 from atomr_mp.protocol.zmtp.framing import unpack
 from atomr_mp.transport.data import DataConnection, Login
 from atomr_mp.transport.session import SessionConnection
@@ -59,7 +59,7 @@ class LiveTarget(Target):
         """Say it, and ask the neighbour; after a find, go on with another pool."""
         try:
             self.say(data)
-            self.neighbourhood.check()
+            self.ask()
         except BaseException:
             self.__exit__()
             self.__enter__()
@@ -68,6 +68,10 @@ class LiveTarget(Target):
     def say(self, data: bytes) -> None:
         """Have the pool hear it."""
         raise NotImplementedError
+
+    def ask(self) -> None:
+        """Ask the neighbour."""
+        self.neighbourhood.check()
 
 
 class Client(LiveTarget):
@@ -135,6 +139,25 @@ class Session(LiveTarget):
             connected.shutdown(socket.SHUT_WR)
             while connected.recv(65536):
                 pass
+
+
+class Control(LiveTarget):
+    """A packet of a worker to the supervisor: it may cost that worker, and nothing else."""
+
+    name = "control"
+
+    def make(self, rng: random.Random) -> bytes:
+        """Return one."""
+        return control.FROM_WORKER.encode(value_of(rng, _FROM_WORKER))
+
+    def say(self, data: bytes) -> None:
+        """Have the worker say it."""
+        with contextlib.suppress(errors.RequestError):
+            self.neighbourhood.pool.call("Annotated_.tell_supervisor", data).result()
+
+    def ask(self) -> None:
+        """Ask for the pool's life only."""
+        self.neighbourhood.check_supervisor()
 
 
 def _is_order(message: bytes) -> bool:
@@ -234,5 +257,6 @@ class Users(LiveTarget):
 _ORDERS: Final = operators.StopRequest | operators.RestartRequest | operators.ReloadRequest
 
 _FROM_CLIENT: Final = msgspec.inspect.type_info(data.FromClient)
+_FROM_WORKER: Final = msgspec.inspect.type_info(control.FromWorker)
 _TO_SUPERVISOR: Final = msgspec.inspect.type_info(session.FromClient)
 _FROM_REMOTE: Final = msgspec.inspect.type_info(remote.FromRemote)
