@@ -89,15 +89,13 @@ class Host:
         self._discarding: list[int] = []
         """Ended sessions for which the supervisor waits to hear that nothing starts any more."""
         """Sessions that have ended, with requests that still run."""
-        self._outbox: dict[Peer, None] = {}
-        """Peers with replies to send, in order."""
+        self._outbox = self._answers.outbox
         self._dispatcher = Dispatcher(
             parts.envelope,
             parts.completions,
             parts.device,
             parts.runners,
             parts.batched,
-            self._outbox,
             self._flush,
             board,
             int(start.execution.stall_s * 1e9) or NEVER_STALLS_NS,
@@ -185,7 +183,8 @@ class Host:
             if self._ending:
                 self._close_ended()
             self._tidy()
-            idle = not (received and self._serves) and not (late and (plain or levels)) and not self._answers.withheld
+            owes = self._outbox or self._answers.withheld
+            idle = not (received and self._serves) and not (late and (plain or levels)) and not owes
         self._leave()
 
     def _take_in(self) -> None:
@@ -202,7 +201,7 @@ class Host:
     def _answer_peers(self) -> None:
         """Send the answers of this turn."""
         if self._answers.withheld and not self._data.received:
-            self._answers.end_turn(self._outbox)
+            self._answers.end_turn()
         if self._outbox:
             self._flush()
 
@@ -388,7 +387,6 @@ class Host:
             if self._peers.former_secret(data.session_of(routing_id)) is None:  # else the client closed after this
                 self._board.count(Counter.REFUSED)
             return
-        self._outbox[peer] = None
         try:
             header, frames = unpack(packed)
             message = _decode(header)
@@ -640,9 +638,9 @@ class Host:
         """Answer all requests with the error that ends this worker."""
         if isinstance(error, errors.ContextPoisoned):
             self._dispatcher.fail_all(error)
-            self._answers.distrust(self._outbox, error)
+            self._answers.distrust(error)
         while self._answers.withheld:
-            self._answers.end_turn(self._outbox)
+            self._answers.end_turn()
         self._send()
 
     def _stand_still(self) -> None:

@@ -36,7 +36,14 @@ class BacklogAdmission:
         self._admitting = False
 
     def settle(self) -> None:
-        """Send requests that were put back into queues, and waiting calls that have room, to any device."""
+        """Send requests that were put back into queues, and waiting calls that have room, to any device.
+
+        Those that were put back for a device that takes no work now are refused, as if they were called now.
+        """
+        for link in self._links:
+            if link.held and link.state in REFUSING:
+                for reply in [*link.held]:
+                    self._outcomes.feed(reply, ReplyEvent.FAIL, unavailable(link))
         if self._backlog.count:
             self.admit()
         self._sender.flush_ready()

@@ -128,11 +128,11 @@ class Receiver:
                 break  # an attempt to receive that fails costs as much as a message
         if not former:
             link.unread = connection.has_message
-            if self._goes_again:
-                self._goes_again = False
-                self._settle()
-            elif self._backlog.count:
-                self._room()
+        if self._goes_again:  # by the former incarnation's word, too: it may be the last one that comes
+            self._goes_again = False
+            self._settle()
+        elif self._backlog.count and not former:
+            self._room()
 
     def _take_parts(
         self,

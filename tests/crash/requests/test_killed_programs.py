@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import os
 import signal
+import threading
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -159,3 +162,50 @@ def test_killed_clients_leave_nothing_of_their_programs(ledger: Ledger) -> None:
 def plans(pool: atomr_mp.Pool) -> int:
     """Return how many plans the worker keeps."""
     return sum(each.kept for each in pool.status().workers[0].plans)
+
+
+def outcome(reply: Any, expected: Any) -> str:
+    """Return what has become of a run: "right", "lost" with its worker, or what else."""
+    error = reply.exception(2 * DEADLINE_S)
+    try:
+        right = error is None and np.array_equal(reply.result().numpy(), expected)
+    except errors.AtomrError as unread:  # the worker has ended since
+        error = unread
+    if isinstance(error, errors.WorkerLost | errors.GpuRefStale):
+        return "lost"
+    return repr(error) if error is not None else "right" if right else "other numbers"
+
+
+def test_wherever_the_kill_comes_each_run_is_answered_and_none_waits_for_its_deadline(ledger: Ledger) -> None:
+    """Runs of several threads: what was running is lost at once, and goes on alone with a worker that does not know it.
+
+    Each thread runs the same two programs again and again. A kill comes whenever some more runs have ended.
+    """
+    with ledger.start(max_restarts=1000, backoff_initial_s=0.0, max_suspicions=1000) as pool:
+        device, over, ended = pool.device(0), threading.Event(), Counter[str]()
+        programs = [iteration(device, steps) for steps in (30, 60)]
+        inputs = [np.eye(N) / number for number in range(2, 5)]
+        expected = [[p.run(x=x).result().numpy() for p in programs] for x in inputs]
+
+        def run(at: int) -> None:
+            for turn in itertools.cycle(range(2)):
+                if over.is_set():
+                    return
+                reply = programs[turn].run(x=inputs[at], deadline_s=DEADLINE_S)
+                ended[outcome(reply, expected[at][turn])] += 1
+
+        threads = [threading.Thread(target=run, args=(at,)) for at in range(len(inputs))]
+        for thread in threads:
+            thread.start()
+        try:
+            for kill in range(1, 5):
+                wait_generation(pool, kill)
+                enough = ended.total() + kill
+                assert settled(lambda least=enough: ended.total() >= least), ended  # type: ignore[misc]
+                os.kill(pool.devices[0].pid, signal.SIGKILL)
+            wait_generation(pool, 5)
+        finally:
+            over.set()
+            for thread in threads:
+                thread.join(3 * DEADLINE_S)
+        assert ended.keys() <= {"right", "lost"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import time
 from collections import Counter
@@ -15,17 +16,19 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from atomr_mp import errors
-from atomr_mp.client.fingerprint import fingerprint
+from atomr_mp.client.fingerprint import RUN, fingerprint
 from atomr_mp.client.lanes.base import Lane
 from atomr_mp.client.lanes.device_link import DeviceLink
-from atomr_mp.client.lanes.link_life import MOST_FAILURES, LinkState
+from atomr_mp.client.lanes.link_life import MOST_FAILURES, REFUSING, LinkState
 from atomr_mp.client.lanes.retry_policy import KnownSuspicions, may_write
 from atomr_mp.client.memory.leases import Releases
+from atomr_mp.client.programs import KnownPrograms
 from atomr_mp.client.reply import Reply
 from atomr_mp.client.reply_life import ReplyState
 from atomr_mp.protocol import token
 from atomr_mp.protocol.codec import ErrorInfo
 from atomr_mp.protocol.flow import flight
+from atomr_mp.protocol.libraries.program import RunProgram, digest
 from atomr_mp.protocol.messages import data, devices, session, suspects
 
 EPOCH = bytes(16)
@@ -37,6 +40,8 @@ METHODS = {
     ),
 }
 MAX_REPLAYS = 2
+PROGRAMS = 3
+PLACES = 2
 ENDS = (errors.WorkerLost, errors.WorkerHung, errors.ContextPoisoned)
 
 
@@ -49,6 +54,8 @@ class FakeConnection:
         """Requests received and not answered, and whether each runs alone."""
         self.cancelled: list[int] = []
         self.answers: list[bytes] = []
+        self.programs: dict[int, bytes] = {}
+        """Digests of the programs that the worker was told, by place."""
         self.closed = self.ended = self.broken = False
         self.ready = True
 
@@ -63,12 +70,23 @@ class FakeConnection:
             case data.Cancel(_, ids):
                 self.cancelled += ids
 
-    def answer(self, number: int, error: errors.AtomrError | None = None) -> None:
-        """Answer a call with the generation, or an error."""
-        del self.calls[number]
+    def can_run(self, number: int) -> bool:
+        """Return whether the worker knows a call's program, or the call needs none."""
+        run = run_in(self.calls[number][0])
+        return run is None or not run.digest or self.programs.get(run.place) == run.digest
+
+    def answer(self, number: int, error: errors.AtomrError | None = None) -> bool:
+        """Answer a call with the generation, or an error; return whether it was the generation."""
+        if error is None and not self.can_run(number):
+            error = errors.ProgramUnseen("say it", maybe_executed=False)
+        call, _ = self.calls.pop(number)
+        run = run_in(call)
+        if error is None and run is not None and run.program and run.place >= 0:
+            self.programs[run.place] = digest(run.program)
         body = b"" if error else msgspec.msgpack.encode(self.generation)
         reply = data.CallReply(number, 0, body, None if error is None else ErrorInfo.of(error))
         self.answers.append(data.FROM_WORKER.encode(data.Replies(b"", [reply])))
+        return error is None
 
     @property
     def has_message(self) -> bool:
@@ -103,6 +121,7 @@ class FakeClient:
         self.suspicions = KnownSuspicions([])
         self.workers_live = False
         self.courier = SimpleNamespace(forget=lambda _: None)
+        self.memory = SimpleNamespace(sent_again=lambda _: None)
         self.reports: list[tuple[int, int, int, list[suspects.RequestKey]]] = []
         self.acquitted: list[suspects.RequestKey] = []
         self.numbers = 0
@@ -200,6 +219,11 @@ class FakeLane(Lane):
         self.call_back()
 
 
+def run_in(call: data.Call) -> RunProgram | None:
+    """Return the run of a program that a call is, None if it is another's."""
+    return msgspec.msgpack.decode(call.body, type=RunProgram) if call.method == RUN else None
+
+
 def info(device: int, generation: int, state: devices.DeviceState = devices.DeviceState.READY) -> devices.DeviceInfo:
     """Return a device with a worker of this generation."""
     ready = state is devices.DeviceState.READY
@@ -210,13 +234,22 @@ def info(device: int, generation: int, state: devices.DeviceState = devices.Devi
 class Model(RuleBasedStateMachine):
     """Two devices, calls of both kinds, answers, ends and verdicts, in any order."""
 
-    @initialize(hot=st.booleans())
-    def begin(self, *, hot: bool) -> None:
-        """Connect; with `hot` a device is there again before the end of its worker is told."""
+    @initialize(hot=st.booleans(), replaced=st.booleans())
+    def begin(self, *, hot: bool, replaced: bool) -> None:
+        """Connect, and tell the workers some programs.
+
+        With `hot` a device is there again before the end of its worker is told. With `replaced` the workers that were
+        told the programs have been replaced since.
+        """
         self.hot = hot
         self.client = FakeClient()
         self.lane = FakeLane(self.client, [info(0, 1), info(1, 1)])
         self.generations = [1, 1]
+        self.formers: list[int | None] = [None, None]
+        """By device: the incarnation that finishes its requests beside the one that has taken over."""
+        self.programs = KnownPrograms(PLACES)
+        self.heard = [1, 1]
+        """By device: the incarnation that runs of programs are meant for."""
         for device in range(2):
             self.lane.take(session.DeviceChanged(info(device, 1)))
         self.replies: list[Reply] = []
@@ -225,6 +258,14 @@ class Model(RuleBasedStateMachine):
         """By call: the generation that has answered it, and was read."""
         self.ran: Counter[int] = Counter()
         self.open_reports: list[tuple[int, int, int, list[suspects.RequestKey]]] = []
+        for device in range(2):
+            for n in range(PLACES):  # from now on they are named by their digests
+                self.run(n, device, hears=True)
+                self.answered_by(self.worker(device), len(self.replies))
+                self.lane.receive(device)
+            if replaced:
+                self.hand_over(device)
+                self.leave(device)
 
     def worker(self, device: int) -> FakeConnection:
         """Return a device's worker."""
@@ -243,6 +284,30 @@ class Model(RuleBasedStateMachine):
         self.lane.add_callback(reply, lambda reply: self.outcomes.update([reply.id]))
         self.replies.append(reply)
 
+    @rule(n=st.integers(0, PROGRAMS - 1), device=st.integers(0, 1), hears=st.booleans())
+    def run(self, n: int, device: int, *, hears: bool) -> None:
+        """Run a program, which its worker may know; `hears` that there is another worker, or has not yet."""
+        if hears:
+            self.heard[device] = self.lane._links[device].info.generation
+        definition = bytes([n]) * 9
+        request = RunProgram(definition, [], [], [], digest(definition))
+        request, program = self.programs.shortened(request, device, self.heard[device])
+        deadline_ns = time.monotonic_ns() + 10**12
+        with contextlib.suppress(errors.PoisonRequest):
+            reply = self.lane.submit(len(self.replies) + 1, device, RUN, request, deadline_ns, program=program)
+            self.lane.add_callback(reply, lambda reply: self.outcomes.update([reply.id]))
+            self.replies.append(reply)
+
+    def workers(self, device: int) -> list[FakeConnection]:
+        """Return the workers of a device that have requests: the one that serves, and one that has left."""
+        former = self.formers[device]
+        return [self.worker(device), *([] if former is None else [self.lane.made[str(device), former]])]
+
+    def answered_by(self, worker: FakeConnection, number: int) -> None:
+        """Have a worker answer a call."""
+        if worker.answer(number) and not self.replies[number - 1].done:
+            self.answered[number] = worker.generation
+
     def verdict(self, method: str, n: int) -> suspects.Verdict | None:
         """Return what is held of a call."""
         digest = fingerprint(method, (n,))
@@ -250,23 +315,75 @@ class Model(RuleBasedStateMachine):
         found = self.client.suspicions.of(suspects.RequestKey(method, digest))
         return None if found is None else found.verdict
 
-    @precondition(lambda self: any(self.worker(device).calls for device in range(2)))
+    @precondition(lambda self: any(worker.calls for device in range(2) for worker in self.workers(device)))
     @rule(data=st.data())
     def answer(self, data: st.DataObject) -> None:
         """A worker answers a call, and that is read."""
-        device = data.draw(st.sampled_from([device for device in range(2) if self.worker(device).calls]))
-        worker = self.worker(device)
-        number = data.draw(st.sampled_from(sorted(worker.calls)))
-        worker.answer(number)
-        if not self.replies[number - 1].done:
-            self.answered[number] = worker.generation
+        all_workers = [(device, worker) for device in range(2) for worker in self.workers(device) if worker.calls]
+        device, worker = data.draw(st.sampled_from(all_workers))
+        self.answered_by(worker, data.draw(st.sampled_from(sorted(worker.calls))))
         self.lane.receive(device)
+
+    @rule(device=st.integers(0, 1))
+    def hand_over(self, device: int) -> None:
+        """Another worker takes over; the one before finishes what it has."""
+        if self.formers[device] is None:
+            self.formers[device] = self.generations[device]
+            self.generations[device] += 1
+            self.lane.take(session.DeviceChanged(info(device, self.generations[device])))
+
+    @rule(device=st.integers(0, 1))
+    def leave(self, device: int) -> None:
+        """A worker leaves that another has replaced, and has not started what it still has."""
+        former, self.formers[device] = self.formers[device], None
+        if former is not None:
+            self.lane.take(_planned_end(device, former))
+
+    @precondition(lambda self: any(self.formers))
+    @rule(data=st.data())
+    def lose_former(self, data: st.DataObject) -> None:
+        """A worker that has left is killed: some answers have come unread, others are on their way."""
+        device = data.draw(st.sampled_from([device for device in range(2) if self.formers[device]]))
+        former, worker = self.formers[device], self.workers(device)[1]
+        assert former is not None
+        calls = sorted(worker.calls)
+        started = data.draw(st.lists(st.sampled_from(calls), unique=True)) if calls else []
+        self.ran.update(number for number in started if worker.can_run(number))
+        come = data.draw(st.lists(st.sampled_from(started), unique=True)) if started else []
+        for number in come:
+            self.answered_by(worker, number)
+        lost = ErrorInfo.of(errors.WorkerLost("killed"))
+        ended = session.IncarnationEnded(device, former, False, lost, started, 0, [], [])
+        self.lane.take(session.IncarnationStopped(ended))
+        self.nothing_waits_that_can_be_sent()
+        for number in started:
+            if number not in come:
+                self.answered_by(worker, number)
+        self.formers[device] = None
+        self.lane.take(ended)
+
+    @rule(data=st.data(), device=st.integers(0, 1))
+    def stop(self, data: st.DataObject, device: int) -> None:
+        """A device takes no more work; its worker finishes some of what it has, then leaves; another one comes."""
+        self.leave(device)
+        worker, link, generation = self.worker(device), self.lane._links[device], self.generations[device]
+        self.lane.take(session.DeviceChanged(info(device, generation, devices.DeviceState.STOPPING)))
+        calls = sorted(worker.calls)
+        for number in data.draw(st.lists(st.sampled_from(calls), unique=True)) if calls else []:
+            self.answered_by(worker, number)
+            self.lane.receive(device)
+            assert not link.held, "a call waits for a device that takes no work"
+        self.lane.take(_planned_end(device, generation))
+        assert not link.held, "a call waits for a device that takes no work"
+        self.generations[device] += 1
+        self.lane.take(session.DeviceChanged(info(device, generation + 1)))
 
     @rule(data=st.data(), device=st.integers(0, 1), how=st.sampled_from(["lost", "poisoned", "hung", "planned"]))
     def end(self, data: st.DataObject, device: int, how: str) -> None:
         """A worker ends: some of what it has runs, one may be answered with the end itself."""
+        self.leave(device)
         worker, generation = self.worker(device), self.generations[device]
-        calls = sorted(worker.calls)
+        calls = [number for number in sorted(worker.calls) if worker.can_run(number)]
         running = data.draw(st.lists(st.sampled_from(calls), unique=True)) if calls and how != "planned" else []
         self.ran.update(running)
         error: errors.RequestError = errors.WorkerLost("killed")
@@ -286,7 +403,7 @@ class Model(RuleBasedStateMachine):
                 worker.answer(number)  # too late
         rest = sorted(worker.calls.keys() - set(running))
         late = data.draw(st.lists(st.sampled_from(rest), unique=True)) if rest and how == "lost" else []
-        self.ran.update(late)
+        self.ran.update(number for number in late if worker.can_run(number))
         ended = session.IncarnationEnded(
             device, generation, how == "planned", ErrorInfo.of(error), running + late, 0, running, running
         )
@@ -295,9 +412,9 @@ class Model(RuleBasedStateMachine):
         if how != "planned" and data.draw(st.booleans()):
             self.lane.take(session.IncarnationStopped(ended))
             assert worker.closed == (how != "hung" and not late)
+            self.nothing_waits_that_can_be_sent()
         for number in late:  # was on its way
-            worker.answer(number)
-            self.answered[number] = generation
+            self.answered_by(worker, number)
         self.lane.take(ended)
         self.open_reports += self.client.reports[known:]
         assert worker.closed
@@ -309,12 +426,9 @@ class Model(RuleBasedStateMachine):
         """A connection ends, and its worker lives; it lets the next one in, some time."""
         worker, link = self.worker(device), self.lane._links[device]
         calls = sorted(worker.calls)
-        self.ran.update(calls)
+        self.ran.update(number for number in calls if worker.can_run(number))
         if calls:
-            number = data.draw(st.sampled_from(calls))
-            worker.answer(number)
-            if not self.replies[number - 1].done:
-                self.answered[number] = worker.generation
+            self.answered_by(worker, data.draw(st.sampled_from(calls)))
         worker.ended = True
         for _ in range(2):  # as its descriptor stays readable: once for the last answers, once for the end
             self.lane.receive(device)
@@ -323,13 +437,21 @@ class Model(RuleBasedStateMachine):
         for _ in range(refused):
             self.lane.retry(device)
         self.lane.refuses = False
-        waiting = [
-            reply
-            for reply in self.replies
-            if reply.device == device and not reply.done and reply.state is not ReplyState.PARKED
-        ]
         if link.state is LinkState.UNREACHABLE:
-            assert not waiting, "a call waits for what cannot be reached"
+            former = self.formers[device]
+            if former is not None:
+                for number in sorted(self.lane.made[str(device), former].calls):
+                    if data.draw(st.booleans()):
+                        self.answered_by(self.lane.made[str(device), former], number)
+                self.lane.receive(device)
+                if data.draw(st.booleans()):
+                    self.leave(device)
+            waiting = [
+                reply
+                for reply in self.replies
+                if reply.device == device and not reply.done and reply.state is not ReplyState.PARKED
+            ]
+            assert all(reply.generation == self.formers[device] for reply in waiting), "a call waits in vain"
             with pytest.raises(errors.DeviceUnavailable, match="cannot be reached by this client"):
                 self.lane.submit(10**6, device, "A.once", (-1,), time.monotonic_ns() + 10**12)
             assert self.client.failures[device, link.generation] == link.failures
@@ -383,15 +505,17 @@ class Model(RuleBasedStateMachine):
         places: Counter[int] = Counter()
         for device, link in enumerate(self.lane._links):
             places.update(reply.id for reply in [*link.held, *link.outbox, *link.parked])
-            places.update(list(self.worker(device).calls))
+            for worker in self.workers(device):
+                places.update(list(worker.calls))
         for reply in self.replies:
             assert reply.done or places[reply.id] == 1
             assert places[reply.id] <= 1
 
     @invariant()
     def nothing_waits_that_can_be_sent(self) -> None:
-        """Nobody may come to send it."""
-        assert not any(link.sending and (link.outbox or link.held) for link in self.lane._links)
+        """Nobody may come to send it; nor does anything wait for what takes no calls."""
+        for link in self.lane._links:
+            assert not (link.outbox or link.held) or not (link.sending or link.state in REFUSING)
 
     @invariant()
     def what_may_run_once_runs_once(self) -> None:
@@ -425,6 +549,11 @@ class Model(RuleBasedStateMachine):
         if hasattr(self, "lane"):
             self.lane.take(errors.PoolLost("over"))
             assert all(self.outcomes[reply.id] == 1 for reply in self.replies)
+
+
+def _planned_end(device: int, generation: int) -> session.IncarnationEnded:
+    """Return the report of a worker that has left as it was told, and has finished all that it had started."""
+    return session.IncarnationEnded(device, generation, True, ErrorInfo.of(errors.WorkerLost("left")), [], 0, [], [])
 
 
 TestModel = Model.TestCase
@@ -637,3 +766,27 @@ def test_which_requests_may_have_written_what_they_refer_to(method: str, *, writ
         "A.writes": devices.MethodInfo("writes", ["c"], idempotent=False, deadline_s=None, doc="", writes=True)
     }
     assert may_write(method, known.get(method)) is writes
+
+
+def test_what_a_former_worker_does_not_know_goes_to_the_present_one_at_once(lane: FakeLane) -> None:
+    """Its word may be the last news for long: an answer of it may still be on its way, and nothing else runs."""
+    definition, never = b"definition", time.monotonic_ns() + 10**12
+    request = RunProgram(definition, [], [], [], digest(definition))
+    programs = KnownPrograms()
+    told, program = programs.shortened(request, 0, 1)
+    lane.submit(1, 0, RUN, told, never, program=program)
+    lane.made["0", 1].answer(1)
+    lane.receive(0)
+    former = lane.made["0", 1]
+    former.programs.clear()  # as one that is another than the client knows
+    known, program = programs.shortened(request, 0, 1)
+    run = lane.submit(2, 0, RUN, known, never, program=program)
+    lane.submit(3, 0, "A.once", (1,), never)
+    lane.take(session.DeviceChanged(info(0, 2)))
+    former.answer(2)
+    lost = ErrorInfo.of(errors.WorkerLost("killed"))
+    lane.take(session.IncarnationStopped(session.IncarnationEnded(0, 1, False, lost, [2, 3], 0, [], [])))
+    assert list(lane.made["0", 2].calls) == [2]
+    lane.made["0", 2].answer(2)
+    lane.receive(0)
+    assert run.result() == 2

@@ -96,7 +96,7 @@ class Worker:
         store = self.store = Store(device, TOKEN, 2**28, in_progress)
         streams = StreamAllocator("per_actor", lambda name, _priority: device.make_stream(name, inline_bytes=0))
         libraries = self.libraries = Libraries(
-            LibraryContext("host", device, store, streams, lambda: store.buffers.ours, lambda: None)
+            LibraryContext("host", device, store, streams, lambda: store.buffers.ours, self.completions.wake)
         )
         memory = memoryview(bytearray(BOARD_BYTES))
         board = BoardWriter(memory)
@@ -113,10 +113,7 @@ class Worker:
         }
         on_threads = ActorThreads("Logged", threads, device)
         by_method = {name: on_threads for name, each in self.methods.items() if each.thread}
-        self.outbox: dict[Peer, None] = {}
-        self.dispatcher = Dispatcher(
-            self.envelope, self.completions, device, by_method, batched, self.outbox, lambda: None, board
-        )
+        self.dispatcher = Dispatcher(self.envelope, self.completions, device, by_method, batched, lambda: None, board)
         self.peers = Peers(Window(100, 2**20), store)
         self._ids = 0
 
@@ -562,7 +559,7 @@ def test_a_reader_that_is_refused_leaves_no_memory_to_the_collector(worker: Work
 def test_readers_refused_for_a_writer_that_never_started_are_told_when_its_client_is(worker: Worker) -> None:
     """A client that knew earlier could send a reader that would count as one behind the writer."""
     client, other = worker.client(1), worker.client(2)
-    answers, outbox = worker.envelope.answers, worker.outbox
+    answers = worker.envelope.answers
 
     def give(peer: Peer, error: errors.AtomrError, missed: Sequence[Block] = ()) -> int:
         worker._ids += 1
@@ -581,8 +578,8 @@ def test_readers_refused_for_a_writer_that_never_started_are_told_when_its_clien
         give(client, errors.GpuRefUndefined("not written")),
     ]
     prompt = give(other, errors.ActorFailed("of its own"))
-    answers.end_turn(outbox)
+    answers.end_turn()
     assert (len(client.replies), list(outcomes(other))) == (1, [prompt])
-    answers.end_turn(outbox)
+    answers.end_turn()
     assert list(outcomes(client))[1:] == given
     assert not answers.withheld

@@ -58,7 +58,6 @@ class Worker:
             cast("Envelope", SimpleNamespace(answers=self.answers)),
             cast("Any", Board()),
             {"A.tell": cast("Any", self.runner)},
-            {},
             lambda: False,
             NEVER_NS,
             is_asynchronous=is_asynchronous,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final, cast
 
 import msgspec
@@ -35,6 +35,9 @@ class Answers:
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        self.outbox: Final[dict[Peer, None]] = {}
+        """Peers with answers or parts to send, in order. Only what puts one of these there adds its peer, so that no
+        answer stays behind; the loop does not sleep while there are some."""
         self.streams: Final[set[StreamRequest]] = set()
         """Streams that have not been answered."""
         self.withheld: list[tuple[Request, errors.AtomrError | None, Sequence[Block]]] = []
@@ -74,6 +77,7 @@ class Answers:
         if session.ended:
             return
         body, frames, placed = encoded
+        self.outbox[peer] = None
         if not frames and not placed:
             peer.parts.append(data.Part(stream.id, number, 0, body, nbytes))
             return
@@ -119,6 +123,7 @@ class Answers:
         if session.ended:
             peer.unanswered -= 1
             return
+        self.outbox[peer] = None
         if result is None:
             assert error is not None
             peer.replies.append(data.CallReply(request_id, 0, b"", wire_form(error), items=places))
@@ -139,12 +144,8 @@ class Answers:
             peer.reply_bytes += sum(map(len, frames))
         peer.reply_bytes += len(body)
 
-    def end_turn(self, outbox: dict[Peer, None]) -> None:
-        """Give the answers held since an earlier turn of the loop: all messages sent before them have been read.
-
-        Args:
-            outbox: Takes the peers that get an answer.
-        """
+    def end_turn(self) -> None:
+        """Give the answers held since an earlier turn of the loop: all messages sent before them have been read."""
         due, self.withheld, self._withheld_before = (
             self.withheld[: self._withheld_before],
             self.withheld[self._withheld_before :],
@@ -153,12 +154,11 @@ class Answers:
         now_ns = time.monotonic_ns()
         for request, error, blocks in due:
             contents.note_heard(blocks, now_ns)
-            outbox[request.peer] = None
             self._give(request, error)
 
-    def distrust(self, peers: Iterable[Peer], error: errors.ContextPoisoned) -> None:
+    def distrust(self, error: errors.ContextPoisoned) -> None:
         """Drop all unsent results: they may have been computed after the context was lost."""
-        for peer in peers:
+        for peer in self.outbox:
             peer.replies = [
                 data.CallReply(reply.id, 0, b"", wire_form(error), items=reply.items)
                 if reply.error is None

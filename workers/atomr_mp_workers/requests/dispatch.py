@@ -57,8 +57,7 @@ class Dispatcher:
         device: Makes events.
         threads: Actors' threads and event loops, by method.
         batched: Batched methods with their waiting requests, by name.
-        outbox: Peers with replies to send.
-        flush: Sends those replies.
+        flush: Sends the answers that wait to be sent.
         board: The board, which shows the steps of streams.
         stall_ns: How long a stream may lack credit before it is ended.
     """
@@ -70,7 +69,6 @@ class Dispatcher:
         device: WorkerDevice,
         threads: Mapping[str, ActorRunner],
         batched: Mapping[str, BatchedMethod | SteppedMethod],
-        outbox: dict[Peer, None],
         flush: Callable[[], None],
         board: BoardWriter,
         stall_ns: int = NEVER_NS,
@@ -82,7 +80,6 @@ class Dispatcher:
         self._device = device
         self._threads = threads
         self._runners: Final = list(dict.fromkeys(threads.values()))
-        self._outbox = outbox
         self._flush = flush
         self._parked: list[Request] = []
         """Requests that have begun, and wait for memory in use, or for their plan."""
@@ -107,7 +104,6 @@ class Dispatcher:
             envelope,
             board,
             threads,
-            outbox,
             lambda: self.isolation.active,
             stall_ns,
             is_asynchronous=device.asynchronous,
@@ -180,7 +176,6 @@ class Dispatcher:
             method, peer = request.method, request.peer
             if method.typical_ns > QUICK_NS:
                 self._flush()  # no answer waits for, or is lost with, a request that may take long
-            self._outbox[peer] = None
             try:
                 if method.apart:
                     self._set_apart(request)
@@ -296,13 +291,11 @@ class Dispatcher:
         """Answer all requests here with an error: their results cannot be trusted, or will never come."""
         for run in (*self._completions.in_progress.take_all(), *self._parked):
             for request in run.requests:
-                self._outbox[request.peer] = None
                 self._envelope.fail(request, error)
         self._parked.clear()
         for stream in list(self.streams.open):
             if stream.place >= 0:
                 stream.items, stream.received_ns = 0, 0  # it was counted with its first step
-                self._outbox[stream.peer] = None
                 self._envelope.fail(stream, error)
 
     def end_late_streams(self) -> None:
@@ -461,7 +454,6 @@ class Dispatcher:
         """Start the next batch of a method, if there is one; return whether there was."""
         taken, run = batched.next(full=self._is_behind(batched))
         for request in taken:
-            self._outbox[request.peer] = None
             if len(request.peer.replies) >= FLUSH_REPLIES:  # answers of late requests
                 self._flush()
         if not taken and run is None:
@@ -510,7 +502,6 @@ class Dispatcher:
         """Run a request that has begun, while nothing else runs."""
         name = request.method.name
         threads = self._threads.get(name)
-        self._outbox[request.peer] = None
         if name in self._batched:
             self._start_run(self._batched[name], self._batched[name].single(request))
         elif threads is not None:
@@ -545,7 +536,6 @@ class Dispatcher:
                 threads.run(request)
             else:
                 freed = True
-            self._outbox[request.peer] = None
         return freed
 
     def _begin(self, stream: StreamRequest) -> bool:
@@ -585,7 +575,6 @@ class Dispatcher:
 
     def _complete_stream(self, stream: StreamRequest) -> None:
         """Answer one of several streams that run together."""
-        self._outbox[stream.peer] = None
         self.streams.close_place(stream)
         self._envelope.complete(stream)
 
@@ -593,7 +582,6 @@ class Dispatcher:
         """Start requests whose memory has become free; return whether there were any."""
         waiting, self._parked = self._parked, []
         for request in waiting:
-            self._outbox[request.peer] = None
             if not self._start(request):
                 self._parked.append(request)
         return len(self._parked) < len(waiting)
@@ -618,7 +606,6 @@ class Dispatcher:
     def _complete(self, run: Run) -> None:
         """Answer a run."""
         if isinstance(run, Request):
-            self._outbox[run.peer] = None
             self._envelope.complete(run)
             return
         fatal: FatalError | None = None
@@ -629,7 +616,6 @@ class Dispatcher:
             elif isinstance(request, ItemsSlice):
                 self._envelope.explain_items(request)
             peer = request.peer
-            self._outbox[peer] = None
             try:
                 self._envelope.complete(request)
             except FatalError as ends:  # raised after the others, which have been done

@@ -51,7 +51,6 @@ class OpenStreams:
         envelope: The envelope; its answers list the open streams, and take their parts.
         board: The board, which shows their steps.
         threads: Actors' threads and event loops, by method.
-        outbox: Peers with messages to send.
         pauses: Returns whether streams have to pause, since a suspect waits to run alone, or runs.
         stall_ns: How long a stream may lack credit before it is ended.
         is_asynchronous: Whether the device works asynchronously, and has done a turn's work only at the turn's end.
@@ -62,7 +61,6 @@ class OpenStreams:
         envelope: Envelope,
         board: BoardWriter,
         threads: Mapping[str, ActorRunner],
-        outbox: dict[Peer, None],
         pauses: Callable[[], bool],
         stall_ns: int,
         *,
@@ -75,7 +73,6 @@ class OpenStreams:
         self._answers = envelope.answers
         self._board = board
         self._threads = threads
-        self._outbox = outbox
         self._pauses = pauses
         self._stall_ns = stall_ns
         self._is_asynchronous = is_asynchronous
@@ -152,7 +149,6 @@ class OpenStreams:
     def _give_parts(self, stream: StreamRequest, count: int) -> None:
         made = [stream.made.popleft() for _ in range(count)]
         if stream.closing is None or stream.closing is stream.error:  # else nobody wants them
-            self._outbox[stream.peer] = None
             give = self._answers.give_part
             for part in made:
                 give(stream, part.number, part.encoded, part.nbytes)
@@ -160,7 +156,6 @@ class OpenStreams:
     def give_held(self, stream: StreamRequest) -> None:
         """Send held parts of a stream, as far as its reader has room."""
         held, credit = stream.held, stream.credit
-        self._outbox[stream.peer] = None
         while held and credit:
             encoded, nbytes = held.popleft()
             stream.held_bytes -= nbytes
