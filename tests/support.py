@@ -38,7 +38,6 @@ from atomr_mp.client.reply_life import ReplyState
 from atomr_mp.libraries.program import Program as LibraryProgram
 from atomr_mp.process.identity import wait_ended
 from atomr_mp.process.scheduling import threads
-from atomr_mp.protocol.libraries.program import RunProgram
 from atomr_mp.protocol.messages.devices import DeviceInfo, DeviceState
 from atomr_mp.protocol.messages.session import DeviceChanged
 from atomr_mp.supervision.watchdog import Thread
@@ -445,9 +444,8 @@ def wait_sent(*replies: atomr_mp.Reply) -> None:
 def pretend_told(device: atomr_mp.Device, program: LibraryProgram) -> KnownPrograms:
     """Have a client believe that its worker knows a program, which it names by the digest from now on."""
     assert program._recorded is not None
-    definition, writes, digest = program._recorded
     known = device._client.programs
-    _, run = known.shortened(RunProgram(definition, [], [], writes, digest), device.index, device._generation)
+    _, run = known.shortened(program._recorded, device.index, device._generation)
     assert run is not None
     run._told.known = True
     return known

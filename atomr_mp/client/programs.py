@@ -137,7 +137,7 @@ def say_whole(reply: Reply) -> bool:
 
 
 def _sent(request: RunProgram, definition: bytes, digest: bytes, place: int) -> RunProgram:
-    return RunProgram(definition, request.inputs, request.refs, request.writes, digest, place)
+    return msgspec.structs.replace(request, program=definition, digest=digest, place=place)
 
 
 _FIELDS: Final = RunProgram.__struct_fields__

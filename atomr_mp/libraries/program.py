@@ -29,6 +29,7 @@ from atomr_mp.protocol.layout import Index, Layout
 from atomr_mp.protocol.libraries import DECLARED
 from atomr_mp.protocol.libraries import program as messages
 from atomr_mp.protocol.libraries.base import LibraryRequest
+from atomr_mp.protocol.libraries.coverage import Coverage
 from atomr_mp.protocol.refs import Operand, WireRef
 
 if TYPE_CHECKING:
@@ -107,8 +108,12 @@ class Program:
         self._temporaries: list[Layout] = []
         self._steps: list[tuple[str, LibraryRequest]] = []
         self._returns: list[Operand] = []
-        self._recorded: tuple[bytes, list[int], bytes] | None = None
-        """The definition, the slots that are written, and the definition's digest; None until it is recorded."""
+        self._written: Final = Coverage()
+        """What the steps so far have written."""
+        self._needed: list[Operand] = []
+        """Inputs and refs that a step reads before earlier ones have written all of it."""
+        self._recorded: messages.RunProgram | None = None
+        """A run without its inputs; None until it is recorded."""
 
     def __enter__(self) -> Self:
         return self
@@ -142,7 +147,10 @@ class Program:
         return self._array(-len(self._names), layout)
 
     def empty(self, shape: Sequence[int], dtype: str) -> ProgramArray:
-        """Return a temporary; its content is undefined at the start of each run."""
+        """Return a temporary, which steps write before others read it.
+
+        A step that reads it where none has written is refused. Elements that no step has written are zero.
+        """
         layout = Layout.contiguous(dtype, tuple(shape))
         self._temporaries.append(layout)
         return self._array(len(self._temporaries) - 1, layout)
@@ -175,10 +183,20 @@ class Program:
             )
         if len(self._steps) >= messages.MAX_STEPS:
             raise errors.InvalidRequest(f"a program has at most {messages.MAX_STEPS} steps")
+        for operand in self._written.unwritten(request):
+            if not isinstance(operand, ProgramArray) or operand.slot < 0:
+                self._needed.append(operand)
+            elif not self._written.has_some(operand):
+                name = next(name for name, _, each in request.arrays() if each is operand)
+                raise errors.InvalidRequest(
+                    f"{library}.{request.name} reads {name}, a temporary that no earlier step has written: its content "
+                    "is undefined; write it first, or record what it is to hold as an input"
+                )
         made = {name: self.empty(layout.shape, layout.dtype) for name, layout in request.results().items()}
         if made:
             request = msgspec.structs.replace(request, **made)
             request.check()
+        self._written.add(request)
         self._steps.append((library, request))
         outputs = list(made.values())
         return outputs[0] if len(outputs) == 1 else outputs or None
@@ -209,8 +227,7 @@ class Program:
         if "operand" in self.__dict__:
             inputs = {name: self.operand(given) for name, given in inputs.items()}
         given = [_fitting(name, inputs[name], layout) for name, layout in zip(self._names, self._inputs, strict=True)]
-        definition, writes, digest = self._recorded
-        request = messages.RunProgram(definition, given, self._refs, writes, digest)
+        request = msgspec.structs.replace(self._recorded, inputs=given)
         return self._device.request("program", request, deadline_s)
 
     # --- the definition -----------------------------------------------------------------------------------------------
@@ -233,10 +250,20 @@ class Program:
         return refs
 
     def _finish(self) -> None:
-        """Number the slots, and encode the definition."""
+        """Number the slots, and encode the definition.
+
+        Raises:
+            InvalidRequest: It returns what no step has written, or is too large.
+        """
+        for number, array in enumerate(self._returns):
+            if not self._written.has_some(array):
+                raise errors.InvalidRequest(
+                    f"the program returns {array!r} (number {number}), which no step has "
+                    "written: its content is undefined"
+                )
         refs, writes = self._constants(), dict[int, None]()
 
-        def numbered(operand: Operand) -> Operand:
+        def numbered(operand: Operand) -> ProgramArray:
             if not isinstance(operand, ProgramArray):
                 number = refs[operand.memory, operand.layout]
                 return ProgramArray(self, number, messages.anywhere(operand.layout))
@@ -263,7 +290,17 @@ class Program:
         encoded = messages.DEFINITIONS.encode(definition)
         if len(encoded) > messages.MAX_BYTES:
             raise errors.InvalidRequest(f"the program takes {len(encoded)} bytes; the limit is {messages.MAX_BYTES}")
-        self._recorded = encoded, sorted(writes), messages.digest(encoded)
+        given: list[Operand] = [ProgramArray(self, -1 - at, layout) for at, layout in enumerate(self._inputs)]
+        given += self._refs
+        self._recorded = messages.RunProgram(
+            encoded,
+            [],
+            self._refs,
+            sorted(writes),
+            messages.digest(encoded),
+            needs=sorted({numbered(each).slot for each in self._needed}),
+            fills=tuple(slot for slot in sorted(writes) if self._written.has_all(given[slot])),
+        )
 
 
 def _fitting(name: str, given: Any, layout: Layout) -> Any:

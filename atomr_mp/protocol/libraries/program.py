@@ -90,12 +90,17 @@ class RunProgram(LibraryRequest, frozen=True):
     """The definition's SHA-256; needed if the definition is not sent."""
     place: Annotated[int, Meta(ge=-1, lt=PLACES)] = -1
     """Where the worker keeps, or has kept, the definition for this session; -1 if it is not to keep it."""
+    needs: Annotated[list[Count], Meta(max_length=MAX_SLOTS)] | None = None
+    """Slots among inputs and refs whose content a step reads before the steps have written all of it; None for all."""
+    fills: Annotated[tuple[Count, ...], Meta(max_length=MAX_SLOTS)] = ()
+    """Slots whose elements are all written by the steps."""
 
     def check(self) -> None:
         """Check that the written slots exist; all else is checked when the program is prepared."""
         given = [*self.inputs, *self.refs]
-        if any(slot >= len(given) for slot in self.writes):
-            raise errors.InvalidRequest(f"slots {self.writes} are written of {counted(len(given), 'slot')}")
+        for slots, what in ((self.writes, "written"), (self.needs or (), "needed"), (self.fills, "filled")):
+            if any(slot >= len(given) for slot in slots):
+                raise errors.InvalidRequest(f"slots {slots} are {what} of {counted(len(given), 'slot')}")
 
     def written(self) -> list[Any]:
         """Return the refs that a step writes; an input that is sent by value is the program's own."""
@@ -103,12 +108,18 @@ class RunProgram(LibraryRequest, frozen=True):
         return [given[slot] for slot in self.writes if isinstance(given[slot], Operand)]
 
     def read(self) -> list[Any]:
-        """Return the refs that no step writes."""
+        """Return the refs whose content matters."""
         given = enumerate([*self.inputs, *self.refs])
-        return [each for slot, each in given if slot not in self.writes and isinstance(each, Operand)]
+        needs = self.needs
+        return [each for slot, each in given if isinstance(each, Operand) and (needs is None or slot in needs)]
 
-    def triangle_of(self, _array: Operand) -> None:
-        """Return None: steps may write any part of a slot."""
+    def triangle_of(self, array: Operand) -> str:
+        """Return "" if the steps write all of a slot; else a name, since each run writes the same elements."""
+        given = [*self.inputs, *self.refs]
+        if any(given[slot] is array for slot in self.fills):
+            return ""
+        slots = [slot for slot in self.writes if given[slot] is array]
+        return f"slots {slots} of {(self.digest or digest(self.program)).hex()}"
 
     def identity(self) -> tuple[object, ...]:
         """Return a key of this object alone: the client remembers no programs."""
@@ -126,7 +137,8 @@ class RunProgram(LibraryRequest, frozen=True):
                 keys.append((each.layout._replace(offset=offset), group))
             else:
                 keys.append(None)
-        return (RunProgram, self.digest or digest(self.program), tuple(self.writes), *keys)
+        needs = None if self.needs is None else tuple(self.needs)
+        return (RunProgram, self.digest or digest(self.program), tuple(self.writes), needs, self.fills, *keys)
 
 
 def by_digest(fields: Any) -> Any:
@@ -138,10 +150,10 @@ def by_digest(fields: Any) -> Any:
         fields = msgspec.structs.astuple(fields)
     if not isinstance(fields, list | tuple) or len(fields) != len(RunProgram.__struct_fields__):
         return fields
-    whole, inputs, refs, writes, known, _place = fields
+    whole, inputs, refs, writes, known, _place, *rest = fields
     if not isinstance(whole, bytes) or not isinstance(known, bytes):
         return fields
-    return [b"", inputs, refs, writes, digest(whole) if whole else known, -1]
+    return [b"", inputs, refs, writes, digest(whole) if whole else known, -1, *rest]
 
 
 def digest(definition: bytes) -> bytes:

@@ -239,11 +239,11 @@ def test_what_is_sent_past_the_clients_checks_is_refused_by_step(device: atomr_m
         p.returns(p.blas.copy(x))
     recorded = p._recorded
     assert recorded is not None
-    definition = messages.DEFINITIONS.decode(recorded[0])
+    definition = messages.DEFINITIONS.decode(recorded.program)
 
-    def sent(changed: Any, refs: Any = (ref,), writes: Any = (1,)) -> None:
+    def sent(changed: Any, refs: Any = (ref,), writes: Any = (1,), **more: Any) -> None:
         program = changed if isinstance(changed, bytes) else messages.DEFINITIONS.encode(changed)
-        request = messages.RunProgram(program, [np.zeros(N)], list(refs), list(writes))
+        request = messages.RunProgram(program, [np.zeros(N)], list(refs), list(writes), **more)
         device.request("program", request).result()
 
     replace = msgspec.structs.replace
@@ -254,8 +254,14 @@ def test_what_is_sent_past_the_clients_checks_is_refused_by_step(device: atomr_m
         errors.InvalidRequest, match=r"step 0 \(elementwise.add\): it writes slot 1, which is not among"
     ):
         sent(definition, writes=())
-    with pytest.raises(errors.InvalidRequest, match="are written of 2 slots"):
-        sent(definition, writes=(5,))
+    beyond: list[dict[str, Any]] = [{"writes": (5,)}, {"needs": [5]}, {"fills": (5,)}]
+    for more in beyond:
+        with pytest.raises(errors.InvalidRequest, match="of 2 slots"):
+            sent(definition, **more)
+    with pytest.raises(errors.InvalidRequest, match=r"step 0 \(elementwise.add\) reads slot 1, which is not among"):
+        sent(definition, needs=[0])
+    with pytest.raises(errors.InvalidRequest, match="slot 0 is not written as a whole"):
+        sent(definition, fills=(0,))
     with pytest.raises(errors.InvalidRequest, match="1 inputs and 1 refs; given were 1 and 0"):
         sent(definition, refs=(), writes=())
     with pytest.raises(errors.InvalidRequest, match="slot 1 does not lie as"):
@@ -281,7 +287,7 @@ def test_a_known_program_goes_by_its_digest(device: atomr_mp.Device, monkeypatch
 
     def noted(message: Any) -> bytes:
         runs = [msgspec.msgpack.decode(call.body) for call in message.calls if call.method == "program.run"]
-        sent.extend((program, digest, place) for program, _, _, _, digest, place in runs)
+        sent.extend((program, digest, place) for program, _, _, _, digest, place, *_ in runs)
         return encode(message)
 
     monkeypatch.setattr(sending, "_encode_calls", noted)
@@ -319,7 +325,8 @@ def test_a_worker_that_does_not_know_a_program_is_told_it(device: atomr_mp.Devic
 def test_what_a_worker_keeps_of_programs_is_bounded(device: atomr_mp.Device, random: np.random.Generator) -> None:
     """Any message of a client names what was told in that place of its session, or is refused; then nothing has run."""
     programs = [sums(device, steps) for steps in (1, 2, 3)]
-    told = [cast("tuple[bytes, list[int], bytes]", each._recorded) for each in programs]
+    recorded = [cast("RunProgram", each._recorded) for each in programs]
+    told = [(each.program, each.writes, each.digest) for each in recorded]
     model: dict[int, int] = {}
     outcomes = set()
     for _ in range(150):
@@ -387,8 +394,10 @@ def test_data_without_a_result_fail_the_run_and_name_the_step(device: atomr_mp.D
         assert (told.value.library, told.value.undefined) == ("rng", "")
         with pytest.raises(errors.GpuRefUndefined, match=r"program\.run"):
             out.numpy()
-        assert p.run(weights=np.array([0.0, 1.0])).result() is None
+        with pytest.raises(errors.GpuRefUndefined, match="write all of it, or take it as it is"):
+            p.run(weights=np.array([0.0, 1.0])).result()  # its first step reads it
         out.accept()
+        assert p.run(weights=np.array([0.0, 1.0])).result() is None
         assert out.numpy().tolist() == [1] * 4
 
 

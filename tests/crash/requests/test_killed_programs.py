@@ -165,7 +165,7 @@ def plans(pool: atomr_mp.Pool) -> int:
 
 
 def outcome(reply: Any, expected: Any) -> str:
-    """Return what has become of a run: "right", "lost" with its worker, or what else."""
+    """Return "right", "lost" if the worker of a run has ended, or the error or fault."""
     error = reply.exception(2 * DEADLINE_S)
     try:
         right = error is None and np.array_equal(reply.result().numpy(), expected)

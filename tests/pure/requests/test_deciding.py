@@ -248,7 +248,7 @@ def test_steps_are_put_on_a_stream_in_turns(monkeypatch: pytest.MonkeyPatch) -> 
     step: Any = SimpleNamespace(
         name="step", plan=None, actual=lambda slots: slots, method=SimpleNamespace(step=lambda *_: done.append(1))
     )
-    plan: Any = SimpleNamespace(steps=[step] * 3, returns=[], frames=[])
+    plan: Any = SimpleNamespace(steps=[step] * 3, returns=[], frames=[], clears=[])
     result = running.started(plan, [])
     parts = 0
     while isinstance(result, Next):
@@ -278,7 +278,7 @@ def test_a_run_that_fails_reads_what_its_steps_before_have_found(worker: Decidin
 
     def told(*steps: Any) -> str:
         read.clear()
-        plan = preparation.Prepared(list(steps), [], 0, frozenset(), [], 0, {}, GraphTable(), False, [])
+        plan = preparation.Prepared(list(steps), [], 0, frozenset(), [], 0, {}, GraphTable(), [], [])
         later = running.started(plan, [])
         with pytest.raises(errors.AtomrError) as raised:
             later.read()

@@ -1,8 +1,8 @@
 """The bytes of a block that are undefined since the request that should have written them failed. Pure.
 
-There is one *hull* a block: all bytes from the first undefined one to the last, with the request that is to blame. A
-failure makes it larger, never smaller. It is removed as a whole: by a completed write that covers it without gaps or
-writes exactly the failed request's part, or when a client accepts the content as it is.
+There is one *hull* a block: all bytes from the first undefined one to the last, with the request that is to blame, and
+the parts that failed requests should have written. A completed write removes the parts that it covers without gaps, or
+is equal to. Without parts there is no hull any more. Nor is there once a client has accepted the content as it is.
 
 A request that certainly did not start has changed nothing. It is *missed* only by requests that were queued behind it.
 
@@ -14,8 +14,11 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from atomr_mp.protocol.layout import Layout
+from atomr_mp.protocol.libraries.coverage import is_dense
 
 NEVER_NS: Final = 2**63
+MOST_PARTS: Final = 64
+"""Most parts of a hull that are remembered."""
 
 
 class Culprit(NamedTuple):
@@ -36,7 +39,8 @@ class WrittenPart(NamedTuple):
 
     layout: Layout
     triangle: str | None = ""
-    """The triangle of each matrix that it writes; empty for all elements, None if it may leave out any."""
+    """The triangle of each matrix that it writes; empty for all elements, None if it may leave out any. Of a program
+    that leaves out some, its name: it leaves out the same ones each time."""
 
 
 class Hull(NamedTuple):
@@ -44,8 +48,8 @@ class Hull(NamedTuple):
 
     low: int
     high: int
-    part: WrittenPart | None
-    """The part that the failed request should have written; None if several different parts."""
+    parts: tuple[WrittenPart, ...]
+    """The parts that failed requests should have written; none if there are too many, so that all has to be written."""
     culprit: Culprit
 
 
@@ -74,9 +78,11 @@ def after_failure(content: Content | None, part: WrittenPart, culprit: Culprit) 
     if low == high:
         return content
     if hull is None:
-        return content._replace(hull=Hull(low, high, part, culprit))
-    same = part if part == hull.part else None
-    return content._replace(hull=Hull(min(low, hull.low), max(high, hull.high), same, hull.culprit))
+        return content._replace(hull=Hull(low, high, (part,), culprit))
+    parts = hull.parts if part in hull.parts or not hull.parts else (*hull.parts, part)
+    if len(parts) > MOST_PARTS:
+        parts = ()
+    return content._replace(hull=Hull(min(low, hull.low), max(high, hull.high), parts, hull.culprit))
 
 
 def after_absence(content: Content | None, part: WrittenPart, culprit: Culprit) -> Content:
@@ -99,11 +105,23 @@ def after_hearing(content: Content | None, now_ns: int) -> Content | None:
 def after_write(content: Content, part: WrittenPart) -> Content | None:
     """Return the state after a completed write; None if all is well."""
     hull, missed = content
-    if hull is not None and (part == hull.part or covers(part, hull.low, hull.high)) and part.triangle is not None:
-        hull = None
+    if hull is not None:
+        hull = _without(hull, part)
     if missed is not None and covers(part, missed.low, missed.high):
         missed = None
     return None if hull is None and missed is None else Content(hull, missed)
+
+
+def _without(hull: Hull, part: WrittenPart) -> Hull | None:
+    """Remove the parts that a completed write has written; return the rest of the hull."""
+    if covers(part, hull.low, hull.high):
+        return None
+    same = part if part.triangle is not None else None
+    left = tuple(each for each in hull.parts if each != same and not covers(part, *each.layout.span))
+    if len(left) == len(hull.parts):
+        return hull
+    spans = [each.layout.span for each in left]
+    return Hull(min(low for low, _ in spans), max(high for _, high in spans), left, hull.culprit) if left else None
 
 
 def blame(content: Content, layout: Layout, order: int, received_ns: int) -> Culprit | None:
@@ -127,14 +145,4 @@ def blame(content: Content, layout: Layout, order: int, received_ns: int) -> Cul
 def covers(part: WrittenPart, low: int, high: int) -> bool:
     """Return whether a part has every byte from `low` to `high`."""
     at, end = part.layout.span
-    return at <= low and high <= end and part.triangle == "" and _is_dense(part.layout)
-
-
-def _is_dense(layout: Layout) -> bool:
-    """Return whether elements lie without gaps, in any order of the dimensions."""
-    expected = layout.item_bytes
-    for stride, n in sorted((abs(stride), n) for n, stride in zip(layout.shape, layout.strides, strict=True) if n != 1):
-        if stride != expected:
-            return False
-        expected *= n
-    return True
+    return at <= low and high <= end and part.triangle == "" and is_dense(part.layout)

@@ -110,7 +110,7 @@ class ProgramLibrary(Library):
             cast("DeviceArray", each) if isinstance(each, Operand) else store.buffers.keep(holder, each)
             for each in given
         ]
-        keeps = plan.overwrites and plan.nbytes <= KEPT_BYTES
+        keeps = plan.nbytes <= KEPT_BYTES
         frame = plan.frames.pop() if plan.frames else self._frame(plan, store.buffers.ours if keeps else holder)
         temporaries = list(frame)
         for number in plan.apart:

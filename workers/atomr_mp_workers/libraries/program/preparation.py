@@ -13,6 +13,7 @@ from atomr_mp.protocol.declaration.arguments import with_arrays
 from atomr_mp.protocol.layout import Layout
 from atomr_mp.protocol.libraries import DECLARED, program
 from atomr_mp.protocol.libraries.base import ALIGNED_BYTES, LibraryRequest
+from atomr_mp.protocol.libraries.coverage import Coverage
 from atomr_mp.protocol.refs import ClientArray, Operand, WireRef
 from atomr_mp_workers.libraries import Libraries
 from atomr_mp_workers.libraries.method import LibraryMethod
@@ -76,8 +77,8 @@ class Prepared(NamedTuple):
     """Inputs that a graph copies to buffers of its own, with their layouts there: as far from an aligned address as the
     caller's, so that libraries choose the same kernels."""
     graphs: GraphTable[Any]
-    overwrites: bool
-    """Whether each temporary is fully written before it is read, so that no run sees content of an earlier one."""
+    clears: list[int]
+    """Temporaries that are zero at the start of a run, since steps read elements that no step may have written."""
     frames: list[list[DeviceArray]]
     """Temporaries of ended runs, kept for later ones; returned temporaries are not among them."""
 
@@ -95,6 +96,7 @@ class Preparation:
         self._definition = definition
         self._given = [*request.inputs, *request.refs]
         self._writes = frozenset(request.writes)
+        self._needs, self._fills = request.needs, request.fills
         self._libraries = libraries
         self._check_given(request)
 
@@ -114,24 +116,41 @@ class Preparation:
         graphs: GraphTable[Any] = GraphTable(
             None if all(each.request.is_captured() for each in steps) else Refusal.STEP
         )
-        overwrites = self._overwrites(steps, {slot for slot, _ in returns})
-        return Prepared(steps, temporaries, end, apart, returns, first, self._copied(), graphs, overwrites, [])
+        clears = self._unwritten(steps)
+        return Prepared(steps, temporaries, end, apart, returns, first, self._copied(), graphs, clears, [])
 
-    def _overwrites(self, steps: Sequence[PreparedStep], returned: set[int]) -> bool:
-        """Return whether each temporary is fully written before it is read or returned."""
-        definition, whole = self._definition, set[int]()
-        for step in steps:
-            request = step.request
-            if any(view.slot >= definition.first_temporary and view.slot not in whole for view in request.read()):
-                return False
-            for view in request.written():
-                if not request.triangle_of(view) and view.within.nbytes == self._slot_bytes(view.slot):
-                    whole.add(view.slot)
-        return returned <= whole
+    def _unwritten(self, steps: Sequence[PreparedStep]) -> list[int]:
+        """Return the temporaries that are read, or returned, before surely all of that was written.
 
-    def _slot_bytes(self, slot: int) -> int:
-        wires = [*self._definition.inputs, *self._definition.refs, *self._definition.temporaries]
-        return wires[slot].layout.nbytes
+        Raises:
+            InvalidRequest: The request does not say rightly which given content is needed, or written as a whole.
+        """
+        first, written, clears = self._definition.first_temporary, Coverage(), dict[int, None]()
+        needs = self._needs
+        for number, step in enumerate(steps):
+            for view in written.unwritten(step.request):
+                if view.slot >= first:
+                    clears[view.slot - first] = None
+                elif needs is not None and view.slot not in needs:
+                    raise errors.InvalidRequest(
+                        f"step {number} ({step.name}) reads slot {view.slot}, which is not among those that are needed"
+                    )
+            written.add(step.request)
+        for slot in self._fills:
+            if not written.has_all(self._view(self._wires[slot])):
+                raise errors.InvalidRequest(f"slot {slot} is not written as a whole")
+        for wire in self._definition.returns:
+            view = self._view(wire)
+            if not written.has_all(view):
+                clears[view.slot - first] = None
+        return list(clears)
+
+    @property
+    def _wires(self) -> list[WireRef]:
+        """Each slot as a whole."""
+        definition = self._definition
+        wires = [*definition.inputs, *definition.refs]
+        return [program.slot(number, wire.layout) for number, wire in enumerate(wires)]
 
     def _copied(self) -> dict[int, Layout]:
         """Return the inputs that may be copied: small ones that no step writes, under any name."""

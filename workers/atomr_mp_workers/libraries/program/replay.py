@@ -203,13 +203,9 @@ class GraphRuns:
         return {plan.first + number: buffers.allocate(holder, each.dtype, each.shape) for number, each in layouts}
 
     def _key(self, plan: Prepared, given: Sequence[Any], results: dict[int, DeviceArray]) -> Hashable:
-        """Return the addresses that a graph depends on, and the objects that libraries keep with these buffers.
-
-        The key has the holder too if a temporary is read before it is written: in a graph it has its earlier content.
-        """
+        """Return the addresses that a graph depends on, and the objects that libraries keep with these buffers."""
         fixed = [_identity(each) for slot, each in enumerate(given) if slot not in plan.copied]
-        whose = () if plan.overwrites else (self._context.holder().number,)
-        return (*whose, *fixed, *(each.address for each in results.values() if each.nbytes > COPIED_BYTES))
+        return (*fixed, *(each.address for each in results.values() if each.nbytes > COPIED_BYTES))
 
     def _own(self, plan: Prepared) -> dict[int, DeviceArray]:
         """Return new memory for a graph: copies of inputs, temporaries, and results that are copied, by slot.

@@ -7,6 +7,7 @@ from collections.abc import Callable, Generator, Sequence
 from typing import Any, Final
 
 from atomr_mp import errors
+from atomr_mp.protocol.layout import Layout
 from atomr_mp_workers.libraries.program.preparation import Prepared, PreparedStep, placed
 from atomr_mp_workers.memory.arrays import DeviceArray
 from atomr_mp_workers.requests.request import Later, Next
@@ -43,6 +44,7 @@ def recorded(plan: Prepared, slots: list[DeviceArray], check: Callable[[], None]
         Unsupported: A step cannot be recorded, or depends on data, which no graph can.
     """
     laters = []
+    _clear(plan, slots)
     for number, step in enumerate(plan.steps):
         try:
             result = step.method.step(step.actual(slots), step.plan)
@@ -69,6 +71,7 @@ def _running(
     laters: list[tuple[int, Later]] = []
     failed: Exception | None = None
     number, until_ns = 0, time.monotonic_ns() + turn_ns
+    _clear(plan, slots)
     try:
         for number, step in enumerate(plan.steps):
             if time.monotonic_ns() > until_ns:
@@ -89,6 +92,13 @@ def _running(
         plan.frames.append(frame)
     result = answer(plan, slots.__getitem__)
     return Later(lambda: judged(plan.steps, laters, failed, result)) if laters else result
+
+
+def _clear(plan: Prepared, slots: list[DeviceArray]) -> None:
+    """Set temporaries to zero that steps read in part before they are written."""
+    for number in plan.clears:
+        array = slots[plan.first + number]
+        array.viewed(Layout.contiguous("uint8", (array.nbytes,), array.layout.offset)).array.fill(0)
 
 
 def _advanced(running: Generator[None, None, Any]) -> Any:
