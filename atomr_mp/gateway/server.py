@@ -376,7 +376,7 @@ class Gateway:
         peer.welcome(self._settings.grace_s, self._settings.max_replays, self._settings.bulk_port)
 
     def _open_client(self, name: str, admitted: AdmittedKey, origin: session.RemoteOrigin) -> Client:
-        connection = SessionConnection.connect(Path(self._settings.session_socket))
+        connection = SessionConnection.connect(Path(self._settings.session_socket), patient=False)  # others wait
         return Client(
             connection, name, weight=admitted.weight, courier=self._courier, sent_room=self._sent_room, origin=origin
         )

@@ -53,8 +53,12 @@ class SessionConnection:
         self.fileno: Final = connected.fileno
 
     @classmethod
-    def connect(cls, path: Path) -> SessionConnection:
+    def connect(cls, path: Path, *, patient: bool = True) -> SessionConnection:
         """Connect to a supervisor's socket.
+
+        Args:
+            path: The socket.
+            patient: Wait, blocking, for a socket that was removed, and which a living supervisor makes anew.
 
         Raises:
             PoolUnreachable: Nobody listens there.
@@ -62,7 +66,7 @@ class SessionConnection:
         """
         connecting = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            _connect(connecting, path)
+            _connect(connecting, path, ANEW_S if patient else 0.0)
             listener = credentials(connecting)
         except OSError as error:
             connecting.close()
@@ -168,14 +172,14 @@ class SessionConnection:
         self._ready += messages
 
 
-def _connect(connecting: socket.socket, path: Path) -> None:
-    """Connect, and wait for a supervisor that lives, and whose socket was removed, to make it anew."""
-    until = time.monotonic() + ANEW_S
+def _connect(connecting: socket.socket, path: Path, anew_s: float) -> None:
+    """Connect, and wait so long for a supervisor that lives, and whose socket was removed, to make it anew."""
+    until = time.monotonic() + anew_s
     while True:
         try:
             connecting.connect(str(path))
         except (FileNotFoundError, ConnectionRefusedError):
-            if time.monotonic() > until or beacon.holder(path.parent) in {0, os.getpid()}:
+            if time.monotonic() >= until or beacon.holder(path.parent) in {0, os.getpid()}:
                 raise
             time.sleep(ANEW_S / 50)
         else:

@@ -2,7 +2,8 @@
 
 The supervisor binds a unix socket with an abstract name, made from its user and the directory's path. Such a name is
 no file that could be removed; one process has it at a time, and the kernel gives it back when that ends. It holds
-within a network namespace. A lock on the directory itself holds beyond, see `rundir`.
+within a network namespace, and names the mount namespace: containers that share the host's network may have different
+directories at the same path. A lock on the directory itself holds beyond, see `rundir`.
 """
 
 from __future__ import annotations
@@ -60,8 +61,12 @@ def holder(path: Path) -> int:
 
 
 def _name(path: Path) -> bytes:
-    digest = hashlib.sha256(os.fsencode(os.path.realpath(path))).hexdigest()  # noqa: PTH - the folder may be gone
-    return f"\0atomr-mp/{os.geteuid()}/{digest[:40]}".encode()
+    try:
+        mounts = Path("/proc/self/ns/mnt").stat().st_ino
+    except OSError:
+        mounts = 0
+    found = f"{mounts}:{os.path.realpath(path)}"  # the folder itself may be gone
+    return f"\0atomr-mp/{os.geteuid()}/{hashlib.sha256(os.fsencode(found)).hexdigest()[:40]}".encode()
 
 
 _UCRED: Final = struct.Struct("3i")

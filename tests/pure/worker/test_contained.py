@@ -128,7 +128,7 @@ class Rig(Worker):
     def end_turns(self) -> None:
         """Give the answers that wait for others."""
         while self.envelope.answers.withheld:
-            self.envelope.answers.end_turn(self.outbox)
+            self.envelope.answers.end_turn()
 
     def assert_clean(self) -> None:
         """Check that nothing is left of any request."""
