@@ -171,7 +171,7 @@ class Pool:
         Args:
             method: "Actor.method".
             *args: Its arguments: None, bool, int, float, str, bytes, lists, maps, NumPy arrays,
-                refs. Do not write to arrays before the reply is there.
+                refs. Arrays are copied, and may be written to at once, but for those of `host_array`.
             device: Index of the device; None for the device of the refs among the arguments, else the one with the
                 fewest unanswered requests of this client.
             deadline_s: Seconds after which the request ends with `DeadlineExceeded`; None for the method's own default,

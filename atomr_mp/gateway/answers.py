@@ -95,7 +95,7 @@ def in_message(encoded: Encoded) -> tuple[bytes, Sequence[Buffer], EncodedBlob |
 def has_values(body: bytes, frames: Sequence[memoryview]) -> bool:
     """Return whether a result that came with leases has arrays in shared memory, and not only refs."""
     found: list[WireRef | ClientArray] = []
-    values.Decoder[object]().decode(body, frames, found.append)
+    values.Decoder[object](writable=False).decode(body, frames, found.append)
     return any(isinstance(each, WireRef) and each.value for each in found)
 
 

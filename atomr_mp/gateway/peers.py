@@ -465,7 +465,7 @@ class RemotePeer:
         leases = reply.leases or {}
         try:
             value = await asyncio.to_thread(self._lane.decode, reply.body, reply.frames, leases)
-            encoded = await asyncio.to_thread(encode, value)
+            encoded = await asyncio.to_thread(encode, value, copied=False)
             keep = [lease for buffer, lease in leases.items() if buffer in answers.buffers(encoded)]
             reply.leases = {lease.buffer: lease for lease in keep}
         except errors.AtomrError as failed:

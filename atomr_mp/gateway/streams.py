@@ -414,7 +414,7 @@ class PeerStreams:
         held = part.leases or {}
         try:
             value = await asyncio.to_thread(self._lane.decode, part.body, part.frames, held)
-            encoded = await asyncio.to_thread(encode, value)
+            encoded = await asyncio.to_thread(encode, value, copied=False)
         except errors.AtomrError as error:
             self._host.fail(number, error)
             return

@@ -171,7 +171,7 @@ class Uploads:
         from atomr_mp.client.memory.argument_slabs import Placement
 
         body, frames = opened(buffer)
-        value = values.Decoder[object]().decode(body, frames, _pass)
+        value = values.Decoder[object](writable=False).decode(body, frames, _pass)
         body, payload, placed = values.encode(value, self._client.place)
         sent = _sent_parts(request, frames.last_ordinary)
         return Uploaded(body, payload, [each for each in placed if isinstance(each, Placement)], sent)

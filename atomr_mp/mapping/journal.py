@@ -177,8 +177,7 @@ class Journal:
             )
         match record:
             case Done():
-                frames = [memoryview(bytearray(frame)) for frame in record.frames]  # the caller may write its arrays
-                return RecordedResult(values.Decoder[Any]().decode(record.body, frames))
+                return RecordedResult(values.Decoder[Any]().decode(record.body, record.frames))
             case Failed():
                 return Failure(index, record.error.error(), record.attempts)
             case Sent():
@@ -227,7 +226,7 @@ class Journal:
                 f"the result of item {index} takes {nbytes} bytes, more than can be kept in a journal",
                 maybe_executed=True,
             )
-        self._append(Done(index, self._settled(index), body, [bytes(frame) for frame in frames]))
+        self._append(Done(index, self._settled(index), body, list(frames)))
         return RecordedResult(result)
 
     def failed(self, failure: Failure) -> None:

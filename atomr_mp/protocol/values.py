@@ -58,10 +58,10 @@ class PlacedArray(Protocol):
         """Return the wire form."""
 
 
-Encoded = tuple[bytes, Sequence[Buffer], Sequence[PlacedArray]]
-"""A value, ready to be sent: the body; the payload frames, which refer to the arrays' own memory, so that must not be
-written before the message has been sent; and what the value refers to in shared memory, to be kept until the value is
-not needed any more."""
+Encoded = tuple[bytes, Sequence[bytes], Sequence[PlacedArray]]
+"""A value, ready to be sent: the body; the payload frames; and what the value refers to in shared memory, to be kept
+until the value is not needed any more. The body and the frames are copies: whoever made the value may write to its
+arrays at once, however long the message waits."""
 
 
 def encode(
@@ -77,7 +77,7 @@ def encode(
     Raises:
         InvalidRequest: The value holds something that does not cross the wire, or is too large.
     """
-    frames: list[Buffer] | tuple[()] = ()
+    frames: list[bytes] | tuple[()] = ()
     placed: list[PlacedArray] | tuple[()] = ()
     given = value
     try:
@@ -130,9 +130,13 @@ class Decoder(Generic[T]):
     Args:
         type_: What to decode to; msgspec's rules. `Any` admits every value up to `MAX_DEPTH`.
         hook: msgspec's `dec_hook`, for types that it does not know.
+        writable: Whether arrays by value may be written to. They lie in memory of their own, or in that of `frames`.
     """
 
-    def __init__(self, type_: type[T] | Any = Any, hook: Callable[[type, Any], Any] | None = None) -> None:
+    def __init__(
+        self, type_: type[T] | Any = Any, hook: Callable[[type, Any], Any] | None = None, *, writable: bool = True
+    ) -> None:
+        self._writable: Final = writable
         self._frames: Sequence[Buffer] = ()
         self._resolve: Callable[[WireRef | ClientArray], object] | None = None
         self._decoder: msgspec.msgpack.Decoder[T] = msgspec.msgpack.Decoder(
@@ -198,16 +202,18 @@ class Decoder(Generic[T]):
             if not 0 <= content < len(self._frames):
                 raise ValueError(f"payload frame {content} of {len(self._frames)}")
             source = self._frames[content]
-            copy = False
         else:
             source = content
-            copy = True  # the body's bytes are neither aligned nor writable
         check_shape(tuple(shape), element.itemsize)
         expected = math.prod(shape) * element.itemsize
         if len(source) != expected:
             raise ValueError(f"an array of {dtype} and shape {shape} takes {expected} bytes, got {len(source)}")
         array = np.frombuffer(source, element).reshape(shape)
-        return array.copy() if copy else array
+        if source is content or (self._writable and not array.flags.writeable):  # a body's bytes are not aligned
+            array = array.copy()
+        if not self._writable:
+            array.flags.writeable = False
+        return array
 
 
 class _NeedsHookError(Exception):
@@ -230,7 +236,7 @@ CONTAINERS: Final[frozenset[type]] = frozenset({list, dict})
 
 
 def _encode_other(
-    frames: list[Buffer],
+    frames: list[bytes],
     placed: list[PlacedArray],
     place: Callable[[Any], PlacedArray | None] | None,
     value: object,
@@ -286,7 +292,7 @@ def _check_array(array: np.ndarray[Any, Any]) -> None:
         raise errors.InvalidRequest("a masked array cannot be sent: its mask would be lost; send `filled()`, or both")
 
 
-def _encode_array(numpy: Any, array: np.ndarray[Any, Any], frames: list[Buffer]) -> msgspec.msgpack.Ext:
+def _encode_array(numpy: Any, array: np.ndarray[Any, Any], frames: list[bytes]) -> msgspec.msgpack.Ext:
     if array.nbytes > MAX_PAYLOAD_BYTES:  # before it is copied
         raise errors.InvalidRequest(
             f"an array of {array.nbytes} bytes, and no shared memory for it; the limit is {MAX_PAYLOAD_BYTES}: send it "
@@ -294,12 +300,11 @@ def _encode_array(numpy: Any, array: np.ndarray[Any, Any], frames: list[Buffer])
         )
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
-    content: bytes | int
-    if array.nbytes <= INLINE_BYTES:
-        content = array.tobytes()
-    else:
+    copied = numpy.ndarray.tobytes(array)  # not by a subclass's own method, which may return what it keeps
+    content: bytes | int = copied
+    if array.nbytes > INLINE_BYTES:
         content = len(frames)
-        frames.append(memoryview(numpy.ascontiguousarray(array).reshape(-1).view(numpy.uint8)))
+        frames.append(copied)
     return msgspec.msgpack.Ext(ARRAY, msgspec.msgpack.encode((dtypes.name_of(array.dtype), array.shape, content)))
 
 

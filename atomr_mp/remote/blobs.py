@@ -40,17 +40,19 @@ class LargeArray:
 
     Args:
         index: Its number among the blob's large arrays.
-        array: The array; do not write it as long as the blob is needed.
+        array: The array.
+        copied: Whether to copy it now; else do not write it as long as the blob is needed.
     """
 
-    def __init__(self, index: int, array: np.ndarray[Any, Any]) -> None:
+    def __init__(self, index: int, array: np.ndarray[Any, Any], *, copied: bool) -> None:
         import numpy as np
 
         if not array.dtype.isnative:
             array = array.astype(array.dtype.newbyteorder("="))
         content = (dtypes.name_of(array.dtype), array.shape, LARGE + index)
         self.extension: Final = msgspec.msgpack.Ext(ARRAY, msgspec.msgpack.encode(content))
-        self.frame: Final = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+        as_sent = np.array(array, order="C", copy=True if copied else None)
+        self.frame: Final = as_sent.reshape(-1).view(np.uint8).data
 
     def to_wire(self) -> Any:
         """Return the object that has its `extension`."""
@@ -79,24 +81,28 @@ class Encoded(msgspec.Struct, eq=False):
         return EncodedBlob(pack(header, [*self.frames, *(each.frame for each in self.large)]))
 
 
-def encode(value: object) -> Encoded:
+def encode(value: object, *, copied: bool = True) -> Encoded:
     """Return a value's wire form, with large arrays apart.
+
+    Args:
+        value: What to send.
+        copied: Whether to copy large arrays: whoever made the value may then write to them at once.
 
     Raises:
         InvalidRequest: It holds an object that cannot cross the wire.
     """
     large: list[LargeArray] = []
-    body, frames, placed = values.encode(value, functools.partial(_place, large))
+    body, frames, placed = values.encode(value, functools.partial(_place, large, copied=copied))
     refs = [each for each in placed if isinstance(each, Operand)] if placed else []
     return Encoded(body, frames, large, refs)
 
 
-def _place(large: list[LargeArray], array: Any) -> LargeArray | None:
+def _place(large: list[LargeArray], array: Any, *, copied: bool) -> LargeArray | None:
     if not hasattr(array, "__array_interface__"):
         return None
     if len(large) == MAX_FRAMES:
         raise errors.InvalidRequest(f"more than {MAX_FRAMES} large arrays in one call")
-    large.append(LargeArray(len(large), array))
+    large.append(LargeArray(len(large), array, copied=copied))
     return large[-1]
 
 

@@ -107,12 +107,12 @@ class LoadedMethod(Method):
         self.options: Final = options
         self.info: Final = info
         by_position = _struct(name, parameters, array_like=True)
-        self._by_position: values.Decoder[Any] = values.Decoder(by_position)
-        self._by_name: values.Decoder[Any] = values.Decoder(_struct(name, parameters, array_like=False))
+        self._by_position: values.Decoder[Any] = values.Decoder(by_position, writable=False)
+        self._by_name: values.Decoder[Any] = values.Decoder(_struct(name, parameters, array_like=False), writable=False)
         if options.batch is not None and options.batch.call_items:
             # A tuple, since msgspec checks the depth of lists.
             rows: Any = Annotated[tuple[by_position, ...], msgspec.Meta(max_length=MAX_ITEMS)]  # type: ignore[valid-type]
-            self._rows: values.Decoder[tuple[Any, ...]] = values.Decoder(rows)
+            self._rows: values.Decoder[tuple[Any, ...]] = values.Decoder(rows, writable=False)
             self.items = self._decode_items
         self._parameters: Final = parameters
         self._arrays_at: Final = [at for at, each in enumerate(parameters) if not each.takes_handle]

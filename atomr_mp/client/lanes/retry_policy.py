@@ -190,7 +190,7 @@ def identify(reply: Reply) -> RequestKey | None:
         return PassedRef(wire) if isinstance(wire, WireRef) else placed[wire.id].array
 
     try:
-        return key_of(reply.method, values.Decoder[Any]().decode(reply.body, reply.payload, resolve))
+        return key_of(reply.method, values.Decoder[Any](writable=False).decode(reply.body, reply.payload, resolve))
     except errors.InvalidRequest:  # its worker has answered so, or would have
         return None
 
@@ -198,7 +198,7 @@ def identify(reply: Reply) -> RequestKey | None:
 def identify_items(reply: ItemsReply) -> list[RequestKey]:
     """Return the identity of each unanswered item of a call; items are sent again one by one."""
     try:
-        items = values.Decoder[Any]().decode(reply.body, reply.payload)
+        items = values.Decoder[Any](writable=False).decode(reply.body, reply.payload)
         keys = [key_of(reply.method, items[place]) for place in sorted(reply.open)]
     except errors.InvalidRequest:  # the call has had its outcome, and has let go of its arrays
         return []

@@ -13,7 +13,7 @@ from typing import Final
 
 from atomr_mp import errors
 from atomr_mp.protocol.codec import MAX_MESSAGE_BYTES
-from atomr_mp.protocol.values import Buffer
+from atomr_mp.protocol.values import INLINE_BYTES, Buffer
 
 MAX_COMMAND_BYTES: Final = 4096
 """Of a frame that is no message: more is never needed, and anybody may send it."""
@@ -91,7 +91,9 @@ class ZmtpStream(ABC):
             if at > end:
                 self._begin(flags, size, chunk[start:])
                 return b"".join(answers)
-            if answer := self._take(flags, chunk[start:at]):
+            # A large one may have arrays in it, which are their receiver's to write to.
+            body = bytearray(memoryview(chunk)[start:at]) if size > INLINE_BYTES else chunk[start:at]
+            if answer := self._take(flags, body):
                 answers.append(answer)
         self._rest = chunk[at:]
         return b"".join(answers)

@@ -13,7 +13,7 @@ import pytest
 
 import atomr_mp
 from tests import remote as served
-from tests.contract.calls import test_client, test_map, test_waiting
+from tests.contract.calls import test_client, test_map, test_scribbling, test_waiting
 from tests.contract.libraries import test_fft, test_program
 from tests.contract.memory import test_buffers
 from tests.support import BYSTANDER, PROBE, Ledger
@@ -65,7 +65,7 @@ LOCAL: Final[dict[str, str]] = {
 def serving() -> Iterator[tuple[Ledger, served.Served]]:
     """A pool that listens, for all tests."""
     with Ledger() as ledger:
-        actors = PROBE, BYSTANDER, test_buffers.KEEPER, test_map.MAPPED
+        actors = PROBE, BYSTANDER, test_buffers.KEEPER, test_map.MAPPED, test_scribbling.SCRIBBLER
         found = served.serve(ledger, *actors, gpus=2, backoff_initial_s=0.05, max_restarts=1000)
         with found.pool:
             yield ledger, found
@@ -117,7 +117,7 @@ def random() -> np.random.Generator:
     return np.random.default_rng(7)
 
 
-for _module in (test_client, test_map, test_buffers, test_program, test_fft):
+for _module in (test_client, test_map, test_scribbling, test_buffers, test_program, test_fft):
     globals().update(served.repeated(_module, LOCAL))
 
 _WAITING: Final = served.repeated(test_waiting, LOCAL)  # the others count places in a local window

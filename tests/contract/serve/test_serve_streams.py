@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import json
 import os
@@ -15,6 +16,8 @@ from typing import Any
 import pytest
 
 import atomr_mp
+from tests.actors.scribbling import expected
+from tests.contract.calls.test_scribbling import LENGTHS, METHODS, SCRIBBLER, STREAMS
 from tests.contract.serve.test_serve import metric
 from tests.serving import Server, read_all
 from tests.support import ACTORS, DEADLINE_S, Ledger, settled
@@ -36,7 +39,9 @@ def ledger() -> Iterator[Ledger]:
 @pytest.fixture(scope="module")
 def server(ledger: Ledger) -> Iterator[Server]:
     """A server that the tests share."""
-    with Server(ledger, "--actor", TALKER, "--limit", "stall_s=1", "--limit", "streams=150") as own:
+    with Server(
+        ledger, "--actor", TALKER, "--actor", SCRIBBLER, "--limit", "stall_s=1", "--limit", "streams=150"
+    ) as own:
         yield own
 
 
@@ -85,6 +90,30 @@ def test_a_stream_comes_part_by_part_with_an_end(server: Server, accept: str) ->
         assert kind is not None
         assert kind.startswith("text/event-stream")
         assert events(text) == [*(("", n) for n in range(5)), ("end", end)]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_each_client_gets_its_own_result(server: Server, method: str) -> None:
+    """Many ask at a time, and the actor makes all results in the same memory."""
+    length = LENGTHS[1]
+
+    def ask(seed: int) -> list[int]:
+        found: list[int] = server.call(f"Scribbler.{method}", {"asked": [seed, length]}).json()
+        return found
+
+    with concurrent.futures.ThreadPoolExecutor(8) as threads:
+        for seed, found in enumerate(threads.map(ask, range(24))):
+            assert found == expected(seed, length).tolist()
+
+
+@pytest.mark.parametrize("method", STREAMS)
+def test_each_part_is_what_was_yielded(server: Server, method: str) -> None:
+    """The method overwrites the memory of each as soon as it goes on."""
+    length = LENGTHS[1]
+    arguments = {"seed": 5, "length": length, "count": 6}
+    with open_stream(server, f"Scribbler.{method}", arguments, "application/jsonl") as response:
+        parts = [json.loads(line) for line in response.read().splitlines()]
+    assert parts[:-1] == [{"part": expected(5 + number, length).tolist()} for number in range(6)]
 
 
 def test_a_part_is_there_before_the_next_is_made(server: Server, ledger: Ledger) -> None:

@@ -85,7 +85,7 @@ class Libraries:
     def _method(self, instance: Library, library: str, name: str, context: LibraryContext) -> LibraryMethod:
         """Return the method of a library's request; the context's holder gets outputs that are left out."""
         request = requests_of(library)[name]
-        decoder: values.Decoder[LibraryRequest] = values.Decoder(request, request.hook())
+        decoder: values.Decoder[LibraryRequest] = values.Decoder(request, request.hook(), writable=False)
         planning = self._planning(library, instance, name)
         found = LibraryMethod(
             f"{library}.{name}", instance, decoder, context, planning, self._preparer, self._elsewhere

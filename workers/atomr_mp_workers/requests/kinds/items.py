@@ -119,12 +119,11 @@ class ItemsSlice(Request):
 def results_of(returned: object) -> Any:
     """Return a batched method's return value as results, None if it is not a sequence.
 
-    A NumPy array has one result in each row, and is copied: the method may write later results into the same memory
-    before these have been sent. A one-dimensional array counts as a list of numbers.
+    A NumPy array has one result in each row. A one-dimensional array counts as a list of numbers.
     """
     if isinstance(returned, list | tuple):
         return returned
     numpy = sys.modules.get("numpy")
     if numpy is None or not isinstance(returned, numpy.ndarray) or not returned.ndim:
         return None
-    return returned.copy() if returned.ndim > 1 else list(returned)
+    return returned if returned.ndim > 1 else list(returned)
