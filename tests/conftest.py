@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import gc
+import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +14,10 @@ from typing import Final
 import hypothesis
 import pytest
 
-from tests.support import BACKEND, Ledger
+# Before this package is imported, which decides then; all processes of the tests inherit it.
+CHECKS: Final = os.environ.setdefault("ATOMR_MP_CHECKS", "1")
+
+from tests.support import BACKEND, Ledger  # noqa: E402
 
 # The driver's own device file. Asking it this way loads no CUDA library into the process that runs the tests.
 GPU_DRIVER: Final = Path("/dev/nvidiactl")

@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from atomr_mp import errors
+from atomr_mp import checks, errors
 from atomr_mp.client.reply import Reply
 from atomr_mp.gateway import leases
 from atomr_mp.protocol import values
@@ -113,6 +113,7 @@ def told_error(error: errors.AtomrError, *, operate: bool) -> ErrorInfo:
     return info
 
 
+@checks.owned(by_maker=True)
 class AnswerQueue:
     """Answers that wait to be sent together.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
-from atomr_mp import errors
+from atomr_mp import checks, errors
 from atomr_mp.gateway.peers import RemotePeer
 from atomr_mp.gateway.sockets import Received, RouterSocket
 from atomr_mp.protocol.codec import ErrorInfo
@@ -39,6 +39,7 @@ class BulkHost(Protocol):
         """End a session."""
 
 
+@checks.owned(by_maker=True)
 class BulkConnections:
     """All bulk connections.
 

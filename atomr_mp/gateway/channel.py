@@ -8,12 +8,14 @@ import socket
 from collections.abc import Callable
 from typing import Final
 
+from atomr_mp import checks
 from atomr_mp.protocol.messages import remote
 
 PACKET_BYTES: Final = 2**16
 """Size of the receive buffer; no message to the gateway is larger."""
 
 
+@checks.owned(by_maker=True)
 class SupervisorChannel:
     """The gateway's end.
 

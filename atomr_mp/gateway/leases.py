@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from atomr_mp import errors
+from atomr_mp import checks, errors
 from atomr_mp.client.memory.leases import Lease, Releases
 from atomr_mp.protocol.messages import remote
 from atomr_mp.protocol.refs import WireRef
@@ -34,6 +34,7 @@ class LeaseHold(NamedTuple):
     hold: object
 
 
+@checks.owned(by_maker=True)
 class HeldLeases:
     """A session's leases by buffer."""
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 
-from atomr_mp import errors
+from atomr_mp import checks, errors
 from atomr_mp.client.client import Client
 from atomr_mp.client.reply import Reply
 from atomr_mp.gateway import answers
@@ -68,6 +68,7 @@ class PeerHost(Protocol):
         """Ask the supervisor which of a former gateway's calls have started."""
 
 
+@checks.owned(by_maker=True, also={"_on_event"})
 class RemotePeer:
     """A remote session. For the event loop's thread.
 

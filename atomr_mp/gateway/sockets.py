@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 
 import zmq
 
+from atomr_mp import checks
 from atomr_mp.gateway.admission import DOMAIN, AdmittedKeys
 from atomr_mp.gateway.handover import OwnerThread
 from atomr_mp.protocol.messages.remote import MAX_REMOTE_MESSAGE_BYTES
@@ -67,6 +68,7 @@ MAX_SOCKETS: Final = 65535
 """Most sockets; libzmq counts one for each connection."""
 
 
+@checks.owned(by_maker=True, also={"_on_readable"})
 class RouterSocket:
     """A ROUTER with CURVE and its handler of handshakes, in a context with an I/O thread of its own.
 
@@ -192,6 +194,7 @@ class RouterSocket:
         self._look_again()
 
 
+@checks.owned(by_maker=True, also={"_on_readable"})
 class HandshakeHandler:
     """Tells libzmq whether keys are admitted.
 

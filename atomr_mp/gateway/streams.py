@@ -7,7 +7,7 @@ import time
 from collections.abc import Coroutine, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from atomr_mp import errors
+from atomr_mp import checks, errors
 from atomr_mp.client.lanes.event_loop import EventLoopLane
 from atomr_mp.client.memory.leases import Lease
 from atomr_mp.client.reply import ArrivedPart, Reply, StreamReply
@@ -121,6 +121,7 @@ class StreamHost(Protocol):
         """Send parts; that may find that the connection has ended."""
 
 
+@checks.owned(by_maker=True)
 class PeerStreams:
     """A session's streams.
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final, NamedTuple, Protocol
 
 import msgspec
 
-from atomr_mp import errors
+from atomr_mp import checks, errors
 from atomr_mp.protocol import values
 from atomr_mp.protocol.messages import remote
 from atomr_mp.protocol.messages.data import MAX_SENT
@@ -75,6 +75,7 @@ class UploadHost(Protocol):
         """Make a call whose arguments have come."""
 
 
+@checks.owned(by_maker=True)
 class Uploads:
     """A session's uploads.
 

@@ -226,7 +226,7 @@ class Journal:
                 f"the result of item {index} takes {nbytes} bytes, more than can be kept in a journal",
                 maybe_executed=True,
             )
-        self._append(Done(index, self._settled(index), body, list(frames)))
+        self._append(Done(index, self._settled(index), body, [bytes(frame) for frame in frames]))
         return RecordedResult(result)
 
     def failed(self, failure: Failure) -> None:

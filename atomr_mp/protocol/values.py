@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 import msgspec
 
-from atomr_mp import errors
+from atomr_mp import checks, errors
 from atomr_mp.protocol import dtypes
 from atomr_mp.protocol.crossing import check as check_crosses
 from atomr_mp.protocol.flow.limits import MAX_BODY_BYTES, MAX_FRAMES, MAX_PAYLOAD_BYTES
@@ -224,6 +224,9 @@ def _needs_hook(_value: object) -> object:
     raise _NeedsHookError
 
 
+_frame_of: Final[type[bytes]] = checks.CheckedFrame if checks.ON else bytes
+"""Makes a payload frame; `bytes` returns what it is given."""
+
 _encode_plain: Final[Callable[[object], bytes]] = msgspec.msgpack.Encoder(enc_hook=_needs_hook).encode
 _ARRAY_DECODER: Final = msgspec.msgpack.Decoder(tuple[str, list[int], bytes | int])
 _SHARED: Final[dict[int, Callable[[bytes], WireRef | ClientArray]]] = {
@@ -304,7 +307,7 @@ def _encode_array(numpy: Any, array: np.ndarray[Any, Any], frames: list[bytes]) 
     content: bytes | int = copied
     if array.nbytes > INLINE_BYTES:
         content = len(frames)
-        frames.append(copied)
+        frames.append(_frame_of(copied))
     return msgspec.msgpack.Ext(ARRAY, msgspec.msgpack.encode((dtypes.name_of(array.dtype), array.shape, content)))
 
 

@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from atomr_mp import checks
+
 
 class Timer:
     """A pending call; made by `Loop.call_later`."""
@@ -26,6 +28,7 @@ class Timer:
         self.call = None
 
 
+@checks.owned(by_maker=True)
 class Loop:
     """Waits for descriptors, timers and signals, and calls their callbacks."""
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, Final
 
+from atomr_mp import checks
 from atomr_mp.protocol.values import Buffer
 from atomr_mp.protocol.zmtp import stream
 from atomr_mp.protocol.zmtp.framing import JOIN_BELOW_BYTES, pieces
@@ -81,6 +82,7 @@ class Connection:
         """Events to poll the descriptor for before `advance`; 0 if there is nothing to do."""
         return select.EPOLLOUT if self._unsent and not self.ended else 0
 
+    @checks.checks_frames
     def send(self, header: bytes, frames: list[Buffer]) -> None:
         """Send a message. If the other end is closed, it goes nowhere."""
         if not frames and len(header) < JOIN_BELOW_BYTES:

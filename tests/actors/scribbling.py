@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from atomr_mp import checks
 from atomr_mp_workers import Actor, Batch, Context, Live, Steps, method
 
 Array = NDArray[Any]
@@ -42,6 +43,11 @@ class Scribbler(Actor):
     def _scribble(self) -> None:
         for out in self._memory.values():
             out[:] = WRONG
+
+    @method(idempotent=True)
+    def checks(self) -> bool:
+        """Return whether this process checks its own rules."""
+        return checks.ON
 
     @method(idempotent=True)
     def on_loop(self, asked: Asked) -> Array:

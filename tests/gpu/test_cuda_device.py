@@ -11,9 +11,12 @@ import numpy as np
 import pytest
 
 from atomr_mp import errors
-from atomr_mp.protocol import dtypes
+from atomr_mp.protocol import dtypes, token
 from atomr_mp.protocol.layout import Layout
 from atomr_mp_workers.device.base import Event
+from atomr_mp_workers.memory.actor_memory import ActorMemory
+from atomr_mp_workers.memory.store import Store
+from atomr_mp_workers.requests.off_loop.in_progress import InProgress
 from tests.gpu.on_device import device
 from tests.support import DEADLINE_S, settled
 
@@ -245,3 +248,19 @@ def synchronize() -> None:
     import cupy
 
     cupy.cuda.Device().synchronize()
+
+
+def test_what_is_kept_may_be_written_at_once() -> None:
+    """Also pinned memory, which the device reads by itself, after the call that has it copied has returned."""
+    import cupyx
+
+    token_of_one = token.pack(bytes(16), 0, 1)
+    store = Store(device(), token_of_one, 2**30, InProgress())
+    memory = ActorMemory(store, lambda: store.buffers.ours)
+    nbytes, tail = 2**28, 2**20
+    for source in (cupyx.empty_pinned(nbytes, np.uint8), np.empty(nbytes, np.uint8)):
+        source[:] = 1
+        kept = memory.keep(source)
+        source[-tail:] = 2
+        synchronize()
+        assert int((kept.array != 1).sum()) == 0

@@ -15,7 +15,7 @@ import signal
 import time
 from typing import Any, Final
 
-from atomr_mp import errors
+from atomr_mp import checks, errors
 from atomr_mp.protocol import token
 from atomr_mp.protocol.board import BoardWriter, Counter, Gauge
 from atomr_mp.protocol.codec import ErrorInfo
@@ -157,6 +157,8 @@ class Host:
         poll.register(control_channel, select.EPOLLIN)
         poll.register(completions, select.EPOLLIN | select.EPOLLET)
         self._completions.turn.acquire()
+        tables = self._data, self._peers, self._envelope, self._answers, self._store
+        checks.entrust(self._completions.turn, *tables)
         self._completions.take_turn = self._take_turn
         plain, levels = self._dispatcher.queue.plain, self._dispatcher.queue.levels
         batches, streams = self._dispatcher.turns, self._dispatcher.streams.open

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from atomr_mp import checks
 from atomr_mp.client.lanes.backlog import Backlog
 from atomr_mp.client.lanes.device_link import DeviceLink, unavailable
 from atomr_mp.client.lanes.link_life import REFUSING
@@ -12,6 +13,7 @@ from atomr_mp.client.lanes.sending import Sender
 from atomr_mp.client.reply_life import ReplyEvent
 
 
+@checks.owned()
 class BacklogAdmission:
     """A part of a lane. Call it with the lane's lock held.
 

@@ -6,12 +6,13 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from atomr_mp import errors
+from atomr_mp import checks, errors
 from atomr_mp.client.reply import Reply
 from atomr_mp.protocol.flow.flight import RETRY_AFTER_S, Flight
 from atomr_mp.protocol.words import counted
 
 
+@checks.owned()
 class Backlog:
     """The calls of a lane that wait for room.
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import copy
-import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from atomr_mp import errors, tracing
+from atomr_mp import checks, errors, tracing
 from atomr_mp.client import interrupts
 from atomr_mp.client.lanes.admission import BacklogAdmission
 from atomr_mp.client.lanes.backlog import Backlog
@@ -57,7 +56,7 @@ class Lane(ABC):
     def __init__(self, client: LaneClient, number: int, devices: Iterable[DeviceInfo]) -> None:
         self._client = client
         self.number: Final = number
-        self._lock = threading.Lock()
+        self._lock = checks.lock()
         self._place_array: Final = client.place
         self._suspicions: Final = client.suspicions
         window = client.login.window
@@ -73,6 +72,9 @@ class Lane(ABC):
         self._send: Final = sender.send
         self._retry: Final = Retry(client, links, outcomes, sender, backlog, admission)
         self._failover: Final = Failover(client, self, outcomes, sender, receiver, self._retry, admission)
+        self._parts: Final = sender, backlog, admission, outcomes, receiver, self._retry, self._failover
+        """What is used with the lock held."""
+        checks.entrust(self._lock, *self._parts)
         self._lost: errors.PoolLost | None = None
         self._corked = False
         """Whether further calls are about to come and travel together."""
@@ -394,14 +396,16 @@ class Lane(ABC):
 
     def forget_in_child(self) -> None:
         """End all replies in a forked child. Use no socket, and no lock that the parent's threads may hold."""
-        self._lock = threading.Lock()
-        self._lost = errors.PoolLost(FORKED)
-        for link in self._links:
-            link.sending, link.state = False, LinkState.OVER
-            for _, reply in link.flight.items():  # noqa: PERF102 - no dict
+        self._lock = checks.lock()
+        checks.entrust(self._lock, *self._parts)
+        with self._lock:
+            self._lost = errors.PoolLost(FORKED)
+            for link in self._links:
+                link.sending, link.state = False, LinkState.OVER
+                for _, reply in link.flight.items():  # noqa: PERF102 - no dict
+                    forget_forked(reply, FORKED)
+            for reply in self._backlog.all():
                 forget_forked(reply, FORKED)
-        for reply in self._backlog.all():
-            forget_forked(reply, FORKED)
 
     # --- messages of the supervisor --------------------------------------------------------------------------------
 

@@ -282,8 +282,9 @@ class EventLoopLane(Lane):
         """End the replies whose deadline has passed, and look again at the next deadline."""
         self._timer = None
         now_ns = time.monotonic_ns()
-        waiting = [reply for link in self._links for _, reply in link.flight.items() if not reply.done]
-        waiting += self._backlog.all()
+        with self._lock:
+            waiting = [reply for link in self._links for _, reply in link.flight.items() if not reply.done]
+            waiting += self._backlog.all()
         for reply in waiting:
             if reply.deadline_ns <= now_ns:
                 self._expire(reply)

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Container, Sequence
 from typing import Final, Protocol
 
-from atomr_mp import errors
+from atomr_mp import checks, errors
 from atomr_mp.client.lanes.admission import BacklogAdmission
 from atomr_mp.client.lanes.device_link import Attached, DeviceLink, unavailable
 from atomr_mp.client.lanes.door import LaneClient
@@ -53,6 +53,7 @@ class Connections(Protocol):
         """Call `Failover.retry` with this number, after a time."""
 
 
+@checks.owned()
 class Failover:
     """A part of a lane. Call it with the lane's lock held.
 

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
-from atomr_mp import errors
+from atomr_mp import checks, errors
 from atomr_mp.client.lanes.backlog import Backlog
 from atomr_mp.client.lanes.device_link import DeviceLink
 from atomr_mp.client.lanes.door import LaneClient
@@ -35,6 +35,7 @@ class AnswerFacts(NamedTuple):
     """Errors of items, by place."""
 
 
+@checks.owned(but={"call_back", "owes_callbacks"})
 class Outcomes:
     """A part of a lane. Call it with the lane's lock held, except `call_back`.
 

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from typing import Any, Final, cast
 
-from atomr_mp import errors
+from atomr_mp import checks, errors
 from atomr_mp.client.lanes.backlog import Backlog
 from atomr_mp.client.lanes.device_link import DeviceLink
 from atomr_mp.client.lanes.door import LaneClient
@@ -21,6 +21,7 @@ from atomr_mp.wire.ends import ClientEnd
 _LOG: Final = logging.getLogger("atomr_mp.client")
 
 
+@checks.owned()
 class Receiver:
     """A part of a lane. Call it with the lane's lock held.
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from atomr_mp import errors
+from atomr_mp import checks, errors
 from atomr_mp.client.fingerprint import is_of_library
 from atomr_mp.client.lanes.admission import BacklogAdmission
 from atomr_mp.client.lanes.backlog import Backlog
@@ -25,6 +25,7 @@ from atomr_mp.protocol.messages.session import IncarnationEnded
 from atomr_mp.protocol.messages.suspects import RequestKey, Suspicion, Suspicions, Verdict
 
 
+@checks.owned()
 class Retry:
     """A part of a lane. Call it with the lane's lock held.
 

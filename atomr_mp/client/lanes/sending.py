@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from atomr_mp import checks
 from atomr_mp.client.lanes.device_link import DeviceLink, unavailable
 from atomr_mp.client.lanes.link_life import REFUSING
 from atomr_mp.client.reply import Reply, StreamReply
@@ -19,6 +20,7 @@ MESSAGE_CALLS: Final = 16
 """Most calls put into one message; more would make the worker wait for the first."""
 
 
+@checks.owned()
 class Sender:
     """A part of a lane. Call it with the lane's lock held.
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from atomr_mp import errors
+from atomr_mp import checks, errors
 from atomr_mp.process.cgroup import WorkerCgroup
 from atomr_mp.process.files.events import EventLog
 from atomr_mp.process.files.logs import RotatedOutput
@@ -39,6 +39,7 @@ INFO_CHARS: Final = 1200
 actor's long message does not keep clients from connecting. The worker's log and the event log have it whole."""
 
 
+@checks.owned(by_maker=True)
 class SupervisedDevice:
     """A device's life, through all its incarnations.
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
+from atomr_mp import checks
 from atomr_mp.protocol.codec import MAX_U64
 from atomr_mp.protocol.messages.session import IncarnationEnded, RemoteOrigin
 from atomr_mp.supervision.reclaim import Worker
@@ -18,6 +19,7 @@ FORGET_S: Final = 60.0
 clients have to connect to it."""
 
 
+@checks.owned(by_maker=True)
 class RemoteRecords:
     """The records of remote sessions.
 

@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
-from atomr_mp import errors
+from atomr_mp import checks, errors
 from atomr_mp.process.files.events import EventLog
 from atomr_mp.protocol.codec import ErrorInfo
 from atomr_mp.protocol.messages import control, operators, session
@@ -46,6 +46,7 @@ class _Sealed(NamedTuple):
     checksum: bytes
 
 
+@checks.owned(by_maker=True)
 class ResidentKeeper:
     """The resident memory of a pool.
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
-from atomr_mp import errors
+from atomr_mp import checks, errors
 from atomr_mp.protocol.messages import control
 from atomr_mp.supervision.reclaim import Worker
 from atomr_mp.supervisor.loop import Loop, Timer
@@ -31,6 +31,7 @@ class KeptSlab(NamedTuple):
     descriptor: Descriptor
 
 
+@checks.owned(by_maker=True)
 class KeptResultSlabs:
     """All kept slabs.
 

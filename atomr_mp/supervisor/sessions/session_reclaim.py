@@ -7,7 +7,7 @@ import select
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from atomr_mp import errors
+from atomr_mp import checks, errors
 from atomr_mp.process.identity import wait_ended
 from atomr_mp.protocol.messages import control
 from atomr_mp.supervision.reclaim import Due, Reclaims, Worker
@@ -27,6 +27,7 @@ class _Client:
     """The ended sessions that wait for its end."""
 
 
+@checks.owned(by_maker=True)
 class SessionReclaim:
     """Watches the processes of ended sessions, and tells the workers to give memory back.
 

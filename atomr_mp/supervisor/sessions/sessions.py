@@ -11,7 +11,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from atomr_mp import errors
+from atomr_mp import checks, errors
 from atomr_mp.protocol.codec import VERSION, ErrorInfo, clip
 from atomr_mp.protocol.messages import control, devices, operators, session, suspects
 from atomr_mp.protocol.words import counted
@@ -153,6 +153,7 @@ class ClientSession:
         return "calls" if self.may_call else "observes" if self.name else "connects"
 
 
+@checks.owned(by_maker=True)
 class Sessions:
     """All connected clients.
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from atomr_mp import errors
+from atomr_mp import checks, errors
 from atomr_mp.protocol.codec import ErrorInfo
 from atomr_mp.protocol.messages import control, session
 from atomr_mp.supervision.reclaim import Worker
@@ -79,6 +79,7 @@ class _Ask(NamedTuple):
         return self.request.device, self.request.generation
 
 
+@checks.owned(by_maker=True)
 class Slabs:
     """Carries out clients' requests about slabs.
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from atomr_mp import errors
+from atomr_mp import checks, errors
 from atomr_mp.protocol.codec import ErrorInfo
 from atomr_mp.protocol.messages import operators, session, suspects
 from atomr_mp.supervision.suspicion import SUSPECTED_S, Death, Docket, End
@@ -20,6 +20,7 @@ Tell = Callable[[suspects.Suspicions, int], None]
 """Sends a message to all clients, or to the one of a number."""
 
 
+@checks.owned(by_maker=True)
 class Suspects:
     """The pool's docket.
 

@@ -18,6 +18,12 @@ from tests.support import ACTORS, Ledger, client_of, settled, wait_generation, w
 MAPPED = f"{ACTORS}/mapped.py:Mapped"
 
 
+@pytest.fixture(autouse=True)
+def as_released(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run the pools' processes without checks of our own rules, as users have them; all other suites have them on."""
+    monkeypatch.setenv("ATOMR_MP_CHECKS", "0")
+
+
 @pytest.fixture
 def pool(ledger: Ledger) -> Iterator[atomr_mp.Pool]:
     """Start two devices with the actor."""

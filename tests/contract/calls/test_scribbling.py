@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pytest
 
 import atomr_mp
+from atomr_mp import checks
 from atomr_mp.protocol.values import INLINE_BYTES, SHARED_BYTES
 from tests.actors.scribbling import expected
 from tests.support import ACTORS, DEADLINE_S, Ledger, client_of
@@ -45,6 +46,11 @@ def check(found: npt.NDArray[Any], seed: int, length: int) -> None:
     np.testing.assert_array_equal(found, expected(seed, length), strict=True)
     assert found.flags.writeable
     found[...] = 0  # another caller's result is not to change by it
+
+
+def test_workers_check_what_tests_check(pool: atomr_mp.Pool) -> None:
+    """They have inherited that, through the supervisor; so nothing here is seen less closely there."""
+    assert pool.call("Scribbler.checks").result(DEADLINE_S) is checks.ON
 
 
 @pytest.mark.parametrize("length", LENGTHS)

@@ -14,6 +14,12 @@ pytestmark = pytest.mark.extended
 SCRIPTS = Path(__file__).parents[3] / "scripts"
 
 
+@pytest.fixture(autouse=True)
+def as_released(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run the programs without checks of our own rules, as users have them: those would move what happens when."""
+    monkeypatch.setenv("ATOMR_MP_CHECKS", "0")
+
+
 @pytest.mark.timeout(240)
 def test_random_use_under_kills_loses_nothing(ledger: Ledger) -> None:  # noqa: ARG001 - counts what is left
     """A few seconds of what `scripts/soak` does for hours."""

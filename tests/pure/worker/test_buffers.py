@@ -24,7 +24,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from atomr_mp import errors
+from atomr_mp import checks, errors
 from atomr_mp.interop.host import SEALS
 from atomr_mp.protocol import allocation, token
 from atomr_mp.protocol.allocation import aligned, slab_bytes_for
@@ -841,6 +841,24 @@ def test_the_slab_of_a_session_that_is_gone_is_freed_when_the_last_opener_closes
     assert len(device.living()) == 1
     store.release(receiver, [], [], [slab])
     assert not device.living()
+
+
+@pytest.mark.parametrize("nbytes", [8, checks.FILLED_BYTES + 8, 3 * checks.FILLED_BYTES])
+def test_freed_memory_is_filled_at_both_ends(nbytes: int) -> None:
+    """A view that is kept too long shows no number there, and its neighbours' memory is as it was."""
+    store = Store(HostDevice(), CURRENT, 2**27, InProgress())
+    holder = store.admit(1)
+    before, freed, after = (store.buffers.keep(holder, np.ones(nbytes // 8)) for _ in range(3))
+    offset = freed.block.offset
+    (slab,) = holder.slabs
+    late = slab.memory.bytes(None, offset, nbytes)
+    del freed
+    store.tidy()
+    ends = np.concatenate([late[: checks.FILLED_BYTES], late[-checks.FILLED_BYTES :]])
+    assert np.isnan(ends.view(np.float64)).all()
+    assert np.isfinite(late[checks.FILLED_BYTES : -checks.FILLED_BYTES].view(np.float64)).all()
+    assert (before.array == 1).all()
+    assert (after.array == 1).all()
 
 
 @pytest.mark.usefixtures("small")

@@ -64,6 +64,10 @@ class Slab(SlabMemory):
         """Have the system give its first bytes now, instead of at their first write, if it can."""
 
     @abstractmethod
+    def fill(self, offset: int, nbytes: int, value: int) -> None:
+        """Fill a part that nothing uses with a byte, before this returns. Any thread; for `atomr_mp.checks`."""
+
+    @abstractmethod
     def export(self) -> Export:
         """Return the handle that opens it in another process."""
 
@@ -288,6 +292,9 @@ class WorkerDevice(ABC):
 
         Any thread. Keep both arrays, and do not write the source, until the current stream's work has ended.
         """
+
+    def await_read(self, source: Any) -> None:
+        """Wait until user code may write an array that is being copied on the current stream. Any thread."""
 
     # --- for asynchronous devices only -------------------------------------------------------------------------------
 

@@ -157,6 +157,16 @@ class CudaDevice(WorkerDevice):
         else:
             target[...] = source
 
+    def await_read(self, source: Any) -> None:
+        """Wait for the current stream if it reads the array itself: the driver copies other host memory before.
+
+        Only pinned memory is read so. An array that nobody may write, such as an argument, need not be waited for.
+        """
+        if isinstance(source, np.ndarray) and source.nbytes and source.flags.writeable:
+            pinned = runtime.pointerGetAttributes(source.ctypes.data).type == runtime.memoryTypeHost
+            if pinned:
+                cupy.cuda.get_current_stream().synchronize()
+
     def use_memory(self, arrays: ArrayRoom) -> None:
         """Make CuPy allocate in slabs, with a pool of its own for each holder."""
 

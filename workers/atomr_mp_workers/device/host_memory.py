@@ -92,6 +92,10 @@ class HostSlab(HostMemory, Slab):
         with contextlib.suppress(OSError):
             self._map.madvise(_POPULATE_WRITE, 0, min(nbytes, self.nbytes))
 
+    def fill(self, offset: int, nbytes: int, value: int) -> None:
+        """Fill a part with a byte."""
+        self.bytes(None, offset, nbytes)[:] = value
+
     def export(self) -> Export:
         """Return the memfd."""
         return Export(self.nbytes, b"", self._descriptor)

@@ -29,8 +29,10 @@ class ActorMemory:
         return self._store.buffers.allocate(self.holder(), dtype, shape)
 
     def keep(self, array: Any) -> DeviceArray:
-        """Return a copy of an array."""
-        return self._store.buffers.keep(self.holder(), array)
+        """Return a copy of an array, which may be written to from then on."""
+        kept = self._store.buffers.keep(self.holder(), array)
+        self._store.device.await_read(array)
+        return kept
 
     def take(self, holder: Holder, nbytes: int) -> tuple[SlabMemory, object, int]:
         """Return room in a holder's memory: the slab, the object that keeps the room taken, and its offset."""

@@ -16,7 +16,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, Protocol
 
-from atomr_mp import errors
+from atomr_mp import checks, errors
 from atomr_mp.protocol.allocation import aligned, slab_bytes_for
 from atomr_mp.protocol.refs import SlabNumber
 from atomr_mp_workers.device.base import Event, Slab, WorkerDevice
@@ -271,10 +271,10 @@ class SlabTable:
             if self._device.asynchronous and not everything and not self._in_progress.ended(self._in_progress.last):
                 self._resting.append((self._in_progress.last, slab, offset))
             else:
-                slab.space.give(offset)
+                self._free(slab, offset)
         while self._resting and (everything or self._in_progress.ended(self._resting[0][0])):
             _, slab, offset = self._resting.popleft()
-            slab.space.give(offset)
+            self._free(slab, offset)
         if everything:
             self._drop_spares()
         unused = [slab for slab in self.by_number.values() if not slab.space and not slab.opened]
@@ -283,6 +283,15 @@ class SlabTable:
             if slab.holder.gone or cached > (0 if everything else CACHED_BYTES):
                 self._free_if_unused(slab)
                 cached -= slab.memory.nbytes
+
+    def _free(self, slab: OwnSlab, offset: int) -> None:
+        """Return a part to its slab, whose memory nothing uses any more. With the lock."""
+        if checks.ON and not self.quiet:
+            nbytes = slab.space.taken(offset)
+            at_ends = min(nbytes, checks.FILLED_BYTES)
+            for at in {offset, offset + nbytes - at_ends}:
+                slab.memory.fill(at, at_ends, checks.FILLER)
+        slab.space.give(offset)
 
     def _fits(self, nbytes: int, device: WorkerDevice) -> bool:
         """Return whether so many bytes may be taken; if there is no room then, the device itself has no memory."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from atomr_mp import errors
+from atomr_mp import checks, errors
 from atomr_mp.protocol import token
 from atomr_mp.protocol.refs import SlabNumber
 from atomr_mp_workers.device.base import Export, SlabMemory, WorkerDevice
@@ -25,6 +25,7 @@ from atomr_mp_workers.memory.slabs import SlabKeeper, SlabTable, StartedWork
 from atomr_mp_workers.memory.workspaces import Workspaces
 
 
+@checks.owned(but={"tidy", "statistics"})
 class Store:
     """All memory of a device's process, by the sessions that hold it.
 

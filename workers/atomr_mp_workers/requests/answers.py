@@ -8,7 +8,7 @@ from typing import Final, cast
 
 import msgspec
 
-from atomr_mp import errors
+from atomr_mp import checks, errors
 from atomr_mp.protocol import values
 from atomr_mp.protocol.codec import ErrorInfo
 from atomr_mp.protocol.messages import data
@@ -26,6 +26,7 @@ ERROR_BYTES: Final = 4096
 """Bytes that an item's error counts for among waiting answers: about its size where many items have failed."""
 
 
+@checks.owned()
 class Answers:
     """Gives the answers of requests to their peers.
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any, Final, Protocol
 
-from atomr_mp import errors
+from atomr_mp import checks, errors
 from atomr_mp.protocol import token
 from atomr_mp.protocol.board import OFF_BOARD, BoardWriter, Counter, Watched
 from atomr_mp.protocol.codec import MAX_TEXT_CHARS
@@ -47,6 +47,7 @@ class MethodFinder(Protocol):
         """Prepare the library of a method that was found for a first call."""
 
 
+@checks.owned()
 class Envelope:
     """Takes requests in and gives answers out; counts both on the board.
 

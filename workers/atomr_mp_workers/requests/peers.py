@@ -12,7 +12,7 @@ from functools import partial
 from operator import attrgetter
 from typing import Final, NamedTuple, Protocol
 
-from atomr_mp import errors
+from atomr_mp import checks, errors
 from atomr_mp.protocol.flow.flight import Window
 from atomr_mp.protocol.flow.limits import MAX_AHEAD
 from atomr_mp.protocol.messages import control, data
@@ -166,6 +166,7 @@ class Peer:
         """Streams that have not been answered, by id."""
 
 
+@checks.owned()
 class Peers:
     """All sessions and connections.
 

@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Final
 
-from atomr_mp import errors
+from atomr_mp import checks, errors
 from atomr_mp.protocol.flow.flight import Window
 from atomr_mp.protocol.messages.data import session_of
 from atomr_mp.protocol.values import Buffer
@@ -39,6 +39,7 @@ BACKLOG: Final = 4096
 """Length of the accept queue; a client that finds it full does not try again."""
 
 
+@checks.owned()
 class DataSocket:
     """Receives calls and sends replies; never blocks. One thread only. A `WorkerEnd`.
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import os
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Final, cast
 
-from atomr_mp import errors
+from atomr_mp import checks, errors
 from atomr_mp_workers.device.base import WorkerDevice
 from atomr_mp_workers.requests.off_loop.in_progress import InProgress
 from atomr_mp_workers.requests.request import Run
@@ -59,7 +58,7 @@ class Completions:
         """When the last request was put on a stream."""
         self._spin_ns = SPIN_NS
         self._done: deque[Run] = deque()
-        self.turn: Final = threading.Lock()
+        self.turn: Final = checks.lock()
         """Lock of the loop's state: held by the loop, except while it sleeps. A thread that releases it checks
         `waiting`."""
         self.take_turn: Callable[[], bool] = _not_here
