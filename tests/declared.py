@@ -25,14 +25,13 @@ from atomr_mp.protocol.layout import Layout
 from atomr_mp.protocol.libraries.base import LibraryRequest, Shape, is_factor, scalar, to_scalar
 from atomr_mp.protocol.libraries.rng import AboveZero, NotNegative
 from tests.fakes.fake_arrays import GUARD_BYTES, FakeArray
+from tests.layouts import placed, poisoned, shared
 from tests.tolerances import assert_close
 
 Array = npt.NDArray[Any]
 
 EIGHT_BITS: Final = "of eight bits"
 LENGTHS: Final = (0, 1, 2, 3, 5, 7)
-POISON: Final = 0xFF
-"""A byte of memory that nothing has written: NaN in every floating type."""
 
 
 class Expected(NamedTuple):
@@ -81,6 +80,7 @@ def requests(
     orders: Mapping[str, strides.Order] | None = None,
     factors: Collection[str] | None = None,
     lines: int = 1,
+    solid: int = 0,
 ) -> Any:
     """Draw a valid request whose memory is poisoned.
 
@@ -96,6 +96,7 @@ def requests(
         orders: Orders of matrices that are not drawn.
         factors: Those that may be arrays; by default all that are not fixed.
         lines: Arrays begin at multiples of so many bytes, and the gaps between their rows are such.
+        solid: How many of the last dimensions of arrays must not have a stride of 0.
     """
     fields = declared(cls)
     letters = {letter: draw(st.sampled_from(types)) for letter, types in cls.types.items()} | dict(letters or {})
@@ -120,17 +121,11 @@ def requests(
         dtype = letters[argument.dtype] if isinstance(argument.dtype, str) else argument.dtype(drawn)
         shape = (shapes or {}).get(name)
         shape = shape_of(drawn, argument, found) if shape is None else shape
-        named[name] = draw(placed(shape, dtype, argument, (orders or {}).get(name), lines))
+        named[name] = draw(placed(shape, dtype, argument, (orders or {}).get(name), lines, solid))
         setattr(drawn, name, named[name])
     for name, argument in fields.arrays.items():
-        for other in argument.alias:
-            if (
-                None not in {named[other], named[name]}
-                and named[other].layout[:2] == named[name].layout[:2]
-                and strides.is_apart(named[other].layout)
-                and draw(st.integers(0, 3)) == 0
-            ):
-                named[name] = named[other]
+        if argument.writes and named[name] is not None and name not in (fixed or {}):
+            named[name] = shared(draw, named, dict(fields.arrays), name)
     request = cls(**named)
     free = fields.factors.keys() - (fixed or {}).keys() if factors is None else factors
     request = draw(with_factor_arrays(request, free, found))
@@ -146,7 +141,7 @@ def with_factor_arrays(draw: st.DrawFn, request: Any, names: Collection[str], si
         multiplied = [argument.reads == name and array is None for _, argument, array in arrays_of(request)]
         if draw(st.integers(0, 3)) == 0 and not any(multiplied):
             shape = draw(st.sampled_from([(), (1,), (1, 1)]))
-            array = _poisoned(Layout.contiguous(factor_dtype(request, name), shape, GUARD_BYTES))
+            array = poisoned(Layout.contiguous(factor_dtype(request, name), shape, GUARD_BYTES))
             found = _with(request, name, array)
             request = found if all(rule(found, sizes) for rule in found.rules) else request
     return request
@@ -173,55 +168,6 @@ def parameter(hint: Any, *, is_complex: bool) -> st.SearchStrategy[Any]:
     if hint is float:
         return st.sampled_from([0.0, 0.6, -1.25])
     raise TypeError(f"nothing says what to draw a {hint} from: give it in `fixed`")
-
-
-@st.composite
-def placed(
-    draw: st.DrawFn,
-    shape: tuple[int, ...],
-    dtype: str,
-    argument: Argument,
-    wanted: strides.Order | None = None,
-    lines: int = 1,
-) -> FakeArray:
-    """Draw an array that lies as its declaration admits, with gaps and guards."""
-    item = dtypes.item_bytes(dtype)
-    unit = max(item, lines)
-    order = list(range(len(shape)))
-    if argument.lies is strides.packed:
-        return _poisoned(Layout.contiguous(dtype, shape, GUARD_BYTES))
-    begin = GUARD_BYTES + unit * draw(st.sampled_from([0, 0, 1, 2]))
-    if argument.lies in {strides.vector, strides.forward}:
-        steps = [1, 2, 3] if argument.lies is strides.forward else [1, 2, 3, -1, -2]
-        step = draw(st.sampled_from(steps)) * item
-        (n,) = shape
-        return _poisoned(Layout(dtype, shape, (step,), begin + (-step * max(n - 1, 0) if step < 0 else 0)))
-    if argument.lies in {strides.matrix, strides.matrices}:
-        if draw(st.booleans()) if wanted is None else wanted == "column":
-            order[-2:] = order[-1], order[-2]
-        if len(shape) > 2 and draw(st.integers(0, 2)) == 0:  # side by side within the rows, as heads of an attention
-            order = [order[-2], *order[:-2], order[-1]]
-        gaps = {order[-2]} if order[-2] >= len(shape) - 2 else {order[0]}
-    else:
-        order = draw(st.permutations(order))
-        gaps = set(order)
-    step, found = item, dict[int, int]()
-    for at in reversed(order):
-        gap = draw(st.integers(0, 2)) if at in gaps and at != order[-1] else 0
-        found[at] = step + gap * (step if argument.lies is strides.anywhere else unit)
-        step = found[at] * max(shape[at], 1)
-    if argument.lies is strides.matrices and len(shape) > 2 and not argument.writes and draw(st.integers(0, 3)) == 0:
-        found |= dict.fromkeys(range(len(shape) - 2), 0)  # the same matrix for all of the batch
-    for at, n in enumerate(shape):
-        if n == 1 and draw(st.integers(0, 3)) == 0:
-            found[at] = 0
-    return _poisoned(Layout(dtype, shape, tuple(found[at] for at in range(len(shape))), begin))
-
-
-def _poisoned(layout: Layout) -> FakeArray:
-    array = FakeArray(layout)
-    array.slab[:] = POISON
-    return array
 
 
 # --- numbers ----------------------------------------------------------------------------------------------------------
@@ -394,10 +340,16 @@ def _broken_layouts(
         yield "between elements", layout._replace(offset=layout.offset + 1)
         yield (
             "with strides between",
-            layout._replace(strides=(layout.strides[0] + 1, *layout.strides[1:]), offset=2**11),
+            _far_in(layout._replace(strides=(layout.strides[0] + 1, *layout.strides[1:]))),
         )
     if layout.size:
         yield from _broken_strides(argument, layout)
+
+
+def _far_in(layout: Layout) -> Layout:
+    """Return a layout that begins far enough from its memory's first byte for its negative strides."""
+    low, _ = layout._replace(offset=0).span
+    return layout._replace(offset=max(2**11, -(low // 2**8) * 2**8))
 
 
 def _tied(argument: Argument, names: Sequence[str], dimensions: int) -> list[int]:
@@ -440,7 +392,8 @@ def _overlapping(request: Any, name: str, other: str) -> Iterator[tuple[str, Any
     """Return a request two of whose arrays share elements: both begin at the same one."""
     array, theirs = getattr(request, name), getattr(request, other)
     if array.size and theirs.size and array.dtype == theirs.dtype:
-        layouts = [each.layout._replace(offset=2**11) for each in (array, theirs)]
+        begin = max(_far_in(each.layout).offset for each in (array, theirs))
+        layouts = [each.layout._replace(offset=begin) for each in (array, theirs)]
         slab = np.zeros(max(layout.span[1] for layout in layouts), np.uint8)
         if min(layout.span[0] for layout in layouts) >= 0:
             target, moved = (FakeArray(layout, slab) for layout in layouts)

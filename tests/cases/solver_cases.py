@@ -50,9 +50,8 @@ def requests(draw: st.DrawFn, cls: type[LibraryRequest], lengths: Sequence[int] 
         shapes["b"] = (rows,) if one else (*batch, rows, k)
     else:
         sizes = {"m": m, "n": n}
-    return draw(
-        declared.requests(cls, lengths, fixed, {key: sizes[key] for key in sizes if _names(cls, key)}, None, shapes)
-    )
+    named = {key: sizes[key] for key in sizes if _names(cls, key)}
+    return draw(declared.requests(cls, lengths, fixed, named, None, shapes, solid=2))
 
 
 @st.composite
@@ -117,11 +116,12 @@ def matrices_of(request: Any, kind: str, values: Array) -> Array:
 
 
 def sparse_values(request: Any, values: Array) -> Array:
-    """Return values of a matrix whose diagonal outweighs what is beside it, Hermitian for Cholesky factors."""
+    """Return values of a matrix whose diagonal outweighs what is beside it, Hermitian up to rounding for Cholesky."""
     a = sparse_cases.dense(request.a, values) / max(4, 2 * request.a.shape[0])
     a = a - np.diag(np.diag(a)) + 3 * np.eye(len(a))
     if request.method == "cholesky":
-        a = np.tril(a) + adjoint(np.tril(a, -1))
+        rounding = 8 * np.finfo(request.b.dtype).eps  # as products have that are computed
+        a = np.tril(a) + adjoint(np.tril(a, -1)) * (1 + rounding)
     kept = a.T if request.a.transposed else a
     found = [kept[row, column] for row, column, _ in sparse_cases.elements(request.a.structure.attached, values)]
     return np.array(found, values.dtype)

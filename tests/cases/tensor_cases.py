@@ -13,7 +13,7 @@ from atomr_mp.protocol.declaration.arguments import declared as fields_of
 from atomr_mp.protocol.declaration.subscripts import Expression
 from atomr_mp.protocol.libraries import requests_of, tensor
 from atomr_mp.protocol.libraries.base import COMPLEX, LibraryRequest, scalar
-from tests import declared
+from tests import declared, layouts
 from tests.declared import Expected
 
 Array = npt.NDArray[Any]
@@ -111,10 +111,10 @@ def einsums(draw: st.DrawFn, dtype: str, lengths: Sequence[int]) -> Any:
     for term in subscripts.partition("->")[0].split(","):
         shape = [*(unnamed if "..." in term else ()), *(of[letter] for letter in term.removeprefix("..."))]
         argument = fields_of(tensor.EinsteinSum).lists["operands"]
-        operands.append(draw(declared.placed(tuple(shape), dtype, argument)))
+        operands.append(draw(layouts.placed(tuple(shape), dtype, argument)))
     found = Expression(subscripts, [each.shape for each in operands])
     argument = fields_of(tensor.EinsteinSum).arrays["out"]
-    out = draw(declared.placed(tuple(found.lengths[label] for label in found.output), dtype, argument))
+    out = draw(layouts.placed(tuple(found.lengths[label] for label in found.output), dtype, argument))
     return tensor.EinsteinSum(operands, subscripts, out)
 
 

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import itertools
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -9,11 +11,16 @@ from hypothesis import strategies as st
 
 from atomr_mp import errors
 from atomr_mp.libraries.elementwise import Reference
+from atomr_mp.protocol.declaration.arguments import declared
 from atomr_mp.protocol.libraries.elementwise import broadcast
+from tests import layouts
 from tests.cases.elementwise_cases import REQUESTS, assert_agrees, requests
 from tests.declared import check
 from tests.direct import DirectDevice, assert_all_agree, host_actor, run_by
 from tests.fakes.fake_arrays import FakeArray
+
+STRIDES: Final = (1, 2, 3, 4, 8, 16, -1, -4, -8)
+"""Strides of vectors, in elements."""
 
 run: Final = run_by(host_actor("elementwise"))
 ELEMENTWISE: Final[Any] = Reference(DirectDevice(run))
@@ -23,6 +30,27 @@ ELEMENTWISE: Final[Any] = Reference(DirectDevice(run))
 def test_results_are_numpys(name: str) -> None:
     """Every type, layout, broadcast and in-place output agrees, and nothing else is written."""
     assert_all_agree(requests(REQUESTS[name]), 40, assert_agrees, run)
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+def test_every_pair_of_strides_gives_the_same_numbers(name: str) -> None:
+    """Of two vectors, and in place too: NumPy has loops of their own for some strides."""
+    cls: Any = REQUESTS[name]
+    names = [each for each in ("x", "y") if each in cls.__struct_fields__]
+    fixed: dict[str, Any] = {"dtype": "float64"} if name == "cast" else {}
+    random = np.random.default_rng(5)
+    for dtype in {"float32", "float64", "int32", "int64", "complex64"} & set(cls.types["T"]):
+        for step, out_step in itertools.product(STRIDES, STRIDES):
+            arrays: dict[str, Any] = {each: layouts.vector(dtype, 5, step) for each in names}
+            if name == "where":
+                arrays["condition"] = layouts.vector("bool", 5, out_step)
+            left_out = cls(**arrays, **fixed)
+            ((_, made),) = left_out.results().items()
+            outputs = [layouts.vector(made.dtype, 5, out_step)]
+            if step == out_step and made.dtype == dtype and "x" in declared(cls).arrays["out"].alias:
+                outputs.append(arrays["x"])
+            for out in outputs:
+                assert_agrees(msgspec.structs.replace(left_out, out=out), random, run)
 
 
 def test_integers_wrap_around_and_half_precision_is_rounded_once() -> None:

@@ -235,10 +235,21 @@ def _sparse_cholesky(a: Any, b: Array) -> Array:
     """Solve by the LU factors of a Hermitian matrix with the same order of rows and columns: then u is d·lᴴ."""
     factors = _superlu(a.tocsc(), permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0.0, options={"SymmetricMode": True})
     pivots = factors.U.diagonal()
-    if (a - a.conj().T).nnz or (factors.perm_r != factors.perm_c).any() or not (pivots.real > 0).all():
+    if not _is_hermitian(a) or (factors.perm_r != factors.perm_c).any() or not (pivots.real > 0).all():
         raise verdicts.unsolved()
     x: Array = factors.solve(b)
     return x
+
+
+def _is_hermitian(a: Any) -> bool:
+    """Return whether a sparse matrix is Hermitian up to rounding.
+
+    No element of a positive definite matrix is larger than the root of its two diagonal elements' product, so that
+    measures what counts as rounding.
+    """
+    sizes = np.sqrt(np.abs(a.diagonal()))
+    apart, rounding = (a - a.conj().T).tocoo(), np.finfo(a.dtype).eps ** 0.5
+    return bool((np.abs(apart.data) <= rounding * sizes[apart.row] * sizes[apart.col]).all())
 
 
 def _superlu(a: Any, **options: Any) -> Any:
