@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import importlib
-import operator
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, SupportsIndex, cast
 
 from atomr_mp import errors
+from atomr_mp.libraries import base as libraries
 from atomr_mp.protocol import dtypes
 from atomr_mp.protocol.libraries import LIBRARIES, memory
 from atomr_mp.protocol.libraries.base import to_scalar
@@ -67,7 +67,7 @@ class Device:
             OutOfMemory: There is no room.
         """
         content = _as_array(array)
-        return self._client.memory.put(content, _known(content.dtype), self.index)
+        return self._client.memory.put(content, dtypes.name_for(content.dtype), self.index)
 
     def empty(self, shape: int | Sequence[int], dtype: DTypeLike = "float32") -> GpuRef:
         """Make a buffer of undefined content.
@@ -80,7 +80,7 @@ class Device:
             InvalidRequest: The shape or the element type is impossible.
             OutOfMemory: There is no room.
         """
-        request = memory.Empty(lengths(shape), dtype_name(dtype))
+        request = memory.Empty(lengths(shape), dtypes.name_for(dtype))
         return self._client.memory.request(request, self.index)  # type: ignore[no-any-return]
 
     def zeros(self, shape: int | Sequence[int], dtype: DTypeLike = "float32") -> GpuRef:
@@ -89,7 +89,7 @@ class Device:
 
     def full(self, shape: int | Sequence[int], value: complex, dtype: DTypeLike = "float32") -> GpuRef:
         """Make a buffer filled with a value; see `empty`."""
-        request = memory.Full(lengths(shape), dtype_name(dtype), to_scalar(value))
+        request = memory.Full(lengths(shape), dtypes.name_for(dtype), to_scalar(value))
         return self._client.memory.request(request, self.index)  # type: ignore[no-any-return]
 
     def statistics(self) -> dict[str, int]:
@@ -159,31 +159,10 @@ def _as_array(value: Any) -> np.ndarray[Any, Any]:
         raise errors.InvalidRequest(f"no array of numbers can be made of a {type(value).__name__}: {error}") from error
 
 
-def dtype_name(dtype: DTypeLike) -> str:
-    """Return our name of an element type.
+def lengths(shape: SupportsIndex | Sequence[SupportsIndex]) -> list[int]:
+    """Return a shape as the lengths of its dimensions.
 
     Raises:
-        InvalidRequest: A device cannot have elements of this type.
+        InvalidRequest: It is neither a whole number nor a sequence of them.
     """
-    if isinstance(dtype, str) and dtype in dtypes.ITEM_BYTES:
-        return dtype
-    import numpy as np
-
-    try:
-        return _known(np.dtype(dtype))
-    except TypeError as error:
-        raise errors.InvalidRequest(f"{dtype!r} is no element type: {error}") from error
-
-
-def _known(dtype: np.dtype[Any]) -> str:
-    name = dtypes.name_of(dtype)
-    if name not in dtypes.ITEM_BYTES:
-        raise errors.InvalidRequest(
-            f"arrays of {dtype} cannot be on a device; convert to one of {', '.join(sorted(dtypes.ITEM_BYTES))}"
-        )
-    return name
-
-
-def lengths(shape: int | Sequence[int]) -> list[int]:
-    """Return a shape as the lengths of its dimensions."""
-    return [operator.index(n) for n in shape] if isinstance(shape, Sequence) else [operator.index(shape)]
+    return list(libraries.lengths("shape", shape))

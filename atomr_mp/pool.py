@@ -15,10 +15,11 @@ from atomr_mp.client.actor_ref import ActorRef
 from atomr_mp.client.client import Client
 from atomr_mp.client.reply import Reply
 from atomr_mp.client.reply_stream import AHEAD, AHEAD_BYTES, BETWEEN_S, NO_DEADLINE_S, ReplyStream
-from atomr_mp.device import DEFAULT_DEADLINE_S, Device, dtype_name, lengths
+from atomr_mp.device import DEFAULT_DEADLINE_S, Device, lengths
 from atomr_mp.operator.owned_supervisor import OwnedSupervisor
 from atomr_mp.operator.session import OperatorSession
 from atomr_mp.process.files.rundir import SESSION_SOCKET
+from atomr_mp.protocol import dtypes
 from atomr_mp.protocol.flow.limits import MAX_AHEAD
 from atomr_mp.protocol.messages.data import MAX_PRIORITY, MIN_PRIORITY
 from atomr_mp.protocol.messages.devices import OUT_OF_USE, DeviceInfo, MethodInfo
@@ -132,7 +133,7 @@ class Pool:
             InvalidRequest: The shape or the element type is impossible.
             OutOfMemory: There is not enough memory.
         """
-        return self._client.memory.host_array(tuple(lengths(shape)), dtype_name(dtype))
+        return self._client.memory.host_array(tuple(lengths(shape)), dtypes.name_for(dtype))
 
     def claim(self, shared: bytes) -> GpuRef:
         """Claim a ref that another client has shared with `GpuRef.share`; possible once. Blocks.

@@ -10,12 +10,16 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, SupportsFloat,
 import msgspec
 
 from atomr_mp import errors
+from atomr_mp.protocol import dtypes
 from atomr_mp.protocol.declaration.arguments import declared, with_arrays
 from atomr_mp.protocol.declaration.factors import Factor, RealFactor, Scalar, decoded
 from atomr_mp.protocol.libraries.base import KNOWN, LibraryRequest, to_scalar
 from atomr_mp.protocol.refs import Operand
+from atomr_mp.protocol.words import choices, not_among
 
 if TYPE_CHECKING:
+    from numpy.typing import DTypeLike
+
     from atomr_mp.client.reply import Reply
 
 
@@ -135,7 +139,30 @@ def lengths(name: str, values: SupportsIndex | Sequence[SupportsIndex]) -> tuple
     Raises:
         InvalidRequest: The value is neither a whole number nor a sequence of them.
     """
-    return (operator.index(values),) if isinstance(values, SupportsIndex) else wholes(name, values)
+    try:
+        return (operator.index(values),)  # type: ignore[arg-type]  # of a class too, an isinstance check says nothing
+    except TypeError:
+        return wholes(name, values)  # type: ignore[arg-type]  # likewise
+
+
+def several(name: str, values: Sequence[Operand]) -> list[Operand]:
+    """Return arrays as a list.
+
+    Raises:
+        InvalidRequest: The value is not a sequence.
+    """
+    try:
+        return list(values)
+    except TypeError as error:
+        raise errors.InvalidRequest(f"{name} is of type {type(values).__name__}; it must be a list of refs") from error
+
+
+def element_type(value: DTypeLike) -> Any:
+    """Return the name of an element type; what is none as it is, for the check of the request's fields to tell."""
+    try:
+        return dtypes.name_for(value)
+    except errors.InvalidRequest:
+        return value
 
 
 def check(request: LibraryRequest) -> None:
@@ -221,7 +248,8 @@ def _first_misfit(struct: msgspec.Struct) -> str | None:
         try:
             msgspec.convert(value, field.type, dec_hook=decoded)
         except msgspec.ValidationError as error:
-            return f"{field.name} is {value!r}: {error}"
+            words = choices(field.type)
+            return not_among(field.name, value, words) if words else f"{field.name} is {value!r}: {error}"
     return None
 
 

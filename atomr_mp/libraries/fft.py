@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
+from atomr_mp.libraries.base import wholes
 from atomr_mp.libraries.generated.fft import FftRequests
 from atomr_mp.protocol.libraries.fft import Norm
 from atomr_mp.protocol.refs import Operand
@@ -70,7 +71,9 @@ class Fft(FftRequests):
         deadline_s: float | None = None,
     ) -> Reply:
         """Transform half of a spectrum back to real numbers along one axis."""
-        return self.transform(x, out, kind="c2r", axes=(axis,), n=_last(n, out, axis), norm=norm, deadline_s=deadline_s)
+        return self.transform(
+            x, out, kind="c2r", axes=(axis,), n=_last(n, out, (axis,)), norm=norm, deadline_s=deadline_s
+        )
 
     def fft2(
         self,
@@ -119,7 +122,7 @@ class Fft(FftRequests):
         deadline_s: float | None = None,
     ) -> Reply:
         """Transform half of a spectrum back to real numbers along two axes."""
-        return self.transform(x, out, kind="c2r", axes=axes, n=_last(n, out, *axes), norm=norm, deadline_s=deadline_s)
+        return self.transform(x, out, kind="c2r", axes=axes, n=_last(n, out, axes), norm=norm, deadline_s=deadline_s)
 
     def fftn(
         self,
@@ -170,18 +173,21 @@ class Fft(FftRequests):
         """Transform half of a spectrum back to real numbers along up to three axes, by default all."""
         chosen = _all(x, axes)
         return self.transform(
-            x, out, kind="c2r", axes=chosen, n=_last(n, out, *chosen), norm=norm, deadline_s=deadline_s
+            x, out, kind="c2r", axes=chosen, n=_last(n, out, chosen), norm=norm, deadline_s=deadline_s
         )
 
 
 def _all(x: Operand, axes: Sequence[int] | None) -> Sequence[int]:
-    return range(x.ndim) if axes is None else axes
+    """Return the axes that are given, or all. The request's check refuses x if it is no array."""
+    ndim = getattr(x, "ndim", 1)
+    return wholes("axes", axes) if axes is not None else range(ndim if isinstance(ndim, int) else 1)
 
 
-def _last(n: int | None, out: Operand | None, *axes: int) -> int | None:
+def _last(n: int | None, out: Operand | None, axes: Sequence[int]) -> int | None:
     """Return the length of a result's last axis: `n`, or else the length in `out`."""
-    if n is None and out is not None and axes and -out.ndim <= axes[-1] < out.ndim:
-        return out.shape[axes[-1]]
+    axes, shape = wholes("axes", axes), getattr(out, "shape", ())
+    if n is None and isinstance(shape, tuple) and axes and -len(shape) <= axes[-1] < len(shape):
+        return shape[axes[-1]]  # type: ignore[no-any-return]  # of an array
     return n
 
 

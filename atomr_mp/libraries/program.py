@@ -18,11 +18,12 @@ import importlib
 import operator
 from collections.abc import Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self, SupportsIndex
 
 import msgspec
 
 from atomr_mp import errors
+from atomr_mp.libraries.base import lengths
 from atomr_mp.protocol import dtypes, values
 from atomr_mp.protocol.declaration.arguments import with_arrays
 from atomr_mp.protocol.layout import Index, Layout
@@ -33,6 +34,8 @@ from atomr_mp.protocol.libraries.coverage import Coverage
 from atomr_mp.protocol.refs import Operand, WireRef
 
 if TYPE_CHECKING:
+    from numpy.typing import DTypeLike
+
     from atomr_mp.client.reply import Reply
     from atomr_mp.libraries.base import LibraryDevice
 
@@ -133,25 +136,27 @@ class Program:
 
     # --- recording ----------------------------------------------------------------------------------------------------
 
-    def input(self, name: str, shape: Sequence[int], dtype: str) -> ProgramArray:
+    def input(self, name: str, shape: SupportsIndex | Sequence[SupportsIndex], dtype: DTypeLike) -> ProgramArray:
         """Declare an input: each run is given an array or a ref for it, row-major and without gaps.
 
         Raises:
             InvalidRequest: The name is taken, an input comes after a step, or no such array can exist.
         """
+        if type(name) is not str:
+            raise errors.InvalidRequest(f"an input's name is a text; this is of type {type(name).__name__}")
         if name in self._names:
             raise errors.InvalidRequest(f"the program has an input {name!r} already")
-        layout = Layout.contiguous(dtype, tuple(shape))
+        layout = Layout.contiguous(dtypes.name_for(dtype), lengths("shape", shape))
         self._names.append(name)
         self._inputs.append(layout)
         return self._array(-len(self._names), layout)
 
-    def empty(self, shape: Sequence[int], dtype: str) -> ProgramArray:
+    def empty(self, shape: SupportsIndex | Sequence[SupportsIndex], dtype: DTypeLike) -> ProgramArray:
         """Return a temporary, which steps write before others read it.
 
         A step that reads it where none has written is refused. Elements that no step has written are zero.
         """
-        layout = Layout.contiguous(dtype, tuple(shape))
+        layout = Layout.contiguous(dtypes.name_for(dtype), lengths("shape", shape))
         self._temporaries.append(layout)
         return self._array(len(self._temporaries) - 1, layout)
 

@@ -14,9 +14,11 @@ from atomr_mp.libraries.base import LibraryDevice, check, whole
 from atomr_mp.libraries.generated.rng import RngRequests
 from atomr_mp.protocol.libraries import rng
 from atomr_mp.protocol.refs import Operand
-from atomr_mp.protocol.words import did_you_mean
+from atomr_mp.protocol.words import not_among
 
 if TYPE_CHECKING:
+    from numpy.typing import DTypeLike
+
     from atomr_mp.client.reply import Reply
 
 LAST: Final = 2**63 - 1
@@ -73,7 +75,7 @@ class Generator(RngRequests):
         out: Operand | None = None,
         *,
         size: SupportsIndex | Sequence[SupportsIndex] | None = None,
-        dtype: rng.Floating | None = None,
+        dtype: DTypeLike | None = None,
         deadline_s: float | None = None,
     ) -> Reply:
         """Draw uniform numbers in (0, 1]; see `uniform`."""
@@ -100,6 +102,9 @@ class Generator(RngRequests):
             InvalidRequest: There is no such generator.
             Unsupported: cuRAND has it, but it cannot begin at an offset.
         """
+        kinds: Any = rng.Kind
+        if str(kind) not in (*kinds.__args__, *rng.NO_OFFSET):  # an array is not compared, for one
+            raise errors.InvalidRequest(not_among("kind", kind, kinds.__args__))
         if kind in rng.NO_OFFSET:
             raise errors.Unsupported(
                 f"{kind} cannot be told where to begin, so that its state would be lost with the worker; the nearest "
@@ -109,12 +114,6 @@ class Generator(RngRequests):
             seed = 0 if kind in QUASI else secrets.randbits(64)
         source = rng.Source(kind, whole("seed", seed), whole("offset", offset), whole("dimensions", dimensions))
         shape = (source.dimensions,) if source.dimensions else ()
-        kinds: Any = rng.Kind
-        if kind not in kinds.__args__:
-            raise errors.InvalidRequest(
-                f"there is no generator {kind!r}{did_you_mean(kind, kinds.__args__)}; there are: "
-                f"{', '.join(kinds.__args__)}"
-            )
         check(rng.Uniform(size=shape, source=source))
         return Generator(self._device, source)
 

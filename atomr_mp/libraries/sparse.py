@@ -13,6 +13,7 @@ from atomr_mp.libraries.generated.sparse import SparseRequests
 from atomr_mp.protocol.libraries import sparse
 from atomr_mp.protocol.libraries.base import LibraryRequest
 from atomr_mp.protocol.refs import Operand
+from atomr_mp.protocol.words import counted
 
 if TYPE_CHECKING:
     from atomr_mp.client.reply import Reply
@@ -160,6 +161,8 @@ class Sparse(SparseRequests):
         put: Callable[[Any], Operand] | None = getattr(self._device, "put", self._operand)
         if put is None:
             raise errors.InvalidRequest("a matrix is made by a device, before the program that uses it")
+        shape = None if shape is None else lengths("shape", shape)
+        blocksize = None if blocksize is None else lengths("blocksize", blocksize)
         if not isinstance(matrix, tuple | list):
             matrix, shape, blocksize = _of_scipy(to, matrix, shape, blocksize)
         if shape is None:
@@ -168,9 +171,7 @@ class Sparse(SparseRequests):
         if blocksize is None and to == "bsr" and data.ndim == 3:
             blocksize = data.shape[1:]
         sorted_with = data if to not in sparse.BLOCKED and data.shape == indices.shape else None
-        request = sparse.Structure(
-            indices, indptr, sorted_with, to, lengths("shape", shape), lengths("blocksize", blocksize or (1, 1))
-        )
+        request = sparse.Structure(indices, indptr, sorted_with, to, tuple(shape), tuple(blocksize or (1, 1)))
         made: SparseMatrix = self._answered(self.done(request))
         return made.with_data(data) if getattr(made, "data", None) is None else made
 
@@ -251,6 +252,12 @@ def _of_scipy(
         )
     if shape is not None and tuple(shape) != matrix.shape:
         raise errors.InvalidRequest(f"shape is {tuple(shape)}; the matrix has {matrix.shape}")
+    if len(matrix.shape) != 2:
+        raise errors.InvalidRequest(f"the matrix has {counted(len(matrix.shape), 'dimension')}; it must have 2")
+    if blocksize is not None and not _divides(blocksize, matrix.shape):
+        raise errors.InvalidRequest(
+            f"blocksize is {tuple(blocksize)}; it must be two numbers that divide the shape, {matrix.shape}"
+        )
     blocked = to in sparse.BLOCKED
     if matrix.format != to or not getattr(matrix, "has_canonical_format", False) or blocked:
         matrix = matrix.tocsr(copy=True)
@@ -270,6 +277,11 @@ def _of_scipy(
     indices = [each.astype("int32" if narrow else "int64", copy=False) for each in indices]
     arrays = (data, tuple(indices)) if to == "coo" else (data, *indices)
     return arrays, matrix.shape, matrix.blocksize if blocked else None
+
+
+def _divides(blocksize: Sequence[int], shape: tuple[int, int]) -> bool:
+    """Return whether blocks of a shape fill a matrix."""
+    return len(blocksize) == len(shape) and all(b > 0 and n % b == 0 for b, n in zip(blocksize, shape, strict=True))
 
 
 def _to_blocked_ell(matrix: Any) -> tuple[Any, Any]:

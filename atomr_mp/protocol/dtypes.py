@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Final
 
 from atomr_mp import errors
 from atomr_mp.protocol.extras import how_to_install
+from atomr_mp.protocol.words import did_you_mean
 
 if TYPE_CHECKING:
     import numpy as np
+    from numpy.typing import DTypeLike
 
 ITEM_BYTES: Final[dict[str, int]] = {
     "bool": 1,
@@ -42,7 +44,10 @@ def item_bytes(name: str) -> int:
     """
     found = ITEM_BYTES.get(name)
     if found is None:
-        raise errors.InvalidRequest(f"unknown element type {name!r}; known are: {', '.join(sorted(ITEM_BYTES))}")
+        raise errors.InvalidRequest(
+            f"unknown element type {name!r}{did_you_mean(str(name), ITEM_BYTES)}; known are: "
+            f"{', '.join(sorted(ITEM_BYTES))}"
+        )
     return found
 
 
@@ -66,6 +71,31 @@ def to_numpy(name: str) -> np.dtype[np.generic]:
             f"{name} needs ml-dtypes, which is not installed; {how_to_install('ml_dtypes')}"
         ) from error
     found: np.dtype[np.generic] = np.dtype(getattr(ml_dtypes, name))
+    return found
+
+
+def name_for(dtype: DTypeLike) -> str:
+    """Return the name of an element type that a caller names: by this name, or in any way that NumPy understands.
+
+    Raises:
+        InvalidRequest: There is no such element type.
+    """
+    if type(dtype) is str and dtype in ITEM_BYTES:
+        return dtype
+    import numpy as np
+
+    try:
+        if dtype is None:
+            raise TypeError("NumPy takes None for float64")
+        found = name_of(np.dtype(dtype))
+    except (TypeError, ValueError, SyntaxError) as error:
+        raise errors.InvalidRequest(
+            f"{dtype!r} is no element type{did_you_mean(str(dtype), ITEM_BYTES)}; there are: {', '.join(ITEM_BYTES)}"
+        ) from error
+    if found not in ITEM_BYTES:
+        raise errors.InvalidRequest(
+            f"arrays of {found} cannot be on a device; convert to one of {', '.join(sorted(ITEM_BYTES))}"
+        )
     return found
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import types
+import typing
 from collections.abc import Iterable
+from typing import Any
 
 
 def counted(count: int, noun: str, several: str = "") -> str:
@@ -24,3 +27,25 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     begun = [each for each in by_lower if len(name) > 2 and each.startswith(name.lower())]
     found = begun or difflib.get_close_matches(name.lower(), by_lower, n=1)
     return f"; did you mean {by_lower[found[0]]}?" if found else ""
+
+
+def not_among(name: str, value: object, known: Iterable[object]) -> str:
+    """Return the words for a parameter with a value that it cannot have, with the values that it can have.
+
+    Args:
+        name: The parameter.
+        value: The wrong value.
+        known: The right ones.
+    """
+    found = list(known)
+    hint = did_you_mean(value, [each for each in found if isinstance(each, str)]) if isinstance(value, str) else ""
+    return f"{name} is {value!r}; it must be one of {', '.join(map(str, found))}{hint}"
+
+
+def choices(hint: Any) -> list[Any]:
+    """Return the values that a type admits, if it names each of them; else none."""
+    if typing.get_origin(hint) is typing.Literal:
+        return list(typing.get_args(hint))
+    if typing.get_origin(hint) in {typing.Union, types.UnionType}:
+        return [each for part in typing.get_args(hint) for each in choices(part)]
+    return []

@@ -25,7 +25,7 @@ from atomr_mp.protocol.codec import MAX_WEIGHT
 from atomr_mp.protocol.extras import how_to_install
 from atomr_mp.protocol.flow.flight import MAX_STREAMS, Window
 from atomr_mp.protocol.messages.control import ActorSpec, Execution
-from atomr_mp.protocol.words import did_you_mean
+from atomr_mp.protocol.words import choices, did_you_mean, not_among
 from atomr_mp.supervision.intensity import Intensity
 from atomr_mp.supervision.recycle import RecycleLimits
 from atomr_mp.supervisor.plan import METRICS_OFF, DevicePlan, GatewayPlan, Plan, PlanSource
@@ -386,7 +386,16 @@ def gather(file: Path | None, settings: Mapping[str, Any], environment: Mapping[
     try:
         return Gathered(msgspec.convert(values, Config), sources, unknown)
     except msgspec.ValidationError as error:
-        raise errors.ConfigurationError(f"{file or 'the settings'}: {error}") from error
+        raise errors.ConfigurationError(f"{file or 'the settings'}: {_wrong_word(values) or error}") from error
+
+
+def _wrong_word(values: Mapping[str, Any]) -> str:
+    """Return the error of the first setting whose value is not among the words that it takes; "" if there is none."""
+    for field in msgspec.structs.fields(Config):
+        words, value = choices(field.type), values.get(field.name)
+        if words and field.name in values and value not in words:
+            return not_among(field.name, value, words)
+    return ""
 
 
 def _check_names(found: Mapping[str, Any], where: str) -> None:
@@ -443,7 +452,9 @@ def from_text(where: str, name: str, text: str) -> Any:
     try:
         return msgspec.convert(value, kinds[name], strict=False)
     except msgspec.ValidationError as error:
-        raise errors.ConfigurationError(f"{where} is {text!r}: {error}") from error
+        words = choices(kinds[name])
+        what = not_among(where, text, words) if words else f"{where} is {text!r}: {error}"
+        raise errors.ConfigurationError(what) from error
 
 
 def with_source(plan: Plan, file: Path, settings: dict[str, Any]) -> Plan:

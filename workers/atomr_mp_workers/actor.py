@@ -5,10 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, Literal, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Protocol, TypeVar, overload
 
+from atomr_mp.protocol import dtypes
 from atomr_mp.protocol.messages.data import MAX_ITEMS
 from atomr_mp_workers.memory.arrays import DeviceArray
+
+if TYPE_CHECKING:
+    from numpy.typing import DTypeLike
 
 
 class DeviceMemory(Protocol):
@@ -71,7 +75,7 @@ class Context:
     libraries: ActorLibraries
     """For the thread that runs `setup` or a method."""
 
-    def empty(self, shape: Sequence[int], dtype: str = "float32") -> DeviceArray:
+    def empty(self, shape: Sequence[int], dtype: DTypeLike = "float32") -> DeviceArray:
         """Return a new array in device memory, row-major, its content undefined. Any thread.
 
         A method that returns it gives its caller a ref; write it through its `array`. In a request it lies in the
@@ -80,13 +84,13 @@ class Context:
 
         Args:
             shape: Lengths of the dimensions.
-            dtype: Name of the element type, NumPy's or ml_dtypes'.
+            dtype: Name of the element type, or NumPy's or ml_dtypes' type.
 
         Raises:
             InvalidRequest: The shape or the element type is impossible.
             OutOfMemory: There is no room.
         """
-        return self.memory.empty(dtype, shape)
+        return self.memory.empty(dtypes.name_for(dtype), shape)
 
     def keep(self, array: Any) -> DeviceArray:
         """Return a copy of an array in device memory, as from `empty`: the caller gets a ref, not the content.

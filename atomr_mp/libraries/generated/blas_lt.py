@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from atomr_mp.libraries.base import LibraryReference, Number
+from atomr_mp.libraries.base import LibraryReference, Number, element_type
 from atomr_mp.protocol.libraries import blas_lt
 from atomr_mp.protocol.refs import Operand
 
 if TYPE_CHECKING:
+    from numpy.typing import DTypeLike
+
     from atomr_mp.client.reply import Reply
 
 
@@ -55,7 +57,7 @@ class BlasLtRequests(LibraryReference):
         alpha: Number | Operand = 1.0,
         beta: Number | Operand = 0.0,
         epilogue: blas_lt.Epilogue = "default",
-        dtype: blas_lt.Result | None = None,
+        dtype: DTypeLike | None = None,
         autotune: bool = False,
         compute: blas_lt.Compute = "default",
         deadline_s: float | None = None,
@@ -120,7 +122,7 @@ class BlasLtRequests(LibraryReference):
                 alpha=self._factor("alpha", alpha),
                 beta=self._factor("beta", beta),
                 epilogue=epilogue,
-                dtype=dtype,
+                dtype=None if dtype is None else element_type(dtype),
                 autotune=autotune,
                 compute=compute,
             ),

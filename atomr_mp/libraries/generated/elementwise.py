@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from atomr_mp.libraries.base import LibraryReference
+from atomr_mp.libraries.base import LibraryReference, element_type
 from atomr_mp.protocol.libraries import elementwise
 from atomr_mp.protocol.refs import Operand
 
 if TYPE_CHECKING:
+    from numpy.typing import DTypeLike
+
     from atomr_mp.client.reply import Reply
 
 
@@ -319,7 +321,7 @@ class ElementwiseRequests(LibraryReference):
         x: Operand,
         out: Operand | None = None,
         *,
-        dtype: elementwise.Dtype,
+        dtype: DTypeLike,
         deadline_s: float | None = None,
     ) -> Reply:
         """Convert elements to another type, as NumPy's `astype` does; of a complex number the real part is taken.
@@ -330,7 +332,7 @@ class ElementwiseRequests(LibraryReference):
             dtype: The element type of the result.
             deadline_s: Seconds from now until which it must have started; None for the pool's default.
         """
-        return self._request(elementwise.Cast(x=x, dtype=dtype, out=out), deadline_s)
+        return self._request(elementwise.Cast(x=x, dtype=element_type(dtype), out=out), deadline_s)
 
     def copy(
         self,

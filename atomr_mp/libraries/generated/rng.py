@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar, SupportsFloat, SupportsIndex
 
-from atomr_mp.libraries.base import LibraryReference, lengths, real
+from atomr_mp.libraries.base import LibraryReference, element_type, lengths, real
 from atomr_mp.protocol.libraries import rng
 from atomr_mp.protocol.refs import Operand
 
 if TYPE_CHECKING:
+    from numpy.typing import DTypeLike
+
     from atomr_mp.client.reply import Reply
 
 
@@ -39,7 +41,7 @@ class RngRequests(LibraryReference):
         out: Operand | None = None,
         *,
         size: SupportsIndex | Sequence[SupportsIndex] | None = None,
-        dtype: rng.Whole | None = None,
+        dtype: DTypeLike | None = None,
         deadline_s: float | None = None,
     ) -> Reply:
         """Draw whole numbers whose every bit is random: all values of the type, equally likely.
@@ -53,7 +55,12 @@ class RngRequests(LibraryReference):
             deadline_s: Seconds from now until which it must have started; None for the pool's default.
         """
         return self._request(
-            rng.Bits(out=out, size=None if size is None else lengths("size", size), dtype=dtype), deadline_s
+            rng.Bits(
+                out=out,
+                size=None if size is None else lengths("size", size),
+                dtype=None if dtype is None else element_type(dtype),
+            ),
+            deadline_s,
         )
 
     def uniform(
@@ -63,7 +70,7 @@ class RngRequests(LibraryReference):
         low: SupportsFloat = 0.0,
         high: SupportsFloat = 1.0,
         size: SupportsIndex | Sequence[SupportsIndex] | None = None,
-        dtype: rng.Floating | None = None,
+        dtype: DTypeLike | None = None,
         deadline_s: float | None = None,
     ) -> Reply:
         """Draw from the uniform law: low + (high - low)·u, with u in (0, 1].
@@ -82,7 +89,7 @@ class RngRequests(LibraryReference):
                 low=real("low", low),
                 high=real("high", high),
                 size=None if size is None else lengths("size", size),
-                dtype=dtype,
+                dtype=None if dtype is None else element_type(dtype),
             ),
             deadline_s,
         )
@@ -94,7 +101,7 @@ class RngRequests(LibraryReference):
         loc: SupportsFloat = 0.0,
         scale: SupportsFloat = 1.0,
         size: SupportsIndex | Sequence[SupportsIndex] | None = None,
-        dtype: rng.Floating | None = None,
+        dtype: DTypeLike | None = None,
         deadline_s: float | None = None,
     ) -> Reply:
         """Draw from the normal law.
@@ -113,7 +120,7 @@ class RngRequests(LibraryReference):
                 loc=real("loc", loc),
                 scale=real("scale", scale),
                 size=None if size is None else lengths("size", size),
-                dtype=dtype,
+                dtype=None if dtype is None else element_type(dtype),
             ),
             deadline_s,
         )
@@ -125,7 +132,7 @@ class RngRequests(LibraryReference):
         mean: SupportsFloat = 0.0,
         sigma: SupportsFloat = 1.0,
         size: SupportsIndex | Sequence[SupportsIndex] | None = None,
-        dtype: rng.Floating | None = None,
+        dtype: DTypeLike | None = None,
         deadline_s: float | None = None,
     ) -> Reply:
         """Draw numbers whose logarithm follows the normal law.
@@ -144,7 +151,7 @@ class RngRequests(LibraryReference):
                 mean=real("mean", mean),
                 sigma=real("sigma", sigma),
                 size=None if size is None else lengths("size", size),
-                dtype=dtype,
+                dtype=None if dtype is None else element_type(dtype),
             ),
             deadline_s,
         )
@@ -155,7 +162,7 @@ class RngRequests(LibraryReference):
         *,
         scale: SupportsFloat = 1.0,
         size: SupportsIndex | Sequence[SupportsIndex] | None = None,
-        dtype: rng.Floating | None = None,
+        dtype: DTypeLike | None = None,
         deadline_s: float | None = None,
     ) -> Reply:
         """Draw from the exponential law: -scale·ln(u).
@@ -169,7 +176,10 @@ class RngRequests(LibraryReference):
         """
         return self._request(
             rng.Exponential(
-                out=out, scale=real("scale", scale), size=None if size is None else lengths("size", size), dtype=dtype
+                out=out,
+                scale=real("scale", scale),
+                size=None if size is None else lengths("size", size),
+                dtype=None if dtype is None else element_type(dtype),
             ),
             deadline_s,
         )
@@ -181,7 +191,7 @@ class RngRequests(LibraryReference):
         loc: SupportsFloat = 0.0,
         scale: SupportsFloat = 1.0,
         size: SupportsIndex | Sequence[SupportsIndex] | None = None,
-        dtype: rng.Floating | None = None,
+        dtype: DTypeLike | None = None,
         deadline_s: float | None = None,
     ) -> Reply:
         """Draw from Cauchy's law: loc + scale·tan(π·(u - ½)).
@@ -200,7 +210,7 @@ class RngRequests(LibraryReference):
                 loc=real("loc", loc),
                 scale=real("scale", scale),
                 size=None if size is None else lengths("size", size),
-                dtype=dtype,
+                dtype=None if dtype is None else element_type(dtype),
             ),
             deadline_s,
         )
@@ -212,7 +222,7 @@ class RngRequests(LibraryReference):
         shape: SupportsFloat,
         scale: SupportsFloat = 1.0,
         size: SupportsIndex | Sequence[SupportsIndex] | None = None,
-        dtype: rng.Floating | None = None,
+        dtype: DTypeLike | None = None,
         deadline_s: float | None = None,
     ) -> Reply:
         """Draw from the gamma law of a shape and a scale; with philox4_32_10 only.
@@ -231,7 +241,7 @@ class RngRequests(LibraryReference):
                 out=out,
                 scale=real("scale", scale),
                 size=None if size is None else lengths("size", size),
-                dtype=dtype,
+                dtype=None if dtype is None else element_type(dtype),
             ),
             deadline_s,
         )
@@ -243,7 +253,7 @@ class RngRequests(LibraryReference):
         a: SupportsFloat,
         b: SupportsFloat,
         size: SupportsIndex | Sequence[SupportsIndex] | None = None,
-        dtype: rng.Floating | None = None,
+        dtype: DTypeLike | None = None,
         deadline_s: float | None = None,
     ) -> Reply:
         """Draw from the beta law; with philox4_32_10 only.
@@ -262,7 +272,7 @@ class RngRequests(LibraryReference):
                 b=real("b", b),
                 out=out,
                 size=None if size is None else lengths("size", size),
-                dtype=dtype,
+                dtype=None if dtype is None else element_type(dtype),
             ),
             deadline_s,
         )

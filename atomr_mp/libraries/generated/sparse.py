@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar, SupportsIndex
 
-from atomr_mp.libraries.base import LibraryReference, Number, factor, lengths
+from atomr_mp.libraries.base import LibraryReference, Number, element_type, factor, lengths
 from atomr_mp.protocol.libraries import sparse
 from atomr_mp.protocol.refs import Operand
 
 if TYPE_CHECKING:
+    from numpy.typing import DTypeLike
+
     from atomr_mp.client.reply import Reply
 
 
@@ -269,7 +271,7 @@ class SparseRequests(LibraryReference):
         *,
         to: sparse.Format,
         blocksize: SupportsIndex | Sequence[SupportsIndex] = (1, 1),
-        index: sparse.Index | None = None,
+        index: DTypeLike | None = None,
         deadline_s: float | None = None,
     ) -> Reply:
         """Answer with a matrix of the same elements in another format; zeros that are stored stay, or fill blocks.
@@ -282,7 +284,13 @@ class SparseRequests(LibraryReference):
             deadline_s: Seconds from now until which it must have started; None for the pool's default.
         """
         return self._request(
-            sparse.Convert(a=a, to=to, blocksize=lengths("blocksize", blocksize), index=index), deadline_s
+            sparse.Convert(
+                a=a,
+                to=to,
+                blocksize=lengths("blocksize", blocksize),
+                index=None if index is None else element_type(index),
+            ),
+            deadline_s,
         )
 
     def dense_to_sparse(
@@ -290,7 +298,7 @@ class SparseRequests(LibraryReference):
         x: Operand,
         *,
         to: sparse.Flat = "csr",
-        index: sparse.Index = "int32",
+        index: DTypeLike = "int32",
         deadline_s: float | None = None,
     ) -> Reply:
         """Answer with a sparse matrix of the elements of x that are not 0.
@@ -301,7 +309,7 @@ class SparseRequests(LibraryReference):
             index: The type of the indices.
             deadline_s: Seconds from now until which it must have started; None for the pool's default.
         """
-        return self._request(sparse.DenseToSparse(x=x, to=to, index=index), deadline_s)
+        return self._request(sparse.DenseToSparse(x=x, to=to, index=element_type(index)), deadline_s)
 
     def sparse_to_dense(
         self,

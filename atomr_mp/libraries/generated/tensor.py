@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
-from atomr_mp.libraries.base import LibraryReference, Number, factor
+from atomr_mp.libraries.base import LibraryReference, Number, factor, several
 from atomr_mp.protocol.libraries import tensor
 from atomr_mp.protocol.refs import Operand
 
@@ -283,5 +283,6 @@ class TensorRequests(LibraryReference):
             deadline_s: Seconds from now until which it must have started; None for the pool's default.
         """
         return self._request(
-            tensor.EinsteinSum(operands=list(operands), subscripts=subscripts, out=out, compute=compute), deadline_s
+            tensor.EinsteinSum(operands=several("operands", operands), subscripts=subscripts, out=out, compute=compute),
+            deadline_s,
         )

@@ -150,7 +150,7 @@ def _has_whole_factors(request: Any, _sizes: Sizes) -> bool:
     """Products of int8 have no epilogue but default, and alpha and beta are whole and below 2^31."""
     factors = [scalar(each) for each in (request.alpha, request.beta) if not isinstance(each, Operand)]
     return request.a.dtype != "int8" or (
-        request.epilogue == "default" and all(each == int(each.real) and abs(each) <= LONGEST for each in factors)
+        request.epilogue == "default" and all(abs(each) <= LONGEST and each == int(each.real) for each in factors)
     )
 
 

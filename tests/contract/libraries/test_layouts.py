@@ -1,6 +1,6 @@
 """Every request of every library on both backends, against NumPy in double precision, however its arrays lie.
 
-`ATOMR_MP_TEST_DRAWS=5000` draws so many requests of each kind, for a run by hand.
+`ATOMR_MP_TEST_DRAWS=5000` draws so many requests of each kind, for a run by hand; add `--timeout=0`.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ def test_a_variable_that_is_no_setting_is_told_and_no_error() -> None:
         ("max_restarts", "1.5", "--set it is '1.5': Expected `int`"),
         ("window_requests", "0", ">= 1"),
         ("core_dumps", "maybe", "Expected `bool`"),
-        ("backend", "tpu", "Invalid enum value 'tpu'"),
+        ("backend", "tpu", "--set it is 'tpu'; it must be one of auto, cuda, host"),
     ],
 )
 def test_a_setting_that_cannot_be_is_refused(name: str, text: str, says: str) -> None:

@@ -1,0 +1,221 @@
+"""What callers may write for parameters: element types in any form; what is wrong is told in words."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import inspect
+import types
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import ml_dtypes
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from atomr_mp import errors
+from atomr_mp.device import lengths
+from atomr_mp.libraries.program import Program
+from atomr_mp.protocol import dtypes
+from atomr_mp.protocol.declaration.arguments import NUMBERS, declared
+from atomr_mp.protocol.libraries.base import is_factor, scalar
+from atomr_mp.protocol.words import choices
+from tests.cases.library_cases import CASES, Case
+from tests.direct import DirectDevice
+from tests.fakes.fake_arrays import FakeArray
+
+ENTRANCES: Final = ("fft", "memory", "rng", "sparse")
+
+ODD: Final[tuple[Any, ...]] = (
+    None, "no such word", "", b"L", [], {}, (), (1,), ("a",), object(), 1.5, -1, 10**30, float("nan"), 1j, True,
+    np.float32, np.dtype("f4"), np.zeros(2), np.array(2), "0", [[1]], int, Ellipsis,
+)  # fmt: skip
+"""Values that hardly any parameter can have."""
+
+
+class Recorder:
+    """A device whose replies only have the request; nothing is sent."""
+
+    def put(self, array: Any) -> FakeArray:
+        """Return an array that holds these values."""
+        made = np.asarray(array)
+        return FakeArray.of(made, dtypes.name_for(made.dtype))
+
+    def request(self, library: str, request: Any, deadline_s: float | None, **_how: Any) -> Any:  # noqa: ARG002 - a device's
+        """Return a reply, with the answer of a request for a sparse matrix."""
+
+        def result() -> Any:
+            indices = request.indices
+            described = (request.to, *request.shape, indices.size, request.blocksize, indices.dtype)
+            return FakeArray.of(0, "uint8"), None, described
+
+        return types.SimpleNamespace(request=request, result=result)
+
+
+def method_of(case: Case, request: Any) -> tuple[Any, dict[str, Any]]:
+    """Return the method that makes a request, and its arguments."""
+    face, kind = importlib.import_module(f"atomr_mp.libraries.{case.library}").Reference(Recorder()), case.request
+    if "source" in request.held:
+        source = request.source
+        kinds = {} if source.is_quasi else {"seed": source.seed}
+        face = face.generator(kind=source.kind, offset=source.offset, dimensions=source.dimensions, **kinds)
+    hints = declared(kind).parameters
+    given_as = {
+        name: scalar(value) if is_factor(hints.get(name)) and isinstance(value, NUMBERS) else value
+        for name, value in ((name, getattr(request, name)) for name in request.__struct_fields__)
+        if name not in request.held
+    }
+    return getattr(face, request.name), given_as
+
+
+def parameters(case: Case) -> Iterator[tuple[str, Any]]:
+    """Return the parameters of a request's method, with their types."""
+    for name, hint in declared(case.request).parameters.items():
+        if name not in case.request.held:
+            yield name, hint
+
+
+def for_some(case: Case, count: int, test: Callable[[Any, Any], None]) -> None:
+    """Have a test made with some requests of a case, and random numbers."""
+    found = settings(
+        max_examples=count, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
+    )
+    given(case.drawn(), st.randoms(use_true_random=False))(found(test))()
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
+def test_a_wrong_word_is_told_with_the_right_ones(case: Case) -> None:
+    """The error names the parameter, the word, all that may be there, and the one that was meant."""
+
+    def told(request: Any, _random: Any) -> None:
+        method, arguments = method_of(case, request)
+        for name, hint in parameters(case):
+            words = choices(hint)
+            for word in words:
+                wrong = f"{word}?"
+                with pytest.raises(errors.InvalidRequest) as refused:
+                    method(**arguments | {name: wrong})
+                text = refused.value.message
+                assert f"{name} is {wrong!r}; it must be one of {', '.join(map(str, words))}" in text
+                assert isinstance(word, int) or len(word) < 2 or "did you mean " in text
+
+    for_some(case, 2, told)
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
+def test_no_value_of_a_parameter_raises_anything_but_a_typed_error(case: Case) -> None:
+    """Whatever the value is; what is wrong names the parameter, or what does not fit it."""
+
+    def typed(request: Any, random: Any) -> None:
+        method, arguments = method_of(case, request)
+        for name in arguments:
+            for odd in random.sample(ODD, 8):
+                with contextlib.suppress(errors.InvalidRequest, errors.BorrowConflict, errors.Unsupported):
+                    method(**arguments | {name: odd})
+
+    for_some(case, 4, typed)
+
+
+def matrix_of(kind: str) -> Any:
+    """Return an array that a transform takes."""
+    return FakeArray.of(np.zeros((4, 4)), "float32" if kind.startswith("r") else "complex64")
+
+
+def entrances() -> Iterator[tuple[str, Any, dict[str, Any]]]:
+    """Return what callers use besides the requests' own methods, each with arguments that fit."""
+    import scipy.sparse
+
+    made = {name: importlib.import_module(f"atomr_mp.libraries.{name}").Reference(Recorder()) for name in ENTRANCES}
+    for name in (f"{kind}fft{more}" for kind in ("", "i", "r", "ir") for more in ("", "2", "n")):
+        method = getattr(made["fft"], name)
+        yield name, method, dict.fromkeys(inspect.signature(method).parameters) | {
+            "x": matrix_of(name), "norm": "ortho", **({"axis": 0} if name.endswith("t") else {"axes": (0, 1)}),
+        }  # fmt: skip
+    eye = scipy.sparse.csr_array(np.eye(4))
+    for name in ("csr", "csc", "coo", "bsr", "blocked_ell"):
+        blocks = {"blocksize": 2} if name == "blocked_ell" else {"blocksize": (2, 2)} if name == "bsr" else {}
+        yield name, getattr(made["sparse"], name), {"matrix": eye, "shape": (4, 4), **blocks}
+    yield "generator", made["rng"].generator, {"seed": 1, "kind": "philox4_32_10", "offset": 0}
+    yield "fill", made["memory"].fill, {"array": matrix_of(""), "value": 1}
+    yield "copy", made["memory"].copy, {"source": matrix_of(""), "target": matrix_of("")}
+    for name in ("input", "empty"):
+        more = {"name": "x"} if name == "input" else {}
+        yield f"program's {name}", getattr(Program(Recorder()), name), {**more, "shape": (2,), "dtype": "f4"}
+    yield "shape", lengths, {"shape": 3}
+
+
+@pytest.mark.parametrize("entrance", [pytest.param(each[1:], id=each[0]) for each in entrances()])
+def test_no_value_at_any_other_entrance_does_either(entrance: tuple[Any, dict[str, Any]]) -> None:
+    """Transforms by SciPy's names, matrices of SciPy's, generators, fills and copies, arrays of programs."""
+    method, arguments = entrance
+    method(**arguments)
+    for name in arguments:
+        for odd in (*ODD, (3, 3), (2, 2), [0, 1], (1, 2, 3)):
+            with contextlib.suppress(errors.InvalidRequest, errors.BorrowConflict, errors.Unsupported):
+                method(**arguments | {name: odd})
+
+
+def forms(name: str) -> list[Any]:
+    """Return the ways in which NumPy's users name an element type."""
+    found = dtypes.to_numpy(name)
+    short = [] if hasattr(ml_dtypes, name) else [found.str, found.char]
+    return [name, found, found.type, *short]
+
+
+@pytest.mark.parametrize("name", dtypes.ITEM_BYTES)
+def test_an_element_type_has_all_of_its_names(name: str) -> None:
+    """NumPy's and ml_dtypes' types are taken as their names are."""
+    assert [dtypes.name_for(form) for form in forms(name)] == [name] * len(forms(name))
+    program = Program(DirectDevice())
+    for at, form in enumerate(forms(name)):
+        assert program.input(f"x{at}", (2,), form).dtype == name
+        assert program.empty((2,), form).dtype == name
+
+
+@pytest.mark.parametrize(
+    ("case", "name"),
+    [
+        pytest.param(case, name, id=f"{case.name} {name}")
+        for case in CASES
+        for name, hint in parameters(case)
+        if choices(hint) and all(word in dtypes.ITEM_BYTES for word in choices(hint))
+    ],
+)
+def test_every_parameter_that_names_an_element_type_takes_all_names(case: Case, name: str) -> None:
+    """The same request is made of each; a type that it does not have is told with those that it has."""
+    words = choices(dict(parameters(case))[name])
+
+    def same(request: Any, _random: Any) -> None:
+        method, arguments = method_of(case, request)
+        for word in words:
+            made = [outcome(method, arguments | {name: form}) for form in forms(word)]
+            assert made == made[:1] * len(made)
+        for other in set(dtypes.ITEM_BYTES) - set(words):
+            for form in forms(other):
+                with pytest.raises(errors.InvalidRequest, match=f"{name} is '{other}'; it must be one of {words[0]}"):
+                    method(**arguments | {name: form})
+
+    for_some(case, 3, same)
+
+
+def outcome(method: Any, arguments: dict[str, Any]) -> Any:
+    """Return the parameters of the request that a method makes, or its error."""
+    try:
+        reply = method(**arguments)
+    except errors.InvalidRequest as error:
+        return error.message
+    told: Any = msgspec.structs.asdict(reply.request)
+    return {key: value for key, value in told.items() if key in {"dtype", "index"}}
+
+
+def test_what_is_no_element_type_is_told() -> None:
+    """None too, which NumPy takes for float64; the nearest name is said."""
+    wrong: list[Any] = [None, "flot32", [], "f4,f4", object, {}, 3, "complex256", np.dtype("S3")]
+    for each in wrong:
+        with pytest.raises(errors.InvalidRequest):
+            dtypes.name_for(each)
+    with pytest.raises(errors.InvalidRequest, match="'flot32' is no element type; did you mean float32"):
+        dtypes.name_for("flot32")
