@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import secrets
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -15,7 +16,7 @@ from atomr_mp.client.lanes.door import LaneClient
 from atomr_mp.client.memory.leases import Releases
 from atomr_mp.client.reply import ArrivedPart, ItemsPart, ItemsReply, Reply, StreamReply, set_done
 from atomr_mp.client.reply_life import ReplyAction, ReplyEvent, ReplyState, step
-from atomr_mp.protocol.exceptions import traceback_of
+from atomr_mp.protocol.exceptions import describe, traceback_of
 from atomr_mp.protocol.messages import data
 from atomr_mp.protocol.messages.devices import Resumes
 
@@ -178,6 +179,25 @@ class Outcomes:
             set_done(reply.future)
         if reply.callbacks is not None:
             self._called_back.append(reply)
+
+    def spoil(self, reply: Reply, link: DeviceLink, fault: Exception) -> None:
+        """End a reply whose answer our own code has failed to take in; others, and the lane, go on."""
+        reference = secrets.token_hex(4)
+        _LOG.error("internal error %s with the answer to %r:\n%s", reference, reply, traceback_of(fault))
+        if reply.done:
+            return
+        if isinstance(reply, StreamReply):
+            link.flight.take_stream(reply.id)
+            link.tell_cancelled(reply)
+        else:
+            link.flight.take(reply.id)
+        reply.kept = reply.copies = ()
+        reply.state = ReplyState.OVER
+        why = (
+            f"the answer of device {link.device} could not be taken in ({describe(fault)}); see {reference} in the log"
+        )
+        self.end(reply, errors.InternalError(why, maybe_executed=True, reference=reference))
+        self.tell_news(reply)
 
     def tell_news(self, reply: Reply) -> None:
         """Wake the threads that wait for any news of a reply, not only for its end."""

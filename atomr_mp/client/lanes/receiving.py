@@ -108,23 +108,26 @@ class Receiver:
                     releases.give_back(answer.leases)
                     continue
                 reply = entry[0]
-                if reply.state is not sent or answer.error is not None or reply.items or answer.items:
-                    if not self._say_whole(reply, answer):
-                        self._take(link, releases, reply, answer, frames[first:at], former=former)
-                    continue
-                # The table's step (SENT, ANSWER) is written out, since each call takes this way.
-                take(answer.id)
-                if reply.copies:
-                    self._outcomes.settle_copies(reply, releases, answer)
-                if reply.kept:
-                    reply.kept = ()
-                if answer.leases:
-                    reply.leases = releases.leases(answer.leases)
-                reply.body = answer.body
-                if at != first:
-                    reply.frames = frames[first:at]
-                reply.state = over
-                end(reply, None)
+                try:
+                    if reply.state is not sent or answer.error is not None or reply.items or answer.items:
+                        if not self._say_whole(reply, answer):
+                            self._take(link, releases, reply, answer, frames[first:at], former=former)
+                        continue
+                    # The table's step (SENT, ANSWER) is written out, since each call takes this way.
+                    take(answer.id)
+                    if reply.copies:
+                        self._outcomes.settle_copies(reply, releases, answer)
+                    if reply.kept:
+                        reply.kept = ()
+                    if answer.leases:
+                        reply.leases = releases.leases(answer.leases)
+                    reply.body = answer.body
+                    if at != first:
+                        reply.frames = frames[first:at]
+                    reply.state = over
+                    end(reply, None)
+                except Exception as fault:  # noqa: BLE001 - ours; it costs this reply, not the lane
+                    self._outcomes.spoil(reply, link, fault)
             if not in_flight and not former:
                 break  # an attempt to receive that fails costs as much as a message
         if not former:
@@ -177,9 +180,14 @@ class Receiver:
                 stream = told = None
                 continue
             # The table's row for a part of a stream, written out: looking it up took a fifth of a part's time.
-            leases = releases.leases(part.leases) if part.leases else None
-            its_frames = frames[first:at] if at != first else ()
-            self._outcomes.keep_part(stream, ArrivedPart(part.body, its_frames, leases, part.nbytes))
+            try:
+                leases = releases.leases(part.leases) if part.leases else None
+                its_frames = frames[first:at] if at != first else ()
+                self._outcomes.keep_part(stream, ArrivedPart(part.body, its_frames, leases, part.nbytes))
+            except Exception as fault:  # noqa: BLE001 - ours; it costs this stream
+                self._outcomes.spoil(stream, link, fault)
+                stream = told = None
+                continue
             told = stream
         if told is not None:
             self._outcomes.tell_parts(told)

@@ -18,9 +18,18 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from atomr_mp import errors
 from atomr_mp.supervision.lifecycle import TRANSITIONS, Action, LifecycleEvent, State, step
 
 _LOG: Final = logging.getLogger("atomr_mp.supervisor")
+
+
+class HalfDoneActionError(BaseException):
+    """An action of a device has failed in its middle: nobody knows what is done of it, and the pool has to end.
+
+    It passes by whatever contains the faults of single messages, which catches `Exception`.
+    """
+
 
 Act = Callable[[], LifecycleEvent | None]
 """Carries out an action; returns the event that it leads to at once, None if to none."""
@@ -99,10 +108,19 @@ class DeviceLife:
                 following = None
                 for action in actions:
                     assert following is None, "an action after one that leads on"
-                    following = self._act[action]()
+                    following = self._carried_out(action)
         finally:
             self._steps = False
         if changed and not published:
             self._tell()
         if changed:
             self._changed()
+
+    def _carried_out(self, action: Action) -> LifecycleEvent | None:
+        """Carry an action out; return the event that it leads to."""
+        try:
+            return self._act[action]()
+        except errors.AtomrError:
+            raise
+        except Exception as fault:
+            raise HalfDoneActionError from fault

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 import os
 import select
 import time
@@ -15,6 +16,7 @@ from atomr_mp.process.cgroup import WorkerCgroup
 from atomr_mp.process.spawn import ExitCause, WorkerProcess
 from atomr_mp.protocol.board import BoardReader
 from atomr_mp.protocol.codec import MAX_SESSION_MESSAGE_BYTES
+from atomr_mp.protocol.exceptions import describe, traceback_of
 from atomr_mp.protocol.messages import control
 from atomr_mp.protocol.messages.devices import ActorInfo
 from atomr_mp.supervisor.loop import Loop, Timer
@@ -289,6 +291,9 @@ class Incarnation:
                 self._messages.heard(self, control.FROM_WORKER.decode(packet), descriptor)
             except errors.ProtocolError as error:
                 self._messages.garbled(self, error)
+            except Exception as fault:  # noqa: BLE001 - ours; it costs this process
+                _LOG.error("internal error with a message of process %d:\n%s", self.process.pid, traceback_of(fault))
+                self._messages.garbled(self, errors.ProtocolError(f"its message has met a fault: {describe(fault)}"))
             finally:
                 if descriptor is not None:
                     descriptor.close()
@@ -422,3 +427,6 @@ class Incarnation:
             self._hears = False
             self._loop.forget(self.process.control.fileno())
             self._outbox.drop()
+
+
+_LOG: Final = logging.getLogger("atomr_mp.supervisor")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import secrets
 import select
 from collections.abc import Callable, Iterable
 from typing import Final, Protocol
@@ -13,6 +14,7 @@ import msgspec
 
 from atomr_mp import checks, errors
 from atomr_mp.protocol.codec import VERSION, ErrorInfo, clip
+from atomr_mp.protocol.exceptions import traceback_of
 from atomr_mp.protocol.messages import control, devices, operators, session, suspects
 from atomr_mp.protocol.words import counted
 from atomr_mp.supervision.suspicion import Death
@@ -377,6 +379,8 @@ class Sessions:
         except errors.AtomrError as error:
             self.refused += 1
             self._end(each, error)
+        except Exception as fault:  # noqa: BLE001 - ours; it costs this session
+            self._end(each, _noted(each, fault))
 
     def notes(self, device: int, generation: int) -> list[str]:
         """Return the clients that cannot reach a device's worker, for an operator."""
@@ -574,3 +578,11 @@ def _cancel_hello_timer(each: ClientSession) -> None:
 
 def _introduction(each: ClientSession) -> control.SessionOpened:
     return control.SessionOpened(each.number, each.session, each.secret, each.shared_memory, each.weight, each.key)
+
+
+def _noted(each: ClientSession, fault: Exception) -> errors.InternalError:
+    """Log a fault of ours in handling a client's message; return its error."""
+    reference = secrets.token_hex(4)
+    _LOG.error("internal error %s with a message of client %r:\n%s", reference, each.name, traceback_of(fault))
+    why = f"the supervisor met a fault of its own with this client's message; its log has it under {reference}"
+    return errors.InternalError(why, maybe_executed=True, reference=reference)
