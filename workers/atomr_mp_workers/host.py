@@ -117,6 +117,8 @@ class Host:
         self._is_ready = False
         """Whether the supervisor was told that this process could take calls."""
         self._foreign: Final = ForeignSlabs(parts.store, parts.completions.wake)
+        self._read_due_ns = 0
+        """When the time of the client's read was over for which the last turn waited in vain."""
         self._shown = (0, 0)
         """Memory figures that the board shows."""
         self._log = logging.getLogger("atomr_mp.worker")
@@ -200,8 +202,23 @@ class Host:
                 session.opening -= 1
                 self._let_in(session)
 
+    def _look_at_passing_reads(self) -> None:
+        """Start, or refuse, requests that have waited for a client's read."""
+        reads = self._store.passing_reads
+        due_ns = reads.due_ns
+        if due_ns is not None and (now_ns := time.monotonic_ns()) >= due_ns:
+            if due_ns == self._read_due_ns and not self._data.received:
+                reads.expire(now_ns)
+            else:  # a message with its end may have come while the loop was busy, so look for messages first
+                self._read_due_ns = due_ns
+        if reads.has_ended:
+            reads.has_ended = False
+            self._dispatcher.advance()
+
     def _answer_peers(self) -> None:
         """Send the answers of this turn."""
+        if self._store.passing_reads.waited or self._store.passing_reads.has_ended:
+            self._look_at_passing_reads()
         if self._answers.withheld and not self._data.received:
             self._answers.end_turn()
         if self._outbox:
@@ -240,7 +257,7 @@ class Host:
         except BaseException as error:  # noqa: BLE001 - it ends the worker, which is not for the actor's thread to do
             self._failed = error
             return False
-        if self._ending or patience_s is None or self._answers.withheld:
+        if self._ending or patience_s is None or self._answers.withheld or self._store.passing_reads.has_ended:
             return False
         return patience_s < 0 or time.monotonic_ns() + int(patience_s * 1e9) >= self._wakes_ns
 
@@ -615,6 +632,7 @@ class Host:
             patience_s = self._completions.patience_s()
             for due_ns in (
                 self._store.shares.next_expiry_ns,
+                self._store.passing_reads.due_ns,
                 self._usage.due_ns,
                 self._dispatcher.due_ns if self._dispatcher.turns else None,
                 self._dispatcher.streams.due_ns,

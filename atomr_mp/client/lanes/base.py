@@ -22,6 +22,7 @@ from atomr_mp.client.lanes.retry import Retry
 from atomr_mp.client.lanes.retry_policy import NEVER, identify, key_of
 from atomr_mp.client.lanes.sending import Sender
 from atomr_mp.client.memory.leases import Lease
+from atomr_mp.client.memory.loans import LentBorrow
 from atomr_mp.client.reply import ItemsReply, Reply, StreamReply
 from atomr_mp.client.reply_life import ReplyEvent, ReplyState
 from atomr_mp.protocol import values
@@ -82,7 +83,7 @@ class Lane(ABC):
     # --- for replies and the client --------------------------------------------------------------------------------
 
     # Each call takes this way, so its steps are written out here instead of coming from the table.
-    def submit(  # noqa: C901, PLR0912 - a further call would cost more
+    def submit(  # noqa: C901, PLR0912, PLR0915 - a further call would cost more
         self,
         request_id: int,
         device: int | None,
@@ -121,8 +122,10 @@ class Lane(ABC):
             reply.priority = priority
         if replays:
             reply.replays = replays
+        lends = False
         if placed:
             reply.kept, reply.copies, reply.refs, device = self._client.memory.attach(placed, device)
+            lends = type(reply.kept[-1]) is LentBorrow
         payload_bytes = len(body)
         if payload:
             reply.payload = payload
@@ -162,6 +165,8 @@ class Lane(ABC):
             else:
                 link.outbox.append(reply)
                 self._queued(link)
+        if lends:
+            self.watch(reply)  # other clients may wait for its answer, whenever this one looks at it
         return reply
 
     def submit_stream(self, stream: StreamReply, device: int | None, arguments: object) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import itertools
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -18,6 +18,7 @@ from atomr_mp.client import interrupts
 from atomr_mp.client.memory.argument_slabs import ClientSlabs, Placement
 from atomr_mp.client.memory.door import MemoryClient
 from atomr_mp.client.memory.leases import Lease, Releases, ViewBorrow
+from atomr_mp.client.memory.loans import LoanReturner
 from atomr_mp.client.memory.refs import GpuRef, SharedRef, read_shared, write_shared
 from atomr_mp.client.memory.worker_slabs import Mappings, SlabMapping
 from atomr_mp.interop.host import HostMapping
@@ -25,7 +26,7 @@ from atomr_mp.protocol.libraries import memory
 from atomr_mp.protocol.libraries.base import LibraryRequest, to_scalar
 from atomr_mp.protocol.messages import session
 from atomr_mp.protocol.process_tags import client_slab_name
-from atomr_mp.protocol.refs import ClientArray, WireRef
+from atomr_mp.protocol.refs import ClientArray, Operand, WireRef
 from atomr_mp.protocol.values import SHARED_BYTES
 
 ASK_TIMEOUT_S: Final = 60.0
@@ -48,6 +49,7 @@ class ClientMemory:
         self._mappings: Final = Mappings(self._open)
         self._borrows = itertools.count(1)
         self._own_slabs = itertools.count(1)
+        self._loans: Final = LoanReturner(functools.partial(client.give_back, freed=True))
         self._lent: set[tuple[Releases, int, int]] = set()
         """Slabs that another device's workers map: (of, number, by)."""
 
@@ -143,6 +145,7 @@ class ClientMemory:
 
     def close(self) -> bool:
         """Unmap slabs without views; return whether no slab of the workers is left."""
+        self._loans.close()
         self._slabs.close()
         return self._mappings.close()
 
@@ -191,14 +194,15 @@ class ClientMemory:
         return self._view(ref, self._borrow(ref, write=write), write=write)
 
     def copy(self, ref: GpuRef, out: np.ndarray[Any, Any] | None) -> np.ndarray[Any, Any]:
-        """Return a copy of a ref's elements."""
+        """Return a copy of a ref's elements, as they are between the writers before and after it."""
         if out is not None and (out.shape != ref.shape or out.dtype != ref.numpy_dtype):
             raise ValueError(
                 f"out is {out.dtype} of shape {out.shape}, the ref {ref.dtype} of shape {ref.shape}; they must be the "
                 "same"
             )
-        if self.on_gpu(ref.device):
-            if out is not None and out.nbytes >= SHARED_BYTES and self._slabs.room_of(out) is not None:
+        on_gpu = self.on_gpu(ref.device)
+        if on_gpu or ref.nbytes < SHARED_BYTES:
+            if on_gpu and out is not None and out.nbytes >= SHARED_BYTES and self._slabs.room_of(out) is not None:
                 self.request(memory.Get(ref, out), ref.device)
                 return out
             copied: np.ndarray[Any, Any] = self.request(memory.Get(ref), ref.device)
@@ -208,10 +212,10 @@ class ClientMemory:
             return out
         if out is None:
             out = np.empty(ref.shape, ref.numpy_dtype)
-        borrow = self._borrow(ref, write=False)
+        mapping = self._mapping(ref.lease, ref.slab)  # first, since writers wait from the borrow on
+        borrow = self._hold([ref], ViewBorrow(ref.lease.releases, next(self._borrows)))
         try:
-            if ref.size:
-                np.copyto(out, self._view(ref, borrow, write=False))
+            np.copyto(out, mapping.array(ref.layout, writable=False))
         finally:
             borrow.release()
             self._client.give_back(borrow.releases, freed=True)  # another client may want to write
@@ -254,8 +258,6 @@ class ClientMemory:
     def copy_on_device(self, source: GpuRef, target: GpuRef) -> None:
         """Copy elements on the target's device."""
         self.request(memory.Copy(source, target), target.device)
-        if source.device != target.device:
-            self._client.give_back(source.lease.releases, freed=True)  # its borrow, which has ended
 
     def share(self, ref: GpuRef, for_s: float) -> bytes:
         """Keep a buffer for another client."""
@@ -295,8 +297,9 @@ class ClientMemory:
 
     # --- inside ----------------------------------------------------------------------------------------------------
 
-    def _reached(self, placed: Iterable[object], named: int | None, device: int | None) -> Iterator[ViewBorrow]:
-        """Let a device reach the arguments that are another device's."""
+    def _reached(self, placed: Iterable[object], named: int | None, device: int | None) -> list[ViewBorrow]:
+        """Let a device reach the arguments that are other devices'; later writers wait while the result is held."""
+        found: dict[int, list[GpuRef]] = {}
         for ref in placed:
             if isinstance(ref, GpuRef) and ref.device != device:
                 if named is None:
@@ -305,7 +308,13 @@ class ClientMemory:
                         "for (device=), or copy one (copy_to)",
                         device=ref.device,
                     )
-                yield self._lend(ref, named)
+                self._lend(ref, named)
+                found.setdefault(ref.device, []).append(ref)
+        # In the devices' order, as all clients do: else two could wait for each other.
+        return [
+            self._hold(refs, self._loans.loan(refs[0].lease.releases, next(self._borrows)))
+            for _, refs in sorted(found.items())
+        ]
 
     def _not_ours(self, ref: GpuRef) -> errors.RequestError:
         if ref.to_wire().token[:16] != self._client.epoch:
@@ -351,6 +360,16 @@ class ClientMemory:
         return self._mappings.get(lease, slab)
 
     @interrupts.defer_interrupts
+    def _hold(self, refs: Sequence[GpuRef], borrow: ViewBorrow) -> ViewBorrow:
+        """Keep refs of one device as they are, once earlier writers have ended, until the borrow is released.
+
+        Later writers wait meanwhile, for a time.
+        """
+        first, others = refs[0], list[Operand](refs[1:])
+        self.request(memory.Borrow(first.holding(borrow), borrow.number, passing=True, others=others), first.device)
+        return borrow
+
+    @interrupts.defer_interrupts
     def _borrow(self, ref: GpuRef, *, write: bool) -> ViewBorrow:
         """Return a borrow, once all earlier uses that conflict with it have ended."""
         borrow = ViewBorrow(ref.lease.releases, next(self._borrows))
@@ -358,9 +377,8 @@ class ClientMemory:
         self.request(memory.Borrow(ref.holding(borrow), borrow.number, write), ref.device)
         return borrow
 
-    def _lend(self, ref: GpuRef, device: int) -> ViewBorrow:
-        """Let a device reach another device's ref, and keep the ref as it is for the request."""
-        borrow = self._borrow(ref, write=False)
+    def _lend(self, ref: GpuRef, device: int) -> None:
+        """Let a device reach another device's ref."""
         releases = ref.lease.releases
         key = (releases, ref.slab, device)
         if key not in self._lent:
@@ -370,7 +388,6 @@ class ClientMemory:
             )
             if not releases.over:
                 self._lent = self._lent | {key}
-        return borrow
 
     def _open(self, releases: Releases, slab: int, unmapped: Callable[[], object]) -> SlabMapping:
         opened, descriptor = self._client.ask(

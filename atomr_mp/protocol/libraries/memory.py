@@ -9,10 +9,11 @@ import msgspec
 from atomr_mp import errors
 from atomr_mp.protocol import dtypes
 from atomr_mp.protocol.codec import U64, Bytes16
+from atomr_mp.protocol.declaration.arguments import reads
 from atomr_mp.protocol.declaration.factors import Scalar
 from atomr_mp.protocol.layout import Layout
 from atomr_mp.protocol.libraries.base import LibraryRequest, Read, Write
-from atomr_mp.protocol.refs import BufferId
+from atomr_mp.protocol.refs import BufferId, Operand
 
 MAX_SHARE_S = 3600.0
 """Longest that a shared buffer waits for its claim."""
@@ -121,13 +122,28 @@ class Copy(LibraryRequest, frozen=True):
 
 
 class Borrow(LibraryRequest, frozen=True):
-    """Take a borrow that lasts until it is released: answered once the data is there. For views in the client."""
+    """Take a borrow that lasts until it is released: answered once the data is there.
+
+    Borrows for views exclude later requests that conflict. For those of copies (`passing`) later writers wait.
+    """
 
     name: ClassVar[str] = "borrow"
     array: Read
     borrow: U64
     """Id by which it is released; unique in the session."""
     write: bool = False
+    passing: bool = False
+    """Whether it ends by itself, soon: later writers wait for it, for a second and one more for each GiB."""
+    others: Annotated[list[Operand], reads("*_")] = msgspec.field(default_factory=list)
+    """Arrays that it reads besides, if it is passing. One request takes them all, so that no two can wait for each
+    other."""
+
+    def check(self) -> None:
+        """Check that what is asked for can be had."""
+        if self.passing and self.write:
+            raise errors.InvalidRequest("a passing borrow is for reading")
+        if self.others and not self.passing:
+            raise errors.InvalidRequest("a view is of one array")
 
     def written(self) -> list[Any]:
         """Return the array, if it may be written."""

@@ -105,6 +105,8 @@ class SessionOpened(Message, frozen=True, tag="session_opened"):
     """Its share, beside other sessions with requests waiting."""
     group: Annotated[str, msgspec.Meta(max_length=200)] = ""
     """Sessions of one group, as those of a remote client's key, share one weight; empty for none."""
+    pid: U32 = 0
+    """The client's process, for messages about it."""
 
 
 class SessionEnded(Message, frozen=True, tag="session_ended"):

@@ -577,7 +577,8 @@ def _cancel_hello_timer(each: ClientSession) -> None:
 
 
 def _introduction(each: ClientSession) -> control.SessionOpened:
-    return control.SessionOpened(each.number, each.session, each.secret, each.shared_memory, each.weight, each.key)
+    pid = each.peer.credentials.pid
+    return control.SessionOpened(each.number, each.session, each.secret, each.shared_memory, each.weight, each.key, pid)
 
 
 def _noted(each: ClientSession, fault: Exception) -> errors.InternalError:

@@ -131,6 +131,11 @@ class Library:
         """Functions to call in the order of arrival, before a request waits for anything, by request."""
         return {}
 
+    @property
+    def withdraw(self) -> Mapping[str, Callable[[Any, Holder], None]]:
+        """Functions that take back what those of `admit` have done, for requests that do not run or fail."""
+        return {}
+
 
 def given(operand: Operand | None) -> DeviceArray:
     """Return an operand as an array of this device, which every operand is here: left-out outputs are allocated."""

@@ -72,6 +72,7 @@ class LibraryMethod(Method):
         self._is_open = type(library).open is Library.open
         self.stream = self._stream = library.stream
         self.admit = library.admit.get(request)
+        self.withdraw = library.withdraw.get(request)
         self.prepares = planning is not None or not self._is_open
         self.allocates = True
         self._run: Final[Callable[..., Any]] = getattr(library, request)

@@ -50,6 +50,10 @@ class Holder:
         """Buffers, and the number of leases of each."""
         self.views: dict[int, Block] = {}
         """Borrows that the client took, by its ids."""
+        self.passing_reads: set[int] = set()
+        """Ids of the client's reads for which writers wait, see `passing_reads`."""
+        self.pid = 0
+        """The client's process; 0 for none."""
         self.slabs: list[OwnSlab] = []
         self.client_slabs: dict[SlabNumber, SlabMemory] = {}
         self.foreign_slabs: dict[tuple[int, int, SlabNumber], SlabMemory] = {}

@@ -9,7 +9,7 @@ Requests may allocate, share and claim on any thread; methods that do not say so
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from atomr_mp import checks, errors
@@ -19,6 +19,7 @@ from atomr_mp_workers.device.base import Export, SlabMemory, WorkerDevice
 from atomr_mp_workers.memory.arrays import DeviceArray
 from atomr_mp_workers.memory.blocks import Holder
 from atomr_mp_workers.memory.buffers import Buffers
+from atomr_mp_workers.memory.passing_reads import PassingReads
 from atomr_mp_workers.memory.ref_opener import RefOpener
 from atomr_mp_workers.memory.shares import Shares
 from atomr_mp_workers.memory.slabs import SlabKeeper, SlabTable, StartedWork
@@ -59,6 +60,7 @@ class Store:
         self.workspaces: Final = Workspaces(self.buffers)
         self.slabs.on_shortage = self.workspaces.shrink
         self.refs: Final = RefOpener(current)
+        self.passing_reads: Final = PassingReads()
 
     # --- sessions --------------------------------------------------------------------------------------------------
 
@@ -85,6 +87,8 @@ class Store:
         for view, block in holder.views.items():
             block.borrows.close_view(number, view)
         holder.views.clear()
+        for read in list(holder.passing_reads):
+            self.passing_reads.end(holder, read)
         self._leases -= sum(count for _, count in holder.leases.values())
         holder.leases.clear()
         self.device.forget(holder)
@@ -127,9 +131,7 @@ class Store:
     def release(self, holder: Holder, leases: Iterable[int], views: Iterable[int], slabs: Iterable[int]) -> None:
         """Take back a client's releases; skip leases that it does not have."""
         for view in views:
-            viewed = holder.views.pop(view, None)
-            if viewed is not None:
-                viewed.borrows.close_view(holder.number, view)
+            self.close_view(holder, view)
         for buffer in leases:
             block, count = holder.leases.get(buffer, (None, 0))
             if block is None:
@@ -148,10 +150,30 @@ class Store:
         Raises:
             BorrowConflict: Another view excludes it.
         """
-        if view in holder.views:
-            raise errors.InvalidRequest(f"there is a borrow {view} already")
+        self._check_new(holder, view)
         array.block.borrows.open_view(holder.number, view, write=write)
         holder.views[view] = array.block
+
+    def begin_read(self, holder: Holder, arrays: Sequence[DeviceArray], number: int) -> None:
+        """Record that a client will read arrays, so that later writers wait for it.
+
+        Raises:
+            BorrowConflict: A view excludes it.
+        """
+        self._check_new(holder, number)
+        self.passing_reads.begin(holder, arrays, number, self.device.make_event())
+
+    def close_view(self, holder: Holder, number: int) -> None:
+        """End a client's view or read, if there is one of this id."""
+        viewed = holder.views.pop(number, None)
+        if viewed is not None:
+            viewed.borrows.close_view(holder.number, number)
+        elif holder.passing_reads:
+            self.passing_reads.end(holder, number)
+
+    def _check_new(self, holder: Holder, number: int) -> None:
+        if number in holder.views or number in holder.passing_reads:
+            raise errors.InvalidRequest(f"there is a borrow {number} already")
 
     # --- slabs of others, and own slabs elsewhere --------------------------------------------------------------------
 
@@ -231,7 +253,7 @@ class Store:
                 "cached_bytes": sum(slab.memory.nbytes for slab in slabs if not slab.space) + kept + spare,
                 "quota_bytes": own.quota_bytes,
                 "leases": sum(count for each in holders for _, count in list(each.leases.values())),
-                "views": sum(len(each.views) for each in holders),
+                "views": sum(len(each.views) + len(each.passing_reads) for each in holders),
                 "open_elsewhere": sum(sum(slab.opened.values()) for slab in slabs),
                 "shared": len(self.shares),
                 "client_slabs": sum(len(each.client_slabs) for each in holders),

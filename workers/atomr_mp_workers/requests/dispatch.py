@@ -84,8 +84,10 @@ class Dispatcher:
         self._parked: list[Request] = []
         """Requests that have begun, and wait for memory in use, or for their plan."""
         self._held: set[Event] = set()
-        """Ends of requests that wait for a plan, their own or another's: a stream that waited for one of these would
-        hold up the request itself."""
+        """Ends of requests that wait for a plan or for a client's read, or for such a request, wherever they wait: a
+        stream that waited for one of these could hold up the request itself."""
+        self._waited: Final = envelope.passing_reads.waited
+        """Ends of clients' reads. They are not work of the device either, so requests that wait for them are parked."""
         self._early: list[Run] = []
         """Runs that have ended before the answer of a writer whose memory they have read."""
         self._ahead: Counter[Stream] = Counter()
@@ -235,6 +237,8 @@ class Dispatcher:
     def _advance(self) -> None:
         if self.streams.paused and not self.isolation.active:
             self.streams.resume()
+        if self._held:
+            self._held = {event for event in self._held if not event.done}
         freed = True
         while freed:
             freed = False
@@ -307,7 +311,7 @@ class Dispatcher:
 
     def _start(self, request: Request) -> bool:
         """Run a request that has begun, or put it on its stream; False if it has to wait first."""
-        if request.making is not None or self._held:
+        if request.making is not None or self._held or self._waited:
             started = self._go_on(request)
             if started is not None:
                 return started
@@ -353,9 +357,11 @@ class Dispatcher:
         return True
 
     def _waits_for_plan(self, request: Request) -> bool:
-        """Return whether a plan is being made for a request, or for one that it has to wait for."""
+        """Return whether a request, or one that it has to wait for, waits for its plan or for a client's read."""
         making = request.making is not None and not request.making.done
-        return making or any(event in self._held for event in request.after)
+        return making or any(
+            (event in self._held and not event.done) or event in self._waited for event in request.after
+        )
 
     def _go_on(self, request: Request) -> bool | None:
         """Return None if the request waits for no plan, False if it does, True if it is late and answered."""
@@ -374,10 +380,10 @@ class Dispatcher:
         if not free and (stream is None or not stream.takes(request.after)):
             return False
         self._envelope.show_waiting(request, waits=not free)
-        undefined = contents.undefined(request)
-        if undefined is not None:
-            self._keep_out(request, undefined)
-        return None if undefined is None else True
+        refusal = self._envelope.refusal(request)
+        if refusal is not None:
+            self._keep_out(request, refusal)
+        return None if refusal is None else True
 
     def _keep_out(self, request: Request, error: errors.RequestError) -> None:
         """Answer a request that has begun and will not be run."""
@@ -392,15 +398,22 @@ class Dispatcher:
             self._held.add(request.event)
         self._parked.append(request)
 
+    def _note_apart(self, request: Request) -> None:
+        """Let no stream wait for a request in another queue while any request there may wait for a held one."""
+        if request.event is not None and (self._held or self._waited):
+            self._held.add(request.event)
+
     def _set_apart(self, request: Request) -> None:
         """Let a request wait for a batch, or for its actor's thread."""
         name = request.method.name
         try:
             if name in self._batched:
                 self._batched[name].add(request)
+                self._note_apart(request)
                 return
             if request.refs and not self._envelope.admit(request):
                 return
+            self._note_apart(request)
             threads = self._threads[name]
             threads.waiting.add(request, request.peer.session, request.priority)
         except FatalError:

@@ -90,6 +90,7 @@ class Envelope:
         self._libraries = libraries
         self._device: Final = store.device
         self._slabs: Final = store.slabs
+        self.passing_reads: Final = store.passing_reads
         self.answers: Final = Answers(store)
         self.faults: Final = faults or OwnFaults(board, lambda _reason: None)
         """Notes our own faults."""
@@ -325,9 +326,9 @@ class Envelope:
             if now_ns > deadline_ns:
                 self._late(request)
                 return False
-            if request.reads and (undefined := contents.undefined(request)) is not None:
-                contents.note_absent(request, undefined)
-                self._drop(request, undefined)
+            if (request.reads or request.after) and (refusal := self.refusal(request)) is not None:
+                contents.note_absent(request, refusal)
+                self._drop(request, refusal)
                 return False
             # First, since decoding may run the actor's code, and the board must show what ends this process then.
             request.slot = self._board.start(session.number, request_id, now_ns, deadline_ns, method.watched, items)
@@ -358,6 +359,10 @@ class Envelope:
         except Exception as fault:  # noqa: BLE001 - ours; it costs this request
             self.undo(request, fault)
             return False
+
+    def refusal(self, request: Request) -> errors.RequestError | None:
+        """Return why a request must not run after what it has waited for, None if it may."""
+        return contents.undefined(request) or self.passing_reads.refusal(request.after)
 
     def _late(self, request: Request) -> None:
         """Answer a request that is late."""
@@ -411,6 +416,8 @@ class Envelope:
         request.body, request.frames = b"", ()
         if isinstance(request, ItemsRequest):
             request.rows = []
+        if request.decoded:
+            _withdraw(request)
         if request.writes:
             contents.close_writes(request)
         operands.let_go(request)
@@ -543,6 +550,7 @@ class Envelope:
         now_ns, slot = time.monotonic_ns(), request.slot
         peer = request.peer
         if error is not None:
+            _withdraw(request)
             if error.ends_worker:  # the request may be the cause, so it stays on the board as one that ran at the end
                 slot = OFF_BOARD
             if not (error is request.closing and isinstance(error, errors.Cancelled)):  # an interruption is no failure
@@ -652,6 +660,12 @@ class Envelope:
         self._found.append(name)
         method.watched = self._watched(method)
         return method
+
+
+def _withdraw(request: Request) -> None:
+    """Take back what a request's arrival has noted, since it fails or does not run."""
+    if request.method.withdraw is not None and request.arguments:
+        request.method.withdraw(request.arguments[0], request.holder)
 
 
 def _come_by(request: Request) -> None:

@@ -67,6 +67,8 @@ class Method(ABC):
     takes no such calls."""
     admit: Callable[[Any, Holder], None] | None = None
     """Called with its first argument on arrival, before it waits for anything."""
+    withdraw: Callable[[Any, Holder], None] | None = None
+    """Called with its first argument after `admit`, if the request is not run, or fails."""
     recall: Callable[[Any, Holder], Any] | None = None
     """Completes its first argument by what its session has told before; raises a `RequestError` if that is unknown."""
     weigh: Callable[[Any], int] | None = None

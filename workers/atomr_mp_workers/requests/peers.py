@@ -65,6 +65,7 @@ class AdmittedSession:
         self.opening = 0
         """Slabs of other devices that are being opened for it elsewhere than on the loop; its calls wait for them."""
         self.ended = False
+        holder.pid = opened.pid
         self.holder: Final = holder
         """The holder of its device memory."""
         self.resolve: Final = store.refs.resolver(holder)

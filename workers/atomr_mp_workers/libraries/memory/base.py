@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -26,6 +27,11 @@ class MemoryLibrary(Library):
     def admit(self) -> Mapping[str, Callable[[Any, Holder], None]]:
         """A view counts from the arrival of its request: later writers must find it."""
         return {memory.Borrow.name: self._admit_borrow}
+
+    @property
+    def withdraw(self) -> Mapping[str, Callable[[Any, Holder], None]]:
+        """A view or read that is refused excludes nobody, and nobody waits for it."""
+        return {memory.Borrow.name: self._withdraw_borrow}
 
     def empty(self, request: memory.Empty) -> DeviceArray:
         """Make a buffer."""
@@ -50,6 +56,8 @@ class MemoryLibrary(Library):
                 raise errors.InvalidRequest("on this backend a client copies by itself: it can reach the memory")
             self.context.device.copy(source.array, request.into)
             return None
+        if not self.context.device.asynchronous and source.nbytes < SHARED_BYTES:
+            return Later(source.array.copy)  # the answer is this copy, which no later request writes
         copy = store.buffers.allocate(self.context.holder(), source.dtype, source.shape, self.context.device.host)
         self.context.device.copy(source.array, copy.array)
         if source.nbytes < SHARED_BYTES:
@@ -65,8 +73,12 @@ class MemoryLibrary(Library):
     def copy(self, request: memory.Copy) -> None:
         """Copy elements."""
 
-    def borrow(self, _request: memory.Borrow) -> None:
-        """Answer that the uses before a view have ended; the view was noted on arrival."""
+    def borrow(self, request: memory.Borrow) -> Later | None:
+        """Answer that the uses before a view or a read have ended; it was noted on arrival."""
+        if not request.passing:
+            return None
+        store, holder = self.context.store, self.context.holder()
+        return Later(lambda: store.passing_reads.grant(holder, request.borrow, time.monotonic_ns()))
 
     def accept(self, request: memory.Accept) -> Later:
         """Accept a buffer's content, even if undefined, once the device has done the earlier work."""
@@ -99,7 +111,14 @@ class MemoryLibrary(Library):
 
     def _admit_borrow(self, request: memory.Borrow, holder: Holder) -> None:
         assert isinstance(request.array, DeviceArray)
-        self.context.store.open_view(holder, request.array, request.borrow, write=request.write)
+        if request.passing:
+            arrays = cast("list[DeviceArray]", [request.array, *request.others])
+            self.context.store.begin_read(holder, arrays, request.borrow)
+        else:
+            self.context.store.open_view(holder, request.array, request.borrow, write=request.write)
+
+    def _withdraw_borrow(self, request: memory.Borrow, holder: Holder) -> None:
+        self.context.store.close_view(holder, request.borrow)
 
 
 def number_for(dtype: str, value: Scalar) -> complex:
