@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +124,11 @@ class Keeper(Actor):
         """Return the sum of all elements, on the actor's thread, after a wait at a gate."""
         arrive(gate)
         return float(np.sum(array))
+
+    @method(thread=True)
+    def totals(self, array: NDArray[np.generic]) -> Iterator[float]:
+        """Yield the sum of all elements."""
+        yield float(array.sum())
 
     @method(thread=True)
     def wait(self, gate: str) -> None:

@@ -66,6 +66,8 @@ class Sender:
 
     def put(self, link: DeviceLink, reply: Reply) -> None:
         """Send a stream, or a request that has to run alone; queue any other. Hold all if the device takes none now."""
+        if link.outbox and _goes_by_itself(reply):
+            self.flush(link)  # it must not overtake requests whose outputs it may read
         if not link.sending:
             link.held.append(reply)
         elif isinstance(reply, StreamReply):

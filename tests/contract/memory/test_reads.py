@@ -127,6 +127,16 @@ def test_a_request_on_another_device_holds_writers_up_for_a_time(pool: atomr_mp.
         pool.call("Keeper.add", ref, 1.0).result()
 
 
+def test_a_stream_comes_after_the_requests_before_it(pool: atomr_mp.Pool) -> None:
+    """Though calls travel together, and a stream's request travels by itself."""
+    ref = pool.device(0).zeros(10, "float64")
+    for count in range(1, 20):
+        for _ in range(5):
+            pool.call("Keeper.add", ref, 1.0)
+        with pool.stream("Keeper.totals", ref) as totals:
+            assert list(totals) == [50 * count]
+
+
 def _read_elsewhere(pool: atomr_mp.Pool, gate: Gate, ref: atomr_mp.GpuRef) -> atomr_mp.Reply:
     reading = pool.call("Keeper.total_slowly", str(gate.path), ref, device=1)
     wait_sent(reading)
