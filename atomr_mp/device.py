@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Final, SupportsIndex, cast
 
 from atomr_mp import errors
 from atomr_mp.libraries import base as libraries
-from atomr_mp.protocol import dtypes
+from atomr_mp.protocol import amounts, dtypes
+from atomr_mp.protocol.layout import MAX_BYTES
 from atomr_mp.protocol.libraries import LIBRARIES, memory
 from atomr_mp.protocol.libraries.base import to_scalar
 from atomr_mp.protocol.words import did_you_mean
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from atomr_mp.libraries.program import Program
     from atomr_mp.protocol.libraries.base import LibraryRequest
     from atomr_mp.protocol.libraries.program import RunProgram
+    from atomr_mp.protocol.messages.devices import DeviceInfo
 
 DEFAULT_DEADLINE_S: Final = 60.0
 """Deadline of requests for which neither the caller nor the actor's author has said anything."""
@@ -44,7 +46,7 @@ class Device:
         self.index: Final = index
 
     def __repr__(self) -> str:
-        info = self._client.devices[self.index]
+        info = self._info
         return (
             f"<Device {self.index} ({info.name}) of pool {self._client.pool}: {info.state.value}, "
             f"generation {info.generation}>"
@@ -53,7 +55,13 @@ class Device:
     @property
     def uuid(self) -> str:
         """The GPU's UUID, as `nvidia-smi -L` shows it; empty on the host backend."""
-        return self._client.devices[self.index].uuid
+        return self._info.uuid
+
+    @property
+    def _info(self) -> DeviceInfo:
+        """The device, as the supervisor last reported it."""
+        self._client.read_session()
+        return self._client.devices[self.index]
 
     def put(self, array: Any) -> GpuRef:
         """Copy an array to the device.
@@ -101,6 +109,9 @@ class Device:
     ) -> Reply:
         """Send a checked request of a library; `device.blas` and the like are made of it.
 
+        Without room in the window of unanswered requests it waits in this process, in threads as in event loops, and
+        this method returns at once. As many wait as `max_waiting` says, see `atomr_mp.connect`.
+
         Args:
             library: The library's name.
             request: The request.
@@ -116,9 +127,10 @@ class Device:
             f"{library}.{request.name}",
             request,
             device=self.index,
-            deadline_s=deadline_s or DEFAULT_DEADLINE_S,
+            deadline_s=amounts.deadline(deadline_s, DEFAULT_DEADLINE_S),
             blocking=blocking,
             program=program,
+            backlog=True,
         )
 
     @property
@@ -165,4 +177,4 @@ def lengths(shape: SupportsIndex | Sequence[SupportsIndex]) -> list[int]:
     Raises:
         InvalidRequest: It is neither a whole number nor a sequence of them.
     """
-    return list(libraries.lengths("shape", shape))
+    return [amounts.whole("shape", n, 0, MAX_BYTES) for n in libraries.lengths("shape", shape)]

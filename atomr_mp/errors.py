@@ -23,6 +23,7 @@ __all__ = [
     "DeadlineExceeded",
     "DeviceUnavailable",
     "GatewayLost",
+    "GpuRefNoValue",
     "GpuRefOutOfExtent",
     "GpuRefReleased",
     "GpuRefSameProcess",
@@ -493,6 +494,16 @@ class GpuRefUndefined(RequestError):
     failed_method: str = ""
     failed_request: int = 0
     failed_with: str = ""
+
+
+class GpuRefNoValue(InvalidRequest, TypeError):
+    """A ref was used as if its elements were in this process: as a condition, in a comparison, or to look for a value.
+
+    Holds: nothing ran; the ref.
+    Do: read the elements first (`ref.numpy()`), or compare them on the device; ask `ref is None` where that is meant.
+    """
+
+    code: ClassVar[str] = "gpu_ref_no_value"
 
 
 class GpuRefSameProcess(RequestError):

@@ -7,26 +7,26 @@ from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, It
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, cast
+from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 from atomr_mp import errors
 from atomr_mp.client import interrupts
 from atomr_mp.client.actor_ref import ActorRef
-from atomr_mp.client.client import Client
+from atomr_mp.client.client import Client, running_loop
 from atomr_mp.client.reply import Reply
-from atomr_mp.client.reply_stream import AHEAD, AHEAD_BYTES, BETWEEN_S, NO_DEADLINE_S, ReplyStream
+from atomr_mp.client.reply_stream import AHEAD, AHEAD_BYTES, BETWEEN_S, ReplyStream
 from atomr_mp.device import DEFAULT_DEADLINE_S, Device, lengths
 from atomr_mp.operator.owned_supervisor import OwnedSupervisor
 from atomr_mp.operator.session import OperatorSession
 from atomr_mp.process.files.rundir import SESSION_SOCKET
-from atomr_mp.protocol import dtypes
+from atomr_mp.protocol import amounts, dtypes
 from atomr_mp.protocol.flow.limits import MAX_AHEAD
 from atomr_mp.protocol.messages.data import MAX_PRIORITY, MIN_PRIORITY
 from atomr_mp.protocol.messages.devices import OUT_OF_USE, DeviceInfo, MethodInfo
 from atomr_mp.protocol.messages.operators import Status
 from atomr_mp.protocol.messages.suspects import RequestKey
 from atomr_mp.protocol.signatures import all_named
-from atomr_mp.protocol.words import did_you_mean
+from atomr_mp.protocol.words import counted, did_you_mean
 
 if TYPE_CHECKING:
     import numpy as np
@@ -114,8 +114,7 @@ class Pool:
         Raises:
             InvalidRequest: There is no such device.
         """
-        if not 0 <= index < len(self._client.devices):
-            raise errors.InvalidRequest(f"there is no device {index}; this pool has {len(self._client.devices)}")
+        index = self._device_index(index)
         return self._devices.setdefault(index, Device(self._client, index))
 
     def host_array(self, shape: int | Sequence[int], dtype: DTypeLike = "float32") -> np.ndarray[Any, Any]:
@@ -148,7 +147,8 @@ class Pool:
 
     @property
     def methods(self) -> list[str]:
-        """Names of all requests, as "Actor.method"."""
+        """Names of all requests, as "Actor.method"; none while the pool starts."""
+        self._client.read_session()
         return sorted(self._client.methods)
 
     def call(
@@ -164,10 +164,12 @@ class Pool:
     ) -> Reply:
         """Make a request.
 
-        Returns at once. While the device comes back after a loss, the request waits in this process. In an event loop
-        it also waits, in order, while the window of unanswered requests is full; at most `max_waiting` requests do, see
-        `connect`. Arrays of 128 KiB and more are copied into memory that the workers can read; the first of them waits
-        until the workers know that memory. A ref to another device's memory waits until that device has lent it.
+        Returns at once. While the pool starts, or the device comes back after a loss, the request waits in this
+        process; only a thread that gives arguments by position and by name waits for a pool that starts. In an event
+        loop the request also waits, in order, while the window of unanswered requests is full; at most `max_waiting`
+        requests do, see `connect`. Arrays of 128 KiB and more are copied into memory that the workers can read; the
+        first of them waits until the workers know that memory. A ref to another device's memory waits until that device
+        has lent it.
 
         Args:
             method: "Actor.method".
@@ -175,8 +177,8 @@ class Pool:
                 refs. Arrays are copied, and may be written to at once, but for those of `host_array`.
             device: Index of the device; None for the device of the refs among the arguments, else the one with the
                 fewest unanswered requests of this client.
-            deadline_s: Seconds after which the request ends with `DeadlineExceeded`; None for the method's own default,
-                or `DEFAULT_DEADLINE_S`.
+            deadline_s: Seconds after which the request ends with `DeadlineExceeded`, at most ten years; None for the
+                method's own default, or `DEFAULT_DEADLINE_S`.
             priority: From -8 to 7. Among requests that wait in the device's process for the same place to run, higher
                 ones come first, whoever has sent them, and also before earlier calls of this client.
             wait: Whether to wait for room in the window of unanswered requests. None: in an event loop, but not in a
@@ -192,16 +194,18 @@ class Pool:
             PoolLost: The pool has ended.
         """
         client = self._client
-        info = client.methods.get(method) or self._unknown(method)
+        info = client.methods.get(method) or self._look_up(method)
         if device is not None:
-            self._check_device(device)
+            device = self._device_index(device)
         if deadline_s is None:
             deadline_s = info.deadline_s or DEFAULT_DEADLINE_S
+        else:
+            deadline_s = amounts.duration("deadline_s", deadline_s)
         arguments: object = args
         if kwargs:
-            arguments = all_named(method, info.parameters, args, kwargs)
+            arguments = self._named(method, info, args, kwargs, deadline_s)
         if priority:
-            _check_priority(priority)
+            priority = _priority(priority)
         return client.submit(method, arguments, device=device, deadline_s=deadline_s, priority=priority, wait=wait)
 
     def stream(
@@ -246,25 +250,22 @@ class Pool:
             PoolLost: The pool has ended.
         """
         client = self._client
-        info = client.methods.get(method) or self._unknown(method)
-        if not info.streams:
+        info = client.methods.get(method) or self._look_up(method)
+        if not info.streams and info is not NOT_KNOWN_YET:
             raise errors.InvalidRequest(f"{method} returns one result: use Pool.call")
-        self._check_device(device)
-        _check_priority(priority)
-        if not 1 <= ahead <= MAX_AHEAD or ahead_bytes < 1:
-            raise errors.InvalidRequest(
-                f"ahead must be from 1 to {MAX_AHEAD}, and ahead_bytes at least 1; got {ahead} and {ahead_bytes}"
-            )
+        default_s = info.deadline_s or DEFAULT_DEADLINE_S
+        first_s = default_s if first_s is None else amounts.duration("first_s", first_s)
         return client.stream(
             method,
-            all_named(method, info.parameters, args, kwargs) if kwargs else args,
-            device=device,
-            first_s=_positive("first_s", first_s or info.deadline_s or DEFAULT_DEADLINE_S),
-            between_s=_positive("between_s", between_s),
-            deadline_s=_positive("deadline_s", NO_DEADLINE_S if deadline_s is None else deadline_s),
-            priority=priority,
-            ahead=ahead,
-            ahead_bytes=ahead_bytes,
+            self._named(method, info, args, kwargs, first_s) if kwargs else args,
+            device=None if device is None else self._device_index(device),
+            first_s=first_s,
+            between_s=amounts.duration("between_s", between_s),
+            deadline_s=amounts.deadline(deadline_s, amounts.LONGEST_S),
+            priority=_priority(priority),
+            ahead=amounts.whole("ahead", ahead, 1, MAX_AHEAD),
+            ahead_bytes=amounts.whole("ahead_bytes", ahead_bytes, 1),
+            resumes=info.resumes,
         )
 
     def map(
@@ -316,20 +317,22 @@ class Pool:
                 else they are set aside.
 
         Raises:
-            InvalidRequest: No such method or priority.
+            InvalidRequest: No such method or priority, or a number out of bounds.
             JournalMismatch: `journal` belongs to another method, at once; or to other items, while reading.
             JournalDamaged: Records of `journal` are damaged before its end, and `repair_journal` is False.
             ConfigurationError: `journal` cannot be used, or another map uses it.
-            ValueError: `in_flight`, `batch_size` or `attempts` is less than 1.
             AtomrError: While reading: an item's error. If the pool is lost or no device takes work any more, all
                 further items end with it.
             RuntimeError: Read in a running event loop, which it would block.
         """
-        info = self._client.methods.get(method) or self._unknown(method)
-        _check_priority(priority)
-        for name, number in {"attempts": attempts, "in_flight": in_flight, "batch_size": batch_size}.items():
-            if number is not None and number < 1:
-                raise ValueError(f"{name} must be at least 1, got {number}")
+        priority = _priority(priority)
+        attempts = amounts.whole("attempts", attempts, 1)
+        in_flight = None if in_flight is None else amounts.whole("in_flight", in_flight, 1)
+        batch_size = None if batch_size is None else amounts.whole("batch_size", batch_size, 1)
+        deadline_s = None if deadline_s is None else amounts.duration("deadline_s", deadline_s)
+        info = self._client.methods.get(method) or self._look_up(method)
+        if info is NOT_KNOWN_YET:
+            info = self._wait_known(method, deadline_s or DEFAULT_DEADLINE_S)
         kept = None
         if journal is not None:
             from atomr_mp.mapping.journal import Journal  # late: few need it
@@ -389,14 +392,13 @@ class Pool:
                 raised there, and items in flight are cancelled.
 
         Raises:
-            InvalidRequest: No such method or priority.
-            ValueError: `in_flight` is less than 1.
+            InvalidRequest: No such method or priority, or a number out of bounds.
             AtomrError: While reading: an item's error.
         """
-        info = self._client.methods.get(method) or self._unknown(method)
-        _check_priority(priority)
-        if in_flight is not None and in_flight < 1:
-            raise ValueError(f"in_flight must be at least 1, got {in_flight}")
+        priority = _priority(priority)
+        in_flight = None if in_flight is None else amounts.whole("in_flight", in_flight, 1)
+        deadline_s = None if deadline_s is None else amounts.duration("deadline_s", deadline_s)
+        info = self._client.methods.get(method) or self._look_up(method)
         from atomr_mp.mapping.async_run import AsyncMapRun  # late: it takes asyncio
 
         return AsyncMapRun(
@@ -413,6 +415,7 @@ class Pool:
     @property
     def methods_by_name(self) -> Mapping[str, MethodInfo]:
         """Description of each request, by "Actor.method"; a new map after a reload."""
+        self._client.read_session()
         return self._client.methods
 
     def method_info(self, method: str) -> MethodInfo:
@@ -422,13 +425,17 @@ class Pool:
             method: "Actor.method".
 
         Raises:
-            InvalidRequest: There is no such method.
+            InvalidRequest: There is no such method, or the pool is starting and its methods are not known yet.
         """
-        return self._client.methods.get(method) or self._unknown(method)
+        info = self._client.methods.get(method) or self._look_up(method)
+        if info is NOT_KNOWN_YET:
+            raise errors.InvalidRequest(STARTING.format(method))
+        return info
 
     @property
     def lost(self) -> errors.PoolLost | None:
         """The error of the pool's end, as far as this client has heard of it; None while the pool can be called."""
+        self._client.read_session()
         return self._client.lost
 
     def on_lost(self, listener: Callable[[errors.PoolLost], object]) -> None:
@@ -440,13 +447,18 @@ class Pool:
         self._client.on_lost(listener)
 
     def has(self, method: str) -> bool:
-        """Whether there is a request of this name."""
-        return method in self._client.methods
+        """Whether there is a request of this name; while the pool starts there may be any."""
+        try:
+            return bool(self._client.methods.get(method) or self._look_up(method))
+        except errors.InvalidRequest:
+            return False
 
     def streams(self, method: str) -> bool:
-        """Whether there is a request of this name that streams."""
-        info = self._client.methods.get(method)
-        return info is not None and info.streams
+        """Whether there is a request of this name that streams; while the pool starts, a thread waits to know."""
+        info = self._client.methods.get(method) or self._look_up(method)
+        if info is NOT_KNOWN_YET and running_loop() is None:
+            info = self._wait_known(method, DEFAULT_DEADLINE_S)
+        return info.streams
 
     def actor(
         self,
@@ -459,6 +471,8 @@ class Pool:
     ) -> ActorRef:
         """Return a reference through which an actor's methods are called like methods.
 
+        While the pool starts, any name is taken; a thread's first use of a method then waits until the pool is ready.
+
         Args:
             name: The actor's name.
             device: Index of the device; None for the one with the fewest unanswered requests, call by call.
@@ -469,13 +483,22 @@ class Pool:
         Raises:
             InvalidRequest: There is no such actor.
         """
-        if not any(method.startswith(f"{name}.") for method in self._client.methods):
-            known = sorted({method.partition(".")[0] for method in self._client.methods})
+        deadline_s = None if deadline_s is None else amounts.duration("deadline_s", deadline_s)
+        known = sorted({method.partition(".")[0] for method in self._client.methods})
+        if name not in known:
+            starting = self._is_starting()
+            known = sorted({method.partition(".")[0] for method in self.methods})
+            if starting:
+                known.append(name)
+        if name not in known:
+            if (lost := self.lost) is not None:
+                raise errors.PoolLost(lost.message, maybe_executed=False)
             raise errors.InvalidRequest(
                 f"there is no actor {name!r}{did_you_mean(name, known)}; this pool's actors are: "
                 f"{', '.join(known) or 'none'}"
             )
-        return ActorRef(self, name, device, deadline_s, priority, wait)
+        device = None if device is None else self._device_index(device)
+        return ActorRef(self, name, device, deadline_s, _priority(priority), wait)
 
     def wait_ready(self, timeout_s: float = 300.0) -> None:
         """Wait until every device is ready to be called by this client.
@@ -486,6 +509,7 @@ class Pool:
             TimeoutError: Some device was not ready in time.
         """
         client = self._client
+        timeout_s = amounts.duration("timeout_s", timeout_s, zero=True)
 
         def settled() -> bool:
             return all(device.admitted or device.state in OUT_OF_USE for device in client.devices)
@@ -512,6 +536,7 @@ class Pool:
 
         A worker that is just starting meets the order.
         """
+        device = self._device_index(device)
         with self._operator() as observer:
             observer.restart(device)
 
@@ -530,6 +555,7 @@ class Pool:
             InvalidRequest: Another reload is running, or the pool stops.
             TimeoutError: The reload is not done yet, and goes on.
         """
+        timeout_s = amounts.duration("timeout_s", timeout_s, zero=True)
         with self._operator() as observer:
             return observer.reload(timeout_s)
 
@@ -586,22 +612,82 @@ class Pool:
         self._mapper = Mapper(self._client)
         return self._mapper
 
-    def _check_device(self, device: int | None) -> None:
-        if device is not None and not 0 <= device < len(self._client.devices):
-            raise errors.InvalidRequest(f"there is no device {device}; this pool has {len(self._client.devices)}")
+    def _device_index(self, device: int) -> int:
+        """Return a device's index.
 
-    def _unknown(self, method: str) -> NoReturn:
-        hint = did_you_mean(method, self.methods)
-        known = ", ".join(self.methods) or "none"
+        Raises:
+            InvalidRequest: There is no such device.
+        """
+        devices = self._client.devices  # their number never changes
+        if type(device) is int and 0 <= device < len(devices):
+            return device
+        index = amounts.whole("device", device, -amounts.MOST)
+        if not 0 <= index < len(devices):
+            raise errors.InvalidRequest(f"there is no device {index}; this pool has {counted(len(devices), 'device')}")
+        return index
+
+    def _is_starting(self) -> bool:
+        """Whether no device has been ready yet, so that nobody knows the pool's requests."""
+        client = self._client
+        return not client.methods and client.lost is None and not any(device.admitted for device in client.devices)
+
+    def _look_up(self, method: str) -> MethodInfo:
+        """Return a request's description, if the session's unread messages tell it.
+
+        While the pool starts, `NOT_KNOWN_YET` stands for it: such a request waits like one for a device that comes
+        back, and the worker refuses it if there is none of its name.
+
+        Raises:
+            InvalidRequest: There is no such request.
+            PoolLost: The pool has ended.
+        """
+        client = self._client
+        starting = self._is_starting()  # before: the message that ends this also tells the requests
+        client.read_session()
+        info = client.methods.get(method)
+        if info is not None:
+            return info
+        if client.lost is not None:
+            raise errors.PoolLost(client.lost.message, maybe_executed=False)
+        if starting:
+            return NOT_KNOWN_YET
+        hint = did_you_mean(method, client.methods)
+        known = ", ".join(sorted(client.methods)) or "none"
         raise errors.InvalidRequest(f"there is no request {method!r}{hint}; this pool's requests are: {known}")
 
+    def _wait_known(self, method: str, deadline_s: float) -> MethodInfo:
+        """Wait in a thread until the pool's requests are known, and return one.
 
-def _positive(name: str, seconds: float) -> float:
-    if not 0 < seconds <= NO_DEADLINE_S:
-        raise errors.InvalidRequest(f"{name} must be a positive number of seconds, got {seconds}")
-    return seconds
+        Raises:
+            InvalidRequest: There is no such request; or this is an event loop's thread.
+            DeadlineExceeded: The pool still starts.
+            PoolLost: The pool has ended.
+        """
+        if running_loop() is not None:
+            raise errors.InvalidRequest(STARTING.format(method))
+        if not self._client.wait_until(lambda: not self._is_starting(), deadline_s):
+            raise errors.DeadlineExceeded(f"the pool was starting still after {deadline_s:g} s; nothing was sent")
+        return self._look_up(method)
+
+    def _named(
+        self, method: str, info: MethodInfo, args: tuple[Any, ...], kwargs: dict[str, Any], deadline_s: float
+    ) -> dict[str, Any]:
+        """Return all arguments of a call by name."""
+        if info is NOT_KNOWN_YET:
+            if not args:
+                return kwargs
+            info = self._wait_known(method, deadline_s)
+        return all_named(method, info.parameters, args, kwargs)
 
 
-def _check_priority(priority: int) -> None:
-    if not MIN_PRIORITY <= priority <= MAX_PRIORITY:
-        raise errors.InvalidRequest(f"priority must be from {MIN_PRIORITY} to {MAX_PRIORITY}, got {priority}")
+NOT_KNOWN_YET: Final = MethodInfo("", [], idempotent=False, deadline_s=None, doc="")
+"""Stands for any request while the pool starts."""
+
+STARTING: Final = (
+    "the pool is starting, and it is not known yet whether it has a request {!r}: wait first, by `Pool.wait_ready` in "
+    "a thread"
+)
+
+
+def _priority(priority: int) -> int:
+    return amounts.whole("priority", priority, MIN_PRIORITY, MAX_PRIORITY)

@@ -22,18 +22,19 @@ from atomr_mp.client import interrupts
 from atomr_mp.client.handshake import default_name, greet
 from atomr_mp.client.lanes.base import FORKED, Lane, Told
 from atomr_mp.client.lanes.retry_policy import KnownSuspicions, was_answered
-from atomr_mp.client.lanes.threads import ThreadsLane
+from atomr_mp.client.lanes.threads import LONGEST_WAIT_S, ThreadsLane
 from atomr_mp.client.memory.leases import LeaseKind, Releases
 from atomr_mp.client.reply import ItemsReply, Reply, StreamReply
 from atomr_mp.client.reply_life import ReplyState
 from atomr_mp.client.reply_stream import ReplyStream
 from atomr_mp.client.sent_room import SentRoom
 from atomr_mp.client.stream_closer import StreamCloser
-from atomr_mp.protocol import token
+from atomr_mp.protocol import amounts, token
 from atomr_mp.protocol.exceptions import traceback_of
 from atomr_mp.protocol.flow.flight import Window
 from atomr_mp.protocol.flow.stream_credit import ReaderCredit
 from atomr_mp.protocol.messages import devices, session, suspects
+from atomr_mp.protocol.messages.devices import Resumes
 from atomr_mp.protocol.messages.session import MAX_REMOTE_ID
 from atomr_mp.transport.data import Login
 from atomr_mp.transport.session import SessionConnection
@@ -105,6 +106,7 @@ class Client:
                 connection, name or default_name(), observer=False, weight=weight, origin=origin, probe=probe
             )
             self.max_waiting: Final = check_max_waiting(max_waiting)
+            check_max_replays(max_replays)
         except BaseException:
             connection.close()
             raise
@@ -169,11 +171,13 @@ class Client:
         replays: int = 0,
         wait: bool | None = None,
         program: ProgramRun | None = None,
+        backlog: bool = False,
     ) -> Reply:
         """Send a request; `pool.Pool` describes the arguments.
 
         With `blocking`, an event loop's thread may wait for its result too. `replays` is the number of ends of workers
-        that it counts as part of already. `program` is the form in which it names its program, if it runs one.
+        that it counts as part of already. `program` is the form in which it names its program, if it runs one. With
+        `backlog`, a thread's request waits for room in this process, as an event loop's does, and the call returns.
 
         Raises:
             InvalidRequest: The arguments cannot be sent.
@@ -194,11 +198,21 @@ class Client:
                 self.read_session()
             deadline_ns = now_ns + int(deadline_s * 1e9)
             waits = loop is not None if wait is None else wait
-            reply = lane.submit(
-                next(self._ids), device, method, arguments, deadline_ns, priority, replays, waits, program
-            )
-            if waits and lane is self._blocking and reply.state is ReplyState.BACKLOG:
-                self._blocking.wait_for_room(reply)
+            holds = waits or backlog
+            try:
+                reply = lane.submit(
+                    next(self._ids), device, method, arguments, deadline_ns, priority, replays, holds, program
+                )
+            except _OUTDATED:  # perhaps by news that nobody has read
+                self.read_session()
+                reply = lane.submit(
+                    next(self._ids), device, method, arguments, deadline_ns, priority, replays, holds, program
+                )
+            if reply.state is ReplyState.BACKLOG and lane is self._blocking:
+                if waits:
+                    self._blocking.wait_for_room(reply)
+                else:
+                    self._blocking.watch(reply)  # it has to be sent even if no thread waits for an answer
             return reply
         finally:
             if held:
@@ -244,8 +258,9 @@ class Client:
         priority: int,
         ahead: int,
         ahead_bytes: int,
+        resumes: Resumes,
     ) -> ReplyStream:
-        """Open a stream; `pool.Pool.stream` describes the arguments.
+        """Open a stream; `pool.Pool.stream` describes the arguments, and `resumes` is its method's.
 
         Raises:
             InvalidRequest: The arguments cannot be sent.
@@ -264,7 +279,7 @@ class Client:
         first_ns = min(now_ns + int(first_s * 1e9), until_ns)
         reply = StreamReply(lane, next(self._ids), method, first_ns, b"", priority=priority)
         reply.credit = ReaderCredit(ahead, ahead_bytes)
-        reply.resumes = self.methods[method].resumes
+        reply.resumes = resumes
         reply.until_ns, reply.between_ns = until_ns, int(between_s * 1e9)
         lane.submit_stream(reply, device, arguments)
         self._closer.start()
@@ -272,10 +287,11 @@ class Client:
 
     @interrupts.defer_interrupts
     def read_session(self) -> None:
-        """Read the supervisor's messages, without waiting."""
+        """Read the supervisor's messages, without waiting; let go of loops that have ended."""
         with self._session_lock:
             if self.lost is not None:
                 return
+            left = self._let_go_left() if self._loops else ()
             self.session_polled_ns = time.monotonic_ns()
             try:
                 for message in self._connection.receive_waiting():
@@ -291,6 +307,8 @@ class Client:
             while self._results_read:
                 self.tell(session.ResultsRead(*self._results_read.popleft()))
         self._blocking.call_back()
+        for lane in left:
+            lane.call_back()
 
     @interrupts.defer_interrupts
     def wait_until(self, condition: Callable[[], bool], timeout_s: float) -> bool:
@@ -316,7 +334,7 @@ class Client:
                 left_s = until - time.monotonic()
                 if left_s <= 0:
                     return False
-                interrupts.wait(poll.poll, left_s * 1000)
+                interrupts.wait(poll.poll, min(left_s, LONGEST_WAIT_S) * 1000)
                 with contextlib.suppress(BlockingIOError):
                     os.eventfd_read(heard)
         finally:
@@ -507,14 +525,24 @@ class Client:
         with self._session_lock:
             if self.lost is not None:  # the session has ended, and would not tell a new lane
                 raise errors.PoolLost(self.lost.message, maybe_executed=False)
-            for old_loop, old in list(self._loops.items()):
-                if old.is_closed:
-                    old.close()
-                    del self._loops[old_loop]
+            left = self._let_go_left()
             lane = self._loops[loop] = EventLoopLane(self, self.new_lane_number(), self.devices, loop)
             for device in self.devices:
                 lane.take(session.DeviceChanged(device))
+        for each in left:
+            each.call_back()
         return lane
+
+    def _let_go_left(self) -> list[EventLoopLane]:
+        """Let go of the lanes of loops that were closed, or whose thread has ended: nobody receives for them any more.
+
+        With the session's lock held. The caller runs the returned lanes' callbacks without it.
+        """
+        left = [(loop, lane) for loop, lane in self._loops.items() if lane.is_left]
+        for loop, lane in left:
+            del self._loops[loop]
+            lane.close()
+        return [lane for _, lane in left]
 
     def new_lane_number(self) -> int:
         """Return a number that no living connection has: a worker ignores a second connection of the same name."""
@@ -628,9 +656,16 @@ class Client:
 
 def check_max_waiting(max_waiting: int) -> int:
     """Return a valid limit."""
-    if max_waiting < 0:
-        raise errors.InvalidRequest(f"max_waiting must be at least 0, got {max_waiting}")
-    return max_waiting
+    return amounts.whole("max_waiting", max_waiting, 0)
+
+
+_OUTDATED: Final = (errors.DeviceUnavailable, errors.PoisonRequest, errors.GpuRefStale)
+"""Refusals by what was last heard in the session; it is read before they are final."""
+
+
+def check_max_replays(max_replays: int | None) -> int | None:
+    """Return a valid limit; None stands for the pool's."""
+    return None if max_replays is None else amounts.whole("max_replays", max_replays, 0, 2**16 - 1)
 
 
 class Answered(NamedTuple):

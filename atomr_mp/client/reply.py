@@ -11,7 +11,7 @@ import msgspec
 
 from atomr_mp import errors
 from atomr_mp.client.reply_life import ReplyState
-from atomr_mp.protocol import values
+from atomr_mp.protocol import amounts, values
 from atomr_mp.protocol.flow.stream_credit import ReaderCredit
 from atomr_mp.protocol.messages.devices import Resumes
 from atomr_mp.protocol.words import counted
@@ -37,6 +37,9 @@ class ReplyLane(Protocol):
     def add_callback(self, reply: Reply, callback: Callable[[Reply], object]) -> bool:
         """Run `callback` once the reply is there; False if it is there already."""
 
+    def look(self, reply: Reply) -> None:
+        """Take in what has arrived, without waiting, and end the reply if its deadline has passed."""
+
     def belongs_to(self, loop: asyncio.AbstractEventLoop) -> bool:
         """Whether the lane is driven by this event loop."""
 
@@ -54,6 +57,7 @@ class Reply(msgspec.Struct, eq=False, weakref=True):
     waited for with `result` by any thread, or awaited from any loop.
 
     Callers use `id`, `method`, `done`, `device`, `generation` and the methods. The other fields belong to its lane.
+    `device` and `generation` are as of the last wait or look: ask `done` first.
     """
 
     # A struct, which is made without running Python. Only calls make them.
@@ -66,8 +70,8 @@ class Reply(msgspec.Struct, eq=False, weakref=True):
     """CLOCK_MONOTONIC."""
     body: bytes
     """The body of the request; then of the result."""
-    done: bool = False
-    """Whether there is an answer."""
+    is_over: bool = False
+    """Whether there is an answer, as far as this process has read. Only `done` looks for what has arrived."""
     state: ReplyState = ReplyState.WAITING
     device: int = -1
     """Index of the device that the request went to, -1 if none."""
@@ -114,6 +118,13 @@ class Reply(msgspec.Struct, eq=False, weakref=True):
     finish: Callable[[Any], Any] | None = None
     """Makes the result from the value that the worker has sent."""
 
+    @property
+    def done(self) -> bool:
+        """Whether there is an answer. Takes in what has arrived, and does not wait, so it may be polled."""
+        if not self.is_over:
+            self.lane.look(self)
+        return self.is_over
+
     def __repr__(self) -> str:
         if not self.done:
             state = "pending" if self.device < 0 else f"pending on device {self.device}"
@@ -128,11 +139,13 @@ class Reply(msgspec.Struct, eq=False, weakref=True):
             timeout_s: How long to wait; None until the request's deadline, which always ends it.
 
         Raises:
-            TimeoutError: No answer within `timeout_s`; the request goes on.
+            TimeoutError: No answer within `timeout_s`; the request goes on. With 0, what has arrived is taken in first.
             RuntimeError: Called in the event loop to which the reply belongs; await it.
             AtomrError: The request's error.
         """
-        if not self.done:
+        if timeout_s is not None:
+            timeout_s = amounts.duration("timeout_s", timeout_s, zero=True)
+        if not self.is_over:
             self.lane.wait(self, timeout_s)
         if self.error is not None:
             raise self.error
@@ -143,8 +156,10 @@ class Reply(msgspec.Struct, eq=False, weakref=True):
         return found if self.finish is None else self.finish(found)
 
     def exception(self, timeout_s: float | None = None) -> errors.AtomrError | None:
-        """Wait for the answer and return the error, or None if there is a result."""
-        if not self.done:
+        """Wait for the answer and return the error, or None if there is a result; see `result`."""
+        if timeout_s is not None:
+            timeout_s = amounts.duration("timeout_s", timeout_s, zero=True)
+        if not self.is_over:
             self.lane.wait(self, timeout_s)
         return self.error
 
@@ -153,7 +168,7 @@ class Reply(msgspec.Struct, eq=False, weakref=True):
 
         The reply then ends with `Cancelled`, or with the request's outcome.
         """
-        if not self.done:
+        if not self.is_over:
             self.lane.cancel(self)
 
     def add_done_callback(self, callback: Callable[[Reply], object]) -> None:
@@ -175,7 +190,7 @@ class Reply(msgspec.Struct, eq=False, weakref=True):
             self.add_done_callback(lambda _: loop.call_soon_threadsafe(set_done, future))
 
     def __await__(self) -> Generator[Any, None, Any]:
-        if not self.done:
+        if not self.is_over:
             import asyncio  # the awaiting task has it
 
             answered = asyncio.get_running_loop().create_future()
@@ -226,7 +241,7 @@ class StreamReply(Reply):
             part = self.arrived.popleft()
         except IndexError:
             return None
-        if self.credit.read(part.nbytes, is_last=not self.arrived) and not self.done:
+        if self.credit.read(part.nbytes, is_last=not self.arrived) and not self.is_over:
             grant(self)
         return part
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 from atomr_mp import errors
 from atomr_mp.client.reply import ArrivedPart, StreamReply, decode
 from atomr_mp.client.stream_closer import StreamCloser
+from atomr_mp.protocol import amounts
 
 if TYPE_CHECKING:
     import asyncio
@@ -25,6 +26,9 @@ class StreamLane(Protocol):
 
     def belongs_to(self, loop: asyncio.AbstractEventLoop) -> bool:
         """Whether the lane is driven by this event loop."""
+
+    def look(self, reply: StreamReply) -> None:
+        """Take in what has arrived, without waiting."""
 
     def watch(self, reply: StreamReply) -> None:
         """Watch the stream's deadline."""
@@ -61,7 +65,7 @@ class ReplyStream:
         """How many parts were read."""
 
     def __repr__(self) -> str:
-        state = "closed" if self._closed else ("ended" if self._reply.done else "open")
+        state = "closed" if self._closed else ("ended" if self.done else "open")
         return f"<ReplyStream {self._reply.id} of {self._reply.method}: {state}, {self.parts} parts read>"
 
     @property
@@ -81,12 +85,14 @@ class ReplyStream:
 
     @property
     def done(self) -> bool:
-        """Whether it has ended; parts may be left to be read."""
+        """Whether it has ended; parts may be left to be read. Takes in what has arrived, and does not wait."""
         return self._reply.done
 
     @property
     def has_part(self) -> bool:
-        """Whether a part has arrived that was not read, so that reading does not wait."""
+        """Whether a part has arrived that was not read, so that reading does not wait. Takes in what has arrived."""
+        if not (self._reply.arrived or self._reply.is_over or self._closed):
+            self._lane.look(self._reply)
         return bool(self._reply.arrived) and not self._closed
 
     # --- threads ---------------------------------------------------------------------------------------------------
@@ -118,6 +124,8 @@ class ReplyStream:
             RuntimeError: The stream belongs to an event loop, and has not ended; await it.
             AtomrError: The stream has ended with this error.
         """
+        if timeout_s is not None:
+            timeout_s = amounts.duration("timeout_s", timeout_s, zero=True)
         while self._read_in_thread(timeout_s) is not None:
             pass
         return self._result()
@@ -125,7 +133,7 @@ class ReplyStream:
     def close(self) -> None:
         """Let go of the stream; does not wait. May be called twice, and from any thread."""
         self._closed = True
-        if not self._reply.done or self._reply.arrived:
+        if not self._reply.is_over or self._reply.arrived:
             self._lane.close_stream(self._reply)
 
     def cancel(self) -> None:
@@ -147,7 +155,7 @@ class ReplyStream:
             part = self._take()
             if part is not None:
                 return part
-            if reply.done and not reply.arrived:
+            if reply.is_over and not reply.arrived:
                 return None
             if self._wait is None:
                 raise RuntimeError("this stream belongs to an event loop: read it there, by `async for`")
@@ -204,7 +212,7 @@ class ReplyStream:
             part = self._take()
             if part is not None:
                 return part
-            if reply.done and not reply.arrived:
+            if reply.is_over and not reply.arrived:
                 return None
             loop = asyncio.get_running_loop()
             if not self._lane.belongs_to(loop):
@@ -248,7 +256,7 @@ class ReplyStream:
 
     def __del__(self) -> None:
         reply = getattr(self, "_reply", None)
-        if reply is not None and not reply.done:
+        if reply is not None and not reply.is_over:
             self._closer.put(self._lane, reply)
 
 
@@ -260,6 +268,3 @@ AHEAD_BYTES: Final = 16 * 2**20
 
 BETWEEN_S: Final = 60.0
 """How long a part may take, if the caller does not say."""
-
-NO_DEADLINE_S: Final = 10.0 * 365 * 86400
-"""The deadline of a stream that has none."""

@@ -58,5 +58,5 @@ class StreamCloser:
             try:
                 lane.close_stream(stream)
             except Exception:  # noqa: BLE001 - other streams are not to blame
-                _LOG.exception("%r could not be closed", stream)
+                _LOG.exception("stream %d of %s could not be closed", stream.id, stream.method)
             del lane, stream, found

@@ -383,7 +383,7 @@ class RemotePeer:
             callback=self._on_reply,
         )
         self._replies[call.id] = reply
-        if reply.done:
+        if reply.is_over:
             self._host.loop.call_soon(self._lane.call_back)
 
     async def uploaded(self, request: Request, arguments: Uploaded, deadline_ns: int) -> None:

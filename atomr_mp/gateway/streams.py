@@ -176,7 +176,7 @@ class PeerStreams:
             AtomrError: It cannot be opened; the stream ends with it.
         """
         call = request.call
-        running = sum(not stream.reply.done for stream in self._open.values())
+        running = sum(not stream.reply.is_over for stream in self._open.values())
         if running >= self._most:
             raise errors.Overloaded(
                 f"{running} streams of this session are open, as many as may (max_streams)",
@@ -215,7 +215,7 @@ class PeerStreams:
             self._client.sent_room.forget(reply)
             raise
         self._promise(stream)
-        if reply.done:
+        if reply.is_over:
             self._loop.call_soon(self._lane.call_back)
 
     def grant(self, grant: remote.RemoteGrant) -> None:
@@ -276,7 +276,7 @@ class PeerStreams:
         self._flying -= stream.parts.sent - stream.parts.acknowledged
         self._count(-stream.parts.nbytes)
         self._promised -= stream.promised
-        if not stream.reply.done:
+        if not stream.reply.is_over:
             self._lane.close_stream(stream.reply)
         if self._dirty:  # others may be sent in its place
             self._flush_soon()
@@ -315,7 +315,7 @@ class PeerStreams:
         if stream is None:
             return False
         stream.ended = stream.end_kept = stream.end_due = True
-        if not stream.reply.done:  # the answer is this gateway's own error
+        if not stream.reply.is_over:  # the answer is this gateway's own error
             self._lane.close_stream(stream.reply)
         self._dirty[number] = stream
         self._flush_soon()
@@ -406,7 +406,7 @@ class PeerStreams:
                 self._host.spawn(number, self._convert(number, stream, part))
             else:
                 self._keep(number, stream, part, Encoded(part.body, part.frames, [], []), part.leases or {})
-        if reply.done and not (stream.ended or reply.arrived or stream.converting):
+        if reply.is_over and not (stream.ended or reply.arrived or stream.converting):
             stream.ended = True
             self._host.stream_ended(reply)
 

@@ -295,7 +295,7 @@ class MapRun:
 
     def _take_together(self, reply: ItemsReply, sent: _Sent, took_s: float) -> None:
         """Record the outcomes of items that were sent as one."""
-        done = reply.done  # read first: reading a part may bring more parts, which are then counted by themselves
+        done = reply.is_over  # read first: reading a part may bring more parts, which are then counted by themselves
         while reply.parts:
             part = reply.parts.popleft()
             results: Sequence[Any] = ()

@@ -70,12 +70,25 @@ def _check_keys(maps: Iterable[dict[object, object]]) -> None:
     if _TEXT.issuperset(map(type, itertools.chain.from_iterable(maps))):
         return
     for key in itertools.chain.from_iterable(maps):
-        plain = type(key) in SCALARS or isinstance(key, str)
-        if not plain and not (type(key) is tuple and SCALARS.issuperset(map(type, key))):
+        parts = key if isinstance(key, tuple) else (key,)
+        if not all(map(_is_scalar, parts)):
             raise errors.InvalidRequest(
                 f"a map with a {_name(key)} as a key cannot be sent: the key would arrive as something else; use str, "
                 "bytes, int, float, bool, None or tuples of these as keys, or send a list of pairs"
             )
+
+
+def _is_scalar(value: object) -> bool:
+    """Return whether a key arrives as a scalar that equals it: of NumPy's types too, and of subclasses."""
+    if type(value) in SCALARS:
+        return True
+    if isinstance(value, str | bytes | int | float):
+        return isinstance(value, int | str) or not isinstance(value, enum.Enum)
+    return type(value).__module__ == "numpy" and getattr(getattr(value, "dtype", None), "kind", "") in _NUMBERS
+
+
+_NUMBERS: Final = frozenset("biuf")
+"""Kinds of NumPy's scalars that are numbers; its arrays are no keys."""
 
 
 def _inside(value: Any) -> Iterable[object]:

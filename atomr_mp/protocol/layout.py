@@ -154,7 +154,8 @@ class Layout(NamedTuple):
                     offset += _checked(item, n, at) * stride
                 at += 1
         check_shape(tuple(shape), self.item_bytes)
-        return Layout(self.dtype, tuple(shape), tuple(strides), offset)
+        # Without elements it lies nowhere, and would only seem to leave its memory.
+        return Layout(self.dtype, tuple(shape), tuple(strides), self.offset if 0 in shape else offset)
 
     def transposed(self, axes: Sequence[int] | None = None) -> Layout:
         """Return the view with its dimensions in another order, by default reversed.

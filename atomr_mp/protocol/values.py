@@ -1,12 +1,12 @@
 """Arguments and results inside a call: msgpack, with arrays beside it as raw frames or in shared memory. Pure.
 
 Plain values (None, bool, int, float, str, bytes, list, map) are msgpack's own; `crossing` refuses what msgspec would
-change. A NumPy array is extension type 1, whose
+change. Subclasses of these types travel as the plain type. A NumPy array is extension type 1, whose
 content is the msgpack array [dtype name, shape, data]; data is the bytes themselves (C order, little-endian), or for
 arrays larger than `INLINE_BYTES` the index of the payload frame that holds them. An array in a device's memory is
 extension type 2, a `refs.WireRef`; one in memory of the client extension type 3, a `refs.ClientArray`: that is how
-arrays larger than `SHARED_BYTES` travel where both ends can map the memory. NumPy scalars travel as plain numbers,
-complex numbers as arrays without dimensions.
+arrays larger than `SHARED_BYTES` travel where both ends can map the memory. NumPy scalars travel as plain numbers
+and texts, complex numbers as arrays without dimensions.
 NumPy is imported when the first array arrives: a process that never sees one never pays for it.
 """
 
@@ -265,14 +265,36 @@ def _encode_other(
         if shared is not None:
             placed.append(shared)
             return shared.to_wire().extension
+    return _as_plain(value)
+
+
+def _as_plain(value: object) -> object:
+    """Return a value of a plain type in the place of one of a subclass, or a complex number as an array.
+
+    Raises:
+        InvalidRequest: There is none.
+    """
     if isinstance(value, complex):
         content = struct.pack("<2d", value.real, value.imag)
         return msgspec.msgpack.Ext(ARRAY, msgspec.msgpack.encode(("complex128", (), content)))
+    for base, plain in _PLAIN_OF:
+        if isinstance(value, base):
+            return plain(value)
     kind = type(value)
     raise errors.InvalidRequest(
         f"a {kind.__module__}.{kind.__qualname__} cannot be sent; use None, bool, int, float, str, bytes, lists, "
         "maps, and NumPy arrays"
     )
+
+
+_PLAIN_OF: Final[tuple[tuple[type, Callable[[Any], object]], ...]] = (
+    (str, str.__str__),
+    (bytes, lambda value: bytes(memoryview(value))),
+    (int, int.__index__),
+    (float, float.__float__),
+)
+"""How a value of a subclass becomes one of the plain type, whatever its own methods say. Lists, tuples and maps
+are left to msgspec."""
 
 
 def _is_shared(nbytes: int, frames: Sequence[Buffer]) -> bool:

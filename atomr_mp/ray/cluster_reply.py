@@ -111,7 +111,7 @@ class ClusterReply:
     def go_on(self) -> bool:
         """Send the call to another node if its pool was lost, without waiting for the answer; True if that was done."""
         attempt = self._attempt
-        if attempt is None or not attempt.reply.done:
+        if attempt is None or not attempt.reply.is_over:
             return False
         error = attempt.reply.error
         return error is not None and self._would_go_on(error) and self._again(attempt, error)

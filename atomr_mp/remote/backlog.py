@@ -89,10 +89,10 @@ class RemoteBacklog:
 
     def next(self) -> tuple[Reply, Facts] | None:
         """Take the next call for which there is room, None if there is none. A call that has ended needs no room."""
-        while self.waiting and (self.waiting[0][0].done or self.has_room(self.waiting[0][1].nbytes)):
+        while self.waiting and (self.waiting[0][0].is_over or self.has_room(self.waiting[0][1].nbytes)):
             reply, facts = self.waiting.popleft()
             self._waiting_bytes -= facts.nbytes
-            if not reply.done:
+            if not reply.is_over:
                 return reply, facts
         return None
 

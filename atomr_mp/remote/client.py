@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
 
 from atomr_mp import errors
 from atomr_mp.client import interrupts
-from atomr_mp.client.client import MAX_WAITING, check_max_waiting, running_loop
+from atomr_mp.client.client import MAX_WAITING, check_max_replays, check_max_waiting, running_loop
 from atomr_mp.client.handshake import default_name
 from atomr_mp.client.lanes.base import FORKED
 from atomr_mp.client.lanes.retry_policy import KnownSuspicions
@@ -69,7 +69,7 @@ class RemoteClient:
         max_waiting: int = MAX_WAITING,
         connect_timeout_s: float = CONNECT_S,
     ) -> None:
-        waiting = check_max_waiting(max_waiting)
+        waiting, max_replays = check_max_waiting(max_waiting), check_max_replays(max_replays)
         self._session: Final = RemoteSession(endpoint, keys, (name or default_name())[:200], max_replays, waiting)
         self.suspicions: Final = KnownSuspicions(())
         """No suspicions here: the gateway checks for quarantined requests."""
@@ -197,6 +197,7 @@ class RemoteClient:
         replays: int = 0,
         wait: bool | None = None,
         program: ProgramRun | None = None,
+        backlog: bool = False,
     ) -> Reply:
         """Send a request; see `pool.Pool` for the arguments, and `Client.submit`."""
         if self.forked:
@@ -219,7 +220,7 @@ class RemoteClient:
                     reply.callbacks = [program.answered]
             facts = Facts.of(encoded, wires)
             waits = loop is not None if wait is None else wait
-            self._session.send_call(reply, facts, wait=waits)
+            self._session.send_call(reply, facts, wait=waits or backlog)
             if waits and loop is None and reply.state is ReplyState.BACKLOG:
                 self._session.wait_for_room(reply)
             return reply
@@ -240,6 +241,7 @@ class RemoteClient:
         priority: int,
         ahead: int,
         ahead_bytes: int,
+        resumes: Resumes,
     ) -> ReplyStream:
         """Open a stream; see `pool.Pool.stream` for the arguments, and `Client.stream`."""
         if self.forked:
@@ -252,7 +254,7 @@ class RemoteClient:
         first_ns = min(now_ns + int(first_s * 1e9), until_ns)
         reply = RemoteStreamReply(face, 0, method, first_ns, encoded.body, priority=priority)
         reply.arguments, reply.credit = encoded, ReaderCredit(ahead, ahead_bytes)
-        reply.resumes = self.methods[method].resumes
+        reply.resumes = resumes
         reply.until_ns, reply.between_ns = until_ns, int(between_s * 1e9)
         wires, reply.kept, device = self.memory.attach(encoded.refs, device)
         if device is not None:
@@ -303,7 +305,7 @@ class RemoteClient:
     def _new_loop(self, loop: asyncio.AbstractEventLoop) -> LoopFace:
         with self._session.lock:
             for old in [old for old in self._loops if old.is_closed()]:
-                del self._loops[old]
+                self._loops.pop(old).leave()
             face = self._loops[loop] = LoopFace(self._session, loop)
         return face
 

@@ -83,7 +83,7 @@ class Deliveries:
         for reply in replies:
             if reply.future is not None:
                 set_done(reply.future)
-            if not reply.done:
+            if not reply.is_over:
                 continue
             callbacks, reply.callbacks = reply.callbacks or (), None
             for callback in callbacks:

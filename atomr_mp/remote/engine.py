@@ -144,17 +144,19 @@ class Engine:
         with self._lock:
             self._callers += 1
         try:
-            while not reply.done:
+            while not reply.is_over:
                 left_s = (until_ns - time.monotonic_ns()) / 1e9
                 if left_s > 0:
                     self._step(reply, left_s)
                 elif until_ns < reply.deadline_ns:
+                    if self._has_come(reply):
+                        break
                     raise TimeoutError(f"no answer to {reply.method} within {timeout_s} s; the request goes on")
                 else:
                     with self._lock:
                         if not self.closed:
                             self._work()  # it may have come in time without a look at the socket
-                        if not reply.done:
+                        if not reply.is_over:
                             self._driven.expired(reply)
         finally:
             with self._lock:
@@ -164,6 +166,12 @@ class Engine:
                 if not self._callers and self._driven.watching_until_ns is not None:
                     self._take_over.set()
             self._driven.call_back()
+
+    def _has_come(self, reply: Reply) -> bool:
+        """Take in all messages that have come; return whether a reply is over."""
+        with self._lock:
+            self.receive()
+        return reply.is_over
 
     def receive(self) -> None:
         """Take in all messages that have come, with the lock held."""
@@ -222,7 +230,7 @@ class Engine:
             if self.closed:
                 return
             self._work(reply)  # libzmq's descriptor tells of changes only, and a send may have consumed one
-            if reply is not None and reply.done:
+            if reply is not None and reply.is_over:
                 return
             dues_ns = self._driven.watching_until_ns, self._wire.renew_at_ns
             self._leading = reply
@@ -279,7 +287,7 @@ class Engine:
                     return
             else:
                 driven.take(message)
-                if until is not None and until.done and not driven.awaits_answers:
+                if until is not None and until.is_over and not driven.awaits_answers:
                     return
 
     def _flush_late(self) -> None:
@@ -299,7 +307,7 @@ class Engine:
         woken = threading.Lock()
         woken.acquire()
         with self._lock:
-            if reply.done:
+            if reply.is_over:
                 return
             self._followers[woken] = reply
             reply.waiters = (*reply.waiters, woken)

@@ -47,13 +47,18 @@ class ThreadsFace:
     def add_callback(self, reply: Reply, callback: Callable[[Reply], object]) -> bool:
         """Have `callback` run once the reply has come; False if it has come already."""
         with self._session.lock:
-            if reply.done:
+            if reply.is_over:
                 return False
             if reply.callbacks is None:
                 reply.callbacks = []
             reply.callbacks.append(callback)
             self._session.watch(reply)
         return True
+
+    @defer_interrupts
+    def look(self, reply: Reply) -> None:
+        """Take in what has arrived, without waiting, and end a reply whose deadline has passed."""
+        self._session.look(reply)
 
     def belongs_to(self, _loop: asyncio.AbstractEventLoop) -> bool:
         """Whether the replies are an event loop's."""
@@ -63,7 +68,7 @@ class ThreadsFace:
     def watch(self, reply: Reply) -> None:
         """Have a reply received even if no thread waits for it."""
         with self._session.lock:
-            if not reply.done:
+            if not reply.is_over:
                 self._session.watch(reply)
 
     # --- streams ---------------------------------------------------------------------------------------------------
@@ -84,10 +89,11 @@ class ThreadsFace:
         """Wait for a part of a stream, or its end; return False if neither comes within `timeout_s`."""
         assert isinstance(stream, RemoteStreamReply)
         until_ns = FAR_NS if timeout_s is None else time.monotonic_ns() + int(timeout_s * 1e9)
-        while not (stream.arrived or stream.done):
+        while not (stream.arrived or stream.is_over):
             now_ns = time.monotonic_ns()
             if now_ns >= until_ns:
-                return False
+                self.look(stream)
+                return bool(stream.arrived) or stream.is_over
             left_s = (min(stream.deadline_ns, until_ns) - now_ns) / 1e9
             if left_s > 0:
                 self._wait_for_news(stream, min(left_s, LONGEST_WAIT_S))
@@ -98,7 +104,7 @@ class ThreadsFace:
     @defer_interrupts
     def _wait_for_news(self, stream: RemoteStreamReply, timeout_s: float) -> None:
         with self._session.lock:
-            if stream.arrived or stream.done:
+            if stream.arrived or stream.is_over:
                 return
             news = stream.news
             if news is None:
@@ -108,7 +114,7 @@ class ThreadsFace:
 
     @defer_interrupts
     def _expire(self, stream: RemoteStreamReply) -> None:
-        self._session.late(stream)
+        self._session.look(stream)
 
     @defer_interrupts
     def decode(self, body: bytes, frames: Sequence[memoryview], leases: Mapping[int, Lease]) -> Any:
@@ -136,6 +142,10 @@ class LoopFace(ThreadsFace):
             raise RuntimeError("result() would block the event loop to which this reply belongs; await the reply")
         super().wait(reply, timeout_s)
 
+    def leave(self) -> None:
+        """End the replies of a loop that was closed, and tell the gateway: nobody reads them."""
+        self._session.leave(self)
+
     def belongs_to(self, loop: asyncio.AbstractEventLoop) -> bool:
         """Whether this is the replies' loop."""
         return loop is self.loop
@@ -143,7 +153,7 @@ class LoopFace(ThreadsFace):
     def watch(self, reply: Reply) -> None:
         """Have a reply received; its future may be new while the answer has come."""
         with self._session.lock:
-            if not reply.done and not (isinstance(reply, StreamReply) and reply.arrived):
+            if not reply.is_over and not (isinstance(reply, StreamReply) and reply.arrived):
                 self._session.watch(reply)
             elif reply.future is not None:
                 set_done(reply.future)

@@ -174,7 +174,7 @@ class CallSender:
         nbytes = 0
         while outbox and len(together) < MESSAGE_CALLS:
             reply = outbox[0]
-            if reply.done:  # it has expired, or was cancelled
+            if reply.is_over:  # it has expired, or was cancelled
                 outbox.popleft()
                 continue
             facts = all_facts[reply.id]

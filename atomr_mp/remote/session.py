@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from atomr_mp import errors
-from atomr_mp.client.reply import Reply
+from atomr_mp.client.reply import Reply, ReplyLane
 from atomr_mp.client.reply_life import ReplyState
 from atomr_mp.protocol.codec import VERSION
 from atomr_mp.protocol.messages import devices, remote, session
@@ -140,7 +140,7 @@ class RemoteSession:
     def grant(self, stream: RemoteStreamReply) -> None:
         """Let a stream go on, since parts were read."""
         with self.lock:
-            if not stream.done:
+            if not stream.is_over:
                 self.streams.grant(stream)
                 if stream in self._watched:
                     self.watch(stream)
@@ -149,7 +149,7 @@ class RemoteSession:
     def close_stream(self, stream: RemoteStreamReply) -> None:
         """Close a stream, and tell the gateway at once."""
         with self.lock:
-            if not stream.done:
+            if not stream.is_over:
                 self.finish(stream, errors.Cancelled("closed", maybe_executed=bool(stream.sent_ns)))
             stream.arrived.clear()
         self.call_back()
@@ -161,12 +161,23 @@ class RemoteSession:
                 self.finish(stream, type(lost)(lost.message, maybe_executed=bool(stream.sent_ns)))
         self.call_back()
 
-    def late(self, stream: RemoteStreamReply) -> None:
-        """End a stream whose next part is late, unless the part has come unseen."""
+    def leave(self, lane: ReplyLane) -> None:
+        """End the replies of an event loop that was closed, and tell the gateway."""
+        with self.lock:
+            for reply in [*self.calls.unanswered.values(), *self.streams.open.values(), *self.backlog]:
+                if reply.lane is lane:
+                    reply.future = None  # whose callbacks would go to the loop
+                    why = f"the event loop that has called {reply.method} has ended, and receives no answers"
+                    self.finish(reply, errors.Cancelled(why, maybe_executed=bool(reply.sent_ns)))
+        self.call_back()
+
+    def look(self, reply: Reply) -> None:
+        """Take in what has arrived; then end a reply that is late, but no stream with a part to be read."""
         with self.lock:
             self.engine.receive()
-            if not (stream.done or stream.arrived) and stream.deadline_ns <= time.monotonic_ns():
-                self.expired(stream)
+            has_part = isinstance(reply, RemoteStreamReply) and reply.arrived
+            if not (reply.is_over or has_part) and reply.deadline_ns <= time.monotonic_ns():
+                self.expired(reply)
         self.call_back()
 
     def _flush_for(self, stream: RemoteStreamReply) -> None:
@@ -189,10 +200,10 @@ class RemoteSession:
         """
         with self.changed:
             left_s = (reply.deadline_ns - time.monotonic_ns()) / 1e9
-            self.changed.wait_for(lambda: reply.done or reply.state is not ReplyState.BACKLOG, max(0.0, left_s))
+            self.changed.wait_for(lambda: reply.is_over or reply.state is not ReplyState.BACKLOG, max(0.0, left_s))
             if reply.state is ReplyState.BACKLOG:
                 self.expired(reply)
-        if reply.done and isinstance(reply.error, errors.DeadlineExceeded):
+        if reply.is_over and isinstance(reply.error, errors.DeadlineExceeded):
             raise reply.error
 
     def take_call(self, reply: Reply, facts: Facts) -> None:
@@ -231,7 +242,7 @@ class RemoteSession:
     def cancel(self, reply: Reply) -> None:
         """Ask that a request does not start."""
         with self.lock:
-            if reply.done or reply.state is ReplyState.CANCELLING:
+            if reply.is_over or reply.state is ReplyState.CANCELLING:
                 return
             if not reply.sent_ns:
                 self.finish(reply, errors.Cancelled("cancelled before it was sent"))
@@ -303,7 +314,7 @@ class RemoteSession:
         self.lost, self.state = errors.PoolLost(lost), RemoteLinkState.OVER
         for reply in self.calls.unanswered.values():
             reply.error = errors.PoolLost(lost, maybe_executed=bool(reply.sent_ns))
-            reply.done = True
+            reply.is_over = True
         self.deliveries.forget_in_child(self.lock, self.lost)
         self.engine.forget_in_child(self.lock)
         self.transfers.forget_in_child()
@@ -567,7 +578,7 @@ class RemoteSession:
             answered: Whether it is the gateway's answer. Else the gateway frees what comes with an answer, and a
             stream's end is told at once.
         """
-        if reply.done:
+        if reply.is_over:
             return
         if reply.state is not ReplyState.BACKLOG:  # a waiting call is not counted here either
             facts = self.sender.settle(reply) if answered else self.sender.give_up(reply)
@@ -580,7 +591,7 @@ class RemoteSession:
         reply.error = error
         reply.payload = reply.kept = ()
         reply.state = ReplyState.OVER
-        reply.done = True
+        reply.is_over = True
         if isinstance(reply, RemoteStreamReply):
             self.streams.finished(reply)
             if not answered:

@@ -165,7 +165,7 @@ class SessionStreams:
             nbytes = 0
             while self._outbox:
                 stream = self._outbox[0]
-                if not stream.done:
+                if not stream.is_over:
                     nbytes += self._session.sender.facts[stream.id].message_bytes
                     if together and nbytes > MESSAGE_BYTES:
                         break
@@ -320,7 +320,7 @@ class SessionStreams:
         """Wake the threads that wait for a stream's next part."""
         news, stream.news = stream.news, None
         if news is not None:
-            news.done = True
+            news.is_over = True
             self._session.engine.finished(news)
 
     def _deliver(self, stream: RemoteStreamReply) -> None:

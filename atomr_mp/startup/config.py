@@ -12,6 +12,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
+import typing
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, NamedTuple
@@ -21,6 +22,7 @@ import msgspec
 from atomr_mp import errors
 from atomr_mp.process.files.rundir import default_run_dir
 from atomr_mp.process.gpus.hardware import missing_for_cuda, mps_server, nvidia_hardware
+from atomr_mp.protocol import amounts
 from atomr_mp.protocol.codec import MAX_WEIGHT
 from atomr_mp.protocol.extras import how_to_install
 from atomr_mp.protocol.flow.flight import MAX_STREAMS, Window
@@ -69,8 +71,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     file."""
     window_requests: Annotated[int, msgspec.Meta(ge=1, le=65536)] = 256
     """Requests that one connection of a client may have unanswered per device; at most 65,536. One more waits in an
-    event loop, and is `Overloaded` in a thread. Each event loop has a connection, and all threads of a program
-    together."""
+    event loop, and is `Overloaded` in a thread, unless it is a library's. Each event loop has a connection, and all
+    threads of a program together."""
     window_bytes: Annotated[int, msgspec.Meta(ge=1)] = 256 * 2**20
     """Bytes of these requests' arguments. A single larger request is admitted when nothing else is unanswered."""
     max_streams: Annotated[int, msgspec.Meta(ge=0)] = 256
@@ -383,19 +385,30 @@ def gather(file: Path | None, settings: Mapping[str, Any], environment: Mapping[
         _check_names(found, str(file) if found is in_file else "the settings")
         values |= found
         sources |= dict.fromkeys(found, source)
-    try:
-        return Gathered(msgspec.convert(values, Config), sources, unknown)
-    except msgspec.ValidationError as error:
-        raise errors.ConfigurationError(f"{file or 'the settings'}: {_wrong_word(values) or error}") from error
-
-
-def _wrong_word(values: Mapping[str, Any]) -> str:
-    """Return the error of the first setting whose value is not among the words that it takes; "" if there is none."""
     for field in msgspec.structs.fields(Config):
-        words, value = choices(field.type), values.get(field.name)
-        if words and field.name in values and value not in words:
-            return not_among(field.name, value, words)
-    return ""
+        if field.name in values:
+            where = str(file) if sources[field.name] == str(file) else "the settings"
+            _check_value(where, field, values[field.name])
+    return Gathered(msgspec.convert(values, Config), sources, unknown)
+
+
+def _check_value(where: str, field: msgspec.structs.FieldInfo, value: Any) -> None:
+    """Check one setting.
+
+    Raises:
+        ConfigurationError: It is of another type, or out of range; the message names it, and says what it may be.
+    """
+    name, words = field.name, choices(field.type)
+    try:
+        found = msgspec.convert(value, field.type)
+    except msgspec.ValidationError as error:
+        if words:
+            raise errors.ConfigurationError(f"{where}: {not_among(name, value, words)}") from error
+        raise errors.ConfigurationError(f"{where}: {name} is {value!r}: {error}") from error
+    if type(found) is float and name.endswith("_s"):
+        amounts.duration(f"{where}: {name}", found, zero=True, error=errors.ConfigurationError)
+    elif type(found) is int:
+        amounts.whole(f"{where}: {name}", found, 0, error=errors.ConfigurationError)
 
 
 def _check_names(found: Mapping[str, Any], where: str) -> None:

@@ -56,8 +56,8 @@ class WorkerEnd(Protocol):
     """A worker's socket, with all its peers. One thread only."""
 
     @property
-    def received(self) -> deque[tuple[bytes, memoryview]]:
-        """(routing id, message); a violation of the protocol is queued as an empty message."""
+    def received(self) -> deque[tuple[bytes, memoryview | None]]:
+        """(routing id, message); a violation of the protocol is queued as an empty message, an end as None."""
 
     def read(self) -> None:
         """From now on receive messages; before, peers are only let in."""

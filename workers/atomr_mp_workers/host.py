@@ -400,7 +400,10 @@ class Host:
                 if late:  # the supervisor may have ended a session meanwhile whose calls come next
                     return
 
-    def _open(self, routing_id: bytes, packed: memoryview) -> None:  # noqa: C901 - one way out for each kind of fault
+    def _open(self, routing_id: bytes, packed: memoryview | None) -> None:  # noqa: C901 - a way out for each fault
+        if packed is None:
+            self._left(routing_id)
+            return
         peer = self._peers.find(routing_id)
         if peer is None:
             if self._peers.former_secret(data.session_of(routing_id)) is None:  # else the client closed after this
@@ -487,6 +490,14 @@ class Host:
         early, session.waiting_for_release = session.waiting_for_release, []
         for sender, _, _, packed in early:
             self._open(sender.routing_id, packed)
+
+    def _left(self, routing_id: bytes) -> None:
+        """End what nobody will read: a connection has ended, and only its session may live on."""
+        peer = self._peers.known(routing_id)
+        if peer is not None and (peer.unanswered or peer.streams):
+            self._envelope.lose(peer)
+            self._dispatcher.leave([peer])
+            self._dispatcher.advance()
 
     def _unread(self, peer: Peer, message: data.Unread) -> None:
         """Take back answers that never arrived on a lost connection, and drop its requests that have not started."""

@@ -145,6 +145,10 @@ class Lane(ABC):
                     raise unavailable(link)
                 self._failover.reach(link)
             in_flight = link.flight.let_in(request_id, reply, payload_bytes)
+            if not in_flight and self._read_for_room(link):
+                if link.state in REFUSING:
+                    raise unavailable(link)
+                in_flight = link.flight.let_in(request_id, reply, payload_bytes)
             if not in_flight:
                 if not wait:
                     raise link.flight.full()
@@ -224,14 +228,14 @@ class Lane(ABC):
     def grant(self, stream: StreamReply, parts: int, nbytes: int) -> None:
         """Let a stream go on as far as a remote reader grants, which gets the parts through this process."""
         stream.credit.extend(parts, nbytes)
-        if not stream.done:
+        if not stream.is_over:
             self.go_on(stream)
 
     @interrupts.defer_interrupts
     def close_stream(self, stream: StreamReply) -> None:
         """Close a stream and tell its worker that nobody reads it any more. May be called on any thread."""
         with self._lock:
-            if not stream.done:
+            if not stream.is_over:
                 self._outcomes.feed(stream, ReplyEvent.EXPIRE, errors.Cancelled("closed", maybe_executed=True))
             stream.arrived.clear()
         self.call_back()
@@ -241,7 +245,7 @@ class Lane(ABC):
         with self._lock:
             for link in self._links:
                 for _, reply in link.flight.items():  # noqa: PERF102 - no dict
-                    if isinstance(reply, StreamReply) and not reply.done:
+                    if isinstance(reply, StreamReply) and not reply.is_over:
                         self._outcomes.feed(reply, ReplyEvent.EXPIRE, copy.copy(error))
         self.call_back()
 
@@ -354,7 +358,7 @@ class Lane(ABC):
     def cancel(self, reply: Reply) -> None:
         """Ask the worker not to start a request."""
         with self._lock:
-            if not reply.done:
+            if not reply.is_over:
                 unsent = errors.Cancelled("cancelled before it was sent")
                 self._outcomes.feed(reply, ReplyEvent.CANCEL, reply.poison_error or unsent)
                 self._make_room()
@@ -364,7 +368,7 @@ class Lane(ABC):
     def add_callback(self, reply: Reply, callback: Callback) -> bool:
         """Run `callback` once the reply is there; return False if it is there already."""
         with self._lock:
-            if reply.done:
+            if reply.is_over:
                 return False
             if reply.callbacks is None:
                 reply.callbacks = []
@@ -379,6 +383,10 @@ class Lane(ABC):
         Raises:
             TimeoutError: It did not come in time.
         """
+
+    @abstractmethod
+    def look(self, reply: Reply) -> None:
+        """Take in what has arrived, without waiting, and end a reply whose deadline has passed."""
 
     def belongs_to(self, _loop: asyncio.AbstractEventLoop) -> bool:
         """Whether the lane is driven by this event loop."""
@@ -525,10 +533,14 @@ class Lane(ABC):
         with self._lock:
             self._receive(self._links[reply.device])  # its answer may have come in time, unread
             is_later = isinstance(reply, StreamReply) and reply.deadline_ns > time.monotonic_ns()  # put off by a part
-            if not reply.done and not is_later:
+            if not reply.is_over and not is_later:
                 self._outcomes.feed(reply, ReplyEvent.EXPIRE, reply.poison_error or _too_late(reply))
                 self._make_room()
         self.call_back()
+
+    def _read_for_room(self, _link: DeviceLink) -> bool:
+        """Take in answers of a device whose window is full; False if somebody else does that. With the lock held."""
+        return False
 
     def _make_room(self) -> None:
         """Admit waiting calls after a request has given back its room. With the lock held."""

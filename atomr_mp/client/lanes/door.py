@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+from atomr_mp import errors
 from atomr_mp.client.lanes.retry_policy import KnownSuspicions
 from atomr_mp.client.memory.leases import Lease, Releases
 from atomr_mp.client.reply import Reply
@@ -51,6 +52,10 @@ class LaneClient(Protocol):
     @property
     def max_waiting(self) -> int:
         """Most calls that may wait for room in a lane."""
+
+    @property
+    def lost(self) -> errors.PoolLost | None:
+        """Why the session has ended, None if it has not."""
 
     @property
     def login(self) -> Login:

@@ -15,7 +15,7 @@ from atomr_mp.client.lanes.base import Lane, Told
 from atomr_mp.client.lanes.device_link import DeviceLink
 from atomr_mp.client.lanes.door import LaneClient
 from atomr_mp.client.reply import Reply, StreamReply
-from atomr_mp.client.reply_life import ReplyState
+from atomr_mp.client.reply_life import ReplyEvent, ReplyState
 from atomr_mp.protocol.messages.devices import DeviceInfo
 from atomr_mp.protocol.messages.session import DeviceChanged, IncarnationEnded, IncarnationStopped
 from atomr_mp.wire.ends import ClientEnd
@@ -42,6 +42,7 @@ class EventLoopLane(Lane):
     ) -> None:
         super().__init__(client, number, devices)
         self._loop = loop
+        self._thread: Final = threading.current_thread()
         self._flushing = False
         """Whether the outboxes will be sent at the end of this turn of the loop."""
         self._granted: dict[StreamReply, None] = {}
@@ -75,6 +76,23 @@ class EventLoopLane(Lane):
                 raise TimeoutError(f"no answer to {reply.method} within {timeout_s} s; the request goes on")
         elif not done.wait(left_s):
             raise TimeoutError(f"the event loop to which {reply!r} belongs does not run")
+
+    @interrupts.defer_interrupts
+    def look(self, reply: Reply) -> None:
+        """Take in what has arrived; from any thread. While the loop runs elsewhere, it does that by itself."""
+        if _running_loop() is not self._loop:
+            if self._loop.is_closed():
+                self._client.read_session()  # which lets go of this lane
+            return
+        self._client.read_session()
+        with self._lock:
+            for link in self._links:
+                if link.outbox:
+                    self._sender.flush(link)
+                self._receive(link)
+        if reply.deadline_ns <= time.monotonic_ns():
+            self._expire(reply)
+        self._loop.call_soon(self.call_back)
 
     def cancel(self, reply: Reply) -> None:
         """Ask the worker not to start a request; from any thread."""
@@ -136,9 +154,17 @@ class EventLoopLane(Lane):
         super()._pool_lost(lost)
 
     @property
-    def is_closed(self) -> bool:
-        """Whether the loop has been closed, and the lane with it."""
-        return self._loop.is_closed()
+    def is_left(self) -> bool:
+        """Whether the loop has been closed; or its thread has ended, and no call waits for another to run the loop.
+
+        A `map`'s loop stands still between two reads, which need not be one thread's.
+        """
+        loop = self._loop
+        if loop.is_closed():
+            return True
+        if loop.is_running() or self._thread.is_alive() or self._backlog.count:
+            return False
+        return all(len(link.flight.requests) == link.flight.streams for link in self._links)
 
     def close(self) -> None:
         """Close the connections, in the loop's thread if the loop runs."""
@@ -169,7 +195,23 @@ class EventLoopLane(Lane):
                 for _, reply in link.flight.items():  # noqa: PERF102 - no dict
                     if reply.copies and reply.generation:  # its worker may still read them
                         self._client.memory.abandoned(reply.copies, reply.deadline_ns)
+                    self._leave(reply)
                 self._failover.disconnect(link)
+            for reply in self._backlog.all():
+                self._leave(reply)
+
+    def _leave(self, reply: Reply) -> None:
+        """End a reply that nobody receives any more, and tell its worker. With the lock held."""
+        if reply.is_over:
+            return
+        if self._loop.is_closed():
+            reply.future = None  # whose callbacks would go to the loop
+        why = f"the event loop that has called {reply.method} has ended, and receives no answers"
+        left: errors.RequestError = errors.Cancelled(why, maybe_executed=reply.generation != 0)
+        lost = self._client.lost
+        if lost is not None:
+            left = errors.PoolLost(lost.message, maybe_executed=reply.generation != 0)
+        self._outcomes.feed(reply, ReplyEvent.EXPIRE, left)
 
     def cork(self) -> None:
         """Let all calls until `uncork` travel together, the first one too."""
@@ -283,11 +325,11 @@ class EventLoopLane(Lane):
         self._timer = None
         now_ns = time.monotonic_ns()
         with self._lock:
-            waiting = [reply for link in self._links for _, reply in link.flight.items() if not reply.done]
+            waiting = [reply for link in self._links for _, reply in link.flight.items() if not reply.is_over]
             waiting += self._backlog.all()
         for reply in waiting:
             if reply.deadline_ns <= now_ns:
                 self._expire(reply)
-        left = [reply.deadline_ns for reply in waiting if not reply.done]
+        left = [reply.deadline_ns for reply in waiting if not reply.is_over]
         if left:
             self._set_timer(min(left))

@@ -118,7 +118,7 @@ class Failover:
         facts = EndFacts(ended)
         connected = former or link.connection is not None
         for request_id, reply in link.flight.items() if connected else ():
-            if reply.done or not _is_on(reply, ended.generation):
+            if reply.is_over or not _is_on(reply, ended.generation):
                 continue  # the answer to an expired request does not matter
             if facts.may_be_answered(request_id, reply.sent_ns) or isinstance(reply, ItemsReply | StreamReply):
                 return

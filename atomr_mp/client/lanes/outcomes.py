@@ -172,7 +172,7 @@ class Outcomes:
             reply.payload = ()
         if reply.span is not None:
             reply.span.end(reply.device, reply.generation, error)
-        reply.done = True
+        reply.is_over = True
         if reply.waiters or self.leading is reply:
             self._finished(reply)
         if reply.future is not None:
@@ -203,7 +203,7 @@ class Outcomes:
         """Wake the threads that wait for any news of a reply, not only for its end."""
         news, reply.news = reply.news, None
         if news is not None:
-            news.state, news.done = ReplyState.OVER, True
+            news.state, news.is_over = ReplyState.OVER, True
             if news.waiters or self.leading is news:
                 self._finished(news)
 
@@ -220,7 +220,7 @@ class Outcomes:
             except IndexError:  # another thread has taken it
                 return
             callbacks = reply.callbacks or ()
-            if reply.done:
+            if reply.is_over:
                 reply.callbacks = None
             for callback in callbacks:
                 try:
@@ -234,7 +234,7 @@ class Outcomes:
 def forget_forked(reply: Reply, lost: str) -> None:
     """End a reply in a forked child, without waking anybody."""
     reply.error = errors.PoolLost(lost, maybe_executed=reply.generation != 0)
-    reply.state, reply.done = ReplyState.OVER, True
+    reply.state, reply.is_over = ReplyState.OVER, True
 
 
 _OF_ANSWERS: Final = frozenset({ReplyAction.KEEP, ReplyAction.KEEP_PART, ReplyAction.GIVE_BACK})

@@ -77,7 +77,7 @@ class Receiver:
             return
         take, in_flight = link.flight.take, link.flight.requests
         sent, over, end = ReplyState.SENT, ReplyState.OVER, self._end
-        while until is None or not until.done:
+        while until is None or not until.is_over:
             message = connection.receive()
             if message is None:
                 if connection.ended:

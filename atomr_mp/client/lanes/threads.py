@@ -78,11 +78,13 @@ class ThreadsLane(Lane):
             until_ns = min(until_ns, time.monotonic_ns() + int(timeout_s * 1e9))
         called = False
         try:
-            while not reply.done:
+            while not reply.is_over:
                 left_s = (until_ns - time.monotonic_ns()) / 1e9
                 if left_s > 0:
                     called = self._step(reply, left_s)
                 elif until_ns < reply.deadline_ns:
+                    if self._has_come(reply):
+                        break
                     raise TimeoutError(f"no answer to {reply.method} within {timeout_s} s; the request goes on")
                 else:
                     self._expire(reply)
@@ -92,6 +94,18 @@ class ThreadsLane(Lane):
         finally:
             if called and self._followers:
                 self._hand_over()  # others wait for the thread that was woken to lead
+
+    @interrupts.defer_interrupts
+    def look(self, reply: Reply) -> None:
+        """Take in what has arrived, without waiting, and end a reply whose deadline has passed."""
+        if reply.deadline_ns <= time.monotonic_ns():
+            self._expire(reply)
+        elif not self._leader.locked() and self._step(reply, 0.0) and self._followers:
+            self._hand_over()
+
+    def _has_come(self, reply: Reply) -> bool:
+        self.look(reply)
+        return reply.is_over
 
     def wait_for_room(self, reply: Reply) -> None:
         """Wait until a call that waits for room is let in.
@@ -117,15 +131,16 @@ class ThreadsLane(Lane):
         until_ns = FAR_NS if timeout_s is None else time.monotonic_ns() + int(timeout_s * 1e9)
 
         def is_there() -> bool:
-            return bool(stream.arrived) or stream.done
+            return bool(stream.arrived) or stream.is_over
 
         while not is_there():
             now_ns = time.monotonic_ns()
             if now_ns >= until_ns:
-                return False
+                self.look(stream)
+                return is_there()
             left_s = (min(stream.deadline_ns, until_ns) - now_ns) / 1e9
             if left_s > 0:
-                self.wait_for_news(stream, is_there, min(left_s, LONGEST_WAIT_S))
+                self.wait_for_news(stream, is_there, left_s)
             else:
                 self._expire(stream)
         return True
@@ -208,8 +223,8 @@ class ThreadsLane(Lane):
                         self._sender.flush(link)
                     self._receive(link, reply)
         ready = []
-        if not (reply.done or reply is self._overtaken):
-            ready = interrupts.wait(self._epoll.poll, timeout_s)
+        if not (reply.is_over or reply is self._overtaken):
+            ready = interrupts.wait(self._epoll.poll, min(timeout_s, LONGEST_WAIT_S))
         self._outcomes.leading = None
         session_spoke = False
         for descriptor, _ in ready:
@@ -232,7 +247,7 @@ class ThreadsLane(Lane):
             for link in self._links:
                 if link.outbox:
                     self._sender.flush(link)
-            if reply.done or reply is self._overtaken:
+            if reply.is_over or reply is self._overtaken:
                 return False
             self._followers[woken] = reply
             reply.waiters = (*reply.waiters, woken)
@@ -262,6 +277,14 @@ class ThreadsLane(Lane):
                 woken.release()
         if self._outcomes.leading is reply:
             os.eventfd_write(self._wake, 1)
+
+    def _read_for_room(self, link: DeviceLink) -> bool:
+        if link.outbox:
+            self._sender.flush(link)
+        self._receive(link)
+        if self._outcomes.owes_callbacks:
+            os.eventfd_write(self._wake, 1)  # they run on the thread that waits for them
+        return True
 
     def _queued(self, link: DeviceLink) -> None:
         """Send a full outbox. The next thread that waits for a reply, or the flusher, sends any other."""
@@ -355,7 +378,7 @@ class ThreadsLane(Lane):
         while True:
             with self._watch_more:
                 self._watching = self._overtaken = None
-                self._watched = {reply for reply in self._watched if not reply.done}
+                self._watched = {reply for reply in self._watched if not reply.is_over}
                 while not self._watched:
                     if self._watcher is not threading.current_thread():
                         return

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, Self
 
-import msgspec
-
 from atomr_mp import errors
 from atomr_mp.client.memory.leases import Lease
-from atomr_mp.protocol import dtypes, token
+from atomr_mp.protocol import amounts, dtypes, token
 from atomr_mp.protocol.codec import Bytes16, Codec, Message
 from atomr_mp.protocol.layout import Index, Layout
+from atomr_mp.protocol.libraries.memory import MAX_SHARE_S
 from atomr_mp.protocol.refs import Operand, WireRef
 
 if TYPE_CHECKING:
@@ -63,7 +61,7 @@ class GpuRef(Operand):
     It is passed to requests like an array, and nothing of its content moves. Views made from it (indexing, `reshape`,
     `transpose`) are refs to the same memory. The memory lasts until the last of them is collected, or until one is
     freed (`free`, `with`), or until the device's worker ends: from then on the ref is stale. Thread-safe. Two refs are
-    equal only if they are the same object.
+    equal only if they are the same object, and compare with nothing else.
 
     `numpy`, `view`, `copy_to`, `fill`, `share`, and conversions to arrays block, in an event loop too; there, use
     `asyncio.to_thread` if that matters.
@@ -112,7 +110,20 @@ class GpuRef(Operand):
         return self.shape[0]
 
     def __bool__(self) -> NoReturn:
-        raise TypeError("a ref is neither true nor false: its elements are on the device; compare with `is None`")
+        raise errors.GpuRefNoValue("a ref is neither true nor false: ask `ref is not None`, or read it: `ref.numpy()`")
+
+    def __contains__(self, value: object) -> NoReturn:
+        raise errors.GpuRefNoValue(f"whether a ref has {_shown(value)} cannot be asked here: `value in ref.numpy()`")
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, GpuRef):
+            return self is other
+        raise errors.GpuRefNoValue(
+            f"a ref is compared with {_shown(other)}: its elements are on the device. Compare `ref.numpy()`, or ask "
+            "`ref is None`; refs are equal if they are the same object"
+        )
+
+    __hash__ = Operand.__hash__
 
     def __repr__(self) -> str:
         layout, lease = self.layout, self.lease
@@ -135,7 +146,7 @@ class GpuRef(Operand):
         Raises:
             ValueError: Another number of elements, or it would need a copy.
         """
-        return self._of_layout(self.layout.reshaped(_integers(shape)))
+        return self._of_layout(self.layout.reshaped(_integers("shape", shape)))
 
     def transpose(self, *axes: int | Sequence[int]) -> GpuRef:
         """Return a ref with the dimensions in another order, by default reversed.
@@ -143,7 +154,7 @@ class GpuRef(Operand):
         Raises:
             ValueError: `axes` does not name each dimension once.
         """
-        return self._of_layout(self.layout.transposed(_integers(axes) if axes else None))
+        return self._of_layout(self.layout.transposed(_integers("axes", axes) if axes else None))
 
     @property
     def T(self) -> GpuRef:  # noqa: N802 - as in NumPy
@@ -162,7 +173,8 @@ class GpuRef(Operand):
             InvalidRequest: Strides do not belong to the shape, or do not lie on elements.
             GpuRefOutOfExtent: It would leave the memory between this ref's first and last byte.
         """
-        return self._of_layout(self.layout.strided(_integers((shape,)), _integers((strides,)), operator.index(offset)))
+        at = amounts.whole("offset", offset, -amounts.MOST)
+        return self._of_layout(self.layout.strided(_integers("shape", (shape,)), _integers("strides", (strides,)), at))
 
     # --- its content -----------------------------------------------------------------------------------------------
 
@@ -274,7 +286,7 @@ class GpuRef(Operand):
         Args:
             for_s: Seconds for which it can be claimed; at most an hour.
         """
-        return self._buffers.share(self, for_s)
+        return self._buffers.share(self, amounts.duration("for_s", for_s, most=MAX_SHARE_S))
 
     def free(self) -> None:
         """Give the memory back now, or when the requests that were made with it have been answered.
@@ -330,6 +342,11 @@ class SharedRef(Message, frozen=True, tag="atomr-mp.ref"):
     """Secret that admits the claim."""
 
 
+def _shown(value: object) -> str:
+    """Return an operand as messages show it: plain numbers and None as they are, others by their type."""
+    return repr(value) if value is None or type(value) in {bool, int, float, complex} else f"a {type(value).__name__}"
+
+
 def wire_of(lease: Lease, slab: int, layout: Layout) -> WireRef:
     """Return the wire form of a ref."""
     return WireRef(
@@ -369,10 +386,14 @@ def write_shared(message: SharedRef) -> bytes:
     return _SHARED.encode(message)
 
 
-def _integers(given: tuple[int | Sequence[int], ...]) -> list[int]:
-    """Return integers that were given one by one, or in a sequence."""
+def _integers(name: str, given: tuple[int | Sequence[int], ...]) -> list[int]:
+    """Return integers that were given one by one, or in a sequence.
+
+    Raises:
+        InvalidRequest: One is no integer.
+    """
     items = given[0] if len(given) == 1 and isinstance(given[0], Sequence) else given
-    return msgspec.convert(items, list[int])
+    return [amounts.whole(f"{name}[{at}]", item, -amounts.MOST) for at, item in enumerate(items)]
 
 
 _SHARED: Final[Codec[SharedRef]] = Codec(SharedRef, channel="sharing")

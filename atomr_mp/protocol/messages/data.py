@@ -25,7 +25,7 @@ MAX_RELEASED: Final = 4096
 """Most entries of each kind in one release."""
 
 MAX_LANES: Final = 16
-"""Most data connections of one session to one worker: one for blocking threads, one for each asyncio loop."""
+"""Windows in bytes that all connections of one session to one worker may have unanswered together."""
 
 SESSION_BYTES: Final = 16
 

@@ -294,7 +294,7 @@ class Exchange:
             ClientLeft: The client has left.
             AtomrError: The call ended with this error.
         """
-        if not reply.done:
+        if not reply.is_over:
             ended = asyncio.get_running_loop().create_future()
             reply.wake(ended)
             watcher = self._watcher(ended)
@@ -306,7 +306,7 @@ class Exchange:
                 raise
             finally:
                 watcher.stop()
-            if not reply.done:
+            if not reply.is_over:
                 reply.cancel()
                 raise ClientLeft
         return reply.result()
@@ -319,7 +319,7 @@ class Exchange:
             AtomrError: The error of the first call that failed.
         """
         try:
-            waiting = [reply for reply in replies if not reply.done]
+            waiting = [reply for reply in replies if not reply.is_over]
             if waiting:
                 loop = asyncio.get_running_loop()
                 ended = loop.create_future()
@@ -336,9 +336,9 @@ class Exchange:
                 with self.watching(ended):
                     await ended
             for reply in replies:
-                if reply.done and reply.error is not None:
+                if reply.is_over and reply.error is not None:
                     raise reply.error
-            if not all(reply.done for reply in replies):
+            if not all(reply.is_over for reply in replies):
                 raise ClientLeft
             return [reply.result() for reply in replies]
         finally:

@@ -335,5 +335,5 @@ def test_a_map_fills_batches(pool: atomr_mp.Pool) -> None:
     assert list(pool.map("Batched.sizes", range(40), batch_size=4)) == [[4, number] for number in range(40)]
     batches, items = figures(pool, "Batched.sizes")
     assert (batches - before[0], items - before[1]) == (110, 440)
-    with pytest.raises(ValueError, match="batch_size"):
+    with pytest.raises(errors.InvalidRequest, match="batch_size"):
         pool.map("Batched.sizes", [], batch_size=0)

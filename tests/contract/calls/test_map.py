@@ -262,5 +262,5 @@ def test_wrong_calls_are_refused_at_once(pool: atomr_mp.Pool) -> None:
     """Not only when the first result is read."""
     with pytest.raises(errors.InvalidRequest, match=r"Mapped\.cube"):
         pool.map("Mapped.cube", [1])
-    with pytest.raises(ValueError, match="attempts"):
+    with pytest.raises(errors.InvalidRequest, match="attempts"):
         pool.map("Mapped.square", [1], attempts=0)

@@ -337,7 +337,7 @@ def test_amap_refuses_what_makes_no_sense_when_it_is_called(pool: atomr_mp.Pool)
     """Before a loop runs."""
     with pytest.raises(errors.InvalidRequest, match="there is no request"):
         pool.amap("Probe.missing", [])
-    with pytest.raises(ValueError, match="in_flight"):
+    with pytest.raises(errors.InvalidRequest, match="in_flight"):
         pool.amap("Probe.echo", [], in_flight=0)
     with pytest.raises(errors.InvalidRequest, match="priority"):
         pool.amap("Probe.echo", [], priority=99)

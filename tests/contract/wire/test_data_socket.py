@@ -61,6 +61,8 @@ class Ends:
         )
         self.socket.read()
         self.received: list[tuple[bytes, bytes]] = []
+        self.gone: list[bytes] = []
+        """Routing ids of connections that have ended."""
         """Routing id and content of what the worker's end has received."""
         self.courier = Courier()
         self.lock = threading.Lock()
@@ -101,7 +103,10 @@ class Ends:
             refused += self.socket.look(dict(self.poll.poll(0.005)))  # of some of it this end's poll does not tell
             while self.socket.received:
                 peer, message = self.socket.received.popleft()
-                self.received.append((peer, bytes(message)))
+                if message is None:
+                    self.gone.append(peer)
+                else:
+                    self.received.append((peer, bytes(message)))
         return refused
 
     def peers(self) -> list[bytes]:
@@ -320,7 +325,7 @@ def test_what_does_not_read_yet_lets_peers_in_and_reads_nothing(tmp_path: Path) 
         assert poll.poll(0) == []
         standby.read()
         standby.look(dict(poll.poll(DEADLINE_S)))
-        assert [(peer, bytes(message)) for peer, message in standby.received] == [
+        assert [(peer, message and bytes(message)) for peer, message in standby.received] == [
             (data.routing_id(SESSIONS[0], 1), b"early")
         ]
         assert not standby.send(data.routing_id(SESSIONS[0], 2), b"it has gone", [])

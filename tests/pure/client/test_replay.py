@@ -181,6 +181,9 @@ class FakeLane(Lane):
     def connected(self, link: DeviceLink, connection: Any) -> None:
         """Nobody polls."""
 
+    def look(self, reply: Reply) -> None:
+        """Nothing arrives by itself."""
+
     def retry_later(self, link: DeviceLink, number: int, _delay_s: float) -> None:
         """Keep the number."""
         self.timers[link.device] = number

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from atomr_mp import errors
 from atomr_mp.startup.config import Config, from_text, gather
@@ -86,3 +89,34 @@ def test_a_check_needs_no_machine(file: Path) -> None:
         Config.load(file).check()
     with pytest.raises(errors.ConfigurationError, match="max_age_s"):
         Config(max_age_s=float("inf")).check()
+
+
+@given(
+    name=st.sampled_from([each.name for each in msgspec.structs.fields(Config) if each.type is not bool]),
+    wrong=st.sampled_from([float("nan"), float("inf"), 1e300, -1, 2**70, -(2**70), object(), ["x", 1], {}])
+    | st.text("xyz", min_size=1),
+)
+@example(name="backend", wrong="hots")
+def test_a_setting_that_cannot_be_names_itself(name: str, wrong: Any) -> None:
+    """With what it was; and what it may be, if these are words. Others are taken, and can be planned with."""
+    try:
+        found = gather(None, {name: wrong}, {}).config
+        found.check()
+    except errors.ConfigurationError as error:
+        told = str(error)
+    else:
+        for field in msgspec.structs.fields(Config):
+            value = getattr(found, field.name)
+            assert not isinstance(value, int) or 0 <= value < 2**63, field.name
+            assert not isinstance(value, float) or 0 <= value <= (4e8 if field.name.endswith("_s") else 1e308), (
+                field.name
+            )
+        return
+    assert name in told or name in {"pool", "actors"}  # which are told of by their values
+    assert "it must be one of " in told or name not in {"backend", "standby", "completion"}
+
+
+def test_a_word_that_is_none_of_a_setting_says_which_are() -> None:
+    """And which one may be meant."""
+    with pytest.raises(errors.ConfigurationError, match="one of auto, cuda, host; did you mean host"):
+        gather(None, {"backend": "hots"}, {})

@@ -120,6 +120,7 @@ def test_any_walk_of_views_is_numpys(dtype: str, shape: tuple[int, ...], order: 
     layout = Layout.contiguous(dtype, shape, start * 16, order=order)
     array = array_of(layout, slab)
     assert_alike(layout, array, slab)
+    first, last = layout.span
     assert array.flags.c_contiguous if order == "C" else array.flags.f_contiguous
     for _ in range(drawn.draw(st.integers(1, 6), label="length of the walk")):
         step = drawn.draw(steps(array), label="step")
@@ -134,6 +135,8 @@ def test_any_walk_of_views_is_numpys(dtype: str, shape: tuple[int, ...], order: 
         assume(expected.ndim <= MAX_DIMENSIONS)
         layout, array = taken(layout, step), expected
         assert_alike(layout, array, slab)
+        low, high = layout.span
+        assert first <= low <= high <= last, "the view leaves the memory of what it was made from"
     if array.size:
         assert np.shares_memory(array_of(layout, slab), array)
 

@@ -7,6 +7,7 @@ import math
 import subprocess
 import sys
 import uuid
+from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
@@ -254,6 +255,87 @@ def test_a_decoder_of_a_type_checks_it() -> None:
     assert Decoder(np.ndarray).decode(encode(np.arange(3))[0]).tolist() == [0, 1, 2]
     with pytest.raises(errors.InvalidRequest, match="ndarray"):
         Decoder(np.ndarray).decode(encode(1)[0])
+
+
+class Text(str):
+    """A text whose own methods say something else."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return "another"
+
+
+class Octets(bytes):
+    """Bytes."""
+
+
+class Whole(int):
+    """A number whose own methods say something else."""
+
+    def __int__(self) -> int:
+        return 99
+
+
+class Real(float):
+    """A number."""
+
+
+class Row(list[Any]):
+    """A list."""
+
+
+class Table(dict[Any, Any]):
+    """A map."""
+
+
+WRAPPERS: Final[dict[type, tuple[Callable[[Any], Any], ...]]] = {
+    str: (Text, np.str_),
+    bytes: (Octets, np.bytes_),
+    int: (Whole, np.int64),
+    float: (Real, np.float64),
+    bool: (np.bool_,),
+    list: (Row,),
+    dict: (Table,),
+}
+
+
+@st.composite
+def wrapped(draw: st.DrawFn, plain: Any) -> Any:
+    """Draw a value that equals a plain one, with types of NumPy's and subclasses anywhere in it."""
+    found = plain
+    if isinstance(plain, list):
+        found = [draw(wrapped(each)) for each in plain]
+    elif isinstance(plain, dict):
+        found = {draw(wrapped(key)): draw(wrapped(each)) for key, each in plain.items()}
+    kinds = WRAPPERS.get(type(plain), ())
+    return draw(st.sampled_from([lambda value: value, *kinds]))(found) if kinds else found
+
+
+SCALAR_VALUES: Final = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**63 - 1)
+    | st.floats(allow_nan=False)
+    | st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]))
+    | st.binary().map(lambda value: value.rstrip(b"\0"))
+)
+"""What NumPy's scalars can hold."""
+
+
+@given(
+    st.recursive(
+        SCALAR_VALUES,
+        lambda inner: st.lists(inner, max_size=4) | st.dictionaries(SCALAR_VALUES, inner, max_size=4),
+        max_leaves=12,
+    ),
+    st.data(),
+)
+def test_subclasses_and_numpys_scalars_arrive_as_the_plain_value(plain: Any, data: st.DataObject) -> None:
+    """Anywhere in a value, as keys too; with the types of the plain value."""
+    body, frames, placed = encode(data.draw(wrapped(plain)))
+    found = ANY.decode(body, frames)
+    assert (found, repr(found), placed) == (plain, repr(plain), [] if placed == [] else ())
 
 
 # --- what cannot be sent -------------------------------------------------------------------------------------

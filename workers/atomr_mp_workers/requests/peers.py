@@ -13,10 +13,11 @@ from operator import attrgetter
 from typing import Final, NamedTuple, Protocol
 
 from atomr_mp import checks, errors
-from atomr_mp.protocol.flow.flight import Window
+from atomr_mp.protocol.flow.flight import RETRY_AFTER_S, Window
 from atomr_mp.protocol.flow.limits import MAX_AHEAD
 from atomr_mp.protocol.messages import control, data
 from atomr_mp.protocol.values import Buffer
+from atomr_mp.protocol.words import counted
 from atomr_mp_workers.memory.blocks import Holder
 from atomr_mp_workers.memory.store import Store
 
@@ -242,6 +243,10 @@ class Peers:
             session.peers.append(peer)
         return peer
 
+    def known(self, routing_id: bytes) -> Peer | None:
+        """Return a connection that has sent something, None if it is not known, or was forgotten."""
+        return self._by_routing_id.get(routing_id)
+
     def lost(self, peer: Peer, lane: int) -> Peer | None:
         """Return another connection of a peer's session, by its number; None if it is unknown."""
         found = self._by_routing_id.get(data.routing_id(peer.session.session, lane))
@@ -257,16 +262,26 @@ class Peers:
         return False
 
     def refusal(self, peer: Peer) -> errors.Overloaded | None:
-        """Return the error of a connection's calls if `MAX_LANES` others of its session have calls under way."""
+        """Return the error of a connection's calls if its session has too many bytes unanswered, as no honest one has.
+
+        Each connection has a window; together they have `MAX_LANES` windows in bytes. Their requests wait in the queues
+        like all others, which `max_queue` limits.
+        """
         session = peer.session
-        while len(session.peers) > data.MAX_LANES and session.peers.index(peer) >= data.MAX_LANES:
-            if not self._forget_idle(session, keep=peer):
-                return errors.Overloaded(
-                    f"{data.MAX_LANES} event loops and threads of this client have calls under way on this device, "
-                    "and this call is of one more; await some of theirs first, or share a loop",
-                    window=data.MAX_LANES,
-                )
-        return None
+        if len(session.peers) <= data.MAX_LANES:
+            return None
+        while len(session.peers) > data.MAX_LANES and self._forget_idle(session, keep=peer):
+            pass
+        nbytes = sum([each.payload_bytes for each in session.peers])
+        most = data.MAX_LANES * self._window.payload_bytes
+        if nbytes < most:
+            return None
+        return errors.Overloaded(
+            f"the unanswered calls of this client on this device have {nbytes} bytes of arguments, in "
+            f"{counted(len(session.peers), 'event loop')} and threads; it may have {most}: await some first",
+            window=data.MAX_LANES,
+            retry_after_s=RETRY_AFTER_S,
+        )
 
     def exceeds_window(self, peer: Peer) -> bool:
         """Return whether the connection has more unanswered requests than it was granted.

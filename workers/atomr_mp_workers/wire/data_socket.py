@@ -68,8 +68,9 @@ class DataSocket:
         """Peers by descriptor."""
         self._logged_in: dict[bytes, DataPeer] = {}
         """Peers by routing id."""
-        self.received: Final[deque[tuple[bytes, memoryview]]] = deque()
-        """(routing id, message), see `framing.unpack`; a violation of the protocol is queued as an empty message."""
+        self.received: Final[deque[tuple[bytes, memoryview | None]]] = deque()
+        """(routing id, message), see `framing.unpack`; a violation of the protocol is queued as an empty message, a
+        connection's end as None."""
         self._reads = False
         self._refused = 0
         self._path = Path(endpoint.removeprefix("ipc://"))
@@ -215,6 +216,8 @@ class DataSocket:
         del self._peers[peer.descriptor]
         if peer.ready:
             del self._logged_in[peer.routing_id]
+            if self._reads:
+                self.received.append((peer.routing_id, None))
         peer.close()
 
     def _admits(self, username: bytes, password: bytes) -> bool:
