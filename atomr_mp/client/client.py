@@ -208,7 +208,7 @@ class Client:
                 reply = lane.submit(
                     next(self._ids), device, method, arguments, deadline_ns, priority, replays, holds, program
                 )
-            if reply.state is ReplyState.BACKLOG and lane is self._blocking:
+            if holds and reply.state is ReplyState.BACKLOG and lane is self._blocking:
                 if waits:
                     self._blocking.wait_for_room(reply)
                 else:

@@ -492,11 +492,10 @@ class Host:
             self._open(sender.routing_id, packed)
 
     def _left(self, routing_id: bytes) -> None:
-        """End what nobody will read: a connection has ended, and only its session may live on."""
+        """End the streams of a connection that has ended, which nobody can read any more; its calls go on."""
         peer = self._peers.known(routing_id)
-        if peer is not None and (peer.unanswered or peer.streams):
-            self._envelope.lose(peer)
-            self._dispatcher.leave([peer])
+        if peer is not None and peer.streams:
+            self._dispatcher.streams.leave([peer])
             self._dispatcher.advance()
 
     def _unread(self, peer: Peer, message: data.Unread) -> None:

@@ -201,7 +201,7 @@ class EventLoopLane(Lane):
                 self._leave(reply)
 
     def _leave(self, reply: Reply) -> None:
-        """End a reply that nobody receives any more, and tell its worker. With the lock held."""
+        """End a reply that nobody receives; its worker ends a stream, but runs a call. With the lock held."""
         if reply.is_over:
             return
         if self._loop.is_closed():
@@ -211,7 +211,7 @@ class EventLoopLane(Lane):
         lost = self._client.lost
         if lost is not None:
             left = errors.PoolLost(lost.message, maybe_executed=reply.generation != 0)
-        self._outcomes.feed(reply, ReplyEvent.EXPIRE, left)
+        self._outcomes.feed(reply, ReplyEvent.EXPIRE if isinstance(reply, StreamReply) else ReplyEvent.FAIL, left)
 
     def cork(self) -> None:
         """Let all calls until `uncork` travel together, the first one too."""
