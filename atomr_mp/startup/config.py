@@ -12,7 +12,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
-import typing
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, NamedTuple

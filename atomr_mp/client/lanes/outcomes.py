@@ -184,7 +184,7 @@ class Outcomes:
         """End a reply whose answer our own code has failed to take in; others, and the lane, go on."""
         reference = secrets.token_hex(4)
         _LOG.error("internal error %s with the answer to %r:\n%s", reference, reply, traceback_of(fault))
-        if reply.done:
+        if reply.is_over:
             return
         if isinstance(reply, StreamReply):
             link.flight.take_stream(reply.id)

@@ -21,7 +21,8 @@ class Answered:
 
     def __init__(self, value: Any = None, error: errors.AtomrError | None = None) -> None:
         self.value, self.error = value, error
-        self.done, self.device, self.cancelled = True, 0, False
+        self.done = self.is_over = True
+        self.device, self.cancelled = 0, False
 
     def exception(self, _timeout_s: float | None = None) -> errors.AtomrError | None:
         """Return the error."""
