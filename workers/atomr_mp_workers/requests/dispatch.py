@@ -215,10 +215,6 @@ class Dispatcher:
                         self._submit(run, stream, ())
                     continue
             self._complete_in_order(run)
-        if self._early:
-            early, self._early = self._early, []
-            for run in early:
-                self._complete_in_order(run)
         self.advance()
 
     def advance(self) -> None:
@@ -241,7 +237,7 @@ class Dispatcher:
             self._held = {event for event in self._held if not event.done}
         freed = True
         while freed:
-            freed = False
+            freed = bool(self._early) and self._answer_early()
             for threads in self._runners:
                 freed |= self._feed(threads)
             if self._parked:
@@ -615,6 +611,16 @@ class Dispatcher:
             raise
         except Exception as fault:  # noqa: BLE001 - ours; it costs this run
             self._envelope.undo_all(run, fault)
+
+    def _answer_early(self) -> bool:
+        """Answer the runs whose writers have been answered meanwhile; return whether there were any.
+
+        They stand in the order of their ends, and one may wait for the answer of another that stands behind it.
+        """
+        early, self._early = self._early, []
+        for run in early:
+            self._complete_in_order(run)
+        return len(self._early) < len(early)
 
     def _complete(self, run: Run) -> None:
         """Answer a run."""
