@@ -165,9 +165,11 @@ def options(exchange: Exchange) -> tuple[float | None, int]:
     if priority is None:
         return deadline_s, 0
     try:
-        return deadline_s, int(priority)
+        if b"_" not in priority:
+            return deadline_s, int(priority)
     except ValueError:
-        raise Problem(400, "bad_request", "X-Priority is a whole number from -8 to 7") from None
+        pass
+    raise Problem(400, "bad_request", "X-Priority is a whole number from -8 to 7")
 
 
 def seconds(exchange: Exchange, name: bytes) -> float | None:
@@ -180,7 +182,7 @@ def seconds(exchange: Exchange, name: bytes) -> float | None:
     if given is None:
         return None
     try:
-        found = float(given)
+        found = 0.0 if b"_" in given else float(given)  # Python's own spelling is nobody else's
     except ValueError:
         found = 0.0
     most_s = exchange.limits.deadline_s

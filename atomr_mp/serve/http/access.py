@@ -53,15 +53,20 @@ class Tokens:
         given: Tokens.
         file: A file with one token a line; empty lines and lines that begin with # are skipped. None for no file.
 
+    A file that cannot be used when this is made is looked at again, as any other time: `read_tokens` refuses it.
+
     Raises:
-        ConfigurationError: The file cannot be used, has no token, or a token is too short.
+        ConfigurationError: A given token is too short.
     """
 
     def __init__(self, given: Iterable[str] = (), file: Path | None = None) -> None:
         self._given: Final = [_digest(token) for token in checked(given)]
         self._file: Final = file
-        self._of_file: list[bytes] = [] if file is None else [_digest(token) for token in read_tokens(file)]
         self._stamp = None if file is None else _stamp(file)
+        found, wrong = ([], "") if file is None else _lenient(file)
+        self._of_file: list[bytes] = [_digest(token) for token in found]
+        if wrong:
+            self._tell(len(found), wrong)
         self._empty_s: float | None = None
         """The time since which the file has no valid token; None if it has one."""
 
@@ -218,20 +223,23 @@ def read_tokens(file: Path) -> list[str]:
     return checked(tokens)
 
 
-def _lines(content: str) -> list[str]:
-    lines = (line.strip() for line in content.splitlines())
+def _lines(content: bytes) -> list[str]:
+    lines = (line.strip().decode("ascii", "replace") for line in content.splitlines())
     return [line for line in lines if line and not line.startswith("#")]
 
 
-def _content(file: Path) -> str:
+def _content(file: Path) -> bytes:
     """Return a file's content after a look at who may change it; links are followed, as secrets of Kubernetes are.
 
     Raises:
         ConfigurationError: It cannot be read, or others may write it.
     """
     try:
-        with file.open(encoding="utf-8") as opened:
+        # Without waiting: a pipe in its place would keep the front end from everybody.
+        with os.fdopen(os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as opened:
             found = os.fstat(opened.fileno())
+            if not stat.S_ISREG(found.st_mode):
+                raise errors.ConfigurationError(f"the token file {file} is no regular file")
             if found.st_uid not in {0, os.geteuid()}:
                 raise errors.ConfigurationError(f"the token file {file} is neither this user's nor root's")
             if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
@@ -241,7 +249,7 @@ def _content(file: Path) -> str:
             if found.st_size > MOST_FILE_BYTES:
                 raise errors.ConfigurationError(f"the token file {file} has more than {MOST_FILE_BYTES} bytes")
             return opened.read(MOST_FILE_BYTES)
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
         raise errors.ConfigurationError(f"the token file {file} cannot be read: {error}") from error
 
 

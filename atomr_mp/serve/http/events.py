@@ -43,7 +43,7 @@ class OpenHttpStreams:
         """End all streams."""
         self.ending.set()
         for close in list(self._closers):
-            close(Problem(503, "ending", "the server ends; call again"))
+            close(Problem(503, "ending", "the server ends; call again", maybe_executed=True))
 
     def end_revoked(self, admits: Callable[[bytes], bool]) -> None:
         """End the streams of tokens that are not valid any more.
@@ -53,7 +53,8 @@ class OpenHttpStreams:
         """
         for close, token in list(self._closers.items()):
             if not admits(token):
-                close(Problem(401, "unauthorized", "this stream's token is not valid any more"))
+                why = "this stream's token is not valid any more"
+                close(Problem(401, "unauthorized", why, maybe_executed=True))
 
     def add(self, close: Callable[[Problem], None], token: bytes) -> None:
         """Count a stream.

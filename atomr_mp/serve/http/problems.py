@@ -9,7 +9,7 @@ import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 import msgspec
 
@@ -37,7 +37,10 @@ STATUSES: Final[dict[str, int]] = {
     errors.Cancelled.code: 503,
     errors.DeadlineExceeded.code: 504,
 }
-"""Status by an error's code; 500 for any other. A 503 becomes 500 where `maybe_executed` holds."""
+"""Status by an error's code; 500 for any other. See `ONLY_BEFORE`."""
+
+ONLY_BEFORE: Final = frozenset({code for code, status in STATUSES.items() if status == 503} | {errors.Unsupported.code})
+"""Errors whose status says that nothing ran; where something may have, the status is 500."""
 
 CLOSE: Final[Header] = (b"connection", b"close")
 
@@ -49,7 +52,7 @@ RETRY_AFTER_S: Final = 1
 
 @dataclass(eq=False)
 class Problem(Exception):
-    """A refusal by the front end itself: no call was made.
+    """A refusal by the front end itself, or the end that it puts to a stream.
 
     Args:
         status: The answer's status.
@@ -58,15 +61,16 @@ class Problem(Exception):
         headers: Headers to add to the answer's own.
         facts: Facts for programs.
         close: Whether to close the connection after the answer, since the rest of the request is not read.
+        maybe_executed: Whether a call was made, as of a stream that the front end ends.
     """
 
-    maybe_executed: ClassVar[bool] = False
     status: int
     code: str
     message: str
     headers: Sequence[Header] = ()
     facts: dict[str, Any] = field(default_factory=dict)
     close: bool = False
+    maybe_executed: bool = False
 
     def __post_init__(self) -> None:
         super().__init__(self.message)
@@ -79,7 +83,7 @@ class ClientLeft(Exception):
 def status_of(error: errors.AtomrError) -> int:
     """Return the status of the answer to a call that ended with an error."""
     status = STATUSES.get(error.code, 500)
-    return 500 if status == 503 and getattr(error, "maybe_executed", False) else status
+    return 500 if error.code in ONLY_BEFORE and getattr(error, "maybe_executed", False) else status
 
 
 def headers_of(error: errors.AtomrError, status: int) -> list[Header]:

@@ -40,6 +40,9 @@ LINGER_S: Final = 5.0
 LINGER_MOST_S: Final = 30.0
 """How long a refused client may go on sending; nginx's `lingering_time`."""
 
+CHUNK_LINE_BYTES: Final = 20
+"""Bytes around a chunk that are no extension: its length and line ends."""
+
 BESIDE_HEADER_BYTES: Final = 4
 """Bytes of a header's line beside its name and value."""
 
@@ -104,7 +107,11 @@ class HttpConnection(asyncio.Protocol):
         self._head_bytes = 0
         """Bytes of pieces that belong to a request's line and headers."""
         self._aside_bytes = 0
-        """Bytes of a body's transfer since its last content: lengths of chunks, their extensions, trailers."""
+        """Bytes of a body's transfer beside its content: lengths of chunks, their extensions, trailers."""
+        self._has_content = False
+        """Whether the latest bytes had content of a body."""
+        self._answered_s = 0.0
+        """When a request was answered whose body is still coming."""
         self._deaf = False
         """Whether what comes is dropped: the last request has come, or one was refused."""
         self._refusal = b""
@@ -238,15 +245,18 @@ class HttpConnection(asyncio.Protocol):
         if self._deaf:
             return
         if self._coming is not None:
+            self._aside_bytes = max(0, self._aside_bytes)  # bytes that came with the headers were never added
             if self._aside_bytes > self._limits.header_bytes:
                 self._refuse(self._too_large())
-            else:
+            elif self._coming.complete and self._loop.time() > self._answered_s + LINGER_MOST_S:
+                self._transport.close()  # it drips a body that nobody reads
+            elif self._has_content or not self._reading.runs:
+                self._has_content = False
                 self._reading.begin(self._limits.body_s)
-        elif self._begun:
-            if self._head_bytes > self._limits.header_bytes:
-                self._refuse(self._too_large())
-            elif not self._reading.runs:
-                self._reading.begin(self._limits.header_s)
+        elif self._head_bytes > self._limits.header_bytes:  # empty lines before a request count, too
+            self._refuse(self._too_large())
+        elif self._begun and not self._reading.runs:
+            self._reading.begin(self._limits.header_s)
 
     def _too_large(self) -> Problem:
         most = self._limits.header_bytes
@@ -329,9 +339,14 @@ class HttpConnection(asyncio.Protocol):
             return Problem(429, "overloaded", crowd, headers=(retry_after(0),))
         return None
 
+    def on_chunk_header(self) -> None:
+        """Allow for the length of a chunk."""
+        self._aside_bytes -= CHUNK_LINE_BYTES
+
     def on_body(self, body: bytes) -> None:
         """Take a part of the body."""
-        self._aside_bytes = 0
+        self._aside_bytes -= len(body)
+        self._has_content = True
         if self._coming is not None:
             self._coming.feed(body)
 
@@ -385,7 +400,9 @@ class HttpConnection(asyncio.Protocol):
             self._start(self._waiting.popleft())
         elif self._refusal:
             self._end(lingers=True)
-        elif self._coming is None and not self._begun:
+        elif self._coming is not None:
+            self._answered_s = self._loop.time()
+        elif not self._begun:
             self._reading.begin(self._limits.idle_s)
         if not self._waiting:
             self._transport.resume_reading()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -17,6 +18,9 @@ NPY: Final = b"application/x-npy"
 
 USUAL: Final = frozenset({b"", b"*/*", b"application/json"})
 """The values of `Accept` that most clients send."""
+
+MOST_ELEMENTS: Final = 2**20
+"""Elements of arrays in a JSON answer: a front end that writes them hears nobody else for some tenths of a second."""
 
 NPY_HEADER: Final[Header] = (b"content-type", NPY)
 
@@ -68,6 +72,7 @@ def encode_json(value: object) -> bytes:
     Raises:
         Unsupported: It has a value without a JSON form.
     """
+    _left.elements = MOST_ELEMENTS
     try:
         return _encode(value)
     except (TypeError, ValueError, RecursionError) as error:
@@ -77,10 +82,23 @@ def encode_json(value: object) -> bytes:
 def _encode_other(value: object) -> object:
     numpy = sys.modules.get("numpy")
     if numpy is not None and isinstance(value, numpy.ndarray):
+        _left.elements -= value.size
+        if _left.elements < 0:
+            raise TypeError(
+                f"its arrays have more than {MOST_ELEMENTS} elements; have the method return one array, and send "
+                "`Accept: application/x-npy`"
+            )
         return arrays.to_lists(value)
     if type(value).__name__ == "GpuRef":
         raise TypeError("it has a ref to device memory; have the method return the array itself")
     raise TypeError(f"a {type(value).__name__} has no form in JSON")
 
 
+class _Left(threading.local):
+    """What an answer that is being written may still have; of each thread."""
+
+    elements = MOST_ELEMENTS
+
+
+_left: Final = _Left()
 _encode: Final = msgspec.json.Encoder(enc_hook=_encode_other).encode

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from atomr_mp import errors
 from atomr_mp.serve.http import access as access_module
 from atomr_mp.serve.http import problems
-from atomr_mp.serve.http.access import Access, Tokens
+from atomr_mp.serve.http.access import Access, Tokens, read_tokens
 from atomr_mp.serve.http.exchange import Budget
 from atomr_mp.serve.http.problems import Problem
 
@@ -135,15 +136,22 @@ def test_a_file_of_tokens_is_read_again_when_it_changes(tmp_path: Path, monkeypa
     file.write_text(f"{TOKEN}\n{NEXT}\n")
     assert admits(NEXT)
     assert admits(TOKEN)
-    file.write_text(f"{NEXT}\nshort\n")  # a bad line costs itself only
+    file.write_bytes(NEXT.encode() + b"\nshort\n\xff\xfe\n")  # a bad line costs itself only
     assert (admits(TOKEN), admits(NEXT)) == (False, True)
-    for damage in (lambda: file.write_text("short"), lambda: file.write_text(""), file.unlink):
+
+    def replaced_by_pipe() -> None:
+        file.unlink()
+        os.mkfifo(file)
+
+    for damage in (lambda: file.write_text("short"), lambda: file.write_text(""), file.unlink, replaced_by_pipe):
+        file.unlink(missing_ok=True)
         file.write_text(f"{NEXT}\n")
         assert admits(NEXT)
         damage()
         assert admits(NEXT)  # it may be in the middle of being replaced
         now_s += access_module.EMPTY_S
         assert not admits(NEXT)
+    file.unlink()
     file.write_text(f"{TOKEN}\n")
     assert (admits(TOKEN), admits(NEXT)) == (True, False)
 
@@ -154,11 +162,11 @@ def test_a_file_that_others_may_write_is_refused(tmp_path: Path) -> None:
     file.write_text(f"{TOKEN}\n")
     link.symlink_to(file)
     file.chmod(0o640)
-    assert Tokens(file=link)
+    assert read_tokens(link) == [TOKEN]
     for mode in (0o620, 0o602):
         file.chmod(mode)
         with pytest.raises(errors.ConfigurationError, match="chmod go-w"):
-            Tokens(file=link)
+            read_tokens(link)
 
 
 @pytest.mark.parametrize("content", ["", "# nothing\n", "short\n", "has spaces in the middle\n", "\xff" * 20])
@@ -167,7 +175,7 @@ def test_a_file_without_good_tokens_is_refused(tmp_path: Path, content: str) -> 
     file = tmp_path / "tokens"
     file.write_text(content, encoding="latin-1")
     with pytest.raises(errors.ConfigurationError):
-        Tokens(file=file)
+        read_tokens(file)
 
 
 @hypothesis.settings(deadline=None)
