@@ -17,6 +17,7 @@ from atomr_mp.cli.common import Parser, leaves
 COMMANDS: Final = (
     "start",
     "serve",
+    "pools",
     "status",
     "ready",
     "stop",

@@ -105,8 +105,12 @@ def open_pool(options: argparse.Namespace) -> RunDirectory:
 
 
 @contextlib.contextmanager
-def observe(directory: RunDirectory) -> Iterator[OperatorSession]:
+def observe(directory: RunDirectory, hello_s: float | None = None) -> Iterator[OperatorSession]:
     """Open a session for questions and orders.
+
+    Args:
+        directory: The pool's.
+        hello_s: How long the supervisor may take to answer the hello; by default as long as its start may take.
 
     Raises:
         PoolLost: The supervisor is gone, or does not answer.
@@ -114,7 +118,8 @@ def observe(directory: RunDirectory) -> Iterator[OperatorSession]:
     from atomr_mp.operator.session import OperatorSession
 
     try:
-        with OperatorSession(directory.session_socket) as observer:
+        limits = {} if hello_s is None else {"hello_s": hello_s}
+        with OperatorSession(directory.session_socket, **limits) as observer:
             yield observer
     except TimeoutError as error:
         pid = directory.supervisor.pid

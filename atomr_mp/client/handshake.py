@@ -24,6 +24,7 @@ def greet(
     weight: float = 1.0,
     origin: session.RemoteOrigin | None = None,
     probe: bool = False,
+    timeout_s: float = HELLO_TIMEOUT_S,
 ) -> session.Welcome:
     """Say hello and return the answer.
 
@@ -34,6 +35,7 @@ def greet(
         weight: The share of a busy device's time that it asks for, beside other sessions.
         origin: The client on another machine that it serves, if any.
         probe: It is an operator's, for a few calls.
+        timeout_s: How long the supervisor may take to answer.
 
     Raises:
         PoolLost: The supervisor is gone, or does not answer.
@@ -56,9 +58,9 @@ def greet(
             raise refused.error() from lost
         raise
     try:
-        answer = connection.receive(HELLO_TIMEOUT_S)
+        answer = connection.receive(timeout_s)
     except TimeoutError as error:
-        raise errors.PoolLost(f"the supervisor did not answer within {HELLO_TIMEOUT_S:g} s") from error
+        raise errors.PoolLost(f"the supervisor did not answer within {timeout_s:g} s") from error
     match answer:
         case session.Welcome():
             session.check_version(answer.version)

@@ -8,7 +8,7 @@ from collections import deque
 from pathlib import Path
 from typing import Final, Self, TypeVar
 
-from atomr_mp.client.handshake import default_name, greet
+from atomr_mp.client.handshake import HELLO_TIMEOUT_S, default_name, greet
 from atomr_mp.protocol.messages import operators, session, suspects
 from atomr_mp.transport.session import SessionConnection
 
@@ -33,15 +33,16 @@ class OperatorSession:
 
     Args:
         path: The supervisor's socket.
+        hello_s: How long it may take to answer the hello.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, hello_s: float = HELLO_TIMEOUT_S) -> None:
         self._connection = SessionConnection.connect(path)
         self._ids = itertools.count(1)
         self._events: deque[session.FromSupervisor] = deque(maxlen=1000)
         """Messages that came before an answer: a restart with a standby is done when the order is answered."""
         try:
-            self.welcome: Final = greet(self._connection, default_name(), observer=True)
+            self.welcome: Final = greet(self._connection, default_name(), observer=True, timeout_s=hello_s)
         except BaseException:
             self._connection.close()
             raise

@@ -54,6 +54,18 @@ def look(run_dir: Path, *, gpus: bool) -> Observed:
     )
 
 
+def run_dirs() -> set[Path]:
+    """Return the run directories that processes of pools name, whether or not a pool runs there."""
+    prefix = f"{process_tags.RUN_DIR}=".encode()
+    found = set()
+    for pid in _pids():
+        with contextlib.suppress(OSError):
+            for each in _read(f"/proc/{pid}/environ").split(b"\0"):
+                if each.startswith(prefix + b"/"):
+                    found.add(Path(os.fsdecode(each.removeprefix(prefix))))
+    return found
+
+
 def _process(
     pid: int,
     run_dir: Path,

@@ -21,6 +21,7 @@ import os
 import re
 import signal
 import time
+from collections.abc import Iterable
 from enum import StrEnum
 from pathlib import Path
 from typing import Final, NamedTuple, Self
@@ -84,7 +85,7 @@ class PoolState(StrEnum):
 
 
 class PoolEntry(NamedTuple):
-    """A pool under the default directory."""
+    """A pool, as `list_pools` returns it."""
 
     name: str
     path: Path
@@ -143,21 +144,15 @@ class RunDirectory:
         return cls(path, supervisor)
 
     @staticmethod
-    def list_pools() -> list[PoolEntry]:
-        """Return this user's pools under the default directory, except those that ended in order."""
-        found = []
+    def list_pools(elsewhere: Iterable[Path] = ()) -> list[PoolEntry]:
+        """Return this user's pools under the default directory, except those that ended in order.
+
+        Args:
+            elsewhere: Other run directories that are looked at too.
+        """
         base = _default_base()
-        for path in sorted(base.iterdir()) if base.is_dir() else ():
-            try:
-                safedir.check(path)
-                supervisor = _read_identity(path / "lock")
-            except errors.ConfigurationError as error:
-                _LOG.debug("not a pool: %s", error)
-                continue
-            if supervisor is not None:
-                state = PoolState.RUNNING if supervisor.alive() else PoolState.STALE
-                found.append(PoolEntry(path.name, path, state, supervisor.pid))
-        return found
+        paths = {*(base.iterdir() if base.is_dir() else ()), *elsewhere}
+        return [entry for path in sorted(paths) if (entry := _entry(path)) is not None]
 
     def ended_in_order(self, timeout_s: float) -> bool:
         """Wait for the supervisor's end; return whether it gave the directory back, which a killed one does not."""
@@ -389,6 +384,22 @@ def _lock_file(path: Path) -> int:
         os.close(fd)
         raise
     return fd
+
+
+def _entry(path: Path) -> PoolEntry | None:
+    """Return the pool of a run directory; None if it is no such directory, or its pool has ended in order."""
+    try:
+        safedir.check(path)
+    except errors.ConfigurationError as error:
+        _LOG.debug("not a pool: %s", error)
+        return None
+    supervisor = _read_identity(path / "lock")
+    if supervisor is None or not supervisor.alive():
+        supervisor = _by_beacon(path) or supervisor
+    if supervisor is None:
+        return None
+    state = PoolState.RUNNING if supervisor.alive() else PoolState.STALE
+    return PoolEntry(path.name, path, state, supervisor.pid)
 
 
 def _holder(path: Path) -> Identity | None:
