@@ -61,6 +61,7 @@ TREE: Final = {
         "watching",
         "runbook",
         "serving",
+        "kubernetes",
         "remote",
         "ray",
         "failure-model",

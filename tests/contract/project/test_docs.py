@@ -315,20 +315,19 @@ def test_the_unit_on_the_page_is_the_one_in_its_file() -> None:
     assert shown == (ROOT / "docs" / "examples" / "atomr-mp.service").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize(("language", "name"), [("nginx", "nginx.conf"), ("dockerfile", "Containerfile")])
-def test_the_examples_on_the_page_are_the_files(language: str, name: str) -> None:
+@pytest.mark.parametrize(
+    ("page", "language", "name"),
+    [
+        ("serving", "nginx", "nginx.conf"),
+        ("serving", "dockerfile", "Containerfile"),
+        ("serving", "ini", "atomr-mp-serve.service"),
+        ("kubernetes", "yaml", "kubernetes.yaml"),
+    ],
+)
+def test_the_examples_on_the_pages_are_the_files(page: str, language: str, name: str) -> None:
     """Whoever copies either has the same."""
-    (shown,) = [block.code for block in blocks(ROOT / "docs" / "serving.md") if block.language == language]
+    (shown,) = [block.code for block in blocks(ROOT / "docs" / f"{page}.md") if block.language == language]
     assert shown == (ROOT / "docs" / "examples" / name).read_text(encoding="utf-8")
-
-
-def test_the_command_of_the_container_is_one() -> None:
-    """Its options exist."""
-    text = (ROOT / "docs" / "examples" / "Containerfile").read_text(encoding="utf-8")
-    (command,) = re.findall(r"^CMD (\[.+\])$", text, re.MULTILINE)
-    program, *arguments = json.loads(command)
-    assert program == "atomr-mp"
-    assert parser().parse_args(arguments).actor == ["words.py:Words"]
 
 
 def test_example_configuration_is_one() -> None:

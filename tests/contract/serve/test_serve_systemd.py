@@ -1,0 +1,168 @@
+"""The unit of the page, as far as it can be run without systemd: its command line, and what it says to a manager."""
+
+from __future__ import annotations
+
+import configparser
+import os
+import shlex
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests import serving
+from tests.serving import Answer
+from tests.support import DEADLINE_S, Ledger, free_port, running, settled
+
+pytest.importorskip("httptools")
+
+EXAMPLES: Final = Path(__file__).parents[3] / "docs" / "examples"
+UNIT: Final = EXAMPLES / "atomr-mp-serve.service"
+ANALYZE: Final = shutil.which("systemd-analyze")
+TOKEN: Final = "a-token-of-the-tests"
+ACTOR: Final = """
+import os
+
+from atomr_mp_workers import Actor, method
+
+
+class Pids(Actor):
+    @method(idempotent=True)
+    def pid(self) -> int:
+        return os.getpid()
+"""
+
+
+class Manager:
+    """A service manager's socket, which learns from the kernel who sends.
+
+    Args:
+        path: Of the socket.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path: Final = path
+        self.socket: Final = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        self.socket.bind(str(path))
+        self.socket.settimeout(2 * DEADLINE_S)
+
+    def hear(self) -> tuple[int, list[str]]:
+        """Return the next message's sender and lines."""
+        data, control, _, _ = self.socket.recvmsg(65536, socket.CMSG_SPACE(12))
+        ((_, _, credentials),) = control
+        return struct.unpack("3i", credentials)[0], data.decode().splitlines()
+
+
+def unit(path: Path = UNIT) -> configparser.SectionProxy:
+    """Return a unit's section of the service."""
+    found = configparser.ConfigParser(interpolation=None, strict=False)
+    found.optionxform = str  # type: ignore[assignment, method-assign]
+    found.read(path, encoding="utf-8")
+    return found["Service"]
+
+
+def placed(ledger: Ledger, text: str, port: int) -> str:
+    """Return a line of the unit for a prefix instead of the file system's root."""
+    places = {
+        "/opt/inference/bin/atomr-mp": f"{sys.executable} -m atomr_mp.cli",
+        "/etc/inference": f"{ledger.path}/etc",
+        "%d": f"{ledger.path}/credentials",
+        "%t": f"{ledger.path}/t",
+        "--port 8000": f"--port {port}",
+    }
+    for place, own in places.items():
+        text = text.replace(place, own)
+    return text
+
+
+@pytest.fixture
+def manager(ledger: Ledger) -> Iterator[Manager]:
+    """A service manager that has made the service's directories."""
+    for name, mode in (("etc", 0o755), ("credentials", 0o700), ("t", 0o755)):
+        (ledger.path / name).mkdir(mode=mode)
+    # As `RuntimeDirectory` and `LoadCredential` make them.
+    service = unit()
+    (ledger.path / "t" / service["RuntimeDirectory"]).mkdir(mode=int(service["RuntimeDirectoryMode"], 8))
+    credential = ledger.path / "credentials" / service["LoadCredential"].partition(":")[0]
+    credential.write_text(f"{TOKEN}\n", encoding="utf-8")
+    credential.chmod(0o440)
+    (ledger.path / "etc" / "pids.py").write_text(ACTOR, encoding="utf-8")
+    config = "actors = ['pids.py:Pids']\ngpus = '1'\nbackend = 'host'\n"
+    (ledger.path / "etc" / "pool.toml").write_text(config, encoding="utf-8")
+    made = Manager(ledger.path / "notify")
+    yield made
+    made.socket.close()
+
+
+def ask(port: int) -> Answer:
+    """Ask for the pid of the worker, as a client behind the proxy."""
+    connection = HTTPConnection("127.0.0.1", port, timeout=DEADLINE_S)
+    headers = {"host": "models.example.com", "authorization": f"Bearer {TOKEN}", "content-type": "application/json"}
+    try:
+        return serving.ask(connection, "POST", "/call/Pids.pid", b"{}", headers)
+    finally:
+        connection.close()
+
+
+def test_the_service_is_up_reloads_and_ends_as_the_unit_says(ledger: Ledger, manager: Manager) -> None:
+    """READY=1 comes from the main process once a call is answered; SIGHUP brings new workers, SIGTERM status 0."""
+    service, port = unit(), free_port()
+    command = shlex.split(placed(ledger, service["ExecStart"], port))
+    name, _, value = placed(ledger, service["Environment"], port).partition("=")
+    environment = {
+        **{kept: os.environ[kept] for kept in ("PATH", "PYTHONPATH", "_ATOMR_MP_TEST") if kept in os.environ},
+        **{key: each for key, each in os.environ.items() if key.startswith("ATOMR_MP_TEST")},
+        "NOTIFY_SOCKET": str(manager.path),
+        name: value,
+    }
+    log = ledger.path / "journal"
+    with log.open("wb") as journal:
+        process = subprocess.Popen(
+            command, cwd="/", env=environment, stdin=subprocess.DEVNULL, stdout=journal, stderr=journal
+        )
+    with running(process):
+        sender, lines = manager.hear()
+        assert "READY=1" in lines, log.read_text(encoding="utf-8")
+        assert sender == process.pid  # NotifyAccess=main
+        first = ask(port)
+        assert first.status == 200, first.body
+        assert Path(value, "atomr-mp", "default").is_dir()
+        reload = shlex.split(service["ExecReload"].replace("$MAINPID", str(process.pid)))
+        subprocess.run(reload, check=True, timeout=DEADLINE_S)
+        assert settled(lambda: (now := ask(port)).status == 200 and now.json() != first.json())
+        process.send_signal(signal.SIGTERM)  # KillMode=mixed: to the main process alone
+        assert process.wait(2 * DEADLINE_S) == 0, log.read_text(encoding="utf-8")
+    assert TOKEN not in log.read_text(encoding="utf-8")
+
+
+def test_systemd_has_more_patience_than_the_service_needs() -> None:
+    """It kills nothing that ends in order, or that still starts."""
+    from atomr_mp.cli import _parser
+    from atomr_mp.startup.config import Config
+
+    service = unit()
+    options = _parser().parse_args(shlex.split(service["ExecStart"])[1:])
+    longest_end_s = options.drain_delay + options.drain_timeout + Config().drain_timeout_s
+    assert float(service["TimeoutStopSec"]) > longest_end_s
+    assert float(service["TimeoutStartSec"]) > Config().start_timeout_s
+
+
+@pytest.mark.skipif(ANALYZE is None, reason="needs systemd-analyze: apt-get install systemd")
+@pytest.mark.parametrize("name", ["atomr-mp.service", "atomr-mp-serve.service"])
+def test_systemd_finds_nothing_wrong_with_the_units(name: str, tmp_path: Path) -> None:
+    """No key is unknown, no value is refused, and the commands are there."""
+    text = (EXAMPLES / name).read_text(encoding="utf-8").replace("/opt/inference/bin/atomr-mp", sys.executable)
+    (tmp_path / name).write_text(text, encoding="utf-8")
+    done = subprocess.run(
+        [str(ANALYZE), "verify", str(tmp_path / name)], capture_output=True, text=True, check=False, timeout=DEADLINE_S
+    )
+    assert (done.returncode, done.stderr) == (0, "")
