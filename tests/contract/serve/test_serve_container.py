@@ -36,6 +36,8 @@ TOKEN: Final = "a-token-of-the-tests"
 PAGE_BYTES: Final = 4096
 HERE: Final = (sys.executable, "-m", "atomr_mp.cli")
 ACTOR: Final = """
+from pathlib import Path
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -46,6 +48,12 @@ class Words(Actor):
     @method(idempotent=True)
     def length(self, word: str) -> int:
         return len(word)
+
+    @method(idempotent=True)
+    def keeps(self) -> str:
+        cache = Path.home() / ".cupy" / "kernel_cache"
+        cache.mkdir(parents=True, exist_ok=True)
+        return str(cache)
 
     @method(idempotent=True)
     def double(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -124,7 +132,7 @@ def contained(ledger: Ledger, line: list[str], port: int, environment: dict[str,
         process = subprocess.Popen(
             [*line, *options],
             cwd="/",
-            env={**given, "PYTHONDONTWRITEBYTECODE": "1", **environment},
+            env={**given, **environment},
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
@@ -137,9 +145,15 @@ def contained(ledger: Ledger, line: list[str], port: int, environment: dict[str,
         assert process.wait(2 * DEADLINE_S) == 0, log.read_text(encoding="utf-8")
 
 
+def image() -> dict[str, str]:
+    """Return the variables that the image sets, but for the path."""
+    pairs = [each.split("=", 1) for line in instructions("ENV") for each in shlex.split(line)]
+    return {name: value for name, value in pairs if name != "PATH"}
+
+
 def checkout() -> dict[str, str]:
-    """Return the environment in which the checkout's package is found."""
-    return {"PYTHONPATH": os.pathsep.join(each for each in sys.path if each)}
+    """Return the environment in which the checkout's package is found, as the image's."""
+    return {**image(), "PYTHONPATH": os.pathsep.join(each for each in sys.path if each)}
 
 
 def test_the_commands_of_the_files_are_ours() -> None:
@@ -192,6 +206,8 @@ def test_a_container_needs_nothing_of_dev_shm_and_writes_only_below_tmp(ledger: 
         answer = ask(port, "POST", "/call/Words.double", sent.getvalue(), content_type=raw, accept=raw)
         assert answer.status == 200, answer.body[:200]
         np.testing.assert_array_equal(np.load(io.BytesIO(answer.body)), values * 2)
+        kept = ask(port, "POST", "/call/Words.keeps", b"{}")  # as CuPy does, which fails otherwise
+        assert (kept.status, kept.json()) == (200, "/tmp/.cupy/kernel_cache"), kept.body
         assert list(Path(f"/proc/{pid}/root/dev/shm").iterdir()) == []
         assert Path(f"/proc/{pid}/root/tmp/atomr-mp-{USER}/default/session.sock").exists()
         assert f"Uid:\t{USER}\t{USER}\t{USER}\t{USER}\n" in Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
@@ -248,7 +264,7 @@ def test_the_image_builds_as_written_and_serves(ledger: Ledger, source: str) -> 
         ((wheel,), context) = wheels.glob("*.whl"), wheels
         package = f"./{wheel.name}"
     steps = [step for step in instructions("RUN") if "useradd" not in step]
-    arguments = dict(each.split("=", 1) for each in shlex.split(instructions("ARG")[0]))
+    arguments = dict(each.split("=", 1) for each in instructions("ARG"))
     assert arguments == {"PACKAGE": ".", "EXTRAS": "serve"}
     environment = {**os.environ, **arguments, "PACKAGE": package}
     building = Box(ledger.path, {"/opt/inference": built, "/source": context})
@@ -269,7 +285,7 @@ def test_the_image_builds_as_written_and_serves(ledger: Ledger, source: str) -> 
     box = Box(ledger.path, inside)
     port = free_port()
     line = box.command("/opt/inference/bin/atomr-mp", *command("CMD"))
-    with contained(ledger, line, port, {}) as pid:
+    with contained(ledger, line, port, image()) as pid:
         answer = ask(port, "POST", "/call/Words.length", b'["word"]', host="models.example.com")
         assert (answer.status, answer.json()) == (200, 4), answer.body
         assert str(ROOT).encode() not in Path(f"/proc/{pid}/maps").read_bytes()

@@ -30,6 +30,7 @@ ANALYZE: Final = shutil.which("systemd-analyze")
 TOKEN: Final = "a-token-of-the-tests"
 ACTOR: Final = """
 import os
+from pathlib import Path
 
 from atomr_mp_workers import Actor, method
 
@@ -38,6 +39,10 @@ class Pids(Actor):
     @method(idempotent=True)
     def pid(self) -> int:
         return os.getpid()
+
+    @method(idempotent=True)
+    def keeps(self) -> None:
+        (Path.home() / ".cupy").mkdir(exist_ok=True)
 """
 
 
@@ -77,6 +82,7 @@ def placed(ledger: Ledger, text: str, port: int) -> str:
         "/etc/inference": f"{ledger.path}/etc",
         "%d": f"{ledger.path}/credentials",
         "%t": f"{ledger.path}/t",
+        "%C": f"{ledger.path}/cache",
         "--port 8000": f"--port {port}",
     }
     for place, own in places.items():
@@ -87,11 +93,12 @@ def placed(ledger: Ledger, text: str, port: int) -> str:
 @pytest.fixture
 def manager(ledger: Ledger) -> Iterator[Manager]:
     """A service manager that has made the service's directories."""
-    for name, mode in (("etc", 0o755), ("credentials", 0o700), ("t", 0o755)):
+    for name, mode in (("etc", 0o755), ("credentials", 0o700), ("t", 0o755), ("cache", 0o755)):
         (ledger.path / name).mkdir(mode=mode)
-    # As `RuntimeDirectory` and `LoadCredential` make them.
+    # As systemd makes them.
     service = unit()
     (ledger.path / "t" / service["RuntimeDirectory"]).mkdir(mode=int(service["RuntimeDirectoryMode"], 8))
+    (ledger.path / "cache" / service["CacheDirectory"]).mkdir(mode=int(service["CacheDirectoryMode"], 8))
     credential = ledger.path / "credentials" / service["LoadCredential"].partition(":")[0]
     credential.write_text(f"{TOKEN}\n", encoding="utf-8")
     credential.chmod(0o440)
@@ -103,12 +110,12 @@ def manager(ledger: Ledger) -> Iterator[Manager]:
     made.socket.close()
 
 
-def ask(port: int) -> Answer:
-    """Ask for the pid of the worker, as a client behind the proxy."""
+def ask(port: int, method: str = "pid") -> Answer:
+    """Ask for the pid of the worker, or call another method, as a client behind the proxy."""
     connection = HTTPConnection("127.0.0.1", port, timeout=DEADLINE_S)
     headers = {"host": "models.example.com", "authorization": f"Bearer {TOKEN}", "content-type": "application/json"}
     try:
-        return serving.ask(connection, "POST", "/call/Pids.pid", b"{}", headers)
+        return serving.ask(connection, "POST", f"/call/Pids.{method}", b"{}", headers)
     finally:
         connection.close()
 
@@ -117,12 +124,11 @@ def test_the_service_is_up_reloads_and_ends_as_the_unit_says(ledger: Ledger, man
     """READY=1 comes from the main process once a call is answered; SIGHUP brings new workers, SIGTERM status 0."""
     service, port = unit(), free_port()
     command = shlex.split(placed(ledger, service["ExecStart"], port))
-    name, _, value = placed(ledger, service["Environment"], port).partition("=")
+    variables = dict(each.split("=", 1) for each in shlex.split(placed(ledger, service["Environment"], port)))
     environment = {
-        **{kept: os.environ[kept] for kept in ("PATH", "PYTHONPATH", "_ATOMR_MP_TEST") if kept in os.environ},
-        **{key: each for key, each in os.environ.items() if key.startswith("ATOMR_MP_TEST")},
+        **{kept: os.environ[kept] for kept in ("PATH", "PYTHONPATH", "ATOMR_MP_TEST") if kept in os.environ},
         "NOTIFY_SOCKET": str(manager.path),
-        name: value,
+        **variables,
     }
     log = ledger.path / "journal"
     with log.open("wb") as journal:
@@ -135,7 +141,9 @@ def test_the_service_is_up_reloads_and_ends_as_the_unit_says(ledger: Ledger, man
         assert sender == process.pid  # NotifyAccess=main
         first = ask(port)
         assert first.status == 200, first.body
-        assert Path(value, "atomr-mp", "default").is_dir()
+        assert Path(variables["XDG_RUNTIME_DIR"], "atomr-mp", "default").is_dir()
+        assert ask(port, "keeps").status == 200  # a kernel, as CuPy does
+        assert (ledger.path / "cache" / service["CacheDirectory"] / ".cupy").is_dir()
         reload = shlex.split(service["ExecReload"].replace("$MAINPID", str(process.pid)))
         subprocess.run(reload, check=True, timeout=DEADLINE_S)
         assert settled(lambda: (now := ask(port)).status == 200 and now.json() != first.json())
