@@ -150,8 +150,9 @@ class RunDirectory:
         Args:
             elsewhere: Other run directories that are looked at too.
         """
-        base = _default_base()
-        paths = {*(base.iterdir() if base.is_dir() else ()), *elsewhere}
+        paths = set(elsewhere)
+        with contextlib.suppress(OSError):  # there is none, or another user has made it and lets nobody in
+            paths.update(_default_base().iterdir())
         return [entry for path in sorted(paths) if (entry := _entry(path)) is not None]
 
     def ended_in_order(self, timeout_s: float) -> bool:

@@ -211,6 +211,10 @@ def test_a_container_needs_nothing_of_dev_shm_and_writes_only_below_tmp(ledger: 
         assert list(Path(f"/proc/{pid}/root/dev/shm").iterdir()) == []
         assert Path(f"/proc/{pid}/root/tmp/atomr-mp-{USER}/default/session.sock").exists()
         assert f"Uid:\t{USER}\t{USER}\t{USER}\t{USER}\n" in Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
+        mounts = [line.split() for line in Path(f"/proc/{pid}/mountinfo").read_text(encoding="utf-8").splitlines()]
+        writable = {place for _, _, _, _, place, how, *_ in mounts if "rw" in how.split(",")}
+        assert "/" not in writable
+        assert writable >= {"/tmp", "/dev/shm"}
         health = [part.replace(":8000", f":{port}") for part in command("HEALTHCHECK")]
         assert subprocess.run([sys.executable, *health[1:]], check=False, timeout=DEADLINE_S).returncode == 0
     over = subprocess.run([sys.executable, *health[1:]], stderr=subprocess.DEVNULL, check=False, timeout=DEADLINE_S)

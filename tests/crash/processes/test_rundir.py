@@ -279,6 +279,20 @@ def test_the_default_is_the_session_s_directory_only_if_it_is_ours_and_private(
     assert default_run_dir("a") == tmp_path / fallback.parent.name / "a"
 
 
+def test_a_default_directory_that_another_user_keeps_to_himself_has_no_pools(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither one that cannot be entered, nor what is no directory at all, is an error."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", "")
+    monkeypatch.setenv("TMPDIR", str(ledger.path))
+    base = default_run_dir("x").parent
+    base.touch()
+    assert RunDirectory.list_pools() == []
+    base.unlink()
+    base.mkdir(mode=0o000)
+    assert RunDirectory.list_pools() == []
+
+
 def test_pools_are_listed_with_their_state(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     """Running and stale ones; those stopped in order, and what is no pool, are left out."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", "")
