@@ -398,7 +398,7 @@ def test_the_pages_that_code_and_examples_name_exist() -> None:
     files = [file for folder in folders for file in (ROOT / folder).rglob("*") if file.suffix in {"", ".py"}]
     found = 0
     for file in files:
-        for place in PLACE.finditer(file.read_text(encoding="utf-8") if file.is_file() else ""):
+        for place in PLACE.finditer(file.read_text(encoding="utf-8", errors="replace") if file.is_file() else ""):
             page = ROOT / "docs" / place["page"]
             assert page.is_file(), f"{file.relative_to(ROOT)}: {place[0]}"
             assert not place["anchor"] or place["anchor"] in anchors(page), f"{file.relative_to(ROOT)}: {place[0]}"
