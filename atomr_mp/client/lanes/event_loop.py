@@ -84,12 +84,16 @@ class EventLoopLane(Lane):
             if self._loop.is_closed():
                 self._client.read_session()  # which lets go of this lane
             return
-        self._client.read_session()
-        with self._lock:
+        if not self._lock.acquire(blocking=False):
+            return  # this thread is taking answers in, and writes a reply into a log
+        try:
+            self._client.read_session()
             for link in self._links:
                 if link.outbox:
                     self._sender.flush(link)
                 self._receive(link)
+        finally:
+            self._lock.release()
         if reply.deadline_ns <= time.monotonic_ns():
             self._expire(reply)
         self._loop.call_soon(self.call_back)

@@ -183,7 +183,8 @@ class Outcomes:
     def spoil(self, reply: Reply, link: DeviceLink, fault: Exception) -> None:
         """End a reply whose answer our own code has failed to take in; others, and the lane, go on."""
         reference = secrets.token_hex(4)
-        _LOG.error("internal error %s with the answer to %r:\n%s", reference, reply, traceback_of(fault))
+        # Not the reply itself: its text looks whether it has ended, and this thread has the lane's lock.
+        _LOG.error("internal error %s with the answer to %s:\n%s", reference, reply.method, traceback_of(fault))
         if reply.is_over:
             return
         if isinstance(reply, StreamReply):

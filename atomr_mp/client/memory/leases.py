@@ -213,13 +213,13 @@ class ViewBorrow:
     __slots__ = ("number", "released", "releases")
 
     def __init__(self, releases: Releases, number: int) -> None:
+        self.released = False  # first: an interrupt may end this, and what there is of it is collected
         self.releases: Final = releases
         self.number: Final = number
-        self.released = False
 
     def release(self) -> None:
         """End it. May be called twice."""
-        if not self.released:
+        if not getattr(self, "released", True):
             self.released = True
             self.releases.pending.append((LeaseKind.BORROW, self.number))
 

@@ -74,7 +74,7 @@ class Bodies(Target):
     def make(self, rng: random.Random) -> bytes:
         """Return a value."""
         body, frames, _ = values.encode(some_value(rng))
-        return msgspec.msgpack.encode([body, list(frames)])
+        return msgspec.msgpack.encode([body, list(map(bytes, frames))])
 
     def check(self, data: bytes) -> None:
         """Decode it to several types; send on what came."""

@@ -219,8 +219,8 @@ def test_a_pool_that_is_replaced_is_joined_again(ledger: Ledger) -> None:
 def test_nothing_outlives_a_killed_parent(ledger: Ledger) -> None:
     """Front ends, supervisor and workers end with it."""
     with Server(ledger, "--workers", "2", *HOT) as server:
+        assert settled(lambda: len(ledger.processes()) >= 6)  # the standby comes after the server is ready
         started = ledger.processes()
-        assert len(started) >= 6
         with Watched(started) as watched:
             server.process.kill()
             assert not watched.left(DEADLINE_S)

@@ -307,7 +307,10 @@ def wrapped(draw: st.DrawFn, plain: Any) -> Any:
     if isinstance(plain, list):
         found = [draw(wrapped(each)) for each in plain]
     elif isinstance(plain, dict):
-        found = {draw(wrapped(key)): draw(wrapped(each)) for key, each in plain.items()}
+        # A key of NumPy's bytes cannot be compared with one of a number, as a map may have to.
+        found = {
+            key if isinstance(key, bytes) else draw(wrapped(key)): draw(wrapped(each)) for key, each in plain.items()
+        }
     kinds = WRAPPERS.get(type(plain), ())
     return draw(st.sampled_from([lambda value: value, *kinds]))(found) if kinds else found
 

@@ -189,6 +189,8 @@ class Envelope:
                 peer.unanswered += 1  # streams do not count among them, and the answer takes it away
                 self._reject(peer, call.id, error)
                 continue
+            except errors.ProtocolError:
+                raise
             except Exception as fault:  # noqa: BLE001 - ours; it costs this stream
                 peer.unanswered += 1
                 self._reject(peer, call.id, self.faults.note(fault, peer.session.number, call.method))
