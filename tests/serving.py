@@ -50,9 +50,17 @@ class Server:
         *options: Of the command.
         actor: What its own pool runs; None for a pool that runs already.
         run_dir: The pool's.
+        stderr: Where it writes; None for a file that `log` reads.
     """
 
-    def __init__(self, ledger: Ledger, *options: str | Path, actor: str | None = SERVED, run_dir: str = "run") -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        *options: str | Path,
+        actor: str | None = SERVED,
+        run_dir: str = "run",
+        stderr: int | None = None,
+    ) -> None:
         where = () if any(each == "--uds" for each in options) else ("--port", "0")
         pool: tuple[str | Path, ...] = ("--run-dir", ledger.run_dir(run_dir))
         if actor is not None:
@@ -63,7 +71,7 @@ class Server:
         self.process: Final = subprocess.Popen(
             [*CLI, "serve", *map(str, (*where, *pool, *options))],
             stdout=subprocess.PIPE,
-            stderr=self._errors,
+            stderr=self._errors if stderr is None else stderr,
             env={**os.environ, "PYTHONPATH": str(ACTORS.parents[1])},
         )
         self.told = ""

@@ -16,10 +16,14 @@ def add(commands: Commands) -> argparse.ArgumentParser:
         "config",
         help="show the settings that a start would use, and where each comes from",
         description="Checks the settings that `atomr-mp start` with the same options would use, and shows them with "
-        "where each comes from: an option, the environment (ATOMR_MP_NAME), the file, or the default.",
+        "where each comes from: an option, the environment (ATOMR_MP_NAME), the file, or the default. It refuses what "
+        "`start` would refuse on this machine, with its devices, keys and packages.",
     )
     parser.add_argument("--show", action="store_true", help="print them all; otherwise they are only checked")
     parser.add_argument("--json", action="store_true", help="print them as one JSON object")
+    parser.add_argument(
+        "--portable", action="store_true", help="check only what holds on every machine, not whether this one has it"
+    )
     add_settings(parser)
     parser.set_defaults(run=run)
     return parser
@@ -30,7 +34,10 @@ def run(options: argparse.Namespace) -> int:
     from atomr_mp.startup.config import gather
 
     found = gather(options.config, given_settings(options))
-    found.config.check()
+    if options.portable:
+        found.config.check()
+    else:
+        found.config.plan()
     shown = {name: {"value": getattr(found.config, name), "from": source} for name, source in found.sources.items()}
     if options.json:
         sys.stdout.write(f"{json.dumps(shown)}\n")

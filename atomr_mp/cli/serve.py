@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import logging
 import os
 import secrets
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -80,7 +80,21 @@ def add(commands: Commands) -> argparse.ArgumentParser:
         help="seconds that running calls may take after that (default: %(default)g)",
     )
     parser.add_argument("--debug", action="store_true", help="include the actor's traceback in errors")
-    parser.add_argument("--access-log", action="store_true", help="a line on standard error for each request")
+    told = parser.add_argument_group("what standard error tells")
+    told.add_argument("--access-log", action="store_true", help="a line for each request")
+    told.add_argument(
+        "--log-format", choices=("text", "json"), default="text", help="form of its lines (default: %(default)s)"
+    )
+    told.add_argument(
+        "--log-errors",
+        choices=("full", "type", "off"),
+        default="full",
+        help="what is told of an exception that a method raises: its traceback, its type and place only, or nothing; "
+        "also in the logs of a pool that is started (default: %(default)s)",
+    )
+    told.add_argument(
+        "--no-follow", dest="follow", action="store_false", help="do not show what workers write into their logs"
+    )
     parser.add_argument(
         "--limit",
         action="append",
@@ -101,9 +115,12 @@ def run(options: argparse.Namespace) -> int:
     from atomr_mp.serve.server import listening
     from atomr_mp.serve.server.parent import Parent
     from atomr_mp.serve.server.pool_keeper import PoolKeeper
+    from atomr_mp.serve.server.pool_story import PoolStory
+    from atomr_mp.serve.server_log import start_logging
 
+    begun_s = time.time()
     output.protect()
-    logging.basicConfig(format="%(asctime)s %(message)s", level=logging.INFO, stream=sys.stderr)
+    start_logging(options.log_format)
     of_environment = os.environ.pop(TOKEN_VARIABLE, "")  # no business of the pool's processes, which run users' code
     tokens = _tokens(options, of_environment)
     socket = listening.listen(options.host, options.port) if options.uds is None else listening.listen_unix(options.uds)
@@ -121,8 +138,9 @@ def run(options: argparse.Namespace) -> int:
             pool, limit_s = start()
             plan = _plan(options, tokens, pool.run_dir)
             keeper = PoolKeeper(pool, limit_s, start, told.is_ready)
+        story = PoolStory(pool.run_dir, begun_s, follow=options.follow)
         hangup_ends = any(os.isatty(descriptor) for descriptor in range(3))
-        asyncio.run(Parent(plan, socket, keeper, told.accepts, hangup_ends=hangup_ends).run())
+        asyncio.run(Parent(plan, socket, keeper, told.accepts, story, hangup_ends=hangup_ends).run())
     except BaseException:
         socket.close()
         if pool is not None:
@@ -203,6 +221,9 @@ def _starter(options: argparse.Namespace) -> Callable[[], tuple[Pool, float]] | 
     if not {"ATOMR_MP_POOL", "ATOMR_MP_RUN_DIR"} & os.environ.keys() and not {"pool", "run_dir"} & settings.keys():
         settings["pool"] = "default"  # as `atomr-mp start` calls it, so that the other commands find it
 
+    if options.log_errors != "full":
+        settings["log_errors"] = options.log_errors
+
     def start() -> tuple[Pool, float]:
         from atomr_mp.startup.start import begin
 
@@ -219,7 +240,7 @@ def _joined(options: argparse.Namespace) -> Pool:
 
 
 def _plan(options: argparse.Namespace, tokens: list[str], run_dir: Path) -> FrontEndPlan:
-    from atomr_mp.serve.http.access import LOCAL_HOSTS
+    from atomr_mp.protocol.hosts import LOCAL_HOSTS
     from atomr_mp.serve.server.plan import FrontEndPlan
 
     host = f"[{options.host}]" if ":" in options.host else options.host
@@ -239,6 +260,8 @@ def _plan(options: argparse.Namespace, tokens: list[str], run_dir: Path) -> Fron
         drain_timeout_s=options.drain_timeout,
         debug=options.debug,
         access_log=options.access_log,
+        log_format=options.log_format,
+        log_errors=options.log_errors,
         limits=_limits(options.limit),
         slots=options.workers,
     )

@@ -13,6 +13,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from http import HTTPStatus
 from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Final
@@ -24,6 +25,7 @@ from atomr_mp import errors, output
 from atomr_mp.operator.session import OperatorSession
 from atomr_mp.process.gpus import nvml
 from atomr_mp.process.prctl import die_with_parent
+from atomr_mp.protocol.hosts import is_local
 from atomr_mp.protocol.messages.devices import Circuit, DeviceState
 from atomr_mp.protocol.messages.operators import RemoteStatus, Status, WorkerStatus
 
@@ -55,10 +57,25 @@ class MetricsServer(ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(self, listening: socket.socket, registry: CollectorRegistry) -> None:
-        handler = type("Handler", (exposition.MetricsHandler,), {"registry": registry, "timeout": 10.0})
-        super().__init__(("", 0), handler, bind_and_activate=False)
+        facts = {"registry": registry, "timeout": 10.0, "any_host": listening.family == socket.AF_UNIX}
+        super().__init__(("", 0), type("Handler", (ScrapeHandler,), facts), bind_and_activate=False)
         self.socket.close()
         self.socket = listening
+
+
+class ScrapeHandler(exposition.MetricsHandler):
+    """Answers a scrape, but no page of a foreign web site: its name may have been made to resolve to this machine."""
+
+    any_host = False
+    """Whether any `Host` is served, since no browser reaches the socket."""
+
+    def do_GET(self) -> None:  # noqa: N802 - the name is that of `http.server`
+        """Answer, or refuse."""
+        host = self.headers.get("Host")
+        if self.any_host or host is None or is_local(host):  # every browser names the host
+            super().do_GET()
+        else:
+            self.send_error(HTTPStatus.FORBIDDEN, "ask for an address or for localhost")
 
 
 class PoolCollector:
@@ -217,8 +234,8 @@ GAUGES: Final[dict[str, tuple[str, Callable[[WorkerStatus], float]]]] = {
 
 
 def batch_metrics(workers: list[WorkerStatus]) -> Iterable[Metric]:
-    """Return the metrics of batched methods; they start from 0 with each worker."""
-    labels = ["device", "method"]
+    """Return the metrics of batched methods, of each worker: they start from 0 with the next generation."""
+    labels = ["device", "generation", "method"]
     items = HistogramMetricFamily("atomr_mp_batch_items", "Requests in a batch", labels=labels)
     wait = CounterMetricFamily(
         "atomr_mp_batch_wait_seconds", "How long requests waited for their batches, in all", labels=labels
@@ -228,7 +245,7 @@ def batch_metrics(workers: list[WorkerStatus]) -> Iterable[Metric]:
     )
     for worker in workers:
         for of in worker.batches:
-            device = [str(worker.device.index), of.method]
+            device = [str(worker.device.index), str(worker.device.generation), of.method]
             below = list(itertools.accumulate(of.sizes))
             buckets = [*((repr(float(2**power)), count) for power, count in enumerate(below)), ("+Inf", of.batches)]
             items.add_metric(device, buckets, of.items)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from atomr_mp.pool import Pool
+from atomr_mp.protocol.raised import LogErrors
 from atomr_mp.serve.application import Application
 from atomr_mp.serve.http.access import Access, Tokens
 from atomr_mp.serve.http.limits import DEFAULT_LIMITS, Limits
@@ -23,6 +24,7 @@ def app(
     allowed_hosts: Collection[str] | None = None,
     limits: Limits = DEFAULT_LIMITS,
     debug: bool = False,
+    log_errors: LogErrors = "full",
 ) -> Application:
     """Return an ASGI application that answers for a pool, to be mounted in FastAPI or Starlette.
 
@@ -35,8 +37,11 @@ def app(
         allowed_hosts: Names that a request's `Host` may have, with or without a port; None for any.
         limits: Limits of a client's requests.
         debug: Whether errors show the actor's traceback.
+        log_errors: What the logger `atomr_mp.serve` is told of exceptions that methods raise: "full", the traceback,
+            once a minute for each place; "type", the type and the place; "off", nothing.
 
     Raises:
         ConfigurationError: A token is too short.
     """
-    return Application(GivenPool(pool), Access(Tokens(tokens), allowed_hosts), limits=limits, debug=debug)
+    access = Access(Tokens(tokens), allowed_hosts)
+    return Application(GivenPool(pool), access, limits=limits, debug=debug, log_errors=log_errors)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple
 
 from atomr_mp import errors
+from atomr_mp.protocol.raised import LogErrors
 from atomr_mp.protocol.words import did_you_mean
-from atomr_mp.serve import metrics, openapi, pages
+from atomr_mp.serve import method_figures, metrics, openapi, pages
+from atomr_mp.serve.access_log import log_answer
 from atomr_mp.serve.calls import PoolCalls
 from atomr_mp.serve.figures import PoolFigures
 from atomr_mp.serve.health import PoolHealth
@@ -23,18 +26,18 @@ from atomr_mp.serve.metrics import Counters
 from atomr_mp.serve.openai import declared
 from atomr_mp.serve.openai.chat import Chat
 from atomr_mp.serve.openai.embeddings import Embeddings
+from atomr_mp.serve.raised_log import RaisedLog
 from atomr_mp.serve.source import PoolSource
 from atomr_mp.serve.streams import StreamCalls
 from atomr_mp.serve.values.results import encode_json
 from atomr_mp.serve.watch.observer import Observer
 from atomr_mp.serve.watch.shared_look import SharedLook
+from atomr_mp.tracing.forwarding import forwarding
 
 _LOG: Final = logging.getLogger("atomr_mp.serve")
 
 LEFT: Final = 499
 """Status, in the log and the metrics, of an answer to a client that has left."""
-
-EXPOSITION: Final = (b"content-type", b"text/plain; version=0.0.4; charset=utf-8")
 
 CALL: Final = "/call/"
 
@@ -62,6 +65,8 @@ class Application:
         look: The front ends' shared memory for the latest look at the pool; its own by default.
         debug: Whether errors show the actor's traceback.
         access_log: Whether to log a line for each answer.
+        log_errors: What the log shows of exceptions that methods raise: "full", "type" or "off".
+        forwards_traces: Whether calls take a request's `traceparent` along; the process makes no spans itself.
     """
 
     def __init__(
@@ -74,7 +79,11 @@ class Application:
         look: SharedLook | None = None,
         debug: bool = False,
         access_log: bool = False,
+        log_errors: LogErrors = "full",
+        forwards_traces: bool = False,
     ) -> None:
+        self._forwards_traces: Final = forwards_traces
+        self._raised: Final = RaisedLog(log_errors)
         self._source: Final = source
         self._access_log: Final = access_log
         self._access: Final = access
@@ -88,7 +97,7 @@ class Application:
         self._streams: Final = OpenHttpStreams(limits.streams)
         self._observer: Final = Observer(source, self.counters, look or SharedLook())
         stream_calls = StreamCalls(self._streams, self.health, self.counters, debug=debug)
-        calls = PoolCalls(source, self.health, self.counters, stream_calls.answer)
+        calls = PoolCalls(source, self.health, stream_calls.answer)
         self._call: Final = Route("call", "POST", calls.answer)
         embeddings, chat = Embeddings(source, calls), Chat(source, calls, stream_calls, debug=debug)
         self._model: Final = Route("openai", "GET", declared.answer_model(source))
@@ -108,6 +117,10 @@ class Application:
     def drain(self) -> None:
         """Report from now on that the server is not ready: it is about to end."""
         self.health.draining = True
+
+    def close(self) -> None:
+        """Log what is only counted yet."""
+        self._raised.close()
 
     def end_streams(self) -> None:
         """End open streams: the server does not wait for them."""
@@ -135,9 +148,13 @@ class Application:
             route = self._route(exchange)
             name = route.name
             self._admit(exchange, route)
-            await route.handler(exchange)
+            if self._forwards_traces and (parent := exchange.headers.get(b"traceparent")) is not None:
+                with forwarding(parent):
+                    await route.handler(exchange)
+            else:
+                await route.handler(exchange)
         except ClientLeft:
-            exchange.status = LEFT
+            exchange.status, exchange.code = LEFT, "client_left"
         except Problem as problem:
             headers = (*problem.headers, CLOSE) if problem.close else problem.headers
             await self._refuse(exchange, problem, problem.status, *headers)
@@ -148,15 +165,32 @@ class Application:
             ended = errors.Cancelled("the server ends, and the answer was not there", maybe_executed=True)
             await self._refuse(exchange, ended, status_of(ended), CLOSE)
         except Exception:  # noqa: BLE001 - the top of a request: it is answered, and the server goes on
-            _LOG.exception("request %s (%s %s) met an internal error", exchange.id, exchange.method, exchange.path)
+            _LOG.exception(
+                "request %s (%s %s) met an internal error", exchange.id, exchange.method, exchange.path[:200]
+            )
             mistake = Problem(500, "internal_error", "internal error of the server; its log has this request's id")
             await self._refuse(exchange, mistake, 500)
         finally:
             exchange.close()
-            if self._access_log:
-                _LOG.info("%s %s %s %d", exchange.id, exchange.method, exchange.path[:200], exchange.status)
-            counters.count(name, exchange.status)  # first: what is not in flight any more has been counted
+            self._count(exchange, name)
             counters.own[metrics.IN_FLIGHT] -= 1
+
+    def _count(self, exchange: Exchange, route: str) -> None:
+        """Count an answer, and log it if that is wanted."""
+        took_ns = time.monotonic_ns() - exchange.begun_ns
+        counters = self.counters
+        counters.count(route, exchange.status)
+        if exchange.called:
+            methods = counters.methods
+            methods.took(method_figures.CALL, exchange.called, exchange.code, took_ns)
+            if exchange.parts:
+                first_ns = exchange.first_part_ns - exchange.begun_ns
+                methods.took(method_figures.FIRST_PART, exchange.called, "", first_ns)
+                methods.count(method_figures.PARTS, exchange.called, exchange.parts)
+        if isinstance(exchange.error, errors.ActorFailed):
+            self._raised.note(exchange, exchange.error)
+        if self._access_log:
+            log_answer(exchange, took_ns)
 
     def _admit(self, exchange: Exchange, route: Route) -> None:
         """Refuse a request without a token, or a call for which there is no room.
@@ -196,6 +230,7 @@ class Application:
         self, exchange: Exchange, error: errors.AtomrError | Problem, status: int, *headers: Header
     ) -> None:
         """Answer with an error; if an answer has begun, the connection ends without its end."""
+        exchange.failed(error)
         if exchange.status:
             raise RuntimeError("an error came after its answer had begun") from error
         await exchange.answer(status, body_of(error, exchange.id, debug=self._debug), JSON, *headers)
@@ -214,8 +249,9 @@ class Application:
             await exchange.answer(503, body, JSON, retry_after(0))
 
     async def _metrics(self, exchange: Exchange) -> None:
-        body = await asyncio.to_thread(metrics.exposition, self.counters, await self._figures.status())
-        await exchange.answer(200, body, EXPOSITION)
+        accept, status = exchange.headers.get(b"accept", b"").decode("latin-1"), await self._figures.status()
+        kind, body = await asyncio.to_thread(metrics.exposition, self.counters, status, accept)
+        await exchange.answer(200, body, (b"content-type", kind.encode()))
 
     async def _openapi(self, exchange: Exchange) -> None:
         pool = self._source.pool

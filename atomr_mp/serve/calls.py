@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
@@ -12,7 +11,6 @@ from atomr_mp.pool import Pool
 from atomr_mp.serve.health import PoolHealth
 from atomr_mp.serve.http.exchange import Exchange
 from atomr_mp.serve.http.problems import Problem
-from atomr_mp.serve.metrics import Counters
 from atomr_mp.serve.source import PoolSource
 from atomr_mp.serve.values import arrays, results, schemas
 from atomr_mp.serve.values.bodies import from_json
@@ -42,15 +40,13 @@ class PoolCalls:
     Args:
         source: The source of the pool.
         health: Learns which devices answer.
-        counters: Counters of calls.
         stream: Answers calls of methods that stream.
     """
 
-    def __init__(self, source: PoolSource, health: PoolHealth, counters: Counters, stream: Streaming) -> None:
+    def __init__(self, source: PoolSource, health: PoolHealth, stream: Streaming) -> None:
         self._stream: Final = stream
         self._source: Final = source
         self._health: Final = health
-        self._counters: Final = counters
         self._plans: dict[str, ArgumentPlan] = {}
 
     def plan(self, pool: Pool, method: str) -> ArgumentPlan:
@@ -77,9 +73,9 @@ class PoolCalls:
 
     async def answer(self, exchange: Exchange) -> None:
         """Answer `POST /call/Actor.method`."""
-        begun_ns = time.monotonic_ns()
         pool = self._source.pool
         plan = self.plan(pool, exchange.path.removeprefix("/call/"))
+        exchange.called = plan.method
         if plan.info.streams:
             await self._stream(exchange, pool, plan)
             return
@@ -91,7 +87,6 @@ class PoolCalls:
         result = await self.outcome(exchange, reply)
         content_type, body = results.encode(result, npy=npy)
         await exchange.answer(200, body, content_type)
-        self._counters.took(time.monotonic_ns() - begun_ns)
 
     async def outcome(self, exchange: Exchange, reply: Reply) -> Any:
         """Wait for a call's result; see `Exchange.outcome`."""
@@ -105,6 +100,7 @@ class PoolCalls:
             raise
         finally:
             in_flight[device] -= 1
+            exchange.is_on(reply.device, reply.generation)
         self._health.note(reply.device)
         return result
 
@@ -116,6 +112,8 @@ class PoolCalls:
             results = await exchange.outcomes(replies)
         finally:
             in_flight.subtract(devices)
+            shown = next((reply for reply in replies if reply.is_over and reply.error is not None), replies[0])
+            exchange.is_on(shown.device, shown.generation)
         for reply in replies:
             self._health.note(reply.device)
         return results

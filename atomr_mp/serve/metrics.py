@@ -12,6 +12,9 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
+from atomr_mp.serve import method_figures
+from atomr_mp.serve.method_figures import MethodFigures
+
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
@@ -29,16 +32,11 @@ FIRST_BUCKET: Final = 14
 LAST_BUCKET: Final = 36
 """Number of the last bucket. Durations of calls are shown from 16 microseconds (2^14 ns) to 69 s (2^36 ns)."""
 
-BUCKETS: Final = 64
-
 REQUESTS: Final = 0
-LATENCIES: Final = len(ROUTES) * len(STATUSES)
-LATENCY_NS: Final = LATENCIES + BUCKETS
-IN_FLIGHT: Final = LATENCY_NS + 1
+IN_FLIGHT: Final = len(ROUTES) * len(STATUSES)
 CONNECTIONS: Final = IN_FLIGHT + 1
 STREAMS: Final = CONNECTIONS + 1
-PARTS: Final = STREAMS + 1
-REFUSED: Final = PARTS + 1
+REFUSED: Final = STREAMS + 1
 STARTS: Final = REFUSED + 1
 BEAT_NS: Final = STARTS + 1
 """When the process's event loop has last turned, by CLOCK_MONOTONIC; 0 before the first time."""
@@ -58,8 +56,13 @@ _PLACES: Final = {
 
 
 def shared_bytes(slots: int) -> int:
-    """Return how many bytes of shared memory the processes' slots take."""
-    return slots * SLOT_WORDS * WORD_BYTES
+    """Return how many bytes of shared memory the processes' slots take, with their figures by method."""
+    return _own_bytes(slots) + method_figures.shared_bytes(slots)
+
+
+def _own_bytes(slots: int) -> int:
+    """Return the bytes of the slots alone, in whole pages."""
+    return -(-slots * SLOT_WORDS * WORD_BYTES // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
 
 
 class Counters:
@@ -72,8 +75,11 @@ class Counters:
     """
 
     def __init__(self, descriptor: int | None = None, slots: int = 1, slot: int = 0) -> None:
-        size = shared_bytes(slots)
+        size = _own_bytes(slots)
         memory = mmap.mmap(-1 if descriptor is None else descriptor, size)
+        offset = 0 if descriptor is None else size
+        self.methods: Final = MethodFigures(descriptor, slots, slot, offset)
+        """Figures by method."""
         self._all: Final = memoryview(memory).cast("Q")
         self.own: Final = self._all[slot * SLOT_WORDS : (slot + 1) * SLOT_WORDS]
         self._slots: Final = slots
@@ -92,11 +98,6 @@ class Counters:
         place = _PLACES.get((route, status))
         self.own[place if place is not None else _PLACES[route, 0]] += 1
 
-    def took(self, ns: int) -> None:
-        """Count how long a call took."""
-        self.own[LATENCIES + ns.bit_length()] += 1
-        self.own[LATENCY_NS] += ns
-
     def total(self, place: int) -> int:
         """Return the sum of a counter over all processes."""
         return sum(self._all[slot * SLOT_WORDS + place] for slot in range(self._slots))
@@ -111,7 +112,7 @@ class Heartbeats:
     """
 
     def __init__(self, descriptor: int, slots: int) -> None:
-        self._all: Final = memoryview(mmap.mmap(descriptor, shared_bytes(slots))).cast("Q")
+        self._all: Final = memoryview(mmap.mmap(descriptor, _own_bytes(slots))).cast("Q")
 
     def since_s(self, slot: int, started_s: float) -> float:
         """Return for how many seconds a process's event loop has not turned.
@@ -123,14 +124,21 @@ class Heartbeats:
         return time.monotonic() - max(self._all[slot * SLOT_WORDS + BEAT_NS] / 1e9, started_s)
 
 
-def exposition(counters: Counters, status: Status | None) -> bytes:
-    """Return all metrics in Prometheus's text format: the front ends', and the pool's if there is a status of it."""
+def exposition(counters: Counters, status: Status | None, accept: str = "") -> tuple[str, bytes]:
+    """Return the content type and the text of all metrics: the front ends', and the pool's if there is a status of it.
+
+    Args:
+        counters: The front ends'.
+        status: The pool's; None if it does not answer.
+        accept: The header `Accept` of who asks: OpenMetrics for those who name it, else Prometheus's text format.
+    """
     from prometheus_client import CollectorRegistry
-    from prometheus_client.exposition import generate_latest
+    from prometheus_client.exposition import choose_encoder
 
     registry = CollectorRegistry()
     registry.register(_Collector(counters, status))
-    return generate_latest(registry)
+    encode, content_type = choose_encoder(accept)
+    return content_type, encode(registry)
 
 
 class _Collector:
@@ -161,18 +169,34 @@ def _front_end_metrics(counters: Counters, *, is_pool_up: bool) -> Iterable[Metr
         count = counters.total(place)
         if count:
             requests.add_metric([route, str(status) if status else "other"], count)
-    seconds = HistogramMetricFamily("atomr_mp_http_call_seconds", "Calls, from their headers to their answer")
-    latencies = [counters.total(LATENCIES + power) for power in range(BUCKETS)]
-    seconds.add_metric([], _buckets(latencies), counters.total(LATENCY_NS) / 1e9)
+    called = HistogramMetricFamily(
+        "atomr_mp_http_call_seconds",
+        "Calls from their headers to their answer's end, by method; code is ok, or an error's",
+        labels=["method", "code"],
+    )
+    begun = HistogramMetricFamily(
+        "atomr_mp_http_first_part_seconds",
+        "Streams from their headers to their first part",
+        labels=["method"],
+    )
+    parts = CounterMetricFamily("atomr_mp_http_parts", "Parts of methods that stream", labels=["method"])
+    for each in counters.methods.all():
+        if each.kind == method_figures.CALL:
+            called.add_metric([each.method, each.outcome], _buckets(each.buckets), each.total / 1e9)
+        elif each.kind == method_figures.FIRST_PART:
+            begun.add_metric([each.method], _buckets(each.buckets), each.total / 1e9)
+        else:
+            parts.add_metric([each.method], each.total)
     in_flight = counters.total(IN_FLIGHT)
     refused = "Connections that were refused, or closed over bad, late or unread bytes"
     return [
         requests,
-        seconds,
+        called,
+        begun,
+        parts,
         GaugeMetricFamily("atomr_mp_http_in_flight", "Requests that are being read or answered", in_flight),
         GaugeMetricFamily("atomr_mp_http_connections", "Open connections", counters.total(CONNECTIONS)),
         GaugeMetricFamily("atomr_mp_http_streams", "Open streams", counters.total(STREAMS)),
-        CounterMetricFamily("atomr_mp_http_parts", "Parts of methods that stream", counters.total(PARTS)),
         CounterMetricFamily("atomr_mp_http_connections_refused", refused, counters.total(REFUSED)),
         CounterMetricFamily("atomr_mp_http_front_end_starts", "Front-end processes", counters.total(STARTS)),
         GaugeMetricFamily("atomr_mp_http_pool_up", "1 if the pool's supervisor answers", is_pool_up),

@@ -7,6 +7,7 @@ the number of parts, or `error`; a stream that ends without either was cut off.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple, Self
 
@@ -19,7 +20,7 @@ from atomr_mp.serve.http import events
 from atomr_mp.serve.http.events import COMMENT_EVERY_S, OpenHttpStreams
 from atomr_mp.serve.http.exchange import Exchange
 from atomr_mp.serve.http.problems import ClientLeft, Header, Problem, describe
-from atomr_mp.serve.metrics import PARTS, STREAMS, Counters
+from atomr_mp.serve.metrics import STREAMS, Counters
 from atomr_mp.serve.values.results import encode_json
 from atomr_mp.serve.values.schemas import ArgumentPlan
 
@@ -93,6 +94,7 @@ class StreamCalls:
 
     async def answer(self, exchange: Exchange, pool: Pool, plan: ArgumentPlan) -> None:
         """Answer with a method's parts."""
+        exchange.called = plan.method
         form = form_of(exchange.headers.get(b"accept", b""))
         args, kwargs = await arguments(exchange, plan)
         opened = self.open(exchange, pool, plan.method, args, kwargs)
@@ -106,6 +108,7 @@ class StreamCalls:
             except (errors.AtomrError, Problem) as error:
                 if not exchange.status:
                     raise
+                exchange.failed(error)
                 told = describe(error, exchange.id, debug=self._debug) | {"parts": parts.count}
                 await exchange.end(form.last(encode_json(told), "error"))
 
@@ -166,6 +169,7 @@ class ServedStream:
         self._counters.own[STREAMS] -= 1
         for task in self._tasks:
             task.cancel()
+        self._exchange.is_on(self._stream.device, self._stream.generation)
         self._stream.close()
 
     async def begin(self, headers: tuple[Header, ...], comment: bytes) -> tuple[Any] | None:
@@ -199,8 +203,11 @@ class ServedStream:
             if self._why is not None:
                 raise self._why from None
             raise
+        exchange = self._exchange
+        if not self.count:
+            exchange.first_part_ns = time.monotonic_ns()
         self.count += 1
-        self._counters.own[PARTS] += 1
+        exchange.parts = self.count
         self._health.note(self._stream.device)
         return (found,)
 

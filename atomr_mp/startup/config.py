@@ -26,6 +26,7 @@ from atomr_mp.protocol.codec import MAX_WEIGHT
 from atomr_mp.protocol.extras import how_to_install
 from atomr_mp.protocol.flow.flight import MAX_STREAMS, Window
 from atomr_mp.protocol.messages.control import ActorSpec, Execution
+from atomr_mp.protocol.raised import LogErrors
 from atomr_mp.protocol.words import choices, did_you_mean, not_among
 from atomr_mp.supervision.intensity import Intensity
 from atomr_mp.supervision.recycle import RecycleLimits
@@ -110,6 +111,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     on the host backend its slabs. 0: no limit."""
     log_max_bytes: Annotated[int, msgspec.Meta(ge=4096)] = 16 * 2**20
     """Size at which a worker's log is rotated, checked every five seconds; at least 4,096."""
+    log_errors: LogErrors = "full"
+    """What a worker's log shows of an exception that a method raises: "full", its traceback, once a minute for each
+    place; "type", its type and place without its text, which may have users' data; "off", nothing."""
     memory_bytes: Annotated[int, msgspec.Meta(ge=0)] = 0
     """Most that the slabs of one device, which hold buffers, may take; more is `OutOfMemory`. 0: four fifths of the
     GPU's or slice's memory; on the host backend half of the memory of the machine or container, divided by the number
@@ -348,6 +352,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             self.max_queue,
             self.hang_timeout_s,
             self.stall_s,
+            self.log_errors,
         )
 
 

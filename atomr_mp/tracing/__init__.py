@@ -11,11 +11,12 @@ from atomr_mp import errors
 from atomr_mp.protocol.extras import how_to_install
 
 if TYPE_CHECKING:
+    from atomr_mp.tracing.forwarding import TraceForwarder
     from atomr_mp.tracing.spans import CallTracer
 
 __all__ = ["instrument", "uninstrument"]
 
-tracer: CallTracer | None = None
+tracer: CallTracer | TraceForwarder | None = None
 """Starts the spans of calls; None as long as nobody wants them."""
 
 
@@ -41,6 +42,14 @@ def instrument(tracer_provider: Any = None) -> None:
 
     global tracer  # noqa: PLW0603 - one place to look at for every call
     tracer = CallTracer(tracer_provider)
+
+
+def forward() -> None:
+    """Let each call take along the trace that `forwarding` has named, and make no spans here."""
+    from atomr_mp.tracing.forwarding import TraceForwarder
+
+    global tracer  # noqa: PLW0603 - as above
+    tracer = TraceForwarder()
 
 
 def uninstrument() -> None:

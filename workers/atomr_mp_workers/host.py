@@ -7,6 +7,7 @@ actor's thread that has finished work takes a turn in its place: see `Completion
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import logging
 import os
@@ -73,6 +74,7 @@ class Host:
         self._start = start
         self._channel = channel
         self._board = board
+        self._index: Final = start.device
         self._token: Final = token.pack(start.epoch, start.device, start.generation)
         self._device = parts.device
         self._completions = parts.completions
@@ -136,6 +138,8 @@ class Host:
             settled = not self._completions.in_progress.on_threads
             if isinstance(fatal.error, errors.ContextPoisoned):
                 self._name_suspects(fatal)
+                self._log.critical("%s; the stacks of all threads follow", fatal.error)
+                faulthandler.dump_traceback(own_process.STDERR)  # nothing is written once the supervisor knows
             self._answer_all(fatal.error)  # first, since the supervisor ends this process once it knows
             report(self._channel, fatal.error, settled=settled)
             if isinstance(fatal.error, errors.ContextPoisoned):
@@ -662,7 +666,8 @@ class Host:
         noticed = f"; noticed in {fatal.noticed}" if fatal.noticed else ""
         more = f" and {len(running) - MOST_NAMED} more" if len(running) > MOST_NAMED else ""
         named = ", ".join(running[:MOST_NAMED]) or "nothing any more"
-        fatal.error.message += f"{noticed}; running: {named}{more}"
+        where = f"; the stacks of its threads are in its log (atomr-mp logs {self._index})"
+        fatal.error.message += f"{noticed}; running: {named}{more}{where}"
 
     def _answer_all(self, error: errors.AtomrError) -> None:
         """Answer all requests with the error that ends this worker."""

@@ -17,6 +17,9 @@ _WIPE_ON_FORK: Final = 18
 FORKED_STATUS: Final = 70
 """Exit status of a forked child that has come back from an actor's code."""
 
+STDERR: Final = 2
+"""The descriptor of this process's log: an actor may exchange the stream of that name."""
+
 _mark: Final = mmap.mmap(-1, mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 _mark.madvise(_WIPE_ON_FORK)
 _mark[0] = 1
@@ -39,6 +42,6 @@ def leave() -> NoReturn:
         f"process {os.getpid()}: forked by an actor, and back from its code; it ends here. Call os._exit in a child\n"
     )
     try:
-        os.write(2, text.encode())
+        os.write(STDERR, text.encode())
     finally:
         os._exit(FORKED_STATUS)

@@ -79,8 +79,10 @@ class RotatedOutput:
                 new = Path(f"{self.path}.new")
                 _copy_end(self._fd, new, 2 * self._max_bytes)
                 shift(self.path, self._keep)
-                new.rename(f"{self.path}.1")
             os.ftruncate(self._fd, 0)
+            if self._keep:
+                # Last: who follows the log takes a new PATH.1 for the sign that PATH begins anew.
+                Path(f"{self.path}.new").rename(f"{self.path}.1")
         except OSError as error:
             self._warn(error)
         else:

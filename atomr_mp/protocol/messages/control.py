@@ -10,6 +10,7 @@ from atomr_mp.protocol.codec import U16, U32, U64, Bytes16, Codec, ErrorInfo, Me
 from atomr_mp.protocol.flow.flight import Window
 from atomr_mp.protocol.messages.devices import ActorInfo
 from atomr_mp.protocol.messages.session import SlabHandle
+from atomr_mp.protocol.raised import LogErrors
 from atomr_mp.protocol.refs import SlabNumber
 
 Checksum = Annotated[bytes, msgspec.Meta(max_length=64)]
@@ -44,6 +45,8 @@ class Execution(Message, frozen=True):
     hang_timeout_s: float = 0.0
     stall_s: float = 0.0
     """How long a stream may lack credit; 0: no limit."""
+    log_errors: LogErrors = "full"
+    """What the worker's log shows of exceptions that methods raise."""
 
 
 # --- supervisor to worker ------------------------------------------------------------------------------------------

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import ipaddress
 import logging
 import os
 import stat
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from atomr_mp import errors
+from atomr_mp.protocol.hosts import is_address, without_port
 from atomr_mp.protocol.words import counted
 from atomr_mp.serve.http.problems import Problem
 
@@ -37,8 +37,6 @@ MOST_KNOWN: Final = 64
 
 MIN_TOKEN_CHARS: Final = 16
 """Fewest characters of a token; a shorter one can be guessed."""
-
-LOCAL_HOSTS: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
 CHALLENGE: Final = ((b"www-authenticate", b'Bearer realm="atomr-mp"'),)
 
@@ -156,10 +154,7 @@ class Access:
                 )
 
     def _is_ours(self, host: str) -> bool:
-        """Return whether a name may be this server's.
-
-        A page's name can be made to resolve to this machine, but a page of an address was loaded from that address.
-        """
+        """Return whether a name may be this server's."""
         name = without_port(host)
         return self._hosts is None or host in self._hosts or name in self._hosts or is_address(name)
 
@@ -194,21 +189,6 @@ class Access:
     def admits(self, digest: bytes) -> bool:
         """Return whether a request that was admitted by `check_token` would still be."""
         return not self._tokens or self._tokens.admits(digest)
-
-
-def is_address(name: str) -> bool:
-    """Return whether a name in `Host` is an IP address, an IPv6 one in brackets."""
-    try:
-        ipaddress.ip_address(name[1:-1] if name.startswith("[") and name.endswith("]") else name)
-    except ValueError:
-        return False
-    return ":" not in name or name.startswith("[")
-
-
-def without_port(host: str) -> str:
-    """Return the name in a `Host` header."""
-    name, separator, port = host.rpartition(":")
-    return name if separator and port.isdigit() else host
 
 
 def read_tokens(file: Path) -> list[str]:

@@ -7,6 +7,7 @@ import contextlib
 import itertools
 import os
 import re
+import time
 from collections.abc import Awaitable, Callable, Iterator, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -16,6 +17,7 @@ from atomr_mp.serve.http.problems import ClientLeft, Header, Problem, retry_afte
 
 if TYPE_CHECKING:
     from atomr_mp.client.reply import Reply
+    from atomr_mp.errors import AtomrError
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -162,8 +164,9 @@ class Exchange:
     """
 
     __slots__ = (
-        "_budget", "_direct", "_receive", "_repeats", "_room", "_send", "answered", "headers", "id", "limits", "method",
-        "path", "scope", "status", "token",
+        "_budget", "_direct", "_receive", "_repeats", "_room", "_send", "answered", "begun_ns", "called", "code",
+        "device", "error", "first_part_ns", "generation", "headers", "id", "limits", "method", "parts", "path",
+        "read_bytes", "scope", "sent_bytes", "status", "token",
     )  # fmt: skip
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, limits: Limits, budget: Budget) -> None:
@@ -189,6 +192,25 @@ class Exchange:
             if given is not None and _REQUEST_ID.fullmatch(given)
             else f"{_PROCESS}-{next(_NUMBERS)}"
         )
+        self.begun_ns: Final = time.monotonic_ns()
+        self.called = ""
+        """The pool's method that was called, "Actor.method"; empty if none was."""
+        self.device = -1
+        """The device that has the call; -1 if it has none."""
+        self.code = "ok"
+        """"ok", or the code of the error that has ended the answer."""
+        self.error: AtomrError | None = None
+        """The error that has ended the answer, if it is one of ours."""
+        self.generation = 0
+        """The incarnation that has the call; 0 if none has."""
+        self.parts = 0
+        """Parts of a stream so far."""
+        self.first_part_ns = 0
+        """When the first part of a stream came; 0 before."""
+        self.read_bytes = 0
+        """Bytes of the body."""
+        self.sent_bytes = 0
+        """Bytes of the answer, without its head."""
         self.token = b""
         """The digest of the client's token; empty if none was asked for."""
         self.status = 0
@@ -254,6 +276,7 @@ class Exchange:
             self._room = self._budget.room(_nothing)
             self._room.take(len(whole))
             self._room.settle()
+            self.read_bytes = len(whole)
         return whole
 
     async def _parts(self, most_bytes: int) -> bytes:
@@ -273,6 +296,7 @@ class Exchange:
                     if part:
                         room.take(len(part))
                         parts += part
+                        self.read_bytes = len(parts)
                     if not message.get("more_body"):
                         room.settle()
                         return bytes(parts)
@@ -286,6 +310,15 @@ class Exchange:
             self._room = None
 
     # --- the client ------------------------------------------------------------------------------------------------
+
+    def is_on(self, device: int, generation: int) -> None:
+        """Note the device and the incarnation that have the call."""
+        self.device, self.generation = device, generation
+
+    def failed(self, error: AtomrError | Problem) -> None:
+        """Note the error that has ended the answer."""
+        self.code = error.code
+        self.error = None if isinstance(error, Problem) else error
 
     async def outcome(self, reply: Reply) -> Any:
         """Wait for a call's result, or until the client leaves; then the call is cancelled. The body has been read.
@@ -373,6 +406,7 @@ class Exchange:
         length = (b"content-length", b"%d" % len(body))
         if self.method == "HEAD":
             body = b""
+        self.sent_bytes = len(body)
         if self._direct is not None:
             headers = (content_type, length, *more, (b"x-request-id", self.id.encode()), *COMMON)
             if self._direct.answer(status, headers, body):
@@ -395,10 +429,12 @@ class Exchange:
 
     async def send(self, part: bytes) -> None:
         """Send a part of a stream; wait while the client does not read."""
+        self.sent_bytes += len(part)
         await self._send({"type": "http.response.body", "body": part, "more_body": True})
 
     async def end(self, part: bytes = b"") -> None:
         """Send the last part of a stream."""
+        self.sent_bytes += len(part)
         self.answered = True
         await self._send({"type": "http.response.body", "body": part})
 

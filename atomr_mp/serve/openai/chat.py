@@ -45,6 +45,7 @@ class Chat:
         body = await bodies.read(exchange)
         pool = self._source.pool
         plan = self._calls.plan(pool, method_of(pool, body.get("model"), FORM))
+        exchange.called = plan.method
         messages = body.get("messages")
         if not isinstance(messages, list) or not messages or not all(isinstance(each, dict) for each in messages):
             raise errors.InvalidRequest("messages is a list of objects, with role and content")
@@ -81,6 +82,7 @@ class Chat:
         except (errors.AtomrError, Problem) as error:
             if not exchange.status:
                 raise
+            exchange.failed(error)
             told = describe(error, exchange.id, debug=self._debug) | {"parts": parts.count}
             await exchange.end(events.event(encode_json({"error": told})))
 

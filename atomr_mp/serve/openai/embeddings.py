@@ -39,6 +39,7 @@ class Embeddings:
         body = await bodies.read(exchange)
         pool = self._source.pool
         plan = self._calls.plan(pool, method_of(pool, body.get("model"), FORM))
+        exchange.called = plan.method
         encoding = body.get("encoding_format") or "float"
         if encoding not in {"float", "base64"}:
             raise errors.InvalidRequest("encoding_format is float or base64")

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import faulthandler
-import logging
 import os
 import signal
 import socket
@@ -19,13 +18,14 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from atomr_mp import output
+from atomr_mp import output, tracing
 from atomr_mp.process.prctl import die_with_parent
 from atomr_mp.serve.application import Application
 from atomr_mp.serve.http.access import Access, Tokens
 from atomr_mp.serve.metrics import BEAT_S, Counters
 from atomr_mp.serve.server.plan import FrontEndPlan
 from atomr_mp.serve.server.server import HttpServer
+from atomr_mp.serve.server_log import start_logging
 from atomr_mp.serve.source import JoinedPool
 from atomr_mp.serve.watch.shared_look import SharedLook
 
@@ -39,7 +39,8 @@ def main() -> int:
     die_with_parent(plan.parent_pid)
     output.protect()
     faulthandler.enable()  # the parent ends a front end that hangs by SIGABRT, for its stack
-    logging.basicConfig(format="%(asctime)s %(message)s", level=logging.INFO, stream=sys.stderr)
+    start_logging(plan.log_format)
+    tracing.forward()
     counters = Counters(int(sys.argv[3]), plan.slots, int(sys.argv[4]))
     with asyncio.Runner(loop_factory=_loop) as runner:
         runner.run(
@@ -69,30 +70,38 @@ async def _serve(
         look=look,
         debug=plan.debug,
         access_log=plan.access_log,
+        log_errors=plan.log_errors,
+        forwards_traces=True,
     )
     server = HttpServer(application, plan.limits, counters, tls=_tls(plan), own_user_only=plan.own_user_only)
     loop = asyncio.get_running_loop()
     ending = asyncio.Event()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C, and then sends SIGTERM
     loop.add_signal_handler(signal.SIGTERM, ending.set)
-    joining = loop.create_task(source.keep_joined())
-    beating = loop.create_task(_beat(counters, application))
+    tasks = [loop.create_task(source.keep_joined()), loop.create_task(_beat(counters, application))]
     try:
         # Other front ends accept meanwhile; without a pool this one accepts too, and reports that.
         await source.wait_joined(JOIN_S)
         await server.start(listening)
-        with contextlib.suppress(OSError):
-            os.write(accepts, b".")
+        tasks.append(loop.create_task(_announce(source, accepts)))
         await ending.wait()
         application.drain()
         await asyncio.sleep(plan.drain_delay_s)  # as long as the operator has said that balancers take
         application.end_streams()
         await server.end(plan.drain_timeout_s)
     finally:
-        for task in (joining, beating):
+        for task in tasks:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
+        application.close()
+
+
+async def _announce(source: JoinedPool, accepts: int) -> None:
+    """Tell the parent that calls are answered: the server announces itself once its pool is ready, too."""
+    await source.wait_joined(None)
+    with contextlib.suppress(OSError):
+        os.write(accepts, b".")
 
 
 async def _beat(counters: Counters, application: Application) -> None:

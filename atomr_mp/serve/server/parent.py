@@ -23,6 +23,8 @@ from atomr_mp.serve.metrics import BEAT_S, Heartbeats, shared_bytes
 from atomr_mp.serve.server.backoff import Backoff
 from atomr_mp.serve.server.plan import FrontEndPlan
 from atomr_mp.serve.server.pool_keeper import PoolKeeper
+from atomr_mp.serve.server.pool_story import PoolStory
+from atomr_mp.serve.server_log import tell
 
 _LOG: Final = logging.getLogger("atomr_mp.serve")
 
@@ -54,7 +56,8 @@ class Parent:
         plan: The plan for each front end.
         listening: The socket on which they accept; owned from here on.
         keeper: Keeps the pool, if this process has started it; owned from here on.
-        accepts: Called once when the first front end accepts.
+        accepts: Called once when the first front end accepts and has joined the pool.
+        story: Tells what happens to the pool.
         hangup_ends: Whether SIGHUP ends the server, as when its terminal is closed; else it reloads the actors.
     """
 
@@ -64,6 +67,7 @@ class Parent:
         listening: socket.socket,
         keeper: PoolKeeper | None,
         accepts: Callable[[], None],
+        story: PoolStory,
         *,
         hangup_ends: bool,
     ) -> None:
@@ -71,6 +75,7 @@ class Parent:
         self._listening: Final = listening
         self._keeper: Final = keeper
         self._told_accepts: Final = accepts
+        self._story: Final = story
         self._hangup_ends: Final = hangup_ends
         self._reloading: asyncio.Task[None] | None = None
         self._running: dict[int, FrontEnd] = {}
@@ -98,6 +103,7 @@ class Parent:
         loop.add_signal_handler(signal.SIGHUP, self._hang_up)
         loop.add_reader(self._accepting, self._first_accepts)
         watching = loop.create_task(self._replace_deaf())
+        telling = loop.create_task(self._story.keep_telling())
         keeping = loop.create_task(self._stopping.wait() if self._keeper is None else self._keeper.keep())
         stopping = loop.create_task(self._stopping.wait())
         try:
@@ -105,6 +111,7 @@ class Parent:
                 self._start_front_end(slot)
             await asyncio.wait({keeping, stopping}, return_when=asyncio.FIRST_COMPLETED)
             self._stopping.set()
+            tell(logging.INFO, "ending", "the server ends: requests are drained")
             await self._end_front_ends()
         finally:
             for each in self._running.values():
@@ -117,13 +124,15 @@ class Parent:
             for descriptor in (self._plan_descriptor, self._counters, self._look, self._accepting, self._accepts):
                 os.close(descriptor)
             failed = keeping.exception() if keeping.done() else None
-            for task in (watching, stopping, keeping, self._reloading):
+            for task in (watching, stopping, keeping, self._reloading, telling):
                 if task is not None:
                     task.cancel()
                     with contextlib.suppress(asyncio.CancelledError, errors.AtomrError, TimeoutError, OSError):
                         await task
             if self._keeper is not None:
                 await self._keeper.close()
+            tell(logging.INFO, "ended", "the server has ended")
+            await asyncio.to_thread(self._story.close)
         if failed is not None:
             raise failed
 
@@ -166,7 +175,8 @@ class Parent:
                     front_end.process.kill()
                 elif deaf_s > most_s and pid not in aborted:
                     aborted.add(pid)
-                    _LOG.warning("front end %d (pid %d) has been deaf for %.0f s; its stack follows", slot, pid, deaf_s)
+                    text = f"front end {slot} (pid {pid}) has been deaf for {deaf_s:.0f} s; its stack follows"
+                    tell(logging.WARNING, "front_end_deaf", text, slot=slot, pid=pid)
                     front_end.process.send_signal(signal.SIGABRT)
 
     def _ended(self, slot: int) -> None:
@@ -175,7 +185,8 @@ class Parent:
         os.close(pidfd)
         status = popen.wait()
         if not self._stopping.is_set():
-            _LOG.warning("front end %d (pid %d) has ended with status %d; the next starts", slot, popen.pid, status)
+            text = f"front end {slot} (pid {popen.pid}) has ended with status {status}; the next starts"
+            tell(logging.WARNING, "front_end_ended", text, slot=slot, pid=popen.pid, status=status)
             self._start_later(slot, time.monotonic() - started_s)
         elif not self._running:
             self._all_ended.set()
@@ -183,6 +194,7 @@ class Parent:
     def _first_accepts(self) -> None:
         """Announce, once, that the server answers."""
         asyncio.get_running_loop().remove_reader(self._accepting)
+        tell(logging.INFO, "accepting", "a front end accepts connections, and has joined the pool")
         self._told_accepts()
 
     def _hang_up(self) -> None:

@@ -7,7 +7,9 @@ from typing import Self
 
 import msgspec
 
+from atomr_mp.protocol.raised import LogErrors
 from atomr_mp.serve.http.limits import Limits
+from atomr_mp.serve.server_log import LogFormat
 
 
 class FrontEndPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,6 +30,8 @@ class FrontEndPlan(msgspec.Struct, frozen=True, kw_only=True):
     drain_timeout_s: float
     debug: bool
     access_log: bool
+    log_format: LogFormat
+    log_errors: LogErrors
     limits: Limits
     slots: int
     """How many front ends share the memory of the counters."""

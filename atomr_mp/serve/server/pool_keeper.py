@@ -14,8 +14,7 @@ from atomr_mp.pool import Pool
 from atomr_mp.protocol.libraries.memory import Statistics
 from atomr_mp.protocol.words import counted
 from atomr_mp.serve.server.backoff import Backoff
-
-_LOG: Final = logging.getLogger("atomr_mp.serve")
+from atomr_mp.serve.server_log import tell
 
 PROBE_S: Final = 30.0
 
@@ -57,7 +56,7 @@ class PoolKeeper:
         while True:
             if self._pool is not None:
                 why = await _until_lost(self._pool)
-                _LOG.error("the pool is lost: %s; it will be started again", why)
+                tell(logging.ERROR, "lost", f"the pool is lost: {why}; it will be started again")
                 await self.close()
             await asyncio.sleep(backoff.next_s(time.monotonic() - started_s))
             started_s = time.monotonic()
@@ -71,41 +70,49 @@ class PoolKeeper:
                     self._pool, _ = await starting
                 raise
             except _FAILURES as error:
-                _LOG.error("the pool cannot be started: %s", " ".join(str(error).split()))
+                text = f"the pool cannot be started: {' '.join(str(error).split())}"
+                tell(logging.ERROR, "not_started", text)
                 await self.close()
 
     async def _until_ready(self, pool: Pool) -> None:
         """Wait for the devices, and say now and then which ones are awaited."""
         begun_s = time.monotonic()
-        _LOG.info("pool %s is loading on %s", pool.name, counted(len(pool.devices), "device"))
+        devices = len(pool.devices)
+        text = f"pool {pool.name} is loading on {counted(devices, 'device')}"
+        tell(logging.INFO, "loading", text, pool=pool.name, devices=devices)
         waiting = asyncio.ensure_future(asyncio.to_thread(pool.wait_ready, self._limit_s))
         while True:
             done, _ = await asyncio.wait({waiting}, timeout=LOADING_EVERY_S)
             took_s = time.monotonic() - begun_s
             if done:
                 waiting.result()
-                _LOG.info("pool %s is ready after %.1f s", pool.name, took_s)
+                text = f"pool {pool.name} is ready after {took_s:.1f} s"
+                tell(logging.INFO, "ready", text, pool=pool.name, took_s=round(took_s, 3))
                 self._ready(pool)
                 return
             late = [f"device {each.index} is {each.state.value}" for each in pool.devices if not each.admitted]
-            _LOG.info("pool %s is loading for %.0f s: %s", pool.name, took_s, ", ".join(late))
+            text = f"pool {pool.name} is loading for {took_s:.0f} s: {', '.join(late)}"
+            tell(logging.INFO, "loading", text, pool=pool.name, took_s=round(took_s, 3))
 
     async def reload(self) -> None:
         """Replace the workers, so that they run the actors' present code; say in the log what came of it."""
         pool = self._pool
         if pool is None:
-            _LOG.warning("there is no pool to reload")
+            tell(logging.WARNING, "not_reloaded", "there is no pool to reload")
             return
-        _LOG.info("the pool reloads its actors")
+        tell(logging.INFO, "reloading", "the pool reloads its actors")
         begun_s = time.monotonic()
         try:
             pending = await asyncio.to_thread(pool.reload)
         except _FAILURES as error:
-            _LOG.error("the reload has failed, and the old code goes on: %s", " ".join(str(error).split()))
+            text = f"the reload has failed, and the old code goes on: {' '.join(str(error).split())}"
+            tell(logging.ERROR, "not_reloaded", text)
             return
-        _LOG.info("the pool has reloaded its actors after %.1f s", time.monotonic() - begun_s)
+        took_s = time.monotonic() - begun_s
+        text = f"the pool has reloaded its actors after {took_s:.1f} s"
+        tell(logging.INFO, "reloaded", text, took_s=round(took_s, 3))
         if pending:
-            _LOG.warning("a restart is needed for: %s", ", ".join(pending))
+            tell(logging.WARNING, "restart_needed", f"a restart is needed for: {', '.join(pending)}")
 
     async def close(self) -> None:
         """Stop the pool, if there is one."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections import defaultdict
 from collections.abc import Mapping
 from typing import Final
@@ -15,6 +16,9 @@ from atomr_mp.protocol.messages.suspects import MAX_SUSPECTS
 from atomr_mp.supervision.suspicion import Cause, Death, cause_of
 from atomr_mp.supervisor.processes.incarnation import Incarnation
 
+CRASHES: Final = frozenset({signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL})
+"""Signals at which a worker writes the stacks of its threads before it ends."""
+
 
 def error_of_requests(worker: Incarnation) -> errors.AtomrError:
     """Return the error of an incarnation's requests."""
@@ -25,11 +29,19 @@ def error_of_requests(worker: Incarnation) -> errors.AtomrError:
     how = worker.end
     why = f": {fault.message}" if isinstance(fault, errors.DeviceUnavailable) else ""
     return errors.WorkerLost(
-        f"device {worker.device}'s worker (generation {worker.generation}) {how}{worker.parting.late}{why}",
+        f"device {worker.device}'s worker (generation {worker.generation}) {how}{worker.parting.late}{why}"
+        f"{where_stacks_are(worker)}",
         device=worker.device,
         generation=worker.generation,
         cause=how,
     )
+
+
+def where_stacks_are(worker: Incarnation) -> str:
+    """Return the words for where a crashed worker's stacks can be read; empty if it has left none."""
+    if worker.cause.signal not in CRASHES and not isinstance(worker.parting.fault, errors.ContextPoisoned):
+        return ""
+    return f"; the stacks of its threads are in device-{worker.device}.log (atomr-mp logs {worker.device})"
 
 
 def is_planned(worker: Incarnation) -> bool:
@@ -132,7 +144,7 @@ class IncarnationEnd:
         how = f"{self._worker.end}{number}{self._worker.parting.late}"
         return (
             f"ended: {how}, {count or 'no'} request{'' if count == 1 else 's'} "
-            f"{'was' if count == 1 else 'were'} running"
+            f"{'was' if count == 1 else 'were'} running{where_stacks_are(self._worker)}"
         )
 
     @property

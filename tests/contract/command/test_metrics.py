@@ -149,14 +149,14 @@ def test_batches_are_counted_by_their_size(ledger: Ledger) -> None:
     """By method; and `status` tells the same in words."""
     with ledger.start(BATCHED, metrics="unix:metrics.sock", run_dir="batched") as pool:
         assert [reply.result() for reply in [pool.call("Batched.sizes", 1) for _ in range(4)]] == [[4, 1]] * 4
-        assert settled(lambda: scrape(address(pool))["atomr_mp_batch_items_count", "0", "Batched.sizes"] == 1)
+        assert settled(lambda: scrape(address(pool))["atomr_mp_batch_items_count", "0", "1", "Batched.sizes"] == 1)
         found = scrape(address(pool))
-        sizes = {key[2]: value for key, value in found.items() if key[0] == BUCKET and key[3] == "Batched.sizes"}
+        sizes = {key[3]: value for key, value in found.items() if key[0] == BUCKET and key[4] == "Batched.sizes"}
         assert (sizes["2.0"], sizes["4.0"], sizes["+Inf"]) == (0, 1, 1)
-        assert found["atomr_mp_batch_items_sum", "0", "Batched.sizes"] == 4
-        longest = found["atomr_mp_batch_longest_wait_seconds", "0", "Batched.sizes"]
-        assert 0 < longest <= found["atomr_mp_batch_wait_seconds_total", "0", "Batched.sizes"] <= 4 * longest
-        assert found["atomr_mp_batch_items_count", "0", "Batched.hold"] == 0
+        assert found["atomr_mp_batch_items_sum", "0", "1", "Batched.sizes"] == 4
+        longest = found["atomr_mp_batch_longest_wait_seconds", "0", "1", "Batched.sizes"]
+        assert 0 < longest <= found["atomr_mp_batch_wait_seconds_total", "0", "1", "Batched.sizes"] <= 4 * longest
+        assert found["atomr_mp_batch_items_count", "0", "1", "Batched.hold"] == 0
         command = [sys.executable, "-m", "atomr_mp.cli", "status", "--run-dir", str(pool.run_dir)]
         told = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=True).stdout
         assert re.search(r"device 0, Batched\.sizes: in batches of 4\.0, after .* ms \(means of 4 requests\)", told)

@@ -21,6 +21,7 @@ class FakeStream:
     """A stream whose parts come when a test says so."""
 
     device = 0
+    generation = 1
 
     def __init__(self) -> None:
         self.parts: asyncio.Queue[Any] = asyncio.Queue()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import logging
 import mmap
 import os
@@ -22,6 +23,7 @@ from atomr_mp_workers.device import prepare_device
 from atomr_mp_workers.fatal import FatalError
 from atomr_mp_workers.fault_points import hooks
 from atomr_mp_workers.loading import Loader
+from atomr_mp_workers.requests import raised_log
 from atomr_mp_workers.supervised.stacks import show_stacks
 from atomr_mp_workers.wire.control import ControlChannel, SupervisorGoneError
 
@@ -47,6 +49,7 @@ def work(control_fd: int, board_fd: int, parent: int) -> NoReturn:
         logging.getLogger("atomr_mp.worker").exception("leaving after an error of the worker itself")
         logging.shutdown()
         os._exit(4)
+    raised_log.log.close()
     logging.shutdown()
     with contextlib.suppress(Exception):  # an actor may have put anything there
         sys.stdout.flush()
@@ -60,6 +63,7 @@ def _work(control_fd: int, board_fd: int, parent: int) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     output.protect()
     start_logging()
+    faulthandler.enable(own_process.STDERR)  # a fatal signal leaves the stacks of all threads, and ends the process
     os.set_inheritable(board_fd, False)
     board = BoardWriter(memoryview(mmap.mmap(board_fd, 0)))
     show_stacks(board_fd, board)
@@ -78,6 +82,7 @@ def _work(control_fd: int, board_fd: int, parent: int) -> int:
         if not isinstance(start, control.Start):
             raise SupervisorGoneError(f"out of turn: {start!r}")
         name_device(start.device, start.generation)
+        raised_log.log.shows = start.execution.log_errors
         if hooks.hook is not None:
             hooks.hook.begin(start)
         os.environ[process_tags.WORKER] = f"{start.device}-{start.generation}"

@@ -6,6 +6,7 @@ from atomr_mp import errors
 from atomr_mp.protocol.codec import MAX_TEXT_CHARS, ErrorInfo
 from atomr_mp.protocol.exceptions import describe, forget_frames, full_name_of, is_a, traceback_of, trusted
 from atomr_mp_workers.device.base import WorkerDevice
+from atomr_mp_workers.requests import raised_log
 from atomr_mp_workers.requests.request import Run
 
 
@@ -22,11 +23,13 @@ def explain(device: WorkerDevice, run: Run, raised: BaseException) -> errors.Ato
             return error
         if is_a(raised, MemoryError):
             return errors.OutOfMemory(f"{name} ran out of host memory: {describe(raised)}")
-        return errors.ActorFailed(
+        failed = errors.ActorFailed(
             f"{name} raised {describe(raised)}",
             exception=full_name_of(raised),
             traceback_text=traceback_of(raised),
         )
+        raised_log.log.note(run, failed)
+        return failed
     finally:
         forget_frames(raised)
 

@@ -1,0 +1,166 @@
+"""What logs show of exceptions that users' code has raised. Pure: time is an argument.
+
+A text of an exception is users' data. A log shows it in lines of its own with a mark in front, so that none of them can
+be taken for a line of the log, without control characters, and of bounded length. The same exception is shown whole
+once in a while, and otherwise counted.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, Literal, NamedTuple
+
+LogErrors = Literal["full", "type", "off"]
+"""What the logs show of an exception of an actor: all, its type and place, or nothing."""
+
+MOST_CHARS: Final = 1024
+"""Longest line of a traceback, and longest text of one exception."""
+
+MOST_LINES: Final = 100
+"""Most lines of a traceback: the first ones and the last ones."""
+
+WINDOW_S: Final = 60.0
+"""For how long an exception is only counted after it was shown."""
+
+MOST_KEYS: Final = 256
+"""How many exceptions are told apart at a time."""
+
+MARK: Final = "  | "
+"""Begins each line of a traceback in a text."""
+
+Key = tuple[str, str, str]
+"""A method, the name of an exception's class, and the place that raised it."""
+
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+_PLACE: Final = re.compile(r'^ +(?:\| +)*File "(.*)", line (\d+), in (.*)$')
+_FRAME: Final = "  "
+_HEADERS: Final = frozenset(
+    {
+        "Traceback (most recent call last):",
+        "During handling of the above exception, another exception occurred:",
+        "The above exception was the direct cause of the following exception:",
+    }
+)
+
+
+def one_line(text: str, most: int = MOST_CHARS) -> str:
+    """Return a text as one line: control characters are escaped, and what is too long is cut."""
+    found = _CONTROL.sub(_escape, text[:most])
+    if len(found) <= most and len(text) <= most:
+        return found
+    return f"{found[: most - 1]}…"
+
+
+def _escape(found: re.Match[str]) -> str:
+    return found[0].encode("unicode_escape").decode("ascii")
+
+
+def lines_of(traceback: str) -> list[str]:
+    """Return the lines of a traceback that a log may show; the text of each exception is one of them."""
+    lines: list[str] = []
+    text: list[str] = []
+
+    def end_text() -> None:
+        if text:
+            lines.append(one_line("\n".join(text).rstrip("\n")))
+            text.clear()
+
+    for line in traceback.split("\n"):
+        if line in _HEADERS:
+            end_text()
+            lines.append(line)
+        elif text or (line and not line.startswith(_FRAME)):
+            text.append(line)
+        elif line:
+            lines.append(one_line(line))
+    end_text()
+    left_out = len(lines) - MOST_LINES
+    if left_out > 0:
+        half = MOST_LINES // 2
+        return [*lines[:half], f"  ({left_out} lines are left out)", *lines[-half:]]
+    return lines
+
+
+def place_of(traceback: str) -> str:
+    """Return where the exception of a traceback was raised, "FILE:LINE in FUNCTION"; empty if it says nothing."""
+    place = ""
+    is_text = False
+    for line in traceback.split("\n"):
+        if line in _HEADERS:
+            is_text = False
+        elif line and not line.startswith(_FRAME):
+            is_text = True
+        elif not is_text and (found := _PLACE.match(line)):
+            place = f"{found[1]}:{found[2]} in {found[3]}"
+    return one_line(place, 300)
+
+
+class Raised(NamedTuple):
+    """An exception, for a log."""
+
+    method: str
+    kind: str
+    """Name of its class."""
+    traceback: str
+    place: str
+
+    @property
+    def key(self) -> Key:
+        """Equal for exceptions that count as the same."""
+        return (self.method, self.kind, self.place)
+
+    @property
+    def headline(self) -> str:
+        """The type and the place, without the message."""
+        return f"{one_line(self.method, 300)} raised {one_line(self.kind, 300)} at {self.place or 'an unknown place'}"
+
+
+def raised(method: str, kind: str, traceback: str) -> Raised:
+    """Return the description of an exception."""
+    return Raised(method, kind, traceback, place_of(traceback))
+
+
+class Repeats:
+    """Decides which exceptions are shown, and counts the others."""
+
+    def __init__(self) -> None:
+        self._known: Final[dict[Key, list[float]]] = {}
+        """When each was shown, and how many came since; the oldest first."""
+
+    def note(self, key: Key, now_s: float) -> bool:
+        """Return whether an exception is shown; else it is counted. Call `due` before it."""
+        known = self._known.get(key)
+        if known is not None:
+            known[1] += 1
+            return False
+        if len(self._known) >= MOST_KEYS:  # as many places raise in a minute: this one is counted with others
+            key = ("other methods", "exceptions", "more places than are told apart")
+            if key in self._known:
+                self._known[key][1] += 1
+                return False
+            self._known[key] = [now_s, 1.0]
+            return False
+        self._known[key] = [now_s, 0.0]
+        return True
+
+    def due(self, now_s: float) -> list[tuple[Key, int]]:
+        """Return the exceptions whose minute is over, with how often they came in it unseen, and forget them."""
+        found = []
+        for key, (shown_s, more) in list(self._known.items()):
+            if now_s - shown_s < WINDOW_S:
+                break
+            del self._known[key]
+            if more:
+                found.append((key, int(more)))
+        return found
+
+    def next_s(self, now_s: float) -> float | None:
+        """Return in how many seconds something is due; None if nothing will be."""
+        return max(0.0, next(iter(self._known.values()))[0] + WINDOW_S - now_s) if self._known else None
+
+
+def summary(key: Key, more: int) -> str:
+    """Return the line for exceptions that were only counted."""
+    method, kind, place = key
+    what = f"{one_line(method, 300)} raised {one_line(kind, 300)} at {place}"
+    return f"… {more:,} more of the same: {what}"

@@ -1,0 +1,74 @@
+"""Tells in the server's log what methods raise. For the event loop's thread."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import Final
+
+from atomr_mp import errors
+from atomr_mp.protocol.raised import MARK, LogErrors, Repeats, lines_of, raised, summary
+from atomr_mp.serve.http.exchange import Exchange
+from atomr_mp.serve.server_log import tell
+
+
+class RaisedLog:
+    """The log of exceptions of one front end.
+
+    Args:
+        shows: What is shown.
+    """
+
+    def __init__(self, shows: LogErrors) -> None:
+        self._shows: Final = shows
+        self._repeats: Final = Repeats()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def note(self, exchange: Exchange, error: errors.ActorFailed) -> None:
+        """Tell what a method has raised, or count it if it was told a moment ago."""
+        if self._shows == "off":
+            return
+        now_s = time.monotonic()
+        found = raised(exchange.called, error.exception, error.traceback_text)
+        self._tell_due(now_s)
+        if not self._repeats.note(found.key, now_s):
+            self._await_due(now_s)
+            return
+        where = f"request {exchange.id}, device {exchange.device} generation {exchange.generation}"
+        text = f"{found.headline} ({where})"
+        if self._shows == "full":
+            text = f"\n{MARK}".join([text, *lines_of(found.traceback)])
+        tell(
+            logging.ERROR,
+            "raised",
+            text,
+            id=exchange.id,
+            method=found.method,
+            device=exchange.device,
+            generation=exchange.generation,
+            exception=found.kind,
+            place=found.place,
+        )
+
+    def close(self) -> None:
+        """Tell what was only counted so far: the server ends."""
+        self._tell_due(float("inf"))
+
+    def _tell_due(self, now_s: float) -> None:
+        for key, more in self._repeats.due(now_s):
+            method, kind, place = key
+            tell(
+                logging.ERROR, "raised_again", summary(key, more), method=method, exception=kind, place=place, more=more
+            )
+
+    def _await_due(self, now_s: float) -> None:
+        after_s = self._repeats.next_s(now_s)
+        if self._timer is None and after_s is not None:
+            self._timer = asyncio.get_running_loop().call_later(after_s, self._tell_later)
+
+    def _tell_later(self) -> None:
+        self._timer = None
+        now_s = time.monotonic()
+        self._tell_due(now_s)
+        self._await_due(now_s)

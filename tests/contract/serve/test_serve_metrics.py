@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.serving import Server
+from tests.support import ACTORS, Ledger, settled
+
+pytest.importorskip("httptools")
+parser: Any = pytest.importorskip("prometheus_client.openmetrics.parser")
+
+DOCS = Path(__file__).parents[3] / "docs"
+OPEN_METRICS = {"accept": "application/openmetrics-text; version=1.0.0"}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    """A server that the tests share, with two front ends."""
+    with Ledger() as ledger, Server(ledger, "--workers", "2", actor=f"{ACTORS}/served.py:Served") as own:
+        yield own
+
+
+def scrape(server: Server) -> dict[tuple[str, ...], float]:
+    """Return the samples in OpenMetrics: by name, method and code, or by name alone."""
+    answer = server.ask("GET", "/metrics", headers=OPEN_METRICS)
+    assert answer.headers["content-type"].startswith("application/openmetrics-text")
+    return {
+        (sample.name, *(sample.labels[label] for label in ("method", "code") if label in sample.labels)): sample.value
+        for family in parser.text_string_to_metric_families(answer.body.decode())
+        for sample in family.samples
+        if "le" not in sample.labels
+    }
+
+
+def test_calls_are_counted_by_method_and_code_in_every_form(server: Server) -> None:
+    """Those in OpenAI's form, too; a stream that breaks is counted by its error."""
+    before = scrape(server)
+    for _ in range(3):
+        assert server.call("Served.length", {"word": "a"}).status == 200
+        body = json.dumps({"model": "Served", "input": ["a"]}).encode()
+        assert server.ask("POST", "/v1/embeddings", body, {"content-type": "application/json"}).status == 200
+    assert server.call("Served.fail").status == 500
+    assert b'"end"' not in server.call("Served.count", {"upto": 3, "at": 2, "how": "exception"}).body
+    assert b"counted" in server.call("Served.count", {"upto": 4}).body
+    calls = "atomr_mp_http_call_seconds_count"
+    awaited = {
+        (calls, "Served.length", "ok"): 3,
+        (calls, "Served.embed", "ok"): 3,
+        (calls, "Served.fail", "actor_failed"): 1,
+        (calls, "Served.count", "actor_failed"): 1,
+        (calls, "Served.count", "ok"): 1,
+        ("atomr_mp_http_first_part_seconds_count", "Served.count"): 2,
+        ("atomr_mp_http_parts_total", "Served.count"): 6,
+    }
+
+    def found() -> dict[tuple[str, ...], float]:
+        samples = scrape(server)
+        return {key: samples.get(key, 0) - before.get(key, 0) for key in awaited}
+
+    assert settled(lambda: found() == awaited), found()
+
+
+def test_every_metric_of_the_front_ends_is_described(server: Server) -> None:
+    """In the page about serving, which names no other."""
+    described = set(re.findall(r"`(atomr_mp_http_\w+)`", (DOCS / "serving.md").read_text(encoding="utf-8")))
+    answer = server.ask("GET", "/metrics", headers=OPEN_METRICS)
+    served = {
+        f"{family.name}_total" if family.type == "counter" else family.name
+        for family in parser.text_string_to_metric_families(answer.body.decode())
+    }
+    assert {name for name in served if name.startswith("atomr_mp_http_")} == described
+
+
+@pytest.mark.parametrize("method", ["on_thread", "nested"])
+def test_the_trace_of_a_request_goes_on_into_the_worker(method: str) -> None:
+    """Its span is a child of the one that `traceparent` names; what is no such header is no trace."""
+    pytest.importorskip("opentelemetry.sdk")
+    with Ledger() as ledger, Server(ledger, actor=f"{ACTORS}/traced.py:Traced") as server:
+        trace, parent = f"{7:032x}", f"{9:016x}"
+        assert server.call(f"Traced.{method}", traceparent=f"00-{trace}-{parent}-01").json() == trace
+        spans = server.call("Traced.spans").json()
+        assert (spans[-1]["trace"], spans[-1]["parent"]) == (trace, parent)
+        for odd in (f"00-{0:032x}-{parent}-01", f"ff-{trace}-{parent}-01", f"00-{trace}-{parent}-01x", "x"):
+            assert server.call("Traced.on_thread", traceparent=odd).json() == f"{0:032x}"
+        assert server.call("Traced.on_thread").json() == f"{0:032x}"
+        assert server.call("Traced.spans").json() == []
+
+
+def test_the_board_asks_for_what_is_served(server: Server) -> None:
+    """Each query's metrics are there with the labels that it names, in the form of a scrape."""
+    assert server.call("Served.lengths", {"words": "a"}).status == 200
+    assert server.call("Served.count", {"upto": 1}).status == 200
+    assert server.call("Served.die").error["code"] == "worker_lost"  # a cause of an end is served once there was one
+    board = json.loads((DOCS / "examples" / "grafana.json").read_text(encoding="utf-8"))
+    queries = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
+    assert len(queries) > 10
+
+    def missing() -> list[tuple[str, str]]:
+        answer = server.ask("GET", "/metrics", headers=OPEN_METRICS)
+        families = list(parser.text_string_to_metric_families(answer.body.decode()))
+        labels: dict[str, set[str]] = {}
+        for family in families:
+            for sample in family.samples:
+                labels.setdefault(sample.name, set()).update(sample.labels)
+        found = [(query, name) for query in queries for name in set(re.findall(r"atomr_mp_\w+", query)) - labels.keys()]
+        for query in queries:
+            known = set().union(*(labels.get(name, set()) for name in re.findall(r"atomr_mp_\w+", query)))
+            by = [name for group in re.findall(r"by \(([^)]*)\)", query) for name in group.split(", ")]
+            asked = {*by, *re.findall(r"[{,]\s*(\w+)(?:=|!=)", query)}
+            found += [(query, name) for name in asked - known]
+        return found
+
+    assert settled(lambda: server.call("Served.lengths", {"words": "a"}).status == 200)
+    assert settled(lambda: not missing()), missing()
+
+
+def test_prometheus_scrapes_with_a_token(server: Server) -> None:
+    """The example's fields are those that a scrape with a token needs."""
+    yaml = pytest.importorskip("yaml")
+    [job] = yaml.safe_load((DOCS / "examples" / "prometheus.yml").read_text(encoding="utf-8"))["scrape_configs"]
+    assert job["authorization"]["type"] == "Bearer"
+    path = job.get("metrics_path", "/metrics")
+    assert server.ask("GET", path, token="").status == 401
+    assert server.ask("GET", path).status == 200

@@ -1,0 +1,170 @@
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import select
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from tests.serving import Server, ask
+from tests.support import ACTORS, DEADLINE_S, Ledger, settled
+
+pytest.importorskip("httptools")
+
+SERVED = f"{ACTORS}/served.py:Served"
+TOLD = f"{ACTORS}/telling.py:Telling"
+
+
+@pytest.fixture
+def ledger() -> Iterator[Ledger]:
+    """Of one test."""
+    with Ledger() as counting:
+        yield counting
+
+
+def events(server: Server) -> list[dict[str, Any]]:
+    """Return what a server has told as JSON: every line is an object."""
+    return [json.loads(line) for line in server.log().splitlines()]
+
+
+def named(server: Server, *names: str) -> list[dict[str, Any]]:
+    """Return the events of these names."""
+    return [event for event in events(server) if event["event"] in names]
+
+
+def device_log(ledger: Ledger) -> str:
+    """Return what the worker has written."""
+    return (ledger.run_dir("run") / "device-0.log").read_text(encoding="utf-8")
+
+
+def test_what_a_method_raises_is_told_whole_once_and_then_counted(ledger: Ledger) -> None:
+    """In the server's log with the request's id, and in the device's; users' data forges no line of either."""
+    with Server(ledger, actor=TOLD) as server:
+        answers = [
+            server.call("Telling.fail", [f"{n}\nforged\x1b[2J\u2028{'x' * 3000}"], x_request_id=f"id-{n}")
+            for n in range(5)
+        ]
+        assert all(answer.status == 500 for answer in answers)
+        assert all("Traceback" not in answer.body.decode() for answer in answers)
+        of_device = device_log(ledger)
+        assert server.stop() == 0
+        log = server.log()
+    for found in (log, of_device):
+        assert found.count("Telling.fail raised builtins.ValueError at ") == (2 if found is log else 1)
+        assert found.count("  | Traceback (most recent call last):") == 1
+        assert ", in fail" in found
+        assert "\x1b" not in found
+        assert "\nforged" not in found
+        assert max(map(len, found.splitlines())) < 1100
+    assert "request id-0, device 0 generation 1" in log
+    assert "… 4 more of the same: Telling.fail raised builtins.ValueError" in log
+
+
+@pytest.mark.parametrize(("how", "seen"), [("type", 1), ("off", 0)])
+def test_the_logs_show_no_more_of_exceptions_than_they_may(ledger: Ledger, how: str, seen: int) -> None:
+    """The type and the place without a text, or nothing; the device's log too."""
+    with Server(ledger, "--log-errors", how, actor=TOLD) as server:
+        assert server.call("Telling.fail", ["a secret"]).status == 500
+        assert server.call("Telling.noted", ["last"]).status == 200
+        assert settled(lambda: "[device 0] noted last" in server.log())
+        for found in (server.log(), device_log(ledger)):
+            assert found.count("raised builtins.ValueError at ") == seen
+            assert "secret" not in found
+            assert "Traceback" not in found
+
+
+def test_a_servers_log_tells_its_story_in_lines_of_json(ledger: Ledger) -> None:
+    """Each event is a line: of the pool, of the workers' output and of each request, with its outcome."""
+    with Server(ledger, "--access-log", "--log-format", "json", actor=TOLD) as server:
+        assert server.call("Telling.noted", ["a\tb"], x_request_id="one").status == 200
+        assert b"error" in server.call("Telling.breaks", [2], x_request_id="two").body
+        assert server.call("Telling.crash", x_request_id="three").status == 500
+        assert settled(lambda: len(named(server, "pool_ready")) == 2, DEADLINE_S), server.log()
+        by_id = {event["id"]: event for event in named(server, "request")}
+        assert {name: (event["status"], event["outcome"]) for name, event in by_id.items()} == {
+            "one": (200, "ok"),
+            "two": (200, "actor_failed"),
+            "three": (500, "worker_lost"),
+        }
+        one = by_id["one"]
+        assert (one["method"], one["device"], one["generation"]) == ("Telling.noted", 0, 1)
+        assert one["bytes_in"] > 0 < one["bytes_out"]
+        assert by_id["two"]["parts"] == 2
+        [lost] = named(server, "pool_end")
+        assert (lost["device"], lost["generation"], lost["running"], lost["signal"]) == (0, 1, 1, 11)
+        assert "device-0.log" in lost["text"]
+        assert named(server, "pool_ready")[1]["away_s"] > 0
+        assert settled(lambda: any(event["output"] == "noted a b" for event in named(server, "output")))
+        stacks = device_log(ledger)
+        assert "Fatal Python error: Segmentation fault" in stacks
+        assert re.search(r"File .*telling.py., line \d+ in crash", stacks)
+        assert server.stop() == 0
+        assert named(server, "pool_planned_end")
+
+
+def test_a_joined_pools_story_is_told_too(ledger: Ledger) -> None:
+    """Once, by the parent, and without its past; and without its workers' output if that is not wanted."""
+    with (
+        ledger.start(TOLD, run_dir="run") as pool,
+        Server(ledger, "--workers", "2", "--no-follow", "--log-format", "json", actor=None) as server,
+    ):
+        assert server.call("Telling.noted", ["a"]).status == 200
+        pool.restart(0)
+        assert settled(lambda: bool(named(server, "pool_planned_end")))
+        assert settled(lambda: [event["generation"] for event in named(server, "pool_ready")] == [2])
+        assert not named(server, "output")
+
+
+def test_a_lost_context_leaves_its_stacks_and_a_deadly_request_is_named(ledger: Ledger) -> None:
+    """The stacks of the method that waited then; and a request that ends workers, by its method and fingerprint."""
+    with Server(ledger, "--gpus", "1", actor=TOLD) as server, ledger.gate("gate") as gate:
+        with ThreadPoolExecutor() as threads:
+            waiting = threads.submit(server.call, "Telling.wait_at", [gate.path])
+            gate.wait()
+            poisoned = server.call("Telling.poison").error
+            assert poisoned["code"] == waiting.result(DEADLINE_S).error["code"] == "context_poisoned"
+        assert "atomr-mp logs 0" in poisoned["message"]
+        stacks = device_log(ledger)
+        assert re.search(r"Thread 0x\w+ .*\n(  File .*\n)*  File .*telling.py., line \d+ in wait_at", stacks)
+        codes = [server.call("Telling.crash").error["code"] for _ in range(3)]
+        assert codes[0] == "worker_lost"
+        assert codes[-1] == "poison_request"
+        assert settled(lambda: "Telling.crash with the arguments of fingerprint" in server.log()), server.log()
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_a_log_that_nobody_reads_costs_lines_which_are_counted(ledger: Ledger, form: str) -> None:
+    """Requests are answered meanwhile; once somebody reads, the log says how many lines are missing."""
+    reader, writer = os.pipe()
+    fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
+    options = ("--access-log", "--log-format", form, "--workers", "1")
+    try:
+        with Server(ledger, *options, actor=TOLD, stderr=writer) as server:
+            os.close(writer)
+            writer = -1
+            path = f"/{'x' * 190}"
+            with server.client() as connection:
+                for _ in range(1500):
+                    assert ask(connection, "GET", path, None, {"authorization": f"Bearer {server.token}"}).status == 404
+            seen = b""
+            while b"could not be written here" not in seen:
+                assert select.select([reader], [], [], DEADLINE_S)[0], seen[-1000:]
+                seen += os.read(reader, 65536)
+                server.ask("GET", "/health/live")
+            assert server.ask("GET", "/health/live").status == 200
+            lost = sum(int(count) for count in re.findall(rb"(\d+) lines? could not be written here", seen))
+            assert 0 < lost < 1500
+            reading = threading.Thread(target=lambda: [None for _ in iter(lambda: os.read(reader, 65536), b"")])
+            reading.start()
+            assert server.stop() == 0
+        reading.join(DEADLINE_S)
+    finally:
+        os.close(reader)
+        if writer >= 0:
+            os.close(writer)
