@@ -90,7 +90,7 @@ class JoinedPool:
     def begin(self) -> None:
         """Do nothing: the listeners are told when the pool is joined."""
 
-    async def wait_joined(self, timeout_s: float | None) -> bool:
+    async def wait_joined(self, timeout_s: float) -> bool:
         """Wait until the pool was joined for the first time; return whether it was."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._joined.wait(), timeout_s)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import faulthandler
+import functools
 import os
 import signal
 import socket
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from atomr_mp import output, tracing
+from atomr_mp.pool import Pool
 from atomr_mp.process.prctl import die_with_parent
 from atomr_mp.serve.application import Application
 from atomr_mp.serve.http.access import Access, Tokens
@@ -78,12 +80,13 @@ async def _serve(
     ending = asyncio.Event()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C, and then sends SIGTERM
     loop.add_signal_handler(signal.SIGTERM, ending.set)
+    knows_methods = _methods_known(source)
     tasks = [loop.create_task(source.keep_joined()), loop.create_task(_beat(counters, application))]
     try:
         # Other front ends accept meanwhile; without a pool this one accepts too, and reports that.
         await source.wait_joined(JOIN_S)
         await server.start(listening)
-        tasks.append(loop.create_task(_announce(source, accepts)))
+        tasks.append(loop.create_task(_announce(knows_methods, accepts)))
         await ending.wait()
         application.drain()
         await asyncio.sleep(plan.drain_delay_s)  # as long as the operator has said that balancers take
@@ -97,11 +100,34 @@ async def _serve(
         application.close()
 
 
-async def _announce(source: JoinedPool, accepts: int) -> None:
+async def _announce(knows_methods: asyncio.Event, accepts: int) -> None:
     """Tell the parent that calls are answered: the server announces itself once its pool is ready, too."""
-    await source.wait_joined(None)
+    await knows_methods.wait()
     with contextlib.suppress(OSError):
         os.write(accepts, b".")
+
+
+def _methods_known(source: JoinedPool) -> asyncio.Event:
+    """Return an event that is set once this process has heard from the supervisor which methods there are.
+
+    Each process hears of it at a time of its own, and refuses calls before.
+    """
+    loop, known = asyncio.get_running_loop(), asyncio.Event()
+
+    def look(pool: Pool) -> None:
+        if not known.is_set() and pool.methods:
+            known.set()
+
+    def heard(pool: Pool, _event: object) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(look, pool)
+
+    def joined(pool: Pool) -> None:
+        pool.on_event(functools.partial(heard, pool))
+        look(pool)
+
+    source.listeners.append(joined)
+    return known
 
 
 async def _beat(counters: Counters, application: Application) -> None:

@@ -56,7 +56,7 @@ class Parent:
         plan: The plan for each front end.
         listening: The socket on which they accept; owned from here on.
         keeper: Keeps the pool, if this process has started it; owned from here on.
-        accepts: Called once when the first front end accepts and has joined the pool.
+        accepts: Called once when the first front end accepts and knows the pool's methods.
         story: Tells what happens to the pool.
         hangup_ends: Whether SIGHUP ends the server, as when its terminal is closed; else it reloads the actors.
     """
@@ -194,7 +194,7 @@ class Parent:
     def _first_accepts(self) -> None:
         """Announce, once, that the server answers."""
         asyncio.get_running_loop().remove_reader(self._accepting)
-        tell(logging.INFO, "accepting", "a front end accepts connections, and has joined the pool")
+        tell(logging.INFO, "accepting", "a front end accepts connections, and knows the pool's methods")
         self._told_accepts()
 
     def _hang_up(self) -> None:

@@ -55,7 +55,7 @@ class PoolStory:
         self._events: Follower | None = None
         self._lock: Final = threading.Lock()
         self._trouble = ""
-        """What was wrong at the last look, so that it is told once."""
+        """The error of the last look; the same one is told once."""
         self._logs: Final[dict[Path, FollowedLog]] = {}
         self._told: Final[dict[int, bool]] = {}
         """Whether the latest line of a device was one that the front ends tell."""
