@@ -293,7 +293,7 @@ def _set_up(actor: LoadedActor, setup: Callable[[], object], device: WorkerDevic
     except BaseException as error:  # any exception of user code is the reason why this device does not start
         _LOG.error("setup of %s failed:\n%s", actor.name, text := traceback_of(error))
         raise FatalError(
-            known(device, error)
+            known(device.explain, error)
             or errors.SetupFailed(f"setup of {actor.name} raised {describe(error)}", traceback_text=text)
         ) from error
 

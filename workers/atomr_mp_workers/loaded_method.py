@@ -152,8 +152,7 @@ class LoadedMethod(Method):
             else:
                 count = len(msgspec.msgpack.decode(body, type=list[msgspec.Raw]))
                 wrong = wrong_count(self.name, names, len(required), count)
-        error.message = wrong or _placed(error.message, names)
-        return error
+        return InvalidRequest(wrong or _placed(error.message, names))  # user code may keep its own
 
     def _decode_items(self, body: bytes, frames: Sequence[memoryview]) -> list[tuple[Any, ...]]:
         try:

@@ -28,7 +28,6 @@ from atomr_mp_workers.requests.kinds.stream_life import StreamEvent
 from atomr_mp_workers.requests.off_loop.completions import Completions
 from atomr_mp_workers.requests.off_loop.runner import ActorRunner
 from atomr_mp_workers.requests.peers import WEIGHT, Peer
-from atomr_mp_workers.requests.raised import explain
 from atomr_mp_workers.requests.request import Request, Run
 from atomr_mp_workers.requests.streams.open_streams import NEVER_NS, OpenStreams
 from atomr_mp_workers.requests.streams.steps import SteppedMethod, StepsRun
@@ -578,7 +577,7 @@ class Dispatcher:
             except FatalError as ends:  # raised after the other answers
                 fatal = ends
         run.arguments = ()
-        run.error = run.raised = None
+        run.error = None
         if fatal is not None:
             raise fatal
 
@@ -628,7 +627,9 @@ class Dispatcher:
             self._envelope.complete(run)
             return
         fatal: FatalError | None = None
-        error = run.error if run.raised is None else explain(self._device, run, run.raised)
+        if run.raised is not None:
+            run.fail(run.raised)
+        error = run.error
         for request in run.requests:
             if error is not None:
                 request.error, request.encoded = error, None

@@ -84,7 +84,7 @@ class Envelope:
         self._found: list[str] = []
         self._watched = watched
         for each in methods.values():
-            each.watched = watched(each)
+            each.watched, each.meaning = watched(each), store.device.explain
         self._board = board
         self._token = current
         self._libraries = libraries
@@ -255,7 +255,8 @@ class Envelope:
             if method.takes_refs:
                 for row in rows:
                     method.written(row)
-        except errors.RequestError as error:
+        except errors.RequestError as raised:  # perhaps of user code, which may keep it
+            error = explain(many, raised)
             error.message = f"{method.name}: {error.message}"
             self.refuse(many, error)
             return []
@@ -449,11 +450,11 @@ class Envelope:
         try:
             if hooks.hook is not None:
                 _come_by(request)
-            if request.later is not None and request.raised is None:
-                request.read_later()
             if request.raised is not None:
-                request.error = explain(self._device, request, request.raised)
+                request.fail(request.raised)
                 request.raised = None
+            if request.later is not None and request.error is None:
+                request.read_later()
             if (error := request.error) is not None:
                 error = request.error = request.method.explained(error)
             if request.writes or request.reads:
@@ -511,20 +512,18 @@ class Envelope:
                 self.undo(request, fault)
 
     def explain_items(self, part: ItemsSlice) -> None:
-        """Turn exceptions among a method's results into their items' errors, or one for all if it ends the worker."""
+        """Turn errors among a method's results into their items' answers, or one for all if it ends the worker."""
         if part.error is not None:
             return
-        for place, raised in part.raised_by.items():
-            error = explain(self._device, part, raised)
+        for place, error in part.error_by.items():
             if error.ends_worker:
                 part.error = error
                 return
             if isinstance(error, errors.RequestError):
                 error.maybe_executed = True
-            part.failed[place] = wire_form(error, max(SHORTEST_TEXT, MAX_TEXT_CHARS // len(part.raised_by)))
-            forget_frames(error)
+            part.failed[place] = wire_form(error, max(SHORTEST_TEXT, MAX_TEXT_CHARS // len(part.error_by)))
         self._board.count(Counter.FAILED, len(part.failed))
-        part.raised_by = {}
+        part.error_by = {}
 
     def isolate(self, request: Request | None) -> None:
         """Show on the board which request runs alone; None if it has ended."""
@@ -542,7 +541,7 @@ class Envelope:
         Raises:
             FatalError: The error ends this worker.
         """
-        error = explain(self._device, request, raised)
+        error = explain(request, raised)
         contents.note_absent(request, error)
         self._drop(request, error)
         if error.ends_worker:
@@ -602,12 +601,13 @@ class Envelope:
                 request.arguments, request.making = method.prepared(request.arguments)
             if method.allocates and self._slabs.quiet and request.making is None:
                 request.making = method.room_for(request.arguments, session.holder)
-        except errors.RequestError as error:
+        except errors.RequestError as raised:  # perhaps of user code, which may keep it
             request.borrows = ()
+            error = explain(request, raised)
             if not error.ends_worker:
                 error.message = f"{method.name}: {error.message}"
             contents.note_absent(request, error)
-            raise
+            raise error from None
         finally:
             if resolved:
                 resolved.clear()
@@ -660,7 +660,7 @@ class Envelope:
             raise errors.InvalidRequest(f"there is no request {name!r}; this pool's requests are: {known}")
         self._methods[name] = method
         self._found.append(name)
-        method.watched = self._watched(method)
+        method.watched, method.meaning = self._watched(method), self._device.explain
         return method
 
 
@@ -676,4 +676,4 @@ def _come_by(request: Request) -> None:
         hooks.point("before_reply", request.method.name)
     except Exception as raised:  # noqa: BLE001 - as in `Run.call`
         request.encoded = request.later = None
-        request.raised = raised
+        request.fail(raised)

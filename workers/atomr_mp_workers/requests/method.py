@@ -14,6 +14,7 @@ from atomr_mp_workers.actor import Batch, Steps
 from atomr_mp_workers.device.base import Event, Stream
 from atomr_mp_workers.memory.arrays import DeviceArray
 from atomr_mp_workers.memory.blocks import Holder
+from atomr_mp_workers.requests.raised import Meaning, unknown
 
 UNKNOWN_NS: Final = 2**62
 """Stands for the duration of a method that has never run."""
@@ -56,6 +57,8 @@ class Method(ABC):
     """How many requests of its actor run at a time, on threads or on an event loop."""
     apart = False
     """Whether its requests wait apart from others: for threads, or for batches."""
+    meaning: Meaning = staticmethod(unknown)
+    """Returns the meaning of an exception that the libraries of the device raise, None for any other."""
     stream: Stream | None = None
     """The stream that it runs on, if it belongs to a library."""
     hang_timeout_s: float | None = None

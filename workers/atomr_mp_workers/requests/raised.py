@@ -1,26 +1,39 @@
-"""Turns exceptions into callers' errors."""
+"""Turns exceptions into callers' errors.
+
+An exception belongs to the code that has raised it, which may keep it, change it and raise it again for the next
+request. So it is turned into an error of ours where it is caught, before that code goes on, and is not kept.
+"""
 
 from __future__ import annotations
+
+import copy
+from collections.abc import Callable
 
 from atomr_mp import errors
 from atomr_mp.protocol.codec import MAX_TEXT_CHARS, ErrorInfo
 from atomr_mp.protocol.exceptions import describe, forget_frames, full_name_of, is_a, traceback_of, trusted
-from atomr_mp_workers.device.base import WorkerDevice
 from atomr_mp_workers.requests import raised_log
-from atomr_mp_workers.requests.request import Run
+from atomr_mp_workers.requests.raised_log import Raiser
+
+Meaning = Callable[[BaseException], errors.AtomrError | None]
+"""Returns the meaning of an exception of the device's libraries, None for any other. Any thread."""
 
 
-def explain(device: WorkerDevice, run: Run, raised: BaseException) -> errors.AtomrError:
-    """Return the error for the caller that an exception stands for; the exception loses its frames."""
+def explain(run: Raiser, raised: BaseException) -> errors.AtomrError:
+    """Return a new error for the callers of a run; the exception that it stands for loses its frames. Any thread.
+
+    An exception of the actor's is written into this process's log.
+    """
+    name = run.method.name
     try:
         if is_a(raised, errors.AtomrError):
-            return trusted(raised)
-        name = run.method.name
-        error = known(device, raised)
-        if error is not None:
-            if not error.ends_worker:  # else it may be another's doing, see `Host.run`
-                error.message = f"{name}: {error.message}"
-            return error
+            error = trusted(raised)
+            return copy.copy(error) if error is raised else error
+        known_error = known(run.method.meaning, raised)
+        if known_error is not None:
+            if not known_error.ends_worker:  # else it may be another's doing, see `Host.run`
+                known_error.message = f"{name}: {known_error.message}"
+            return known_error
         if is_a(raised, MemoryError):
             return errors.OutOfMemory(f"{name} ran out of host memory: {describe(raised)}")
         failed = errors.ActorFailed(
@@ -34,10 +47,14 @@ def explain(device: WorkerDevice, run: Run, raised: BaseException) -> errors.Ato
         forget_frames(raised)
 
 
-def known(device: WorkerDevice, raised: BaseException) -> errors.AtomrError | None:
+def unknown(_raised: BaseException) -> None:
+    """Return the meaning of an exception where there are no device's libraries: none."""
+
+
+def known(meaning: Meaning, raised: BaseException) -> errors.AtomrError | None:
     """Return the meaning of an exception of the device's libraries, None for any other."""
     try:
-        return device.explain(raised)
+        return meaning(raised)
     except BaseException:  # noqa: BLE001 - by its name a library's, and it does not behave like one
         return None
 

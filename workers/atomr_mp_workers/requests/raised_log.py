@@ -5,13 +5,24 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from typing import Final
+from collections.abc import Sequence
+from typing import Any, Final, Protocol
 
 from atomr_mp import errors
 from atomr_mp.protocol.raised import MARK, LogErrors, Repeats, lines_of, raised, summary
-from atomr_mp_workers.requests.request import Run
 
 _LOG: Final = logging.getLogger("atomr_mp.actor")
+
+
+class Raiser(Protocol):
+    """A run whose code has raised an exception."""
+
+    method: Any
+    """The method: its `name`, and the `meaning` of exceptions."""
+
+    @property
+    def requests(self) -> Sequence[Any]:
+        """The requests that it answers: their `id`, and the `peer` that has sent each."""
 
 
 class DeviceErrorLog:
@@ -24,7 +35,7 @@ class DeviceErrorLog:
         self._lock: Final = threading.Lock()
         self._timer: threading.Timer | None = None
 
-    def note(self, run: Run, error: errors.ActorFailed) -> None:
+    def note(self, run: Raiser, error: errors.ActorFailed) -> None:
         """Write what a method has raised, or count it if it was written a moment ago."""
         if self.shows == "off":
             return

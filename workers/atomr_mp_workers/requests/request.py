@@ -12,7 +12,6 @@ from typing import Any, Final, Protocol
 from atomr_mp import errors
 from atomr_mp.protocol import values
 from atomr_mp.protocol.board import OFF_BOARD
-from atomr_mp.protocol.exceptions import trusted
 from atomr_mp.protocol.messages import data
 from atomr_mp_workers import own_process, tracing
 from atomr_mp_workers.device.base import Event
@@ -21,6 +20,7 @@ from atomr_mp_workers.memory.arrays import Block, DeviceArray
 from atomr_mp_workers.memory.blocks import Holder
 from atomr_mp_workers.requests.method import Method
 from atomr_mp_workers.requests.peers import Peer
+from atomr_mp_workers.requests.raised import explain
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Run(ABC):
     error: errors.AtomrError | None = None
     arguments: tuple[Any, ...] = ()
     raised: BaseException | None = None
-    """The exception of the method, if it is not an error of ours."""
+    """The exception with which the device has refused its work; one of its method is an `error` at once."""
     event: Event | None = None
     """The event of its own end, if others may have to wait for it."""
     completions: Returns | None = None
@@ -89,7 +89,7 @@ class Run(ABC):
     @property
     def goes_on(self) -> bool:
         """Whether it puts more work on its stream when the work there has ended."""
-        return self.next is not None and self.raised is None
+        return self.next is not None and self.error is None and self.raised is None
 
     @property
     @abstractmethod
@@ -116,14 +116,21 @@ class Run(ABC):
             else:
                 following, self.next = self.next, None
                 self.take(following.enqueue())
-        except errors.AtomrError as error:
-            self.error = trusted(error)
-        except BaseException as error:  # noqa: BLE001 - what user code raises is an answer, not the worker's end
-            self.raised = error
+        except BaseException as raised:  # noqa: BLE001 - what user code raises is an answer, not the worker's end
+            self.fail(raised)
         own_process.check()
         _current.run = None
         if entered is not None and tracing.tracer is not None:
             tracing.tracer.leave(entered)
+
+    def fail(self, raised: BaseException) -> None:
+        """Take an exception before the code that has raised it goes on; only one that ends the worker replaces another.
+
+        Any thread.
+        """
+        error = explain(self, raised)
+        if self.error is None or error.ends_worker:
+            self.error = error
 
     def finished(self) -> None:
         """Report, from the thread that has run it, that it has ended, or that its work on the stream has."""
@@ -211,10 +218,8 @@ class Request(Run):
         assert later is not None
         try:
             self.take(later.read())
-        except errors.AtomrError as error:
-            self.error = trusted(error)
-        except BaseException as error:  # noqa: BLE001 - as in `call`
-            self.raised = error
+        except BaseException as raised:  # noqa: BLE001 - as in `call`
+            self.fail(raised)
 
     def take(self, result: Any) -> None:
         """Encode the result, or keep it if it exists only later."""

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from atomr_mp import errors
 from atomr_mp.protocol.board import BoardWriter
-from atomr_mp.protocol.exceptions import describe, is_a, trusted
+from atomr_mp.protocol.exceptions import describe, is_a
 from atomr_mp.protocol.words import counted
 from atomr_mp_workers import own_process
 from atomr_mp_workers.device.base import Event
@@ -24,7 +24,7 @@ from atomr_mp_workers.requests.envelope import Envelope
 from atomr_mp_workers.requests.kinds.items import ItemsRequest, ItemsSlice, results_of
 from atomr_mp_workers.requests.method import Method
 from atomr_mp_workers.requests.peers import WEIGHT
-from atomr_mp_workers.requests.raised import known
+from atomr_mp_workers.requests.raised import explain
 from atomr_mp_workers.requests.request import Request, Run
 
 MOST_AHEAD: Final = 2
@@ -105,17 +105,13 @@ class BatchRun(Run):
         )
 
     def _give(self, request: Request, result: Any) -> None:
-        if is_a(result, errors.AtomrError):
-            request.error = trusted(result)
-        elif is_a(result, BaseException):
-            request.raised = result
+        if is_a(result, BaseException):
+            request.fail(result)
         else:
             try:
                 request.take(self._moved(request, result))
-            except errors.RequestError as error:  # there is no room for it
-                request.error = error
-            except BaseException as error:  # noqa: BLE001 - a result may have code of its own
-                request.raised = error
+            except BaseException as raised:  # noqa: BLE001 - a result may have code of its own, or there is no room
+                request.fail(raised)
 
 
 class BatchedMethod:
@@ -177,10 +173,8 @@ class BatchedMethod:
             own_process.check()
         except BaseException as raised:  # noqa: BLE001 - user code's, for one of them
             own_process.check()
-            error = known(self._store.device, raised)
-            if is_a(raised, errors.AtomrError):
-                error = trusted(raised)
-            if error is None or not error.ends_worker:  # its client then sends the items one by one
+            error = explain(many, raised)
+            if not error.ends_worker:  # its client then sends the items one by one
                 why = f"the key of one of the items raised {describe(raised)}"
                 error = errors.InvalidRequest(f"{self.method.name}: {why}")
             self._envelope.refuse(many, error)

@@ -19,6 +19,7 @@ from atomr_mp.protocol.exceptions import is_a
 from atomr_mp.protocol.messages import data
 from atomr_mp_workers.requests.method import Method
 from atomr_mp_workers.requests.peers import Peer
+from atomr_mp_workers.requests.raised import explain
 from atomr_mp_workers.requests.request import Request, encode, unsendable
 
 
@@ -53,10 +54,10 @@ class ItemsSlice(Request):
         self.items = len(places)
         self.payload_bytes = 0  # counts as long as any item of the call is unanswered
         self.decoded = True
-        self.raised_by: dict[int, BaseException] = {}
-        """Exceptions of the items without a result, by place."""
+        self.error_by: dict[int, errors.AtomrError] = {}
+        """Errors of the items without a result, by place."""
         self.failed: dict[int, ErrorInfo] = {}
-        """The same as errors for their callers."""
+        """The same as they are sent."""
         self.answers: list[tuple[list[int], values.Encoded]] = []
         """The items' results, ready to be sent; nil for items without one."""
 
@@ -93,13 +94,16 @@ class ItemsSlice(Request):
         for place, result in zip(self.places, results, strict=True):
             taken.append(None)
             if is_a(result, BaseException):
-                self.raised_by[place] = result
+                self._fail_item(place, result)
                 continue
             try:
                 taken[-1] = moved(result)
-            except BaseException as error:  # noqa: BLE001 - a result may have code of its own, or there is no room
-                self.raised_by[place] = error
+            except BaseException as raised:  # noqa: BLE001 - a result may have code of its own, or there is no room
+                self._fail_item(place, raised)
         self._encode(self.places, taken)
+
+    def _fail_item(self, place: int, raised: BaseException) -> None:
+        self.error_by[place] = explain(self, raised)
 
     def _encode(self, places: list[int], results: Any) -> None:
         """Encode results, in as many answers as they need."""
@@ -111,8 +115,7 @@ class ItemsSlice(Request):
                 self._encode(places[:half], results[:half])
                 self._encode(places[half:], results[half:])
             else:
-                error = unsendable(raised) if type(raised) is errors.InvalidRequest else raised
-                self.raised_by[places[0]] = error
+                self._fail_item(places[0], unsendable(raised) if type(raised) is errors.InvalidRequest else raised)
                 self.answers.append((places, values.encode([None])))
 
 

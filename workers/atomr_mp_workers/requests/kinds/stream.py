@@ -166,8 +166,8 @@ class StreamRequest(Request):
         """Take the result of a stream whose method is not a generator that could return it."""
         try:
             super().take(result)
-        except BaseException as error:  # noqa: BLE001 - a result may have code of its own
-            self.raised = error
+        except BaseException as raised:  # noqa: BLE001 - a result may have code of its own
+            self.fail(raised)
 
     def keep(self, part: Any) -> None:
         """Take a yielded part; a part that cannot be sent ends the stream."""

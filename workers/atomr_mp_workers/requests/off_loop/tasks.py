@@ -15,7 +15,7 @@ from collections.abc import AsyncGenerator, Iterable
 from typing import Any, Final
 
 from atomr_mp import errors
-from atomr_mp.protocol.exceptions import forget_frames, trusted
+from atomr_mp.protocol.exceptions import forget_frames
 from atomr_mp_workers import own_process, tracing
 from atomr_mp_workers.fault_points import hooks
 from atomr_mp_workers.requests.kinds.stream import BEYOND_NS, GO_ON, StreamRequest
@@ -158,22 +158,20 @@ class _RequestTask:
                 hooks.hook("enqueue", request.method.name)
             self._is_cancellable = True
             await self.work()
-        except errors.AtomrError as error:
-            request.error = trusted(error)
-        except asyncio.CancelledError as error:
+        except asyncio.CancelledError as raised:
             if request.closing is None:
-                request.raised = error
+                request.fail(raised)
             else:
                 request.error = request.closing
-                forget_frames(error)
-        except BaseException as error:  # noqa: BLE001 - what user code raises is an answer, not the worker's end
-            request.raised = error
+                forget_frames(raised)
+        except BaseException as raised:  # noqa: BLE001 - what user code raises is an answer, not the worker's end
+            request.fail(raised)
         self._is_cancellable = False
         limit.cancel()
         try:
             await self._loop.await_device()  # it uses the request's memory until then
-        except BaseException as error:  # noqa: BLE001 - of the device, which has not done what it was given
-            request.raised = error if request.raised is None else request.raised
+        except BaseException as raised:  # noqa: BLE001 - of the device, which has not done what it was given
+            request.fail(raised)
 
     async def work(self) -> None:
         """Call the method, and await it; or take steps of its generator."""

@@ -115,7 +115,7 @@ class ActorThreads(ActorRunner):
             request = inbox.get()
             try:
                 self._device.on_thread(request.call)
-            except BaseException as error:  # noqa: BLE001 - of the device, which has not done what it was given
-                request.raised = error
+            except BaseException as raised:  # noqa: BLE001 - of the device, which has not done what it was given
+                request.fail(raised)
             request.finished()
             del request

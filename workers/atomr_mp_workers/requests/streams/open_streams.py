@@ -193,7 +193,7 @@ class OpenStreams:
             stream.place = ENDED_PLACE
             stream.items, stream.received_ns = 0, 0  # it was counted with its first step
             left = isinstance(stream.error, errors.Cancelled)  # a cancellation by its reader is not a failure
-            if stream.raised is not None or (stream.error is not None and not left):
+            if stream.error is not None and not left:
                 self._board.count(Counter.FAILED)
 
     def grant(self, peer: Peer, grants: Iterable[data.Grant]) -> None:

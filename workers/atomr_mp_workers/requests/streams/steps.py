@@ -10,7 +10,6 @@ from typing import Any, Final
 
 from atomr_mp import errors
 from atomr_mp.protocol.crossing import SCALARS
-from atomr_mp.protocol.exceptions import is_a, trusted
 from atomr_mp.protocol.values import encode_scalar
 from atomr_mp_workers import own_process
 from atomr_mp_workers.live import Live, LiveStream
@@ -22,7 +21,6 @@ from atomr_mp_workers.requests.kinds.stream import StreamRequest, size_of
 from atomr_mp_workers.requests.kinds.stream_life import StreamEvent
 from atomr_mp_workers.requests.method import Method
 from atomr_mp_workers.requests.peers import WEIGHT
-from atomr_mp_workers.requests.raised import explain
 from atomr_mp_workers.requests.request import Request, Run, encode, unsendable
 from atomr_mp_workers.requests.streams.open_streams import OpenStreams
 
@@ -112,10 +110,7 @@ class _Sink:
 
     def fail(self, error: BaseException) -> None:
         """Take the error."""
-        if is_a(error, errors.AtomrError):
-            self._stream.error = trusted(error)
-        else:
-            self._stream.raised = error
+        self._stream.fail(error)
 
 
 class SteppedMethod:
@@ -200,11 +195,11 @@ class SteppedMethod:
         """Take a step back, and send its parts; return the streams that have ended."""
         self._stepping = False
         now_ns = time.monotonic_ns()
-        error = run.error if run.raised is None else explain(self._store.device, run, run.raised)
+        error = run.error
         ended: list[StreamRequest] = []
         going: list[StreamRequest] = []
         for stream in run.leaving:
-            if stream.error is None and stream.raised is None:
+            if stream.error is None:
                 stream.error = stream.closing
             ended.append(stream)  # those without a running step
         for number, stream in list(self._streams.items()):
