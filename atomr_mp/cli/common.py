@@ -5,18 +5,23 @@ from __future__ import annotations
 import argparse
 import contextlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 from atomr_mp import errors
-from atomr_mp.protocol import words
+from atomr_mp.protocol import amounts, words
 
 if TYPE_CHECKING:
     from atomr_mp.operator.session import OperatorSession
     from atomr_mp.process.files.rundir import RunDirectory
 
+N = TypeVar("N", int, float)
+
 counted = words.counted
+
+LONGEST_WAIT_S: Final = 1e6
+"""The longest that a command waits, some eleven days: the kernel counts a wait's milliseconds in 31 bits."""
 
 Commands = Any
 """The class `_SubParsersAction` of `argparse`, which has no public name."""
@@ -74,10 +79,49 @@ def add_pool(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def seconds(*, zero: bool = False, most: float = LONGEST_WAIT_S) -> Callable[[str], float]:
+    """Return the type of an option that is a duration, see `amounts.duration`."""
+    return _number(float, lambda value: amounts.duration("it", value, zero=zero, most=most))
+
+
+def whole(least: int, most: int = amounts.MOST) -> Callable[[str], int]:
+    """Return the type of an argument that is a whole number, see `amounts.whole`."""
+    return _number(int, lambda value: amounts.whole("it", value, least, most))
+
+
+def real(least: float, most: float) -> Callable[[str], float]:
+    """Return the type of an option that is any number between bounds, see `amounts.real`."""
+    return _number(float, lambda value: amounts.real("it", value, least, most))
+
+
+def _number(kind: type[N], checked: Callable[[Any], N]) -> Callable[[str], N]:
+    """Return a type for `argparse`, which puts the option's name before the error."""
+
+    def parse(text: str) -> N:
+        try:
+            return checked(number_in(text, kind))
+        except errors.InvalidRequest as error:
+            raise argparse.ArgumentTypeError(error.message) from error
+
+    return parse
+
+
+def number_in(text: str, kind: type[int | float]) -> Any:
+    """Return the number that a text is, or the text itself, for an error that shows it."""
+    try:
+        return kind(text)
+    except ValueError:
+        return text
+
+
 def add_timeout(parser: argparse.ArgumentParser, default_s: float) -> None:
     """Declare how long to wait."""
     parser.add_argument(
-        "--timeout", type=float, default=default_s, metavar="S", help="seconds to wait (default: %(default)g)"
+        "--timeout",
+        type=seconds(zero=True),
+        default=default_s,
+        metavar="S",
+        help="seconds to wait (default: %(default)g)",
     )
 
 

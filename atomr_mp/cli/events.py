@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING
 
 from atomr_mp import errors
-from atomr_mp.cli.common import Commands, add_pool, run_path
+from atomr_mp.cli.common import Commands, add_pool, run_path, whole
 from atomr_mp.cli.logs import LOOK_S
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def add(commands: Commands) -> argparse.ArgumentParser:
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object a line")
     parser.add_argument("--follow", "-f", action="store_true", help="go on as more happens, until Ctrl-C")
-    parser.add_argument("--lines", "-n", type=int, metavar="N", help="only the last N")
+    parser.add_argument("--lines", "-n", type=whole(0), metavar="N", help="only the last N")
     add_pool(parser)
     parser.set_defaults(run=run)
     return parser

@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 from atomr_mp import errors
-from atomr_mp.cli.common import Commands, add_pool, counted
+from atomr_mp.cli.common import Commands, add_pool, counted, real, whole
+from atomr_mp.protocol.codec import LEAST_SESSION_BYTES, MAX_WEIGHT, MIN_WEIGHT, MOST_SESSIONS
 
 
 def add(commands: Commands) -> argparse.ArgumentParser:
@@ -39,11 +40,23 @@ def add(commands: Commands) -> argparse.ArgumentParser:
     admit.add_argument("name", metavar="NAME", help="the client's name")
     admit.add_argument("key", metavar="KEY", help="its public key")
     admit.add_argument("--operate", action="store_true", help="it may give orders: restart, reload, admit")
-    admit.add_argument("--weight", type=float, default=1.0, metavar="W", help="its share of a busy device (default: 1)")
-    admit.add_argument("--sessions", type=int, default=16, metavar="N", help="most sessions at a time (default: 16)")
+    admit.add_argument(
+        "--weight",
+        type=real(MIN_WEIGHT, MAX_WEIGHT),
+        default=1.0,
+        metavar="W",
+        help="its share of a busy device (default: 1)",
+    )
+    admit.add_argument(
+        "--sessions",
+        type=whole(1, MOST_SESSIONS),
+        default=16,
+        metavar="N",
+        help="most sessions at a time (default: 16)",
+    )
     admit.add_argument(
         "--max-bytes",
-        type=int,
+        type=whole(LEAST_SESSION_BYTES),
         default=256 * 2**20,
         metavar="N",
         help="most bytes of arguments and answers that each session may have in the gateway (default: 256 MiB)",

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from atomr_mp import errors
-from atomr_mp.cli.common import Commands, add_pool, run_path
+from atomr_mp.cli.common import Commands, add_pool, run_path, whole
 
 LINES: Final = 50
 
@@ -33,7 +33,7 @@ def add(commands: Commands) -> argparse.ArgumentParser:
     parser.add_argument(
         "--lines",
         "-n",
-        type=int,
+        type=whole(0),
         default=LINES,
         metavar="N",
         help="lines to begin with, of each (default: %(default)s)",
@@ -70,7 +70,7 @@ class Log:
     def last(self, lines: int) -> list[bytes]:
         """Return the last lines."""
         with self._path.open("rb") as file:
-            last = deque(file, maxlen=max(0, lines))
+            last = deque(file, maxlen=lines)
             self._at = file.tell()
         return list(last)
 

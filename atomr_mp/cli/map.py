@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from atomr_mp import errors
-from atomr_mp.cli.common import Commands, add_pool, counted, duration
+from atomr_mp.cli.common import Commands, add_pool, counted, duration, seconds, whole
+from atomr_mp.protocol.amounts import LONGEST_S
+from atomr_mp.protocol.messages.data import MAX_PRIORITY, MIN_PRIORITY
 
 if TYPE_CHECKING:
     from atomr_mp.cli.items import Items
@@ -52,22 +54,29 @@ def add(commands: Commands) -> argparse.ArgumentParser:
         help=".jsonl (- for stdout); or .npy, if all results are numbers or arrays of one shape",
     )
     parser.add_argument(
-        "--in-flight", type=_positive, metavar="N", help="items sent and not answered (default: by speed)"
+        "--in-flight", type=whole(1), metavar="N", help="items sent and not answered (default: by speed)"
     )
     parser.add_argument(
         "--batch-size",
-        type=_positive,
+        type=whole(1),
         metavar="N",
         help="items in flight for each device in any case (default: four full batches of the method, eight if quick)",
     )
     parser.add_argument(
-        "--attempts", type=_positive, default=3, metavar="N", help="how often an item may run (default: %(default)s)"
+        "--attempts", type=whole(1), default=3, metavar="N", help="how often an item may run (default: %(default)s)"
     )
     parser.add_argument(
-        "--deadline", type=float, metavar="S", help="seconds that an attempt may take, queueing included"
+        "--deadline",
+        type=seconds(most=LONGEST_S),
+        metavar="S",
+        help="seconds that an attempt may take, queueing included",
     )
     parser.add_argument(
-        "--priority", type=int, default=0, metavar="N", help="-8 to 7; below 0 lets others' calls go first"
+        "--priority",
+        type=whole(MIN_PRIORITY, MAX_PRIORITY),
+        default=0,
+        metavar="N",
+        help="-8 to 7; below 0 lets others' calls go first",
     )
     parser.add_argument(
         "--journal",
@@ -275,10 +284,3 @@ def _told(rate: float, progress: Any) -> str:
     if progress.resubmitted:
         words.append(f"{progress.resubmitted:,} sent again")
     return ", ".join(words)
-
-
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError("must be at least 1")
-    return number

@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from atomr_mp import errors
-from atomr_mp.cli.common import Commands, add_pool, counted, open_pool
+from atomr_mp.cli.common import Commands, add_pool, counted, open_pool, seconds
 
 if TYPE_CHECKING:
     from atomr_mp.client.reply import Reply
@@ -27,7 +27,11 @@ def add(commands: Commands) -> argparse.ArgumentParser:
         epilog="Exit status: 0 every device has answered, 1 not.",
     )
     parser.add_argument(
-        "--deadline", type=float, default=DEADLINE_S, metavar="S", help="seconds for all of it (default: %(default)g)"
+        "--deadline",
+        type=seconds(),
+        default=DEADLINE_S,
+        metavar="S",
+        help="seconds for all of it (default: %(default)g)",
     )
     parser.add_argument("--any", action="store_true", help="succeed if one device answers")
     add_pool(parser)

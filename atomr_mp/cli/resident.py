@@ -7,7 +7,8 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
-from atomr_mp.cli.common import Commands, add_pool, observe, open_pool, size
+from atomr_mp.cli.common import Commands, add_pool, observe, open_pool, size, whole
+from atomr_mp.protocol.codec import MAX_DEVICES
 
 if TYPE_CHECKING:
     from atomr_mp.protocol.messages.operators import ResidentInfo
@@ -32,7 +33,9 @@ def add(commands: Commands) -> argparse.ArgumentParser:
         "that use it keep it, and its memory is given back when they have ended.",
     )
     freeing.add_argument("name", metavar="NAME", help="its name")
-    freeing.add_argument("--device", type=int, metavar="N", help="on this device only (default: on all)")
+    freeing.add_argument(
+        "--device", type=whole(0, MAX_DEVICES - 1), metavar="N", help="on this device only (default: on all)"
+    )
     freeing.add_argument("--version", metavar="VERSION", help="this version only (default: all)")
     freeing.add_argument("--force", action="store_true", help="also if it is in use")
     add_pool(freeing)

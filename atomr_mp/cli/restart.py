@@ -8,7 +8,8 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from atomr_mp import errors
-from atomr_mp.cli.common import Commands, add_pool, add_timeout, observe, open_pool
+from atomr_mp.cli.common import Commands, add_pool, add_timeout, observe, open_pool, whole
+from atomr_mp.protocol.codec import MAX_DEVICES
 
 if TYPE_CHECKING:
     from atomr_mp.operator.session import OperatorSession
@@ -27,7 +28,7 @@ def add(commands: Commands) -> argparse.ArgumentParser:
         "ready. Also starts a device at once that is stopped, or tripped after too many ends. A worker that is just "
         "starting is waited for, and not started again.",
     )
-    parser.add_argument("device", type=int, metavar="DEVICE", help="index of the device")
+    parser.add_argument("device", type=whole(0, MAX_DEVICES - 1), metavar="DEVICE", help="index of the device")
     add_timeout(parser, TIMEOUT_S)
     add_pool(parser)
     parser.set_defaults(run=run)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from atomr_mp import errors, output
-from atomr_mp.cli.common import Commands
+from atomr_mp.cli.common import Commands, number_in, seconds, whole
 from atomr_mp.cli.start import add_settings, given_settings
 
 if TYPE_CHECKING:
@@ -29,6 +29,9 @@ MODULES: Final = ("httptools", "uvloop", "prometheus_client")
 
 DRAIN_TIMEOUT_S: Final = 30.0
 
+MOST_FRONT_ENDS: Final = 1024
+"""Most front-end processes."""
+
 
 def add(commands: Commands) -> argparse.ArgumentParser:
     """Declare the command."""
@@ -41,9 +44,17 @@ def add(commands: Commands) -> argparse.ArgumentParser:
     add_settings(parser)
     where = parser.add_argument_group("where it listens")
     where.add_argument("--host", default="127.0.0.1", help="address (default: %(default)s, this machine only)")
-    where.add_argument("--port", type=int, default=8000, help="port; 0 for any that is free (default: %(default)s)")
+    where.add_argument(
+        "--port", type=whole(0, 65535), default=8000, help="port; 0 for any that is free (default: %(default)s)"
+    )
     where.add_argument("--uds", type=Path, metavar="PATH", help="a unix socket for this user only, instead")
-    where.add_argument("--workers", type=int, default=1, metavar="N", help="front-end processes (default: %(default)s)")
+    where.add_argument(
+        "--workers",
+        type=whole(1, MOST_FRONT_ENDS),
+        default=1,
+        metavar="N",
+        help="front-end processes (default: %(default)s)",
+    )
     who = parser.add_argument_group("who may ask")
     who.add_argument(
         "--token-file",
@@ -67,14 +78,14 @@ def add(commands: Commands) -> argparse.ArgumentParser:
     life = parser.add_argument_group("how it ends")
     life.add_argument(
         "--drain-delay",
-        type=float,
+        type=seconds(zero=True),
         default=0.0,
         metavar="S",
         help="seconds after SIGTERM for which it still accepts, but reports not ready (default: %(default)g)",
     )
     life.add_argument(
         "--drain-timeout",
-        type=float,
+        type=seconds(zero=True),
         default=DRAIN_TIMEOUT_S,
         metavar="S",
         help="seconds that running calls may take after that (default: %(default)g)",
@@ -97,6 +108,7 @@ def add(commands: Commands) -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--limit",
+        type=_limit,
         action="append",
         default=[],
         metavar="NAME=N",
@@ -167,8 +179,6 @@ def _check(options: argparse.Namespace) -> None:
         raise errors.ConfigurationError(
             f"{', '.join(missing)} is not installed; the extra `serve` has it: pip install 'atomr-mp[serve]'"
         )
-    if options.workers < 1:
-        raise errors.ConfigurationError(f"--workers is at least 1, got {options.workers}")
     if (options.tls_cert is None) != (options.tls_key is None):
         raise errors.ConfigurationError("--tls-cert and --tls-key go together")
     if options.tls_cert is not None:
@@ -241,6 +251,7 @@ def _joined(options: argparse.Namespace) -> Pool:
 
 def _plan(options: argparse.Namespace, tokens: list[str], run_dir: Path) -> FrontEndPlan:
     from atomr_mp.protocol.hosts import LOCAL_HOSTS
+    from atomr_mp.serve.http.limits import Limits
     from atomr_mp.serve.server.plan import FrontEndPlan
 
     host = f"[{options.host}]" if ":" in options.host else options.host
@@ -262,33 +273,27 @@ def _plan(options: argparse.Namespace, tokens: list[str], run_dir: Path) -> Fron
         access_log=options.access_log,
         log_format=options.log_format,
         log_errors=options.log_errors,
-        limits=_limits(options.limit),
+        limits=Limits(**dict(options.limit)),
         slots=options.workers,
     )
 
 
-def _limits(given: list[str]) -> Any:
-    """Return the limits.
-
-    Raises:
-        ConfigurationError: There is none of that name, or it cannot have that value.
-    """
-    import msgspec
-
+def _limit(text: str) -> tuple[str, int | float]:
+    """Return a limit's name and value; the type of an option."""
     from atomr_mp.protocol.words import did_you_mean
     from atomr_mp.serve.http.limits import Limits
 
-    values = dict(each.partition("=")[::2] for each in given)
-    for name in values:
-        if name not in Limits.__struct_fields__:
-            known = ", ".join(Limits.__struct_fields__)
-            raise errors.ConfigurationError(
-                f"there is no limit {name!r}{did_you_mean(name, Limits.__struct_fields__)}; there are: {known}"
-            )
+    name, _, value = text.partition("=")
+    if name not in Limits.__struct_fields__:
+        known = ", ".join(Limits.__struct_fields__)
+        hint = did_you_mean(name, Limits.__struct_fields__)
+        raise argparse.ArgumentTypeError(f"there is no limit {name!r}{hint}; there are: {known}")
+    given: Any = number_in(value, float if name.endswith("_s") else int)
     try:
-        return msgspec.convert(values, Limits, strict=False)
-    except msgspec.ValidationError as error:
-        raise errors.ConfigurationError(f"--limit: {error}") from error
+        Limits(**{name: given})
+    except errors.ConfigurationError as error:
+        raise argparse.ArgumentTypeError(error.message) from error
+    return name, given
 
 
 class _Announcement:

@@ -21,6 +21,7 @@ from atomr_mp.cli.common import (
     duration,
     observe,
     open_pool,
+    seconds,
     short_count,
     short_duration,
     short_size,
@@ -57,7 +58,11 @@ def add(commands: Commands) -> argparse.ArgumentParser:
         "--once", action="store_true", help="print one view, of one interval, and end; also where there is no terminal"
     )
     parser.add_argument(
-        "--interval", type=float, default=INTERVAL_S, metavar="S", help="seconds between views (default: %(default)g)"
+        "--interval",
+        type=seconds(),
+        default=INTERVAL_S,
+        metavar="S",
+        help="seconds between views (default: %(default)g)",
     )
     add_pool(parser)
     parser.set_defaults(run=run)

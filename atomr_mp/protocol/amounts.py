@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from typing import Any, Final
 
@@ -53,6 +54,29 @@ def deadline(value: Any, default_s: float) -> float:
         InvalidRequest: It is no duration, see `duration`.
     """
     return default_s if value is None else duration("deadline_s", value)
+
+
+def real(name: str, value: Any, least: float, most: float) -> float:
+    """Return a number between bounds, both included.
+
+    Args:
+        name: The argument, for the error's text.
+        value: What the user has passed: a number of Python's or NumPy's.
+        least: The smallest that it may be.
+        most: The largest that it may be.
+
+    Raises:
+        InvalidRequest: It is no number, not a number (NaN), or out of bounds.
+    """
+    try:
+        if isinstance(value, str | bytes | bool):
+            raise TypeError
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        number = math.nan
+    if least <= number <= most:
+        return number
+    raise errors.InvalidRequest(f"{name} must be a number from {least:g} to {most:g}; got {value!r}")
 
 
 def whole(

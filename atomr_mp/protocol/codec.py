@@ -38,6 +38,12 @@ Name = Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
 Text = Annotated[str, msgspec.Meta(max_length=65536)]
 MIN_WEIGHT: Final = 0.01
 MAX_WEIGHT: Final = 100.0
+MOST_SESSIONS: Final = 65536
+"""Most sessions at a time that a remote client may be allowed."""
+LEAST_SESSION_BYTES: Final = 2**20
+"""The least bytes of arguments and answers that a remote session can do with."""
+MAX_DEVICES: Final = 64
+"""Most devices of a pool."""
 Weight = Annotated[float, msgspec.Meta(ge=MIN_WEIGHT, le=MAX_WEIGHT)]
 """A session's share of a busy device, beside others with work waiting; finite and not 0."""
 

@@ -16,7 +16,7 @@ from typing import Annotated, Final, NamedTuple, TypeVar
 import msgspec
 
 from atomr_mp import errors
-from atomr_mp.protocol.codec import MAX_WEIGHT, MIN_WEIGHT
+from atomr_mp.protocol.codec import LEAST_SESSION_BYTES, MAX_WEIGHT, MIN_WEIGHT, MOST_SESSIONS
 
 KEY_CHARS: Final = 40
 """Length of a CURVE key in Z85."""
@@ -66,9 +66,9 @@ class AdmittedKey(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Whether the client may give orders: restart, reload, admit, stop."""
     weight: Annotated[float, msgspec.Meta(ge=MIN_WEIGHT, le=MAX_WEIGHT)] = 1.0
     """The share of each of its sessions in a busy device's time, beside other clients."""
-    sessions: Annotated[int, msgspec.Meta(ge=1, le=65536)] = 16
+    sessions: Annotated[int, msgspec.Meta(ge=1, le=MOST_SESSIONS)] = 16
     """Most sessions at a time."""
-    max_bytes: Annotated[int, msgspec.Meta(ge=2**20)] = 256 * 2**20
+    max_bytes: Annotated[int, msgspec.Meta(ge=LEAST_SESSION_BYTES)] = 256 * 2**20
     """Most bytes of arguments and kept answers that each of its sessions may have in the gateway."""
 
 

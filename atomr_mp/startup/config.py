@@ -22,7 +22,7 @@ from atomr_mp import errors
 from atomr_mp.process.files.rundir import default_run_dir
 from atomr_mp.process.gpus.hardware import missing_for_cuda, mps_server, nvidia_hardware
 from atomr_mp.protocol import amounts
-from atomr_mp.protocol.codec import MAX_WEIGHT
+from atomr_mp.protocol.codec import MAX_DEVICES, MAX_WEIGHT
 from atomr_mp.protocol.extras import how_to_install
 from atomr_mp.protocol.flow.flight import MAX_STREAMS, Window
 from atomr_mp.protocol.messages.control import ActorSpec, Execution
@@ -41,7 +41,6 @@ Completion = Literal["adaptive", "host_function", "polled", "synchronous"]
 STREAMS: Final = re.compile(r"per_actor|fresh|single|pooled:[1-9][0-9]?")
 """Values that `Config.streams` may have."""
 
-MAX_DEVICES: Final = 64
 
 LISTEN_OFF: Final = "off"
 

@@ -109,9 +109,6 @@ def test_insecure_asks_for_nothing(pool: tuple[Ledger, atomr_mp.Pool]) -> None:
         (("--tls-cert", "/dev/null", "--tls-key", "/dev/null"), "not a usable certificate"),
         (("--token-file", "/nonexistent"), "cannot be read"),
         (("--gpus", "2"), "--actor"),
-        (("--workers", "0"), "at least 1"),
-        (("--limit", "json_byts=3"), "did you mean json_bytes"),
-        (("--limit", "json_bytes=0"), "--limit"),
         (("--host", "192.0.2.1", "--insecure"), "cannot be listened on"),
     ],
 )

@@ -13,8 +13,9 @@ import pytest
 from atomr_mp import cli, errors
 from atomr_mp.cli import start
 from atomr_mp.process.gpus import hardware, nvml
+from atomr_mp.protocol.codec import MAX_DEVICES
 from atomr_mp.startup import config
-from atomr_mp.startup.config import MAX_DEVICES, Config
+from atomr_mp.startup.config import Config
 from atomr_mp.supervision.placement import ComputeMode, Gpu
 from atomr_mp.supervisor.plan import Plan
 from tests.fakes import fake_nvml
