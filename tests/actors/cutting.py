@@ -95,6 +95,8 @@ class Cutting(Actor):
         for connection in _data_connections():
             if how == "shut":
                 connection.shutdown(socket.SHUT_RDWR)
-            else:
+            elif how == "write":
                 connection.send(b"\xff" * 64)
+            else:
+                connection.send(b"\x00\x04" + b"\xc1" * 4)  # a frame whose content is no message
         return self._cuts

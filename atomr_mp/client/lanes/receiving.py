@@ -29,7 +29,7 @@ class Receiver:
         client: The lane's client.
         outcomes: Ends replies.
         on_fatal: Called when a link's incarnation has answered that it ends.
-        disconnected: Called when a connection has ended and everything sent on it was received.
+        disconnected: Called when a connection has ended and everything sent on it was received, or cannot be read.
         admitted: Called when the worker may just have admitted a connection.
         backlog: Calls that wait for room.
         room: Called when there may be room.
@@ -89,8 +89,12 @@ class Receiver:
                 header, frames = unpack(message)
                 decoded = _decode_replies(header)
             except errors.ProtocolError:  # the worker's fault; the thread that receives just now must not get the error
-                _LOG.exception("device %d sent a message that is dropped", link.device)
-                continue
+                _LOG.exception("device %d sent a message that cannot be read", link.device)
+                if former or not link.sending:
+                    continue  # the end of this incarnation will tell of its requests
+                # Nobody knows whose answers were in it, so all requests on this connection are lost with it.
+                self._disconnected(link, connection)
+                break
             if decoded.__class__ is not _REPLIES:
                 self._take_parts(link, releases, number, decoded, frames, former=former)
                 continue
@@ -131,7 +135,7 @@ class Receiver:
             if not in_flight and not former:
                 break  # an attempt to receive that fails costs as much as a message
         if not former:
-            link.unread = connection.has_message
+            link.unread = link.connection is connection and connection.has_message
         if self._goes_again:  # by the former incarnation's word, too: it may be the last one that comes
             self._goes_again = False
             self._settle()

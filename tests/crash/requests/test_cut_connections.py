@@ -22,7 +22,7 @@ from tests.support import ACTORS, DEADLINE_S, Ledger, open_descriptors, settled
 
 CUTTING = f"{ACTORS}/cutting.py:Cutting"
 UNDOING = f"{ACTORS}/undoing.py:Undoing"
-HOW = ["shut", "write"]
+HOW = ["shut", "write", "message"]
 
 
 @pytest.mark.parametrize("how", HOW)

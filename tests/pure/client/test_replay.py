@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import msgspec
 import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -30,6 +31,7 @@ from atomr_mp.protocol.codec import ErrorInfo
 from atomr_mp.protocol.flow import flight
 from atomr_mp.protocol.libraries.program import RunProgram, digest
 from atomr_mp.protocol.messages import data, devices, session, suspects
+from atomr_mp.protocol.zmtp.framing import unpack
 
 EPOCH = bytes(16)
 METHODS = {
@@ -220,6 +222,25 @@ class FakeLane(Lane):
         with self._lock:
             self._receive(self._links[device])
         self.call_back()
+
+
+def is_unreadable(message: bytes) -> bool:
+    """Return whether a worker's message cannot be read."""
+    try:
+        data.FROM_WORKER.decode(unpack(memoryview(message))[0])
+    except errors.ProtocolError:
+        return True
+    return False
+
+
+sound = data.FROM_WORKER.encode(data.Replies(b"", [data.CallReply(1, 0, b"\x01")]))
+unreadable_messages = st.one_of(
+    st.binary(max_size=40),
+    st.integers(0, len(sound) - 1).map(lambda length: sound[:length]),
+    st.tuples(st.integers(0, len(sound) - 1), st.integers(0, 255)).map(
+        lambda changed: sound[: changed[0]] + bytes(changed[1:]) + sound[changed[0] + 1 :]
+    ),
+).filter(is_unreadable)
 
 
 def run_in(call: data.Call) -> RunProgram | None:
@@ -424,15 +445,23 @@ class Model(RuleBasedStateMachine):
         if not self.hot:
             self.lane.take(session.DeviceChanged(info(device, generation + 1)))
 
-    @rule(data=st.data(), device=st.integers(0, 1), refused=st.integers(0, MOST_FAILURES + 1))
-    def cut(self, data: st.DataObject, device: int, refused: int) -> None:
-        """A connection ends, and its worker lives; it lets the next one in, some time."""
+    @rule(
+        data=st.data(),
+        device=st.integers(0, 1),
+        refused=st.integers(0, MOST_FAILURES + 1),
+        unreadable=st.none() | unreadable_messages,
+    )
+    def cut(self, data: st.DataObject, device: int, refused: int, unreadable: bytes | None) -> None:
+        """A connection ends, or brings what is no message, and its worker lives; it lets the next one in, some time."""
         worker, link = self.worker(device), self.lane._links[device]
         calls = sorted(worker.calls)
         self.ran.update(number for number in calls if worker.can_run(number))
         if calls:
             self.answered_by(worker, data.draw(st.sampled_from(calls)))
-        worker.ended = True
+        if unreadable is None:
+            worker.ended = True
+        else:
+            worker.answers.append(unreadable)
         for _ in range(2):  # as its descriptor stays readable: once for the last answers, once for the end
             self.lane.receive(device)
         assert worker.closed
@@ -676,6 +705,31 @@ def test_what_was_on_a_lost_connection_is_sent_again_or_ends(lane: FakeLane) -> 
     assert list(lane.made["0", 1].calls) == [again.id, later.id]
     assert again.replays == 1
     assert len(lane._links[0].flight.requests) == 2
+
+
+@settings(max_examples=100, deadline=None)
+@given(unreadable_messages, st.integers(0, 3))
+def test_an_answer_that_cannot_be_read_leaves_nobody_waiting(unreadable: bytes, before: int) -> None:
+    """Its connection is lost: what was answered before stands, and the other calls end at once, or are sent again."""
+    lane = FakeLane(FakeClient(), [info(0, 1)])
+    lane.take(session.DeviceChanged(info(0, 1)))
+    deadline_ns = time.monotonic_ns() + 10**12
+    replies = [lane.submit(n, None, "A.once", (n,), deadline_ns) for n in range(1, 5)]
+    again = lane.submit(5, None, "A.again", (5,), deadline_ns)
+    worker = lane.made["0", 1]
+    for reply in replies[:before]:
+        worker.answer(reply.id)
+    worker.answers.append(unreadable)
+    worker.answer(again.id)
+    lane.receive(0)
+    lane.retry(0)
+    assert [reply.error for reply in replies[:before]] == [None] * before
+    for reply in replies[before:]:
+        assert isinstance(reply.error, errors.ConnectionLost)
+        assert reply.error.maybe_executed
+    assert worker.closed
+    assert list(lane.made["0", 1].calls) == [again.id]
+    lane.take(errors.PoolLost("over"))
 
 
 def test_a_lost_connection_of_a_worker_that_has_ended_tells_nothing(lane: FakeLane) -> None:
