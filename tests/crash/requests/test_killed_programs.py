@@ -22,13 +22,15 @@ from tests.support import DEADLINE_S, Ledger, settled, wait_generation, wait_unt
 
 N: Final = 48
 FLYING: Final = 60
+LARGE: Final = 300
+"""Rows of matrices with which a run takes long enough to be killed in its middle."""
 
 
-def iteration(device: atomr_mp.Device, steps: int) -> Any:
-    """Return a program without refs."""
+def iteration(device: atomr_mp.Device, steps: int, n: int = N) -> Any:
+    """Return a program without refs, for a matrix of n rows."""
     with device.program() as p:
-        x = p.input("x", (N, N), "float64")
-        last = p.rng.generator(seed=3).uniform(size=(N, N), dtype="float64")
+        x = p.input("x", (n, n), "float64")
+        last = p.rng.generator(seed=3).uniform(size=(n, n), dtype="float64")
         for _ in range(steps):
             last = p.elementwise.add(p.blas.gemm(x, last), x)
         p.returns(last)
@@ -162,6 +164,23 @@ def test_killed_clients_leave_nothing_of_their_programs(ledger: Ledger) -> None:
 def plans(pool: atomr_mp.Pool) -> int:
     """Return how many plans the worker keeps."""
     return sum(each.kept for each in pool.status().workers[0].plans)
+
+
+def test_a_run_after_a_kill_in_a_run_does_not_wait_for_its_deadline(ledger: Ledger) -> None:
+    """It is the client's only request, so nothing else on its connection brings it on its way.
+
+    It is sent to a worker that does not know its program, which the run before it was to tell.
+    """
+    with ledger.start(max_restarts=1000, backoff_initial_s=0.0, max_suspicions=1000) as pool:
+        p, x = iteration(pool.device(0), 40, LARGE), np.eye(LARGE) / 2
+        expected = p.run(x=x).result().numpy()
+        running = p.run(x=x)
+        assert settled(lambda: pool.status().workers[0].running == 1)
+        os.kill(pool.devices[0].pid, signal.SIGKILL)
+        assert isinstance(running.exception(DEADLINE_S), errors.WorkerLost)
+        following = p.run(x=x, deadline_s=DEADLINE_S)
+        np.testing.assert_array_equal(following.result().numpy(), expected)
+        assert following.generation == 2
 
 
 def outcome(reply: Any, expected: Any) -> str:
