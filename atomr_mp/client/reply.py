@@ -126,7 +126,12 @@ class Reply(msgspec.Struct, eq=False, weakref=True):
         return self.is_over
 
     def __repr__(self) -> str:
-        if not self.done:
+        self.done  # noqa: B018 - takes in what has arrived
+        return self.told()
+
+    def told(self) -> str:
+        """Return what is known of it, for the log: unlike `repr`, also with the lane's lock held."""
+        if not self.is_over:
             state = "pending" if self.device < 0 else f"pending on device {self.device}"
         else:
             state = repr(self.error) if self.error else "done"

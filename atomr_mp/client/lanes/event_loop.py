@@ -75,7 +75,7 @@ class EventLoopLane(Lane):
             if not done.wait(timeout_s):
                 raise TimeoutError(f"no answer to {reply.method} within {timeout_s} s; the request goes on")
         elif not done.wait(left_s):
-            raise TimeoutError(f"the event loop to which {reply!r} belongs does not run")
+            raise TimeoutError(f"the event loop to which {reply.told()} belongs does not run")
 
     @interrupts.defer_interrupts
     def look(self, reply: Reply) -> None:

@@ -183,8 +183,7 @@ class Outcomes:
     def spoil(self, reply: Reply, link: DeviceLink, fault: Exception) -> None:
         """End a reply whose answer our own code has failed to take in; others, and the lane, go on."""
         reference = secrets.token_hex(4)
-        # Not the reply itself: its text looks whether it has ended, and this thread has the lane's lock.
-        _LOG.error("internal error %s with the answer to %s:\n%s", reference, reply.method, traceback_of(fault))
+        _LOG.error("internal error %s with the answer to %s:\n%s", reference, reply.told(), traceback_of(fault))
         if reply.is_over:
             return
         if isinstance(reply, StreamReply):
@@ -229,7 +228,7 @@ class Outcomes:
                 except KeyboardInterrupt:
                     raise
                 except BaseException as error:  # noqa: BLE001 - the receiving thread is not to blame, nor other callbacks
-                    _LOG.error("a callback of %r failed:\n%s", reply, traceback_of(error))
+                    _LOG.error("a callback of %s failed:\n%s", reply.told(), traceback_of(error))
 
 
 def forget_forked(reply: Reply, lost: str) -> None:
