@@ -130,7 +130,7 @@ class Reply(msgspec.Struct, eq=False, weakref=True):
         return self.told()
 
     def told(self) -> str:
-        """Return what is known of it, for the log: unlike `repr`, also with the lane's lock held."""
+        """Describe the reply for the log. Unlike `repr`, this may be called while the lock of its lane is held."""
         if not self.is_over:
             state = "pending" if self.device < 0 else f"pending on device {self.device}"
         else:
