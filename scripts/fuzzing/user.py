@@ -9,10 +9,13 @@ import asyncio
 import contextlib
 import os
 import signal
+import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -21,6 +24,11 @@ import atomr_mp
 from atomr_mp import errors
 
 LARGE: Final = np.ones(100_000)
+
+ACTOR: Final = f"{Path(__file__).with_name('annotated.py')}:Annotated_"
+
+SOON_S: Final = 40.0
+"""How long a pool may take to start, and whatever else must happen some time."""
 
 Pool = atomr_mp.Pool
 
@@ -154,6 +162,54 @@ def leave(pool: Pool) -> None:
     pool.close()
 
 
+def come_early(_pool: Pool) -> None:
+    """Connect to another pool while that starts: one client calls, polls and stays, others leave before it is ready."""
+    with tempfile.TemporaryDirectory(prefix="atomr-mp-early-", dir="/tmp") as directory:
+        options = ("--backend", "host", "--gpus", "1", "--actor", ACTOR, "--run-dir", f"{directory}/run")
+        command = [sys.executable, "-m", "atomr_mp.cli", "start", *options]
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as starting:
+            try:
+                be_early(f"{directory}/run")
+            except errors.AtomrError as refused:
+                raise AssertionError("an early client is refused") from refused
+            finally:
+                starting.terminate()
+                starting.wait(SOON_S)
+
+
+def be_early(run_dir: str) -> None:
+    """Call, poll until the answers have come, and call again; others come and go meanwhile."""
+    with connect_soon(run_dir) as early:
+        replies = [early.call("Annotated_.echo", value, deadline_s=SOON_S) for value in (7, "x")]
+        with atomr_mp.connect(run_dir=run_dir) as other:
+            other.call("Annotated_.echo", 8)
+        atomr_mp.connect(run_dir=run_dir).close()
+        wait_for(lambda: all(reply.done for reply in replies))
+        assert [reply.result() for reply in replies] == [7, "x"]
+        call(early)
+
+
+def connect_soon(run_dir: str) -> Pool:
+    """Connect to a pool as soon as it lets anybody in."""
+    clients: list[Pool] = []
+
+    def connected() -> bool:
+        with contextlib.suppress(errors.PoolUnreachable):
+            clients.append(atomr_mp.connect(run_dir=run_dir))
+        return bool(clients)
+
+    wait_for(connected)
+    return clients[0]
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    """Look again and again whether something has happened."""
+    until_s = time.monotonic() + SOON_S
+    while not condition():
+        assert time.monotonic() < until_s, "nothing has happened"
+        time.sleep(0.002)
+
+
 def die(pool: Pool) -> None:
     """Be killed, with calls under way."""
     forget(pool)
@@ -167,7 +223,7 @@ ACTIONS: Final[dict[str, Callable[[Pool], None]]] = {
     each.__name__: each
     for each in (
         *(call, call_large, forget, poll, cancel, misuse, stream, keep_ref, fork),
-        *(close_loop, leave_task, leave_map, from_threads, leave, die),
+        *(close_loop, leave_task, leave_map, from_threads, leave, come_early, die),
     )
 }
 
