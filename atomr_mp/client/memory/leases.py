@@ -213,9 +213,9 @@ class ViewBorrow:
     __slots__ = ("number", "released", "releases")
 
     def __init__(self, releases: Releases, number: int) -> None:
-        self.released = False  # first: an interrupt may end this, and what there is of it is collected
         self.releases: Final = releases
         self.number: Final = number
+        self.released = False  # last: an interrupt may end this before, and there is nothing to release then
 
     def release(self) -> None:
         """End it. May be called twice."""
