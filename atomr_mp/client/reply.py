@@ -14,6 +14,7 @@ from atomr_mp.client.reply_life import ReplyState
 from atomr_mp.protocol import amounts, values
 from atomr_mp.protocol.flow.stream_credit import ReaderCredit
 from atomr_mp.protocol.messages.devices import Resumes
+from atomr_mp.protocol.refs import ClientArray, WireRef
 from atomr_mp.protocol.words import counted
 
 if TYPE_CHECKING:
@@ -308,13 +309,43 @@ class ItemsReply(Reply):
 
 
 def decode(body: bytes, frames: Sequence[memoryview]) -> Any:
-    """Return the result in a reply's body."""
+    """Return the result in a reply's body.
+
+    Raises:
+        ActorFailed: It cannot be read.
+    """
     # Only one thread at a time may use a decoder.
     try:
         decoder: values.Decoder[Any] = _local.decoder
     except AttributeError:
         decoder = _local.decoder = values.Decoder()
-    return decoder.decode(body, frames)
+    try:
+        return decoder.decode(body, frames)
+    except errors.InvalidRequest as error:
+        raise unreadable(error) from error
+
+
+def decode_leased(body: bytes, frames: Sequence[memoryview], resolve: Callable[[WireRef | ClientArray], object]) -> Any:
+    """Return the result in the body of a reply that came with leases; with a decoder of its own, since `resolve` waits.
+
+    Args:
+        body: The body.
+        frames: Its payload frames.
+        resolve: Returns the object for an array in shared memory.
+
+    Raises:
+        ActorFailed: It cannot be read.
+        RequestError: `resolve` has raised it.
+    """
+    try:
+        return values.Decoder[Any]().decode(body, frames, resolve)
+    except errors.InvalidRequest as error:
+        raise unreadable(error) from error
+
+
+def unreadable(error: errors.InvalidRequest) -> errors.ActorFailed:
+    """Return the error of a request that ran, and whose result this process cannot read."""
+    return errors.ActorFailed(f"the request ran, and its result cannot be sent: {error}", exception="TypeError")
 
 
 def set_done(future: asyncio.Future[None]) -> None:

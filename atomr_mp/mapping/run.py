@@ -310,7 +310,7 @@ class MapRun:
                 sent.left.discard(index)
                 if place in part.failed:
                     self._take_error(index, copy.copy(part.failed[place]))
-                elif isinstance(unread, errors.InvalidRequest):  # one of the items is the cause
+                elif isinstance(unread, errors.ActorFailed):  # one of the items is the cause
                     self._schedule.apart(index)
                 elif unread is not None:
                     self._take_unread(index, copy.copy(unread))

@@ -16,37 +16,58 @@ from typing import Any, Final
 import msgspec
 
 from atomr_mp import errors
+from atomr_mp.protocol.flow.limits import MAX_DEPTH
 from atomr_mp.protocol.libraries.base import LibraryRequest
 
 
-def check(value: object) -> None:
+def check(value: object, around: int | None = None) -> None:
     """Check that a value arrives as the one that was sent, or as the documentation says.
 
     Goes level by level, so that long lists of small lists cost one pass each. For values that have been encoded: those
     have an end.
 
+    Args:
+        value: The value.
+        around: How many lists around values it is, which may be nested up to `MAX_DEPTH`; None if there is no limit.
+
     Raises:
-        InvalidRequest: It would arrive as something else; the message says how to send it.
+        InvalidRequest: It would arrive as something else, and the message says how to send it; or it is nested deeper.
     """
     kind = type(value)
     if kind in SCALARS or isinstance(value, LibraryRequest):  # a library's request checks its own fields
         return
-    level: Sequence[object] = value if kind is tuple or kind is list else (value,)  # type: ignore[assignment]
+    flat = kind is tuple or kind is list
+    level: Sequence[object] = value if flat else (value,)  # type: ignore[assignment]
+    left = sys.maxsize if around is None else MAX_DEPTH + around - flat
     while not SCALARS.issuperset(map(type, level)):
-        inner: list[Iterable[object]] = []
-        maps: list[dict[object, object]] = []
-        for each in level:
-            kind = type(each)
-            if kind is list or kind is tuple:
-                inner.append(each)  # type: ignore[arg-type]
-            elif kind is dict:
-                maps.append(each)  # type: ignore[arg-type]
-            elif kind not in SCALARS and kind.__module__ != "numpy":
-                inner.append(_inside(each))
+        inner, maps = _parts(level)
+        if inner or maps:
+            left -= 1
+            if left < 0:
+                raise errors.InvalidRequest(f"the values are nested deeper than {MAX_DEPTH}")
         if maps:
             _check_keys(maps)
             inner += [each.values() for each in maps]
         level = list(itertools.chain.from_iterable(inner))
+
+
+def _parts(level: Sequence[object]) -> tuple[list[Iterable[object]], list[dict[object, object]]]:
+    """Return the parts of a level's values, and the maps among them."""
+    inner: list[Iterable[object]] = []
+    maps: list[dict[object, object]] = []
+    for each in level:
+        kind = type(each)
+        if kind is list or kind is tuple:
+            inner.append(each)  # type: ignore[arg-type]
+        elif kind is dict:
+            maps.append(each)  # type: ignore[arg-type]
+        elif kind not in SCALARS and kind.__module__ != "numpy":
+            parts = _inside(each)
+            if type(parts) is dict:
+                maps.append(parts)
+            elif parts is not None:
+                inner.append(parts)
+    return inner, maps
 
 
 SCALARS: Final = frozenset({type(None), bool, int, float, str, bytes})
@@ -74,7 +95,7 @@ def _check_keys(maps: Iterable[dict[object, object]]) -> None:
         if not all(map(_is_scalar, parts)):
             raise errors.InvalidRequest(
                 f"a map with a {_name(key)} as a key cannot be sent: the key would arrive as something else; use str, "
-                "bytes, int, float, bool, None or tuples of these as keys, or send a list of pairs"
+                "bytes, int, float, bool, None or flat tuples of these as keys, or send a list of pairs"
             )
 
 
@@ -91,10 +112,14 @@ _NUMBERS: Final = frozenset("biuf")
 """Kinds of NumPy's scalars that are numbers; its arrays are no keys."""
 
 
-def _inside(value: Any) -> Iterable[object]:
-    """Return the parts of a value that are not plain lists or maps."""
+def _inside(value: Any) -> Iterable[object] | None:
+    """Return the parts of a value that is no plain list or map; None if it has none.
+
+    Raises:
+        InvalidRequest: Its class is one of `_ADVICE`, or it is a piece of a message.
+    """
     if isinstance(value, dict):
-        return [dict(value)]
+        return dict(value)
     if isinstance(value, list | tuple | set | frozenset):
         return value
     if isinstance(value, msgspec.Struct):
@@ -105,10 +130,15 @@ def _inside(value: Any) -> Iterable[object]:
         return [getattr(value, field.name, None) for field in value.__attrs_attrs__]
     if not (isinstance(value, enum.Enum) and isinstance(value, int | str)):  # an IntEnum's member is its value too
         _check_kind(value)
-    return ()
+    return None
 
 
 def _check_kind(value: object) -> None:
+    if isinstance(value, msgspec.Raw | msgspec.msgpack.Ext):
+        raise errors.InvalidRequest(
+            f"a {_name(value)} cannot be sent: its bytes need not be a value that the other end can read; send the "
+            "value, or bytes"
+        )
     for module, name, advice in _ADVICE:
         # Whoever holds an instance has imported the module.
         changed = getattr(sys.modules.get(module), name, None)

@@ -24,7 +24,7 @@ import msgspec
 from atomr_mp import checks, errors
 from atomr_mp.protocol import dtypes
 from atomr_mp.protocol.crossing import check as check_crosses
-from atomr_mp.protocol.flow.limits import MAX_BODY_BYTES, MAX_FRAMES, MAX_PAYLOAD_BYTES
+from atomr_mp.protocol.flow.limits import AROUND, MAX_BODY_BYTES, MAX_DEPTH, MAX_FRAMES, MAX_PAYLOAD_BYTES
 from atomr_mp.protocol.layout import MAX_DIMENSIONS, check_shape
 from atomr_mp.protocol.refs import CLIENT_ARRAY, REF, ClientArray, Operand, WireRef, decode_client_array, decode_ref
 
@@ -37,9 +37,6 @@ INLINE_BYTES: Final = 8192
 SHARED_BYTES: Final = 128 * 1024
 """Arrays from this size on travel in shared memory where that is possible: the copy through a socket costs more than
 the bookkeeping."""
-
-MAX_DEPTH: Final = 64
-"""Deepest nesting of lists and maps in untyped values."""
 
 ARRAY: Final = 1
 """msgpack extension type of an array."""
@@ -65,7 +62,10 @@ arrays at once, however long the message waits."""
 
 
 def encode(
-    value: object, place: Callable[[Any], PlacedArray | None] | None = None, payload_bytes: int = MAX_PAYLOAD_BYTES
+    value: object,
+    place: Callable[[Any], PlacedArray | None] | None = None,
+    payload_bytes: int = MAX_PAYLOAD_BYTES,
+    around: int | None = None,
 ) -> Encoded:
     """Return the wire form of a value.
 
@@ -73,9 +73,11 @@ def encode(
         value: What to send.
         place: Copies a large array into shared memory, or takes one of device memory as it is; None if it cannot.
         payload_bytes: Most bytes of the payload frames together.
+        around: How many lists there are around values that may be nested up to `MAX_DEPTH`. None for arguments, which
+            have the limits of their parameters.
 
     Raises:
-        InvalidRequest: The value holds something that does not cross the wire, or is too large.
+        InvalidRequest: The value holds something that does not cross the wire, is too large, or is nested too deeply.
     """
     frames: list[bytes] | tuple[()] = ()
     placed: list[PlacedArray] | tuple[()] = ()
@@ -97,14 +99,15 @@ def encode(
             frames, placed = [], [*placed]
             hook = functools.partial(_encode_other, frames, placed, place)
             body = msgspec.msgpack.encode(value, enc_hook=hook)
-    except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise errors.InvalidRequest(f"a value cannot be sent: {error}") from error
+    except (TypeError, ValueError, OverflowError, RecursionError, BufferError) as error:
+        advice = "; send bytes() of it" if isinstance(error, BufferError) else ""
+        raise errors.InvalidRequest(f"a value cannot be sent: {error}{advice}") from error
     if len(body) > MAX_BODY_BYTES:
         raise errors.InvalidRequest(
             f"the values take {len(body)} bytes, more than the {MAX_BODY_BYTES} that a call may have; send large "
             "data as NumPy arrays, or in several calls"
         )
-    check_crosses(given)
+    check_crosses(given, around)
     if len(frames) > MAX_FRAMES:
         raise errors.InvalidRequest(f"{len(frames)} large arrays in one call; the limit is {MAX_FRAMES}")
     if frames and _nbytes(frames) > payload_bytes:
@@ -128,7 +131,8 @@ class Decoder(Generic[T]):
     """Decodes bodies to one type. Not for several threads at a time.
 
     Args:
-        type_: What to decode to; msgspec's rules. `Any` admits every value up to `MAX_DEPTH`.
+        type_: What to decode to; msgspec's rules. `Any` admits every value up to `MAX_DEPTH`, with
+            up to `AROUND` lists around it.
         hook: msgspec's `dec_hook`, for types that it does not know.
         writable: Whether arrays by value may be written to. They lie in memory of their own, or in that of `frames`.
     """
@@ -166,7 +170,7 @@ class Decoder(Generic[T]):
         try:
             value = self._decoder.decode(body)
             if type(value) in CONTAINERS:
-                check_depth(value)
+                _check_depth(value, MAX_DEPTH + AROUND)
         except (msgspec.DecodeError, UnicodeDecodeError, TypeError, ValueError) as error:
             raise errors.InvalidRequest(f"the values cannot be decoded: {error}") from error
         except RecursionError as error:

@@ -10,8 +10,7 @@ from typing import Any, Final
 
 from atomr_mp.client.interrupts import defer_interrupts
 from atomr_mp.client.memory.leases import Lease
-from atomr_mp.client.reply import Reply, StreamReply, set_done
-from atomr_mp.protocol import values
+from atomr_mp.client.reply import Reply, StreamReply, decode_leased, set_done
 from atomr_mp.remote.session import RemoteSession
 from atomr_mp.remote.streams import RemoteStreamReply
 
@@ -121,7 +120,7 @@ class ThreadsFace:
         """Return the results in an answer that came with leases."""
         memory = self._session.memory
         assert memory is not None
-        return values.Decoder[Any]().decode(body, frames, memory.resolver(leases))
+        return decode_leased(body, frames, memory.resolver(leases))
 
 
 class LoopFace(ThreadsFace):

@@ -6,7 +6,10 @@ import datetime as dt
 import decimal
 import enum
 import uuid
+from collections.abc import Generator, Iterator
 from typing import Any, Final
+
+import numpy as np
 
 from atomr_mp_workers import Actor, Batch, method
 
@@ -38,6 +41,14 @@ VALUES: Final[dict[str, Any]] = {
 """Each would arrive as something else."""
 
 
+def nested(depth: int) -> Any:
+    """Return an array within lists."""
+    found: Any = np.arange(3)
+    for _ in range(depth):
+        found = [found]
+    return found
+
+
 class Crossing(Actor):
     """Takes and returns all kinds of values."""
 
@@ -65,6 +76,27 @@ class Crossing(Actor):
     def nested(self, name: str) -> Any:
         """Return it inside another value."""
         return [{"here": (VALUES[name],)}]
+
+    @method
+    def deep(self, depth: int) -> Any:
+        """Return lists nested so deep."""
+        return nested(depth)
+
+    @method(idempotent=True, batch=Batch(max_items=4))
+    def deep_items(self, depths: list[int]) -> list[Any]:
+        """Return the same for each item."""
+        return [nested(depth) for depth in depths]
+
+    @method(thread=True)
+    def deep_part(self, depth: int) -> Iterator[Any]:
+        """Stream the same."""
+        yield nested(depth)
+
+    @method(thread=True)
+    def deep_end(self, depth: int) -> Generator[int, None, Any]:
+        """Stream a number, and return the same."""
+        yield 1
+        return nested(depth)
 
     @method
     def of_datetime(self, value: dt.datetime) -> bool:

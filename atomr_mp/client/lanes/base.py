@@ -23,7 +23,7 @@ from atomr_mp.client.lanes.retry_policy import NEVER, identify, key_of
 from atomr_mp.client.lanes.sending import Sender
 from atomr_mp.client.memory.leases import Lease
 from atomr_mp.client.memory.loans import LentBorrow
-from atomr_mp.client.reply import ItemsReply, Reply, StreamReply
+from atomr_mp.client.reply import ItemsReply, Reply, StreamReply, decode_leased
 from atomr_mp.client.reply_life import ReplyEvent, ReplyState
 from atomr_mp.protocol import values
 from atomr_mp.protocol.flow.flight import Flight
@@ -554,8 +554,7 @@ class Lane(ABC):
     @interrupts.defer_interrupts
     def decode(self, body: bytes, frames: Sequence[memoryview], leases: Mapping[int, Lease]) -> Any:
         """Return the results in an answer that came with leases. Blocks if their memory has to be opened."""
-        # With a decoder of its own, since other callbacks may run meanwhile.
-        return values.Decoder[Any]().decode(body, frames, self._client.memory.resolver(leases))
+        return decode_leased(body, frames, self._client.memory.resolver(leases))
 
 
 _AT_WORKER: Final = frozenset({ReplyState.SENT, ReplyState.STREAMING, ReplyState.CANCELLING})

@@ -4,6 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
+MAX_DEPTH: Final = 64
+"""Deepest nesting of lists and maps in untyped arguments and in results."""
+
+AROUND: Final = 2
+"""Lists of messages that may be around a value: one of arguments or results, and one of items."""
+
 MAX_BODY_BYTES: Final = 4 * 2**20
 """Largest body of a call or reply (its arguments or result without payload frames). Untyped decoding can take some
 75 times the input's size, so this bounds what one message can allocate."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import pytest
@@ -11,7 +11,8 @@ import pytest
 import atomr_mp
 from atomr_mp import errors
 from atomr_mp.pool import Pool
-from tests.actors.crossing import VALUES, Level
+from atomr_mp.protocol.flow.limits import MAX_DEPTH
+from tests.actors.crossing import VALUES, Level, nested
 from tests.support import ACTORS, BACKEND
 
 AS_TEXT: Final[dict[str, Any]] = {
@@ -115,3 +116,39 @@ def test_what_is_said_to_arrive_as_something_else_does(pool: Pool, value: Any, a
     """By type too."""
     for given, expected in ((value, arrives), ([value], [arrives])):
         assert repr(pool.call("Crossing.plain", given).result()) == repr(expected)
+
+
+def _end_of(pool: Pool, depth: int) -> Any:
+    stream = pool.stream("Crossing.deep_end", depth)
+    assert list(stream) == [1]
+    return stream.result()
+
+
+WAYS: Final[dict[str, Callable[[Pool, int], Any]]] = {
+    "a call": lambda pool, depth: pool.call("Crossing.deep", depth).result(),
+    "a call in a batch": lambda pool, depth: pool.call("Crossing.deep_items", depth).result(),
+    "an item": lambda pool, depth: next(iter(pool.map("Crossing.deep_items", [depth, 1, 2]))),
+    "a part": lambda pool, depth: next(pool.stream("Crossing.deep_part", depth)),
+    "a stream's result": _end_of,
+    "an echo": lambda pool, depth: pool.call("Crossing.plain", nested(depth)).result(),
+}
+"""Ways of a result to its caller."""
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("depth", [1, MAX_DEPTH, MAX_DEPTH + 1, MAX_DEPTH + 2, MAX_DEPTH + 3, 400])
+def test_a_result_that_is_nested_too_deeply_fails_as_one_that_cannot_be_sent(pool: Pool, way: str, depth: int) -> None:
+    """Whatever its way: its method ran, and the error says so."""
+    if depth > MAX_DEPTH:
+        with pytest.raises(errors.RequestError, match=f"nested deeper than {MAX_DEPTH}") as raised:
+            WAYS[way](pool, depth)
+        if way == "an echo":
+            assert (type(raised.value), raised.value.maybe_executed) == (errors.InvalidRequest, False)
+        else:
+            assert (type(raised.value), raised.value.maybe_executed) == (errors.ActorFailed, True)
+            assert "the result cannot be sent" in raised.value.message
+        return
+    found = WAYS[way](pool, depth)
+    for _ in range(depth):
+        (found,) = found
+    assert found.tolist() == [0, 1, 2]

@@ -196,11 +196,11 @@ def test_a_result_that_cannot_be_read_is_its_item_s_failure(
         journal = tmp_path / "journal" if kept else None
         found = list(pool.map(f"Parcelled.{method}", depths, return_failures=True, journal=journal))
         assert [isinstance(each, Failure) for each in found] == [depth == 100 for depth in depths]
-        assert isinstance(found[2].error, errors.InvalidRequest)
+        assert isinstance(found[2].error, errors.ActorFailed)
         assert found[2].error.maybe_executed
     results = pool.map(f"Parcelled.{method}", depths)
     assert [next(results), next(results)] == [[None], [[None]]]
-    with pytest.raises(errors.InvalidRequest, match="nested deeper") as raised:
+    with pytest.raises(errors.ActorFailed, match="nested deeper") as raised:
         next(results)
     assert "item 2" in "".join(raised.value.__notes__)
 

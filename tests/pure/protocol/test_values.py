@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
 import datetime as dt
@@ -20,7 +21,7 @@ from hypothesis.extra import numpy as hnp
 
 from atomr_mp import errors
 from atomr_mp.protocol import dtypes
-from atomr_mp.protocol.flow.limits import MAX_BODY_BYTES, MAX_FRAMES, MAX_PAYLOAD_BYTES
+from atomr_mp.protocol.flow.limits import AROUND, MAX_BODY_BYTES, MAX_DEPTH, MAX_FRAMES, MAX_PAYLOAD_BYTES
 from atomr_mp.protocol.layout import MAX_DIMENSIONS
 from atomr_mp.protocol.refs import CLIENT_ARRAY, REF, ClientArray, Operand, WireRef, decode_ref
 from atomr_mp.protocol.token import TOKEN_BYTES
@@ -28,7 +29,6 @@ from atomr_mp.protocol.values import (
     ARRAY,
     DTYPES,
     INLINE_BYTES,
-    MAX_DEPTH,
     SHARED_BYTES,
     Decoder,
     encode,
@@ -325,11 +325,14 @@ SCALAR_VALUES: Final = (
 )
 """What NumPy's scalars can hold."""
 
+KEYS: Final = SCALAR_VALUES.filter(lambda key: key not in {"", b""})
+"""NumPy would make a number of an empty text to compare it with one of the same hash."""
+
 
 @given(
     st.recursive(
         SCALAR_VALUES,
-        lambda inner: st.lists(inner, max_size=4) | st.dictionaries(SCALAR_VALUES, inner, max_size=4),
+        lambda inner: st.lists(inner, max_size=4) | st.dictionaries(KEYS, inner, max_size=4),
         max_leaves=12,
     ),
     st.data(),
@@ -417,9 +420,87 @@ def nested(depth: int, kind: str) -> bytes:
 @pytest.mark.parametrize("kind", ["lists", "maps"])
 def test_values_may_be_nested_to_the_limit_and_no_deeper(kind: str) -> None:
     """Whoever walks them afterwards needs no more stack than that."""
-    assert ANY.decode(nested(MAX_DEPTH, kind))
+    assert ANY.decode(nested(MAX_DEPTH + AROUND, kind))
     with pytest.raises(errors.InvalidRequest, match=f"deeper than {MAX_DEPTH}"):
-        ANY.decode(nested(MAX_DEPTH + 1, kind))
+        ANY.decode(nested(MAX_DEPTH + AROUND + 1, kind))
+
+
+class Boxed(msgspec.Struct):
+    """A struct in a result."""
+
+    content: Any
+
+
+DEEPER: Final[list[Callable[[Any], Any]]] = [
+    lambda value: [value],
+    lambda value: [1, value, "two"],
+    lambda value: (value,),
+    lambda value: {"a": value, "b": []},
+    lambda value: collections.OrderedDict(a=value),
+    lambda value: {(1, "two"): value},
+    Boxed,
+]
+"""Each puts a value one level deeper."""
+
+
+def depth_of(value: Any) -> int:
+    """Return how deep a decoded value is nested."""
+    if not isinstance(value, list | dict):
+        return 0
+    return 1 + max(map(depth_of, value.values() if isinstance(value, dict) else value), default=0)
+
+
+LEAVES: Final[list[Any]] = [None, 1, "a", b"x", [], {}, 1j, np.zeros(3), np.float32(1), (), {1}, bytearray(b"x")]
+"""Values with no level of their own, and empty ones with one."""
+
+
+@given(
+    value=st.sampled_from(LEAVES),
+    wrappers=st.lists(st.sampled_from(DEEPER), min_size=1, max_size=4),
+    around=st.integers(0, AROUND),
+    levels=st.integers(1, 5) | st.integers(MAX_DEPTH - 3, MAX_DEPTH + 3) | st.integers(100, 400),
+)
+def test_what_is_encoded_within_the_depth_is_decoded(
+    value: Any, wrappers: list[Callable[[Any], Any]], around: int, levels: int
+) -> None:
+    """And what is deeper is refused where it is encoded, to the level; so no result is lost by the way back."""
+    for number in range(levels):
+        value = wrappers[number % len(wrappers)](value)
+    deep = depth_of(msgspec.msgpack.decode(encode(value)[0], ext_hook=lambda *_: None)) > MAX_DEPTH
+    with pytest.raises(errors.InvalidRequest, match="deeper than") if deep else contextlib.nullcontext():
+        encode(value, around=0)
+    if not deep:
+        for _ in range(around):
+            value = [value]
+        body, frames, _ = encode(value, around=around)
+        ANY.decode(body, frames)
+
+
+@given(value=st.binary(max_size=9), code=st.integers(-128, 127), around=st.sampled_from([None, *DEEPER]))
+def test_a_piece_of_a_message_is_no_value(value: bytes, code: int, around: Callable[[Any], Any] | None) -> None:
+    """Its receiver could not read it, or would take it for an array."""
+    for piece in (msgspec.Raw(value or b"\xc1"), msgspec.msgpack.Ext(code, value)):
+        with pytest.raises(errors.InvalidRequest, match="cannot be sent"):
+            encode(piece if around is None else around(piece))
+
+
+@given(
+    content=st.binary(min_size=2, max_size=24).map(lambda content: content[: len(content) // 2 * 2]),
+    step=st.sampled_from([1, 2, -1, -2]),
+    format_=st.sampled_from("BbcH"),
+    inside=st.booleans(),
+)
+def test_a_view_of_memory_crosses_as_its_bytes_or_is_refused(
+    content: bytes, step: int, format_: str, *, inside: bool
+) -> None:
+    """Whatever its strides and its format."""
+    view = memoryview(content).cast(format_)[::step]  # type: ignore[call-overload]
+    value = [view] if inside else view
+    if view.c_contiguous:
+        assert ANY.decode(encode(value)[0]) == ([bytes(view)] if inside else bytes(view))
+    else:
+        with pytest.raises(errors.InvalidRequest, match=r"bytes\(\)"):
+            encode(value)
 
 
 @pytest.mark.parametrize("kind", ["lists", "maps", "keys"])

@@ -242,13 +242,18 @@ class Request(Run):
             self.error = unsendable(refused)
 
 
-def encode(result: Any, peer: Peer) -> values.Encoded:
+def encode(result: Any, peer: Peer, around: int = 0) -> values.Encoded:
     """Return the wire form of the content of one answer.
+
+    Args:
+        result: The content.
+        peer: Its receiver.
+        around: 1 if it is a list of results.
 
     Raises:
         InvalidRequest: It cannot be encoded; the message says why.
     """
-    encoded = values.encode(result, peer.session.place)
+    encoded = values.encode(result, peer.session.place, around=around)
     if len(encoded[2]) > data.MAX_RELEASED:  # its receiver would drop the whole message
         raise errors.InvalidRequest(f"{len(encoded[2])} refs in one answer; the limit is {data.MAX_RELEASED}")
     return encoded

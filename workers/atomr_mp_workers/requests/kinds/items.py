@@ -108,7 +108,7 @@ class ItemsSlice(Request):
     def _encode(self, places: list[int], results: Any) -> None:
         """Encode results, in as many answers as they need."""
         try:
-            self.answers.append((places, encode(results, self.peer)))
+            self.answers.append((places, encode(results, self.peer, around=1)))
         except BaseException as raised:  # noqa: BLE001 - of one of them; or they are too much for one answer
             half = len(places) // 2
             if half:
