@@ -30,7 +30,7 @@ from atomr_mp.protocol.layout import Index, Layout
 from atomr_mp.protocol.libraries import DECLARED
 from atomr_mp.protocol.libraries import program as messages
 from atomr_mp.protocol.libraries.base import LibraryRequest
-from atomr_mp.protocol.libraries.coverage import Coverage
+from atomr_mp.protocol.libraries.coverage import Coverage, first_reads
 from atomr_mp.protocol.refs import Operand, WireRef
 
 if TYPE_CHECKING:
@@ -113,8 +113,6 @@ class Program:
         self._returns: list[Operand] = []
         self._written: Final = Coverage()
         """What the steps so far have written."""
-        self._needed: list[Operand] = []
-        """Inputs and refs that a step reads before earlier ones have written all of it."""
         self._recorded: messages.RunProgram | None = None
         """A run without its inputs; None until it is recorded."""
 
@@ -189,9 +187,7 @@ class Program:
         if len(self._steps) >= messages.MAX_STEPS:
             raise errors.InvalidRequest(f"a program has at most {messages.MAX_STEPS} steps")
         for operand in self._written.unwritten(request):
-            if not isinstance(operand, ProgramArray) or operand.slot < 0:
-                self._needed.append(operand)
-            elif not self._written.has_some(operand):
+            if isinstance(operand, ProgramArray) and operand.slot >= 0 and not self._written.has_some(operand):
                 name = next(name for name, _, each in request.arrays() if each is operand)
                 raise errors.InvalidRequest(
                     f"{library}.{request.name} reads {name}, a temporary that no earlier step has written: its content "
@@ -297,14 +293,21 @@ class Program:
             raise errors.InvalidRequest(f"the program takes {len(encoded)} bytes; the limit is {messages.MAX_BYTES}")
         given: list[Operand] = [ProgramArray(self, -1 - at, layout) for at, layout in enumerate(self._inputs)]
         given += self._refs
+
+        def slot_of(operand: Operand) -> int | None:
+            number = numbered(operand).slot
+            return number if number < len(given) else None
+
+        reads = first_reads([request for _, request in self._steps], slot_of)
         self._recorded = messages.RunProgram(
             encoded,
             [],
             self._refs,
             sorted(writes),
             messages.digest(encoded),
-            needs=sorted({numbered(each).slot for each in self._needed}),
+            needs=sorted(reads),
             fills=tuple(slot for slot in sorted(writes) if self._written.has_all(given[slot])),
+            settled=tuple((slot, other) for slot, settled in reads.items() for other in settled),
         )
 
 

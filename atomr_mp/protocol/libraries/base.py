@@ -102,6 +102,10 @@ class LibraryRequest(msgspec.Struct, frozen=True, array_like=True, forbid_unknow
     def _has(self, factor: str) -> bool:
         return not checks.is_zero(getattr(self, factor, 1))  # a struct's array, in a request without it
 
+    def written_before(self, _array: Operand) -> list[Any]:
+        """Return the arrays that it writes before it reads an array, so that their content does not matter to that."""
+        return []
+
     def triangle_of(self, array: Operand) -> str | None:
         """Return the triangle of an array that is written; "" if all of it is, None if any part may be left out."""
         for _, argument, operand in arrays_of(self):

@@ -6,7 +6,7 @@ with gaps that make up a whole together it is not: they count as written in part
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from atomr_mp.protocol.layout import Layout
@@ -15,13 +15,16 @@ from atomr_mp.protocol.refs import Operand
 
 Span = tuple[int, int]
 
+MOST_COMPARED: Final = 4096
+"""Most writes that are looked at for the slots of a program that are settled."""
+
 
 class Coverage:
     """The parts of arrays that were written, by the name of their memory."""
 
     def __init__(self) -> None:
-        self._views: Final[set[tuple[Hashable, Layout]]] = set()
-        """Views whose elements were all written."""
+        self._views: Final[set[tuple[Hashable, Layout, str | None]]] = set()
+        """Views that were written, and which of their triangles was."""
         self._whole: Final[dict[Hashable, list[Span]]] = {}
         """Spans whose bytes were all written, joined."""
         self._touched: Final[dict[Hashable, list[Span]]] = {}
@@ -31,20 +34,25 @@ class Coverage:
         """Note what a step writes."""
         for array in request.written():
             memory, layout = array.memory, array.layout
+            triangle = request.triangle_of(array)
             _join(self._touched.setdefault(memory, []), layout.span)
-            if request.triangle_of(array) == "":
-                self._views.add((memory, layout))
-                if is_dense(layout):
-                    _join(self._whole.setdefault(memory, []), layout.span)
+            self._views.add((memory, layout, triangle))
+            if triangle == "" and is_dense(layout):
+                _join(self._whole.setdefault(memory, []), layout.span)
 
     def has_all(self, array: Operand) -> bool:
         """Return whether all elements of an array were surely written."""
         low, high = array.layout.span
         return (
             low == high
-            or (array.memory, array.layout) in self._views
+            or (array.memory, array.layout, "") in self._views
             or any(begin <= low and high <= end for begin, end in self._whole.get(array.memory, ()))
         )
+
+    def has_triangle(self, array: Operand, triangle: str | None) -> bool:
+        """Return whether a triangle of an array was surely written, which may be "" for all of it."""
+        known = triangle is not None and (array.memory, array.layout, triangle) in self._views
+        return known or self.has_all(array)
 
     def has_some(self, array: Operand) -> bool:
         """Return whether some elements of an array may have been written."""
@@ -54,6 +62,45 @@ class Coverage:
     def unwritten(self, request: LibraryRequest) -> list[Any]:
         """Return the arrays that a step reads and that were not surely written as a whole."""
         return [array for array in request.read() if not self.has_all(array)]
+
+
+def first_reads(
+    steps: Sequence[LibraryRequest],
+    slot_of: Callable[[Any], int | None],
+    candidates: Mapping[int, Iterable[int]] | None = None,
+) -> dict[int, list[int]]:
+    """Return the slots that steps read before they have surely written all of it, each with those that are settled.
+
+    A slot is settled if all that any step writes of it was surely written before that first read.
+
+    Args:
+        steps: The steps of a program, in order.
+        slot_of: Returns the slot of an array, None if the array is a temporary's.
+        candidates: The slots to look at, for each that is read; None for those in the same memory.
+    """
+    writes: dict[int, list[tuple[Any, str | None]]] = {}
+    for step in steps:
+        for array in step.written():
+            if (slot := slot_of(array)) is not None:
+                writes.setdefault(slot, []).append((array, step.triangle_of(array)))
+    by_memory: dict[Hashable, list[int]] = {}
+    for slot, arrays in writes.items():
+        by_memory.setdefault(arrays[0][0].memory, []).append(slot)
+    found: dict[int, list[int]] = {}
+    written, left = Coverage(), MOST_COMPARED
+    for step in steps:
+        for array in written.unwritten(step):
+            slot = slot_of(array)
+            if slot is None or slot in found:
+                continue
+            settled = found[slot] = []
+            for other in by_memory.get(array.memory, ()) if candidates is None else candidates.get(slot, ()):
+                arrays = writes.get(other, [])
+                left -= len(arrays)
+                if left >= 0 and all(written.has_triangle(*each) for each in arrays):
+                    settled.append(other)
+        written.add(step)
+    return found
 
 
 def is_dense(layout: Layout) -> bool:

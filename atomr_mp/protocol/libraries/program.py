@@ -94,11 +94,16 @@ class RunProgram(LibraryRequest, frozen=True):
     """Slots among inputs and refs whose content a step reads before the steps have written all of it; None for all."""
     fills: Annotated[tuple[Count, ...], Meta(max_length=MAX_SLOTS)] = ()
     """Slots whose elements are all written by the steps."""
+    settled: Annotated[tuple[tuple[Count, Count], ...], Meta(max_length=MAX_SLOTS)] = ()
+    """Pairs of a needed slot and a written one in the same memory: all that steps write of the second is written before
+    a step reads the first."""
 
     def check(self) -> None:
         """Check that the written slots exist; all else is checked when the program is prepared."""
         given = [*self.inputs, *self.refs]
-        for slots, what in ((self.writes, "written"), (self.needs or (), "needed"), (self.fills, "filled")):
+        settled = [slot for pair in self.settled for slot in pair]
+        told = (self.writes, "written"), (self.needs or (), "needed"), (self.fills, "filled"), (settled, "settled")
+        for slots, what in told:
             if any(slot >= len(given) for slot in slots):
                 raise errors.InvalidRequest(f"slots {slots} are {what} of {counted(len(given), 'slot')}")
 
@@ -121,6 +126,20 @@ class RunProgram(LibraryRequest, frozen=True):
         slots = [slot for slot in self.writes if given[slot] is array]
         return f"slots {slots} of {(self.digest or digest(self.program)).hex()}"
 
+    def written_before(self, array: Operand) -> list[Any]:
+        """Return the written refs that the steps are done with before a step reads an array; see `settled`."""
+        if not self.settled:
+            return []
+        given = [*self.inputs, *self.refs]
+        settled: dict[int, set[int]] = {}
+        for slot, other in self.settled:
+            settled.setdefault(slot, set()).add(other)
+        needs = range(len(given)) if self.needs is None else self.needs
+        always = set(self.writes).intersection(*(settled.get(slot, ()) for slot in needs if given[slot] is array))
+        # One array may be several slots, and steps may write other parts of it through each slot.
+        never = {id(given[slot]) for slot in self.writes if slot not in always}
+        return [each for each in self.written() if each.memory == array.memory and id(each) not in never]
+
     def identity(self) -> tuple[object, ...]:
         """Return a key of this object alone: the client remembers no programs."""
         return (id(self),)
@@ -138,7 +157,15 @@ class RunProgram(LibraryRequest, frozen=True):
             else:
                 keys.append(None)
         needs = None if self.needs is None else tuple(self.needs)
-        return (RunProgram, self.digest or digest(self.program), tuple(self.writes), needs, self.fills, *keys)
+        return (
+            RunProgram,
+            self.digest or digest(self.program),
+            tuple(self.writes),
+            needs,
+            self.fills,
+            self.settled,
+            *keys,
+        )
 
 
 def by_digest(fields: Any) -> Any:

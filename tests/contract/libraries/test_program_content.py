@@ -46,8 +46,17 @@ NAMES: Final = [("input", 0), *(("ref", number) for number in range(REFS)), ("te
 
 @st.composite
 def programs(draw: st.DrawFn) -> list[Step]:
-    """Draw the steps of a program; a "check" fails if the input is negative."""
+    """Draw the steps of a program; a "check" fails if the input is negative.
+
+    Some begin with writes of parts of a ref that they read then.
+    """
     steps: list[Step] = []
+    if draw(st.booleans()):
+        ref = draw(st.sampled_from(NAMES[1:-2]))
+        parts = draw(st.lists(st.sampled_from(sorted(PARTS)), min_size=1, max_size=2))
+        steps += [("copy", (NAMES[0], part), (ref, part)) for part in parts]
+        target = draw(st.sampled_from([name for name in NAMES[1:] if name != ref]))
+        steps += [("copy", (ref, "all"), (target, "all")), ("check", (NAMES[0], "all"), (NAMES[1], "all"))]
     for _ in range(draw(st.integers(1, 5))):
         kind = draw(st.sampled_from(["copy", "copy", "copy", "add", "check"]))
         part = draw(st.sampled_from(sorted(PARTS)))
@@ -66,8 +75,8 @@ class Model:
     def __init__(self) -> None:
         self.refs = [np.full((N, N), float(number)) for number in range(REFS)]
         self.undefined = [np.zeros((N, N), bool) for _ in range(REFS)]
-        self.spoiled: list[set[int]] = [set() for _ in range(REFS)]
-        """By ref: programs whose runs have failed, and after which nothing has written all that they write."""
+        self.spoiled: list[set[str]] = [set() for _ in range(REFS)]
+        """By ref: parts that failed runs should have written, and that nothing has written as a whole since."""
 
     def refused(self, steps: list[Step]) -> bool:
         """Return whether a step reads a part of a temporary where nothing was written before."""
@@ -82,28 +91,28 @@ class Model:
             written.setdefault(target, set()).update(_span(to))
         return False
 
-    def run(self, number: int, steps: list[Step], given: np.ndarray[Any, Any], *, refused: bool) -> str:
+    def run(self, steps: list[Step], given: np.ndarray[Any, Any], *, refused: bool) -> str:
         """Run a program; return "refused", as it was, "failed" or "done"."""
         arrays: dict[Name, np.ndarray[Any, Any]] = {("input", 0): given}
         arrays |= {("ref", at): self.refs[at].copy() for at in range(REFS)}
         arrays |= {("temporary", at): np.zeros((N, N)) for at in range(2)}
         written: dict[Name, np.ndarray[Any, Any]] = {name: np.zeros((N, N), bool) for name in NAMES}
-        whole, needs_spoiled, fails = set[Name](), False, False
+        parts: dict[Name, set[str]] = {name: set() for name in NAMES}
+        needs_spoiled, fails = False, False
         for kind, (source, part), (target, to) in steps:
             if kind == "check":
                 fails |= bool((given < 0).any())
                 continue
             for name, each in [(source, part), *([(target, to)] if kind == "add" else [])]:
                 if name[0] == "ref" and not written[name][PARTS[each]].all():
-                    needs_spoiled |= bool(self.spoiled[name[1]])
+                    needs_spoiled |= bool(_left(self.spoiled[name[1]], parts[name]))
                     needed = self.undefined[name[1]] & ~written[name]
                     assert refused or not needed[PARTS[each]].any(), "a run has read what is undefined"
             value = arrays[source][PARTS[part]]
             place = arrays[target][PARTS[to]]
             place[...] = value if kind == "copy" else place + value
             written[target][PARTS[to]] = True
-            if to == "all":
-                whole.add(target)
+            parts[target].add(to)
         if refused:
             assert needs_spoiled, "a run is refused that reads nothing undefined"
             return "refused"
@@ -111,13 +120,16 @@ class Model:
             mask = written["ref", at]
             self.refs[at] = arrays["ref", at]
             self.undefined[at][mask] = fails
-            if fails and mask.any():
-                self.spoiled[at].add(number)
-            elif ("ref", at) in whole:
-                self.spoiled[at].clear()
+            if fails:
+                self.spoiled[at] |= parts["ref", at]
             else:
-                self.spoiled[at].discard(number)
+                self.spoiled[at] = _left(self.spoiled[at], parts["ref", at])
         return "failed" if fails else "done"
+
+
+def _left(spoiled: set[str], written: set[str]) -> set[str]:
+    """Return the parts that are spoiled after some were written."""
+    return set() if "all" in written else spoiled - written
 
 
 def _span(part: str) -> set[int]:
@@ -165,7 +177,7 @@ def test_a_ref_is_read_if_it_is_defined_and_has_the_right_numbers(
         steps, p = kept[at % len(kept)]
         given_array = -np.eye(N) if fails else np.eye(N)
         error = p.run(x=given_array).exception()
-        became = model.run(at % len(kept), steps, given_array, refused=isinstance(error, errors.GpuRefUndefined))
+        became = model.run(steps, given_array, refused=isinstance(error, errors.GpuRefUndefined))
         expected = {"refused": errors.GpuRefUndefined, "failed": errors.NumericalError, "done": type(None)}
         assert type(error) is expected[became]
         for number, ref in enumerate(refs):

@@ -119,6 +119,11 @@ class LibraryMethod(Method):
         request: LibraryRequest = arguments[0]
         return request.triangle_of(array)
 
+    def written_before(self, arguments: tuple[Any, ...], array: DeviceArray) -> Sequence[DeviceArray]:
+        """Return the arrays that the message writes before it reads this one."""
+        request: LibraryRequest = arguments[0]
+        return request.written_before(array)
+
     def undefined_after(self, arguments: tuple[Any, ...], error: errors.AtomrError) -> Sequence[DeviceArray] | None:
         """Return the outputs that an error names; None, for all, if it names none or another array."""
         if not isinstance(error, errors.NumericalError):

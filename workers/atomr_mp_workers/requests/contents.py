@@ -26,6 +26,10 @@ def undefined(request: Request) -> errors.GpuRefUndefined | None:
         known = array.block.borrows.content
         if known is None:
             continue
+        for each in request.method.written_before(request.arguments, array):
+            known = known and content.after_write(known, _part(request, each))
+        if known is None:
+            continue
         culprit = content.blame(known, array.layout, request.order, request.received_ns)
         if culprit is not None:
             return _error(array, culprit)

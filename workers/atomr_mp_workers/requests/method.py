@@ -123,6 +123,10 @@ class Method(ABC):
         """Return the triangle of an array that is written, "" for all of it; None if parts may be left out."""
         return ""
 
+    def written_before(self, _arguments: tuple[Any, ...], _array: DeviceArray) -> Sequence[DeviceArray]:
+        """Return the arrays that the request writes before it reads this one, see `LibraryRequest.written_before`."""
+        return ()
+
     def undefined_after(self, _arguments: tuple[Any, ...], _error: AtomrError) -> Sequence[DeviceArray] | None:
         """Return the written arrays that are undefined after an error; None for all of them."""
         return None

@@ -13,7 +13,7 @@ from atomr_mp.protocol.declaration.arguments import with_arrays
 from atomr_mp.protocol.layout import Layout
 from atomr_mp.protocol.libraries import DECLARED, program
 from atomr_mp.protocol.libraries.base import ALIGNED_BYTES, LibraryRequest
-from atomr_mp.protocol.libraries.coverage import Coverage
+from atomr_mp.protocol.libraries.coverage import Coverage, first_reads
 from atomr_mp.protocol.refs import ClientArray, Operand, WireRef
 from atomr_mp_workers.libraries import Libraries
 from atomr_mp_workers.libraries.method import LibraryMethod
@@ -97,6 +97,9 @@ class Preparation:
         self._given = [*request.inputs, *request.refs]
         self._writes = frozenset(request.writes)
         self._needs, self._fills = request.needs, request.fills
+        self._settled: Final[dict[int, list[int]]] = {}
+        for slot, other in request.settled:
+            self._settled.setdefault(slot, []).append(other)
         self._libraries = libraries
         self._check_given(request)
 
@@ -136,6 +139,7 @@ class Preparation:
                         f"step {number} ({step.name}) reads slot {view.slot}, which is not among those that are needed"
                     )
             written.add(step.request)
+        self._check_settled(steps)
         for slot in self._fills:
             if not written.has_all(self._view(self._wires[slot])):
                 raise errors.InvalidRequest(f"slot {slot} is not written as a whole")
@@ -144,6 +148,22 @@ class Preparation:
             if not written.has_all(view):
                 clears[view.slot - first] = None
         return list(clears)
+
+    def _check_settled(self, steps: Sequence[PreparedStep]) -> None:
+        """Check what the request says of the order of writes and reads.
+
+        Raises:
+            InvalidRequest: A step reads a slot before all is written that the request says is.
+        """
+        if not self._settled:
+            return
+        first = self._definition.first_temporary
+        reads = first_reads(
+            [each.request for each in steps], lambda view: view.slot if view.slot < first else None, self._settled
+        )
+        for slot, settled in reads.items():
+            if early := set(self._settled.get(slot, ())).difference(settled):
+                raise errors.InvalidRequest(f"slot {slot} is read before slots {sorted(early)} are written")
 
     @property
     def _wires(self) -> list[WireRef]:
