@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import msgspec
 
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from atomr_mp.client.memory.leases import Lease
     from atomr_mp.protocol.messages.suspects import RequestKey
     from atomr_mp.tracing.spans import CallSpan
+
+Resolve = Callable[[WireRef | ClientArray], object]
+"""Returns the object for an array in shared memory."""
 
 
 class ReplyLane(Protocol):
@@ -313,6 +316,7 @@ def decode(body: bytes, frames: Sequence[memoryview]) -> Any:
 
     Raises:
         ActorFailed: It cannot be read.
+        ResultUnread: This process lacks what it takes now.
     """
     # Only one thread at a time may use a decoder.
     try:
@@ -321,31 +325,41 @@ def decode(body: bytes, frames: Sequence[memoryview]) -> Any:
         decoder = _local.decoder = values.Decoder()
     try:
         return decoder.decode(body, frames)
-    except errors.InvalidRequest as error:
-        raise unreadable(error) from error
+    except _UNREAD as error:
+        raise unread(error) from error
 
 
-def decode_leased(body: bytes, frames: Sequence[memoryview], resolve: Callable[[WireRef | ClientArray], object]) -> Any:
-    """Return the result in the body of a reply that came with leases; with a decoder of its own, since `resolve` waits.
+def decode_leased(body: bytes, frames: Sequence[memoryview], resolver: Callable[[], Resolve]) -> Any:
+    """Return the result in the body of a reply that came with leases.
 
     Args:
         body: The body.
         frames: Its payload frames.
-        resolve: Returns the object for an array in shared memory.
+        resolver: Makes what finds the array for a ref; it may import what it needs.
 
     Raises:
         ActorFailed: It cannot be read.
-        RequestError: `resolve` has raised it.
+        ResultUnread: This process lacks what it takes now.
+        RequestError: The memory of an array cannot be opened.
     """
-    try:
-        return values.Decoder[Any]().decode(body, frames, resolve)
-    except errors.InvalidRequest as error:
-        raise unreadable(error) from error
+    try:  # with a decoder of its own, since other callbacks may run meanwhile
+        return values.Decoder[Any]().decode(body, frames, resolver())
+    except _UNREAD as error:
+        raise unread(error) from error
 
 
-def unreadable(error: errors.InvalidRequest) -> errors.ActorFailed:
-    """Return the error of a request that ran, and whose result this process cannot read."""
-    return errors.ActorFailed(f"the request ran, and its result cannot be sent: {error}", exception="TypeError")
+def unread(error: Exception) -> errors.ActorFailed | errors.ResultUnread:
+    """Return the error of a request that ran, and whose result this process cannot read, or cannot read now."""
+    if isinstance(error, errors.InvalidRequest):
+        return errors.ActorFailed(f"the request ran, and its result cannot be sent: {error}", exception="TypeError")
+    return errors.ResultUnread(
+        f"the request ran, and its result could not be opened: {error}; ask for result() again", reason="os"
+    )
+
+
+_UNREAD: Final = (errors.InvalidRequest, OSError, ImportError)
+"""Exceptions that decoding raises: for bytes that are no value; and for modules that come late, such as NumPy, where
+the process has no descriptors left."""
 
 
 def set_done(future: asyncio.Future[None]) -> None:

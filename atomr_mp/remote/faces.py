@@ -120,7 +120,7 @@ class ThreadsFace:
         """Return the results in an answer that came with leases."""
         memory = self._session.memory
         assert memory is not None
-        return decode_leased(body, frames, memory.resolver(leases))
+        return decode_leased(body, frames, lambda: memory.resolver(leases))
 
 
 class LoopFace(ThreadsFace):

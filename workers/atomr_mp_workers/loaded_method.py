@@ -15,6 +15,7 @@ import msgspec
 
 from atomr_mp.errors import BorrowConflict, InvalidRequest, RequestError
 from atomr_mp.protocol import values
+from atomr_mp.protocol.declaration.checks import check_apart
 from atomr_mp.protocol.exceptions import describe
 from atomr_mp.protocol.messages.data import MAX_ITEMS
 from atomr_mp.protocol.messages.devices import MethodInfo, Resumes
@@ -180,6 +181,7 @@ class LoadedMethod(Method):
                     f"{self._parameters[at].name} is written, so it must be a ref (Device.put makes one of an array): "
                     "nobody would see the writes to an array by value"
                 )
+            check_apart(self._parameters[at].name, array.layout)
             for other, argument in enumerate(arguments):
                 if other != at and isinstance(argument, DeviceArray) and array.overlaps(argument):
                     raise BorrowConflict(

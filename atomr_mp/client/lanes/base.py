@@ -554,7 +554,7 @@ class Lane(ABC):
     @interrupts.defer_interrupts
     def decode(self, body: bytes, frames: Sequence[memoryview], leases: Mapping[int, Lease]) -> Any:
         """Return the results in an answer that came with leases. Blocks if their memory has to be opened."""
-        return decode_leased(body, frames, self._client.memory.resolver(leases))
+        return decode_leased(body, frames, lambda: self._client.memory.resolver(leases))
 
 
 _AT_WORKER: Final = frozenset({ReplyState.SENT, ReplyState.STREAMING, ReplyState.CANCELLING})

@@ -251,7 +251,7 @@ class GpuRef(Operand):
         """Copy the elements into another ref of the same shape and element type, on any device of the pool. Blocks.
 
         Raises:
-            InvalidRequest: Shapes or element types differ.
+            InvalidRequest: Shapes or element types differ, or elements of `other` share memory.
             BorrowConflict: They overlap, or a view of either excludes it.
         """
         self._buffers.copy_on_device(self, other)

@@ -115,7 +115,17 @@ def _check_strides(name: str, argument: Argument, operand: Operand) -> None:
         raise errors.InvalidRequest(
             f"{name} of shape {layout.shape} has strides of {layout.strides} bytes; it needs {needed}: use a copy"
         )
-    if argument.writes and not is_apart(layout):
+    if argument.writes:
+        check_apart(name, layout)
+
+
+def check_apart(name: str, layout: Layout) -> None:
+    """Check that no elements of an array that is written share memory.
+
+    Raises:
+        InvalidRequest: Some do.
+    """
+    if not is_apart(layout):
         raise errors.InvalidRequest(
             f"{name} of shape {layout.shape} is written and has strides of {layout.strides} bytes, with which elements "
             "share memory; write to an array of its own"

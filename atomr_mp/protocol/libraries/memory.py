@@ -10,6 +10,7 @@ from atomr_mp import errors
 from atomr_mp.protocol import dtypes
 from atomr_mp.protocol.codec import U64, Bytes16
 from atomr_mp.protocol.declaration.arguments import reads
+from atomr_mp.protocol.declaration.checks import check_apart
 from atomr_mp.protocol.declaration.factors import Scalar
 from atomr_mp.protocol.layout import Layout
 from atomr_mp.protocol.libraries.base import LibraryRequest, Read, Write
@@ -110,7 +111,7 @@ class Copy(LibraryRequest, frozen=True):
     target: Write
 
     def check(self) -> None:
-        """Check that shapes and element types agree, and that the arrays do not overlap."""
+        """Check that shapes and element types agree, and that neither the arrays nor written elements overlap."""
         source, target = self.source, self.target
         if source.shape != target.shape or source.dtype != target.dtype:
             raise errors.InvalidRequest(
@@ -119,6 +120,7 @@ class Copy(LibraryRequest, frozen=True):
             )
         if source.overlaps(target):
             raise errors.BorrowConflict("the source and the target overlap; copy through a third buffer")
+        super().check()
 
 
 class Borrow(LibraryRequest, frozen=True):
@@ -144,6 +146,8 @@ class Borrow(LibraryRequest, frozen=True):
             raise errors.InvalidRequest("a passing borrow is for reading")
         if self.others and not self.passing:
             raise errors.InvalidRequest("a view is of one array")
+        if self.write:
+            check_apart("the view", self.array.layout)
 
     def written(self) -> list[Any]:
         """Return the array, if it may be written."""

@@ -7,16 +7,22 @@ import errno
 import gc
 import os
 import pickle
-from collections.abc import Iterator
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 import atomr_mp
 from atomr_mp import errors
+from atomr_mp.client.memory.refs import GpuRef
 from atomr_mp.protocol import dtypes
+from atomr_mp.protocol.declaration.strides import is_apart
 from atomr_mp.protocol.flow.limits import MAX_PAYLOAD_BYTES
 from atomr_mp.protocol.messages import session
 from atomr_mp.protocol.messages.data import MAX_RELEASED
@@ -699,6 +705,70 @@ def test_a_large_result_that_cannot_be_opened_now_says_that_its_request_ran(
             reply.result()
         assert unread.value.maybe_executed
     assert reply.result()[-1] == 199_999
+
+
+STARVED: Final = """
+import os, resource, sys
+import atomr_mp
+from atomr_mp import errors
+with atomr_mp.connect(run_dir=sys.argv[1]) as pool:
+    reply = pool.call("Keeper.large", int(sys.argv[2]))
+    assert reply.exception() is None
+    assert "numpy" not in sys.modules and "atomr_mp.client.memory.memory" not in sys.modules
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, most))
+    try:
+        print(reply.result().size)
+    except errors.ResultUnread as error:
+        assert error.maybe_executed and error.reason == "os", error
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+        print("unread", reply.result()[-1])
+"""
+"""A client that has no descriptor left when it reads its first array."""
+
+
+@pytest.mark.parametrize("size", [3, 5_000, 200_000], ids=["in the body", "in a frame", "in shared memory"])
+def test_a_client_without_descriptors_reads_its_first_array_later(shared: atomr_mp.Pool, size: int) -> None:
+    """It has to import what reads arrays, and open their memory: neither error is a raw one, and no result is lost."""
+    found = subprocess.run(
+        [sys.executable, "-c", STARVED, str(shared.run_dir), str(size)],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    assert (found.stdout.split(), found.stderr[-2000:]) == (["unread", str(float(size - 1))], "")
+
+
+WRITERS: Final[dict[str, Callable[[atomr_mp.Pool, GpuRef, GpuRef], object]]] = {
+    "copy_to": lambda _pool, source, target: source.copy_to(target),
+    "fill": lambda _pool, _source, target: target.fill(7),
+    "a writable view": lambda _pool, _source, target: target.view(write=True),
+    "memory.copy": lambda pool, source, target: pool.device().memory.copy(source, target).result(),
+    "memory.fill": lambda pool, _source, target: pool.device().memory.fill(target, 7).result(),
+    "elementwise.copy": lambda pool, source, target: pool.device().elementwise.copy(source, target).result(),
+    "an actor's method": lambda pool, _source, target: pool.call("Keeper.add", target, 7.0).result(),
+}
+"""Ways to write to a ref's memory."""
+
+
+@pytest.mark.parametrize("way", WRITERS)
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(columns=st.integers(2, 5), rows=st.integers(1, 4), strides=st.tuples(st.integers(0, 5), st.integers(0, 5)))
+def test_a_ref_whose_elements_share_memory_is_not_written(
+    pool: atomr_mp.Pool, way: str, columns: int, rows: int, strides: tuple[int, int]
+) -> None:
+    """Whoever writes; what would be written last would depend on the device. Nothing is changed by the attempt."""
+    device = pool.device()
+    with device.zeros((64,), "float64") as buffer, device.put(np.ones((rows, columns))) as source:
+        target = buffer.as_strided((rows, columns), [8 * stride for stride in strides])
+        places = {row * strides[0] + column * strides[1] for row in range(rows) for column in range(columns)}
+        if len(places) < rows * columns:
+            with pytest.raises(errors.InvalidRequest, match="share memory"):
+                WRITERS[way](pool, source, target)
+            assert not buffer.numpy().any()
+        elif is_apart(target.layout):
+            WRITERS[way](pool, source, target)
 
 
 def test_a_large_result_that_is_read_after_the_close_says_that_its_request_ran(ledger: Ledger) -> None:
