@@ -42,6 +42,16 @@ def protect() -> None:
             setattr(sys, f"__{name}__", made)
 
 
+def print_anything() -> None:
+    """Have standard output and error of this process write characters that their encoding lacks as escapes.
+
+    Names of files, and what a user has typed, may have such characters; they are no reason to fail.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError, ValueError):  # it is closed, or is none
+            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+
+
 def drain() -> None:
     """Wait a moment until standard output and error are written: to be called before the process is exchanged."""
     for stream in (sys.stdout, sys.stderr):
@@ -70,7 +80,7 @@ def _protected(stream: TextIO) -> TextIO:
     return io.TextIOWrapper(
         buffer,
         encoding=stream.encoding,
-        errors=stream.errors,
+        errors="backslashreplace",
         line_buffering=not regular or getattr(stream, "line_buffering", False),
         write_through=unbuffered,
     )

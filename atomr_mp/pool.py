@@ -194,7 +194,7 @@ class Pool:
             PoolLost: The pool has ended.
         """
         client = self._client
-        info = client.methods.get(method) or self._look_up(method)
+        info = (client.methods.get(method) if type(method) is str else None) or self._look_up(method)
         if device is not None:
             device = self._device_index(device)
         if deadline_s is None:
@@ -250,7 +250,7 @@ class Pool:
             PoolLost: The pool has ended.
         """
         client = self._client
-        info = client.methods.get(method) or self._look_up(method)
+        info = (client.methods.get(method) if type(method) is str else None) or self._look_up(method)
         if not info.streams and info is not NOT_KNOWN_YET:
             raise errors.InvalidRequest(f"{method} returns one result: use Pool.call")
         default_s = info.deadline_s or DEFAULT_DEADLINE_S
@@ -330,7 +330,7 @@ class Pool:
         in_flight = None if in_flight is None else amounts.whole("in_flight", in_flight, 1)
         batch_size = None if batch_size is None else amounts.whole("batch_size", batch_size, 1)
         deadline_s = None if deadline_s is None else amounts.duration("deadline_s", deadline_s)
-        info = self._client.methods.get(method) or self._look_up(method)
+        info = self._info(method)
         if info is NOT_KNOWN_YET:
             info = self._wait_known(method, deadline_s or DEFAULT_DEADLINE_S)
         kept = None
@@ -398,7 +398,7 @@ class Pool:
         priority = _priority(priority)
         in_flight = None if in_flight is None else amounts.whole("in_flight", in_flight, 1)
         deadline_s = None if deadline_s is None else amounts.duration("deadline_s", deadline_s)
-        info = self._client.methods.get(method) or self._look_up(method)
+        info = self._info(method)
         from atomr_mp.mapping.async_run import AsyncMapRun  # late: it takes asyncio
 
         return AsyncMapRun(
@@ -427,7 +427,7 @@ class Pool:
         Raises:
             InvalidRequest: There is no such method, or the pool is starting and its methods are not known yet.
         """
-        info = self._client.methods.get(method) or self._look_up(method)
+        info = self._info(method)
         if info is NOT_KNOWN_YET:
             raise errors.InvalidRequest(STARTING.format(method))
         return info
@@ -449,13 +449,13 @@ class Pool:
     def has(self, method: str) -> bool:
         """Whether there is a request of this name; while the pool starts there may be any."""
         try:
-            return bool(self._client.methods.get(method) or self._look_up(method))
+            return bool(self._info(method))
         except errors.InvalidRequest:
             return False
 
     def streams(self, method: str) -> bool:
         """Whether there is a request of this name that streams; while the pool starts, a thread waits to know."""
-        info = self._client.methods.get(method) or self._look_up(method)
+        info = self._info(method)
         if info is NOT_KNOWN_YET and running_loop() is None:
             info = self._wait_known(method, DEFAULT_DEADLINE_S)
         return info.streams
@@ -483,6 +483,8 @@ class Pool:
         Raises:
             InvalidRequest: There is no such actor.
         """
+        if not isinstance(name, str):
+            raise errors.InvalidRequest(f"an actor is named by a text; got {name!r:.200}")
         deadline_s = None if deadline_s is None else amounts.duration("deadline_s", deadline_s)
         known = sorted({method.partition(".")[0] for method in self._client.methods})
         if name not in known:
@@ -631,6 +633,10 @@ class Pool:
         client = self._client
         return not client.methods and client.lost is None and not any(device.admitted for device in client.devices)
 
+    def _info(self, method: str) -> MethodInfo:
+        """Return a request's description, see `_look_up`."""
+        return (self._client.methods.get(method) if type(method) is str else None) or self._look_up(method)
+
     def _look_up(self, method: str) -> MethodInfo:
         """Return a request's description, if the session's unread messages tell it.
 
@@ -638,9 +644,11 @@ class Pool:
         back, and the worker refuses it if there is none of its name.
 
         Raises:
-            InvalidRequest: There is no such request.
+            InvalidRequest: There is no such request, or the name is no text.
             PoolLost: The pool has ended.
         """
+        if not isinstance(method, str):
+            raise errors.InvalidRequest(f'a method is named by a text, "Actor.method"; got {method!r:.200}')
         client = self._client
         starting = self._is_starting()  # before: the message that ends this also tells the requests
         client.read_session()

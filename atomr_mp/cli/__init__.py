@@ -13,6 +13,7 @@ from typing import Final
 
 from atomr_mp import __version__, errors
 from atomr_mp.cli.common import Parser, leaves
+from atomr_mp.output import print_anything
 
 COMMANDS: Final = (
     "start",
@@ -46,6 +47,7 @@ PIPE_CLOSED: Final = 128 + 13
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; return its exit status."""
     error_status = 1
+    print_anything()
     try:
         options, unknown = _parser().parse_known_args(argv)
         if unknown:
@@ -56,6 +58,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return status
     except (errors.AtomrError, TimeoutError) as error:
         sys.stderr.write(f"atomr-mp: {' '.join(str(error).split())}\n")
+        return error_status
+    except UnicodeEncodeError as error:  # what was typed goes where only text can be
+        sys.stderr.write(f"atomr-mp: {error.object!a:.200} has bytes that are no text\n")
         return error_status
     except KeyboardInterrupt:
         return INTERRUPTED

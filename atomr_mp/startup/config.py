@@ -404,7 +404,7 @@ def _check_value(where: str, field: msgspec.structs.FieldInfo, value: Any) -> No
     name, words = field.name, choices(field.type)
     try:
         found = msgspec.convert(value, field.type)
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, UnicodeEncodeError) as error:
         if words:
             raise errors.ConfigurationError(f"{where}: {not_among(name, value, words)}") from error
         raise errors.ConfigurationError(f"{where}: {name} is {value!r}: {error}") from error
@@ -467,7 +467,7 @@ def from_text(where: str, name: str, text: str) -> Any:
     value: object = [each.strip() for each in text.split(",") if each.strip()] if kinds[name] == list[str] else text
     try:
         return msgspec.convert(value, kinds[name], strict=False)
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, UnicodeEncodeError) as error:
         words = choices(kinds[name])
         what = not_among(where, text, words) if words else f"{where} is {text!r}: {error}"
         raise errors.ConfigurationError(what) from error

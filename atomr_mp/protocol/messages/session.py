@@ -356,6 +356,8 @@ def check_version(version: int) -> None:
 def check_weight(weight: float, most: float = MAX_WEIGHT) -> None:
     """Raise `InvalidRequest` unless a session may have this weight, where `most` is the largest that one may."""
     try:
+        if isinstance(weight, str | bytes | bool):
+            raise TypeError
         fits = MIN_WEIGHT <= float(weight) <= most  # a NaN does not fit
     except (TypeError, ValueError, OverflowError):
         fits = False

@@ -74,3 +74,25 @@ def test_any_arguments_give_a_value_or_are_refused(
         error = refused
     assert error is None or type(error) in {errors.InvalidRequest, errors.ActorFailed}
     assert pool.call("Typed.pid").result(DEADLINE_S) == pid
+
+
+names = st.one_of(leaves, st.lists(texts, max_size=2), st.dictionaries(texts, texts, max_size=1), st.just(object()))
+
+
+@settings(max_examples=60, deadline=None)
+@given(names)
+def test_any_method_s_name_is_a_method_or_is_refused(pool: atomr_mp.Pool, name: Any) -> None:
+    """At every door, and before anything is sent."""
+    for door in (
+        lambda: pool.call(name, 1),
+        lambda: pool.stream(name, 1),
+        lambda: pool.map(name, [1]),
+        lambda: pool.amap(name, [1]),
+        lambda: pool.method_info(name),
+        lambda: pool.streams(name),
+        lambda: pool.actor(name),
+    ):
+        with pytest.raises(errors.InvalidRequest) as refused:
+            door()
+        assert not refused.value.maybe_executed
+    assert not pool.has(name)

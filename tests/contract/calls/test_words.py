@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import pytest
@@ -124,3 +125,43 @@ def test_the_version_is_told_by_an_option_too() -> None:
     """As most programs do."""
     done = cli("--version")
     assert (done.returncode, done.stdout, done.stderr) == (0, f"atomr-mp {atomr_mp.__version__}\n", "")
+
+
+ODD: Final = b"odd\xff\xc3"
+"""Bytes of an argument that are no text."""
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [b"config", b"--set", b"backend=" + ODD],
+        [b"config", b"--set", ODD + b"=1"],
+        [b"config", b"--set", b"actors=" + ODD],
+        [b"config", b"--config", ODD],
+        [b"config", b"--pool", ODD],
+        [b"status", b"--run-dir", ODD],
+        [b"status", b"--json", b"--pool", ODD],
+        [b"logs", b"--run-dir", ODD],
+        [b"events", b"--run-dir", ODD],
+        [b"start", b"--backend", b"host", b"--actor", ODD],
+        [b"map", ODD, b"--run-dir", ODD, b"--input", ODD, b"--output", ODD],
+        [b"libraries", ODD],
+        [ODD],
+    ],
+    ids=lambda arguments: b" ".join(arguments).decode("ascii", "replace"),
+)
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+def test_a_command_prints_whatever_characters_it_was_given(
+    arguments: list[bytes], encoding: str, tmp_path: Path
+) -> None:
+    """File names may have any bytes: those that are no text are shown as escapes, and nothing ends in a traceback."""
+    found = subprocess.run(
+        [sys.executable, "-m", "atomr_mp", *arguments],
+        capture_output=True,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONIOENCODING": encoding, "ATOMR_MP_RUN_DIR": str(tmp_path / "run")},
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    assert b"Traceback" not in found.stderr, found.stderr.decode("utf-8", "replace")
+    assert found.stdout + found.stderr

@@ -161,6 +161,13 @@ def test_a_message_with_a_field_too_many_or_too_few_is_refused(channel: str, dra
         codec.decode(msgspec.msgpack.encode(fields[:1]) if len(fields) > 1 else b"\x90")
 
 
+@pytest.mark.parametrize("weight", ["1", b"1", True, None, [1], 1j, "x"])
+def test_a_weight_that_is_no_number_is_refused(weight: Any) -> None:
+    """Texts and truth values too, which Python would convert."""
+    with pytest.raises(errors.InvalidRequest, match=r"weight must be from 0\.01 to 100; got"):
+        session.check_weight(weight)
+
+
 @pytest.mark.parametrize("weight", [0.0, -1.0, 0.0099, 100.5, float("nan"), float("inf"), float("-inf"), 1e300])
 def test_a_weight_that_is_none_or_too_much_is_refused(weight: float) -> None:
     """By whoever reads it: no session has everything, or nothing."""
