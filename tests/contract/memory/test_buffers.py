@@ -743,7 +743,6 @@ def test_a_client_without_descriptors_reads_its_first_array_later(shared: atomr_
 WRITERS: Final[dict[str, Callable[[atomr_mp.Pool, GpuRef, GpuRef], object]]] = {
     "copy_to": lambda _pool, source, target: source.copy_to(target),
     "fill": lambda _pool, _source, target: target.fill(7),
-    "a writable view": lambda _pool, _source, target: target.view(write=True),
     "memory.copy": lambda pool, source, target: pool.device().memory.copy(source, target).result(),
     "memory.fill": lambda pool, _source, target: pool.device().memory.fill(target, 7).result(),
     "elementwise.copy": lambda pool, source, target: pool.device().elementwise.copy(source, target).result(),
@@ -769,6 +768,15 @@ def test_a_ref_whose_elements_share_memory_is_not_written(
             assert not buffer.numpy().any()
         elif is_apart(target.layout):
             WRITERS[way](pool, source, target)
+
+
+def test_a_view_whose_elements_share_memory_is_not_writable(pool: atomr_mp.Pool) -> None:
+    """It may be read."""
+    with pool.device().zeros((4,), "float64") as buffer:
+        repeated = buffer.as_strided((3, 4), (0, 8))
+        with pytest.raises(errors.InvalidRequest, match="share memory"):
+            repeated.view(write=True)
+        assert repeated.view().shape == (3, 4)
 
 
 def test_a_large_result_that_is_read_after_the_close_says_that_its_request_ran(ledger: Ledger) -> None:

@@ -38,6 +38,7 @@ LOCAL: Final[dict[str, str]] = {
     "test_a_view_excludes_writers_until_its_last_array_is_gone": _MAPPED,
     "test_a_writable_view_excludes_everybody": _MAPPED,
     "test_a_view_outlives_its_ref": _MAPPED,
+    "test_a_view_whose_elements_share_memory_is_not_writable": _MAPPED,
     "test_other_libraries_see_views": _MAPPED,
     "test_a_view_stays_readable_when_its_generation_has_ended": _MAPPED,
     "test_a_closed_loop_s_call_finds_its_arguments_as_they_were": _OWN,
