@@ -86,14 +86,13 @@ class EventLoopLane(Lane):
             return
         if not self._lock.acquire(blocking=False):
             return  # this thread is taking answers in, and writes a reply into a log
-        try:
-            self._client.read_session()
+        self._lock.release()
+        self._client.read_session()  # which takes the lock itself
+        with self._lock:
             for link in self._links:
                 if link.outbox:
                     self._sender.flush(link)
                 self._receive(link)
-        finally:
-            self._lock.release()
         if reply.deadline_ns <= time.monotonic_ns():
             self._expire(reply)
         self._loop.call_soon(self.call_back)

@@ -149,7 +149,14 @@ class Direct(Protocol):
         """Take the whole body; None if it has not come yet and must be received."""
 
     def answer(self, status: int, headers: Sequence[Header], body: bytes) -> bool:
-        """Write a whole answer; False if it does not fit into one write and must be sent."""
+        """Write a whole answer; False if it does not, since the client does not read."""
+
+    async def readable(self, waiting_bytes: int) -> None:
+        """Return when the client has read enough for more, or has left.
+
+        Args:
+            waiting_bytes: Bytes of the answer that waits; they are counted as unread.
+        """
 
 
 class Exchange:
@@ -409,9 +416,10 @@ class Exchange:
         self.sent_bytes = len(body)
         if self._direct is not None:
             headers = (content_type, length, *more, (b"x-request-id", self.id.encode()), *COMMON)
-            if self._direct.answer(status, headers, body):
-                self.status, self.answered = status, True
-                return
+            while not self._direct.answer(status, headers, body):
+                await self._direct.readable(len(body))
+            self.status, self.answered = status, True
+            return
         await self.begin(status, content_type, length, *more)
         self.answered = True
         await self._send({"type": "http.response.body", "body": body})

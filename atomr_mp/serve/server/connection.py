@@ -119,6 +119,8 @@ class HttpConnection(asyncio.Protocol):
         self._closes_s = 0.0
         """When a connection that lingers is closed at the latest."""
         self._written_bytes = 0
+        self._last_write_bytes = 0
+        """Bytes of the last write, which the transport holds as a whole until all of it has gone."""
         self._held_bytes = 0
         """Bytes of answers that wait to be written until the client reads."""
         self._read_bytes = 0
@@ -277,7 +279,7 @@ class HttpConnection(asyncio.Protocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Take a header."""
-        name = name.lower()
+        name, value = name.lower(), value.rstrip(b" \t")  # RFC 9110, 5.5: no part of the value
         if name == b"expect" and value.lower() == b"100-continue":
             self._expects_continue = True
         self._headers.append((name, value))
@@ -298,6 +300,9 @@ class HttpConnection(asyncio.Protocol):
             address = httptools.parse_url(self._url)
         except httptools.HttpParserInvalidURLError:
             self._refuse(Problem(400, "bad_request", "the request's address is not one"))
+            return
+        if not _fits_host(address, headers):
+            self._refuse(Problem(400, "bad_request", "the request's address names another host than its Host header"))
             return
         raw_path: bytes = address.path or b"/"
         path = raw_path.decode("latin-1")
@@ -394,6 +399,7 @@ class HttpConnection(asyncio.Protocol):
         self._answering = None
         if not request.keep_alive:
             self._deaf = True
+            self._refusal = b""  # of bytes behind the last request
             self._waiting.clear()
             self._end(lingers=not request.whole)
         elif self._waiting:
@@ -490,6 +496,7 @@ class HttpConnection(asyncio.Protocol):
     def write(self, data: bytes) -> None:
         """Write bytes of an answer; they wait in the transport if the client does not read."""
         self._written_bytes += len(data)
+        self._last_write_bytes = len(data)
         self._transport.write(data)
 
     async def readable(self, waiting_bytes: int) -> None:
@@ -515,7 +522,8 @@ class HttpConnection(asyncio.Protocol):
     @property
     def unread_bytes(self) -> int:
         """Bytes of answers that the client has not taken."""
-        return self._transport.get_write_buffer_size() + self._held_bytes
+        waiting = self._transport.get_write_buffer_size()
+        return self._held_bytes + (max(waiting, self._last_write_bytes) if waiting else 0)
 
     def crowd(self) -> Problem | None:
         """Return why no call may run now, None if one may."""
@@ -543,6 +551,14 @@ class HttpConnection(asyncio.Protocol):
         """Take bytes again."""
         if not self._waiting:
             self._transport.resume_reading()
+
+
+def _fits_host(address: Any, headers: list[Header]) -> bool:
+    """Return whether an address names no host, or that of the `Host` header."""
+    if address.host is None:
+        return True
+    host: bytes = address.host if address.port is None else b"%s:%d" % (address.host, address.port)
+    return [value.lower() for name, value in headers if name == b"host"] == [host.lower()]
 
 
 def _in_kernel(transport: asyncio.Transport) -> int:

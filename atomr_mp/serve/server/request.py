@@ -134,6 +134,10 @@ class HttpRequest:
         """Return why no call may run now: answers that clients do not read take too much memory."""
         return self._connection.crowd()
 
+    async def readable(self, waiting_bytes: int) -> None:
+        """Return when the client has read enough for more, or has left."""
+        await self._connection.readable(waiting_bytes)
+
     def body(self) -> bytes | None:
         """Take the whole body; None if it has not come yet, or must be asked for."""
         if not self.whole or self.gone:
@@ -170,7 +174,7 @@ class HttpRequest:
 
     async def receive(self) -> Message:
         """Return a part of the body, or the client's end; wait for either."""
-        if self._expects_continue and not self.started:
+        if self._expects_continue and not self.started and not self.gone:
             self._expects_continue = False
             self._connection.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         while not (self.complete or self.gone):

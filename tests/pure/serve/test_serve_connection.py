@@ -248,6 +248,15 @@ def test_what_comes_beside_a_body_is_bounded(head: bytes, more: bytes) -> None:
     assert len(got[0]["headers"]) == 2
 
 
+def test_space_around_a_value_is_no_part_of_it() -> None:
+    """RFC 9110, 5.5; an address in absolute form that names the same host is another spelling of its path."""
+    spaced = b"GET http://localhost/a HTTP/1.1\r\nhost:  localhost \t\r\nx-request-id: 1 \r\n\r\n"
+    got = answered(FakeTransport(), [spaced], Limits())
+    assert [(scope["path"], scope["headers"]) for scope in got] == [
+        ("/a", [(b"host", b"localhost"), (b"x-request-id", b"1")])
+    ]
+
+
 def test_a_trailer_is_no_header() -> None:
     """Or it would be looked at in the place of what a proxy has checked."""
     transport = FakeTransport()
@@ -360,6 +369,8 @@ def test_a_request_is_what_it_is_without_an_upgrade(sent: list[tuple[bytes, byte
         (b"POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: gzip, chunked\r\n\r\n0\r\n\r\n", b"501"),
         (b"POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\ncontent-length: 3\r\n\r\n", b"400"),
         (b"GET / HTTP/1.1\r\n" + b"a:\r\n" * 300 + b"\r\n", b"431"),
+        (b"\r\n" * 600, b"431"),
+        (b"GET http://other/ HTTP/1.1\r\nhost: a\r\n\r\n", b"400"),
     ],
 )
 def test_a_request_with_two_meanings_is_refused(request_bytes: bytes, status: bytes) -> None:
