@@ -199,14 +199,16 @@ class Client:
             deadline_ns = now_ns + int(deadline_s * 1e9)
             waits = loop is not None if wait is None else wait
             holds = waits or backlog
+            # A thread that waits needs no place among the calls that may wait: it makes no others meanwhile.
+            blocks = waits and loop is None
             try:
                 reply = lane.submit(
-                    next(self._ids), device, method, arguments, deadline_ns, priority, replays, holds, program
+                    next(self._ids), device, method, arguments, deadline_ns, priority, replays, holds, program, blocks
                 )
             except _OUTDATED:  # perhaps by news that nobody has read
                 self.read_session()
                 reply = lane.submit(
-                    next(self._ids), device, method, arguments, deadline_ns, priority, replays, holds, program
+                    next(self._ids), device, method, arguments, deadline_ns, priority, replays, holds, program, blocks
                 )
             if holds and reply.state is ReplyState.BACKLOG and lane is self._blocking:
                 if waits:
@@ -543,6 +545,10 @@ class Client:
             del self._loops[loop]
             lane.close()
         return [lane for _, lane in left]
+
+    def new_request_id(self) -> int:
+        """Return an id that no other request of the session has."""
+        return next(self._ids)
 
     def new_lane_number(self) -> int:
         """Return a number that no living connection has: a worker ignores a second connection of the same name."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from atomr_mp import checks, errors
@@ -123,15 +123,14 @@ def device_of(ref: WireRef) -> int:
     return unpack(ref.token)[1]
 
 
-def lend(memory: ClientMemory, refs: list[WireRef], kept: list[LeaseHold], device: int | None) -> list[object]:
-    """Have a call's device reach refs of other devices; return the objects to keep.
-
-    Blocks until their workers answer.
-    """
+def foreign(
+    memory: ClientMemory, refs: list[WireRef], kept: list[LeaseHold], device: int | None
+) -> tuple[list[object], Sequence[GpuRef]]:
+    """Return the objects that a call keeps for its refs, and those of the refs that are of other devices."""
     from atomr_mp.client.memory.refs import GpuRef
 
     found: list[GpuRef] = [
         GpuRef(memory, hold.lease, wire.slab, wire.layout) for wire, hold in zip(refs, kept, strict=True)
     ]
-    keep, *_ = memory.attach(found, device)
-    return list(keep)
+    keep, _, _, _, others = memory.attach(found, device)
+    return keep, others

@@ -17,7 +17,7 @@ from atomr_mp.gateway import answers
 from atomr_mp.gateway.answers import AnswerQueue, Kept
 from atomr_mp.gateway.former import FormerCalls
 from atomr_mp.gateway.handover import Inbox, OwnerThread
-from atomr_mp.gateway.leases import HeldLeases, LeaseHold, device_of, lend
+from atomr_mp.gateway.leases import HeldLeases, LeaseHold, device_of, foreign
 from atomr_mp.gateway.streams import PeerStreams, check_ahead
 from atomr_mp.gateway.uploads import Request, Uploaded, Uploads, call_of
 from atomr_mp.protocol.codec import VERSION
@@ -32,6 +32,7 @@ from atomr_mp.remote.resumption import CallAction, CallState, CallTable, Tally
 
 if TYPE_CHECKING:
     from atomr_mp.client.memory.argument_slabs import Placement
+    from atomr_mp.client.memory.refs import GpuRef
 
 _LOG: Final = logging.getLogger("atomr_mp.gateway")
 
@@ -346,18 +347,28 @@ class RemotePeer:
                 return
             arguments = Uploaded.in_message(request, frames)
             kept = [self._leases.hold(ref) for ref in call.refs]
-            if any(device_of(ref) != call.device for ref in call.refs):
-                self.spawn(call.id, self._lend_and_submit(request, arguments, deadline_ns, kept))
-                return
             self._submit(request, arguments, deadline_ns, kept)
         except errors.AtomrError as error:
             self._answered(call.id, error, None)
 
-    def _submit(self, request: Request, arguments: Uploaded, deadline_ns: int, kept: Sequence[object]) -> None:
+    def _submit(
+        self,
+        request: Request,
+        arguments: Uploaded,
+        deadline_ns: int,
+        held: list[LeaseHold],
+        keep: Sequence[object] = (),
+    ) -> None:
+        call = call_of(request)
+        kept: list[object] = [*held, *keep]
+        others: Sequence[GpuRef] = ()
+        if any(device_of(ref) != call.device for ref in call.refs):
+            also, others = foreign(self._client.memory, call.refs, held, call.device)
+            kept += also
         if isinstance(request, remote.RemoteStream):
-            self.streams.open(request, arguments, deadline_ns, kept)
+            self.streams.open(request, arguments, deadline_ns, kept, others)
             return
-        self._submit_call(request, arguments.body, arguments.payload, deadline_ns, kept, arguments.copies)
+        self._submit_call(request, arguments.body, arguments.payload, deadline_ns, kept, arguments.copies, others)
 
     def _submit_call(
         self,
@@ -367,6 +378,7 @@ class RemotePeer:
         deadline_ns: int,
         kept: Sequence[object] = (),
         copies: Sequence[Placement] = (),
+        others: Sequence[GpuRef] = (),
     ) -> None:
         reply = self._lane.submit_encoded(
             call.id,
@@ -381,33 +393,21 @@ class RemotePeer:
             kept=kept,
             copies=copies,
             callback=self._on_reply,
+            foreign=others,
         )
         self._replies[call.id] = reply
         if reply.is_over:
             self._host.loop.call_soon(self._lane.call_back)
 
-    async def uploaded(self, request: Request, arguments: Uploaded, deadline_ns: int) -> None:
+    def uploaded(self, request: Request, arguments: Uploaded, deadline_ns: int) -> None:
         """Make a call whose large arguments have come.
 
         Raises:
             AtomrError: The call cannot be made.
         """
-        kept = [self._leases.hold(ref) for ref in call_of(request).refs]
-        await self._lend_and_submit(request, arguments, deadline_ns, kept)
-
-    async def _lend_and_submit(
-        self, request: Request, arguments: Uploaded, deadline_ns: int, kept: list[LeaseHold]
-    ) -> None:
-        """Make a call once its device reaches refs of other devices."""
         call = call_of(request)
-        try:
-            keep: list[object] = []
-            if any(device_of(ref) != call.device for ref in call.refs):
-                keep = await asyncio.to_thread(lend, self._client.memory, call.refs, kept, call.device)
-            if self.is_wanted(call.id):
-                self._submit(request, arguments, deadline_ns, [*kept, *keep, *arguments.copies])
-        except errors.AtomrError as error:
-            self.fail(call.id, error)
+        if self.is_wanted(call.id):
+            self._submit(request, arguments, deadline_ns, [*map(self._leases.hold, call.refs)], arguments.copies)
 
     def is_wanted(self, number: int) -> bool:
         """Return whether a call has no outcome yet, and its session lives."""

@@ -25,6 +25,7 @@ from atomr_mp.remote.resumption import Tally
 
 if TYPE_CHECKING:
     from atomr_mp.client.client import Client
+    from atomr_mp.client.memory.refs import GpuRef
 
 LEAST_BYTES: Final = 2 * remote.ACKNOWLEDGE_BYTES
 """Bytes that every stream may have in the gateway: more than a client leaves unacknowledged, or both ends would
@@ -169,8 +170,15 @@ class PeerStreams:
 
     # --- for the session ----------------------------------------------------------------------------------------------
 
-    def open(self, request: remote.RemoteStream, arguments: Uploaded, deadline_ns: int, kept: Sequence[object]) -> None:
-        """Open a stream in the pool.
+    def open(
+        self,
+        request: remote.RemoteStream,
+        arguments: Uploaded,
+        deadline_ns: int,
+        kept: Sequence[object],
+        foreign: Sequence[GpuRef] = (),
+    ) -> None:
+        """Open a stream in the pool. `foreign` are the refs of other devices among its arguments.
 
         Raises:
             AtomrError: It cannot be opened; the stream ends with it.
@@ -209,7 +217,7 @@ class PeerStreams:
         self._open[call.id] = stream
         reply.credit = ReaderCredit.passed(stream.granted, self._bytes_for(stream), request.start, request.start_bytes)
         try:
-            self._lane.submit_stream_encoded(reply, call.device)
+            self._lane.submit_stream_encoded(reply, call.device, foreign)
         except errors.AtomrError:
             del self._open[call.id]
             self._client.sent_room.forget(reply)

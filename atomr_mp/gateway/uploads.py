@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from typing import TYPE_CHECKING, Annotated, Final, NamedTuple, Protocol
 
 import msgspec
@@ -71,7 +71,7 @@ class UploadHost(Protocol):
     def fail(self, number: int, error: errors.AtomrError) -> None:
         """End a call."""
 
-    def uploaded(self, request: Request, arguments: Uploaded, deadline_ns: int) -> Awaitable[None]:
+    def uploaded(self, request: Request, arguments: Uploaded, deadline_ns: int) -> None:
         """Make a call whose arguments have come."""
 
 
@@ -163,7 +163,7 @@ class Uploads:
         request = upload.request
         try:
             arguments = await asyncio.to_thread(self._encode, request, upload.pull.buffer)
-            await self._host.uploaded(request, arguments, upload.deadline_ns)
+            self._host.uploaded(request, arguments, upload.deadline_ns)
         except errors.AtomrError as error:
             self._host.fail(call_of(request).id, error)
 

@@ -44,9 +44,16 @@ class RefClient(Protocol):
         """Return why the pool is lost, None if it is not."""
 
     def submit(
-        self, method: str, arguments: object, *, device: int | None, deadline_s: float, blocking: bool = False
+        self,
+        method: str,
+        arguments: object,
+        *,
+        device: int | None,
+        deadline_s: float,
+        blocking: bool = False,
+        wait: bool | None = None,
     ) -> Reply:
-        """Send a request."""
+        """Send a request, once there is room for it."""
 
     def give_back(self) -> None:
         """Send due releases, if possible."""
@@ -283,7 +290,7 @@ class RemoteMemory:
         """Make a request of the library `memory`, and return its result. Blocks."""
         request.check()
         return self._client.submit(
-            f"memory.{request.name}", request, device=device, deadline_s=deadline_s, blocking=True
+            f"memory.{request.name}", request, device=device, deadline_s=deadline_s, blocking=True, wait=True
         ).result()
 
 

@@ -119,6 +119,11 @@ class Keeper(Actor):
         arrive(gate)
         target += number  # type: ignore[misc]
 
+    @method(writes=["target"])
+    def fail_writing(self, target: NDArray[np.generic]) -> None:
+        """Raise, and leave the target undefined."""
+        raise ValueError(f"{target.shape}")
+
     @method(thread=True)
     def total_slowly(self, gate: str, array: NDArray[np.generic]) -> float:
         """Return the sum of all elements, on the actor's thread, after a wait at a gate."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from atomr_mp import checks, errors
-from atomr_mp.client.reply import Reply
+from atomr_mp.client.reply import Reply, StreamReply
 from atomr_mp.protocol.flow.flight import RETRY_AFTER_S, Flight
 from atomr_mp.protocol.words import counted
 
@@ -36,7 +36,7 @@ class Backlog:
         self.count = 0
         """Number of waiting calls; only to be read."""
 
-    def add(self, reply: Reply, device: int | None, window_bytes: int, nbytes: int) -> bool:
+    def add(self, reply: Reply, device: int | None, window_bytes: int, nbytes: int, *, bounded: bool = True) -> bool:
         """Let a call wait; return whether no other waits before it for the same device, or for any.
 
         Args:
@@ -44,11 +44,13 @@ class Backlog:
             device: The device; None for any.
             window_bytes: Bytes that it counts for in a window.
             nbytes: Bytes of its arguments, with those in shared memory.
+            bounded: Whether it is refused if too many wait.
 
         Raises:
             Overloaded: Too many calls wait; this one was refused.
         """
-        if self.count >= self._most_calls or (self.count and self._bytes + nbytes > self._most_bytes):
+        has_room = self.count < self._most_calls and (not self.count or self._bytes + nbytes <= self._most_bytes)
+        if bounded and not has_room:
             raise errors.Overloaded(
                 f"{counted(self.count, 'call waits', 'calls wait')} for room in this client ({self._bytes} bytes), as "
                 f"many as may (max_waiting: {counted(self._most_calls, 'call')} and {self._most_bytes} bytes)",
@@ -81,7 +83,11 @@ class Backlog:
         reply, window_bytes, _ = queue[request_id]
         flight = self._flights[device]
         flight.closed = False
-        has_room = flight.let_in(request_id, reply, window_bytes)
+        if isinstance(reply, StreamReply):  # it uses no window, and was counted when it came
+            flight.let_in_stream(request_id, reply)
+            has_room = True
+        else:
+            has_room = bool(flight.let_in(request_id, reply, window_bytes))
         if has_room:
             self._take(queue, request_id)
         flight.closed = bool(self._anywhere or self._pinned[device])
@@ -98,6 +104,11 @@ class Backlog:
         """Return the calls that wait for a device, or with None for any device."""
         queue = self._anywhere if device is None else self._pinned[device]
         return iter([reply for reply, _, _ in queue.values()])
+
+    @property
+    def streams(self) -> int:
+        """How many streams wait, behind calls."""
+        return sum(isinstance(reply, StreamReply) for reply in self.all()) if self.count else 0
 
     def all(self) -> list[Reply]:
         """Return all waiting calls, in order for each device."""

@@ -22,7 +22,6 @@ from atomr_mp.client.lanes.retry import Retry
 from atomr_mp.client.lanes.retry_policy import NEVER, identify, key_of
 from atomr_mp.client.lanes.sending import Sender
 from atomr_mp.client.memory.leases import Lease
-from atomr_mp.client.memory.loans import LentBorrow
 from atomr_mp.client.reply import ItemsReply, Reply, StreamReply, decode_leased
 from atomr_mp.client.reply_life import ReplyEvent, ReplyState
 from atomr_mp.protocol import values
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from atomr_mp.client.memory.argument_slabs import Placement
+    from atomr_mp.client.memory.refs import GpuRef
     from atomr_mp.client.programs import ProgramRun
 
 FORKED: Final = "this process was forked from the client's; connect again in the child"
@@ -94,6 +94,7 @@ class Lane(ABC):
         replays: int = 0,
         wait: bool = False,  # noqa: FBT001, FBT002 - by position, which costs less
         program: ProgramRun | None = None,
+        blocks: bool = False,  # noqa: FBT001, FBT002
     ) -> Reply:
         """Send a request, or hold it while its device comes back, or there is no room for it.
 
@@ -107,6 +108,7 @@ class Lane(ABC):
             replays: Ends of workers that count against it already, see `Reply.replays`.
             wait: Whether it waits for room if the window is full.
             program: The program that it runs, if it runs one.
+            blocks: Whether its caller waits for room, so that it may always wait.
 
         Raises:
             InvalidRequest: The arguments cannot be sent.
@@ -122,10 +124,9 @@ class Lane(ABC):
             reply.priority = priority
         if replays:
             reply.replays = replays
-        lends = False
+        foreign: Sequence[GpuRef] = ()
         if placed:
-            reply.kept, reply.copies, reply.refs, device = self._client.memory.attach(placed, device)
-            lends = type(reply.kept[-1]) is LentBorrow
+            reply.kept, reply.copies, reply.refs, device, foreign = self._client.memory.attach(placed, device)
         payload_bytes = len(body)
         if payload:
             reply.payload = payload
@@ -136,6 +137,9 @@ class Lane(ABC):
                 reply.callbacks = [program.answered]
             else:
                 payload_bytes += len(program.definition)  # a worker that does not know the program gets all of it later
+        if foreign:
+            assert device is not None
+            self._lend(reply, foreign, device)
         with self._lock:
             if self._lost is not None:
                 raise _copy(self._lost)
@@ -152,24 +156,24 @@ class Lane(ABC):
             if not in_flight:
                 if not wait:
                     raise link.flight.full()
-                self._hold(reply, device, payload_bytes, alone)
-                return reply
-            reply.device = link.device
-            if device is not None:
-                reply.pinned = True
-            if (tracer := tracing.tracer) is not None:
-                reply.trace, reply.span = tracer.begin(method)
-            if alone is not None:
-                self._retry.isolate(reply, alone)
-                self._sender.put(link, reply)
-            elif not link.sending:
-                link.held.append(reply)
-            elif in_flight == 1:
-                self._send(link, [reply])  # the worker has no other request of this lane
+                self._hold(reply, device, payload_bytes, alone, bounded=not blocks)
             else:
-                link.outbox.append(reply)
-                self._queued(link)
-        if lends:
+                reply.device = link.device
+                if device is not None:
+                    reply.pinned = True
+                if (tracer := tracing.tracer) is not None:
+                    reply.trace, reply.span = tracer.begin(method)
+                if alone is not None:
+                    self._retry.isolate(reply, alone)
+                    self._sender.put(link, reply)
+                elif not link.sending:
+                    link.held.append(reply)
+                elif in_flight == 1 and not (link.gated or link.in_order):
+                    self._send(link, [reply])  # the worker has no other request of this lane
+                else:
+                    link.outbox.append(reply)
+                    self._queued(link)
+        if foreign:
             self.watch(reply)  # other clients may wait for its answer, whenever this one looks at it
         return reply
 
@@ -185,17 +189,24 @@ class Lane(ABC):
         alone = self._suspicions.admit(key_of(method, arguments)) if method in self._suspicions.methods else None
         stream.body, stream.payload, placed = values.encode(arguments, self._place_array)
         if placed:
-            stream.kept, stream.copies, stream.refs, device = self._client.memory.attach(placed, device)
+            stream.kept, stream.copies, stream.refs, device, foreign = self._client.memory.attach(placed, device)
+            if foreign:
+                assert device is not None
+                self._lend(stream, foreign, device)
         self._open_stream(stream, device, alone)
 
-    def submit_stream_encoded(self, stream: StreamReply, device: int | None) -> None:
+    def submit_stream_encoded(self, stream: StreamReply, device: int | None, foreign: Sequence[GpuRef] = ()) -> None:
         """Send the request of a stream whose arguments were encoded elsewhere; see `submit_encoded`.
 
         Args:
             stream: The stream, with its method, deadlines and arguments, and the objects that it keeps.
             device: The target; None for the device with the fewest unanswered requests of this lane.
+            foreign: Refs of other devices among its arguments.
         """
         alone = self._suspicions.admit(identify(stream)) if stream.method in self._suspicions.methods else None
+        if foreign:
+            assert device is not None
+            self._lend(stream, foreign, device)
         self._open_stream(stream, device, alone)
 
     def _open_stream(self, stream: StreamReply, device: int | None, alone: RequestKey | None) -> None:
@@ -207,15 +218,23 @@ class Lane(ABC):
                 if link.state in REFUSING:
                     raise unavailable(link)
                 self._failover.reach(link)
-            link.flight.add_stream(stream.id, stream)
-            stream.device = link.device
-            stream.pinned = device is not None
-            if (tracer := tracing.tracer) is not None:
-                stream.trace, stream.span = tracer.begin(stream.method)
-            if alone is not None:
-                self._retry.isolate(stream, alone)
-            self._sender.put(link, stream)
-        self.watch_stream(stream)
+            waits = link.flight.closed  # it must not overtake calls that wait for room
+            if waits:
+                link.flight.check_streams(self._backlog.streams)
+                self._hold(stream, device, len(stream.body), alone)
+            else:
+                link.flight.add_stream(stream.id, stream)
+                stream.device = link.device
+                stream.pinned = device is not None
+                if (tracer := tracing.tracer) is not None:
+                    stream.trace, stream.span = tracer.begin(stream.method)
+                if alone is not None:
+                    self._retry.isolate(stream, alone)
+                self._sender.put(link, stream)
+        if waits:
+            self.watch(stream)  # it has to be sent even if nobody reads it yet
+        else:
+            self.watch_stream(stream)
 
     @interrupts.defer_interrupts
     def go_on(self, stream: StreamReply) -> None:
@@ -252,7 +271,15 @@ class Lane(ABC):
     def watch_stream(self, _stream: StreamReply) -> None:  # noqa: B027 - threads look at deadlines when they wait
         """Watch a stream's deadline."""
 
-    def _hold(self, reply: Reply, device: int | None, payload_bytes: int, alone: RequestKey | None) -> None:
+    def _hold(
+        self,
+        reply: Reply,
+        device: int | None,
+        payload_bytes: int,
+        alone: RequestKey | None,
+        *,
+        bounded: bool = True,
+    ) -> None:
         """Let a call wait for room. With the lock held.
 
         Raises:
@@ -260,7 +287,7 @@ class Lane(ABC):
         """
         nbytes = payload_bytes + sum([copied.nbytes for copied in reply.copies])
         reply.state = ReplyState.BACKLOG
-        is_first = self._backlog.add(reply, device, payload_bytes, nbytes)
+        is_first = self._backlog.add(reply, device, payload_bytes, nbytes, bounded=bounded)
         reply.pinned = device is not None
         if (tracer := tracing.tracer) is not None:
             reply.trace, reply.span = tracer.begin(reply.method)
@@ -294,7 +321,7 @@ class Lane(ABC):
                 self._queued(link)
         return reply
 
-    def submit_encoded(
+    def submit_encoded(  # noqa: C901 - as `submit`
         self,
         request_id: int,
         device: int | None,
@@ -309,6 +336,7 @@ class Lane(ABC):
         kept: Sequence[object] = (),
         copies: Sequence[Placement] = (),
         callback: Callback | None = None,
+        foreign: Sequence[GpuRef] = (),
     ) -> Reply:
         """Send a request whose arguments were encoded elsewhere; see `submit`.
 
@@ -325,6 +353,7 @@ class Lane(ABC):
             kept: Objects that live until it is answered.
             copies: Arguments of it that lie in shared memory of this client.
             callback: Called with the reply once it is there; see `Reply.add_done_callback`.
+            foreign: Refs of other devices among its arguments.
         """
         reply = Reply(self, request_id, method, deadline_ns, body)
         reply.priority, reply.refs, reply.kept, reply.copies, reply.payload = priority, refs, kept, copies, payload
@@ -332,6 +361,9 @@ class Lane(ABC):
         reply.replays = replays
         if callback is not None:
             reply.callbacks = [callback]
+        if foreign:
+            assert device is not None
+            self._lend(reply, foreign, device)
         with self._lock:
             if self._lost is not None:
                 raise _copy(self._lost)
@@ -340,19 +372,45 @@ class Lane(ABC):
                 if link.state in REFUSING:
                     raise unavailable(link)
                 self._failover.reach(link)
-            in_flight = link.flight.add(request_id, reply, len(body) + sum(map(len, payload)))
-            reply.device, reply.pinned = link.device, device is not None
-            if alone is not None:
-                self._retry.isolate(reply, alone)
-            if alone is None and in_flight == 1 and link.sending and not self._corked:
-                self._send(link, [reply])  # the worker has no other request of this lane
+            nbytes = len(body) + sum(map(len, payload))
+            in_flight = link.flight.let_in(request_id, reply, nbytes)
+            may_go = link.sending and not (self._corked or link.gated or link.in_order)
+            if not in_flight:  # its caller has a window of its own, but the lane asks questions besides
+                self._hold(reply, device, nbytes, alone)
             else:
-                self._sender.put(link, reply)
-                if link.sending and link.outbox:
-                    self._queued(link)
-        if callback is not None:
+                reply.device, reply.pinned = link.device, device is not None
+                if alone is not None:
+                    self._retry.isolate(reply, alone)
+                if alone is None and in_flight == 1 and may_go:
+                    self._send(link, [reply])  # the worker has no other request of this lane
+                else:
+                    self._sender.put(link, reply)
+                    if link.sending and link.outbox:
+                        self._queued(link)
+        if callback is not None or foreign:
             self.watch(reply)
         return reply
+
+    def _enter_link(self, reply: Reply, link: DeviceLink) -> None:
+        """Queue a request of the lane's own, which names its device, or let it wait for room. With the lock held."""
+        if self._lost is not None:
+            raise _copy(self._lost)
+        if not link.sending:
+            if link.state in REFUSING:
+                raise unavailable(link)
+            self._failover.reach(link)
+        reply.pinned = True
+        if not link.flight.let_in(reply.id, reply, len(reply.body)):
+            self._hold(reply, link.device, len(reply.body), None, bounded=False)
+            return
+        reply.device = link.device
+        self._sender.put(link, reply)
+        if link.sending:
+            self._queued(link)
+
+    @abstractmethod
+    def _lend(self, reply: Reply, foreign: Sequence[GpuRef], device: int) -> None:
+        """Let a request's device use refs of other devices, before it is sent or once it is: then it is gated."""
 
     @interrupts.defer_interrupts
     def cancel(self, reply: Reply) -> None:

@@ -45,6 +45,10 @@ class DeviceLink:
         """Requests of an ended incarnation that wait for the supervisor's verdict."""
         self.outbox: list[Reply] = []
         """Requests that wait to be sent together."""
+        self.gated: dict[Reply, int] = {}
+        """Requests that must not be sent yet, each with how much it waits for. Those behind them wait too."""
+        self.in_order = False
+        """Whether the outbox may have requests that are gated, or go by themselves: it is sent step by step."""
         self.connection: ClientEnd | None = None
         self.generation = 0
         """The incarnation of `connection`."""

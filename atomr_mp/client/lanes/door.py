@@ -17,6 +17,9 @@ from atomr_mp.wire.courier import Courier
 
 if TYPE_CHECKING:
     from atomr_mp.client.memory.argument_slabs import Placement
+    from atomr_mp.client.memory.loans import LentBorrow
+    from atomr_mp.client.memory.memory import RefLoan
+    from atomr_mp.client.memory.refs import GpuRef
 
 
 class LaneMemory(Protocol):
@@ -24,8 +27,20 @@ class LaneMemory(Protocol):
 
     def attach(
         self, placed: Sequence[object], device: int | None
-    ) -> tuple[Sequence[object], Sequence[Placement], int, int | None]:
-        """Check a call's arguments; return the objects that it keeps, its copies, its count of refs, and its device."""
+    ) -> tuple[Sequence[object], Sequence[Placement], int, int | None, Sequence[GpuRef]]:
+        """Check a call's arguments; see `ClientMemory.attach`."""
+
+    def lend(self, foreign: Sequence[GpuRef], device: int, deadline_s: float) -> Sequence[LentBorrow]:
+        """Lend a device other devices' refs. Blocks."""
+
+    def loans(self, foreign: Sequence[GpuRef]) -> Sequence[RefLoan]:
+        """Return the requests by which a call may use refs of other devices."""
+
+    def unreached(self, foreign: Iterable[GpuRef], device: int) -> Sequence[GpuRef]:
+        """Return those of other devices' refs whose memory a device has not been given yet."""
+
+    def reach(self, ref: GpuRef, device: int) -> None:
+        """Let a device reach another device's memory. Blocks."""
 
     def answered(self, copies: Iterable[Placement], worker: Releases, *, executed: bool) -> None:
         """Record that the call with these arguments was answered."""
@@ -113,6 +128,9 @@ class LaneClient(Protocol):
 
     def tell_reach(self, device: int, generation: int, failures: int) -> None:
         """Report attempts to connect to a living worker to the supervisor."""
+
+    def new_request_id(self) -> int:
+        """Return an id that no other request of the session has."""
 
     def new_lane_number(self) -> int:
         """Return a number that no other connection of the session has."""

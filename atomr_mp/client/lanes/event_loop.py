@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
-from typing import Final
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Final
 
 from atomr_mp import errors
 from atomr_mp.client import interrupts
 from atomr_mp.client.lanes.base import Lane, Told
 from atomr_mp.client.lanes.device_link import DeviceLink
 from atomr_mp.client.lanes.door import LaneClient
+from atomr_mp.client.lanes.lending import LoopLending
 from atomr_mp.client.reply import Reply, StreamReply
 from atomr_mp.client.reply_life import ReplyEvent, ReplyState
 from atomr_mp.protocol.messages.devices import DeviceInfo
 from atomr_mp.protocol.messages.session import DeviceChanged, IncarnationEnded, IncarnationStopped
 from atomr_mp.wire.ends import ClientEnd
+
+if TYPE_CHECKING:
+    from atomr_mp.client.memory.refs import GpuRef
 
 LATE_S: Final = 1.0
 """How long after a reply's deadline its loop may end it; then a waiting thread takes the loop for stopped."""
@@ -56,6 +61,15 @@ class EventLoopLane(Lane):
         self._called_for_told = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ns = 0
+        self._lending: Final = LoopLending(
+            client,
+            self._links,
+            make=functools.partial(Reply, self),
+            enter=self._enter,
+            settled=self._settled,
+            cancel=self.cancel,
+            call_soon=self._call_soon,
+        )
         loop.add_reader(client.session_descriptor, client.read_session)
 
     def belongs_to(self, loop: asyncio.AbstractEventLoop) -> bool:
@@ -215,6 +229,25 @@ class EventLoopLane(Lane):
         if lost is not None:
             left = errors.PoolLost(lost.message, maybe_executed=reply.generation != 0)
         self._outcomes.feed(reply, ReplyEvent.EXPIRE if isinstance(reply, StreamReply) else ReplyEvent.FAIL, left)
+
+    def _lend(self, reply: Reply, foreign: Sequence[GpuRef], device: int) -> None:
+        self._lending.begin(reply, foreign, device)
+
+    def _enter(self, question: Reply, device: int) -> None:
+        """Send a question for a ref in its place in the order of its device."""
+        with self._lock:
+            self._enter_link(question, self._links[device])
+        self.watch(question)
+
+    @interrupts.defer_interrupts
+    def _settled(self, link: DeviceLink, reply: Reply, error: errors.AtomrError | None) -> None:
+        """Go on with a device's requests: one waits for no ref any more, and fails if there is an error."""
+        with self._lock:
+            if error is not None and not reply.is_over:
+                self._outcomes.feed(reply, ReplyEvent.FAIL, error)
+                self._make_room()
+            self._sender.flush(link)
+        self.call_back()
 
     def cork(self) -> None:
         """Let all calls until `uncork` travel together, the first one too."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -65,21 +66,36 @@ class Sender:
         return min(waiting, key=lambda link: len(link.flight.requests))
 
     def put(self, link: DeviceLink, reply: Reply) -> None:
-        """Send a stream, or a request that has to run alone; queue any other. Hold all if the device takes none now."""
+        """Send a stream, or a request that has to run alone; queue any other. Hold all if the device takes none now.
+
+        None overtakes a gated one.
+        """
+        if link.gated or link.in_order:
+            if not link.sending:
+                link.held.append(reply)
+                return
+            link.outbox.append(reply)
+            link.in_order = True
+            if _goes_by_itself(reply):
+                self.flush(link)
+            return
         if link.outbox and _goes_by_itself(reply):
             self.flush(link)  # it must not overtake requests whose outputs it may read
         if not link.sending:
             link.held.append(reply)
-        elif isinstance(reply, StreamReply):
-            self.open_stream(link, reply)
-        elif reply.alone is not None:
-            self.send(link, [reply], data.Alone)
+        elif _goes_by_itself(reply):
+            self._send_by_itself(link, reply)
         else:
             link.outbox.append(reply)
 
     def send_held(self, link: DeviceLink) -> None:
         """Send all waiting requests, held ones first."""
         held, link.held = link.held, deque()
+        if link.gated or link.in_order:
+            link.outbox[:0] = held
+            link.in_order = True
+            self.flush(link)
+            return
         link.outbox[:0] = [reply for reply in held if not _goes_by_itself(reply)]
         for reply in held:
             if _goes_by_itself(reply):
@@ -94,16 +110,42 @@ class Sender:
 
     def flush(self, link: DeviceLink) -> None:
         """Send a link's outbox."""
+        if link.gated or link.in_order:
+            self._flush_in_order(link)
+            return
         while link.outbox and link.sending:
-            together = link.outbox[:MESSAGE_CALLS]
-            del link.outbox[:MESSAGE_CALLS]
-            nbytes = sum([len(reply.body) for reply in together])
-            nbytes += sum([sum(map(len, reply.payload)) for reply in together if reply.payload])
-            if nbytes <= limits.MAX_BODY_BYTES:
-                self.send(link, together)
+            self._send_first(link, MESSAGE_CALLS)
+
+    def _flush_in_order(self, link: DeviceLink) -> None:
+        """Send an outbox up to the first gated request."""
+        outbox, gated = link.outbox, link.gated
+        while outbox and link.sending and outbox[0] not in gated:
+            if _goes_by_itself(outbox[0]):
+                self._send_by_itself(link, outbox.pop(0))
                 continue
-            for reply in together:  # one message for all could be too long, which would end the connection
-                self._send_or_hold(link, reply)
+            together = itertools.takewhile(
+                lambda reply: reply not in gated and not _goes_by_itself(reply), outbox[:MESSAGE_CALLS]
+            )
+            self._send_first(link, len(list(together)))
+        link.in_order = bool(outbox)
+
+    def _send_first(self, link: DeviceLink, count: int) -> None:
+        """Send the first requests of an outbox in one message, if that is not too long."""
+        together = link.outbox[:count]
+        del link.outbox[:count]
+        nbytes = sum([len(reply.body) for reply in together])
+        nbytes += sum([sum(map(len, reply.payload)) for reply in together if reply.payload])
+        if nbytes <= limits.MAX_BODY_BYTES:
+            self.send(link, together)
+            return
+        for reply in together:  # one message for all could be too long, which would end the connection
+            self._send_or_hold(link, reply)
+
+    def _send_by_itself(self, link: DeviceLink, reply: Reply) -> None:
+        if isinstance(reply, StreamReply):
+            self.open_stream(link, reply)
+        else:
+            self.send(link, [reply], data.Alone)
 
     def _send_or_hold(self, link: DeviceLink, reply: Reply) -> None:
         if link.sending:

@@ -7,8 +7,8 @@ import os
 import select
 import threading
 import time
-from collections.abc import Callable, Iterable
-from typing import Final
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Final
 
 from atomr_mp.client import interrupts
 from atomr_mp.client.lanes.base import Lane, Told
@@ -21,6 +21,9 @@ from atomr_mp.client.reply_life import ReplyState
 from atomr_mp.protocol.messages import data
 from atomr_mp.protocol.messages.devices import DeviceInfo
 from atomr_mp.wire.ends import ClientEnd
+
+if TYPE_CHECKING:
+    from atomr_mp.client.memory.refs import GpuRef
 
 FLUSH_S: Final = 0.001
 """Longest wait of a call for others to travel with, if earlier calls are unanswered and no thread waits for a reply."""
@@ -125,6 +128,10 @@ class ThreadsLane(Lane):
             raise
         if reply.error is not None and reply.generation == 0:
             raise reply.error
+
+    def _lend(self, reply: Reply, foreign: Sequence[GpuRef], device: int) -> None:
+        left_s = max(0.0, (reply.deadline_ns - time.monotonic_ns()) / 1e9)
+        reply.kept = (*reply.kept, *self._client.memory.lend(foreign, device, left_s))
 
     def wait_for_part(self, stream: StreamReply, timeout_s: float | None) -> bool:
         """Wait for a part of a stream, or its end; False if neither comes within `timeout_s`."""

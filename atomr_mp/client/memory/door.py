@@ -44,9 +44,16 @@ class MemoryClient(Protocol):
         """Send due releases to an incarnation, if possible."""
 
     def submit(
-        self, method: str, arguments: object, *, device: int | None, deadline_s: float, blocking: bool = False
+        self,
+        method: str,
+        arguments: object,
+        *,
+        device: int | None,
+        deadline_s: float,
+        blocking: bool = False,
+        wait: bool | None = None,
     ) -> MemoryCall:
-        """Send a request."""
+        """Send a request, once there is room for it."""
 
     def ask(
         self, question: Callable[[int], session.FromClient], timeout_s: float, descriptor: int | None = None

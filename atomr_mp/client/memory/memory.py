@@ -9,16 +9,16 @@ import functools
 import itertools
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from atomr_mp import errors
 from atomr_mp.client import interrupts
 from atomr_mp.client.memory.argument_slabs import ClientSlabs, Placement
-from atomr_mp.client.memory.door import MemoryClient
+from atomr_mp.client.memory.door import MemoryCall, MemoryClient
 from atomr_mp.client.memory.leases import Lease, Releases, ViewBorrow
-from atomr_mp.client.memory.loans import LoanReturner
+from atomr_mp.client.memory.loans import LentBorrow, LoanReturner
 from atomr_mp.client.memory.refs import GpuRef, SharedRef, read_shared, write_shared
 from atomr_mp.client.memory.worker_slabs import Mappings, SlabMapping
 from atomr_mp.interop.host import HostMapping
@@ -34,6 +34,16 @@ ASK_TIMEOUT_S: Final = 60.0
 
 REQUEST_DEADLINE_S: Final = 60.0
 """Deadline of the requests that a ref makes for itself."""
+
+
+class RefLoan(NamedTuple):
+    """A request by which a call on one device may use refs of another."""
+
+    device: int
+    """The refs' device."""
+    request: memory.Borrow
+    borrow: LentBorrow
+    """What the call keeps until it is answered."""
 
 
 class ClientMemory:
@@ -70,15 +80,16 @@ class ClientMemory:
 
     def attach(
         self, placed: Sequence[object], device: int | None
-    ) -> tuple[list[object], Sequence[Placement], int, int | None]:
-        """Make a call's arguments in shared memory ready to be sent. Blocks if any is another device's.
+    ) -> tuple[list[object], Sequence[Placement], int, int | None, Sequence[GpuRef]]:
+        """Check a call's arguments in shared memory.
 
         Args:
             placed: The arguments.
             device: The call's target; None for the device of its refs.
 
         Returns:
-            The objects to keep until it is answered, the copies to settle then, the number of refs, and the device.
+            The objects to keep until it is answered, the copies to settle then, the number of refs, the device, and
+            the refs of other devices: the call must not be sent before these are lent.
 
         Raises:
             GpuRefWrongDevice: The refs are of several devices, and none is named.
@@ -101,9 +112,51 @@ class ClientMemory:
                     all_there = False
             elif isinstance(each, Placement):
                 copies = [*copies, each]
-        if not all_there:
-            keep += self._reached(placed, device, to)
-        return keep, copies, refs, to
+        return keep, copies, refs, to, () if all_there else _foreign(placed, device, to)
+
+    def loans(self, foreign: Sequence[GpuRef]) -> list[RefLoan]:
+        """Return the requests by which a call may use refs of other devices, in the order of asking.
+
+        That is the devices' order, for all clients: else two could wait for each other. Each request comes after the
+        one before has been granted.
+        """
+        found: dict[int, list[GpuRef]] = {}
+        for ref in foreign:
+            found.setdefault(ref.device, []).append(ref)
+        loans: list[RefLoan] = []
+        for device, refs in sorted(found.items()):
+            borrow = self._loans.loan(refs[0].lease.releases, next(self._borrows))
+            loans.append(RefLoan(device, _passing(refs, borrow), borrow))
+        return loans
+
+    def unreached(self, foreign: Iterable[GpuRef], device: int) -> list[GpuRef]:
+        """Return those of other devices' refs whose memory a device has not been given yet."""
+        found = {(ref.lease.releases, ref.slab, device): ref for ref in foreign}
+        return [ref for key, ref in found.items() if key not in self._lent]
+
+    def reach(self, ref: GpuRef, device: int) -> None:
+        """Let a device reach another device's memory. Blocks."""
+        releases = ref.lease.releases
+        self._client.ask(
+            lambda number: session.LendSlab(number, releases.device, releases.generation, ref.slab, device),
+            ASK_TIMEOUT_S,
+        )
+        if not releases.over:
+            self._lent = self._lent | {(releases, ref.slab, device)}
+
+    @interrupts.defer_interrupts
+    def lend(self, foreign: Sequence[GpuRef], device: int, deadline_s: float) -> list[LentBorrow]:
+        """Lend a device other devices' refs; later writers wait while the result is held. Blocks."""
+        for ref in self.unreached(foreign, device):
+            self.reach(ref, device)
+        loans = self.loans(foreign)
+        try:
+            for at, request, _ in loans:
+                self.request(request, at, deadline_s)
+        except errors.RequestError as error:
+            error.maybe_executed = False  # the call that needs the refs was not sent
+            raise
+        return [loan.borrow for loan in loans]
 
     def answered(self, copies: Iterable[Placement], worker: Releases, *, executed: bool) -> None:
         """Record that a call with these arguments was answered, or was not run at all."""
@@ -288,33 +341,18 @@ class ClientMemory:
         request.check()
         method = f"memory.{request.name}"
         try:
-            return self._client.submit(method, request, device=device, deadline_s=deadline_s, blocking=True).result()
+            return self._submit(method, request, device, deadline_s).result()
         except errors.OutOfMemory:
             if not isinstance(request, memory.Empty | memory.Full):
                 raise
         # Once more: unused memory of this client goes back with it.
-        return self._client.submit(method, request, device=device, deadline_s=deadline_s, blocking=True).result()
+        return self._submit(method, request, device, deadline_s).result()
 
     # --- inside ----------------------------------------------------------------------------------------------------
 
-    def _reached(self, placed: Iterable[object], named: int | None, device: int | None) -> list[ViewBorrow]:
-        """Let a device reach the arguments that are other devices'; later writers wait while the result is held."""
-        found: dict[int, list[GpuRef]] = {}
-        for ref in placed:
-            if isinstance(ref, GpuRef) and ref.device != device:
-                if named is None:
-                    raise errors.GpuRefWrongDevice(
-                        f"the arguments are of devices {device} and {ref.device}: name the device that the request is "
-                        "for (device=), or copy one (copy_to)",
-                        device=ref.device,
-                    )
-                self._lend(ref, named)
-                found.setdefault(ref.device, []).append(ref)
-        # In the devices' order, as all clients do: else two could wait for each other.
-        return [
-            self._hold(refs, self._loans.loan(refs[0].lease.releases, next(self._borrows)))
-            for _, refs in sorted(found.items())
-        ]
+    def _submit(self, method: str, request: LibraryRequest, device: int, deadline_s: float) -> MemoryCall:
+        """Send a request of a method that blocks: without room in the window it blocks until there is some."""
+        return self._client.submit(method, request, device=device, deadline_s=deadline_s, blocking=True, wait=True)
 
     def _not_ours(self, ref: GpuRef) -> errors.RequestError:
         if ref.to_wire().token[:16] != self._client.epoch:
@@ -365,8 +403,7 @@ class ClientMemory:
 
         Later writers wait meanwhile, for a time.
         """
-        first, others = refs[0], list[Operand](refs[1:])
-        self.request(memory.Borrow(first.holding(borrow), borrow.number, passing=True, others=others), first.device)
+        self.request(_passing(refs, borrow), refs[0].device)
         return borrow
 
     @interrupts.defer_interrupts
@@ -376,18 +413,6 @@ class ClientMemory:
         # The request holds it: if it is granted after the wait was given up, it ends then.
         self.request(memory.Borrow(ref.holding(borrow), borrow.number, write), ref.device)
         return borrow
-
-    def _lend(self, ref: GpuRef, device: int) -> None:
-        """Let a device reach another device's ref."""
-        releases = ref.lease.releases
-        key = (releases, ref.slab, device)
-        if key not in self._lent:
-            self._client.ask(
-                lambda number: session.LendSlab(number, releases.device, releases.generation, ref.slab, device),
-                ASK_TIMEOUT_S,
-            )
-            if not releases.over:
-                self._lent = self._lent | {key}
 
     def _open(self, releases: Releases, slab: int, unmapped: Callable[[], object]) -> SlabMapping:
         opened, descriptor = self._client.ask(
@@ -418,6 +443,24 @@ class ClientMemory:
 
     def _forget(self, slab: int) -> None:
         self._client.tell(session.ForgetSlab(slab))
+
+
+def _foreign(placed: Iterable[object], named: int | None, device: int | None) -> list[GpuRef]:
+    """Return the refs among a call's arguments that are of other devices than its target."""
+    foreign = [each for each in placed if isinstance(each, GpuRef) and each.device != device]
+    if named is None:
+        raise errors.GpuRefWrongDevice(
+            f"the arguments are of devices {device} and {foreign[0].device}: name the device that the request is for "
+            "(device=), or copy one (copy_to)",
+            device=foreign[0].device,
+        )
+    return foreign
+
+
+def _passing(refs: Sequence[GpuRef], borrow: ViewBorrow) -> memory.Borrow:
+    """Return the request for a read of refs of one device, for which later writers wait."""
+    others = list[Operand](refs[1:])
+    return memory.Borrow(refs[0].holding(borrow), borrow.number, passing=True, others=others)
 
 
 def _mapped(descriptor: int, nbytes: int, unmapped: Callable[[], object]) -> HostMapping:

@@ -99,14 +99,26 @@ class Flight(Generic[T]):
         Raises:
             Overloaded: Too many are open; nothing was noted.
         """
-        if self.streams >= self._most_streams:
+        self.check_streams()
+        self.let_in_stream(request_id, request)
+
+    def check_streams(self, waiting: int = 0) -> None:
+        """Check that one more stream may be open, besides some that wait to be.
+
+        Raises:
+            Overloaded: Too many are open.
+        """
+        if self.streams + waiting >= self._most_streams:
             raise errors.Overloaded(
-                f"device {self._device} has {counted(self.streams, 'open stream')} of this client, as many as may "
-                "(max_streams)",
+                f"device {self._device} has {counted(self.streams + waiting, 'open stream')} of this client, as many "
+                "as may (max_streams)",
                 device=self._device,
                 window=self._most_streams,
                 retry_after_s=RETRY_AFTER_S,
             )
+
+    def let_in_stream(self, request_id: int, request: T) -> None:
+        """Note a stream for which there is room."""
         self.requests[request_id] = (request, 0)
         self.streams += 1
 

@@ -105,7 +105,7 @@ def test_a_call_goes_where_its_refs_are(client: FakeClient) -> None:
     """If they are in one place."""
     refs = [client.ref(device=1), client.ref(device=1)]
     holds = [ref.lease.hold for ref in refs]
-    assert client.memory.attach(refs, None) == ([*refs, *holds], (), 2, 1)
+    assert client.memory.attach(refs, None) == ([*refs, *holds], (), 2, 1, ())
     with pytest.raises(errors.GpuRefWrongDevice):
         client.memory.attach([client.ref(device=1), client.ref()], None)
 
