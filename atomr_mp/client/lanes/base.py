@@ -168,7 +168,7 @@ class Lane(ABC):
                     self._sender.put(link, reply)
                 elif not link.sending:
                     link.held.append(reply)
-                elif in_flight == 1 and not (link.gated or link.in_order):
+                elif in_flight == 1 and not link.in_order:
                     self._send(link, [reply])  # the worker has no other request of this lane
                 else:
                     link.outbox.append(reply)
@@ -374,7 +374,7 @@ class Lane(ABC):
                 self._failover.reach(link)
             nbytes = len(body) + sum(map(len, payload))
             in_flight = link.flight.let_in(request_id, reply, nbytes)
-            may_go = link.sending and not (self._corked or link.gated or link.in_order)
+            may_go = link.sending and not (self._corked or link.in_order)
             if not in_flight:  # its caller has a window of its own, but the lane asks questions besides
                 self._hold(reply, device, nbytes, alone)
             else:

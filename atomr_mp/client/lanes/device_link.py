@@ -48,7 +48,7 @@ class DeviceLink:
         self.gated: dict[Reply, int] = {}
         """Requests that must not be sent yet, each with how much it waits for. Those behind them wait too."""
         self.in_order = False
-        """Whether the outbox may have requests that are gated, or go by themselves: it is sent step by step."""
+        """Whether there may be gated requests, or ones in the outbox that go by themselves: it is sent step by step."""
         self.connection: ClientEnd | None = None
         self.generation = 0
         """The incarnation of `connection`."""

@@ -69,7 +69,7 @@ class LoopLending:
         links = [*[self._links[loan.device] for loan in loans], self._links[device]]
         chain = [*questions, reply]
         for (asked, waiting), link in zip(itertools.pairwise(chain), links[1:], strict=True):
-            link.gated[waiting] = 1
+            link.gated[waiting], link.in_order = 1, True
             asked.callbacks = [partial(self._on_answer, link, waiting)]
         reply.kept = (*reply.kept, *[loan.borrow for loan in loans])
         reply.callbacks = [*(reply.callbacks or ()), partial(self._on_end, links[-1], questions)]

@@ -70,7 +70,7 @@ class Sender:
 
         None overtakes a gated one.
         """
-        if link.gated or link.in_order:
+        if link.in_order:
             if not link.sending:
                 link.held.append(reply)
                 return
@@ -91,7 +91,7 @@ class Sender:
     def send_held(self, link: DeviceLink) -> None:
         """Send all waiting requests, held ones first."""
         held, link.held = link.held, deque()
-        if link.gated or link.in_order:
+        if link.in_order:
             link.outbox[:0] = held
             link.in_order = True
             self.flush(link)
@@ -110,7 +110,7 @@ class Sender:
 
     def flush(self, link: DeviceLink) -> None:
         """Send a link's outbox."""
-        if link.gated or link.in_order:
+        if link.in_order:
             self._flush_in_order(link)
             return
         while link.outbox and link.sending:
@@ -127,7 +127,7 @@ class Sender:
                 lambda reply: reply not in gated and not _goes_by_itself(reply), outbox[:MESSAGE_CALLS]
             )
             self._send_first(link, len(list(together)))
-        link.in_order = bool(outbox)
+        link.in_order = bool(outbox or gated)
 
     def _send_first(self, link: DeviceLink, count: int) -> None:
         """Send the first requests of an outbox in one message, if that is not too long."""
