@@ -28,6 +28,7 @@ from atomr_mp_workers.device.base import Event, Export, SlabMemory, Stream, Work
 from atomr_mp_workers.device.host_memory import HostMemory
 from atomr_mp_workers.device.streams import POOLED, StreamAllocator
 from atomr_mp_workers.memory.arrays import DeviceArray
+from atomr_mp_workers.requests import raised_log
 from atomr_mp_workers.requests.method import Method
 from atomr_mp_workers.requests.off_loop.completions import STRATEGIES, Completions
 from atomr_mp_workers.requests.off_loop.in_progress import InProgress
@@ -61,6 +62,12 @@ MARK: Final = "memfd:atomr-mp"
 """Part of the names of slabs, and of memory that the tests make."""
 
 BACKENDS: Final = ("host",)
+
+
+@pytest.fixture(autouse=True)
+def _without_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Write no log of what work raises here: it counts repeats for a minute, in a thread of its own."""
+    monkeypatch.setattr(raised_log.log, "shows", "off")
 
 
 @pytest.fixture(params=BACKENDS)

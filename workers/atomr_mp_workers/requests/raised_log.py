@@ -46,7 +46,7 @@ class DeviceErrorLog:
             if not self._repeats.note(found.key, now_s):
                 self._await_due(now_s)
                 return
-        ids = ", ".join(f"{each.id} of session {each.peer.session.number}" for each in run.requests[:4])
+        ids = ", ".join(map(_told, run.requests[:4]))
         text = f"{found.headline} (request {ids}{', …' if len(run.requests) > 4 else ''})"
         if self.shows == "full":
             text = f"\n{MARK}".join([text, *lines_of(found.traceback)])
@@ -74,6 +74,11 @@ class DeviceErrorLog:
             self._timer = None
             self._tell_due(now_s)
             self._await_due(now_s)
+
+
+def _told(request: Any) -> str:
+    """Return a request's id for the log; what a device does for itself has no client."""
+    return str(request.id) if request.peer is None else f"{request.id} of session {request.peer.session.number}"
 
 
 log: Final = DeviceErrorLog()
