@@ -62,6 +62,10 @@ def spectrum(request: Any, name: str, values: Array) -> Array:
     if request.kind != "c2r" or name != "x" or not values.size:
         return values
     axes = request.axes
+    if any(request.x.layout.strides[axis] == 0 and request.x.shape[axis] > 1 for axis in axes):
+        return np.full_like(
+            values, values.real.flat[0]
+        )  # the same number everywhere is one of real numbers if it is real
     made: Array = np.fft.rfftn(np.fft.irfftn(values, [request.out.shape[axis] for axis in axes], axes=axes), axes=axes)
     return made
 
