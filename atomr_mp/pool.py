@@ -204,7 +204,7 @@ class Pool:
         arguments: object = args
         if kwargs:
             arguments = self._named(method, info, args, kwargs, deadline_s)
-        if priority:
+        if type(priority) is not int or priority:
             priority = _priority(priority)
         return client.submit(method, arguments, device=device, deadline_s=deadline_s, priority=priority, wait=wait)
 

@@ -16,7 +16,7 @@ from atomr_mp.protocol.codec import ErrorInfo
 from atomr_mp.protocol.messages.control import ActorSpec
 from atomr_mp_workers.loading import load
 from fuzzing.target import Target
-from fuzzing.targets.bodies import Refs, wire_ref
+from fuzzing.targets.bodies import Refs, SentRef, wire_ref
 
 ACTOR: Final = f"{Path(__file__).parents[1] / 'annotated.py'}:Annotated_"
 
@@ -54,7 +54,7 @@ PARAMETERS: Final = "abcdef"
 
 def arguments(rng: random.Random, name: str) -> bytes:
     """Return the body of a call that fits, by position or by name, without the arrays that need a frame."""
-    given = [wire_ref(rng).extension if each is None and name == "written" else each for each in FITTING[name]]
+    given = [SentRef(wire_ref(rng)) if each is None and name == "written" else each for each in FITTING[name]]
     by_name = rng.random() < 0.3
     return bytes(values.encode(dict(zip(PARAMETERS, given, strict=False)) if by_name else given)[0])
 

@@ -12,7 +12,7 @@ import numpy as np
 from atomr_mp import errors
 from atomr_mp.protocol import token, values
 from atomr_mp.protocol.layout import Layout
-from atomr_mp.protocol.refs import ClientArray, WireRef
+from atomr_mp.protocol.refs import ClientArray, Operand, WireRef
 from atomr_mp_workers.device.host import HostDevice
 from atomr_mp_workers.memory.arrays import Block, DeviceArray
 from atomr_mp_workers.memory.blocks import Holder
@@ -26,6 +26,21 @@ FIRST: Final = 64
 """Where the buffer begins in its slab."""
 BUFFER_BYTES: Final = 4096
 DTYPES: Final = ("float32", "int8", "complex128", "bool", "uint16", "float16")
+
+
+class SentRef(Operand):
+    """A ref, or an array in a client's memory, as a value of a message.
+
+    Args:
+        wire: Its form in the message.
+    """
+
+    def __init__(self, wire: WireRef | ClientArray) -> None:
+        self._wire = wire
+
+    def to_wire(self) -> Any:
+        """Return its form in the message."""
+        return self._wire
 
 
 def some_value(rng: random.Random, depth: int = 2) -> Any:  # noqa: PLR0911 - one for each kind of value
@@ -45,7 +60,7 @@ def some_value(rng: random.Random, depth: int = 2) -> Any:  # noqa: PLR0911 - on
             shape = [rng.randint(0, 4) for _ in range(rng.randint(0, 3))] if rng.random() < 0.8 else [3000]
             return np.zeros(shape, rng.choice(DTYPES))
         case 7:
-            return rng.choice((wire_ref(rng).extension, client_array(rng).extension))
+            return SentRef(rng.choice((wire_ref(rng), client_array(rng))))
         case 8:
             return [some_value(rng, depth - 1) for _ in range(rng.randint(0, 3))]
         case _:

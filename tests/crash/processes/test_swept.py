@@ -39,7 +39,7 @@ def remove(path: Path) -> None:
     if path.is_dir():
         shutil.rmtree(path)
     else:
-        path.unlink()
+        path.unlink(missing_ok=True)  # the pool may not have made it anew
 
 
 def remove_all(run_dir: Path) -> None:

@@ -47,8 +47,8 @@ def values_of(info: inspect.Type) -> st.SearchStrategy[Any]:
             found = st.one_of([values_of(type_) for type_ in info.types])
         case inspect.StructType():
             found = st.builds(info.cls, **{field.name: values_of(field.type) for field in info.fields})
-        case inspect.EnumType():
-            found = st.sampled_from(info.cls)
+        case inspect.LiteralType() | inspect.EnumType():
+            found = st.sampled_from(info.values if isinstance(info, inspect.LiteralType) else list(info.cls))
         case inspect.IntType():
             found = _integers_of(info)
         case inspect.FloatType():
