@@ -117,7 +117,8 @@ class PoolStory:
             if "device" in event:
                 who = f"device {event['device']} generation {event.get('generation')}: "
             level = logging.WARNING if name in WARNINGS else logging.INFO
-            tell(level, f"pool_{name}", f"{who}{event.get('text') or name}", at=_time(event), **facts)
+            told = f"device_{name}" if who else name if name.startswith("pool_") else f"pool_{name}"
+            tell(level, told, f"{who}{event.get('text') or name}", at=_time(event), **facts)
         if len(events) > MOST_EVENTS:
             text = f"{len(events) - MOST_EVENTS:,} more events of the pool are only in its event log (atomr-mp events)"
             tell(logging.WARNING, "pool_events_left_out", text, left_out=len(events) - MOST_EVENTS)

@@ -85,7 +85,7 @@ def test_a_servers_log_tells_its_story_in_lines_of_json(ledger: Ledger) -> None:
         assert server.call("Telling.noted", ["a\tb"], x_request_id="one").status == 200
         assert b"error" in server.call("Telling.breaks", [2], x_request_id="two").body
         assert server.call("Telling.crash", x_request_id="three").status == 500
-        assert settled(lambda: len(named(server, "pool_ready")) == 2, DEADLINE_S), server.log()
+        assert settled(lambda: len(named(server, "device_ready")) == 2, DEADLINE_S), server.log()
         by_id = {event["id"]: event for event in named(server, "request")}
         assert {name: (event["status"], event["outcome"]) for name, event in by_id.items()} == {
             "one": (200, "ok"),
@@ -96,16 +96,16 @@ def test_a_servers_log_tells_its_story_in_lines_of_json(ledger: Ledger) -> None:
         assert (one["method"], one["device"], one["generation"]) == ("Telling.noted", 0, 1)
         assert one["bytes_in"] > 0 < one["bytes_out"]
         assert by_id["two"]["parts"] == 2
-        [lost] = named(server, "pool_end")
+        [lost] = named(server, "device_end")
         assert (lost["device"], lost["generation"], lost["running"], lost["signal"]) == (0, 1, 1, 11)
         assert "device-0.log" in lost["text"]
-        assert named(server, "pool_ready")[1]["away_s"] > 0
+        assert named(server, "device_ready")[1]["away_s"] > 0
         assert settled(lambda: any(event["output"] == "noted a b" for event in named(server, "output")))
         stacks = device_log(ledger)
         assert "Fatal Python error: Segmentation fault" in stacks
         assert re.search(r"File .*telling.py., line \d+ in crash", stacks)
         assert server.stop() == 0
-        assert named(server, "pool_planned_end")
+        assert named(server, "device_planned_end")
 
 
 def test_a_joined_pools_story_is_told_too(ledger: Ledger) -> None:
@@ -116,8 +116,8 @@ def test_a_joined_pools_story_is_told_too(ledger: Ledger) -> None:
     ):
         assert server.call("Telling.noted", ["a"]).status == 200
         pool.restart(0)
-        assert settled(lambda: bool(named(server, "pool_planned_end")))
-        assert settled(lambda: [event["generation"] for event in named(server, "pool_ready")] == [2])
+        assert settled(lambda: bool(named(server, "device_planned_end")))
+        assert settled(lambda: [event["generation"] for event in named(server, "device_ready")] == [2])
         assert not named(server, "output")
 
 
