@@ -113,8 +113,8 @@ class Server:
 
     def log(self) -> str:
         """Return what it has written to stderr."""
-        self._errors.seek(0)
-        return self._errors.read().decode()
+        # By a description of its own: a seek on the server's would move the place where that writes next.
+        return Path(self._errors.name).read_bytes().decode()
 
     def stop(self) -> int:
         """End it in order; return its exit status."""
