@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 import atomr_mp
 from atomr_mp import errors
+from atomr_mp.protocol.layout import MAX_BYTES
 from tests.support import ACTORS, PROBE, Ledger
 
 STREAMER = f"{ACTORS}/streaming.py:Streamer"
@@ -96,7 +97,7 @@ WHOLE: dict[str, tuple[Use, int, int | None]] = {
     "attempts": (lambda pool, n: list(pool.map("Probe.echo", [1], attempts=n)), 1, None),
     "max_waiting": (lambda pool, n: connected(pool, max_waiting=n), 0, None),
     "max_replays": (lambda pool, n: connected(pool, max_replays=n), 0, 2**16 - 1),
-    "shape": (lambda pool, n: pool.device().zeros((0, n)), 0, 2**40),
+    "shape": (lambda pool, n: pool.device().zeros((0, n)), 0, MAX_BYTES),
 }
 """Ways to give a whole number, with the least and the largest that it may be. The argument's name comes first."""
 
