@@ -48,7 +48,7 @@ class MethodFigure(NamedTuple):
 
 
 def shared_bytes(slots: int) -> int:
-    """Return how many bytes of shared memory the front ends' rows take; those that are not used take none."""
+    """Return how many bytes of shared memory the front ends' rows take; unused rows take no memory."""
     return slots * ROWS * ROW_BYTES
 
 

@@ -154,7 +154,7 @@ ODD: Final = b"odd\xff\xc3"
 def test_a_command_prints_whatever_characters_it_was_given(
     arguments: list[bytes], encoding: str, tmp_path: Path
 ) -> None:
-    """File names may have any bytes: those that are no text are shown as escapes, and nothing ends in a traceback."""
+    """File names may have any bytes. Bytes that are no text are shown as escapes, and no traceback appears."""
     found = subprocess.run(
         [sys.executable, "-m", "atomr_mp", *arguments],
         capture_output=True,

@@ -64,7 +64,7 @@ def unread_pipe(size: int = 4096) -> Iterator[tuple[int, int]]:
 @given(st.lists(st.integers(0, 3000), min_size=1, max_size=300), st.integers(0, 300))
 @settings(max_examples=60, deadline=None)
 def test_each_line_is_written_or_counted(lengths: list[int], read_from: int) -> None:
-    """Whenever somebody begins to read: lines are whole, in order, and those that are not there are counted."""
+    """Whenever somebody begins to read, lines are whole and in order, and missing lines are counted."""
     with unread_pipe() as (reader, writer):
         stream = io.TextIOWrapper(io.BufferedWriter(output.QueuedOutput(writer)), line_buffering=True)
         raw = stream.buffer.raw

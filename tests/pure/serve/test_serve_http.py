@@ -116,7 +116,7 @@ def test_only_our_names_and_our_own_pages_are_answered(host: bytes, origin: byte
 
 
 def test_a_file_of_tokens_is_read_again_when_it_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So tokens are rotated without a restart: only those that are in the file now are valid."""
+    """Tokens are rotated without a restart: only the file's present tokens are valid."""
     now_s = 0.0
     monkeypatch.setattr("time.monotonic", lambda: now_s)
     file = tmp_path / "tokens"
