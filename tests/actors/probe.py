@@ -146,6 +146,12 @@ class Probe(Actor):
         note(tag)
         return tag
 
+    @method
+    def long_text(self, tag: str, size: int) -> str:
+        """Return a text of this size, and write down that this ran."""
+        note(tag)
+        return "x" * size
+
     @method(thread=True)
     def note_on_thread(self, tag: str) -> str:
         """Do the same on the actor's thread."""

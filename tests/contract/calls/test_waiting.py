@@ -35,6 +35,23 @@ def pool(shared: tuple[Ledger, atomr_mp.Pool]) -> Iterator[atomr_mp.Pool]:
         yield own
 
 
+# --- answers that are read late ------------------------------------------------------------------------------------
+
+
+def test_answers_that_an_event_loop_reads_late_all_arrive(ledger: Ledger) -> None:
+    """More of them than the window's bytes wait in the worker while the loop does something else; the session lives."""
+    with ledger.start(window_bytes=2**20) as pool:
+
+        async def use() -> list[int]:
+            replies = [pool.call("Probe.long_text", str(n), 3_000_000, deadline_s=DEADLINE_S) for n in range(7)]
+            await asyncio.sleep(0)  # they are sent now
+            assert settled(lambda: len(ledger.runs()) == len(replies))
+            return [len(await reply) for reply in replies]
+
+        assert in_loop(use) == [3_000_000] * 7
+        assert pool.call("Probe.echo", "well").result(DEADLINE_S) == "well"
+
+
 # --- event loops -----------------------------------------------------------------------------------------------------
 
 

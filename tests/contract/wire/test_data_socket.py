@@ -355,6 +355,34 @@ def test_what_waits_for_who_does_not_read_is_bounded(ends: Ends) -> None:
     assert ends.socket.send(peers[2], b"others", [])
 
 
+def test_who_reads_late_gets_everything_and_is_heard_again(ends: Ends) -> None:
+    """More answers may wait than the bound for unread bytes; meanwhile nothing more is received from that peer."""
+    peers = ends.peers()
+    sent = 8
+    for number in range(sent):
+        assert ends.socket.send(peers[0], bytes([number]), [bytes([number]) * 2**20])
+    ends.send(ends.connections[0], b"one more call", [])
+    ends.send(ends.connections[1], b"of another", [])
+    ends.look(lambda: ends.received)
+    assert [peer for peer, _ in ends.received] == [peers[1]]
+    for number in range(sent):
+        header, frames = unpack(ends.receive(ends.connections[0]))
+        assert (bytes(header), [bytes(frame) for frame in frames]) == (bytes([number]), [bytes([number]) * 2**20])
+    ends.look(lambda: len(ends.received) == 2)
+    assert ends.received[1][0] == peers[0]
+
+
+def test_who_takes_nothing_for_a_time_is_given_up(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time counts from the pause on, and again from each byte that is taken."""
+    peers = ends.peers()
+    monkeypatch.setattr("atomr_mp_workers.wire.data_socket.STALL_S", -1.0)
+    assert ends.socket.send(peers[0], bytes(3 * 2**20), [])
+    with pytest.raises(PeerNotReadingError):  # noqa: PT012 - the kernel takes some
+        for _ in range(2):
+            ends.socket.send(peers[0], bytes(3 * 2**20), [])
+    assert ends.socket.send(peers[2], b"others", [])
+
+
 @pytest.mark.parametrize("closer", ["client", "worker"])
 def test_to_close_while_the_other_end_does_harms_nobody(closer: str) -> None:
     """Any number of bytes is on its way. The test runs in a process of its own, since libzmq would abort it."""

@@ -62,6 +62,12 @@ class Target(Actor):
         return bytes(count)
 
     @method
+    def noted_blob(self, count: int, path: str) -> bytes:
+        with open(path, "a") as notes:
+            notes.write(".")
+        return bytes(count)
+
+    @method
     def tell_supervisor(self, packets: list[bytes]) -> None:
         """Say something on the worker's control channel, as a library gone wild might."""
         control = int(sys.argv[sys.argv.index("--control-fd") + 1])

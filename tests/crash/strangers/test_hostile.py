@@ -51,6 +51,7 @@ from atomr_mp_workers.wire.control import ControlChannel, SupervisorGoneError
 from tests.crash.strangers.hostile_support import (
     COMMAND,
     DEADLINE_S,
+    GROWTH_BYTES,
     MORE,
     REFUSED,
     WINDOW,
@@ -892,37 +893,37 @@ def test_a_message_that_does_not_go_on_is_freed_with_its_connection(target: Vict
     assert after < before + 16 * MIB
 
 
-@pytest.mark.parametrize("size", [60_000, 4_000_000], ids=["small replies", "large replies"])
-def test_a_client_that_never_reads_its_replies_loses_its_session(victim: Victim, size: int) -> None:
-    """Its queue is bounded, in messages and in bytes; then the session ends, typed, and all of it is freed."""
-    before, refused = victim.pool.status().workers[0].completed, victim.refused()
-    with RawSession.admitted(victim) as client, Dealer(client, RCVHWM=1) as dealer:
-        client.socket.setblocking(False)  # only looked at
-        dealer.socket.sndtimeo = 1000
-        for number in range(1000):
-            if _ended(client):
-                break
-            try:
-                dealer.send(client.header(call(number, "Target.blob", (size,))))
-            except zmq.Again:  # the worker has closed the connection, and the goodbye follows
-                break
-            # Within its window it stays.
-            answered = before + number + 1
-            eventually(
-                lambda: victim.pool.status().workers[0].completed >= answered or _ended(client),  # noqa: B023 - called here
-                "the call has been answered",
-            )
-        client.socket.settimeout(DEADLINE_S)
+def test_a_client_that_never_reads_its_replies_is_served_no_more(target: Victim, tmp_path: Path) -> None:
+    """Its replies and its further calls wait for it, with a bound on both; all arrive, in order, once it reads."""
+    notes, size, asked = tmp_path / "runs", 60_000, 0
+    notes.touch()
+    with (
+        target.unharmed(WINDOW_BYTES + WINDOW * size + GROWTH_BYTES) as bystander,
+        RawSession.admitted(target) as client,
+        Dealer(client, RCVHWM=1) as dealer,
+    ):
+        ran = -1
+        while ran < notes.stat().st_size:  # else nothing of its has run while others were served
+            ran = notes.stat().st_size
+            while asked < ran + WINDOW:
+                asked += 1
+                dealer.send(client.header(call(asked, "Target.noted_blob", (size, str(notes)))))
+            bystander.wait_calls(20)
+        assert ran * size > WINDOW_BYTES
+        assert [reply[0] for reply in dealer.replies(asked)] == [*range(1, asked + 1)]
+
+
+def test_a_client_that_never_reads_large_replies_loses_its_session(target: Victim) -> None:
+    """Calls that were received before too much was unread are answered too: up to a bound; then all of it is freed."""
+    _, refused = target.refused()
+    with (
+        target.unharmed(6 * WINDOW_BYTES + GROWTH_BYTES),
+        RawSession.admitted(target) as client,
+        Dealer(client, RCVHWM=1) as dealer,
+    ):
+        dealer.send(client.header(*(call(number, "Target.blob", (4_000_000,)) for number in range(WINDOW))))
         assert client.goodbye() == "protocol_error"
-    # Calls that were on their way meanwhile count too.
-    assert all(after > count for after, count in zip(victim.refused(), refused, strict=True))
-
-
-def _ended(client: RawSession) -> bool:
-    try:
-        return b"goodbye" in client.socket.recv(65536, socket.MSG_PEEK)
-    except BlockingIOError:
-        return False
+    assert target.refused()[1] > refused
 
 
 # --- the control channel -------------------------------------------------------------------------------------------

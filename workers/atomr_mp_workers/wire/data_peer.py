@@ -34,10 +34,13 @@ class DataPeer(Connection):
         courier: Courier,
     ) -> None:
         lock = self._lock = threading.Lock()
-        super().__init__(connected, router, lambda peer: courier.owes(peer, lock), lock)
+        super().__init__(connected, router, lambda peer: courier.owes(peer, lock, peer.resume), lock)
         self._poll = poll
         self._courier = courier
         self._dropped = False
+        self._paused = False
+        self._moved_s = 0.0
+        """When bytes that had waited were taken last, CLOCK_MONOTONIC."""
         self.descriptor: Final = connected.fileno()
         self.messages: Final[deque[memoryview]] = router.messages
         """Messages that have come."""
@@ -79,6 +82,32 @@ class DataPeer(Connection):
         if self._stream.refused:
             self.drop()
 
+    def advance(self) -> None:
+        """Write queued bytes until the socket is full. With `keeping` held."""
+        before = self.unsent_bytes
+        super().advance()
+        if self.unsent_bytes != before:
+            self._moved_s = time.monotonic()
+
+    def pause(self) -> float:
+        """Receive no messages until all queued bytes have left; return the seconds since some left last."""
+        now_s = time.monotonic()
+        with self._lock:
+            if not self._unsent:  # they have just left
+                return 0.0
+            if not self._paused:
+                self._paused = True
+                self._moved_s = now_s
+                self._poll.modify(self.descriptor, 0)
+            return now_s - self._moved_s
+
+    def resume(self) -> None:
+        """Receive messages again, if this was paused. Called by the courier's thread."""
+        with self._lock:
+            if self._paused and not self.ended:
+                self._paused = False
+                self._poll.modify(self.descriptor, select.EPOLLIN)
+
     def flush(self, until_s: float) -> None:
         """Wait until no bytes are queued any more, at most until a time, CLOCK_MONOTONIC."""
         while True:
@@ -96,5 +125,6 @@ class DataPeer(Connection):
         with self._lock:
             self._courier.forget(self)
             self._unsent.clear()
+            self._paused = False
         self._poll.unregister(self.descriptor)
         super().close()

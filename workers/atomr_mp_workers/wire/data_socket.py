@@ -35,6 +35,12 @@ FLUSH_MS: Final = 1000
 UNREAD_BYTES: Final = 4 * 2**20
 """Unread bytes that a peer may always have, even if its window is smaller."""
 
+MOST_UNREAD: Final = 4
+"""How many times as much may be unread once the calls are answered that came before the peer was paused."""
+
+STALL_S: Final = 10.0
+"""How long a paused peer may take no byte of what waits for it."""
+
 BACKLOG: Final = 4096
 """Length of the accept queue; a client that finds it full does not try again."""
 
@@ -45,7 +51,8 @@ class DataSocket:
 
     Args:
         endpoint: Address to bind.
-        window: Bytes that one connection may have unanswered; unread answers have the same bound.
+        window: Bytes that one connection may have unanswered. While more bytes of answers than that are unread, no
+            messages are received from it.
         secret: Returns the secret of a session's public name, None if there is no such session.
         former_secret: The same for ended sessions; their late logins are turned away, and not counted as refused.
         poll: The loop's poll object; pass the descriptors that it reports to `look`.
@@ -101,12 +108,14 @@ class DataSocket:
         """Send a message; False if the peer has disconnected and will not get it.
 
         Raises:
-            PeerNotReadingError: Too many bytes wait for the peer.
+            PeerNotReadingError: Too many bytes wait for the peer, or it has taken none of them for `STALL_S`.
         """
         peer = self._logged_in.get(routing_id)
         if peer is None:
             return False
-        if peer.unsent_bytes > self._unread_bytes:
+        if peer.unsent_bytes > self._unread_bytes and (
+            peer.pause() > STALL_S or peer.unsent_bytes > self._unread_bytes * MOST_UNREAD
+        ):
             raise PeerNotReadingError
         peer.send(header, frames)
         if peer.gone:
