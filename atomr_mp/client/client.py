@@ -287,6 +287,11 @@ class Client:
         self._closer.start()
         return ReplyStream(reply, lane, self._closer, self._blocking.wait_for_part if loop is None else None)
 
+    def read_session_if_old(self) -> None:
+        """Read the supervisor's messages, unless that was done in the last millisecond; for what each call looks at."""
+        if time.monotonic_ns() - self.session_polled_ns > READ_EVERY_NS:
+            self.read_session()
+
     @interrupts.defer_interrupts
     def read_session(self) -> None:
         """Read the supervisor's messages, without waiting; let go of loops that have ended."""

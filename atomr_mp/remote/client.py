@@ -177,6 +177,8 @@ class RemoteClient:
     def read_session(self) -> None:
         """Do nothing: a thread of the session takes messages in."""
 
+    read_session_if_old = read_session
+
     def wait_until(self, condition: Callable[[], bool], timeout_s: float) -> bool:
         """Wait until `condition()` holds; False if it does not within `timeout_s`.
 

@@ -329,16 +329,18 @@ class HttpConnection(asyncio.Protocol):
     def _problem(self, headers: list[Header]) -> Problem | None:
         """Return why a request is refused by its line and headers; None if it is not."""
         most = self._limits.header_bytes
-        own_bytes = len(self._url) + sum(len(name) + len(value) + BESIDE_HEADER_BYTES for name, value in headers)
+        own_bytes = len(self._url) + BESIDE_HEADER_BYTES * len(headers)
+        coding = b"chunked"
+        for name, value in headers:
+            own_bytes += len(name) + len(value)
+            if name == b"transfer-encoding" and coding == b"chunked":
+                coding = value.strip().lower()
         if own_bytes > most:
             return self._too_large()
         if self._parser.get_http_version() not in {"1.1", "1.0"}:
             return Problem(505, "http_version_not_supported", "this server speaks HTTP/1.1")
-        for name, value in headers:
-            if name == b"transfer-encoding" and value.strip().lower() != b"chunked":
-                return Problem(
-                    501, "not_implemented", "a body is sent with Content-Length, or chunked and nothing else"
-                )
+        if coding != b"chunked":
+            return Problem(501, "not_implemented", "a body is sent with Content-Length, or chunked and nothing else")
         if len(self._waiting) >= MOST_WAITING:
             crowd = f"{MOST_WAITING} requests wait on this connection for an earlier answer; open more connections"
             return Problem(429, "overloaded", crowd, headers=(retry_after(0),))
