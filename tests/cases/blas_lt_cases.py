@@ -117,7 +117,9 @@ def expected(request: blas_lt.Matmul, dense: dict[str, Array], *, fast: bool = F
         gelu = ("gelu" in name) * (24 if request.a.dtype == "float64" else 9)
         magnitude *= 2.0 ** (12 * (request.compute == "tf32") + gelu + 9 * (request.a.dtype in FLOAT8))
     halved = fast and request.out is not None and request.out.dtype in HALF
-    sums = sum(np.abs(each) for each in terms)  # larger than any that is rounded on the way
+    sums = sum(np.abs(each) for each in terms)
+    if halved:  # parts of a product may be rounded before they are added up
+        sums = sums + np.abs(alpha * factors) * np.einsum("...ij,...jk->...ik", np.abs(a), np.abs(b)) - np.abs(product)
     unsure = tolerance("float32", length, magnitude).atol + (2.0**-7 * sums if halved else 0)
     found, defined = _stored(request, total, unsure)
     total = _activated(name, total, dense.get("aux"))
