@@ -11,7 +11,7 @@ import pytest
 import atomr_mp
 from atomr_mp import errors
 from atomr_mp.process.files.events import read_events
-from tests.support import ACTORS, Ledger, settled, wait_until
+from tests.support import ACTORS, BACKEND, Ledger, settled, wait_until
 
 DEADLY: Final = f"{ACTORS}/deadly_plans.py:DeadlyPlans"
 SETTINGS: Final[dict[str, Any]] = {"max_suspicions": 2, "max_restarts": 100, "backoff_initial_s": 0.01}
@@ -40,6 +40,7 @@ def by_request(device: atomr_mp.Device, n: int) -> atomr_mp.Reply:
     return reply
 
 
+@pytest.mark.skipif(BACKEND != "host", reason="the actor changes the host's library")
 @pytest.mark.parametrize("n", [13, 17], ids=["SIGKILL", "SIGSEGV"])
 @pytest.mark.parametrize(
     ("send", "method"),
@@ -76,6 +77,7 @@ def test_a_preparation_that_ends_its_process_is_held_against_its_request(
         assert told
 
 
+@pytest.mark.skipif(BACKEND != "host", reason="the actor changes the host's library")
 def test_content_that_ends_a_process_is_not_held_against_other_content(ledger: Ledger) -> None:
     """A request that differs in nothing but its content runs alone after it, and acquits them both."""
     with ledger.start(DEADLY, **SETTINGS) as pool:

@@ -18,7 +18,7 @@ import atomr_mp
 from atomr_mp import errors
 from atomr_mp.operator.session import OperatorSession
 from atomr_mp.protocol.libraries import DECLARED
-from tests.support import DEADLINE_S, Ledger, settled, wait_generation, wait_until
+from tests.support import BACKEND, DEADLINE_S, Ledger, settled, wait_generation, wait_until
 
 N: Final = 48
 FLYING: Final = 60
@@ -134,7 +134,7 @@ def test_a_kill_during_a_library_s_first_use_costs_what_was_on_it(ledger: Ledger
 
 
 def test_killed_clients_leave_nothing_of_their_programs(ledger: Ledger) -> None:
-    """The first one makes the worker keep plans; after it, memory and plans stay the same."""
+    """The first ones make the worker keep plans; after them, memory and plans stay the same."""
     with ledger.start() as pool:
         pool.wait_ready()
 
@@ -152,7 +152,8 @@ def test_killed_clients_leave_nothing_of_their_programs(ledger: Ledger) -> None:
             with OperatorSession(pool.run_dir / "session.sock") as observer:  # whose memory was given back is no more
                 assert settled(lambda: not any(each.state == "ended" for each in observer.inventory().sessions))
 
-        kill_a_client()
+        for _ in range(2):  # a GPU's library may take memory of its own once more
+            kill_a_client()
         assert settled(lambda: figures()["leases"] == 0)
         baseline, kept = figures(), plans(pool)
         for _ in range(2):
@@ -166,6 +167,7 @@ def plans(pool: atomr_mp.Pool) -> int:
     return sum(each.kept for each in pool.status().workers[0].plans)
 
 
+@pytest.mark.skipif(BACKEND != "host", reason="a GPU is done before the kill")
 def test_a_run_after_a_kill_in_a_run_does_not_wait_for_its_deadline(ledger: Ledger) -> None:
     """It is the client's only request, so nothing else on its connection brings it on its way.
 

@@ -27,6 +27,7 @@ from atomr_mp.protocol.messages.session import DeviceChanged
 from atomr_mp.startup import launch
 from tests.support import (
     ACTORS,
+    BACKEND,
     BYSTANDER,
     DEADLINE_S,
     PROBE,
@@ -484,6 +485,7 @@ def test_a_standby_has_what_its_device_was_lent(ledger: Ledger, how: str) -> Non
             wait_standby(pool, following + 1, device=1)
 
 
+@pytest.mark.skipif(BACKEND != "host", reason="looks for the host's library")
 def test_a_standby_has_ready_what_the_worker_is_used_for(ledger: Ledger) -> None:
     """Libraries are imported and have done a first call, sessions find a slab; also in those that come later."""
     with ledger.start(STANDING, **HOT) as pool, atomr_mp.connect(run_dir=pool.run_dir) as other:
