@@ -32,7 +32,7 @@ Key = tuple[str, str, str]
 """A method, the name of an exception's class, and the place that raised it."""
 
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
-_PLACE: Final = re.compile(r'^ +(?:\| +)*File "(.*)", line (\d+), in (.*)$')
+_PLACE: Final = re.compile(r'^ +(?:\| +)*File "(.*)", line (\d+), in ([^"\n]*)$')
 _FRAME: Final = "  "
 _HEADERS: Final = frozenset(
     {

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 HTML: Final = (b"content-type", b"text/html; charset=utf-8")
 
-_INLINE: Final = re.compile(rb"<(script|style)>(.*?)</\1>", re.DOTALL)
+_INLINE: Final = re.compile(rb"<(script|style)>(.*?)</\1>", re.DOTALL)  # backtracks: only over pages of ours
 
 
 def answer(name: str) -> Callable[[Exchange], Awaitable[None]]:

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from atomr_mp.protocol.board import PlaceKind
 
-FRAME: Final = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)')
+FRAME: Final = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>[^"\n]*)')
 
 CUDA: Final = re.compile(
     r"/(cupy|cupyx|cupy_backends|nvmath|nvidia|cudnn|torch/cuda|torch/backends/cuda|cuda/(core|bindings)"

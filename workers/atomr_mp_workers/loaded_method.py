@@ -26,7 +26,7 @@ from atomr_mp_workers.memory.arrays import DeviceArray
 from atomr_mp_workers.requests.method import Method, Resolve
 
 _astuple: Final = msgspec.structs.astuple
-_PLACE: Final = re.compile(r" - at `\$(?:\[(\d+)\]|\.(\w+))([^`]*)`\Z")
+_PLACE: Final = re.compile(r" - at `\$(?:\[(\d+)\]|\.(\w++))([^`]*)`\Z")
 """How msgspec's messages end with the place of a misfit: `$[0]` or `$.name`. Before it they may repeat any text of the
 caller's, which may look the same."""
 _NO_ARGUMENTS: Final = b"\x90"

@@ -35,7 +35,7 @@ WARNINGS: Final = frozenset(
     }
 )
 
-_RAISED: Final = re.compile(rb"\S+Z ERROR device=\d+ generation=\d+.*? atomr_mp\.actor: ")
+_RAISED: Final = re.compile(rb"\S+Z ERROR device=\d+ generation=\d++.*? atomr_mp\.actor: ")
 """Begins what the front ends tell themselves, with the request's id."""
 
 

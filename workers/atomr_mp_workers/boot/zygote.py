@@ -202,7 +202,7 @@ def _reseed() -> None:
 def _blas_threads() -> Callable[[int], object] | None:
     """Return the function that sets the number of threads of NumPy's BLAS, None if it cannot be found."""
     maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="surrogateescape")
-    for path in sorted(set(re.findall(r"/\S*openblas\S*\.so\S*", maps))):
+    for path in sorted({path for path in re.findall(r"/\S++", maps) if ".so" in path.partition("openblas")[2]}):
         library = ctypes.CDLL(path)
         for name in ("scipy_openblas_set_num_threads64_", "openblas_set_num_threads64_", "openblas_set_num_threads"):
             if hasattr(library, name):

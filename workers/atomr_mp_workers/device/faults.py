@@ -129,5 +129,5 @@ def _status(error: Any) -> int:
 
 
 def _name(error: BaseException) -> str:
-    found = re.search(r"\b(?:CU[A-Z]+_(?:ERROR|STATUS)_[A-Z_]+|cudaError[A-Za-z]+|NCCL_[A-Z_]+)\b", str(error))
+    found = re.search(r"\b(?:CU[A-Z]++_(?:ERROR|STATUS)_[A-Z_]++|cudaError[A-Za-z]++|NCCL_[A-Z_]++)\b", str(error))
     return found.group(0) if found else ""
