@@ -41,6 +41,7 @@ OF_BATCHES: Final = (
     "FairQueue.",
     "BoardWriter.batch",
     "BatchRun.requests",
+    "is_free",
 )
 """How the steps of choosing what is in a batch begin. All waiting requests belong to that."""
 

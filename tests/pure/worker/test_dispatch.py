@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from atomr_mp import errors
@@ -36,6 +37,7 @@ from atomr_mp_workers.requests.batches import batch_run
 from atomr_mp_workers.requests.batches.batch_run import BatchedMethod
 from atomr_mp_workers.requests.dispatch import AHEAD, Dispatcher
 from atomr_mp_workers.requests.envelope import Envelope
+from atomr_mp_workers.requests.kinds import stream as stream_kind
 from atomr_mp_workers.requests.method import Method
 from atomr_mp_workers.requests.off_loop.completions import Completions
 from atomr_mp_workers.requests.off_loop.in_progress import InProgress
@@ -583,3 +585,72 @@ def test_readers_refused_for_a_writer_that_never_started_are_told_when_its_clien
     answers.end_turn()
     assert list(outcomes(client))[1:] == given
     assert not answers.withheld
+
+
+class Telling(Actor):
+    """Streams what is in a buffer, and writes it."""
+
+    log: list[Any]
+    told: threading.Semaphore
+    go: threading.Semaphore
+
+    @method(thread=True)
+    def tell(self, buffer: np.ndarray[Any, Any]) -> Iterator[float]:
+        """Yield the first element twice; the test lets the second one go."""
+        yield float(buffer[0])
+        self.told.release()
+        assert self.go.acquire(timeout=DEADLINE_S)
+        yield float(buffer[0])
+        self.log.append("told")
+
+    @method(thread=True, writes=["buffer"])
+    def write(self, buffer: np.ndarray[Any, Any]) -> None:
+        """Add one."""
+        buffer += 1
+        self.log.append("written")
+
+    @method
+    def run(self, item: Any) -> Any:
+        """Note an item."""
+        self.log.append(item)
+        return item
+
+
+@pytest.mark.parametrize("suspect", ["of others", "of the same memory"])
+def test_a_suspect_leaves_streams_that_others_wait_for_their_time(
+    suspect: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waits for all requests that came before, and these for the stream: so the stream goes on, and ends first."""
+    monkeypatch.setattr(stream_kind, "BEYOND_NS", 0)  # each step is a turn
+    worker = Worker(target=f"{__name__}:Telling")
+    actor = worker.methods["Logged.tell"].function.__self__  # type: ignore[attr-defined]
+    actor.told, actor.go = threading.Semaphore(0), threading.Semaphore(0)
+    client = worker.client(1)
+    holder = client.session.holder
+    buffer = worker.store.buffers.allocate(holder, "float64", (4,))
+    worker.store.lease(holder, buffer)
+    body = values.encode((buffer,))[0]
+
+    def call(name: str) -> list[data.Call]:
+        worker._ids += 1
+        return [data.Call(worker._ids, f"Logged.{name}", NEVER_NS, 0, body, refs=1)]
+
+    stream = data.StreamCall(10**6, "Logged.tell", NEVER_NS, 0, body, 8, 2**20, NEVER_NS, NEVER_NS, refs=1)
+    worker.dispatcher.take(worker.envelope.open_streams(client, data.Streams(TOKEN, [stream]), []))
+    worker.dispatcher.work()
+    worker.take_back()
+    assert actor.told.acquire(timeout=DEADLINE_S), "it has not gone on"
+    expected = ["told", "written", "alone"]
+    if suspect == "of others":
+        worker.dispatcher.take(worker.envelope.open(client, data.Calls(TOKEN, call("write")), []))
+        worker.dispatcher.work()
+        worker.alone(client, "alone")
+    else:
+        worker.dispatcher.isolation.take(worker.envelope.open(client, data.Alone(TOKEN, call("write")), []))
+        expected.remove("alone")
+    actor.go.release()
+    while worker.dispatcher.busy:
+        worker.take_back()
+    assert worker.log == expected
+    assert all(error is None for error in outcomes(client).values())
+    worker.close()

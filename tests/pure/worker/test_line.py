@@ -213,3 +213,33 @@ def test_an_empty_line_has_nothing() -> None:
     with pytest.raises(IndexError):
         line.pop()
     assert line.take(lambda _: True) is None
+
+
+@given(st.lists(st.integers(1, 50), min_size=1, max_size=100), st.booleans())
+def test_an_owner_under_two_names_has_as_much_as_another(costs: list[int], grouped: bool) -> None:  # noqa: FBT001
+    """Its names take turns, and what one has had is had by both."""
+    line: FairQueue[Named] = FairQueue()
+    groups = ("g", "h") if grouped else (None, None)
+    owner, alias, other = Named("a", groups[0]), Named("b", groups[0]), Named("c", groups[1])
+    for each in (owner, alias, other):
+        for _ in range(len(costs)):
+            line.add(each, each)
+    had, order = [0, 0], []
+    for cost in costs:
+        popped = line.pop()
+        had[popped is other] += cost
+        if popped is other:
+            line.charge(other, cost)
+        else:
+            order.append(popped)
+            line.charge(popped, cost, alias if popped is owner else owner)
+        assert abs(had[0] - had[1]) <= max(costs)
+    assert order[::2] == [owner] * len(order[::2])
+    assert order[1::2] == [alias] * len(order[1::2])
+
+
+class Named(NamedTuple):
+    """An owner."""
+
+    name: str
+    group: str | None

@@ -30,7 +30,8 @@ ones as events (`Request.after`), and the new request adds its own (`operands`).
 waits:
 
 - On a stream, the device waits. Up to `dispatch.AHEAD` requests lie on a stream at a time.
-- On an actor's thread, the request stays in that thread's queue, and free requests behind it may overtake it.
+- On an actor's thread, or its event loop, the request stays in the queue, and its session's later requests behind it.
+  Those of other sessions overtake it, and so do the further steps of streams, for whose memory it may wait.
 - On the loop, it is *parked*, and the loop goes on. It is looked at again whenever another request has ended.
 
 A request is parked for its plan too, which a thread makes beside the loop. No stream may wait for such a request: its
@@ -50,9 +51,10 @@ Streams
 -------
 
 A request whose method is a generator comes back to the loop many times (`streams`). It takes a turn, is in its thread's
-queue, or is aside: without credit, or while a suspect runs alone. `streams.open_streams.OpenStreams` carries out the
-table of its life. Its parts are encoded on its thread and sent by the loop, at the end of the turn, or during a long
-step.
+queue, or is aside: without credit, or while a suspect runs alone. While other requests wait for memory, streams go on
+beside a waiting suspect: it waits for those requests, and they may wait for a stream.
+`streams.open_streams.OpenStreams` carries out the table of its life. Its parts are encoded on its thread and sent by
+the loop, at the end of the turn, or during a long step.
 
 Asynchronous methods
 --------------------

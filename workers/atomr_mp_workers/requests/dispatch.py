@@ -87,6 +87,8 @@ class Dispatcher:
         stream that waited for one of these could hold up the request itself."""
         self._waited: Final = envelope.passing_reads.waited
         """Ends of clients' reads. They are not work of the device either, so requests that wait for them are parked."""
+        self._suspect: Request | None = None
+        """A suspect that has begun, and waits for memory that a stream uses."""
         self._early: list[Run] = []
         """Runs that have ended before the answer of a writer whose memory they have read."""
         self._ahead: Counter[Stream] = Counter()
@@ -105,7 +107,7 @@ class Dispatcher:
             envelope,
             board,
             threads,
-            lambda: self.isolation.active,
+            self._streams_pause,
             stall_ns,
             is_asynchronous=device.asynchronous,
         )
@@ -230,7 +232,7 @@ class Dispatcher:
             raise HalfDoneError from fault
 
     def _advance(self) -> None:
-        if self.streams.paused and not self.isolation.active:
+        if self.streams.paused and not self._streams_pause():
             self.streams.resume()
         if self._held:
             self._held = {event for event in self._held if not event.done}
@@ -242,6 +244,8 @@ class Dispatcher:
             if self._parked:
                 freed |= self._unpark()
         if self.isolation.active:
+            if self._suspect is not None and operands.is_free(self._suspect):
+                self._run_freed_suspect(self._suspect)
             self.isolation.advance()
 
     def start_batches(self, *, on_threads: bool = False) -> None:
@@ -288,10 +292,12 @@ class Dispatcher:
 
     def fail_all(self, error: errors.ContextPoisoned) -> None:
         """Answer all requests here with an error: their results cannot be trusted, or will never come."""
-        for run in (*self._completions.in_progress.take_all(), *self._parked):
+        suspects = [] if self._suspect is None else [self._suspect]
+        for run in (*self._completions.in_progress.take_all(), *self._parked, *suspects):
             for request in run.requests:
                 self._envelope.fail(request, error)
         self._parked.clear()
+        self._suspect = None
         for stream in list(self.streams.open):
             if stream.place >= 0:
                 stream.items, stream.received_ns = 0, 0  # it was counted with its first step
@@ -371,7 +377,7 @@ class Dispatcher:
 
     def _look_ahead(self, request: Request, stream: Stream | None) -> bool | None:
         """Return None if the request may run, False if it has to wait, True if it is refused and answered."""
-        free = _is_free(request)
+        free = operands.is_free(request)
         if not free and (stream is None or not stream.takes(request.after)):
             return False
         self._envelope.show_waiting(request, waits=not free)
@@ -492,7 +498,7 @@ class Dispatcher:
         run.event = self._device.make_event()
         for request in run.requests:
             if request.after:
-                self._envelope.show_waiting(request, waits=not _is_free(request))
+                self._envelope.show_waiting(request, waits=not operands.is_free(request))
         self._completions.begin(run)
         if stream.submit(run, run.after, run.nbytes):
             self._completions.in_progress.end(run)
@@ -504,12 +510,45 @@ class Dispatcher:
         """Return whether requests run elsewhere, wait for such requests, or wait for a batch."""
         if self._completions.in_progress.requests or self._parked or self._early or self.batching:
             return True
+        if self._suspect is not None:
+            return True
         return any(threads.waiting for threads in self._threads.values())
 
+    def _streams_pause(self) -> bool:
+        """Return whether streams that have begun pause: a suspect waits or runs, and nothing waits for their memory."""
+        return self.isolation.active and not self._waits_for_memory()
+
+    def _waits_for_memory(self) -> bool:
+        """Return whether requests wait for memory in use, perhaps by a stream."""
+        if self._suspect is not None or self._parked or self._early:
+            return True
+        if any(not operands.is_free(head) for threads in self._runners for head in threads.waiting.heads()):
+            return True
+        return any(each.waits_for_memory() for each in self.turns)
+
+    def _run_freed_suspect(self, request: Request) -> None:
+        """Run a suspect that has begun, now that its memory is free."""
+        self._suspect = None
+        self._envelope.show_waiting(request, waits=False)
+        refusal = self._envelope.refusal(request)
+        if refusal is None:
+            self._run_alone(request)
+        else:
+            self._keep_out(request, refusal)
+
     def _run_alone(self, request: Request) -> None:
-        """Run a request that has begun, while nothing else runs."""
+        """Run a request that has begun, while nothing else runs; later, if a paused stream uses its memory."""
         name = request.method.name
         threads = self._threads.get(name)
+        if name in self._batched or threads is not None:
+            operands.lend(request, self._device)
+            if not operands.is_free(request):
+                self._suspect = request
+                self._envelope.show_waiting(request, waits=True)
+                self.streams.resume()
+                for each in self._runners:
+                    self._feed(each)
+                return
         if name in self._batched:
             self._start_run(self._batched[name], self._batched[name].single(request))
         elif threads is not None:
@@ -531,7 +570,7 @@ class Dispatcher:
             if threads.owes_batch and any(batched.is_due() for batched in threads.batched):
                 break  # it starts once all messages were read that may be part of it
             request = threads.waiting.take(
-                _is_free if threads.is_plain else lambda each: _is_free(each) and threads.has_room(each)
+                operands.is_free if threads.is_plain else lambda each: operands.is_free(each) and threads.has_room(each)
             )
             if request is None:
                 break
@@ -561,7 +600,7 @@ class Dispatcher:
         """Take a run back from its thread; return whether no answer is left to give."""
         threads.came_back(run)
         if isinstance(run, Request) and threads.waiting.levels:
-            threads.charge(run.peer.session, time.monotonic_ns() - run.started_ns)
+            threads.charge(run, time.monotonic_ns() - run.started_ns)
         if type(run) is StepsRun:
             self._finish_step(run)
             return True
@@ -646,8 +685,3 @@ class Dispatcher:
         run.error = run.raised = None
         if fatal is not None:
             raise fatal
-
-
-def _is_free(request: Request) -> bool:
-    """Return whether all earlier uses of the request's memory have ended; a dropped request uses none."""
-    return all(event.done for event in request.after) and not (request.reads and contents.are_open(request))

@@ -53,7 +53,7 @@ class FairQueue(Generic[T]):
     def add(self, item: T, owner: Hashable, priority: int = 0) -> None:
         """Let an item wait."""
         if not self.levels:
-            if priority == 0 and (owner is self._owner or not self.plain):
+            if priority == 0 and (owner is self._owner or not self.plain or owner == self._owner):
                 self._owner = owner
                 self.plain.append(item)
                 return
@@ -98,23 +98,34 @@ class FairQueue(Generic[T]):
                 if share.items:
                     yield share.items[0]
 
-    def charge(self, owner: Hashable, cost: int) -> None:
+    def charge(self, owner: Hashable, cost: int, *same: Hashable) -> None:
         """Charge an owner; the others come first until they have had as much, each for its weight.
 
         Of no effect on a plain queue.
+
+        Args:
+            owner: The owner; of those that have had as much, it comes last now.
+            cost: Its cost.
+            *same: Owners that stand for the same one, of the same weight and group, and are charged as one with it.
         """
         for level in self.levels.values():
-            share = level.shares.get(owner)
-            if share is None:
-                continue
-            more = cost / share.weight
-            if share.group is None:
-                share.had += more
-                continue
-            share.own += more
-            for each in level.shares.values():
-                if each.group == share.group:
-                    each.had += more
+            more = 0.0
+            group = None
+            for each in (owner, *same):
+                share = level.shares.get(each)
+                if share is None:
+                    continue
+                if each is owner:
+                    share.turn = level.turn()
+                more, group = cost / share.weight, share.group
+                if group is None:
+                    share.had += more
+                else:
+                    share.own += more
+            if group is not None:
+                for share in level.shares.values():
+                    if share.group == group:
+                        share.had += more
 
     def _sort_in(self) -> None:
         """Turn a plain queue into levels."""
@@ -167,15 +178,21 @@ class _Level(Generic[T]):
         """Virtual times within each group, as `had` is among groups."""
         self._heap: list[tuple[float, float, int, _Share[T]]] = []
         """Each share once, by what it had when it was put here, which is at most what it has had by now; among those of
-        a group, which have the same, by what each has had itself."""
+        a group, which have the same, by what each has had itself; then by their latest turns, so that equals take
+        turns."""
         self._numbers = itertools.count()
 
     def join(self, owner: Hashable, weight: float) -> _Share[T]:
         """Return a new owner's share."""
         share = self.shares[owner] = _Share[T](owner, self.had, weight)
+        share.turn = self.turn()
         self.meet(share)
-        heappush(self._heap, (share.had, share.own, next(self._numbers), share))
+        heappush(self._heap, (share.had, share.own, share.turn, share))
         return share
+
+    def turn(self) -> int:
+        """Return the number of a turn, later than all before."""
+        return next(self._numbers)
 
     def meet(self, share: _Share[T]) -> None:
         """Give a share that comes, or comes back, no turns saved up beside the others of its group."""
@@ -188,9 +205,9 @@ class _Level(Generic[T]):
         passed: list[tuple[float, float, int, _Share[T]]] = []
         found = None
         while heap:
-            had, own, _, share = heap[0]
-            if share.had > had or share.own > own:
-                heapreplace(heap, (share.had, share.own, next(self._numbers), share))
+            had, own, turn, share = heap[0]
+            if share.had > had or share.own > own or share.turn > turn:
+                heapreplace(heap, (share.had, share.own, share.turn, share))
             elif share.items and is_ready(share.items[0]):
                 found = share
                 break
@@ -207,7 +224,7 @@ class _Level(Generic[T]):
 class _Share(Generic[T]):
     """The items of one owner."""
 
-    __slots__ = ("group", "had", "items", "own", "owner", "weight")
+    __slots__ = ("group", "had", "items", "own", "owner", "turn", "weight")
 
     def __init__(self, owner: Hashable, had: float, weight: float) -> None:
         self.owner = owner
@@ -217,6 +234,8 @@ class _Share(Generic[T]):
         self.weight = weight
         self.own = 0.0
         """Its own charges, within a group."""
+        self.turn = 0
+        """Number of its latest turn."""
         self.group: Hashable = getattr(owner, "group", None)
         """The group of owners that are charged together."""
 

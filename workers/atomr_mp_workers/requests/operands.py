@@ -66,6 +66,11 @@ def lend(request: Request, device: WorkerDevice) -> None:
             contents.open_writes(request)
 
 
+def is_free(request: Request) -> bool:
+    """Return whether all earlier uses of the request's memory have ended; a dropped request uses none."""
+    return all(event.done for event in request.after) and not (request.reads and contents.are_open(request))
+
+
 def let_go(request: Request) -> None:
     """Return the borrows of a request."""
     if request.event is not None and not request.event.done:

@@ -18,7 +18,7 @@ from atomr_mp_workers.device.base import Event
 from atomr_mp_workers.memory.arrays import DeviceArray
 from atomr_mp_workers.memory.blocks import Holder
 from atomr_mp_workers.memory.store import Store
-from atomr_mp_workers.requests import contents
+from atomr_mp_workers.requests import operands
 from atomr_mp_workers.requests.batches.former import BatchFormer, BatchLimits
 from atomr_mp_workers.requests.envelope import Envelope
 from atomr_mp_workers.requests.kinds.items import ItemsRequest, ItemsSlice, results_of
@@ -228,6 +228,10 @@ class BatchedMethod:
         """Return when there may be a batch, or a full one, if nothing else happens; None if it takes another event."""
         return self._forming.due_ns(time.monotonic_ns(), full=full) if self._forming else None
 
+    def waits_for_memory(self) -> bool:
+        """Return whether the next request of an owner waits for memory in use."""
+        return self._forming.is_held_up()
+
     def hurry(self) -> None:
         """Let no request wait for others from now on."""
         self._forming.hurry()
@@ -241,9 +245,7 @@ class BatchedMethod:
         stream = self.method.stream
         if stream is not None:
             return not request.after or stream.takes(request.after)
-        if request.reads and contents.are_open(request):
-            return False
-        return not request.after or all(event.done for event in request.after)
+        return operands.is_free(request)
 
 
 def _split(request: Request, items: int) -> tuple[Request, Request]:

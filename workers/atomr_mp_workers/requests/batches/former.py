@@ -138,6 +138,10 @@ class BatchFormer(Generic[T]):
         due_ns = min(dues, default=NEVER_NS)
         return None if due_ns == NEVER_NS else due_ns
 
+    def is_held_up(self) -> bool:
+        """Return whether the next item of an owner is not ready."""
+        return not all(self._is_movable(each) for kind in self._kinds.values() for each in kind.line.heads())
+
     def _due_ns(self, kind: _Kind[T], *, full: bool) -> int:
         if self._is_full(kind):
             return 0

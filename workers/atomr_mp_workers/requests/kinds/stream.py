@@ -39,9 +39,10 @@ class MadePart(msgspec.Struct, eq=False, frozen=True):
 
 
 class StepOwner(NamedTuple):
-    """A session as the owner of steps that belong to one thread of several.
+    """A session as the owner of steps that belong to one thread.
 
-    It is apart from the session's other requests, which so do not wait behind a step whose thread is busy.
+    It is apart from the session's other requests. So these do not wait behind a step whose thread is busy, and no step
+    waits behind a request that waits for memory, perhaps for that of the stream.
     """
 
     session: AdmittedSession
@@ -89,8 +90,8 @@ class StreamRequest(Request):
 
     @property
     def owner(self) -> AdmittedSession | StepOwner:
-        """The owner that is charged for its steps."""
-        return self.peer.session if self.thread < 0 else StepOwner(self.peer.session, self.thread)
+        """The owner of its next turn, or of the turn that it takes."""
+        return self.peer.session if self.place == -1 else StepOwner(self.peer.session, max(self.thread, 0))
 
     def feed(self, event: StreamEvent) -> bool:
         """Take in an event; return whether to put the stream into its thread's queue."""

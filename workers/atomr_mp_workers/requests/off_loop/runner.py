@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from typing import Final, Protocol
 
 from atomr_mp_workers.requests.fair_queue import FairQueue
-from atomr_mp_workers.requests.peers import WEIGHT, AdmittedSession, Peer
+from atomr_mp_workers.requests.kinds.stream import StepOwner, StreamRequest
+from atomr_mp_workers.requests.peers import WEIGHT, Peer
 from atomr_mp_workers.requests.request import Request, Run
 
 
@@ -27,6 +28,8 @@ class ActorRunner(ABC):
 
     def __init__(self, count: int) -> None:
         self.count: Final = count
+        self.threads = 1
+        """How many threads they run on."""
         self.waiting: Final[FairQueue[Request]] = FairQueue(WEIGHT)
         """Requests that have not started, and streams that go on; the next one starts when there is room."""
         self.ahead = 0
@@ -36,9 +39,9 @@ class ActorRunner(ABC):
         self.owes_batch = False
         """Whether a batch is next, if there is one, since a single request ran last."""
 
-    def put(self, request: Request) -> None:
-        """Let a request wait for its turn."""
-        self.waiting.add(request, request.peer.session, request.priority)
+    def put(self, stream: StreamRequest) -> None:
+        """Let a stream that has begun wait for its next turn."""
+        self.waiting.add(stream, stream.owner, stream.priority)
 
     @property
     def is_plain(self) -> bool:
@@ -49,9 +52,11 @@ class ActorRunner(ABC):
         """Return whether this request may run in a free place."""
         return True
 
-    def charge(self, session: AdmittedSession, ns: int) -> None:
-        """Charge a session for the time that a run has taken."""
-        self.waiting.charge(session, ns)
+    def charge(self, request: Request, ns: int) -> None:
+        """Charge a request's session for the time that its run, or its turn, has taken."""
+        session, owner = request.peer.session, request.owner
+        steps = [StepOwner(session, thread) for thread in range(self.threads)]
+        self.waiting.charge(owner, ns, *[each for each in (session, *steps) if each != owner])
 
     @abstractmethod
     def run(self, request: Run) -> None:

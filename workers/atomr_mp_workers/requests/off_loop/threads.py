@@ -8,9 +8,8 @@ from queue import SimpleQueue
 from typing import Final
 
 from atomr_mp_workers.device.base import WorkerDevice
-from atomr_mp_workers.requests.kinds.stream import StepOwner, StreamRequest
+from atomr_mp_workers.requests.kinds.stream import StreamRequest
 from atomr_mp_workers.requests.off_loop.runner import ActorRunner
-from atomr_mp_workers.requests.peers import AdmittedSession
 from atomr_mp_workers.requests.request import Request, Run
 
 
@@ -27,6 +26,7 @@ class ActorThreads(ActorRunner):
 
     def __init__(self, name: str, count: int, device: WorkerDevice) -> None:
         super().__init__(count)
+        self.threads = count
         self._device = device
         self._inboxes: Final[list[SimpleQueue[Run]]] = [SimpleQueue() for _ in range(count)]
         self._idle = deque(range(count))
@@ -40,14 +40,12 @@ class ActorThreads(ActorRunner):
             # A daemon: a method that never returns must not keep a worker alive that was told to leave.
             threading.Thread(target=self._run, args=(inbox,), name=name, daemon=True).start()
 
-    def put(self, request: Request) -> None:
-        """Let a request wait for a thread, or for its own."""
-        if not isinstance(request, StreamRequest) or request.thread < 0:
-            self.waiting.add(request, request.peer.session, request.priority)
-        elif request in self._reserved.values():
-            self.waiting.put_back(request, self._owner(request), request.priority)  # or it might wait for itself
+    def put(self, stream: StreamRequest) -> None:
+        """Let a stream that has begun wait for its thread."""
+        if stream in self._reserved.values():
+            self.waiting.put_back(stream, stream.owner, stream.priority)  # or it might wait for itself
         else:
-            self.waiting.add(request, self._owner(request), request.priority)
+            super().put(stream)
 
     @property
     def is_plain(self) -> bool:
@@ -60,13 +58,6 @@ class ActorThreads(ActorRunner):
         if thread >= 0:
             return thread in self._idle and self._reserved.get(thread, request) is request
         return any(each not in self._reserved for each in self._idle)
-
-    def charge(self, session: AdmittedSession, ns: int) -> None:
-        """Charge a session for the time that a thread has worked."""
-        self.waiting.charge(session, ns)
-        if self.count > 1:
-            for thread in range(self.count):
-                self.waiting.charge(StepOwner(session, thread), ns)
 
     def run(self, request: Run) -> None:
         """Run a request that has begun; it reports `finished` at its end."""
@@ -106,9 +97,6 @@ class ActorThreads(ActorRunner):
         else:
             self._idle.clear()
         self._inboxes[thread].put(request)
-
-    def _owner(self, stream: StreamRequest) -> AdmittedSession | StepOwner:
-        return stream.peer.session if self.count == 1 else stream.owner
 
     def _run(self, inbox: SimpleQueue[Run]) -> None:
         while True:

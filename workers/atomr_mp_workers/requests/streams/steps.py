@@ -15,6 +15,7 @@ from atomr_mp_workers import own_process
 from atomr_mp_workers.live import Live, LiveStream
 from atomr_mp_workers.memory.blocks import Holder
 from atomr_mp_workers.memory.store import Store
+from atomr_mp_workers.requests import operands
 from atomr_mp_workers.requests.envelope import Envelope
 from atomr_mp_workers.requests.fair_queue import FairQueue
 from atomr_mp_workers.requests.kinds.stream import StreamRequest, size_of
@@ -147,7 +148,7 @@ class SteppedMethod:
         """Return whether a step has something to do: 0 if not, or if one is under way."""
         if self._stepping:
             return 0
-        if self._waiting and len(self._live) < self._max_items:
+        if self._waiting and len(self._live) < self._max_items and any(map(operands.is_free, self._waiting.heads())):
             return 1
         if self.streams.is_paused:
             return 0
@@ -175,7 +176,9 @@ class SteppedMethod:
         taken: list[Request] = []
         new: list[LiveStream[Any, Any]] = []
         while self._waiting and len(self._live) < self._max_items:
-            request = self._waiting.pop()
+            request = self._waiting.take(operands.is_free)
+            if request is None:
+                break
             taken.append(request)
             if self._envelope.begin(request, now_ns):
                 new.append(self._join(request))
@@ -237,6 +240,10 @@ class SteppedMethod:
         """Return when there may be a step; None if another event has to come first."""
         del full
         return time.monotonic_ns() if len(self) else None
+
+    def waits_for_memory(self) -> bool:
+        """Return whether the next stream of a session waits for memory in use."""
+        return not all(map(operands.is_free, self._waiting.heads()))
 
     def hurry(self) -> None:
         """Do nothing: no stream waits for others."""
