@@ -284,7 +284,8 @@ class ResultUnread(RequestError):
     """The request ran and was answered; its large result lies in shared memory, which could not be opened.
 
     Holds: the result, for as long as its worker lives and the reply is kept.
-    Do: ask the same reply for its `result()` again. Do not call again, for the request ran.
+    Do: ask the same reply for its `result()` again, or the same stream for its next part. Do not call again, for the
+    request ran.
 
     Args:
         reason: Code of the error that opening the memory ended with ("deadline_exceeded", "overloaded"), "os" if the

@@ -353,7 +353,9 @@ def unread(error: Exception) -> errors.ActorFailed | errors.ResultUnread:
     if isinstance(error, errors.InvalidRequest):
         return errors.ActorFailed(f"the request ran, and its result cannot be sent: {error}", exception="TypeError")
     return errors.ResultUnread(
-        f"the request ran, and its result could not be opened: {error}; ask for result() again", reason="os"
+        f"the request ran, and its result could not be opened: {error}; ask the same reply again, or the same stream "
+        "for its next part",
+        reason="os",
     )
 
 

@@ -61,6 +61,8 @@ class ReplyStream:
         self._wait = wait
         """Waits in a thread; None if it belongs to an event loop."""
         self._closed = False
+        self._unread: ArrivedPart | None = None
+        """A part that could not be opened; the next look is for it again."""
         self.parts = 0
         """How many parts were read."""
 
@@ -91,9 +93,9 @@ class ReplyStream:
     @property
     def has_part(self) -> bool:
         """Whether a part has arrived that was not read, so that reading does not wait. Takes in what has arrived."""
-        if not (self._reply.arrived or self._reply.is_over or self._closed):
+        if not (self._reply.arrived or self._reply.is_over or self._closed or self._unread):
             self._lane.look(self._reply)
-        return bool(self._reply.arrived) and not self._closed
+        return bool(self._unread or self._reply.arrived) and not self._closed
 
     # --- threads ---------------------------------------------------------------------------------------------------
 
@@ -106,6 +108,7 @@ class ReplyStream:
         Raises:
             StopIteration: There are no more; its value is the stream's result.
             RuntimeError: The stream belongs to an event loop.
+            ResultUnread: The part could not be opened now; it is the next one again.
             AtomrError: The stream has ended with this error.
         """
         found = self._read_in_thread(None)
@@ -133,6 +136,7 @@ class ReplyStream:
     def close(self) -> None:
         """Let go of the stream; does not wait. May be called twice, and from any thread."""
         self._closed = True
+        self._unread = None
         if not self._reply.is_over or self._reply.arrived:
             self._lane.close_stream(self._reply)
 
@@ -174,6 +178,7 @@ class ReplyStream:
         Raises:
             StopAsyncIteration: There are no more; see `result`.
             RuntimeError: The stream was not opened in this event loop, or another task waits for its next part.
+            ResultUnread: The part could not be opened now; it is the next one again.
             AtomrError: The stream has ended with this error.
         """
         found = self._take() or await self._read_in_loop()  # a coroutine costs more than the look
@@ -234,15 +239,23 @@ class ReplyStream:
 
     def _take(self) -> ArrivedPart | None:
         """Take the next part if it has come, and the stream was not closed."""
-        part = None if self._closed else self._reply.take_part(self._lane.go_on)
+        part, self._unread = self._unread, None
+        if part is None and not self._closed:
+            part = self._reply.take_part(self._lane.go_on)
         if part is not None:
             self.parts += 1
         return part
 
     def _decode(self, part: ArrivedPart) -> Any:
-        if part.leases is None:
-            return decode(part.body, part.frames)
-        return self._reply.lane.decode(part.body, part.frames, part.leases)
+        try:
+            if part.leases is None:
+                return decode(part.body, part.frames)
+            return self._reply.lane.decode(part.body, part.frames, part.leases)
+        except errors.ResultUnread:
+            self.parts -= 1
+            if not self._closed:
+                self._unread = part
+            raise
 
     def _result(self) -> Any:
         reply = self._reply

@@ -54,6 +54,12 @@ class Keeper(Actor):
         """Return a new array."""
         return np.arange(float(n))
 
+    @method(thread=True)
+    def large_parts(self, n: int, parts: int) -> Iterator[NDArray[np.float64]]:
+        """Yield new arrays, each with its number."""
+        for number in range(parts):
+            yield np.full(n, float(number))
+
     @method(idempotent=True)
     def large_again(self, n: int) -> NDArray[np.float64]:
         """Do the same; may be sent again."""

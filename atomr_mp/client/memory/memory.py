@@ -474,6 +474,7 @@ def _mapped(descriptor: int, nbytes: int, unmapped: Callable[[], object]) -> Hos
 def _unread(error: errors.AtomrError | OSError) -> errors.ResultUnread:
     """Return the error of an answered request whose result could not be opened."""
     return errors.ResultUnread(
-        f"the request ran, and its large result could not be opened: {error}; ask for result() again",
+        f"the request ran, and its large result could not be opened: {error}; ask the same reply again, or the same "
+        "stream for its next part",
         reason=error.code if isinstance(error, errors.AtomrError) else "os",
     )

@@ -27,7 +27,19 @@ from atomr_mp.protocol.flow.limits import MAX_PAYLOAD_BYTES
 from atomr_mp.protocol.messages import session
 from atomr_mp.protocol.messages.data import MAX_RELEASED
 from atomr_mp.protocol.values import SHARED_BYTES
-from tests.support import ACTORS, BACKEND, DEADLINE_S, PROBE, Gate, Ledger, client_of, hurry, settled, wait_generation
+from tests.support import (
+    ACTORS,
+    BACKEND,
+    DEADLINE_S,
+    PROBE,
+    Gate,
+    Ledger,
+    client_of,
+    hurry,
+    in_loop,
+    settled,
+    wait_generation,
+)
 
 KEEPER = f"{ACTORS}/keeper.py:Keeper"
 PAIRED = f"{ACTORS}/paired.py:Paired"
@@ -705,6 +717,40 @@ def test_a_large_result_that_cannot_be_opened_now_says_that_its_request_ran(
             reply.result()
         assert unread.value.maybe_executed
     assert reply.result()[-1] == 199_999
+
+
+@pytest.mark.parametrize("place", ["thread", "loop"])
+def test_a_part_that_cannot_be_opened_now_is_the_next_one_again(
+    pool: atomr_mp.Pool, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    """No part of a stream is passed over, and none is counted before it was read."""
+
+    def refuse(*_arguments: object) -> NoReturn:
+        raise errors.Overloaded("the supervisor has no descriptor left")
+
+    async def read() -> list[float]:
+        async with pool.stream("Keeper.large_parts", 200_000, 3) as stream:
+            with monkeypatch.context() as patch:
+                patch.setattr(pool._client, "ask", refuse)
+                for _ in range(2):
+                    with pytest.raises(errors.ResultUnread, match="next part"):
+                        await anext(stream)
+                    assert stream.has_part
+                    assert stream.parts == 0
+            return [part[0] async for part in stream]
+
+    if place == "loop":
+        assert in_loop(read) == [0.0, 1.0, 2.0]
+        return
+    with pool.stream("Keeper.large_parts", 200_000, 3) as stream:
+        with monkeypatch.context() as patch:
+            patch.setattr(pool._client, "ask", refuse)
+            for _ in range(2):
+                with pytest.raises(errors.ResultUnread, match="next part"):
+                    next(stream)
+                assert stream.has_part
+                assert stream.parts == 0
+        assert [part[0] for part in stream] == [0.0, 1.0, 2.0]
 
 
 STARVED: Final = """
