@@ -51,7 +51,10 @@ class ReplyLane(Protocol):
         """Receive a reply in the background while nobody waits for it."""
 
     def decode(self, body: bytes, frames: Sequence[memoryview], leases: Mapping[int, Lease]) -> Any:
-        """Return the results in an answer that came with leases."""
+        """Return the results in an answer that came with leases. Blocks if their memory has to be opened."""
+
+    async def decode_aside(self, body: bytes, frames: Sequence[memoryview], leases: Mapping[int, Lease]) -> Any:
+        """Do the same in a task; the event loop goes on while memory is opened."""
 
 
 class Reply(msgspec.Struct, eq=False, weakref=True):
@@ -209,7 +212,10 @@ class Reply(msgspec.Struct, eq=False, weakref=True):
             except asyncio.CancelledError:
                 self.cancel()
                 raise
-        return self.result()
+        if self.leases is None or self.error is not None:
+            return self.result()
+        found = yield from self.lane.decode_aside(self.body, self.frames, self.leases).__await__()
+        return found if self.finish is None else self.finish(found)
 
 
 class ArrivedPart(msgspec.Struct, eq=False, frozen=True):

@@ -183,9 +183,20 @@ class ReplyStream:
         """
         found = self._take() or await self._read_in_loop()  # a coroutine costs more than the look
         if found is None:
-            self._result()
+            await self._result_aside()
             raise StopAsyncIteration
-        return self._decode(found)
+        if found.leases is None:
+            return self._decode(found)
+        import asyncio  # the awaiting task has it
+
+        try:
+            return await self._reply.lane.decode_aside(found.body, found.frames, found.leases)
+        except errors.ResultUnread:
+            self._keep_unread(found)
+            raise
+        except asyncio.CancelledError:
+            self.close()
+            raise
 
     def __await__(self) -> Generator[Any, None, Any]:
         """Return the generator's return value, at the end; parts that were not read are dropped."""
@@ -206,7 +217,7 @@ class ReplyStream:
     async def _drain(self) -> Any:
         while await self._read_in_loop() is not None:
             pass
-        return self._result()
+        return await self._result_aside()
 
     async def _read_in_loop(self) -> ArrivedPart | None:
         """Return the next part, None at the end."""
@@ -252,10 +263,14 @@ class ReplyStream:
                 return decode(part.body, part.frames)
             return self._reply.lane.decode(part.body, part.frames, part.leases)
         except errors.ResultUnread:
-            self.parts -= 1
-            if not self._closed:
-                self._unread = part
+            self._keep_unread(part)
             raise
+
+    def _keep_unread(self, part: ArrivedPart) -> None:
+        """Let a part that was not read be the next one again."""
+        self.parts -= 1
+        if not self._closed:
+            self._unread = part
 
     def _result(self) -> Any:
         reply = self._reply
@@ -266,6 +281,13 @@ class ReplyStream:
         if reply.leases is not None:
             return reply.lane.decode(reply.body, reply.frames, reply.leases)
         return decode(reply.body, reply.frames)
+
+    async def _result_aside(self) -> Any:
+        """Return the result; the event loop goes on while its memory is opened."""
+        reply = self._reply
+        if self._closed or reply.error is not None or reply.leases is None:
+            return self._result()
+        return await reply.lane.decode_aside(reply.body, reply.frames, reply.leases)
 
     def __del__(self) -> None:
         reply = getattr(self, "_reply", None)

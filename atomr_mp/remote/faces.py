@@ -122,6 +122,10 @@ class ThreadsFace:
         assert memory is not None
         return decode_leased(body, frames, lambda: memory.resolver(leases))
 
+    async def decode_aside(self, body: bytes, frames: Sequence[memoryview], leases: Mapping[int, Lease]) -> Any:
+        """Do the same in a task; nothing has to be opened."""
+        return self.decode(body, frames, leases)
+
 
 class LoopFace(ThreadsFace):
     """Serves calls made in a running event loop; their futures and callbacks belong to the loop.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -55,10 +55,11 @@ class Keeper(Actor):
         return np.arange(float(n))
 
     @method(thread=True)
-    def large_parts(self, n: int, parts: int) -> Iterator[NDArray[np.float64]]:
-        """Yield new arrays, each with its number."""
+    def large_parts(self, n: int, parts: int) -> Generator[NDArray[np.float64], None, NDArray[np.float64]]:
+        """Yield new arrays, each with its number, and return one."""
         for number in range(parts):
             yield np.full(n, float(number))
+        return np.full(n, float(parts))
 
     @method(idempotent=True)
     def large_again(self, n: int) -> NDArray[np.float64]:

@@ -21,7 +21,7 @@ from atomr_mp.client.lanes.receiving import Receiver
 from atomr_mp.client.lanes.retry import Retry
 from atomr_mp.client.lanes.retry_policy import NEVER, identify, key_of
 from atomr_mp.client.lanes.sending import Sender
-from atomr_mp.client.memory.leases import Lease
+from atomr_mp.client.memory.leases import Lease, NotOpenError
 from atomr_mp.client.reply import ItemsReply, Reply, StreamReply, decode_leased
 from atomr_mp.client.reply_life import ReplyEvent, ReplyState
 from atomr_mp.protocol import values
@@ -613,6 +613,19 @@ class Lane(ABC):
     def decode(self, body: bytes, frames: Sequence[memoryview], leases: Mapping[int, Lease]) -> Any:
         """Return the results in an answer that came with leases. Blocks if their memory has to be opened."""
         return decode_leased(body, frames, lambda: self._client.memory.resolver(leases))
+
+    async def decode_aside(self, body: bytes, frames: Sequence[memoryview], leases: Mapping[int, Lease]) -> Any:
+        """Do the same in a task; memory is opened in a thread of the event loop's executor."""
+        try:
+            return self._decode_opened(body, frames, leases)
+        except NotOpenError:
+            import asyncio  # the awaiting task has it
+
+            return await asyncio.get_running_loop().run_in_executor(None, self.decode, body, frames, leases)
+
+    @interrupts.defer_interrupts
+    def _decode_opened(self, body: bytes, frames: Sequence[memoryview], leases: Mapping[int, Lease]) -> Any:
+        return decode_leased(body, frames, lambda: self._client.memory.resolver(leases, opens=False))
 
 
 _AT_WORKER: Final = frozenset({ReplyState.SENT, ReplyState.STREAMING, ReplyState.CANCELLING})

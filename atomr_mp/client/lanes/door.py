@@ -54,8 +54,11 @@ class LaneMemory(Protocol):
     def returned(self, ids: Iterable[int]) -> None:
         """Record that a worker no longer uses these arguments."""
 
-    def resolver(self, leases: Mapping[int, Lease]) -> Callable[[Any], object]:
-        """Return a function that makes refs and arrays from the content of an answer with these leases."""
+    def resolver(self, leases: Mapping[int, Lease], *, opens: bool = True) -> Callable[[Any], object]:
+        """Return a function that makes refs and arrays from the content of an answer with these leases.
+
+        Without `opens` it raises `NotOpenError` where memory has to be opened first.
+        """
 
 
 class LaneClient(Protocol):

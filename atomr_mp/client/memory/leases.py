@@ -19,6 +19,10 @@ from atomr_mp.protocol.messages import data
 _LOG: Final = logging.getLogger("atomr_mp.client")
 
 
+class NotOpenError(Exception):
+    """Memory has to be opened first, which blocks."""
+
+
 class LeaseKind(IntEnum):
     """The kind of thing that an id names."""
 

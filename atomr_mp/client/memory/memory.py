@@ -192,9 +192,12 @@ class ClientMemory:
         """Give back unused mappings that keep memory of an incarnation from being used."""
         self._mappings.close_unused(worker)
 
-    def resolver(self, leases: Mapping[int, Lease]) -> Callable[[WireRef | ClientArray], object]:
-        """Return a function that makes refs and arrays from the content of an answer with these leases."""
-        return functools.partial(self._resolve, leases)
+    def resolver(self, leases: Mapping[int, Lease], *, opens: bool = True) -> Callable[[WireRef | ClientArray], object]:
+        """Return a function that makes refs and arrays from the content of an answer with these leases.
+
+        Without `opens` it raises `NotOpenError` where memory has to be opened first, which blocks.
+        """
+        return functools.partial(self._resolve, leases, opens)
 
     def close(self) -> bool:
         """Unmap slabs without views; return whether no slab of the workers is left."""
@@ -361,7 +364,7 @@ class ClientMemory:
             f"{ref!r} is another client's, and this one has no lease of it: share() and claim() it", device=ref.device
         )
 
-    def _resolve(self, leases: Mapping[int, Lease], wire: WireRef | ClientArray) -> object:
+    def _resolve(self, leases: Mapping[int, Lease], opens: bool, wire: WireRef | ClientArray) -> object:  # noqa: FBT001
         lease = leases.get(wire.buffer) if isinstance(wire, WireRef) else None
         if not isinstance(wire, WireRef) or lease is None or wire.token != lease.releases.token:
             raise errors.ProtocolError("a result with a ref for which there is no lease")
@@ -369,7 +372,7 @@ class ClientMemory:
         if not wire.value:
             return GpuRef(self, lease, wire.slab, layout)
         try:
-            mapping = self._mapping(lease, wire.slab)
+            mapping = self._mapping(lease, wire.slab, opens=opens)
         except errors.GpuRefStale as stale:
             raise errors.WorkerLost(
                 f"a large result was not read before its worker's end: {stale.message}",
@@ -391,11 +394,11 @@ class ClientMemory:
         mapping = self._mapping(ref.lease, ref.slab)
         return mapping.array(ref.layout, writable=write, keep=(borrow, ref.lease))
 
-    def _mapping(self, lease: Lease, slab: int) -> SlabMapping:
+    def _mapping(self, lease: Lease, slab: int, *, opens: bool = True) -> SlabMapping:
         device = self._client.devices[lease.releases.device]
         if device.pid == os.getpid():
             raise errors.GpuRefSameProcess(f"this process is the worker of device {device.index}")
-        return self._mappings.get(lease, slab)
+        return self._mappings.get(lease, slab, opens=opens)
 
     @interrupts.defer_interrupts
     def _hold(self, refs: Sequence[GpuRef], borrow: ViewBorrow) -> ViewBorrow:

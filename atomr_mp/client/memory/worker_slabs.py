@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 
 from atomr_mp import errors
 from atomr_mp.client import interrupts
-from atomr_mp.client.memory.leases import Lease, LeaseKind, Releases
+from atomr_mp.client.memory.leases import Lease, LeaseKind, NotOpenError, Releases
 from atomr_mp.protocol.layout import Layout
 
 IDLE_BYTES: Final = 2**30
@@ -59,11 +59,12 @@ class Mappings:
         """Mappings of incarnations that have ended; views keep them, and results that may be read again."""
 
     @interrupts.defer_interrupts
-    def get(self, lease: Lease, slab: int) -> SlabMapping:
+    def get(self, lease: Lease, slab: int, *, opens: bool = True) -> SlabMapping:
         """Return the mapping of the slab in which a leased buffer lies; blocks if it has to be opened.
 
         Raises:
             RequestError: It cannot be opened.
+            NotOpenError: It has to be opened, and was not to be.
         """
         releases = lease.releases
         key = releases, slab
@@ -76,6 +77,8 @@ class Mappings:
             outlived = self._outlived.get(key)
             if outlived is not None:
                 return outlived
+        if not opens:
+            raise NotOpenError
         # The worker counts the openings, so it has to hear of each close.
         closed = functools.partial(releases.pending.append, (LeaseKind.SLAB, slab))
         mapping = self._open_slab(releases, slab, closed)

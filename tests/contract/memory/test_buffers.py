@@ -9,6 +9,7 @@ import os
 import pickle
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final, NoReturn
@@ -751,6 +752,37 @@ def test_a_part_that_cannot_be_opened_now_is_the_next_one_again(
                 assert stream.has_part
                 assert stream.parts == 0
         assert [part[0] for part in stream] == [0.0, 1.0, 2.0]
+
+
+@pytest.mark.parametrize("what", ["a result", "a part", "a stream's result"])
+def test_an_event_loop_turns_while_a_task_opens_large_results(
+    pool: atomr_mp.Pool, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """The supervisor answers as late as it does: other tasks go on, and one of them lets it answer here."""
+    ask, go = pool._client.ask, threading.Event()
+
+    async def read() -> Any:
+        if what == "a result":
+            return await pool.call("Keeper.large", 200_000)
+        async with pool.stream("Keeper.large_parts", 200_000, 1) as stream:
+            return await stream if what == "a stream's result" else await anext(stream)
+
+    async def use() -> None:
+        loop, asked = asyncio.get_running_loop(), asyncio.Event()
+
+        def ask_late(*arguments: Any) -> Any:
+            loop.call_soon_threadsafe(asked.set)
+            assert go.wait(DEADLINE_S), "the loop stands still"
+            return ask(*arguments)
+
+        monkeypatch.setattr(pool._client, "ask", ask_late)
+        reading = asyncio.ensure_future(read())
+        await asyncio.wait_for(asked.wait(), 2 * DEADLINE_S)
+        assert not reading.done()
+        go.set()
+        assert (await reading).size == 200_000
+
+    in_loop(use)
 
 
 STARVED: Final = """
