@@ -113,7 +113,7 @@ class Worker:
             for name, each in self.methods.items()
             if each.batch
         }
-        on_threads = ActorThreads("Logged", threads, device)
+        on_threads = self._on_threads = ActorThreads("Logged", threads, device)
         by_method = {name: on_threads for name, each in self.methods.items() if each.thread}
         self.dispatcher = Dispatcher(self.envelope, self.completions, device, by_method, batched, lambda: None, board)
         self.peers = Peers(Window(100, 2**20), store)
@@ -169,7 +169,8 @@ class Worker:
         self.dispatcher.take_back()
 
     def close(self) -> None:
-        """Close what it has of descriptors."""
+        """Close what it has of descriptors, and end its threads."""
+        self._on_threads.close()
         self.woken.close()
         os.close(self.completions.descriptor)
 

@@ -28,7 +28,7 @@ class ActorThreads(ActorRunner):
         super().__init__(count)
         self.threads = count
         self._device = device
-        self._inboxes: Final[list[SimpleQueue[Run]]] = [SimpleQueue() for _ in range(count)]
+        self._inboxes: Final[list[SimpleQueue[Run | None]]] = [SimpleQueue() for _ in range(count)]
         self._idle = deque(range(count))
         self._on: dict[Run, int] = {}
         """The thread of each run."""
@@ -88,6 +88,11 @@ class ActorThreads(ActorRunner):
         if self._next and thread not in self._reserved:
             self._start(self._next.popleft(), thread)
 
+    def close(self) -> None:
+        """End the threads, each after its last run; none of them takes another one."""
+        for inbox in self._inboxes:
+            inbox.put(None)
+
     def _start(self, request: Run, thread: int) -> None:
         if isinstance(request, StreamRequest):
             request.thread = thread
@@ -98,9 +103,8 @@ class ActorThreads(ActorRunner):
             self._idle.clear()
         self._inboxes[thread].put(request)
 
-    def _run(self, inbox: SimpleQueue[Run]) -> None:
-        while True:
-            request = inbox.get()
+    def _run(self, inbox: SimpleQueue[Run | None]) -> None:
+        while (request := inbox.get()) is not None:
             try:
                 self._device.on_thread(request.call)
             except BaseException as raised:  # noqa: BLE001 - of the device, which has not done what it was given
