@@ -10,10 +10,9 @@ import msgspec
 
 from atomr_mp import __version__
 from atomr_mp.protocol.messages.devices import MethodInfo
+from atomr_mp.serve.values.json_schemas import COMPONENTS, MethodSchemas
 from atomr_mp.serve.values.results import NPY
-from atomr_mp.serve.values.schemas import REF, decoded, plan_of
-
-COMPONENTS: Final = "#/components/schemas/"
+from atomr_mp.serve.values.schemas import decoded, plan_of
 
 ERROR_NAME: Final = "Error"
 
@@ -40,6 +39,18 @@ ERROR: Final[dict[str, Any]] = {
 }
 
 
+EVENT: Final[dict[str, Any]] = {
+    "type": "object",
+    "description": "One event: a part; or the last one, `end` or `error`",
+    "required": ["data"],
+    "properties": {
+        "data": {"type": "string", "contentMediaType": "application/json"},
+        "event": {"type": "string"},
+    },
+}
+"""An event of a stream, as OpenAPI 3.2 describes each of them."""
+
+
 def document(title: str, methods: Mapping[str, MethodInfo], *, token: bool) -> bytes:
     """Return the document, JSON.
 
@@ -62,20 +73,19 @@ def document(title: str, methods: Mapping[str, MethodInfo], *, token: bool) -> b
     return msgspec.json.encode(whole)
 
 
-def _operation(name: str, info: MethodInfo, schemas: dict[str, Any]) -> dict[str, Any]:
+def _operation(name: str, info: MethodInfo, components: dict[str, Any]) -> dict[str, Any]:
     schema = decoded(info)
     prefix = re.sub(r"[^A-Za-z0-9._-]", "_", name)
-    for each, definition in schema.get("$defs", {}).items():
-        schemas[f"{prefix}.{each}"] = _rebased(definition, prefix)
+    schemas = MethodSchemas(prefix, schema.get("$defs", {}), components)
     untyped = {"type": "object", "properties": {parameter: {} for parameter in info.parameters}}
-    arguments = _rebased(schema.get("arguments", untyped), prefix)
-    result = _rebased(schema.get("result", {}), prefix)
-    content: dict[str, Any] = {"application/json": {"schema": arguments}}
+    arguments = schema.get("arguments", untyped)
+    result = schemas.result(schema.get("result", {}))
+    content: dict[str, Any] = {"application/json": {"schema": schemas.body(arguments)}}
     if plan_of(name, info).array:
         content[NPY.decode()] = {"schema": {"type": "string", "format": "binary"}}
     answers: dict[str, Any] = {"application/json": {"schema": result}}
     if info.streams:
-        answers = {kind: {"schema": {"type": "string"}} for kind in ("text/event-stream", "application/jsonl")}
+        answers = {"text/event-stream": {"schema": EVENT}, "application/jsonl": {"schema": {"type": "string"}}}
     elif not result or "ndarray" in repr(result):
         answers[NPY.decode()] = {"schema": {"type": "string", "format": "binary"}}
     error = {"application/json": {"schema": {"$ref": COMPONENTS + ERROR_NAME}}}
@@ -89,17 +99,3 @@ def _operation(name: str, info: MethodInfo, schemas: dict[str, Any]) -> dict[str
             "default": {"description": "An error", "content": error},
         },
     }
-
-
-def _rebased(schema: Any, prefix: str) -> Any:
-    """Return a schema whose references name the document's components."""
-    if isinstance(schema, dict):
-        return {
-            key: f"{COMPONENTS}{prefix}.{value.removeprefix(REF)}"
-            if key == "$ref" and isinstance(value, str)
-            else _rebased(value, prefix)
-            for key, value in schema.items()
-        }
-    if isinstance(schema, list):
-        return [_rebased(each, prefix) for each in schema]
-    return schema

@@ -24,6 +24,13 @@ MAGIC: Final = b"\x93NUMPY"
 MAX_HEADER_BYTES: Final = 4096
 """Most bytes of a header; NumPy writes fewer for any array that can be sent."""
 
+EXACT: Final = 2**53
+"""Whole numbers up to here are the same as float64."""
+
+_NOT_WHOLE: Final = ("float", "bfloat", "complex")
+
+_NUMBERS: Final = frozenset({int, float, bool})
+
 _HEADER_KEYS: Final = {"descr", "fortran_order", "shape"}
 
 
@@ -55,6 +62,12 @@ def from_lists(value: object, dtype: str | None) -> np.ndarray[Any, Any]:
         found = np.asarray(value)
     except (ValueError, OverflowError) as error:
         raise ValueError(f"these lists do not make an array: {error}") from error
+    if (
+        found.dtype.kind == "O"
+        and (dtype or "").startswith(_NOT_WHOLE)
+        and all(type(each) in _NUMBERS for each in found.flat)
+    ):
+        found = found.astype(np.float64)  # a number beyond 64 bits, as JavaScript writes 1e20
     if found.dtype.kind not in "biuf":
         raise ValueError("an array is given as lists of numbers, nested once for each dimension")
     if found.ndim > MAX_DIMENSIONS:
@@ -62,6 +75,8 @@ def from_lists(value: object, dtype: str | None) -> np.ndarray[Any, Any]:
     if dtype is None:
         return found
     if dtype.startswith("complex"):
+        if found.shape[-1:] == (0,):  # as an empty array is given back
+            return np.zeros(found.shape, dtypes.to_numpy(dtype))
         if found.shape[-1:] != (2,):
             raise ValueError("complex numbers are given as pairs [real, imaginary]")
         found = found[..., 0] + 1j * found[..., 1]
@@ -78,10 +93,12 @@ def _cast(array: np.ndarray[Any, Any], element: np.dtype[Any]) -> np.ndarray[Any
 
     if element.kind in "iu" and array.size:
         bounds = np.iinfo(element)
-        if array.dtype.kind == "f":
+        if array.dtype.kind == "f" and not ((array == np.floor(array)) & (abs(array) <= EXACT)).all():
             raise ValueError(f"elements of {element} are whole numbers")
         if int(array.min()) < bounds.min or int(array.max()) > bounds.max:
             raise ValueError(f"elements of {element} are from {bounds.min} to {bounds.max}")
+    if element.kind == "b" and not ((array == 0) | (array == 1)).all():
+        raise ValueError("elements of bool are true and false")
     with np.errstate(over="ignore"):
         cast = array.astype(element)
     if element.kind in "fc" and not np.isfinite(cast).all():

@@ -1,7 +1,8 @@
 """Conversions of JSON arguments by a method's JSON Schema: arrays from lists, bytes from base64. Pure.
 
 The worker checks arguments, since it knows the annotations themselves. Here only values without a JSON form are
-converted.
+converted, and numbers that JSON lets its writers spell otherwise: 5.0 is a whole number, and JavaScript writes 1e20
+as 100000000000000000000.
 """
 
 from __future__ import annotations
@@ -23,6 +24,10 @@ Convert = Callable[[Any], Any]
 """Returns the argument for a JSON value; raises ValueError if the value does not fit."""
 
 REF: Final = "#/$defs/"
+
+LEAST: Final = -(2**63)
+MOST: Final = 2**64 - 1
+"""The whole numbers that calls take, as msgpack does."""
 
 MAX_REF_DEPTH: Final = 16
 """Deepest nesting of definitions that is searched for bytes and arrays."""
@@ -137,8 +142,29 @@ def _convert(schema: Mapping[str, Any], definitions: Mapping[str, Any], depth: i
         return _bytes
     if schema.get("format") == "ndarray":
         return arrays.converter(schema.get("dtype"))
-    make = {"array": _array, "object": _object}.get(schema.get("type", ""))
-    return None if make is None else make(schema, definitions, depth)
+    if schema.get("format") == "decimal":
+        return _decimal
+    kind = schema.get("type", "")
+    make = {"array": _array, "object": _object}.get(kind)
+    return _NUMBERS.get(kind) if make is None else make(schema, definitions, depth)
+
+
+def _integer(value: object) -> object:
+    return int(value) if type(value) is float and value.is_integer() else value
+
+
+def _number(value: object) -> object:
+    return float(value) if type(value) is int and not LEAST <= value <= MOST else value
+
+
+def _decimal(value: object) -> object:
+    return str(value) if type(value) is int and not LEAST <= value <= MOST else value
+
+
+_NUMBERS: Final[dict[str, Convert]] = {"integer": _integer, "number": _number}
+
+_CONVERTED: Final[dict[Convert | None, type]] = {_integer: float, _number: int}
+"""The only type that a conversion of numbers changes."""
 
 
 def _bytes(value: object) -> object:
@@ -156,9 +182,10 @@ def _array(schema: Mapping[str, Any], definitions: Mapping[str, Any], depth: int
     rest = _convert(items, definitions, depth) if isinstance(items, dict) else None
     if rest is None and not any(first):
         return None
+    only = None if first else _CONVERTED.get(rest)  # most long lists of numbers are passed over quickly
 
     def convert(value: object) -> object:
-        if type(value) is not list:
+        if type(value) is not list or (only is not None and only not in map(type, value)):
             return value
         by_place = [*first, *[rest] * (len(value) - len(first))]
         return [item if each is None else each(item) for each, item in zip(by_place, value, strict=False)]
@@ -197,15 +224,23 @@ _KINDS: Final[dict[str, tuple[type, ...]]] = {
 
 
 def _any_of(options: list[tuple[Mapping[str, Any], Convert | None]]) -> Convert | None:
-    """Return a conversion by the first option that has values of the JSON value's kind."""
+    """Return a conversion by the first option that has values of the JSON value's kind.
+
+    If none has, an option for whole numbers takes one that is written with a point, and an array's takes a number.
+    """
     if all(convert is None for _, convert in options):
         return None
+    kinds = [
+        (_KINDS.get(schema.get("type", "object" if "$ref" in schema else ""), ()), each) for schema, each in options
+    ]
+    others = [each for schema, each in options if each is _integer or schema.get("format") == "ndarray"]
 
     def convert(value: object) -> object:
-        for schema, each in options:
-            kinds = _KINDS.get(schema.get("type", "object" if "$ref" in schema else ""), ())
-            if isinstance(value, kinds):
+        for kind, each in kinds:
+            if isinstance(value, kind):
                 return value if each is None else each(value)
+        if others and isinstance(value, int | float) and others[0] is not None:
+            return others[0](value)
         return value
 
     return convert

@@ -229,10 +229,13 @@ def test_the_document_describes_every_method(server: Server) -> None:
     assert "/call/Served.length" in paths
     operation = paths["/call/Served.length"]["post"]
     schema = operation["requestBody"]["content"]["application/json"]["schema"]
-    assert schema["properties"] == {"word": {"type": "string"}, "extra": {"type": "integer"}}
-    assert schema["required"] == ["word"]
+    by_name, by_position = schema["anyOf"]
+    assert by_name["properties"]["word"] == {"type": "string"}
+    assert by_name["properties"]["extra"]["type"] == "integer"
+    assert by_name["required"] == ["word"]
+    assert (by_position["minItems"], by_position["maxItems"]) == (1, 2)
     double = paths["/call/Served.double"]["post"]["requestBody"]["content"]
-    assert double["application/json"]["schema"]["properties"]["array"]["dtype"] == "float32"
+    assert double["application/json"]["schema"]["anyOf"][0]["properties"]["array"]["dtype"] == "float32"
     assert "application/x-npy" in double
     for reference in references(document):
         assert reference.removeprefix("#/components/schemas/") in document["components"]["schemas"]
