@@ -17,6 +17,7 @@ from atomr_mp.pool import Pool
 from atomr_mp.serve.calls import arguments, options, seconds
 from atomr_mp.serve.health import PoolHealth
 from atomr_mp.serve.http import events
+from atomr_mp.serve.http.accept import weight
 from atomr_mp.serve.http.events import COMMENT_EVERY_S, OpenHttpStreams
 from atomr_mp.serve.http.exchange import Exchange
 from atomr_mp.serve.http.problems import ClientLeft, Header, Problem, describe
@@ -36,7 +37,7 @@ JOIN_BYTES: Final = 64 * 2**10
 
 LINES_TYPES: Final = frozenset({b"application/jsonl", b"application/x-ndjson"})
 
-EVENTS_TYPES: Final = frozenset({b"*/*", b"text/*", b"text/event-stream"})
+EVENTS_TYPE: Final = b"text/event-stream"
 
 
 class Form(NamedTuple):
@@ -68,10 +69,11 @@ def form_of(accept: bytes) -> Form:
     """
     if not accept:
         return EVENTS
-    kinds = {each.partition(b";")[0].strip().lower() for each in accept.split(b",")}
-    if kinds & LINES_TYPES:
+    lines = max(weight(accept, each) for each in LINES_TYPES)
+    events_ = weight(accept, EVENTS_TYPE)
+    if lines.quality and (lines > events_ or (lines.precision == 2 and lines == events_)):
         return LINES
-    if kinds & EVENTS_TYPES:
+    if events_.quality:
         return EVENTS
     raise Problem(406, "not_acceptable", "this method streams, as text/event-stream or application/jsonl")
 

@@ -48,6 +48,13 @@ BESIDE_HEADER_BYTES: Final = 4
 
 JSON: Final = (b"content-type", b"application/json")
 
+OF_OTHER_VERSIONS: Final = frozenset({"Invalid HTTP version", "Pause on PRI/Upgrade"})
+"""What the parser says of versions that it does not know, and of the first line of a client of HTTP/2."""
+
+_OTHER_VERSION: Final = Problem(505, "http_version_not_supported", "this server speaks HTTP/1.1")
+
+_NO_REQUEST: Final = Problem(400, "bad_request", "these bytes are not an HTTP request")
+
 _NO_TRAILERS: Final[Any] = deque(maxlen=0)
 """Takes headers, and keeps none."""
 
@@ -94,7 +101,7 @@ class HttpConnection(asyncio.Protocol):
         """Runs while the client is to read."""
         self._reads: asyncio.Future[None] | None = None
         """Set once the client has read enough."""
-        self._url = b""
+        self._url = b""  # empty before the method of a request has come, and once the request is whole
         self._headers: list[Header] = []
         self._expects_continue = False
         self._coming: HttpRequest | None = None
@@ -218,9 +225,9 @@ class HttpConnection(asyncio.Protocol):
                 # Our own code has raised; the parser has printed nothing and is in no state to go on.
                 _LOG.error("a request could not be taken in", exc_info=error.__context__ or error)
                 self._refuse(Problem(500, "internal_error", "internal error of the server"))
-            except httptools.HttpParserError:
+            except httptools.HttpParserError as error:
                 if not self._deaf:
-                    self._refuse(Problem(400, "bad_request", "these bytes are not an HTTP request"))
+                    self._refuse(_OTHER_VERSION if str(error) in OF_OTHER_VERSIONS else _NO_REQUEST)
             return
 
     def _without_upgrade(self, rest: bytes) -> bytes:
@@ -338,7 +345,7 @@ class HttpConnection(asyncio.Protocol):
         if own_bytes > most:
             return self._too_large()
         if self._parser.get_http_version() not in {"1.1", "1.0"}:
-            return Problem(505, "http_version_not_supported", "this server speaks HTTP/1.1")
+            return _OTHER_VERSION
         if coding != b"chunked":
             return Problem(501, "not_implemented", "a body is sent with Content-Length, or chunked and nothing else")
         if len(self._waiting) >= MOST_WAITING:
@@ -362,7 +369,7 @@ class HttpConnection(asyncio.Protocol):
         request = self._coming
         if self._deaf or request is None:
             return
-        self._coming = None
+        self._coming, self._url = None, b""
         self._reading.stop()
         request.end()
         if not request.keep_alive:
@@ -435,12 +442,15 @@ class HttpConnection(asyncio.Protocol):
         Earlier whole requests are answered first.
         """
         request, self._coming = self._coming, None
+        has_body = not self._asks_head(request)
         self._deaf, self._begun = True, False
         self._reading.stop()
         self._settings.counters.own[REFUSED] += 1
         body = body_of(problem, "", debug=False)
         length = (b"content-length", b"%d" % len(body))
-        self._refusal = head_of(problem.status, (JSON, length, *problem.headers, CLOSE)) + body
+        self._refusal = head_of(problem.status, (JSON, length, *problem.headers, CLOSE))
+        if has_body:
+            self._refusal += body
         if request is not None:
             if request.started:
                 self._transport.close()
@@ -452,6 +462,16 @@ class HttpConnection(asyncio.Protocol):
                 self._waiting.remove(request)
         if self._answering is None:
             self._end(lingers=lingers)
+
+    def _asks_head(self, request: HttpRequest | None) -> bool:
+        """Return whether what is refused is a HEAD, whose answer has no body whatever it says.
+
+        Args:
+            request: The request whose body comes; None if its headers have not come yet.
+        """
+        if request is not None:
+            return bool(request.scope["method"] == "HEAD")
+        return bool(self._url) and self._parser.get_method() == b"HEAD"
 
     def _end(self, *, lingers: bool) -> None:
         """Write the refusal, if there is one, and close the connection, at once or when the client has read it.

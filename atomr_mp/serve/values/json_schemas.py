@@ -27,6 +27,11 @@ BASE64: Final = "^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
 
 DECIMAL: Final = r"^[+-]?([0-9]{1,99}(\.[0-9]{0,99})?|\.[0-9]{1,99})([eE][+-]?[0-9]{1,4})?$"
 
+DURATION: Final = (
+    r"^[+-]?P(?=[0-9T])([0-9]{1,8}D)?(T(?=[0-9])([0-9]{1,8}H)?([0-9]{1,8}M)?([0-9]{1,8}(\.[0-9]{1,9})?S)?)?$"
+)
+"""Days, hours, minutes and seconds; years, months and weeks are no durations for msgspec."""
+
 _FLOAT64: Final = 1.7976931348623157e308
 
 TOO_LARGE: Final = {
@@ -167,6 +172,9 @@ def _sent(schema: dict[str, Any]) -> dict[str, Any]:
     if schema.get("format") == "decimal":
         number = {"type": "number", "minimum": -_FLOAT64, "maximum": _FLOAT64}
         return {"anyOf": [schema | {"pattern": DECIMAL}, number]}
+    if schema.get("format") == "duration":
+        # Without the format, which has other units, and neither signs nor fractions.
+        return {"description": "A duration", "type": "string", "pattern": DURATION}
     schema.pop("uniqueItems", None)  # what a set has twice is in it once
     return schema
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from atomr_mp import errors
+from atomr_mp.serve.http.accept import weight
 from atomr_mp.serve.http.exchange import JSON
 from atomr_mp.serve.http.problems import Header, Problem
 from atomr_mp.serve.values import arrays
@@ -26,7 +27,7 @@ NPY_HEADER: Final[Header] = (b"content-type", NPY)
 
 
 def wants_npy(accept: bytes, schema: Mapping[str, Any]) -> bool:
-    """Return whether a client wants a raw array: it accepts that, and not JSON as well.
+    """Return whether a client wants a raw array: more than JSON.
 
     Args:
         accept: The request's `Accept`.
@@ -37,12 +38,12 @@ def wants_npy(accept: bytes, schema: Mapping[str, Any]) -> bool:
     """
     if accept in USUAL:
         return False
-    kinds = [each.partition(b";")[0].strip().lower() for each in accept.split(b",")]
-    if NPY in kinds and b"application/json" not in kinds and b"*/*" not in kinds:
+    npy, json = weight(accept, NPY).quality, weight(accept, JSON[1]).quality
+    if npy > json:
         if schema and schema.get("format") != "ndarray" and "anyOf" not in schema:
             raise Problem(406, "not_acceptable", "this method returns no array; ask for application/json")
         return True
-    if not {b"*/*", b"application/*", b"application/json", NPY}.isdisjoint(kinds):
+    if json:
         return False
     raise Problem(406, "not_acceptable", "answers are application/json or application/x-npy")
 
@@ -74,9 +75,43 @@ def encode_json(value: object) -> bytes:
     """
     _left.elements = MOST_ELEMENTS
     try:
-        return _encode(value)
+        body = _encode(value)
+        if b"{" in body:
+            _check_names(value)
     except (TypeError, ValueError, RecursionError) as error:
         raise errors.Unsupported(f"the result cannot be sent as JSON: {error}", maybe_executed=True) from error
+    return body
+
+
+def _check_names(value: object) -> None:
+    """Check that no two keys of a map have the same name in JSON, such as 1 and "1".
+
+    Raises:
+        ValueError: Two have.
+    """
+    left = [value]
+    while left:
+        each = left.pop()
+        if isinstance(each, dict):
+            if set(map(type, each)) - _TEXT:
+                _check_keys(each)
+            left += [inner for inner in each.values() if isinstance(inner, _CONTAINERS)]
+        elif isinstance(each, list | tuple) and not _CONTAINER_TYPES.isdisjoint(map(type, each)):
+            left += [inner for inner in each if isinstance(inner, _CONTAINERS)]
+
+
+def _check_keys(found: dict[Any, Any]) -> None:
+    names: dict[bytes, Any] = {}
+    for key in found:
+        name = _encode({key: 0})
+        if name in names:
+            raise ValueError(f"a map has the keys {names[name]!r} and {key!r}, which have the same name in JSON")
+        names[name] = key
+
+
+_TEXT: Final = frozenset({str})
+_CONTAINERS: Final = (dict, list, tuple)
+_CONTAINER_TYPES: Final = frozenset(_CONTAINERS)
 
 
 def _encode_other(value: object) -> object:

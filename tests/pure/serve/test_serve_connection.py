@@ -107,12 +107,25 @@ def connected(application: Any, transport: FakeTransport, limits: Limits, **more
     return tested
 
 
-def answered(transport: FakeTransport, data: list[bytes], limits: Limits, **more: Any) -> list[Any]:
-    """Give a connection bytes; return the requests that the application has got."""
+def answered(
+    transport: FakeTransport, data: list[bytes], limits: Limits, *, silent: bool = False, **more: Any
+) -> list[Any]:
+    """Give a connection bytes; return the requests that the application has got.
+
+    Args:
+        transport: The connection's.
+        data: The bytes, piece by piece.
+        limits: The connection's.
+        silent: Whether the application answers nothing but what it can read to its end.
+        **more: Further settings, and how many others are `open`.
+    """
     got: list[Any] = []
 
-    async def application(scope: Any, _receive: Any, send: Any) -> None:
+    async def application(scope: Any, receive: Any, send: Any) -> None:
         got.append(scope)
+        while silent and (message := await receive()).get("more_body", True):
+            if message["type"] == "http.disconnect":
+                return
         headers = [(b"content-length", b"2")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": b"ok"})
@@ -303,6 +316,50 @@ def test_what_came_before_something_wrong_is_answered_first(more: bytes, status:
     asyncio.run(main())
 
 
+@pytest.mark.parametrize(
+    ("line", "status"),
+    [
+        (b"GET / HTTP/1.2", b"505"),
+        (b"GET / HTTP/0.9", b"505"),
+        (b"GET / HTTP/2.0", b"505"),
+        (b"GET / HTTP/3.0", b"505"),
+        (b"PRI * HTTP/2.0", b"505"),
+        (b"GET / HTTP/1.10", b"400"),
+        (b"GET / HTTP/one", b"400"),
+    ],
+)
+def test_another_version_is_told_as_such(line: bytes, status: bytes) -> None:
+    """With 505; what is no version is no request."""
+    transport = FakeTransport()
+    assert not answered(transport, [line + b"\r\n\r\nSM\r\n\r\n"], Limits())  # as HTTP/2 begins
+    assert transport.written[9:12] == status
+
+
+HEAD = b"HEAD / HTTP/1.1\r\nhost: localhost\r\n"
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        HEAD + b"transfer-encoding: chunked\r\n\r\n0\r\nbad trailer\r\n\r\n",
+        HEAD + b"transfer-encoding: chunked\r\n\r\nx\r\n",
+        HEAD + b"transfer-encoding: gzip\r\n\r\n",
+        HEAD + b"bad header\r\n\r\n",
+        HEAD + b"x: " + b"x" * 2000,
+    ],
+)
+def test_the_refusal_of_a_head_has_no_body(sent: bytes) -> None:
+    """Its client reads none, and would take it for the next answer."""
+    transport = FakeTransport()
+    for each in ([sent], [sent[at : at + 1] for at in range(len(sent))]):
+        transport = FakeTransport()
+        answered(transport, each, Limits(header_bytes=1000), silent=True)
+        head, _, body = transport.written.partition(b"\r\n\r\n")
+        assert head[9:10] in {b"4", b"5"}
+        assert b"content-length: " in head
+        assert body == b""
+
+
 UPGRADES = (
     b"connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: AAMAAABkAAQAAP__\r\n",
     b"Connection: keep-alive, upgrade\r\nUpgrade: websocket\r\n",
@@ -363,7 +420,7 @@ def test_a_request_is_what_it_is_without_an_upgrade(sent: list[tuple[bytes, byte
 @pytest.mark.parametrize(
     ("request_bytes", "status"),
     [
-        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"400"),
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"505"),
         (b"GET / HTTP/2.0\r\nhost: a\r\n\r\n", b"505"),
         (b"CONNECT a:1 HTTP/1.1\r\nhost: a\r\n\r\n", b"400"),
         (b"POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: gzip, chunked\r\n\r\n0\r\n\r\n", b"501"),

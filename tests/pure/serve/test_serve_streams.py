@@ -158,17 +158,27 @@ def test_who_leaves_and_who_ends_are_told_apart(leaves: bool) -> None:  # noqa: 
 
 @pytest.mark.parametrize(
     ("accept", "form"),
-    [(b"", EVENTS), (b"*/*", EVENTS), (b"text/event-stream;q=1", EVENTS), (b"text/html, application/jsonl", LINES)],
+    [
+        (b"", EVENTS),
+        (b"*/*", EVENTS),
+        (b"text/event-stream;q=1", EVENTS),
+        (b"text/html, application/jsonl", LINES),
+        (b"application/jsonl;q=0, */*", EVENTS),
+        (b"text/event-stream;q=0, */*", LINES),
+        (b"application/jsonl;q=0.1, text/event-stream", EVENTS),
+        (b"application/x-ndjson, */*;q=0.1", LINES),
+    ],
 )
 def test_a_client_says_how_it_wants_a_stream(accept: bytes, form: streams.Form) -> None:
     """Events, if it does not."""
     assert form_of(accept) is form
 
 
-def test_a_form_that_there_is_not_is_refused() -> None:
+@pytest.mark.parametrize("accept", [b"application/json", b"*/*;q=0", b"application/jsonl; q=0.0, text/*;q=0"])
+def test_a_form_that_there_is_not_is_refused(accept: bytes) -> None:
     """With 406."""
     with pytest.raises(Problem) as caught:
-        form_of(b"application/json")
+        form_of(accept)
     assert caught.value.status == 406
 
 

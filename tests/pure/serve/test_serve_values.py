@@ -147,6 +147,63 @@ def test_a_number_is_the_same_however_json_writes_it(wide: int, whole: int) -> N
     msgspec.msgpack.encode(found)  # nothing is left that cannot be sent
 
 
+RANGES: Final = st.sampled_from(["*/*", "application/*", "application/json", "application/x-npy", "text/html"])
+
+QUALITIES: Final = st.sampled_from(["", ";q=0", "; Q=0.000", ";q=0.1", " ; charset=utf-8 ; q=0.5", ";q=1", ";q=x"])
+
+
+@hypothesis.given(st.dictionaries(RANGES, QUALITIES, min_size=1))
+def test_a_client_gets_only_what_it_accepts(accepted: dict[str, str]) -> None:
+    """What names a type most precisely counts, also if it says that the type is not accepted at all."""
+
+    def wanted(kind: str) -> float:
+        for each in (kind, "application/*", "*/*"):
+            if each in accepted:
+                return {"0": 0.0, "0.000": 0.0, "0.1": 0.1, "0.5": 0.5}.get(accepted[each].rpartition("=")[2], 1.0)
+        return 0.0
+
+    npy, plain = wanted("application/x-npy"), wanted("application/json")
+    accept = ", ".join(kind + quality for kind, quality in accepted.items()).encode()
+    if not npy and not plain:
+        with pytest.raises(Problem, match="application/json"):
+            results.wants_npy(accept, {})
+    else:
+        assert results.wants_npy(accept, {}) == (npy > plain)
+
+
+keys = (
+    st.integers(-3, 3) | st.sampled_from(["1", "-1", "a", "true", "1.0"]) | st.booleans() | st.sampled_from([1.5, 1.0])
+)
+
+maps = st.recursive(
+    st.none() | st.text(max_size=2),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(keys, inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@hypothesis.given(maps)
+def test_an_object_of_a_result_has_no_name_twice(value: Any) -> None:
+    """Of the keys 1 and "1" a reader would see one value; such a result is refused."""
+
+    def look(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        assert len({name for name, _ in pairs}) == len(pairs)
+        return dict(pairs)
+
+    def clashes(each: Any) -> bool:
+        if isinstance(each, dict):
+            names = [json.dumps(key) if isinstance(key, bool | float) else str(key) for key in each]
+            return len(set(names)) < len(names) or any(map(clashes, each.values()))
+        return isinstance(each, list) and any(map(clashes, each))
+
+    try:
+        body = results.encode_json(value)
+    except errors.Unsupported as error:
+        assert clashes(value) or "keys" not in str(error)  # noqa: PT017 - a key without a form in JSON is refused, too
+        return
+    json.loads(body, object_pairs_hook=look)
+
+
 @pytest.mark.parametrize("shape", ["1" * 80 + "x", "(" * 900, "1," * 400 + "x", "9" * 3000, "-1", "1.5", "True", "f()"])
 def test_a_header_that_is_none_is_refused(shape: str) -> None:
     """In time that grows with its length alone, so that no header keeps a front end from others."""
