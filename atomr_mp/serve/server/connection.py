@@ -337,16 +337,16 @@ class HttpConnection(asyncio.Protocol):
         """Return why a request is refused by its line and headers; None if it is not."""
         most = self._limits.header_bytes
         own_bytes = len(self._url) + BESIDE_HEADER_BYTES * len(headers)
-        coding = b"chunked"
+        coding = b""
         for name, value in headers:
             own_bytes += len(name) + len(value)
-            if name == b"transfer-encoding" and coding == b"chunked":
-                coding = value.strip().lower()
+            if name == b"transfer-encoding":
+                coding += value.lower()
         if own_bytes > most:
             return self._too_large()
         if self._parser.get_http_version() not in {"1.1", "1.0"}:
             return _OTHER_VERSION
-        if coding != b"chunked":
+        if coding not in {b"", b"chunked"}:  # also chunked twice, which a proxy may have unwrapped once
             return Problem(501, "not_implemented", "a body is sent with Content-Length, or chunked and nothing else")
         if len(self._waiting) >= MOST_WAITING:
             crowd = f"{MOST_WAITING} requests wait on this connection for an earlier answer; open more connections"

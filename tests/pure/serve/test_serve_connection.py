@@ -424,6 +424,7 @@ def test_a_request_is_what_it_is_without_an_upgrade(sent: list[tuple[bytes, byte
         (b"GET / HTTP/2.0\r\nhost: a\r\n\r\n", b"505"),
         (b"CONNECT a:1 HTTP/1.1\r\nhost: a\r\n\r\n", b"400"),
         (b"POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: gzip, chunked\r\n\r\n0\r\n\r\n", b"501"),
+        (CHUNKED.replace(b"ed\r\n", b"ed\t\r\ntransfer-encoding: chunked\r\n") + b"0\r\n\r\n", b"501"),
         (b"POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\ncontent-length: 3\r\n\r\n", b"400"),
         (b"GET / HTTP/1.1\r\n" + b"a:\r\n" * 300 + b"\r\n", b"431"),
         (b"\r\n" * 600, b"431"),
