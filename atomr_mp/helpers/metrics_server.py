@@ -25,6 +25,7 @@ from atomr_mp import errors, output
 from atomr_mp.operator.session import OperatorSession
 from atomr_mp.process.gpus import nvml
 from atomr_mp.process.prctl import die_with_parent
+from atomr_mp.protocol.board import page
 from atomr_mp.protocol.hosts import is_local
 from atomr_mp.protocol.messages.devices import Circuit, DeviceState
 from atomr_mp.protocol.messages.operators import RemoteStatus, Status, WorkerStatus
@@ -237,8 +238,8 @@ def batch_metrics(workers: list[WorkerStatus]) -> Iterable[Metric]:
     """Return the metrics of batched methods, of each worker: they start from 0 with the next generation."""
     labels = ["device", "generation", "method"]
     items = HistogramMetricFamily("atomr_mp_batch_items", "Requests in a batch", labels=labels)
-    wait = CounterMetricFamily(
-        "atomr_mp_batch_wait_seconds", "How long requests waited for their batches, in all", labels=labels
+    wait = HistogramMetricFamily(
+        "atomr_mp_batch_wait_seconds", "Requests from their arrival to the start of their batch", labels=labels
     )
     longest = GaugeMetricFamily(
         "atomr_mp_batch_longest_wait_seconds", "How long a request waited for its batch at most", labels=labels
@@ -249,9 +250,16 @@ def batch_metrics(workers: list[WorkerStatus]) -> Iterable[Metric]:
             below = list(itertools.accumulate(of.sizes))
             buckets = [*((repr(float(2**power)), count) for power, count in enumerate(below)), ("+Inf", of.batches)]
             items.add_metric(device, buckets, of.items)
-            wait.add_metric(device, of.wait_s)
+            wait.add_metric(device, _waits(of.waits), of.wait_s)
             longest.add_metric(device, of.longest_wait_s)
     return [items, wait, longest]
+
+
+def _waits(waits: list[int]) -> list[tuple[str, float]]:
+    """Return how many requests waited for less than each bound, in seconds."""
+    below = list(itertools.accumulate(waits)) or [0]
+    bounds = [repr(2.0 ** (page.FIRST_WAIT + at) / 1e9) for at in range(len(below) - 1)]
+    return list(zip([*bounds, "+Inf"], map(float, below), strict=True))
 
 
 def gpu_metrics(workers: list[WorkerStatus], usage: dict[str, nvml.GpuUsage]) -> Iterator[Metric]:

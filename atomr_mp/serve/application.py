@@ -183,6 +183,8 @@ class Application:
         if exchange.called:
             methods = counters.methods
             methods.took(method_figures.CALL, exchange.called, exchange.code, took_ns)
+            if exchange.device >= 0:
+                methods.took(method_figures.DEVICE_CALL, exchange.called, str(exchange.device), took_ns)
             if exchange.parts:
                 first_ns = exchange.first_part_ns - exchange.begun_ns
                 methods.took(method_figures.FIRST_PART, exchange.called, "", first_ns)

@@ -1,4 +1,4 @@
-"""Figures by method, in memory that the front ends share: durations by outcome, first parts of streams, parts.
+"""Figures by method, in memory that the front ends share: durations by outcome or device, first parts, parts.
 
 Each front end writes rows of its own, and any of them reads all rows. A row has its key as text and a histogram.
 """
@@ -9,7 +9,7 @@ import mmap
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-ROWS: Final = 512
+ROWS: Final = 1024
 """Rows of one front end; what does not fit is counted in the last ones, under the method "other"."""
 
 KEY_BYTES: Final = 256
@@ -23,6 +23,8 @@ ROW_BYTES: Final = KEY_BYTES + 8 * ROW_WORDS
 
 CALL: Final = "call"
 """Durations of calls, by method and outcome."""
+DEVICE_CALL: Final = "device"
+"""Durations of calls that a device had, by method and device."""
 FIRST_PART: Final = "first"
 """Times until the first part of a stream."""
 PARTS: Final = "parts"
@@ -31,7 +33,7 @@ PARTS: Final = "parts"
 OTHER: Final = "other"
 """Stands for the methods that have found no row of their own."""
 
-OTHER_ROWS: Final = 3
+OTHER_ROWS: Final = 4
 """Rows that are kept for those methods: one for each kind."""
 
 
@@ -41,7 +43,7 @@ class MethodFigure(NamedTuple):
     kind: str
     method: str
     outcome: str
-    """"ok", or the code of an error; empty of what has none."""
+    """"ok" or the code of an error, or the device's number; empty of what has none."""
     buckets: list[int]
     total: int
     """Nanoseconds, or parts."""

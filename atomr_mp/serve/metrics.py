@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from atomr_mp.serve import method_figures
-from atomr_mp.serve.method_figures import MethodFigures
+from atomr_mp.serve.method_figures import OTHER, MethodFigures
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
@@ -174,6 +174,11 @@ def _front_end_metrics(counters: Counters, *, is_pool_up: bool) -> Iterable[Metr
         "Calls from their headers to their answer's end, by method; code is ok, or an error's",
         labels=["method", "code"],
     )
+    by_device = HistogramMetricFamily(
+        "atomr_mp_http_device_call_seconds",
+        "Calls that a device had, whatever their code, from their headers to their answer's end",
+        labels=["method", "device"],
+    )
     begun = HistogramMetricFamily(
         "atomr_mp_http_first_part_seconds",
         "Streams from their headers to their first part",
@@ -183,6 +188,8 @@ def _front_end_metrics(counters: Counters, *, is_pool_up: bool) -> Iterable[Metr
     for each in counters.methods.all():
         if each.kind == method_figures.CALL:
             called.add_metric([each.method, each.outcome], _buckets(each.buckets), each.total / 1e9)
+        elif each.kind == method_figures.DEVICE_CALL:
+            by_device.add_metric([each.method, each.outcome or OTHER], _buckets(each.buckets), each.total / 1e9)
         elif each.kind == method_figures.FIRST_PART:
             begun.add_metric([each.method], _buckets(each.buckets), each.total / 1e9)
         else:
@@ -192,6 +199,7 @@ def _front_end_metrics(counters: Counters, *, is_pool_up: bool) -> Iterable[Metr
     return [
         requests,
         called,
+        by_device,
         begun,
         parts,
         GaugeMetricFamily("atomr_mp_http_in_flight", "Requests that are being read or answered", in_flight),

@@ -499,7 +499,13 @@ def _batches(device: SupervisedDevice, board: BoardReader) -> list[operators.Bat
     ]
     return [
         operators.BatchStatus(
-            method, found.batches, found.items, found.wait_ns / 1e9, found.longest_wait_ns / 1e9, list(found.sizes)
+            method,
+            found.batches,
+            found.items,
+            found.wait_ns / 1e9,
+            found.longest_wait_ns / 1e9,
+            found.sizes,
+            found.waits,
         )
         for number, method in enumerate(batched)
         if (found := board.batches(number)) is not None

@@ -200,8 +200,10 @@ def _figures(words: memoryview, completed: int) -> str:
     for number in range(BATCHED):
         at = page.FIRST_BATCHES + number * page.BATCH_WORDS
         batches, *sums = words[at : at + 4].tolist()
-        sizes = sum(words[at + 4 : at + page.BATCH_WORDS].tolist())
-        if not batches - 1 <= sizes <= batches or max(batches, *sums) >= _MOST:
+        first_wait = at + 4 + page.BATCH_SIZES
+        sizes = sum(words[at + 4 : first_wait].tolist())
+        waits = sum(words[first_wait : at + page.BATCH_WORDS].tolist())
+        if not batches - 1 <= sizes <= batches or waits > sums[0] or max(batches, *sums) >= _MOST:
             return f"the figures of batched method {number} do not agree"
     for number in range(PLANNED):
         at = page.FIRST_PLANS + number * page.PLAN_WORDS

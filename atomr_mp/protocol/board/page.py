@@ -6,7 +6,7 @@ from enum import IntEnum
 from typing import Final, NamedTuple
 
 SLOTS: Final = 1024
-MAGIC: Final = 0x61746F6D726D7034
+MAGIC: Final = 0x61746F6D726D7035
 
 
 class Counter(IntEnum):
@@ -109,7 +109,11 @@ BATCHED: Final = 32
 
 FIRST_BATCHES: Final = FIRST_SLOT + SLOT_WORDS * SLOTS
 BATCH_SIZES: Final = 11
-BATCH_WORDS: Final = 4 + BATCH_SIZES
+BATCH_WAITS: Final = 24
+FIRST_WAIT: Final = 14
+"""Bits of the first bound of waits in nanoseconds, 16 us; each further bound is twice the one before."""
+
+BATCH_WORDS: Final = 4 + BATCH_SIZES + BATCH_WAITS
 PLANNED: Final = 16
 """Libraries that have figures of plans on the board."""
 
@@ -237,6 +241,8 @@ class Batches(NamedTuple):
     longest_wait_ns: int
     sizes: list[int]
     """How many batches had 1, 2, 3-4, 5-8, ... 513-1024 items."""
+    waits: list[int]
+    """How many items waited for less than 2^14, 2^15, ... 2^36 ns, and for longer."""
 
 
 class GraphCounts(NamedTuple):

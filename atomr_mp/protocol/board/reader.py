@@ -8,6 +8,7 @@ from typing import Final
 from atomr_mp.protocol.board.page import (
     ALONE,
     ANSWERED,
+    BATCH_SIZES,
     BATCH_WORDS,
     BATCHED,
     BUCKETS,
@@ -215,8 +216,8 @@ class BoardReader:
         if method >= BATCHED:
             return None
         at = FIRST_BATCHES + method * BATCH_WORDS
-        batches, items, wait_ns, longest_wait_ns, *sizes = self._words[at : at + BATCH_WORDS]
-        return Batches(batches, items, wait_ns, longest_wait_ns, sizes)
+        batches, items, wait_ns, longest_wait_ns, *counts = self._words[at : at + BATCH_WORDS]
+        return Batches(batches, items, wait_ns, longest_wait_ns, counts[:BATCH_SIZES], counts[BATCH_SIZES:])
 
     def graphs(self) -> GraphCounts:
         """Return the figures of graphs."""

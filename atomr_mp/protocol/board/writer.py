@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 from collections import deque
-from collections.abc import Collection, Iterable, MutableSequence
+from collections.abc import Collection, Iterable, MutableSequence, Sequence
 from typing import Final, cast
 
 from atomr_mp.protocol.board.page import (
@@ -12,6 +13,7 @@ from atomr_mp.protocol.board.page import (
     ALONE_SUM,
     ANSWERED,
     BATCH_SIZES,
+    BATCH_WAITS,
     BATCH_WORDS,
     BATCHED,
     BUCKETS,
@@ -22,6 +24,7 @@ from atomr_mp.protocol.board.page import (
     FIRST_PLANS,
     FIRST_SLOT,
     FIRST_STREAM,
+    FIRST_WAIT,
     FORGOTTEN,
     FORGOTTEN_AGAIN,
     GRAPH_WORDS,
@@ -43,6 +46,9 @@ from atomr_mp.protocol.board.page import (
     entry_sum,
     prepare,
 )
+
+_WAITS: Final = [4 + BATCH_SIZES + min(max(bits - FIRST_WAIT, 0), BATCH_WAITS - 1) for bits in range(65)]
+"""Where a wait is counted, by its bits in nanoseconds."""
 
 # Plain integers: an enumeration's member is looked up and converted at each use.
 _RECEIVED: Final = int(Counter.RECEIVED)
@@ -240,23 +246,30 @@ class BoardWriter:
         self._words[SIGNALLED_AGAIN] = complement(signals)
         self._words[SIGNALLED] = signals
 
-    def batch(self, method: int, items: int, wait_ns: int, longest_wait_ns: int) -> None:
+    def batch(self, method: int, waits_ns: Sequence[int], counts: Sequence[int]) -> None:
         """Record that a batch has started.
 
         Args:
             method: Number of the batched method.
-            items: How many are in it.
-            wait_ns: How long they have waited in all.
-            longest_wait_ns: How long the first of them has.
+            waits_ns: How long each of its requests has waited.
+            counts: How many items each of them has.
         """
         if method >= BATCHED:
             return
         words, at = self._words, FIRST_BATCHES + method * BATCH_WORDS
+        if len(waits_ns) == 1:  # as most are at little load
+            items, longest_ns = counts[0], waits_ns[0]
+            total_ns = longest_ns * items
+        else:
+            items, longest_ns = sum(counts), max(waits_ns)
+            total_ns = sum(map(operator.mul, waits_ns, counts))
         words[at] += 1
         words[at + 1] += items
-        words[at + 2] += wait_ns
-        words[at + 3] = max(words[at + 3], longest_wait_ns)
+        words[at + 2] += total_ns
+        words[at + 3] = max(words[at + 3], longest_ns)
         words[at + 4 + min((items - 1).bit_length(), BATCH_SIZES - 1)] += 1
+        for number, wait_ns in enumerate(waits_ns):
+            words[at + _WAITS[wait_ns.bit_length()]] += counts[number]
 
     def loops(self) -> MutableSequence[int]:
         """Return the words of event loops. Each belongs to the thread of its loop."""

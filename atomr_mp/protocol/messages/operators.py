@@ -115,6 +115,8 @@ class BatchStatus(Message, frozen=True):
     """The longest of these times."""
     sizes: list[U64]
     """Batches of 1, 2, 3 to 4, 5 to 8, … 513 to 1024 requests."""
+    waits: list[U64] = msgspec.field(default_factory=list)
+    """Requests that waited for less than 2^14, 2^15, … 2^36 ns, and for longer."""
 
 
 class PlanStatus(Message, frozen=True):

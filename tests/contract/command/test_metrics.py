@@ -155,7 +155,8 @@ def test_batches_are_counted_by_their_size(ledger: Ledger) -> None:
         assert (sizes["2.0"], sizes["4.0"], sizes["+Inf"]) == (0, 1, 1)
         assert found["atomr_mp_batch_items_sum", "0", "1", "Batched.sizes"] == 4
         longest = found["atomr_mp_batch_longest_wait_seconds", "0", "1", "Batched.sizes"]
-        assert 0 < longest <= found["atomr_mp_batch_wait_seconds_total", "0", "1", "Batched.sizes"] <= 4 * longest
+        assert 0 < longest <= found["atomr_mp_batch_wait_seconds_sum", "0", "1", "Batched.sizes"] <= 4 * longest
+        assert found["atomr_mp_batch_wait_seconds_count", "0", "1", "Batched.sizes"] == 4
         assert found["atomr_mp_batch_items_count", "0", "1", "Batched.hold"] == 0
         command = [sys.executable, "-m", "atomr_mp.cli", "status", "--run-dir", str(pool.run_dir)]
         told = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=True).stdout

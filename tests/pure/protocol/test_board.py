@@ -258,12 +258,18 @@ def test_the_figures_of_batches_are_kept_by_method() -> None:
     writer, reader = BoardWriter(memory), BoardReader(memory)
     writer.start(1, 2, 3, 4)
     for size in (1, 2, 3, 4, 5, 1024):
-        writer.batch(page.BATCHED - 1, size, size * size, size)
-    writer.batch(page.BATCHED, 1, 1, 1)
+        writer.batch(page.BATCHED - 1, [size], [size])
+    writer.batch(page.BATCHED - 1, [2**14 - 1, 2**14, 2**60], [1, 2, 4])
+    writer.batch(page.BATCHED, [1], [1])
     assert reader.batches(page.BATCHED - 1) == page.Batches(
-        6, 1039, 1 + 4 + 9 + 16 + 25 + 1024**2, 1024, [1, 1, 2, 1, 0, 0, 0, 0, 0, 0, 1]
+        7,
+        1046,
+        1 + 4 + 9 + 16 + 25 + 1024**2 + 2**14 - 1 + 2 * 2**14 + 4 * 2**60,
+        2**60,
+        [1, 1, 2, 2, 0, 0, 0, 0, 0, 0, 1],
+        [1040, 2, *[0] * 21, 4],
     )
-    assert reader.batches(0) == page.Batches(0, 0, 0, 0, [0] * 11)
+    assert reader.batches(0) == page.Batches(0, 0, 0, 0, [0] * 11, [0] * 24)
     assert reader.batches(page.BATCHED) is None
     assert reader.entries() == [Entry(1, 2, 3, 4, 0)]
 

@@ -73,7 +73,7 @@ class History:
             plans[0] += 1
             plans[1 + items % 3] += 1
         elif kind == "batch":
-            self.writer.batch(choice % page.BATCHED, items, choice, choice)
+            self.writer.batch(choice % page.BATCHED, [choice] * items, [1] * items)
         else:
             self.writer.count(Counter.DISCARDED)
             self.writer.show(Gauge.SLAB_BYTES, choice)

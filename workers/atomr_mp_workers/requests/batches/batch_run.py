@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import operator
 import time
 from collections.abc import Hashable, Sequence
 from typing import Any, Final
@@ -206,7 +205,7 @@ class BatchedMethod:
         if begun:
             waits = [now_ns - waiting.since_ns for waiting in begun]
             counts = [waiting.items for waiting in begun]
-            self._board.batch(self._number, sum(counts), sum(map(operator.mul, waits, counts)), max(waits))
+            self._board.batch(self._number, waits, counts)
         requests = [waiting.item for waiting in begun]
         return [waiting.item for waiting in batch], self._run_of(requests) if requests else None
 
@@ -221,7 +220,7 @@ class BatchedMethod:
     def single(self, request: Request) -> BatchRun:
         """Return the run of a request that has begun by itself."""
         waited_ns = time.monotonic_ns() - request.received_ns
-        self._board.batch(self._number, 1, waited_ns, waited_ns)
+        self._board.batch(self._number, (waited_ns,), (1,))
         return BatchRun([request], self._store)
 
     def due_ns(self, *, full: bool = False) -> int | None:
