@@ -133,12 +133,14 @@ class ActorFailed(RequestError):
     Args:
         exception: Qualified name of the exception's class.
         traceback_text: The traceback inside the worker.
+        returned: Qualified name of the type of a result that cannot be sent; empty if the method raised.
     """
 
     code: ClassVar[str] = "actor_failed"
     maybe_executed: bool = True
     exception: str = ""
     traceback_text: str = ""
+    returned: str = ""
 
 
 @dataclass(eq=False)
@@ -272,11 +274,18 @@ class OutOfMemory(RequestError):
 
     Holds: the worker, all buffers, all other requests.
     Do: free buffers or send less at a time.
+
+    Args:
+        requested_bytes: How much was asked for; 0 if that is not known.
+        exception: Qualified name of the exception's class, if the method itself raised one (`MemoryError`).
+        traceback_text: The traceback of that inside the worker.
     """
 
     code: ClassVar[str] = "out_of_memory"
     maybe_executed: bool = True
     requested_bytes: int = 0
+    exception: str = ""
+    traceback_text: str = ""
 
 
 @dataclass(eq=False)

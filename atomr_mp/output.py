@@ -17,6 +17,7 @@ import stat
 import sys
 import threading
 from collections import deque
+from collections.abc import Callable
 from typing import Any, Final, TextIO
 
 QUEUE_BYTES: Final = 2**18
@@ -25,19 +26,28 @@ QUEUE_BYTES: Final = 2**18
 IDLE_S: Final = 1.0
 """How long the thread waits for another line before it ends."""
 
+_NEWLINE: Final = 10
+
 END_S: Final = 0.5
 """How long the end of a process waits for a reader of its last lines."""
 
 
-def protect() -> None:
+Notice = Callable[[int], str]
+"""Returns the line that stands in the place of so many lost ones, without a line end."""
+
+
+def protect(notice: Notice | None = None) -> None:
     """Make standard output and error of this process such output; what it inherits stays as it is.
 
     To be called once, before anything keeps one of them, such as a handler of `logging`.
+
+    Args:
+        notice: The form of the line on standard error that counts lost lines; by default a text.
     """
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         with contextlib.suppress(AttributeError, OSError, ValueError):  # it is closed, or is none: nothing is written
-            made = _protected(stream)
+            made = _protected(stream, (notice if name == "stderr" else None) or lost_lines)
             setattr(sys, name, made)
             setattr(sys, f"__{name}__", made)
 
@@ -66,16 +76,36 @@ def open_file(descriptor: int) -> io.TextIOWrapper:
     return io.TextIOWrapper(io.BufferedWriter(raw), encoding="utf-8", errors="backslashreplace")
 
 
-def _protected(stream: TextIO) -> TextIO:
+def open_pipe(descriptor: int, notice: Notice) -> io.TextIOWrapper:
+    """Return a text file on a pipe; its descriptor stays the caller's.
+
+    Args:
+        descriptor: The end to write to.
+        notice: The form of the line that counts lost lines.
+    """
+    buffer: Any = io.BufferedWriter(QueuedOutput(descriptor, notice))
+    return io.TextIOWrapper(buffer, encoding="utf-8", errors="backslashreplace", line_buffering=True)
+
+
+def lost_lines(lost: int) -> str:
+    """Return the text that counts lost lines."""
+    return f"[atomr-mp: {lost} line{'' if lost == 1 else 's'} could not be written here]"
+
+
+def _protected(stream: TextIO, notice: Notice) -> TextIO:
     unbuffered = isinstance(stream.buffer, io.RawIOBase)  # PYTHONUNBUFFERED
     former = stream.buffer if unbuffered else getattr(stream.buffer, "raw", None)
     if isinstance(former, FileOutput | QueuedOutput):
         return stream
     descriptor = stream.fileno()
     regular = stat.S_ISREG(os.fstat(descriptor).st_mode)
-    raw: io.RawIOBase = FileOutput(descriptor, "w", closefd=False) if regular else QueuedOutput(descriptor)
+    raw: io.RawIOBase
     if regular:
         stream.flush()
+        raw = FileOutput(descriptor, "w", closefd=False)
+        raw.notice = notice
+    else:
+        raw = QueuedOutput(descriptor, notice)
     buffer: Any = raw if unbuffered else io.BufferedWriter(raw)
     return io.TextIOWrapper(
         buffer,
@@ -86,10 +116,6 @@ def _protected(stream: TextIO) -> TextIO:
     )
 
 
-def _notice(lost: int) -> bytes:
-    return f"[atomr-mp: {lost} line{'' if lost == 1 else 's'} could not be written here]\n".encode()
-
-
 def _lines(data: memoryview) -> int:
     return max(1, bytes(data).count(b"\n"))
 
@@ -97,14 +123,19 @@ def _lines(data: memoryview) -> int:
 class FileOutput(io.FileIO):
     """A file whose `write` takes everything, and loses what the disk does not."""
 
+    notice: Notice = staticmethod(lost_lines)
+    """The form of the line that counts lost lines."""
     _lost = 0
+    _is_cut = False
+    """Whether the last line was written in part."""
 
     def write(self, data: Any, /) -> int:
         """Write all bytes, or lose them; return how many they were."""
         view = memoryview(data).cast("B")
         try:
             if self._lost:
-                self._write_all(memoryview(_notice(self._lost)))
+                begin = "\n" if self._is_cut else ""
+                self._write_all(memoryview(f"{begin}{self.notice(self._lost)}\n".encode()))
                 self._lost = 0
             self._write_all(view)
         except OSError:
@@ -113,7 +144,9 @@ class FileOutput(io.FileIO):
 
     def _write_all(self, left: memoryview) -> None:
         while left:
-            left = left[super().write(left) or 0 :]
+            written = super().write(left) or 0
+            self._is_cut = bool(written) and left[written - 1] != _NEWLINE
+            left = left[written:]
 
 
 class QueuedOutput(io.RawIOBase):
@@ -121,10 +154,12 @@ class QueuedOutput(io.RawIOBase):
 
     Args:
         descriptor: Stays the caller's.
+        notice: The form of the line that counts lost lines.
     """
 
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self, descriptor: int, notice: Notice = lost_lines) -> None:
         self._descriptor: Final = descriptor
+        self._notice: Final = notice
         self._begin()
         atexit.register(self.drain, END_S)
         os.register_at_fork(after_in_child=self._begin)  # a child has neither the thread nor its lines to write
@@ -171,7 +206,7 @@ class QueuedOutput(io.RawIOBase):
 
     def _put(self, data: bytes) -> None:
         if self._lost:
-            data, self._lost = _notice(self._lost) + data, 0
+            data, self._lost = f"{self._notice(self._lost)}\n".encode() + data, 0
         self._queue.append(data)
         self._waiting += len(data)
 

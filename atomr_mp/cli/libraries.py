@@ -29,9 +29,9 @@ def run(options: argparse.Namespace) -> int:
 
     from atomr_mp.process.spawn import WORKER_MODULE
 
-    asked = subprocess.run(
-        interpreter.module(f"{WORKER_MODULE}.libraries"), capture_output=True, text=True, check=False
-    )
+    command = interpreter.module(f"{WORKER_MODULE}.libraries")
+    with interpreter.startable():
+        asked = subprocess.run(command, capture_output=True, text=True, check=False)
     if asked.returncode != 0:
         raise errors.ConfigurationError(f"the libraries cannot be listed: {asked.stderr.strip()}")
     if options.json:

@@ -120,40 +120,61 @@ def add(commands: Commands) -> argparse.ArgumentParser:
 
 def run(options: argparse.Namespace) -> int:
     """Serve until a signal says to end."""
+    import logging
+
+    from atomr_mp.serve.server_log import lost_notice, start_logging, tell
+
+    output.protect(lost_notice(options.log_format))
+    start_logging(options.log_format)
+    if options.log_format == "text":
+        return _run(options)
+    try:
+        return _run(options)
+    except (errors.AtomrError, TimeoutError) as error:  # else a line of text
+        tell(logging.ERROR, "failed", " ".join(str(error).split()))
+    except Exception:
+        logging.getLogger("atomr_mp.serve").exception("the server has failed")
+    return int(options.error_status)
+
+
+def _run(options: argparse.Namespace) -> int:
     _check(options)
     import asyncio
 
     from atomr_mp.process.notify import Notifier
     from atomr_mp.serve.server import listening
+    from atomr_mp.serve.server.child_output import StrayLines
+    from atomr_mp.serve.server.joined_pool_keeper import JoinedPoolKeeper
     from atomr_mp.serve.server.parent import Parent
     from atomr_mp.serve.server.pool_keeper import PoolKeeper
     from atomr_mp.serve.server.pool_story import PoolStory
-    from atomr_mp.serve.server_log import start_logging
 
     begun_s = time.time()
-    output.protect()
-    start_logging(options.log_format)
     of_environment = os.environ.pop(TOKEN_VARIABLE, "")  # no business of the pool's processes, which run users' code
     tokens = _tokens(options, of_environment)
     socket = listening.listen(options.host, options.port) if options.uds is None else listening.listen_unix(options.uds)
     pool: Pool | None = None
+    supervisor = StrayLines("supervisor")
     try:
-        start = _starter(options)
+        start = _starter(options, supervisor.pipe.writing)
         notifier = Notifier()
         told = _Announcement(options, tokens, socket.getsockname(), of_environment, notifier)
         if start is None:
             pool = _joined(options)
-            plan, keeper = _plan(options, tokens, pool.run_dir), None
+            plan = _plan(options, tokens, pool.run_dir)
             told.is_ready(pool)
-            pool.close()
+            keeper: PoolKeeper | JoinedPoolKeeper = JoinedPoolKeeper(pool, lambda: _joined(options))
         else:
             pool, limit_s = start()
             plan = _plan(options, tokens, pool.run_dir)
             keeper = PoolKeeper(pool, limit_s, start, told.is_ready)
         story = PoolStory(pool.run_dir, begun_s, follow=options.follow)
         hangup_ends = any(os.isatty(descriptor) for descriptor in range(3))
-        asyncio.run(Parent(plan, socket, keeper, told.accepts, story, hangup_ends=hangup_ends).run())
+        asyncio.run(
+            Parent(plan, socket, keeper, told.accepts, story, others=[supervisor], hangup_ends=hangup_ends).run()
+        )
     except BaseException:
+        supervisor.rest()
         socket.close()
         if pool is not None:
             pool.close()
@@ -223,8 +244,13 @@ def _listed(tokens: str) -> list[str]:
     return [token.strip() for token in tokens.split(",") if token.strip()]
 
 
-def _starter(options: argparse.Namespace) -> Callable[[], tuple[Pool, float]] | None:
-    """Return the function that starts the pool; None if a pool is joined."""
+def _starter(options: argparse.Namespace, stderr: int) -> Callable[[], tuple[Pool, float]] | None:
+    """Return the function that starts the pool; None if a pool is joined.
+
+    Args:
+        options: The command's.
+        stderr: Standard error of the supervisor.
+    """
     if not (options.actor or options.config):
         return None
     settings: dict[str, Any] = given_settings(options)
@@ -237,7 +263,7 @@ def _starter(options: argparse.Namespace) -> Callable[[], tuple[Pool, float]] | 
     def start() -> tuple[Pool, float]:
         from atomr_mp.startup.start import begin
 
-        return begin(config=options.config, **settings)
+        return begin(config=options.config, stderr=stderr, **settings)
 
     return start
 

@@ -7,7 +7,11 @@ last, for actors (`atomr_mp_workers.import_path`).
 
 from __future__ import annotations
 
+import contextlib
 import sys
+from collections.abc import Iterator
+
+from atomr_mp import errors
 
 
 def module(name: str, *arguments: str) -> list[str]:
@@ -16,3 +20,20 @@ def module(name: str, *arguments: str) -> list[str]:
     A flag rather than PYTHONSAFEPATH, which programs that an actor starts would inherit.
     """
     return [sys.executable, "-P", "-m", name, *arguments]
+
+
+@contextlib.contextmanager
+def startable() -> Iterator[None]:
+    """Turn the system's refusal to start an interpreter into an error of ours.
+
+    Raises:
+        ConfigurationError: It cannot be started.
+    """
+    try:
+        yield
+    except (OSError, TypeError) as error:  # the latter where Python does not know its own path, as where it is embedded
+        why = getattr(error, "strerror", None) or error
+        raise errors.ConfigurationError(
+            f"the Python interpreter {sys.executable or '(unknown)'} (sys.executable) cannot be started as a process: "
+            f"{why}; make it an executable file, or set sys.executable to one"
+        ) from error

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Iterator
+from itertools import accumulate
 from typing import Any, Final, TypeGuard, TypeVar
 
 from atomr_mp import errors
@@ -17,6 +18,14 @@ T = TypeVar("T")
 
 NO_TEXT: Final = "(its text cannot be made)"
 """Stands for the text of an exception whose `__str__` raises."""
+
+TEXT_CHARS: Final = 8192
+"""Most characters of the text of one exception, without the sign that something is left out."""
+
+TRACEBACK_CHARS: Final = 49152
+"""Most characters of a traceback. It travels whole: an error's text on a wire may be longer."""
+
+_LEFT_OUT: Final = "  [... lines are left out ...]\n"
 
 
 def is_a(value: object, kind: type[T]) -> TypeGuard[T]:
@@ -36,21 +45,54 @@ def full_name_of(error: BaseException) -> str:
     return f"{module}.{_text(_fact(type.__dict__['__qualname__'], kind)) or name_of(error)}"
 
 
+def type_name(value: object) -> str:
+    """Return the name of a value's type, with its module unless Python itself has it."""
+    kind = type(value)
+    module = _text(_fact(type.__dict__["__module__"], kind))
+    name = _text(_fact(type.__dict__["__qualname__"], kind)) or "value"
+    return name if module in {"", "builtins"} else f"{module}.{name}"
+
+
 def describe(error: BaseException) -> str:
-    """Return an exception's class and text."""
+    """Return an exception's class and text; of a text longer than `TEXT_CHARS` both ends."""
     try:
         text = f"{error}"
     except BaseException:  # noqa: BLE001 - raised by the exception's own __str__
         text = NO_TEXT
-    return f"{name_of(error)}: {text}"
+    return f"{name_of(error)}: {_ends_of(text, TEXT_CHARS)}"
 
 
 def traceback_of(error: BaseException) -> str:
-    """Return an exception's traceback as text, with those of its causes; at least its frames and its description."""
+    """Return an exception's traceback as text, with those of its causes; at least its frames and its description.
+
+    It has at most `TRACEBACK_CHARS` characters. A long text of an exception is cut, and its frames are kept.
+    """
     try:
-        return "".join(traceback.format_exception(error))
+        parts = traceback.format_exception(error)
     except BaseException:  # noqa: BLE001 - raised by what the exception, or one of its causes, defines
-        return f"{_frames_of(error)}{describe(error)}\n"
+        parts = [*_frames_of(error), f"{describe(error)}\n"]
+    cut = [_ends_of(part, TEXT_CHARS) for part in parts]
+    if sum(map(len, cut)) <= TRACEBACK_CHARS:
+        return "".join(cut)
+    # The first and the last of very many frames or notes are kept.
+    half = TRACEBACK_CHARS // 2 - len(_LEFT_OUT)
+    head = _fitting(cut, half)
+    tail = _fitting(cut[: len(head) - 1 : -1], half)[::-1]
+    return "".join([*head, _LEFT_OUT, *tail])
+
+
+def _fitting(parts: list[str], most: int) -> list[str]:
+    """Return the first parts that have together no more than so many characters."""
+    return [part for part, total in zip(parts, accumulate(map(len, parts)), strict=True) if total <= most]
+
+
+def _ends_of(text: str, most: int) -> str:
+    """Return a text, or the beginning and the end of one that has more characters."""
+    left_out = len(text) - most
+    if left_out <= 0:
+        return text
+    half = most // 2
+    return f"{text[:half]} [... {left_out} characters are left out ...] {text[-half:]}"
 
 
 def missing_module(error: BaseException) -> str | None:
@@ -104,11 +146,11 @@ def trusted(error: errors.AtomrError) -> errors.AtomrError:
         )
 
 
-def _frames_of(error: BaseException) -> str:
+def _frames_of(error: BaseException) -> list[str]:
     try:
-        return "".join(traceback.format_tb(_fact(_TRACEBACK, error)))
+        return traceback.format_tb(_fact(_TRACEBACK, error))
     except BaseException:  # noqa: BLE001 - of a module whose loader cannot show its source
-        return ""
+        return []
 
 
 def _fact(descriptor: Any, of: object) -> Any:

@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 from typing import Final, Literal, NamedTuple
 
+from atomr_mp import errors
+
 LogErrors = Literal["full", "type", "off"]
 """What the logs show of an exception of an actor: all, its type and place, or nothing."""
 
@@ -29,7 +31,16 @@ MARK: Final = "  | "
 """Begins each line of a traceback in a text."""
 
 Key = tuple[str, str, str]
-"""A method, the name of an exception's class, and the place that raised it."""
+"""Method, kind and place, see `Raised`."""
+
+UNKNOWN: Final = "an unknown place"
+"""The place of an exception whose traceback names none."""
+
+NOT_SENT: Final = "not sent"
+"""Stands for the place where a method has returned what cannot be sent."""
+
+NOWHERE: Final = ""
+"""Stands for the place of an error that was not raised by a method's code."""
 
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _PLACE: Final = re.compile(r'^ +(?:\| +)*File "(.*)", line (\d+), in ([^"\n]*)$')
@@ -96,13 +107,15 @@ def place_of(traceback: str) -> str:
 
 
 class Raised(NamedTuple):
-    """An exception, for a log."""
+    """What a method has raised, or another end of it that is no result, for a log."""
 
     method: str
     kind: str
-    """Name of its class."""
-    traceback: str
+    """Name of the exception's class, of the type of a result that cannot be sent, or code of an error of ours."""
+    details: str
+    """The traceback, or the message of an error that has none."""
     place: str
+    """Where it was raised; or `NOT_SENT`, or `NOWHERE`."""
 
     @property
     def key(self) -> Key:
@@ -111,13 +124,26 @@ class Raised(NamedTuple):
 
     @property
     def headline(self) -> str:
-        """The type and the place, without the message."""
-        return f"{one_line(self.method, 300)} raised {one_line(self.kind, 300)} at {self.place or 'an unknown place'}"
+        """What has happened, without the message."""
+        return _headline(self.key)
 
 
-def raised(method: str, kind: str, traceback: str) -> Raised:
-    """Return the description of an exception."""
-    return Raised(method, kind, traceback, place_of(traceback))
+def raised(method: str, error: errors.AtomrError) -> Raised:
+    """Return the description of the error that a method has ended with."""
+    kind, traceback = getattr(error, "exception", ""), getattr(error, "traceback_text", "")
+    if traceback:
+        return Raised(method, kind, traceback, place_of(traceback) or UNKNOWN)
+    returned = getattr(error, "returned", "")
+    if returned:
+        return Raised(method, returned, error.message, NOT_SENT)
+    return Raised(method, kind or error.code, error.message, NOWHERE)
+
+
+def _headline(key: Key) -> str:
+    method, kind, place = one_line(key[0], 300), one_line(key[1], 300), key[2]
+    if place == NOT_SENT:
+        return f"{method} returned a value of type {kind}, which cannot be sent"
+    return f"{method} raised {kind} at {place}" if place != NOWHERE else f"{method} ended with {kind}"
 
 
 class Repeats:
@@ -161,6 +187,4 @@ class Repeats:
 
 def summary(key: Key, more: int) -> str:
     """Return the line for exceptions that were only counted."""
-    method, kind, place = key
-    what = f"{one_line(method, 300)} raised {one_line(kind, 300)} at {place}"
-    return f"… {more:,} more of the same: {what}"
+    return f"… {more:,} more of the same: {_headline(key)}"

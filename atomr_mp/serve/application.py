@@ -22,6 +22,7 @@ from atomr_mp.serve.http.events import OpenHttpStreams, StreamWait
 from atomr_mp.serve.http.exchange import JSON, Budget, Exchange, Receive, Scope, Send
 from atomr_mp.serve.http.limits import DEFAULT_LIMITS, Limits
 from atomr_mp.serve.http.problems import CLOSE, ClientLeft, Header, Problem, body_of, headers_of, retry_after, status_of
+from atomr_mp.serve.lost_log import LostLog
 from atomr_mp.serve.metrics import Counters
 from atomr_mp.serve.openai import declared
 from atomr_mp.serve.openai.chat import Chat
@@ -84,6 +85,7 @@ class Application:
     ) -> None:
         self._forwards_traces: Final = forwards_traces
         self._raised: Final = RaisedLog(log_errors)
+        self._lost: Final = LostLog()
         self._source: Final = source
         self._access_log: Final = access_log
         self._access: Final = access
@@ -119,7 +121,8 @@ class Application:
         self.health.draining = True
 
     def close(self) -> None:
-        """Log what is only counted yet."""
+        """Log what is only counted or gathered yet."""
+        self._lost.tell()
         self._raised.close()
 
     def end_streams(self) -> None:
@@ -189,8 +192,12 @@ class Application:
                 first_ns = exchange.first_part_ns - exchange.begun_ns
                 methods.took(method_figures.FIRST_PART, exchange.called, "", first_ns)
                 methods.count(method_figures.PARTS, exchange.called, exchange.parts)
-        if isinstance(exchange.error, errors.ActorFailed):
-            self._raised.note(exchange, exchange.error)
+        error = exchange.error
+        if error is not None and exchange.called:
+            if isinstance(error, errors.WorkerLost | errors.ContextPoisoned) and error.device >= 0:
+                self._lost.note(exchange, error)
+            else:
+                self._raised.note(exchange, error)
         if self._access_log:
             log_answer(exchange, took_ns)
 
@@ -248,6 +255,7 @@ class Application:
         if verdict.ready:
             await exchange.answer(200, body)
         else:
+            exchange.code = verdict.code
             await exchange.answer(503, body, JSON, retry_after(0))
 
     async def _metrics(self, exchange: Exchange) -> None:

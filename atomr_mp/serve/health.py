@@ -37,6 +37,8 @@ class HealthVerdict(NamedTuple):
 
     ready: bool
     reason: str
+    code: str = "ok"
+    """The outcome, for the log."""
 
 
 class PoolHealth:
@@ -67,20 +69,21 @@ class PoolHealth:
     async def verdict(self) -> HealthVerdict:
         """Return whether requests should be sent here; ask idle devices if nothing is known."""
         if self.draining:
-            return HealthVerdict(ready=False, reason="the server is about to end")
+            return HealthVerdict(ready=False, reason="the server is about to end", code="draining")
         try:
             pool = self._source.pool
             devices = pool.devices
         except errors.AtomrError as error:
-            return HealthVerdict(ready=False, reason=str(error))
+            return HealthVerdict(ready=False, reason=str(error), code=error.code)
         if pool.lost is not None:
-            return HealthVerdict(ready=False, reason=str(pool.lost))
+            return HealthVerdict(ready=False, reason=str(pool.lost), code=pool.lost.code)
         admitted = [device for device in devices if device.admitted]
         if not admitted:
             states = ", ".join(f"{device.index} is {device.state.value}" for device in devices)
-            return HealthVerdict(ready=False, reason=f"no device takes calls: {states}")
+            return HealthVerdict(ready=False, reason=f"no device takes calls: {states}", code="not_ready")
         if not any(map(self._is_known, admitted)) and not await self._probe(pool):
-            return HealthVerdict(ready=False, reason=f"none of the {len(admitted)} devices answers")
+            reason = f"none of the {len(admitted)} devices answers"
+            return HealthVerdict(ready=False, reason=reason, code="not_ready")
         return HealthVerdict(ready=True, reason="")
 
     def _is_known(self, device: DeviceInfo) -> bool:

@@ -8,9 +8,22 @@ import time
 from typing import Final
 
 from atomr_mp import errors
-from atomr_mp.protocol.raised import MARK, LogErrors, Repeats, lines_of, raised, summary
+from atomr_mp.protocol.raised import MARK, NOT_SENT, NOWHERE, Key, LogErrors, Repeats, lines_of, raised, summary
 from atomr_mp.serve.http.exchange import Exchange
+from atomr_mp.serve.http.problems import status_of
 from atomr_mp.serve.server_log import tell
+
+FAULT: Final = 500
+"""Errors with a lower status are the caller's."""
+
+TOLD_ELSEWHERE: Final = frozenset(
+    {
+        *(errors.PoolLost.code, errors.SessionLost.code, errors.PoolUnreachable.code, errors.DeviceUnavailable.code),
+        *(errors.ConnectionLost.code, errors.StaleGeneration.code, errors.Cancelled.code),
+        *(errors.DeadlineExceeded.code, errors.InternalError.code),  # the latter with its stack in the device's log
+    }
+)
+"""Errors that tell of the pool or of time, and not of a method; `LostLog` tells of those of a worker."""
 
 
 class RaisedLog:
@@ -25,12 +38,12 @@ class RaisedLog:
         self._repeats: Final = Repeats()
         self._timer: asyncio.TimerHandle | None = None
 
-    def note(self, exchange: Exchange, error: errors.ActorFailed) -> None:
-        """Tell what a method has raised, or count it if it was told a moment ago."""
-        if self._shows == "off":
+    def note(self, exchange: Exchange, error: errors.AtomrError) -> None:
+        """Tell what a method has raised, or count it if it was told a moment ago; leave out other errors."""
+        if self._shows == "off" or error.code in TOLD_ELSEWHERE or status_of(error) < FAULT:
             return
         now_s = time.monotonic()
-        found = raised(exchange.called, error.exception, error.traceback_text)
+        found = raised(exchange.called, error)
         self._tell_due(now_s)
         if not self._repeats.note(found.key, now_s):
             self._await_due(now_s)
@@ -38,7 +51,7 @@ class RaisedLog:
         where = f"request {exchange.id}, device {exchange.device} generation {exchange.generation}"
         text = f"{found.headline} ({where})"
         if self._shows == "full":
-            text = f"\n{MARK}".join([text, *lines_of(found.traceback)])
+            text = f"\n{MARK}".join([text, *lines_of(found.details)])
         tell(
             logging.ERROR,
             "raised",
@@ -47,8 +60,7 @@ class RaisedLog:
             method=found.method,
             device=exchange.device,
             generation=exchange.generation,
-            exception=found.kind,
-            place=found.place,
+            **_facts(found.key),
         )
 
     def close(self) -> None:
@@ -57,10 +69,7 @@ class RaisedLog:
 
     def _tell_due(self, now_s: float) -> None:
         for key, more in self._repeats.due(now_s):
-            method, kind, place = key
-            tell(
-                logging.ERROR, "raised_again", summary(key, more), method=method, exception=kind, place=place, more=more
-            )
+            tell(logging.ERROR, "raised_again", summary(key, more), method=key[0], **_facts(key), more=more)
 
     def _await_due(self, now_s: float) -> None:
         after_s = self._repeats.next_s(now_s)
@@ -72,3 +81,11 @@ class RaisedLog:
         now_s = time.monotonic()
         self._tell_due(now_s)
         self._await_due(now_s)
+
+
+def _facts(key: Key) -> dict[str, str]:
+    """Return for programs what a headline says."""
+    _, kind, place = key
+    if place == NOT_SENT:
+        return {"returned": kind}
+    return {"code": kind} if place == NOWHERE else {"exception": kind, "place": place}

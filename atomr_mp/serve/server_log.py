@@ -9,9 +9,12 @@ from __future__ import annotations
 import json
 import logging
 import sys
+import threading
 import time
-from typing import Any, Final, Literal
+from collections.abc import Callable
+from typing import Any, Final, Literal, TextIO
 
+from atomr_mp import output
 from atomr_mp.protocol.raised import MARK, lines_of, one_line
 
 LOG: Final = logging.getLogger("atomr_mp.serve")
@@ -22,11 +25,45 @@ MOST_CHARS: Final = 8192
 """Longest line."""
 
 
-def start_logging(form: LogFormat) -> None:
-    """Write log lines to standard error, in this form."""
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr)
+def start_logging(form: LogFormat, stream: TextIO | None = None) -> None:
+    """Write log lines, and what Python itself would print as text: warnings, and exceptions that nobody has caught.
+
+    Args:
+        form: Their form.
+        stream: Where they go; by default standard error.
+    """
+    logging.basicConfig(level=logging.INFO, stream=stream or sys.stderr)
     for handler in logging.getLogger().handlers:
-        handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
+        handler.setFormatter(_formatter(form))
+    logging.captureWarnings(True)
+    threading.excepthook = _thread_failed
+    sys.unraisablehook = _unraisable
+
+
+def lost_notice(form: LogFormat) -> Callable[[int], str]:
+    """Return the function that makes the line for so many lost lines."""
+    formatter = _formatter(form)
+
+    def notice(lost: int) -> str:
+        record = logging.LogRecord(LOG.name, logging.WARNING, "", 0, output.lost_lines(lost), (), None)
+        vars(record).update(event="lines_lost", facts={"lines": lost})
+        return formatter.format(record)
+
+    return notice
+
+
+def _formatter(form: LogFormat) -> logging.Formatter:
+    return JsonFormatter() if form == "json" else TextFormatter()
+
+
+def _thread_failed(failed: threading.ExceptHookArgs) -> None:
+    name = "" if failed.thread is None else failed.thread.name
+    LOG.error("thread %s has ended with an exception", name, exc_info=failed.exc_value)
+
+
+def _unraisable(failed: Any) -> None:
+    what = failed.err_msg or "an exception is ignored"
+    LOG.error("%s: %s", what, one_line(f"{failed.object!r}", 300), exc_info=failed.exc_value)
 
 
 def tell(level: int, event: str, text: str, /, **facts: Any) -> None:

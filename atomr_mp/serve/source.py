@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final, Protocol
@@ -13,8 +12,6 @@ from typing import Final, Protocol
 import atomr_mp
 from atomr_mp import errors
 from atomr_mp.pool import Pool
-
-_LOG: Final = logging.getLogger("atomr_mp.serve")
 
 FIRST_RETRY_S: Final = 0.1
 LAST_RETRY_S: Final = 1.0
@@ -62,6 +59,8 @@ class GivenPool:
 
 class JoinedPool:
     """A pool that this process joins, and joins again when it is lost. For the event loop's thread.
+
+    The log does not have the loss from here: the front ends' parent tells it once.
 
     Args:
         run_dir: The pool's run directory.
@@ -121,7 +120,6 @@ class JoinedPool:
                 finally:
                     self._pool = None
                 self._why = str(joined.lost)
-                _LOG.warning("the pool is lost: %s", self._why)
 
 
 def _tell(loop: asyncio.AbstractEventLoop, event: asyncio.Event, _error: errors.PoolLost) -> None:

@@ -20,18 +20,24 @@ if TYPE_CHECKING:
 MODULE: Final = "atomr_mp.supervisor"
 
 
-def launch(planned: Callable[[], Plan], *, bound: bool) -> tuple[subprocess.Popen[bytes], SessionConnection, Plan]:
+def launch(
+    planned: Callable[[], Plan], *, bound: bool, stderr: int | None = None
+) -> tuple[subprocess.Popen[bytes], SessionConnection, Plan]:
     """Start a supervisor; return its process, a connection to it, which is still to say hello, and what it runs.
 
     Args:
         planned: Makes what it runs, while its process imports. If it raises, the process is ended again.
         bound: It ends when the connection ends. Otherwise it lives on its own, in a session (setsid) of its own.
+        stderr: Its standard error, if it is bound; by default this process's.
+
+    Raises:
+        ConfigurationError: The system refuses to start an interpreter.
     """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     giving, taking = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     with giving, contextlib.ExitStack() as undone:
         undone.callback(ours.close)
-        with theirs, taking:
+        with theirs, taking, interpreter.startable():
             process = subprocess.Popen(
                 [
                     *command(taking.fileno()),
@@ -43,7 +49,7 @@ def launch(planned: Callable[[], Plan], *, bound: bool) -> tuple[subprocess.Pope
                 stdin=subprocess.DEVNULL,
                 # Errors of the start come over the connection; what is left is a traceback of ours.
                 stdout=None if bound else subprocess.DEVNULL,
-                stderr=None if bound else subprocess.DEVNULL,
+                stderr=stderr if bound else subprocess.DEVNULL,
                 pass_fds=(taking.fileno(), theirs.fileno()),
                 # Ctrl-C in the terminal is for the application, which then ends the pool in good order.
                 start_new_session=True,
@@ -69,7 +75,8 @@ def become_supervisor(plan: Plan) -> None:
     output.drain()
     # A Ctrl-C while the supervisor imports its modules waits until it can end in order; it unblocks what it was given.
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
-    os.execv(arguments[0], arguments)  # noqa: S606 - our own interpreter, no shell wanted
+    with interpreter.startable():
+        os.execv(arguments[0], arguments)  # noqa: S606 - our own interpreter, no shell wanted
 
 
 def command(plan_fd: int) -> list[str]:

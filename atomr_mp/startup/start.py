@@ -86,9 +86,22 @@ def begin(
     config: str | Path | None = None,
     weight: float = 1.0,
     max_waiting: int | None = None,
+    stderr: int | None = None,
     **settings: Any,
 ) -> tuple[Pool, float]:
     """Start a pool as `start` does, and do not wait for its devices.
+
+    Args:
+        actors: As for `start`, like all that follow but the last.
+        gpus: The same.
+        backend: The same.
+        pool: The same.
+        run_dir: The same.
+        config: The same.
+        weight: The same.
+        max_waiting: The same.
+        stderr: Descriptor that the supervisor has as its standard error; by default this process's.
+        **settings: As for `start`.
 
     Returns:
         The pool, and how many seconds its devices may take to be ready.
@@ -110,7 +123,9 @@ def begin(
     }
     temporary = pool is None and run_dir is None and not named
     process, connection, plan = launch(
-        lambda: _plan(Path(config) if config is not None else None, given, weight, temporary=temporary), bound=True
+        lambda: _plan(Path(config) if config is not None else None, given, weight, temporary=temporary),
+        bound=True,
+        stderr=stderr,
     )
     try:
         from atomr_mp.client.client import MAX_WAITING, Client

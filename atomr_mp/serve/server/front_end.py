@@ -1,7 +1,8 @@
 """A front-end process: answers HTTP on a socket that its parent owns, and joins the pool itself.
 
 `parent.py` starts it. Its arguments are the descriptors of the plan, the listening socket and the counters' memory, its
-slot there, a descriptor to which it writes when it accepts, and one of the memory of the latest look. After SIGTERM it
+slot there, a descriptor to which it writes when it accepts, one of the memory of the latest look, and one to which it
+writes its log. What goes to standard error instead is a crash, or of code that is not ours. After SIGTERM it
 reports that it is not ready, still accepts for a while, then ends open requests and exits.
 """
 
@@ -27,7 +28,7 @@ from atomr_mp.serve.http.access import Access, Tokens
 from atomr_mp.serve.metrics import BEAT_S, Counters
 from atomr_mp.serve.server.plan import FrontEndPlan
 from atomr_mp.serve.server.server import HttpServer
-from atomr_mp.serve.server_log import start_logging
+from atomr_mp.serve.server_log import lost_notice, start_logging
 from atomr_mp.serve.source import JoinedPool
 from atomr_mp.serve.watch.shared_look import SharedLook
 
@@ -41,7 +42,7 @@ def main() -> int:
     die_with_parent(plan.parent_pid)
     output.protect()
     faulthandler.enable()  # the parent ends a front end that hangs by SIGABRT, for its stack
-    start_logging(plan.log_format)
+    start_logging(plan.log_format, output.open_pipe(int(sys.argv[7]), lost_notice(plan.log_format)))
     tracing.forward()
     counters = Counters(int(sys.argv[3]), plan.slots, int(sys.argv[4]))
     with asyncio.Runner(loop_factory=_loop) as runner:

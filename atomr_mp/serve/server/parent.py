@@ -14,13 +14,15 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from atomr_mp import errors
 from atomr_mp.process import interpreter
 from atomr_mp.serve.metrics import BEAT_S, Heartbeats, shared_bytes
 from atomr_mp.serve.server.backoff import Backoff
+from atomr_mp.serve.server.child_output import ChildOutput, StrayLines
+from atomr_mp.serve.server.joined_pool_keeper import JoinedPoolKeeper
 from atomr_mp.serve.server.plan import FrontEndPlan
 from atomr_mp.serve.server.pool_keeper import PoolKeeper
 from atomr_mp.serve.server.pool_story import PoolStory
@@ -55,9 +57,10 @@ class Parent:
     Args:
         plan: The plan for each front end.
         listening: The socket on which they accept; owned from here on.
-        keeper: Keeps the pool, if this process has started it; owned from here on.
+        keeper: Keeps the pool, or a session with it if this process has not started it; owned from here on.
         accepts: Called once when the first front end accepts and knows the pool's methods.
         story: Tells what happens to the pool.
+        others: The standard error of other children; owned from here on.
         hangup_ends: Whether SIGHUP ends the server, as when its terminal is closed; else it reloads the actors.
     """
 
@@ -65,10 +68,11 @@ class Parent:
         self,
         plan: FrontEndPlan,
         listening: socket.socket,
-        keeper: PoolKeeper | None,
+        keeper: PoolKeeper | JoinedPoolKeeper,
         accepts: Callable[[], None],
         story: PoolStory,
         *,
+        others: Sequence[StrayLines] = (),
         hangup_ends: bool,
     ) -> None:
         self._plan: Final = plan
@@ -76,6 +80,8 @@ class Parent:
         self._keeper: Final = keeper
         self._told_accepts: Final = accepts
         self._story: Final = story
+        self._outputs: Final = [ChildOutput(f"front end {slot}") for slot in range(plan.slots)]
+        self._told_outputs: Final[list[ChildOutput | StrayLines]] = [*self._outputs, *others]
         self._hangup_ends: Final = hangup_ends
         self._reloading: asyncio.Task[None] | None = None
         self._running: dict[int, FrontEnd] = {}
@@ -104,8 +110,10 @@ class Parent:
         loop.add_reader(self._accepting, self._first_accepts)
         watching = loop.create_task(self._replace_deaf())
         telling = loop.create_task(self._story.keep_telling())
-        keeping = loop.create_task(self._stopping.wait() if self._keeper is None else self._keeper.keep())
+        keeping = loop.create_task(self._keeper.keep())
         stopping = loop.create_task(self._stopping.wait())
+        for out in self._told_outputs:
+            out.watch()
         try:
             for slot in range(self._plan.slots):
                 self._start_front_end(slot)
@@ -129,24 +137,32 @@ class Parent:
                     task.cancel()
                     with contextlib.suppress(asyncio.CancelledError, errors.AtomrError, TimeoutError, OSError):
                         await task
-            if self._keeper is not None:
-                await self._keeper.close()
+            await self._keeper.close()
             tell(logging.INFO, "ended", "the server has ended")
             await asyncio.to_thread(self._story.close)
+            self._close_outputs()
         if failed is not None:
             raise failed
+
+    def _close_outputs(self) -> None:
+        for out in self._told_outputs:
+            out.rest()
+            out.close()
 
     # --- front ends ------------------------------------------------------------------------------------------------
 
     def _start_front_end(self, slot: int) -> None:
         if self._stopping.is_set():
             return
-        inherited = (self._plan_descriptor, self._listening.fileno(), self._counters, self._accepts, self._look)
-        numbers = [self._plan_descriptor, self._listening.fileno(), self._counters, slot, self._accepts, self._look]
+        out = self._outputs[slot]
+        log = out.log.writing
+        inherited = (self._plan_descriptor, self._listening.fileno(), self._counters, self._accepts, self._look, log)
+        numbers = (*inherited[:3], slot, *inherited[3:])
         try:
             popen = subprocess.Popen(  # in the main thread, since the front end dies with the thread that made it
                 interpreter.module(MODULE, *map(str, numbers)),
                 stdin=subprocess.DEVNULL,
+                stderr=out.stray.pipe.writing,
                 pass_fds=inherited,
                 start_new_session=True,  # so that only the parent gets Ctrl-C
             )
@@ -184,6 +200,7 @@ class Parent:
         asyncio.get_running_loop().remove_reader(pidfd)
         os.close(pidfd)
         status = popen.wait()
+        self._outputs[slot].rest()  # first, since its last words say why
         if not self._stopping.is_set():
             text = f"front end {slot} (pid {popen.pid}) has ended with status {status}; the next starts"
             tell(logging.WARNING, "front_end_ended", text, slot=slot, pid=popen.pid, status=status)
@@ -201,7 +218,7 @@ class Parent:
         """Reload the actors, or end as the terminal has."""
         if self._hangup_ends:
             self._stop()
-        elif self._keeper is None:
+        elif isinstance(self._keeper, JoinedPoolKeeper):
             _LOG.warning("SIGHUP: the pool is not this server's; `atomr-mp reload` reloads its actors")
         elif self._reloading is None or self._reloading.done():
             self._reloading = asyncio.get_running_loop().create_task(self._keeper.reload())

@@ -55,7 +55,7 @@ class PoolKeeper:
         backoff, started_s = Backoff(), time.monotonic()
         while True:
             if self._pool is not None:
-                why = await _until_lost(self._pool)
+                why = await until_lost(self._pool)
                 tell(logging.ERROR, "lost", f"the pool is lost: {why}; it will be started again")
                 await self.close()
             await asyncio.sleep(backoff.next_s(time.monotonic() - started_s))
@@ -121,7 +121,7 @@ class PoolKeeper:
             await asyncio.to_thread(pool.close)
 
 
-async def _until_lost(pool: Pool) -> errors.PoolLost | None:
+async def until_lost(pool: Pool) -> errors.PoolLost | None:
     """Wait until a pool is lost; return why."""
     loop = asyncio.get_running_loop()
     lost = asyncio.Event()

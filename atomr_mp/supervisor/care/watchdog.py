@@ -162,7 +162,7 @@ def _signal(worker: Incarnation, number: int) -> None:
 
 
 def _fault(worker: Incarnation, entry: Entry, watched: Watched, hang: HangReport) -> errors.WorkerHung:
-    now_ns = time.monotonic_ns()
+    ran_s = (time.monotonic_ns() - entry.started_ns) / 1e9
     at = "".join(
         f", in {frame.function} ({frame.file}:{frame.line})"
         for frame in dict.fromkeys((hang.method, hang.at))
@@ -171,11 +171,11 @@ def _fault(worker: Incarnation, entry: Entry, watched: Watched, hang: HangReport
     limit = f"{watched.limit_ns / 1e9:g} s" + (" beyond its deadline" if watched.from_deadline else "")
     return errors.WorkerHung(
         f"device {worker.device}'s worker (generation {worker.generation}) hung {_IN[hang.where]}{at}: a request had "
-        f"been running for {(now_ns - entry.started_ns) / 1e9:.1f} s, and without progress for longer than {limit} "
+        f"been running for {ran_s:.1f} s, and without progress for longer than {limit} "
         f"(hang_timeout_s)",
         device=worker.device,
         generation=worker.generation,
-        cause="hung and was killed",
+        cause=f"did not answer for {ran_s:.1f} s and was ended by its supervisor",
         where=hang.where,
         stack=clip(hang.stack, STACK_CHARS),
     )

@@ -220,7 +220,7 @@ class Deaths:
         if worker is self._roles.active and self._life.state is State.READY:
             worker.parting.hung(fault, hung_ns)
             self._output.add(f"--- device {worker.device} generation {worker.generation} hung\n{stacks}")
-            self._log.note("hung", fault.message, pid=worker.pid, where=fault.where, stacks=stacks)
+            self._log.note("hung", fault.message, code=fault.code, pid=worker.pid, where=fault.where, stacks=stacks)
             self._life.step(LifecycleEvent.HUNG)
 
     def _on_damaged(self, worker: Incarnation, why: str) -> None:
@@ -305,7 +305,7 @@ class Deaths:
             settling.afterwards(worker.kill)
         else:
             worker.kill()
-        if fault is not None:
+        if fault is not None and not isinstance(fault, errors.WorkerHung):  # which `hung` has told
             self._log.note("fault", fault.message, code=fault.code)
 
     def end(self) -> None:

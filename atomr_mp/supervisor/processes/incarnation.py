@@ -6,6 +6,7 @@ import functools
 import logging
 import os
 import select
+import signal
 import time
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
@@ -321,7 +322,12 @@ class Incarnation:
     @property
     def end(self) -> str:
         """The end in words."""
-        return "was killed and does not end" if self._is_stuck else self._cause.describe()
+        if self._is_stuck:
+            return "was killed and does not end"
+        if self._cause.signal == signal.SIGKILL and self.parting.is_deadly:
+            fault = self.parting.fault
+            return fault.cause if isinstance(fault, errors.WorkerHung) else "was ended by its supervisor"
+        return self._cause.describe()
 
     def cancel_timer(self) -> None:
         """Forget the timer."""

@@ -140,7 +140,7 @@ class IncarnationEnd:
         if self.planned:
             return "left as told"
         cause, count = self._worker.cause, self._count
-        number = "" if cause.signal is None else f" (signal {cause.signal})"
+        number = f" (signal {cause.signal})" if self._worker.end == cause.describe() and cause.signal else ""
         how = f"{self._worker.end}{number}{self._worker.parting.late}"
         return (
             f"ended: {how}, {count or 'no'} request{'' if count == 1 else 's'} "

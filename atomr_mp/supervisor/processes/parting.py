@@ -37,6 +37,11 @@ class Parting:
         return self._fault
 
     @property
+    def is_deadly(self) -> bool:
+        """Whether the supervisor ends the process by SIGKILL, which then is not the cause of its end."""
+        return bool(self._late) or (self._fault is not None and not self._retires)
+
+    @property
     def hung_ns(self) -> int:
         """When it was found to hang, CLOCK_MONOTONIC; 0 if it was not. Later ends of requests do not count."""
         return self._hung_ns

@@ -109,6 +109,36 @@ def test_a_servers_log_tells_its_story_in_lines_of_json(ledger: Ledger) -> None:
         assert named(server, "device_planned_end")
 
 
+def test_whatever_a_method_ends_with_is_told_with_its_place_or_its_type(ledger: Ledger) -> None:
+    """An exception of any class and of any text, and a result of any type that cannot be sent; each one counts once."""
+    methods = ("Telling.raises", "Telling.raises_awaited", "Telling.raises_streaming")
+    with Server(ledger, "--log-format", "json", actor=TOLD) as server:
+        raised, unsendable = server.call("Telling.kinds").json()
+        for method in methods:
+            for kind in (*raised, *unsendable):
+                answer = server.call(method, [kind], x_request_id=kind.replace(" ", "-"))
+                assert b"error" in answer.body
+        of_device = device_log(ledger)
+        assert server.stop() == 0
+        all_told, all_again = named(server, "raised"), named(server, "raised_again")
+    assert "unknown place" not in of_device
+    for method in methods:
+        told = [event for event in all_told if event["method"] == method]
+        more = sum(event["more"] for event in all_again if event["method"] == method)
+        assert len(told) + more == len(raised) + len(unsendable)
+        by_id = {event["id"]: event for event in told}
+        for kind in ("MemoryError", "RecursionError", "KeyboardInterrupt", "GeneratorExit", "ExceptionGroup"):
+            assert by_id[kind]["exception"] == f"builtins.{kind}"
+            assert f"{method} raised builtins.{kind} at " in of_device
+        for event in told:
+            assert "exception" not in event or re.search(r"telling\.py:\d+ in ", event["place"]), event
+        assert by_id["a-Decimal"]["returned"] == "decimal.Decimal"
+        assert "decimal.Decimal, which cannot be sent" in by_id["a-Decimal"]["text"]
+        assert any("a decimal.Decimal cannot be sent" in line for line in by_id["a-Decimal"]["traceback"])
+        assert f"{method} returned a value of type decimal.Decimal, which cannot be sent" in of_device
+        assert by_id["LibraryError"]["code"] == "library_error"
+
+
 def test_a_joined_pools_story_is_told_too(ledger: Ledger) -> None:
     """Once, by the parent, and without its past; and without its workers' output if that is not wanted."""
     with (

@@ -1,17 +1,19 @@
 from __future__ import annotations
 
+import sys
 import traceback
 import unicodedata
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from atomr_mp.protocol import raised
+from atomr_mp.protocol import exceptions, raised
+from atomr_mp.protocol.exceptions import describe, traceback_of
 from atomr_mp.protocol.raised import Repeats, lines_of, one_line, place_of
 
 
 def _traceback(text: str, cause: str | None) -> str:
-    """Return the traceback of an exception with a text, raised from another one if there is a cause."""
+    """Return Python's own traceback of an exception with a text, raised from another one if there is a cause."""
     try:
         try:
             if cause is not None:
@@ -93,3 +95,33 @@ def test_every_exception_is_shown_or_counted_once(events: list[tuple[int, float]
         assert seen == len(events)
     finally:
         raised.MOST_KEYS = before  # type: ignore[misc]
+
+
+@given(
+    st.integers(0, 120_000), st.sampled_from(["x", "x\n", '  File "forged", line 1, in forged\n']), st.integers(0, 900)
+)
+@settings(deadline=None, max_examples=30)
+def test_a_traceback_of_bounded_length_keeps_the_place(chars: int, unit: str, depth: int) -> None:
+    """Whatever the length of the exception's text, and however many frames there are."""
+
+    def even(left: int) -> None:
+        if not left:
+            raise ValueError("text: " + (unit * chars)[:chars])
+        odd(left - 1)
+
+    def odd(left: int) -> None:
+        even(left)
+
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(limit + 4000)
+    try:
+        even(depth)
+    except ValueError as error:
+        found, error_text = traceback_of(error), describe(error)
+    finally:
+        sys.setrecursionlimit(limit)
+    assert len(found) <= exceptions.TRACEBACK_CHARS
+    assert len(error_text) <= exceptions.TEXT_CHARS + 100
+    assert place_of(found).startswith(f"{__file__}:")
+    assert place_of(found).endswith(" in even")
+    assert "ValueError: text: " in found

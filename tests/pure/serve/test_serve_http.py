@@ -41,7 +41,7 @@ def test_an_error_tells_its_facts_and_hides_what_is_the_actor_s() -> None:
     """The traceback is for `debug`."""
     error = errors.ActorFailed("it raised", exception="ValueError", traceback_text="File secret.py")
     told = problems.describe(error, "id-1", debug=False)
-    assert told["facts"] == {"exception": "ValueError"}
+    assert told["facts"] == {"exception": "ValueError", "returned": ""}
     assert (told["code"], told["maybe_executed"], told["request_id"]) == ("actor_failed", True, "id-1")
     assert problems.describe(error, "id-1", debug=True)["facts"]["traceback_text"] == "File secret.py"
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from atomr_mp import errors
 from atomr_mp.protocol.codec import MAX_TEXT_CHARS, ErrorInfo
-from atomr_mp.protocol.exceptions import describe, forget_frames, full_name_of, is_a, traceback_of, trusted
+from atomr_mp.protocol.exceptions import describe, forget_frames, full_name_of, is_a, traceback_of, trusted, type_name
 from atomr_mp_workers.requests import raised_log
 from atomr_mp_workers.requests.raised_log import Raiser
 
@@ -34,17 +34,36 @@ def explain(run: Raiser, raised: BaseException) -> errors.AtomrError:
             if not known_error.ends_worker:  # else it may be another's doing, see `Host.run`
                 known_error.message = f"{name}: {known_error.message}"
             return known_error
+        kind, stack = full_name_of(raised), traceback_of(raised)
+        failed: errors.AtomrError
         if is_a(raised, MemoryError):
-            return errors.OutOfMemory(f"{name} ran out of host memory: {describe(raised)}")
-        failed = errors.ActorFailed(
-            f"{name} raised {describe(raised)}",
-            exception=full_name_of(raised),
-            traceback_text=traceback_of(raised),
-        )
+            failed = errors.OutOfMemory(
+                f"{name} ran out of host memory: {describe(raised)}", exception=kind, traceback_text=stack
+            )
+        else:
+            failed = errors.ActorFailed(f"{name} raised {describe(raised)}", exception=kind, traceback_text=stack)
         raised_log.log.note(run, failed)
         return failed
     finally:
         forget_frames(raised)
+
+
+def unsendable(run: Raiser, result: object, refused: errors.InvalidRequest) -> errors.ActorFailed:
+    """Return the error of a run whose result, or a part of it, cannot be sent; it is in this process's log, too.
+
+    Args:
+        run: The run.
+        result: What its method has returned or yielded.
+        refused: Why that cannot be sent.
+    """
+    kind = type_name(result)
+    failed = errors.ActorFailed(
+        f"{run.method.name} returned a value of type {kind}: the result cannot be sent: {refused}",
+        exception="TypeError",
+        returned=kind,
+    )
+    raised_log.log.note(run, failed)
+    return failed
 
 
 def unknown(_raised: BaseException) -> None:

@@ -35,11 +35,16 @@ class DeviceErrorLog:
         self._lock: Final = threading.Lock()
         self._timer: threading.Timer | None = None
 
-    def note(self, run: Raiser, error: errors.ActorFailed) -> None:
-        """Write what a method has raised, or count it if it was written a moment ago."""
+    def note(self, run: Raiser, error: errors.AtomrError) -> None:
+        """Write what a method has raised, or count it if it was written a moment ago.
+
+        Args:
+            run: The run of the method.
+            error: What its callers are told.
+        """
         if self.shows == "off":
             return
-        found = raised(run.method.name, error.exception, error.traceback_text)
+        found = raised(run.method.name, error)
         now_s = time.monotonic()
         with self._lock:
             self._tell_due(now_s)
@@ -49,7 +54,7 @@ class DeviceErrorLog:
         ids = ", ".join(map(_told, run.requests[:4]))
         text = f"{found.headline} (request {ids}{', …' if len(run.requests) > 4 else ''})"
         if self.shows == "full":
-            text = f"\n{MARK}".join([text, *lines_of(found.traceback)])
+            text = f"\n{MARK}".join([text, *lines_of(found.details)])
         _LOG.error("%s", text)
 
     def close(self) -> None:

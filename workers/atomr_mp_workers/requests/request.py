@@ -20,7 +20,7 @@ from atomr_mp_workers.memory.arrays import Block, DeviceArray
 from atomr_mp_workers.memory.blocks import Holder
 from atomr_mp_workers.requests.method import Method
 from atomr_mp_workers.requests.peers import Peer
-from atomr_mp_workers.requests.raised import explain
+from atomr_mp_workers.requests.raised import explain, unsendable
 
 
 @dataclass(frozen=True)
@@ -244,7 +244,7 @@ class Request(Run):
         try:
             self.encoded = encode(result, self.peer)
         except errors.InvalidRequest as refused:
-            self.error = unsendable(refused)
+            self.error = unsendable(self, result, refused)
 
 
 def encode(result: Any, peer: Peer, around: int = 0) -> values.Encoded:
@@ -262,11 +262,6 @@ def encode(result: Any, peer: Peer, around: int = 0) -> values.Encoded:
     if len(encoded[2]) > data.MAX_RELEASED:  # its receiver would drop the whole message
         raise errors.InvalidRequest(f"{len(encoded[2])} refs in one answer; the limit is {data.MAX_RELEASED}")
     return encoded
-
-
-def unsendable(refused: errors.InvalidRequest) -> errors.ActorFailed:
-    """Return the error of a request whose result cannot be sent."""
-    return errors.ActorFailed(f"the result cannot be sent: {refused}", exception="TypeError")
 
 
 def current_holder() -> Holder | None:

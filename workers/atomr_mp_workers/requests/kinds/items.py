@@ -19,8 +19,8 @@ from atomr_mp.protocol.exceptions import is_a
 from atomr_mp.protocol.messages import data
 from atomr_mp_workers.requests.method import Method
 from atomr_mp_workers.requests.peers import Peer
-from atomr_mp_workers.requests.raised import explain
-from atomr_mp_workers.requests.request import Request, encode, unsendable
+from atomr_mp_workers.requests.raised import explain, unsendable
+from atomr_mp_workers.requests.request import Request, encode
 
 
 class ItemsRequest(Request):
@@ -115,7 +115,10 @@ class ItemsSlice(Request):
                 self._encode(places[:half], results[:half])
                 self._encode(places[half:], results[half:])
             else:
-                self._fail_item(places[0], unsendable(raised) if type(raised) is errors.InvalidRequest else raised)
+                if type(raised) is errors.InvalidRequest:
+                    self.error_by[places[0]] = unsendable(self, results[0], raised)
+                else:
+                    self._fail_item(places[0], raised)
                 self.answers.append((places, values.encode([None])))
 
 

@@ -22,7 +22,8 @@ from atomr_mp_workers.requests.kinds.stream_life import StreamEvent, StreamState
 from atomr_mp_workers.requests.kinds.thread_state import ThreadState
 from atomr_mp_workers.requests.method import Method
 from atomr_mp_workers.requests.peers import AdmittedSession, Peer
-from atomr_mp_workers.requests.request import Next, Request, encode, unsendable
+from atomr_mp_workers.requests.raised import unsendable
+from atomr_mp_workers.requests.request import Next, Request, encode
 
 BEYOND_NS: Final = 200_000
 """How long a turn goes on after its first step, if the stream has credit; then others have their turn. A step that
@@ -180,7 +181,7 @@ class StreamRequest(Request):
                 encoded = encode(part, self.peer)
                 nbytes = size_of(encoded)
         except errors.InvalidRequest as refused:
-            self.error = self.closing = unsendable(refused)
+            self.error = self.closing = unsendable(self, part, refused)
             return
         self.made.append(MadePart(self.credit.send(nbytes), encoded, nbytes))
 

@@ -22,7 +22,8 @@ from atomr_mp_workers.requests.kinds.stream import StreamRequest, size_of
 from atomr_mp_workers.requests.kinds.stream_life import StreamEvent
 from atomr_mp_workers.requests.method import Method
 from atomr_mp_workers.requests.peers import WEIGHT
-from atomr_mp_workers.requests.request import Request, Run, encode, unsendable
+from atomr_mp_workers.requests.raised import unsendable
+from atomr_mp_workers.requests.request import Request, Run, encode
 from atomr_mp_workers.requests.streams.open_streams import OpenStreams
 
 HELD_PARTS: Final = 1024
@@ -94,7 +95,7 @@ class _Sink:
                 encoded = encode(self._store.buffers.moved(stream.holder, part), stream.peer)
                 nbytes = size_of(encoded)
         except errors.InvalidRequest as refused:
-            stream.error = unsendable(refused)
+            stream.error = unsendable(stream, part, refused)
             return
         stream.held.append((encoded, nbytes))
         stream.held_bytes += nbytes

@@ -1,0 +1,84 @@
+"""Tells in the server's log which requests a worker has taken with it. For the event loop's thread.
+
+The supervisor tells that a worker has ended, and why. It knows neither methods nor the ids that clients were told: only
+the front end that has the requests does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final, NamedTuple
+
+from atomr_mp import errors
+from atomr_mp.protocol.raised import one_line
+from atomr_mp.protocol.words import counted
+from atomr_mp.serve.http.exchange import Exchange
+from atomr_mp.serve.server_log import tell
+
+GATHER_S: Final = 0.2
+"""How long requests of one worker are gathered for one line: they all end in the same moment."""
+
+MOST_NAMED: Final = 20
+"""Requests that a line names; of more it says how many."""
+
+_Lost = errors.WorkerLost | errors.ContextPoisoned
+
+
+class LostRequest(NamedTuple):
+    """A request that has ended with its worker."""
+
+    id: str
+    method: str
+    running: bool
+    """Whether it had started and not ended, so that it may be the cause."""
+
+
+class LostLog:
+    """The log of requests that have ended with their worker, of one front end."""
+
+    def __init__(self) -> None:
+        self._lost: Final[dict[tuple[int, int], list[LostRequest]]] = {}
+        """By device and generation."""
+        self._timer: asyncio.TimerHandle | None = None
+
+    def note(self, exchange: Exchange, error: _Lost) -> None:
+        """Take a request that has ended with its worker; it is told together with others."""
+        request = LostRequest(exchange.id, exchange.called, error.was_running and error.maybe_executed)
+        self._lost.setdefault((error.device, error.generation), []).append(request)
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(GATHER_S, self.tell)
+
+    def tell(self) -> None:
+        """Tell what was gathered."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for (device, generation), lost in self._lost.items():
+            ran, queued = [each for each in lost if each.running], [each for each in lost if not each.running]
+            parts = [
+                f"{words} {', '.join(map(_named, group[:MOST_NAMED]))}"
+                + (f" and {len(group) - MOST_NAMED:,} more" if len(group) > MOST_NAMED else "")
+                for words, group in (("running:", ran), ("not running:", queued))
+                if group
+            ]
+            tell(
+                logging.ERROR,
+                "requests_lost",
+                f"device {device} generation {generation}: {counted(len(lost), 'request')} ended with its worker; "
+                + "; ".join(parts),
+                device=device,
+                generation=generation,
+                running=[_facts(each) for each in ran[:MOST_NAMED]],
+                not_running=[_facts(each) for each in queued[:MOST_NAMED]],
+                requests=len(lost),
+            )
+        self._lost.clear()
+
+
+def _named(request: LostRequest) -> str:
+    return f"{one_line(request.method, 300)} (request {request.id})"
+
+
+def _facts(request: LostRequest) -> dict[str, str]:
+    return {"id": request.id, "method": request.method}
