@@ -168,7 +168,7 @@ def _run(options: argparse.Namespace) -> int:
             pool, limit_s = start()
             plan = _plan(options, tokens, pool.run_dir)
             keeper = PoolKeeper(pool, limit_s, start, told.is_ready)
-        story = PoolStory(pool.run_dir, begun_s, follow=options.follow)
+        story = PoolStory(pool.run_dir, begun_s, follow=options.follow, looks_at_disk=start is None)
         hangup_ends = any(os.isatty(descriptor) for descriptor in range(3))
         asyncio.run(
             Parent(plan, socket, keeper, told.accepts, story, others=[supervisor], hangup_ends=hangup_ends).run()

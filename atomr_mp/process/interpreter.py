@@ -8,8 +8,10 @@ last, for actors (`atomr_mp_workers.import_path`).
 from __future__ import annotations
 
 import contextlib
+import errno
 import sys
 from collections.abc import Iterator
+from typing import Final
 
 from atomr_mp import errors
 
@@ -18,7 +20,12 @@ def module(name: str, *arguments: str) -> list[str]:
     """Return the command line that runs a module in an interpreter like this one, without the current folder.
 
     A flag rather than PYTHONSAFEPATH, which programs that an actor starts would inherit.
+
+    Raises:
+        ConfigurationError: Python does not know its own path, as where it is embedded.
     """
+    if not sys.executable:
+        raise _refused(f"its path is not known; {_ADVICE}")
     return [sys.executable, "-P", "-m", name, *arguments]
 
 
@@ -31,9 +38,16 @@ def startable() -> Iterator[None]:
     """
     try:
         yield
-    except (OSError, TypeError) as error:  # the latter where Python does not know its own path, as where it is embedded
-        why = getattr(error, "strerror", None) or error
-        raise errors.ConfigurationError(
-            f"the Python interpreter {sys.executable or '(unknown)'} (sys.executable) cannot be started as a process: "
-            f"{why}; make it an executable file, or set sys.executable to one"
-        ) from error
+    except OSError as error:
+        advice = "" if error.errno in {errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE} else f"; {_ADVICE}"
+        raise _refused(f"{error.strerror or error}{advice}") from error
+
+
+def _refused(why: str) -> errors.ConfigurationError:
+    path = sys.executable or "(unknown)"
+    return errors.ConfigurationError(
+        f"the Python interpreter {path} (sys.executable) cannot be started as a process: {why}"
+    )
+
+
+_ADVICE: Final = "make it an executable file, or set sys.executable to one"

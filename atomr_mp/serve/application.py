@@ -194,7 +194,10 @@ class Application:
                 methods.count(method_figures.PARTS, exchange.called, exchange.parts)
         error = exchange.error
         if error is not None and exchange.called:
-            if isinstance(error, errors.WorkerLost | errors.ContextPoisoned) and error.device >= 0:
+            # An actor may raise a `WorkerLost` of its own, which has no device.
+            if isinstance(error, errors.ContextPoisoned) or (
+                isinstance(error, errors.WorkerLost) and error.device >= 0
+            ):
                 self._lost.note(exchange, error)
             else:
                 self._raised.note(exchange, error)

@@ -45,7 +45,9 @@ class LostLog:
     def note(self, exchange: Exchange, error: _Lost) -> None:
         """Take a request that has ended with its worker; it is told together with others."""
         request = LostRequest(exchange.id, exchange.called, error.was_running and error.maybe_executed)
-        self._lost.setdefault((error.device, error.generation), []).append(request)
+        # A worker that answers before it ends leaves out which one it is.
+        worker = (error.device, error.generation) if error.device >= 0 else (exchange.device, exchange.generation)
+        self._lost.setdefault(worker, []).append(request)
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(GATHER_S, self.tell)
 

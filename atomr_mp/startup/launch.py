@@ -75,8 +75,12 @@ def become_supervisor(plan: Plan) -> None:
     output.drain()
     # A Ctrl-C while the supervisor imports its modules waits until it can end in order; it unblocks what it was given.
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
-    with interpreter.startable():
-        os.execv(arguments[0], arguments)  # noqa: S606 - our own interpreter, no shell wanted
+    try:
+        with interpreter.startable():
+            os.execv(arguments[0], arguments)  # noqa: S606 - our own interpreter, no shell wanted
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+        os.close(plan_fd)
 
 
 def command(plan_fd: int) -> list[str]:

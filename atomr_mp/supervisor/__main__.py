@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import logging
 import os
 import signal
@@ -11,7 +12,7 @@ import sys
 from pathlib import Path
 
 from atomr_mp import errors, output
-from atomr_mp.process.files import logs
+from atomr_mp.process.files import disk, logs
 from atomr_mp.process.files.rundir import HeldRunDirectory, RunDirectory
 from atomr_mp.protocol import process_tags
 from atomr_mp.protocol.codec import ErrorInfo
@@ -33,6 +34,7 @@ def main() -> int:
     parser.add_argument("--log-to-file", action="store_true")
     options = parser.parse_args()
     output.protect()
+    faulthandler.enable()  # a crash leaves its stacks on standard error
     try:
         signal.pthread_sigmask(signal.SIG_SETMASK, [])  # inherited from our parent, and by all our children
         return _run(options)
@@ -70,7 +72,12 @@ def _run(options: argparse.Namespace) -> int:
 
 def _log_to(run_dir: HeldRunDirectory | None) -> None:
     handler: logging.Handler = logging.StreamHandler(sys.stderr)
-    if run_dir is not None:
+    if run_dir is None:
+        logging.getLogger(disk.LEFT_OUT).disabled = True  # standard error has all events
+    else:
+        shown = logging.StreamHandler(sys.stderr)  # the log of this process is on the same disk
+        shown.setFormatter(logging.Formatter("atomr-mp: %(message)s"))
+        logging.getLogger(disk.NAME).addHandler(shown)
         path: Path = run_dir.log("supervisor")
         handler = logs.PrivateFileHandler(path, maxBytes=4 * 2**20, backupCount=2)
     logging.basicConfig(

@@ -172,7 +172,7 @@ class Telling(Actor):
         """Abort as a library in C does."""
         os.abort()
 
-    @method(thread=True)
+    @method(thread=True, hang_timeout_s=1.0)
     def hang(self) -> None:
         """Never return."""
         threading.Event().wait()

@@ -17,6 +17,7 @@ import msgspec
 
 from atomr_mp import errors
 from atomr_mp.process import points
+from atomr_mp.process.files import disk
 from atomr_mp.process.files.logs import open_for_append, shift
 from atomr_mp.process.files.safedir import inode
 
@@ -81,10 +82,12 @@ class EventLog:
                 self._open()
             self._write(data)
         except OSError as error:
-            if not self._lost:
-                _LOG.warning("the event log %s cannot be written: %s", self._path, error)
+            disk.STATE.failed(self._path, error)
+            device = f"device {event['device']} generation {event.get('generation')}: " if "device" in event else ""
+            disk.left_out(f"{device}{event.get('text') or event.get('event')}")
             self._lost += 1
         else:
+            disk.STATE.written(self._path)
             self._lost = 0
 
     def close(self) -> None:
@@ -170,10 +173,10 @@ class Follower:
         if newer:
             if self._file is not None:
                 self._file.close()
+                self._file = None  # what is in the file's place may be none that can be opened
             try:
                 self._file = self._path.open("rb")
             except FileNotFoundError:  # between two steps of a rotation
-                self._file = None
                 return found
             self._unpacker = _unpacker()
             found += self._read()

@@ -72,6 +72,11 @@ class FollowedLog:
             self._half = b""
         return lines, skipped
 
+    def rest(self) -> list[bytes]:
+        """Return the last line, though it has no line end: nothing is waited for any more."""
+        half, self._half = self._half, b""
+        return [half] if half else []
+
 
 def _begin_in(older: Path, at: int) -> tuple[int, int]:
     """Return where an offset of a log is in its older part, and how many bytes behind it are in none."""

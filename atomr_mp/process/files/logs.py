@@ -16,9 +16,8 @@ from typing import Final, Self
 
 from atomr_mp import errors, output
 from atomr_mp.process import points
+from atomr_mp.process.files import disk
 from atomr_mp.process.files.safedir import inode
-
-_LOG: Final = logging.getLogger(__name__)
 
 
 class RotatedOutput:
@@ -38,7 +37,6 @@ class RotatedOutput:
         self.path = path
         self._max_bytes = max_bytes
         self._keep = keep
-        self._failed = False
         try:
             self._fd = open_for_append(path)
         except OSError as error:
@@ -56,7 +54,8 @@ class RotatedOutput:
 
     def new_incarnation(self, header: str) -> None:
         """Write one line that tells a new worker's output from its predecessor's; call it before `spawn`."""
-        self.add(" ".join(header.split()))
+        begin = "" if _ends_whole(self._fd) else "\n"  # the predecessor may have ended in the middle of a line
+        self.add(begin + " ".join(header.split()))
 
     def add(self, text: str) -> None:
         """Write lines of our own among the child's."""
@@ -67,10 +66,13 @@ class RotatedOutput:
                 os.close(removed)
             os.write(self._fd, f"{text}\n".encode("utf-8", "backslashreplace"))
         except OSError as error:
-            self._warn(error)
+            disk.STATE.failed(self.path, error)
+        else:
+            disk.STATE.written(self.path)
 
     def check(self) -> None:
         """Rotate if the file has grown too large. Costs a few ms for 16 MiB; never raises OSError."""
+        disk.STATE.look(self.path.parent)  # since a full disk refuses what the child writes, and nothing tells of it
         try:
             size = os.fstat(self._fd).st_size
             if size <= self._max_bytes:
@@ -84,20 +86,15 @@ class RotatedOutput:
                 # Last: who follows the log takes a new PATH.1 for the sign that PATH begins anew.
                 Path(f"{self.path}.new").rename(f"{self.path}.1")
         except OSError as error:
-            self._warn(error)
+            disk.STATE.failed(self.path, error)
         else:
-            self._failed = False
+            disk.STATE.written(self.path)
 
     def close(self) -> None:
         """Close the file; a child that has it goes on writing. May be called twice."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
-
-    def _warn(self, error: OSError) -> None:
-        if not self._failed:  # once, not with every check for as long as the disk is full
-            _LOG.warning("the log %s cannot be written or rotated: %s", self.path, error)
-        self._failed = True
 
 
 class PrivateFileHandler(logging.handlers.RotatingFileHandler):
@@ -138,6 +135,19 @@ def open_for_append(path: Path) -> int:
         os.close(fd)
         raise PermissionError(f"{path} belongs to another user")
     return fd
+
+
+def _ends_whole(fd: int) -> bool:
+    """Return whether a file that is open for writing ends with a whole line, or is empty."""
+    try:
+        size = os.fstat(fd).st_size
+        reading = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return os.pread(reading, 1, size - 1) == b"\n" if size else True
+        finally:
+            os.close(reading)
+    except OSError:  # no descriptor is left
+        return True
 
 
 def _copy_end(fd: int, target: Path, max_bytes: int) -> None:

@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 from typing import Final
 
+from atomr_mp.process.files import disk
 from atomr_mp.process.files.events import Follower, Scalar, read_events
 from atomr_mp.process.files.follow import FollowedLog
 from atomr_mp.protocol.raised import MARK, one_line
@@ -46,12 +47,15 @@ class PoolStory:
         run_dir: The pool's run directory.
         since_s: The time, by `time.time`, from which events are told.
         follow: Whether to show what workers write into their logs.
+        looks_at_disk: Whether to tell that the disk is full. A supervisor tells that on its own standard error, which
+            is not this process's if it was started elsewhere.
     """
 
-    def __init__(self, run_dir: Path, since_s: float, *, follow: bool) -> None:
+    def __init__(self, run_dir: Path, since_s: float, *, follow: bool, looks_at_disk: bool = False) -> None:
         self._run_dir: Final = run_dir
         self._since_s: Final = since_s
         self._follow: Final = follow
+        self._looks_at_disk: Final = looks_at_disk
         self._events: Follower | None = None
         self._lock: Final = threading.Lock()
         self._trouble = ""
@@ -83,6 +87,8 @@ class PoolStory:
                 self._trouble = ""
 
     def _look(self) -> None:
+        if self._looks_at_disk:
+            disk.STATE.look(self._run_dir)
         self._tell_events(self._new_events())
         if self._follow:
             for path in self._device_logs():
@@ -94,6 +100,8 @@ class PoolStory:
         """Tell the last, and close the files."""
         self.look()
         with self._lock:
+            for path, log in self._logs.items():
+                self._tell_output(path, log.rest(), 0)
             if self._events is not None:
                 self._events.close()
 

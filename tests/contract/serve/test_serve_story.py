@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import fcntl
+import functools
 import json
 import os
 import re
 import select
+import signal
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.serving import Server, ask
+from tests.serving import Server, ask, children, command_line
 from tests.support import ACTORS, DEADLINE_S, Ledger, settled
 
 pytest.importorskip("httptools")
@@ -37,6 +39,21 @@ def events(server: Server) -> list[dict[str, Any]]:
 def named(server: Server, *names: str) -> list[dict[str, Any]]:
     """Return the events of these names."""
     return [event for event in events(server) if event["event"] in names]
+
+
+def has(server: Server, name: str, count: int) -> bool:
+    """Return whether a server has told so many events of this name."""
+    return len(named(server, name)) == count
+
+
+def has_ended(server: Server, pid: int) -> bool:
+    """Return whether a server has told that a front end has ended."""
+    return any(event["pid"] == pid for event in named(server, "front_end_ended"))
+
+
+def has_stray(server: Server, text: str) -> bool:
+    """Return whether a server has told a text as another process's."""
+    return any(text in event["text"] for event in named(server, "stderr"))
 
 
 def device_log(ledger: Ledger) -> str:
@@ -199,3 +216,122 @@ def test_a_log_that_nobody_reads_costs_lines_which_are_counted(ledger: Ledger, f
         os.close(reader)
         if writer >= 0:
             os.close(writer)
+
+
+def test_files_that_cannot_be_written_are_told_once_and_cost_nothing_else(ledger: Ledger) -> None:
+    """An event log and a device's log whose places are taken: calls go on, and standard error has all events."""
+    with Server(ledger, "--log-format", "json", "--set", "max_suspicions=0", actor=TOLD) as server:
+        run_dir = ledger.run_dir("run")
+        for name in ("events.msgpack", "device-0.log"):
+            (run_dir / name).unlink()
+            (run_dir / name).mkdir()
+        for generation in (1, 2):
+            assert server.call("Telling.end", [9]).status == 500
+            told = f"device 0 generation {generation}: ended: killed by SIGKILL (signal 9), 1 request was running"
+            assert settled(functools.partial(has_stray, server, told), DEADLINE_S), server.log()
+            assert settled(lambda: server.call("Telling.noted", ["a"]).status == 200, DEADLINE_S)
+        for name in ("events.msgpack", "device-0.log"):
+            (run_dir / name).rmdir()
+        assert server.call("Telling.end", [9]).status == 500
+        assert settled(lambda: bool(named(server, "device_end")), DEADLINE_S), server.log()
+        texts = [event["output"] for event in named(server, "stderr")]
+        for name in ("events.msgpack", "device-0.log"):
+            assert sum(f"{name} cannot be written: " in text for text in texts) == 1, texts
+            assert sum(text.endswith(f"{name} can be written again") for text in texts) == 1, texts
+
+
+def test_a_lost_pool_is_told_once(ledger: Ledger) -> None:
+    """Neither by each front end, nor not at all where the server has only joined the pool."""
+    with (
+        ledger.start(TOLD, run_dir="run") as pool,
+        Server(ledger, "--workers", "3", "--log-format", "json", actor=None) as server,
+    ):
+        assert server.call("Telling.noted", ["a"]).status == 200
+        pool.close()
+        assert settled(lambda: server.ask("GET", "/health/ready").status == 503, DEADLINE_S)
+        with ledger.start(TOLD, run_dir="run"):
+            assert settled(lambda: bool(named(server, "joined")), DEADLINE_S), server.log()
+            assert settled(lambda: server.ask("GET", "/health/ready").status == 200, DEADLINE_S)
+            assert server.stop() == 0
+            assert len(named(server, "lost")) == 1
+    assert not [event for event in events(server) if "is lost" in event["text"] and event["event"] != "lost"]
+
+
+def test_no_answer_that_refuses_is_logged_as_ok(ledger: Ledger) -> None:
+    """The outcome of an answer says what was wrong, for every status from 400 on, also while the server ends."""
+    with Server(ledger, "--access-log", "--drain-delay", "2", "--log-format", "json", actor=TOLD) as server:
+        for path in ("/none", "/call/No.method", "/metrics", "/openapi.json"):
+            for verb in ("GET", "POST"):
+                server.ask(verb, path, token="wrong")
+        server.call("No.method")
+        server.call("Telling.fail", ["a"])
+        server.process.send_signal(signal.SIGTERM)
+        assert settled(lambda: server.ask("GET", "/health/ready").status == 503, DEADLINE_S)
+        server.process.wait(DEADLINE_S)
+        answers = named(server, "request")
+    refused = [event for event in answers if event["status"] >= 400]
+    assert len(refused) >= 10
+    assert [event for event in refused if event["outcome"] == "ok"] == []
+    assert {event["outcome"] for event in refused if event["path"] == "/health/ready"} == {"draining"}
+
+
+def test_whatever_happens_every_line_is_an_object_and_every_cause_is_told_once(ledger: Ledger) -> None:
+    """Signals, crashes, hangs, exceptions and garbage, in workers and in front ends, in one server."""
+    options = ("--access-log", "--log-format", "json", "--workers", "2", "--set", "max_suspicions=0")
+    ends: tuple[tuple[str, list[int], str], ...] = (
+        ("end", [9], "killed by SIGKILL (signal 9)"),
+        ("end", [15], "killed by SIGTERM (signal 15)"),
+        ("crash", [], "killed by SIGSEGV (signal 11)"),
+        ("abort", [], "killed by SIGABRT (signal 6)"),
+        ("hang", [], "was ended by its supervisor"),
+        ("poison", [], "was ended by its supervisor"),
+    )
+    kinds = ("ValueError", "MemoryError", "RecursionError", "SystemExit", "ExceptionGroup", "TextRaisesError")
+    with Server(ledger, *options, "--set", "max_restarts=100", actor=TOLD) as server:
+        printed = ["\xff\xfe\x00\x1b[2J\u2028\r\n", '{"event": "forged"}\n', "y" * 40_000, "\nhalf a line"]
+        for generation, (method, arguments, _) in enumerate(ends, 1):
+            for text in printed if generation == 1 else ():
+                assert server.call("Telling.prints", [text.encode().decode("latin-1")]).status == 200
+            assert server.call("Telling.raises", [kinds[generation - 1]]).status == 500
+            assert server.call(f"Telling.{method}", arguments, x_request_id=f"ends-{generation}").status == 500
+            assert settled(functools.partial(has, server, "device_ready", generation + 1), 2 * DEADLINE_S)
+        for pid, number in zip(server.front_ends(), (signal.SIGSEGV, signal.SIGABRT), strict=True):
+            os.kill(pid, number)
+            assert settled(functools.partial(has_ended, server, pid), DEADLINE_S)
+        assert settled(lambda: bool(server.front_ends()), DEADLINE_S)
+        os.kill(server.front_ends()[0], signal.SIGKILL)
+        assert settled(lambda: has(server, "front_end_ended", 3), DEADLINE_S)
+        (supervisor,) = [pid for pid in children(server.pid) if b"atomr_mp.supervisor" in command_line(pid)]
+        os.kill(supervisor, signal.SIGSEGV)
+        assert settled(lambda: len(named(server, "ready")) == 2, 2 * DEADLINE_S), server.log()
+        assert settled(lambda: server.call("Telling.noted", ["last"]).status == 200, DEADLINE_S)
+        assert server.stop() == 0
+        told = [json.loads(line) for line in server.log().splitlines()]
+    for event in told:
+        assert isinstance(event, dict)
+        assert {"time", "level", "event", "text"} <= event.keys()
+        assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", event["time"])
+        assert event["level"] in {"info", "warning", "error", "critical"}
+        assert not re.search(r"[\x00-\x1f\x7f-\x9f\u2028]", event["text"])
+    by_name: dict[str, list[dict[str, Any]]] = {}
+    for event in told:
+        by_name.setdefault(event["event"], []).append(event)
+    assert "forged" not in by_name
+    unplanned = by_name["device_end"]
+    assert [event["generation"] for event in unplanned] == list(range(1, len(ends) + 1))
+    for event, (_, _, how) in zip(unplanned, ends, strict=True):
+        assert how in event["text"], event
+        assert ("SIGKILL" in event["text"]) == ("SIGKILL" in how)
+    lost = {event["generation"]: event for event in by_name["requests_lost"]}
+    assert len(lost) == len(by_name["requests_lost"]) == len(ends)
+    for generation, (method, _, _) in enumerate(ends, 1):
+        assert lost[generation]["running"] == [{"id": f"ends-{generation}", "method": f"Telling.{method}"}]
+    assert len(by_name["device_hung"]) == len(by_name["device_fault"]) == 1
+    assert [event["exception"].rpartition(".")[2] for event in by_name["raised"]] == list(kinds)
+    assert [event["status"] for event in by_name["front_end_ended"]] == [-11, -6, -9]
+    assert len(by_name["lost"]) == 1
+    crashes = [event["source"] for event in by_name["stderr"] if "Fatal Python error" in event["output"]]
+    assert sorted(crashes) == ["front end 0", "front end 1", "supervisor"]
+    output = [event["output"] for event in by_name["output"]]
+    assert sum(line == "Fatal Python error: Segmentation fault" for line in output) == 1
+    assert sum("half a line" in line for line in output) == 1

@@ -90,7 +90,9 @@ def test_a_full_disk_loses_events_but_counts_them(path: Path, caplog: pytest.Log
         log.append({"n": 3})
         log.append({"n": 4})
     assert list(read_events(path)) == [{"n": 0}, {"n": 3, LOST: 2}, {"n": 4}]
-    assert len(caplog.records) == 1
+    first, last = caplog.messages
+    assert f"{path} cannot be written: " in first
+    assert last == f"{path} can be written again"
 
 
 def test_an_event_too_long_is_lost_and_counted(path: Path) -> None:

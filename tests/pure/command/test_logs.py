@@ -113,6 +113,15 @@ def test_an_incarnation_begins_with_one_line(path: Path) -> None:
         assert path.read_text() == "generation 2\n"
 
 
+def test_a_new_worker_begins_a_line_of_its_own(path: Path) -> None:
+    """Though the one before has ended in the middle of a line."""
+    with RotatedOutput(path) as output:
+        output.new_incarnation("generation 1")
+        os.write(output.fileno(), b"half")
+        output.new_incarnation("generation 2")
+    assert path.read_text() == "generation 1\nhalf\ngeneration 2\n"
+
+
 def test_a_log_that_cannot_be_opened_is_a_typed_error(path: Path) -> None:
     """A link is not followed; closing twice is fine."""
     path.symlink_to("elsewhere")
