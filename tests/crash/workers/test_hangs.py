@@ -83,6 +83,7 @@ def test_what_hangs_is_told_so_and_the_device_comes_back(ledger: Ledger, way: st
         assert f"in {function}\n" in (pool.run_dir / "device-0.log").read_text()
         assert told["code"] == "worker_hung"
         assert not events(pool, "fault")
+        assert settled(lambda: bool(events(pool, "end")))  # of one that a standby has replaced, it comes later
         (ended,) = events(pool, "end")
         assert re.search(r"ended: did not answer for \d+\.\d s and was ended by its supervisor, ", ended["text"])
         assert "SIGKILL" not in ended["text"]
