@@ -16,6 +16,9 @@ REQUEST_LINE: Final = re.compile(rb"(" + TOKEN + rb") +([\x21-\x7e]+) +(HTTP|RTS
 FIELD: Final = re.compile(rb"(" + TOKEN + rb"):([\t\x20-\x7e\x80-\xff]*)")
 CHUNK: Final = re.compile(rb"([0-9A-Fa-f]+)((?:[ \t]*;[\t\x20-\x7e\x80-\xff]*)?)")
 
+PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+"""What a client of HTTP/2 begins with; it may be refused once it is whole."""
+
 EXTENSION: Final = re.compile(rb"(?:;" + TOKEN + rb"(?:=(?:" + TOKEN + rb'|"[A-Za-z0-9;]*"))?)*')
 
 PLAIN_METHODS: Final = frozenset({b"GET", b"HEAD", b"POST", b"PUT", b"DELETE", b"OPTIONS", b"PATCH"})
@@ -88,6 +91,8 @@ def read(stream: bytes) -> Reading:
             end = stream.find(2 * LINE_END, begin)
             if end < 0:
                 return Reading(found, End.PART if stream[begin:] else End.WHOLE)
+            if PREFACE.startswith(stream[begin:]):
+                return Reading(found, End.PART)
             method, target, fields, version = _head(stream[begin:end])
             at = end + 4
             options = {each.strip().lower() for each in b",".join(fields.get(b"connection", [])).split(b",")}
