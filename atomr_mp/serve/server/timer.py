@@ -6,6 +6,9 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
+AFTER_READING_S: Final = 0.02
+"""How much later it calls back than asked: the loop reads in between what came while it stood still."""
+
 
 class LazyTimer:
     """Calls back once after some seconds, unless it is stopped or begun anew before.
@@ -18,13 +21,15 @@ class LazyTimer:
         callback: Called in the loop when the time is over.
     """
 
-    __slots__ = ("_callback", "_due_s", "_handle", "_loop")
+    __slots__ = ("_callback", "_due_s", "_handle", "_loop", "_over_s")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
         self._loop: Final = loop
         self._callback: Final = callback
         self._due_s: float | None = None
         """When to call, by the loop's clock; None if nobody waits."""
+        self._over_s = 0.0
+        """The end that was over at the last look."""
         self._handle: asyncio.TimerHandle | None = None
 
     @property
@@ -53,10 +58,14 @@ class LazyTimer:
 
     def _look(self) -> None:
         self._handle = None
-        if self._due_s is None:
+        due_s, now_s = self._due_s, self._loop.time()
+        if due_s is None:
             return
-        if self._due_s > self._loop.time():
-            self._handle = self._loop.call_at(self._due_s, self._look)
-            return
-        self._due_s = None
-        self._callback()
+        if due_s > now_s:
+            self._handle = self._loop.call_at(due_s, self._look)
+        elif due_s != self._over_s:
+            self._over_s = due_s
+            self._handle = self._loop.call_at(now_s + AFTER_READING_S, self._look)
+        else:
+            self._due_s = None
+            self._callback()
