@@ -91,6 +91,11 @@ class ReplyStream:
         return self._reply.done
 
     @property
+    def has_kept_part(self) -> bool:
+        """Whether a part that was not read is in this process's memory. Does not look for others, unlike `has_part`."""
+        return bool(self._reply.arrived or self._unread) and not self._closed
+
+    @property
     def has_part(self) -> bool:
         """Whether a part has arrived that was not read, so that reading does not wait. Takes in what has arrived."""
         if not (self._reply.arrived or self._reply.is_over or self._closed or self._unread):

@@ -13,7 +13,7 @@ from atomr_mp.serve.http.exchange import Exchange
 from atomr_mp.serve.http.problems import Problem
 from atomr_mp.serve.source import PoolSource
 from atomr_mp.serve.values import arrays, results, schemas
-from atomr_mp.serve.values.bodies import from_json
+from atomr_mp.serve.values.bodies import from_json, odd_numbers
 from atomr_mp.serve.values.schemas import ArgumentPlan
 
 JSON_TYPES: Final = frozenset({b"application/json", b""})
@@ -150,7 +150,7 @@ async def arguments(exchange: Exchange, plan: ArgumentPlan) -> tuple[tuple[Any, 
     if not kind:
         # A web page of another origin may send a body without this type, and its browser would not ask first.
         raise Problem(415, "unsupported_media_type", "send the header `Content-Type: application/json`")
-    return plan.arguments(from_json(body, exchange.limits.json_containers))
+    return plan.arguments(from_json(body, exchange.limits.json_containers), odd_numbers(body))
 
 
 def options(exchange: Exchange) -> tuple[float | None, int]:

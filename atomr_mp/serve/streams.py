@@ -225,7 +225,7 @@ class ServedStream:
             together = [write(found[0])]
             nbytes = len(together[0])
             try:
-                while nbytes < JOIN_BYTES and self._stream.has_part and (found := await self.next()) is not None:
+                while nbytes < JOIN_BYTES and self._stream.has_kept_part and (found := await self.next()) is not None:
                     together.append(write(found[0]))
                     nbytes += len(together[-1])
             finally:  # even if a later part has failed

@@ -65,19 +65,38 @@ class Budget:
         """
         return BodyRoom(self, refuse)
 
+    def hold(self, count: int) -> None:
+        """Take room for a body that has come as a whole, to be given back by `let_go`.
+
+        Raises:
+            Problem: 429; there is no room, and no other body that could give way.
+        """
+        if self.held + count > self._most:
+            self._make_room(count)
+        self.held += count
+
+    def let_go(self, count: int) -> None:
+        """Give the room of a whole body back."""
+        self.held -= count
+
     def take(self, room: BodyRoom, count: int) -> None:
         """Take more room for a body; see `BodyRoom.take`."""
         self._coming.pop(room, None)
-        while self.held + count > self._most and self._coming:
+        try:
+            self.hold(count)
+        except Problem:
+            room.close()
+            raise
+        room.held += count
+        self._coming[room] = None
+
+    def _make_room(self, count: int) -> None:
+        while self.held + count > self._most:
+            if not self._coming:
+                raise self.crowded()
             stalled = next(iter(self._coming))
             stalled.close()
             stalled.refuse()
-        if self.held + count > self._most:
-            room.close()
-            raise self.crowded()
-        self.held += count
-        room.held += count
-        self._coming[room] = None
 
     def settle(self, room: BodyRoom) -> None:
         """Keep a body's room whatever comes: the body is complete."""
@@ -171,9 +190,9 @@ class Exchange:
     """
 
     __slots__ = (
-        "_budget", "_direct", "_receive", "_repeats", "_room", "_send", "answered", "begun_ns", "called", "code",
-        "device", "error", "first_part_ns", "generation", "headers", "id", "limits", "method", "parts", "path",
-        "read_bytes", "scope", "sent_bytes", "status", "token",
+        "_budget", "_direct", "_receive", "_repeats", "_room", "_send", "_whole_bytes", "answered", "begun_ns",
+        "called", "code", "device", "error", "first_part_ns", "generation", "headers", "id", "limits", "method",
+        "parts", "path", "read_bytes", "scope", "sent_bytes", "status", "token",
     )  # fmt: skip
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, limits: Limits, budget: Budget) -> None:
@@ -182,6 +201,8 @@ class Exchange:
         self._send: Final = send
         self._budget: Final = budget
         self._room: BodyRoom | None = None
+        self._whole_bytes = 0
+        """Bytes that a body which came as a whole holds of the budget."""
         extensions = scope.get("extensions")
         # Removed from the scope, which it refers to: a cycle for each request would need the garbage collector.
         self._direct: Final[Direct | None] = extensions.pop(DIRECT, None) if extensions else None
@@ -280,10 +301,8 @@ class Exchange:
         if len(whole) > most_bytes:
             raise too_large(most_bytes)
         if whole:
-            self._room = self._budget.room(_nothing)
-            self._room.take(len(whole))
-            self._room.settle()
-            self.read_bytes = len(whole)
+            self._budget.hold(len(whole))
+            self._whole_bytes = self.read_bytes = len(whole)
         return whole
 
     async def _parts(self, most_bytes: int) -> bytes:
@@ -315,6 +334,9 @@ class Exchange:
         if self._room is not None:
             self._room.close()
             self._room = None
+        elif self._whole_bytes:
+            self._budget.let_go(self._whole_bytes)
+            self._whole_bytes = 0
 
     # --- the client ------------------------------------------------------------------------------------------------
 
@@ -508,10 +530,6 @@ class _TaskWatcher:
     async def _watch(self) -> None:
         await self._exchange.left()
         set_done(self._left)
-
-
-def _nothing() -> None:
-    """Refuse a body that is complete, and so never has to give way."""
 
 
 COMMON: Final[tuple[Header, ...]] = (

@@ -304,11 +304,11 @@ class HttpConnection(asyncio.Protocol):
             return
         parser = self._parser
         try:
-            address = httptools.parse_url(self._url)
+            address: Any = httptools.parse_url(self._url)
         except httptools.HttpParserInvalidURLError:
             self._refuse(Problem(400, "bad_request", "the request's address is not one"))
             return
-        if not _fits_host(address, headers):
+        if address.host is not None and not _fits_host(address, headers):
             self._refuse(Problem(400, "bad_request", "the request's address names another host than its Host header"))
             return
         raw_path: bytes = address.path or b"/"
@@ -549,7 +549,8 @@ class HttpConnection(asyncio.Protocol):
 
     def crowd(self) -> Problem | None:
         """Return why no call may run now, None if one may."""
-        return self._settings.unread.crowd(self)
+        unread = self._settings.unread
+        return unread.crowd(self) if unread.readers else None
 
     def _look_whether_read(self) -> None:
         """Go on if the client has read something since the last look, however little; else give it up."""
@@ -576,9 +577,7 @@ class HttpConnection(asyncio.Protocol):
 
 
 def _fits_host(address: Any, headers: list[Header]) -> bool:
-    """Return whether an address names no host, or that of the `Host` header."""
-    if address.host is None:
-        return True
+    """Return whether an address that names a host names that of the `Host` header."""
     host: bytes = address.host if address.port is None else b"%s:%d" % (address.host, address.port)
     return [value.lower() for name, value in headers if name == b"host"] == [host.lower()]
 

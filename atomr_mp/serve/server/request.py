@@ -106,12 +106,14 @@ class HttpRequest:
             self._body = data
         if len(self._body) > PAUSE_ABOVE_BYTES:
             self._connection.pause_reading()
-        self.wake()
+        if self._wakes is not None:
+            self.wake()
 
     def end(self) -> None:
         """Take the body's end."""
         self.whole = True
-        self.wake()
+        if self._wakes is not None:
+            self.wake()
 
     def abandon(self) -> None:
         """Have the task end without an answer."""
@@ -140,7 +142,7 @@ class HttpRequest:
 
     def body(self) -> bytes | None:
         """Take the whole body; None if it has not come yet, or must be asked for."""
-        if not self.whole or self.gone:
+        if not self.whole or self.abandoned or self._connection.gone:
             return None
         found, self._body = self._body, b""
         return bytes(found)
@@ -153,7 +155,7 @@ class HttpRequest:
         connection = self._connection
         if connection.write_paused or self.started:
             return False
-        if self.gone:
+        if self.abandoned or connection.gone:
             return True  # nobody wants it
         if CLOSE in headers:
             self.keep_alive = False

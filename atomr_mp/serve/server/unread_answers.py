@@ -27,26 +27,25 @@ class UnreadAnswers:
 
     def __init__(self, limits: Limits) -> None:
         self._limits: Final = limits
-        self._readers: Final[set[SlowReader]] = set()
+        self.readers: Final[set[SlowReader]] = set()
+        """Connections that are counted."""
 
     def add(self, reader: SlowReader) -> None:
         """Count a connection: its client does not read."""
-        self._readers.add(reader)
+        self.readers.add(reader)
 
     def discard(self, reader: SlowReader) -> None:
         """Do not count a connection any longer."""
-        self._readers.discard(reader)
+        self.readers.discard(reader)
 
     @property
     def total_bytes(self) -> int:
         """Bytes that wait, of all connections."""
-        return sum(reader.unread_bytes for reader in self._readers)
+        return sum(reader.unread_bytes for reader in self.readers)
 
     def crowd(self, asking: SlowReader) -> Problem | None:
         """Return why a connection may not call now, None if it may."""
-        if not self._readers:
-            return None
-        own, most = asking.unread_bytes if asking in self._readers else 0, self._limits.unread_connection_bytes
+        own, most = asking.unread_bytes if asking in self.readers else 0, self._limits.unread_connection_bytes
         if own > most:
             told = f"{own} bytes of answers wait on this connection, more than {most}; read them, then call again"
         elif (total := self.total_bytes) > self._limits.unread_bytes:

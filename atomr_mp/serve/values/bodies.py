@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from atomr_mp.serve.http.problems import Problem
+from atomr_mp.serve.values.schemas import OddNumbers
 
 
 def from_json(body: bytes, most_containers: int) -> Any:
@@ -39,6 +40,19 @@ def from_json(body: bytes, most_containers: int) -> Any:
     if not plain and objects and _outside_texts(body).count(b":") != _names(value):
         raise Problem(400, "bad_request", f"the body has the name {_repeated(body)!r} twice in one object")
     return value
+
+
+def odd_numbers(body: bytes) -> OddNumbers:
+    """Return which odd numbers a body may have; a text may look like one."""
+    shape = body.translate(_SHAPE)
+    return OddNumbers(b"0." in shape, _LONG in shape)
+
+
+_SHAPE: Final = bytes(ord("0") if byte in b"0123456789" else ord(".") if byte in b".eE" else 0 for byte in range(256))
+"""Turns digits into 0, and what may come behind them in a number that is not whole into a point."""
+
+_LONG: Final = b"0" * 19
+"""Digits that a number beyond 64 bits has at least."""
 
 
 def _outside_texts(body: bytes) -> bytes:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import itertools
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
@@ -33,6 +34,15 @@ MAX_REF_DEPTH: Final = 16
 """Deepest nesting of definitions that is searched for bytes and arrays."""
 
 
+class OddNumbers(NamedTuple):
+    """The numbers that some arguments may have, and JSON's writers spell otherwise than their parameters."""
+
+    pointed: bool = True
+    """With a point or an exponent."""
+    long: bool = True
+    """In more digits than a whole number of 64 bits may have."""
+
+
 class ArgumentPlan(NamedTuple):
     """The way to make a method's arguments from JSON."""
 
@@ -40,42 +50,46 @@ class ArgumentPlan(NamedTuple):
     """ "Actor.method"."""
     info: MethodInfo
     """The method's description, from which the plan was made."""
-    converts: dict[str, Convert]
-    """Conversions by parameter; parameters that need none are left out."""
+    converts: dict[OddNumbers, dict[str, Convert]]
+    """Conversions by parameter, for the numbers that there may be; parameters that need none are left out."""
     array: str
     """The parameter that a raw array becomes, empty if there is none."""
     result: Mapping[str, Any]
     """The result's schema."""
 
-    def arguments(self, given: object) -> tuple[tuple[Any, ...], dict[str, Any] | None]:
+    def arguments(
+        self,
+        given: object,
+        numbers: OddNumbers = OddNumbers(),  # noqa: B008 - a value
+    ) -> tuple[tuple[Any, ...], dict[str, Any] | None]:
         """Return arguments by position and by name.
 
         Args:
             given: The JSON value: an object by name, or an array by position.
+            numbers: The numbers that it may have.
 
         Raises:
             InvalidRequest: The value is neither, is nested too deeply, or has a part that cannot be converted.
         """
         values.check_depth(given)
+        converts = self.converts[numbers]
         if type(given) is dict:
-            return (), {name: self._converted(name, value) for name, value in given.items()} if self.converts else given
+            if not converts:
+                return (), given
+            return (), {name: self._converted(converts.get(name), name, value) for name, value in given.items()}
         if type(given) is list:
-            if not self.converts:
+            if not converts:
                 return tuple(given), None
             names = self.info.parameters
+            named = zip(names, given, strict=False)
+            found = [self._converted(converts.get(name), name, value) for name, value in named]
             # Surplus arguments stay as they are: the worker tells how many there may be.
-            return (
-                tuple(
-                    self._converted(names[at], value) if at < len(names) else value for at, value in enumerate(given)
-                ),
-                None,
-            )
+            return (*found, *given[len(found) :]), None
         raise errors.InvalidRequest(
             f"the arguments of {self.method} are a JSON object, by name, or an array, by position"
         )
 
-    def _converted(self, name: str, value: object) -> object:
-        convert = self.converts.get(name)
+    def _converted(self, convert: Convert | None, name: str, value: object) -> object:
         if convert is None:
             return value
         try:
@@ -89,11 +103,11 @@ def plan_of(method: str, info: MethodInfo) -> ArgumentPlan:
     schema = decoded(info)
     definitions = schema.get("$defs", {})
     properties = schema.get("arguments", {}).get("properties", {})
-    converts = {}
-    for name, each in properties.items():
-        convert = _convert(each, definitions, MAX_REF_DEPTH)
-        if convert is not None:
-            converts[name] = convert
+    converts: dict[OddNumbers, dict[str, Convert]] = {}
+    for numbers in itertools.starmap(OddNumbers, itertools.product((False, True), repeat=2)):
+        rules = _Rules(definitions, numbers)
+        found = {name: _convert(each, rules, MAX_REF_DEPTH) for name, each in properties.items()}
+        converts[numbers] = {name: convert for name, convert in found.items() if convert is not None}
     required = schema.get("arguments", {}).get("required", info.parameters)
     alone = required or info.parameters[:1]
     array = ""
@@ -131,22 +145,35 @@ def _admits_array(schema: Mapping[str, Any]) -> bool:
     return any(option.get("format") == "ndarray" or not option for option in options)
 
 
-def _convert(schema: Mapping[str, Any], definitions: Mapping[str, Any], depth: int) -> Convert | None:
+def _convert(schema: Mapping[str, Any], rules: _Rules, depth: int) -> Convert | None:
     """Return the conversion of a JSON value by its schema; None if the value stays as it is."""
     reference = schema.get("$ref", "")
     if reference.startswith(REF):
-        return _convert(definitions.get(reference.removeprefix(REF), {}), definitions, depth - 1) if depth else None
+        return _convert(rules.definitions.get(reference.removeprefix(REF), {}), rules, depth - 1) if depth else None
     if "anyOf" in schema:
-        return _any_of([(each, _convert(each, definitions, depth)) for each in schema["anyOf"]])
+        return _any_of([(each, _convert(each, rules, depth)) for each in schema["anyOf"]])
     if schema.get("contentEncoding") == "base64":
         return _bytes
     if schema.get("format") == "ndarray":
         return arrays.converter(schema.get("dtype"))
-    if schema.get("format") == "decimal":
-        return _decimal
     kind = schema.get("type", "")
     make = {"array": _array, "object": _object}.get(kind)
-    return _NUMBERS.get(kind) if make is None else make(schema, definitions, depth)
+    if make is not None:
+        return make(schema, rules, depth)
+    return rules.number("decimal" if schema.get("format") == "decimal" else kind)
+
+
+class _Rules(NamedTuple):
+    """What the conversions of a schema's parts have in common."""
+
+    definitions: Mapping[str, Any]
+    numbers: OddNumbers
+
+    def number(self, kind: str) -> Convert | None:
+        """Return the conversion of numbers of a kind, None if there are none to convert."""
+        if self.numbers.pointed and kind == "integer":
+            return _integer
+        return {"number": _number, "decimal": _decimal}.get(kind) if self.numbers.long else None
 
 
 def _integer(value: object) -> object:
@@ -161,8 +188,6 @@ def _decimal(value: object) -> object:
     return str(value) if type(value) is int and not LEAST <= value <= MOST else value
 
 
-_NUMBERS: Final[dict[str, Convert]] = {"integer": _integer, "number": _number}
-
 _CONVERTED: Final[dict[Convert | None, type]] = {_integer: float, _number: int}
 """The only type that a conversion of numbers changes."""
 
@@ -176,10 +201,10 @@ def _bytes(value: object) -> object:
         raise ValueError(f"bytes are given as base64: {error}") from error
 
 
-def _array(schema: Mapping[str, Any], definitions: Mapping[str, Any], depth: int) -> Convert | None:
-    first = [_convert(each, definitions, depth) for each in schema.get("prefixItems", ())]
+def _array(schema: Mapping[str, Any], rules: _Rules, depth: int) -> Convert | None:
+    first = [_convert(each, rules, depth) for each in schema.get("prefixItems", ())]
     items = schema.get("items")
-    rest = _convert(items, definitions, depth) if isinstance(items, dict) else None
+    rest = _convert(items, rules, depth) if isinstance(items, dict) else None
     if rest is None and not any(first):
         return None
     only = None if first else _CONVERTED.get(rest)  # most long lists of numbers are passed over quickly
@@ -193,10 +218,10 @@ def _array(schema: Mapping[str, Any], definitions: Mapping[str, Any], depth: int
     return convert
 
 
-def _object(schema: Mapping[str, Any], definitions: Mapping[str, Any], depth: int) -> Convert | None:
-    named = {name: _convert(each, definitions, depth) for name, each in schema.get("properties", {}).items()}
+def _object(schema: Mapping[str, Any], rules: _Rules, depth: int) -> Convert | None:
+    named = {name: _convert(each, rules, depth) for name, each in schema.get("properties", {}).items()}
     others = schema.get("additionalProperties")
-    rest = _convert(others, definitions, depth) if isinstance(others, dict) else None
+    rest = _convert(others, rules, depth) if isinstance(others, dict) else None
     if rest is None and not any(named.values()):
         return None
 

@@ -34,7 +34,7 @@ class FakeStream:
         return found
 
     @property
-    def has_part(self) -> bool:
+    def has_kept_part(self) -> bool:
         """Whether something comes at once."""
         return not self.parts.empty()
 

@@ -16,7 +16,7 @@ from atomr_mp import errors
 from atomr_mp.protocol.messages.devices import MethodInfo
 from atomr_mp.serve.http.problems import Problem
 from atomr_mp.serve.values import arrays, results, schemas
-from atomr_mp.serve.values.bodies import from_json
+from atomr_mp.serve.values.bodies import from_json, odd_numbers
 from atomr_mp_workers.schemas import Described, item_of, schema_of
 
 DTYPES: Final = ("bool", "int8", "uint16", "int64", "float16", "float32", "float64", "complex64", "complex128")
@@ -70,6 +70,30 @@ def test_any_json_is_arguments_or_a_typed_error(value: Any, plan: schemas.Argume
             plan.arguments(from_json(json.dumps(given).encode(), 1000))
         except (Problem, errors.InvalidRequest):
             continue
+
+
+SPELT: Final = st.one_of(
+    st.integers(-(2**70), 2**70).map(str),
+    st.floats(allow_nan=False, allow_infinity=False).map(repr),
+    st.from_regex(r"-?(0|[1-9][0-9]{0,25})(\.[0-9]{1,5})?([eE][+-]?[0-9]{1,2})?", fullmatch=True),
+)
+NUMBERED: Final = schemas.plan_of(
+    "A.m",
+    info_of(
+        a=int, b=float, c=list[int], d=list[float], e=dict[str, int | float], f=decimal.Decimal, g=tuple[int, float]
+    ),
+)
+
+
+@hypothesis.given(st.lists(SPELT, min_size=1, max_size=5), st.sampled_from("abcdefg"), st.booleans())
+def test_numbers_that_a_body_does_not_have_need_no_look(numbers: list[str], name: str, by_name: bool) -> None:  # noqa: FBT001
+    """However they are spelt, the arguments are those that a look at each number gives."""
+    values = {"e": "{" + ",".join(f'"{at}":{each}' for at, each in enumerate(numbers)) + "}"}
+    text = values.get(name, numbers[0] if name in "abf" else f"[{','.join(numbers)}]")
+    body = (f'{{"{name}":{text}}}' if by_name else f"[{text}]").encode()
+    value = from_json(body, 1000)
+    found, expected = NUMBERED.arguments(value, odd_numbers(body)), NUMBERED.arguments(value)
+    assert repr(found) == repr(expected)
 
 
 def written(value: Any, repeats: list[str]) -> str:
