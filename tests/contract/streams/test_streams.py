@@ -147,7 +147,7 @@ def test_a_stream_is_no_call_and_a_call_no_stream(pool: atomr_mp.Pool) -> None:
     assert (parts, type(error), error.maybe_executed) == ([], errors.InvalidRequest, False)
 
 
-def test_a_stream_is_read_where_it_was_opened(pool: atomr_mp.Pool) -> None:
+def test_a_stream_is_read_where_it_was_opened(pool: atomr_mp.Pool, notes: Ledger) -> None:
     """Elsewhere it is refused, and goes on."""
 
     async def use() -> atomr_mp.ReplyStream:
@@ -167,6 +167,7 @@ def test_a_stream_is_read_where_it_was_opened(pool: atomr_mp.Pool) -> None:
         next(stream)
     assert next(of_threads) == 1
     of_threads.close()
+    assert settled(lambda: len(notes.runs()) == 2)  # else the next test would find its end
 
 
 # --- leaving ---------------------------------------------------------------------------------------------------------
