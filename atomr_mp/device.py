@@ -95,10 +95,43 @@ class Device:
         """Make a buffer of zeros; see `empty`."""
         return self.full(shape, 0, dtype)
 
+    def ones(self, shape: int | Sequence[int], dtype: DTypeLike = "float32") -> GpuRef:
+        """Make a buffer of ones; see `empty`."""
+        return self.full(shape, 1, dtype)
+
     def full(self, shape: int | Sequence[int], value: complex, dtype: DTypeLike = "float32") -> GpuRef:
         """Make a buffer filled with a value; see `empty`."""
         request = memory.Full(lengths(shape), dtypes.name_for(dtype), to_scalar(value))
         return self._client.memory.request(request, self.index)  # type: ignore[no-any-return]
+
+    def arange(
+        self, start: float, stop: float | None = None, step: float = 1, dtype: DTypeLike | None = None
+    ) -> GpuRef:
+        """Make a buffer of numbers at equal distances, as `numpy.arange` does: this process makes and copies them.
+
+        Args:
+            start: The first number; the end, if it stands alone, and then the first number is 0.
+            stop: The end, which is not among them.
+            step: The distance.
+            dtype: The element type; NumPy's choice if left out: int64, or float64 for numbers with a point.
+
+        Raises:
+            InvalidRequest: It is no such sequence, or the element type cannot be on a device.
+            OutOfMemory: There is no room.
+        """
+        import numpy as np
+
+        wanted: Any = None if dtype is None else dtypes.to_numpy(dtypes.name_for(dtype))
+        first, end = (0, start) if stop is None else (start, stop)
+        for name, value in (("start", first), ("stop", end), ("step", step)):
+            to_scalar(value, name)
+        try:
+            numbers = np.arange(first, end, step, dtype=wanted)
+        except (TypeError, ValueError, ZeroDivisionError, OverflowError, MemoryError) as error:
+            raise errors.InvalidRequest(
+                f"no sequence from {first!r} to {end!r} in steps of {step!r}: {error}"
+            ) from error
+        return self.put(numbers)
 
     def statistics(self) -> dict[str, int]:
         """Return figures of the device's memory; bytes where a name ends in `_bytes`."""

@@ -23,6 +23,7 @@ __all__ = [
     "DeadlineExceeded",
     "DeviceUnavailable",
     "GatewayLost",
+    "GpuRefInEventLoop",
     "GpuRefNoValue",
     "GpuRefOutOfExtent",
     "GpuRefReleased",
@@ -507,13 +508,24 @@ class GpuRefUndefined(RequestError):
 
 
 class GpuRefNoValue(InvalidRequest, TypeError):
-    """A ref was used as if its elements were in this process: as a condition, in a comparison, or to look for a value.
+    """A ref was used as if its elements were in this process: as a condition, to look for a value, or with NumPy.
 
     Holds: nothing ran; the ref.
-    Do: read the elements first (`ref.numpy()`), or compare them on the device; ask `ref is None` where that is meant.
+    Do: read the elements first (`ref.numpy()`, `ref.item()`), or compute on the device with other refs and with
+        numbers (`ref + 1`, `device.put(array)`); ask `ref is None` where that is meant.
     """
 
     code: ClassVar[str] = "gpu_ref_no_value"
+
+
+class GpuRefInEventLoop(InvalidRequest, RuntimeError):
+    """An operator or a method of a ref that waits for its answer was used in a running event loop.
+
+    Holds: nothing ran; the ref.
+    Do: await the request that the message names, or use `asyncio.to_thread`.
+    """
+
+    code: ClassVar[str] = "gpu_ref_in_event_loop"
 
 
 class GpuRefSameProcess(RequestError):

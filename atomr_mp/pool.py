@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, Self, cast
 from atomr_mp import errors
 from atomr_mp.client import interrupts
 from atomr_mp.client.actor_ref import ActorRef
-from atomr_mp.client.client import Client, running_loop
+from atomr_mp.client.client import Client
+from atomr_mp.client.loops import running_loop
 from atomr_mp.client.reply import Reply
 from atomr_mp.client.reply_stream import AHEAD, AHEAD_BYTES, BETWEEN_S, ReplyStream
 from atomr_mp.device import DEFAULT_DEADLINE_S, Device, lengths

@@ -7,7 +7,6 @@ import itertools
 import logging
 import os
 import select
-import sys
 import threading
 import time
 import weakref
@@ -23,6 +22,7 @@ from atomr_mp.client.handshake import default_name, greet
 from atomr_mp.client.lanes.base import FORKED, Lane, Told
 from atomr_mp.client.lanes.retry_policy import KnownSuspicions, was_answered
 from atomr_mp.client.lanes.threads import LONGEST_WAIT_S, ThreadsLane
+from atomr_mp.client.loops import running_loop
 from atomr_mp.client.memory.leases import LeaseKind, Releases
 from atomr_mp.client.reply import ItemsReply, Reply, StreamReply
 from atomr_mp.client.reply_life import ReplyState
@@ -694,14 +694,6 @@ def _tell(listener: Callable[[Any], object], message: object) -> None:
         raise
     except BaseException as error:  # noqa: BLE001 - the reading thread is not to blame
         _LOG.error("a listener to lifecycle events failed:\n%s", traceback_of(error))
-
-
-def running_loop() -> asyncio.AbstractEventLoop | None:
-    """Return the event loop that runs in this thread; asyncio is not imported for it."""
-    # Exported for event loops' authors; the public function raises where there is none, at ten times the cost. While
-    # another thread still imports asyncio, it may not be there yet: nor is a loop.
-    running = getattr(sys.modules.get("asyncio"), "_get_running_loop", None)
-    return None if running is None else running()
 
 
 def _forget_clients_in_child() -> None:

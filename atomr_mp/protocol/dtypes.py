@@ -7,7 +7,7 @@ array asks for them.
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from atomr_mp import errors
 from atomr_mp.protocol.extras import how_to_install
@@ -36,6 +36,42 @@ FLOAT8: Final = frozenset({"float8_e4m3fn", "float8_e5m2"})
 _ML_DTYPES: Final = FLOAT8 | {"bfloat16"}
 
 
+class ElementType(str):
+    """The name of a ref's element type, a text, which is also equal to what NumPy calls the type.
+
+    It has the attributes of NumPy's type, such as `kind` and `itemsize`, and NumPy's functions take it for one. Names
+    that NumPy does not have stay names where ml-dtypes is missing.
+    """
+
+    __slots__ = ()
+    __hash__ = str.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, str) and other in ITEM_BYTES:
+            return str.__eq__(self, other)
+        try:
+            return other is not None and bool(to_numpy(str(self)) == other)  # NumPy takes None for float64
+        except (errors.Unsupported, TypeError, ValueError):
+            return False
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(f"an element type has no {name!r}")
+        return getattr(to_numpy(str(self)), name)
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of an element."""
+        return ITEM_BYTES[str(self)]
+
+
+element_type: Final = functools.cache(ElementType)
+"""Returns the element type of a name."""
+
+
 def item_bytes(name: str) -> int:
     """Return the size of an element.
 
@@ -49,6 +85,21 @@ def item_bytes(name: str) -> int:
             f"{', '.join(sorted(ITEM_BYTES))}"
         )
     return found
+
+
+def check_holds(name: str, number: complex) -> None:
+    """Check that elements of a type can hold a number: of whole numbers' types exactly, of others by rounding.
+
+    Raises:
+        InvalidRequest: They cannot.
+    """
+    fits = type(number) is not complex or name.startswith("complex")
+    if fits and "int" in name:
+        bits, real = 8 * item_bytes(name), number.real
+        least, most = (0, 2**bits - 1) if name.startswith("u") else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+        fits = least <= real <= most and real == int(real)  # the first is false of NaN and infinities
+    if not fits:
+        raise errors.InvalidRequest(f"an array of {name} cannot hold {number}")
 
 
 @functools.cache
@@ -80,8 +131,8 @@ def name_for(dtype: DTypeLike) -> str:
     Raises:
         InvalidRequest: There is no such element type.
     """
-    if type(dtype) is str and dtype in ITEM_BYTES:
-        return dtype
+    if isinstance(dtype, str) and dtype in ITEM_BYTES:
+        return str(dtype)
     import numpy as np
 
     try:

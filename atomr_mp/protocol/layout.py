@@ -171,6 +171,48 @@ class Layout(NamedTuple):
             shape=tuple(self.shape[axis] for axis in order), strides=tuple(self.strides[axis] for axis in order)
         )
 
+    def squeezed(self, axes: Sequence[int] | None = None) -> Layout:
+        """Return the view without dimensions of length 1: all of them by default, or those that are named.
+
+        Raises:
+            InvalidRequest: A named dimension does not exist, or has another length.
+        """
+        gone = {at for at, n in enumerate(self.shape) if n == 1} if axes is None else set(self.dimensions(axes))
+        for at in gone:
+            if self.shape[at] != 1:
+                raise errors.InvalidRequest(f"dimension {at} has length {self.shape[at]}; it must be 1 to be squeezed")
+        kept = [at for at in range(len(self.shape)) if at not in gone]
+        return self._replace(shape=tuple(self.shape[at] for at in kept), strides=tuple(self.strides[at] for at in kept))
+
+    def dimensions(self, axes: Sequence[int]) -> list[int]:
+        """Return the numbers of dimensions that are counted from either end.
+
+        Raises:
+            InvalidRequest: One does not exist, or is named twice.
+        """
+        n = len(self.shape)
+        found = [at + n if at < 0 else at for at in axes]
+        for at, dimension in zip(axes, found, strict=True):
+            if not 0 <= dimension < n:
+                raise errors.InvalidRequest(f"axis {at} does not exist in an array of {counted(n, 'dimension')}")
+        if len(set(found)) < len(found):
+            raise errors.InvalidRequest(f"axes {tuple(axes)} name a dimension twice")
+        return found
+
+    def broadcast_to(self, shape: Sequence[int]) -> Layout:
+        """Return the view of a larger shape that repeats elements, as NumPy defines it; it may only be read.
+
+        Raises:
+            InvalidRequest: The array cannot be broadcast to it.
+        """
+        more = len(shape) - len(self.shape)
+        strides = [0] * len(shape)
+        for at, (n, stride) in enumerate(zip(self.shape, self.strides, strict=True), more):
+            if more < 0 or n not in {1, shape[at]}:
+                raise errors.InvalidRequest(f"an array of shape {self.shape} cannot be broadcast to {tuple(shape)}")
+            strides[at] = stride if n == shape[at] else 0
+        return self._replace(shape=tuple(shape), strides=tuple(strides))
+
     def reshaped(self, shape: Sequence[int]) -> Layout:
         """Return the view of another shape; one length may be -1. Elements keep their row-major order.
 

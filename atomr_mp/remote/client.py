@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
 
 from atomr_mp import errors
 from atomr_mp.client import interrupts
-from atomr_mp.client.client import MAX_WAITING, check_max_replays, check_max_waiting, running_loop
+from atomr_mp.client.client import MAX_WAITING, check_max_replays, check_max_waiting
 from atomr_mp.client.handshake import default_name
 from atomr_mp.client.lanes.base import FORKED
 from atomr_mp.client.lanes.retry_policy import KnownSuspicions
+from atomr_mp.client.loops import running_loop
 from atomr_mp.client.reply import Reply
 from atomr_mp.client.reply_life import ReplyState
 from atomr_mp.client.reply_stream import ReplyStream

@@ -286,11 +286,13 @@ class RemoteMemory:
         ref: GpuRef = self.request(memory.Claim(message.ref.buffer, message.claim), device)
         return ref
 
-    def request(self, request: LibraryRequest, device: int, deadline_s: float = REQUEST_DEADLINE_S) -> Any:
-        """Make a request of the library `memory`, and return its result. Blocks."""
+    def request(
+        self, request: LibraryRequest, device: int, deadline_s: float = REQUEST_DEADLINE_S, *, library: str = "memory"
+    ) -> Any:
+        """Make a request of a library, and return its result. Blocks."""
         request.check()
         return self._client.submit(
-            f"memory.{request.name}", request, device=device, deadline_s=deadline_s, blocking=True, wait=True
+            f"{library}.{request.name}", request, device=device, deadline_s=deadline_s, blocking=True, wait=True
         ).result()
 
 

@@ -70,7 +70,7 @@ TREE: Final = {
     ],
     "Reference": ["made/pools", "made/actors", "made/library-methods", "made/errors", "made/faults"],
     "Examples": [f"made/{name}" for name in EXAMPLES],
-    "Beside others": ["performance", "comparison", "coming-from", "measurements/README"],
+    "Beside others": ["performance", "comparison", "coming-from", "from-cupy", "measurements/README"],
     "Inside": [
         "architecture",
         "memory",

@@ -339,14 +339,16 @@ class ClientMemory:
         ref: GpuRef = self.request(memory.Claim(message.ref.buffer, message.claim), device)
         return ref
 
-    def request(self, request: LibraryRequest, device: int, deadline_s: float = REQUEST_DEADLINE_S) -> Any:
-        """Make a request of the library `memory`, and return its result. Blocks."""
+    def request(
+        self, request: LibraryRequest, device: int, deadline_s: float = REQUEST_DEADLINE_S, *, library: str = "memory"
+    ) -> Any:
+        """Make a request of a library, and return its result. Blocks."""
         request.check()
-        method = f"memory.{request.name}"
+        method = f"{library}.{request.name}"
         try:
             return self._submit(method, request, device, deadline_s).result()
         except errors.OutOfMemory:
-            if not isinstance(request, memory.Empty | memory.Full):
+            if not isinstance(request, memory.Empty | memory.Full) and not request.results():
                 raise
         # Once more: unused memory of this client goes back with it.
         return self._submit(method, request, device, deadline_s).result()

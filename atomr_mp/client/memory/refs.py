@@ -4,67 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, Self
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
 
 from atomr_mp import errors
+from atomr_mp.client.memory.array_methods import ArrayMethods
 from atomr_mp.client.memory.leases import Lease
+from atomr_mp.client.memory.ref_memory import RefMemory
 from atomr_mp.protocol import amounts, dtypes, token
 from atomr_mp.protocol.codec import Bytes16, Codec, Message
 from atomr_mp.protocol.layout import Index, Layout
+from atomr_mp.protocol.libraries.base import scalar, to_scalar
 from atomr_mp.protocol.libraries.memory import MAX_SHARE_S
-from atomr_mp.protocol.refs import Operand, WireRef
+from atomr_mp.protocol.refs import WireRef
 
 if TYPE_CHECKING:
     import numpy as np
 
 
-class RefMemory(Protocol):
-    """A client's memory, as a ref sees it."""
-
-    def check(self, lease: Lease) -> None:
-        """Raise an error if the ref cannot be used any more."""
-
-    def state_of(self, lease: Lease) -> str:
-        """Return a word that says whether a buffer can be used."""
-
-    def free(self, lease: Lease) -> None:
-        """Give a buffer back, and tell the worker at once if possible."""
-
-    def view(self, ref: GpuRef, *, write: bool) -> Any:
-        """Return a ref's elements in place."""
-
-    def copy(self, ref: GpuRef, out: np.ndarray[Any, Any] | None) -> np.ndarray[Any, Any]:
-        """Return a copy of a ref's elements."""
-
-    def on_gpu(self, device: int) -> bool:
-        """Return whether a device's memory is a GPU's."""
-
-    def uuid_of(self, device: int) -> str:
-        """Return the UUID of a device's GPU, "" if it has none."""
-
-    def fill(self, ref: GpuRef, value: complex) -> None:
-        """Write a value into all elements."""
-
-    def accept(self, ref: GpuRef) -> None:
-        """Accept a buffer's content although it may be undefined."""
-
-    def copy_on_device(self, source: GpuRef, target: GpuRef) -> None:
-        """Copy elements on the target's device."""
-
-    def share(self, ref: GpuRef, for_s: float) -> bytes:
-        """Keep a buffer for another client."""
-
-
-class GpuRef(Operand):
+class GpuRef(ArrayMethods):
     """An array in a device's memory. Made by a device (`put`, `empty`, ...), by requests, and as a view of another.
 
     It is passed to requests like an array, and nothing of its content moves. Views made from it (indexing, `reshape`,
     `transpose`) are refs to the same memory. The memory lasts until the last of them is collected, or until one is
-    freed (`free`, `with`), or until the device's worker ends: from then on the ref is stale. Thread-safe. Two refs are
-    equal only if they are the same object, and compare with nothing else.
+    freed (`free`, `with`), or until the device's worker ends: from then on the ref is stale. Thread-safe.
 
-    `numpy`, `view`, `copy_to`, `fill`, `share`, and conversions to arrays block, in an event loop too; there, use
-    `asyncio.to_thread` if that matters.
+    Operators (`a + b`, `a @ b`, `a == 2`), reductions and other methods of NumPy's arrays are requests of libraries:
+    each is sent and its answer waited for, and in a running event loop it is refused with `GpuRefInEventLoop`. Nothing
+    is promoted, and what no request does is refused. A ref is hashed by identity, so it may be a key.
+
+    `numpy`, `item`, `show`, `view`, `copy_to`, `fill`, `share`, and conversions to arrays block, in an event loop too;
+    there, use `asyncio.to_thread` if that matters.
     """
 
     _wire: WireRef | None = None
@@ -72,7 +41,7 @@ class GpuRef(Operand):
 
     def __init__(self, buffers: RefMemory, lease: Lease, slab: int, layout: Layout, held: object = None) -> None:
         self.layout = layout
-        self._buffers: Final = buffers
+        self._buffers = buffers
         self.lease: Final = lease
         """This client's hold on the memory, shared with all views."""
         self.slab: Final = slab
@@ -100,30 +69,19 @@ class GpuRef(Operand):
         return self.lease.releases.generation
 
     @property
+    def dtype(self) -> dtypes.ElementType:
+        """Name of the element type: a text that is equal to NumPy's type of that name, and has its attributes."""
+        return dtypes.element_type(self.layout.dtype)
+
+    @property
     def numpy_dtype(self) -> np.dtype[Any]:
         """The element type, as NumPy has it."""
-        return dtypes.to_numpy(self.dtype)
+        return dtypes.to_numpy(self.layout.dtype)
 
     def __len__(self) -> int:
         if not self.shape:
             raise TypeError("len() of a ref without dimensions")
         return self.shape[0]
-
-    def __bool__(self) -> NoReturn:
-        raise errors.GpuRefNoValue("a ref is neither true nor false: ask `ref is not None`, or read it: `ref.numpy()`")
-
-    def __contains__(self, value: object) -> NoReturn:
-        raise errors.GpuRefNoValue(f"whether a ref has {_shown(value)} cannot be asked here: `value in ref.numpy()`")
-
-    def __eq__(self, other: object) -> bool:
-        if isinstance(other, GpuRef):
-            return self is other
-        raise errors.GpuRefNoValue(
-            f"a ref is compared with {_shown(other)}: its elements are on the device. Compare `ref.numpy()`, or ask "
-            "`ref is None`; refs are equal if they are the same object"
-        )
-
-    __hash__ = Operand.__hash__
 
     def __repr__(self) -> str:
         layout, lease = self.layout, self.lease
@@ -135,10 +93,14 @@ class GpuRef(Operand):
             f"pool {epoch.hex()[:8]}>"
         )
 
+    def of_layout(self, layout: Layout) -> GpuRef:
+        """Return a ref to the same memory, with another layout in its slab."""
+        return GpuRef(self._buffers, self.lease, self.slab, layout)
+
     # --- views on the device ---------------------------------------------------------------------------------------
 
     def __getitem__(self, index: Index | tuple[Index, ...]) -> GpuRef:
-        return self._of_layout(self.layout.indexed(index))
+        return self.of_layout(self.layout.indexed(index))
 
     def reshape(self, *shape: int | Sequence[int]) -> GpuRef:
         """Return a ref of another shape to the same elements; one length may be -1.
@@ -146,7 +108,7 @@ class GpuRef(Operand):
         Raises:
             ValueError: Another number of elements, or it would need a copy.
         """
-        return self._of_layout(self.layout.reshaped(_integers("shape", shape)))
+        return self.of_layout(self.layout.reshaped(_integers("shape", shape)))
 
     def transpose(self, *axes: int | Sequence[int]) -> GpuRef:
         """Return a ref with the dimensions in another order, by default reversed.
@@ -154,7 +116,7 @@ class GpuRef(Operand):
         Raises:
             ValueError: `axes` does not name each dimension once.
         """
-        return self._of_layout(self.layout.transposed(_integers("axes", axes) if axes else None))
+        return self.of_layout(self.layout.transposed(_integers("axes", axes) if axes else None))
 
     @property
     def T(self) -> GpuRef:  # noqa: N802 - as in NumPy
@@ -174,7 +136,7 @@ class GpuRef(Operand):
             GpuRefOutOfExtent: It would leave the memory between this ref's first and last byte.
         """
         at = amounts.whole("offset", offset, -amounts.MOST)
-        return self._of_layout(self.layout.strided(_integers("shape", (shape,)), _integers("strides", (strides,)), at))
+        return self.of_layout(self.layout.strided(_integers("shape", (shape,)), _integers("strides", (strides,)), at))
 
     # --- its content -----------------------------------------------------------------------------------------------
 
@@ -260,8 +222,12 @@ class GpuRef(Operand):
         """Write a value into all elements. Blocks.
 
         Raises:
+            InvalidRequest: It is no number, or the element type cannot hold it.
             BorrowConflict: A view of the memory is open.
         """
+        dtypes.check_holds(
+            self.layout.dtype, scalar(to_scalar(value))
+        )  # first: a fill that fails leaves no defined content
         self._buffers.fill(self, value)
 
     def accept(self) -> None:
@@ -330,9 +296,6 @@ class GpuRef(Operand):
         """Return the same ref, for one request: it keeps `held` until it is answered."""
         return GpuRef(self._buffers, self.lease, self.slab, self.layout, held)
 
-    def _of_layout(self, layout: Layout) -> GpuRef:
-        return GpuRef(self._buffers, self.lease, self.slab, layout)
-
 
 class SharedRef(Message, frozen=True, tag="atomr-mp.ref"):
     """The content of the bytes from `GpuRef.share`, as msgpack."""
@@ -340,11 +303,6 @@ class SharedRef(Message, frozen=True, tag="atomr-mp.ref"):
     ref: WireRef
     claim: Bytes16
     """Secret that admits the claim."""
-
-
-def _shown(value: object) -> str:
-    """Return an operand as messages show it: plain numbers and None as they are, others by their type."""
-    return repr(value) if value is None or type(value) in {bool, int, float, complex} else f"a {type(value).__name__}"
 
 
 def wire_of(lease: Lease, slab: int, layout: Layout) -> WireRef:

@@ -14,7 +14,7 @@ import pytest
 import atomr_mp
 from tests import remote as served
 from tests.contract.calls import test_client, test_map, test_scribbling, test_waiting
-from tests.contract.libraries import test_fft, test_program
+from tests.contract.libraries import test_fft, test_program, test_refs_as_arrays
 from tests.contract.memory import test_buffers
 from tests.support import BYSTANDER, PROBE, Ledger
 
@@ -118,7 +118,7 @@ def random() -> np.random.Generator:
     return np.random.default_rng(7)
 
 
-for _module in (test_client, test_map, test_scribbling, test_buffers, test_program, test_fft):
+for _module in (test_client, test_map, test_scribbling, test_buffers, test_program, test_fft, test_refs_as_arrays):
     globals().update(served.repeated(_module, LOCAL))
 
 _WAITING: Final = served.repeated(test_waiting, LOCAL)  # the others count places in a local window

@@ -1,0 +1,196 @@
+"""The methods that refs have in common with NumPy's arrays: copies, conversions, reductions, assignment."""
+
+from __future__ import annotations
+
+import math
+import string
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final, Self, SupportsIndex, cast
+
+from atomr_mp import errors
+from atomr_mp.client.memory.operators import ArrayOperators, is_number, refuse_in_loop
+from atomr_mp.protocol import amounts, dtypes
+from atomr_mp.protocol.layout import Index
+from atomr_mp.protocol.libraries import memory
+from atomr_mp.protocol.libraries.base import to_scalar
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import DTypeLike
+
+Axis = SupportsIndex | Sequence[SupportsIndex] | None
+
+SHOWN: Final = 1000
+"""Most elements that `show` reads unless it is told otherwise."""
+
+
+class ArrayMethods(ArrayOperators):
+    """The methods of a ref that compute or move elements. Each waits for its answer, as an operator does."""
+
+    def numpy(self, out: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
+        """Return a copy of the elements."""
+        raise NotImplementedError
+
+    def fill(self, value: complex) -> None:
+        """Write a value into all elements."""
+        raise NotImplementedError
+
+    def item(self, *index: int) -> bool | complex:
+        """Read one element, and return it as a number of Python's. Blocks, as `numpy` does.
+
+        Args:
+            index: The element's place in each dimension; none for that of an array of one element.
+
+        Raises:
+            InvalidRequest: The ref has more elements than one, or none.
+            IndexError: There is no such place.
+        """
+        layout = self.layout.indexed(index) if index else self.layout
+        if layout.size != 1:
+            raise errors.InvalidRequest(
+                f"item() of an array of shape {layout.shape}, which has {layout.size} elements: it returns one; name "
+                "its place in each dimension, `ref.item(i, j)`"
+            )
+        found = self.of_layout(layout).numpy()
+        return cast("complex", found.item() if found.dtype.kind in "biufc" else float(found.reshape(())))
+
+    def show(self, most: int = SHOWN) -> str:
+        """Read the elements, and return a text with them. Blocks, as `numpy` does; `repr` reads nothing.
+
+        Args:
+            most: Number of elements up to which an array is read; a larger one is described only.
+        """
+        if self.size > amounts.whole("most", most, 0):
+            return f"{self!r}: {self.size:,} elements, which are more than {most:,}"
+        return f"{self!r}:\n{self.numpy()}"
+
+    # --- on the device ---------------------------------------------------------------------------------------------
+
+    def copy(self) -> Self:
+        """Return a new array with the same elements, row-major and without gaps."""
+        if self.layout.dtype not in dtypes.FLOAT8:
+            return self._alone("copy()", "copy")
+        refuse_in_loop("copy()", "memory.copy")
+        made: Self = self._buffers.request(memory.Empty(list(self.shape), self.layout.dtype), self.device)
+        self._buffers.copy_on_device(self, made)
+        return made
+
+    def astype(self, dtype: DTypeLike, *, copy: bool = True) -> Self:
+        """Return a new array with the elements converted to another type; of complex numbers the real parts.
+
+        Args:
+            dtype: The type, or its name.
+            copy: Whether an array that has the type already is copied, too.
+
+        Raises:
+            InvalidRequest: There is no such type, or none of the two converts to the other.
+        """
+        name = dtypes.name_for(dtype)
+        if name == self.dtype:
+            return self.copy() if copy else self
+        return self._alone("astype()", "cast", dtype=name)
+
+    def ravel(self) -> Self:
+        """Return the elements in one dimension, in row-major order: as a view where they lie so, else as a copy."""
+        try:
+            return self.of_layout(self.layout.reshaped([-1]))
+        except ValueError:
+            made = self.copy()
+            return made.of_layout(made.layout.reshaped([-1]))
+
+    def squeeze(self, axis: Axis = None) -> Self:
+        """Return a view without dimensions of length 1: all of them, or those that are named.
+
+        Raises:
+            InvalidRequest: A named dimension does not exist, or has another length.
+        """
+        return self.of_layout(self.layout.squeezed(_axes(axis)))
+
+    def sum(self, axis: Axis = None, *, keepdims: bool = False) -> Self:
+        """Return the sums over some dimensions, by default over all. Half precision is added up in float32.
+
+        Args:
+            axis: The dimension, or several; None for all.
+            keepdims: Whether these dimensions stay, with length 1.
+
+        Raises:
+            InvalidRequest: The elements are integers or truth values; or there is no such dimension.
+        """
+        return self._reduced("sum()", "add", axis, keepdims=keepdims)
+
+    def prod(self, axis: Axis = None, *, keepdims: bool = False) -> Self:
+        """Return the products over some dimensions; see `sum`."""
+        return self._reduced("prod()", "mul", axis, keepdims=keepdims)
+
+    def mean(self, axis: Axis = None, *, keepdims: bool = False) -> Self:
+        """Return the means over some dimensions, NaN for those of no elements; see `sum`."""
+        return self._reduced("mean()", "add", axis, keepdims=keepdims, of_count=True)
+
+    def max(self, axis: Axis = None, *, keepdims: bool = False) -> Self:
+        """Return the largest elements along some dimensions; see `sum`.
+
+        Raises:
+            InvalidRequest: There are no elements to choose from, or they are complex.
+        """
+        return self._reduced("max()", "max", axis, keepdims=keepdims)
+
+    def min(self, axis: Axis = None, *, keepdims: bool = False) -> Self:
+        """Return the smallest elements along some dimensions; see `max`."""
+        return self._reduced("min()", "min", axis, keepdims=keepdims)
+
+    def __setitem__(self, index: Index | tuple[Index, ...], value: Any) -> None:
+        target = self.of_layout(self.layout.indexed(index))
+        refuse_in_loop("ref[…] = x", "memory.fill", "memory.copy")
+        if is_number(value):
+            target.fill(cast("complex", value))
+            return
+        if hasattr(value, "__array_interface__") and not hasattr(value, "mask"):
+            value = self._buffers.put(value, self._same_type(dtypes.name_of(value.dtype)), self.device)
+        elif not isinstance(value, ArrayMethods):
+            raise errors.GpuRefNoValue(
+                f"ref[…] = x takes a number, a ref or an array, not a {type(value).__name__}: make an array of it"
+            )
+        self._same_type(value.dtype)
+        source = value.of_layout(value.layout.broadcast_to(target.shape))
+        if source.memory != target.memory or source.layout != target.layout:  # `ref[i] += x` assigns what is there
+            self._buffers.copy_on_device(source, target)
+
+    # --- inside ----------------------------------------------------------------------------------------------------
+
+    def _same_type(self, dtype: str) -> str:
+        if dtype != self.dtype:
+            raise errors.InvalidRequest(f"ref[…] = x with a ref of {self.dtype} and x of {dtype}: convert x first")
+        return dtype
+
+    def _reduced(self, what: str, operator: str, axis: Axis, *, keepdims: bool, of_count: bool = False) -> Self:
+        refuse_in_loop(what, "tensor.reduction")
+        request = self.defined(what, "tensor", "reduction")
+        axes = _axes(axis)
+        gone = set(range(self.ndim) if axes is None else self.layout.dimensions(axes))
+        modes = string.ascii_letters[: self.ndim]
+        kept = "".join(mode for at, mode in enumerate(modes) if at not in gone)
+        count = math.prod(self.shape[at] for at in gone)
+        if not count and operator in {"max", "min"}:
+            raise errors.InvalidRequest(f"{what} of no elements: the array has the shape {self.shape}")
+        alpha = (1 / count if count else math.nan) if of_count else 1.0
+        made: Self = self._buffers.request(
+            request(a=self, modes_a=modes, modes_c=kept, alpha=to_scalar(alpha), op_reduce=operator),
+            self.device,
+            library="tensor",
+        )
+        if not keepdims:
+            return made
+        index = tuple(None if at in gone else slice(None) for at in range(self.ndim))
+        return made.of_layout(made.layout.indexed(index))
+
+
+def _axes(axis: Axis) -> list[int] | None:
+    """Return dimensions that are named by one number or several; None for none.
+
+    Raises:
+        InvalidRequest: One is no whole number.
+    """
+    if axis is None:
+        return None
+    several = axis if isinstance(axis, Sequence) else [axis]
+    return [amounts.whole(f"axis[{at}]", each, -amounts.MOST) for at, each in enumerate(several)]

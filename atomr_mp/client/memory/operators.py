@@ -1,0 +1,307 @@
+"""The operators of refs: each is a declared request of a library that is sent at once, and its answer waited for.
+
+Nothing is computed in this process, and nothing is promoted: what no request does is an error that says what to do.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, Final, NoReturn, Self
+
+from atomr_mp import errors
+from atomr_mp.client.loops import running_loop
+from atomr_mp.client.memory.ref_memory import BufferRef
+from atomr_mp.protocol import dtypes
+from atomr_mp.protocol.libraries import memory, requests_of
+from atomr_mp.protocol.libraries.base import LibraryRequest, scalar, to_scalar
+from atomr_mp.protocol.refs import Operand
+
+REFLECTED: Final = {
+    "add": "__radd__", "subtract": "__rsub__", "multiply": "__rmul__", "divide": "__rtruediv__",
+    "equal": "__eq__", "not_equal": "__ne__",
+    "less": "__gt__", "less_equal": "__ge__", "greater": "__lt__", "greater_equal": "__le__",
+}  # fmt: skip
+"""The operator of a ref that is meant where a number of NumPy's stands on the left of it, by NumPy's function."""
+
+
+def _missing(symbol: str) -> Callable[..., NoReturn]:
+    """Return an operator that no library has a request for."""
+
+    def refuse(_ref: object, *_others: object) -> NoReturn:
+        raise errors.Unsupported(
+            f"no library has a request for `{symbol}` of refs: compute it in an actor's method, or on a copy, "
+            "`ref.numpy()`"
+        )
+
+    return refuse
+
+
+class ArrayOperators(BufferRef):
+    """The operators of a ref.
+
+    The other operand is a ref on the same device with the same element type, or a number that this type can hold. Each
+    operator waits for its answer, and raises its error; in a running event loop it is refused.
+    """
+
+    # --- arithmetic ------------------------------------------------------------------------------------------------
+
+    def __add__(self, other: Any) -> Self:
+        return self._with(other, "+", "add")
+
+    def __radd__(self, other: Any) -> Self:
+        return self._with(other, "+", "add", swapped=True)
+
+    def __iadd__(self, other: Any) -> Self:
+        return self._with(other, "+=", "add", in_place=True)
+
+    def __sub__(self, other: Any) -> Self:
+        return self._with(other, "-", "subtract")
+
+    def __rsub__(self, other: Any) -> Self:
+        return self._with(other, "-", "subtract", swapped=True)
+
+    def __isub__(self, other: Any) -> Self:
+        return self._with(other, "-=", "subtract", in_place=True)
+
+    def __mul__(self, other: Any) -> Self:
+        return self._with(other, "*", "multiply")
+
+    def __rmul__(self, other: Any) -> Self:
+        return self._with(other, "*", "multiply", swapped=True)
+
+    def __imul__(self, other: Any) -> Self:
+        return self._with(other, "*=", "multiply", in_place=True)
+
+    def __truediv__(self, other: Any) -> Self:
+        return self._with(other, "/", "divide")
+
+    def __rtruediv__(self, other: Any) -> Self:
+        return self._with(other, "/", "divide", swapped=True)
+
+    def __itruediv__(self, other: Any) -> Self:
+        return self._with(other, "/=", "divide", in_place=True)
+
+    def __matmul__(self, other: Any) -> Self:
+        refuse_in_loop("@", "blas.gemm", "tensor.einsum")
+        if not isinstance(other, ArrayOperators):
+            raise errors.GpuRefNoValue(_no_operand("@", other))
+        self._check_beside(other, "@")
+        self.defined("@", "tensor", "einstein_sum")
+        from atomr_mp.client.memory import products
+
+        library, request, shape = products.product(self, other)
+        made: Self = self._buffers.request(request, self.device, library=library)
+        return made.of_layout(made.layout.reshaped(shape))
+
+    def __rmatmul__(self, other: Any) -> NoReturn:
+        raise errors.GpuRefNoValue(_no_operand("@", other))
+
+    def __neg__(self) -> Self:
+        return self._alone("-", "negative")
+
+    def __pos__(self) -> Self:
+        return self._alone("+", "copy")
+
+    def __abs__(self) -> Self:
+        return self._alone("abs()", "absolute")
+
+    __pow__ = __rpow__ = __ipow__ = _missing("**")
+    __mod__ = __rmod__ = __imod__ = _missing("%")
+    __floordiv__ = __rfloordiv__ = __ifloordiv__ = _missing("//")
+    __divmod__ = __rdivmod__ = _missing("divmod()")
+    __and__ = __rand__ = __iand__ = _missing("&")
+    __or__ = __ror__ = __ior__ = _missing("|")
+    __xor__ = __rxor__ = __ixor__ = _missing("^")
+    __lshift__ = __rlshift__ = __ilshift__ = _missing("<<")
+    __rshift__ = __rrshift__ = __irshift__ = _missing(">>")
+    __invert__ = _missing("~")
+    __imatmul__ = _missing("@=")
+
+    # --- comparisons -----------------------------------------------------------------------------------------------
+
+    def __eq__(self, other: object) -> Self:  # type: ignore[override]
+        return self._with(other, "==", "equal")
+
+    def __ne__(self, other: object) -> Self:  # type: ignore[override]
+        return self._with(other, "!=", "not_equal")
+
+    __hash__ = Operand.__hash__
+
+    def __lt__(self, other: Any) -> Self:
+        return self._with(other, "<", "less")
+
+    def __le__(self, other: Any) -> Self:
+        return self._with(other, "<=", "less_equal")
+
+    def __gt__(self, other: Any) -> Self:
+        return self._with(other, ">", "greater")
+
+    def __ge__(self, other: Any) -> Self:
+        return self._with(other, ">=", "greater_equal")
+
+    # --- what looks for values in this process ---------------------------------------------------------------------
+
+    def __bool__(self) -> bool:
+        if self.size != 1:
+            raise errors.GpuRefNoValue(
+                f"a ref of {self.size} elements is neither true nor false: ask `ref is not None`, or read it: "
+                "`ref.numpy()`"
+            )
+        refuse_in_loop("bool()")
+        return bool(self.item())
+
+    def __contains__(self, value: object) -> NoReturn:
+        raise errors.GpuRefNoValue(f"whether a ref has {_shown(value)} cannot be asked here: `value in ref.numpy()`")
+
+    def _no_number(self) -> NoReturn:
+        raise errors.GpuRefNoValue("a ref is no number of this process: `ref.item()` reads its one element")
+
+    __float__ = __int__ = __complex__ = _no_number
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        # NumPy asks here also for its numbers on the left of an operator. None instead of this method would leave such
+        # operators to the ref, and the rest to an error of NumPy's that says nothing.
+        reflected = REFLECTED.get(ufunc.__name__)
+        if reflected and method == "__call__" and not options and inputs[1] is self and _is_of_numpy(inputs[0]):
+            return getattr(self, reflected)(inputs[0])
+        raise errors.GpuRefNoValue(_no_function(ufunc))
+
+    def __array_function__(self, function: Any, _types: Any, _arguments: Any, _options: Any) -> NoReturn:
+        raise errors.GpuRefNoValue(_no_function(function))
+
+    # --- inside ----------------------------------------------------------------------------------------------------
+
+    def _with(self, other: Any, symbol: str, name: str, *, swapped: bool = False, in_place: bool = False) -> Self:
+        """Send a request of `elementwise` on this and another operand, and return its result, or this if in place."""
+        refuse_in_loop(symbol, f"elementwise.{name}")
+        request = self.defined(symbol, "elementwise", name)
+        operand = self._operand(other, symbol)
+        x, y = (operand, self) if swapped else (self, operand)
+        made: Self = self._buffers.request(
+            request(x=x, y=y, out=self if in_place else None), self.device, library="elementwise"
+        )
+        return self if in_place else made
+
+    def _alone(self, symbol: str, name: str, **parameters: Any) -> Self:
+        """Send a request of `elementwise` on this operand alone, and return its result."""
+        refuse_in_loop(symbol, f"elementwise.{name}")
+        request = self.defined(symbol, "elementwise", name)
+        made: Self = self._buffers.request(request(x=self, **parameters), self.device, library="elementwise")
+        return made
+
+    def defined(self, symbol: str, library: str, name: str) -> Callable[..., LibraryRequest]:
+        """Return a request that is defined for these elements.
+
+        Raises:
+            InvalidRequest: It is not.
+        """
+        found = request_of(library, name)
+        if self.dtype not in found.types["T"]:
+            raise errors.InvalidRequest(
+                f"{symbol} of {self.dtype} is not defined, only of {', '.join(found.types['T'])}: nothing is promoted; "
+                "`ref.astype(…)` converts"
+            )
+        return found
+
+    def _operand(self, other: Any, symbol: str) -> Operand:
+        """Return an operand for a value: a ref as it is, for a number a ref to it.
+
+        Raises:
+            InvalidRequest: The value is neither, or its type is another.
+            GpuRefWrongDevice: The ref is on another device.
+        """
+        if isinstance(other, ArrayOperators):
+            self._check_beside(other, symbol)
+            return other
+        if not is_number(other):
+            raise errors.GpuRefNoValue(_no_operand(symbol, other))
+        dtype = getattr(other, "dtype", None)
+        if dtype is not None and dtypes.name_of(dtype) != self.dtype:
+            raise errors.InvalidRequest(
+                f"{symbol} of {self.dtype} and NumPy's {dtypes.name_of(dtype)}: nothing is promoted; `.item()` makes a "
+                "number of Python's, which takes the ref's type"
+            )
+        if dtype is None and _kind(other) > _kind_of(self.layout.dtype):
+            raise errors.InvalidRequest(
+                f"{symbol} of {self.dtype} and {other!r}: nothing is promoted; `ref.astype(…)` converts"
+            )
+        value = to_scalar(other)
+        dtypes.check_holds(self.layout.dtype, scalar(value))
+        made: Operand = self._buffers.request(memory.Full([], self.layout.dtype, value), self.device)
+        return made
+
+    def _check_beside(self, other: ArrayOperators, symbol: str) -> None:
+        """Check that another ref has the same element type, and lies on the same device.
+
+        Raises:
+            InvalidRequest: It has another element type.
+            GpuRefWrongDevice: It is on another device.
+        """
+        if other.is_of(self._buffers) and other.device != self.device:
+            raise errors.GpuRefWrongDevice(
+                f"{symbol} of refs on device {self.device} and on device {other.device}: copy one, "
+                "`ref.copy_to(pool.device(…).empty(ref.shape, ref.dtype))`",
+                device=other.device,
+            )
+        if other.dtype != self.dtype:
+            raise errors.InvalidRequest(
+                f"{symbol} of {self.dtype} and {other.dtype}: nothing is promoted; `ref.astype(…)` converts"
+            )
+
+
+def refuse_in_loop(what: str, *requests: str) -> None:
+    """Refuse an operator or a method that would block a running event loop.
+
+    Args:
+        what: The operator or method, for the error's message.
+        requests: Requests that can be awaited in its place, "library.name"; none where there are none.
+
+    Raises:
+        GpuRefInEventLoop: An event loop runs in this thread.
+    """
+    if running_loop() is None:
+        return
+    instead = " or ".join(f"`await device.{each}(…)`" for each in requests) or "`await asyncio.to_thread(ref.item)`"
+    raise errors.GpuRefInEventLoop(f"{what} of a ref waits for the device, which would block the event loop: {instead}")
+
+
+@functools.cache
+def request_of(library: str, name: str) -> type[LibraryRequest]:
+    """Return a declared request; its library's are imported when the first is asked for."""
+    return requests_of(library)[name]
+
+
+def is_number(value: object) -> bool:
+    """Return whether a value is a number of Python's or NumPy's, or an array of NumPy's without dimensions."""
+    return isinstance(value, int | float | complex) or _is_of_numpy(value)
+
+
+def _is_of_numpy(value: Any) -> bool:
+    return hasattr(value, "__array_interface__") and value.ndim == 0
+
+
+def _kind(number: complex) -> int:
+    return 1 if isinstance(number, int) else 2 if isinstance(number, float) else 3
+
+
+def _kind_of(dtype: str) -> int:
+    return 1 if "int" in dtype else 3 if dtype.startswith("complex") else 2
+
+
+def _no_operand(symbol: str, value: object) -> str:
+    instead = "ask `ref is None`" if value is None else "`device.put(array)` makes a ref, `ref.numpy()` an array"
+    return f"{symbol} of a ref takes refs and numbers, not {_shown(value)}: {instead}"
+
+
+def _no_function(function: Any) -> str:
+    name = getattr(function, "__name__", "function")
+    return (
+        f"NumPy's {name} computes in this process, and a ref's elements are on the device: use an operator, or a "
+        "request of a library; or give it a copy, `ref.numpy()`"
+    )
+
+
+def _shown(value: object) -> str:
+    """Return an operand as messages show it: plain numbers and None as they are, others by their type."""
+    return repr(value) if value is None or type(value) in {bool, int, float, complex} else f"a {type(value).__name__}"

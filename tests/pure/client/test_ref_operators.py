@@ -1,0 +1,173 @@
+"""Refs beside NumPy and in comparisons, without a pool: what would compute here is an error, and nothing is sent."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import operator
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+
+import atomr_mp
+from atomr_mp import errors
+from atomr_mp.client.memory.refs import GpuRef
+from atomr_mp.protocol.libraries import requests_of
+from tests.pure.client.test_refs import FakeClient
+
+
+@dataclasses.dataclass
+class Holder:
+    """Somebody's object that has a ref."""
+
+    ref: Any
+
+
+@pytest.fixture
+def ref() -> GpuRef:
+    """A ref of a client that cannot send: whoever tries fails with an `AttributeError`."""
+    return FakeClient().ref()
+
+
+def functions() -> Iterator[tuple[str, Any]]:
+    """Return NumPy's functions that ask their arguments whether they may compute with them."""
+    for module in (np, np.linalg, np.fft):
+        for name, function in sorted(vars(module).items()):
+            if isinstance(function, np.ufunc) or hasattr(function, "_implementation"):
+                yield f"{module.__name__}.{name}", function
+
+
+def test_no_function_of_numpy_computes_with_a_ref_unasked(ref: GpuRef) -> None:
+    """Each is refused with a typed error that names it, however many arguments it takes; nothing is read."""
+    typed = 0
+    for name, function in functions():
+        for count in (function.nin,) if isinstance(function, np.ufunc) else (1, 2, 3):
+            with pytest.raises(TypeError) as refused:  # of another number of arguments, NumPy's own
+                function(*[ref] * count)
+            if isinstance(refused.value, errors.GpuRefNoValue):
+                assert name.rpartition(".")[2] in refused.value.message or "NumPy's " in refused.value.message
+                typed += 1
+    assert typed > 250, typed
+
+
+@pytest.mark.parametrize(
+    "array", [np.ones(4), np.ones((3, 4), np.float32), np.ones(0)], ids=lambda each: str(each.shape)
+)
+def test_an_array_on_the_left_of_an_operator_is_refused_in_words(ref: GpuRef, array: Any) -> None:
+    """The error says how the array gets to the device; the array stays as it is."""
+    uses: list[Callable[[], object]] = [
+        lambda: array + ref, lambda: array - ref, lambda: array @ ref, lambda: array == ref, lambda: array < ref,
+        lambda: ref * array, lambda: ref @ array, lambda: ref == array, lambda: array.__iadd__(ref),
+    ]  # fmt: skip
+    for use in uses:
+        with pytest.raises(errors.GpuRefNoValue):
+            use()
+
+
+@pytest.mark.parametrize(
+    "other",
+    [None, "x", b"x", [1], (), {}, object(), Holder(1), range(3), NotImplemented, np.ones(2)],
+    ids=lambda each: type(each).__name__,
+)
+def test_a_ref_is_equal_to_nothing_but_what_is_compared_on_the_device(ref: GpuRef, other: object) -> None:
+    """Neither True nor False is returned where no element was compared."""
+    compare: Callable[[], object]
+    for compare in (lambda: ref == other, lambda: ref != other, lambda: ref < other, lambda: ref + other):
+        with pytest.raises(errors.GpuRefNoValue):
+            compare()
+    if not isinstance(other, np.ndarray):
+        with pytest.raises(errors.GpuRefNoValue):
+            _ = other == ref
+
+
+def test_a_ref_is_found_as_the_same_object(ref: GpuRef) -> None:
+    """As a key, in lists, in objects that compare their fields, and by mocks; all that never compares elements."""
+    view = ref[:]
+    assert {ref: 1, view: 2}[ref] == 1
+    assert len({ref, view, ref}) == 2
+    assert ref in [view, ref][1:]
+    assert [ref, view].index(ref) == 0
+    assert Holder(ref) == Holder(ref)
+    called = mock.Mock()
+    called(ref, key=view)
+    called.assert_called_once_with(ref, key=view)
+    called.assert_called_once_with(mock.ANY, key=mock.ANY)
+    assert mock.call(ref, 1) == mock.call(mock.ANY, 1)
+
+
+def test_what_is_asked_of_elements_here_is_refused(ref: GpuRef) -> None:
+    """Truth, numbers, and membership."""
+    for use in (bool, float, int, complex, lambda it: 1 in it, lambda it: it[0] in it, lambda it: not it):
+        with pytest.raises(errors.GpuRefNoValue):
+            use(ref)
+
+
+def test_two_refs_in_one_event_loop_are_compared_by_an_awaited_request(ref: GpuRef) -> None:
+    """Whatever would wait says which request is awaited instead; all that are named exist."""
+    one = ref[0, 0]
+    waiting: list[Callable[[], object]] = [
+        lambda: ref + 1, lambda: 1 - ref, lambda: ref * ref, lambda: ref / ref, lambda: -ref, lambda: +ref,
+        lambda: abs(ref), lambda: ref @ ref, lambda: ref == ref[:], lambda: ref != 0, lambda: ref < 1, lambda: ref >= 1,
+        lambda: ref in (ref[:], ref), lambda: bool(one), ref.sum, ref.mean, ref.max, ref.min, ref.prod, ref.copy,
+        lambda: ref.astype("float64"), ref.T.ravel, lambda: ref.__setitem__(0, 1), lambda: ref.__iadd__(1),
+    ]  # fmt: skip
+
+    async def use_all() -> set[str]:
+        named: set[str] = set()
+        for use in waiting:
+            with pytest.raises(errors.GpuRefInEventLoop) as refused:
+                use()
+            found = re.findall(r"`await device\.(\w+\.\w+)\(…\)`", refused.value.message)
+            assert found or "asyncio.to_thread" in refused.value.message
+            named.update(found)
+        return named
+
+    for each in asyncio.run(use_all()):
+        library, name = each.split(".")
+        assert name in requests_of(library) or name == "einsum"
+
+
+def test_views_need_no_pool(ref: GpuRef) -> None:
+    """They are other layouts of the same memory."""
+    assert ref[:1].squeeze().shape == (4,)
+    assert ref[None, :, :1].squeeze((0, -1)).shape == (3,)
+    assert ref.ravel().shape == (12,)
+    for wrong in (lambda: ref.squeeze(0), lambda: ref.squeeze(2), lambda: ref[:1].squeeze((0, 0)), ref.item):
+        with pytest.raises(errors.InvalidRequest):
+            wrong()
+
+
+def test_a_ref_is_described_without_being_read(ref: GpuRef) -> None:
+    """`repr`, `str` and formats send nothing; `show` reads what it shows, and describes what is too large."""
+    assert f"{ref}" == str(ref) == repr(ref)
+    assert ref.show(most=11) == f"{ref!r}: 12 elements, which are more than 11"
+    with pytest.raises(AttributeError):
+        ref.show()
+
+
+def test_no_operator_of_python_is_missing(ref: GpuRef) -> None:
+    """Each is a request or a typed error: where one is missing, Python's own error does not say what to do."""
+    of_numbers = {name for kind in (int, float, set) for name in vars(kind) if hasattr(operator, _plain(name))}
+    not_operators = {"__index__", "__getitem__"}
+    assert {"__add__", "__rsub__", "__ixor__", "__invert__", "__ge__"} < of_numbers
+    assert not {name for name in of_numbers - not_operators if not hasattr(ref, name)}
+
+
+def _plain(name: str) -> str:
+    """Return an operator's name for operands in their order; "" for what is no special method."""
+    return (
+        re.sub(r"^__r(?=(add|and|div|floor|lsh|mat|mod|mul|or|pow|rsh|sub|true|xor))", "__", name)
+        if "__" in name
+        else ""
+    )
+
+
+def test_programs_and_refs_do_not_mix_in_an_operator(ref: GpuRef) -> None:
+    """An array of a program has no content before a run."""
+    program = atomr_mp.Device(mock.Mock(), 0).program()
+    with pytest.raises(errors.GpuRefNoValue):
+        _ = ref + program.input("x", (3, 4), "float32")
