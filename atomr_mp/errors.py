@@ -511,8 +511,8 @@ class GpuRefNoValue(InvalidRequest, TypeError):
     """A ref was used as if its elements were in this process: as a condition, to look for a value, or with NumPy.
 
     Holds: nothing ran; the ref.
-    Do: read the elements first (`ref.numpy()`, `ref.item()`), or compute on the device with other refs and with
-        numbers (`ref + 1`, `device.put(array)`); ask `ref is None` where that is meant.
+    Do: read the elements first (`ref.numpy()`, `ref.item()`), or compute on the device with refs and numbers
+    (`device.put(array)`); ask `ref is None` where that is meant.
     """
 
     code: ClassVar[str] = "gpu_ref_no_value"

@@ -96,7 +96,7 @@ REFERENCE: Final = {
             "autoclass:: atomr_mp.Device",
             "autoclass:: atomr_mp.Reply",
             "autoclass:: atomr_mp.ReplyStream",
-            "autoclass:: atomr_mp.GpuRef",
+            "autoclass:: atomr_mp.GpuRef\n   :inherited-members:",
         ],
     ),
     "actors": ("Actors", ["automodule:: atomr_mp_workers.actor"]),

@@ -16,6 +16,7 @@ import pytest
 import atomr_mp
 from atomr_mp import errors
 from atomr_mp.client.memory.refs import GpuRef
+from atomr_mp.protocol.layout import Layout
 from atomr_mp.protocol.libraries import requests_of
 from tests.pure.client.test_refs import FakeClient
 
@@ -164,6 +165,26 @@ def _plain(name: str) -> str:
         if "__" in name
         else ""
     )
+
+
+@pytest.mark.parametrize(
+    ("dtype", "number"),
+    [
+        ("int32", 2.0), ("int32", 2.5), ("uint8", 300), ("uint8", -1), ("int64", 2**63), ("float32", 1j),
+        ("int8", np.int16(1)), ("float32", np.float64(1)), ("float64", np.array(1)), ("float32", np.True_),
+        ("complex64", np.complex128(1)),
+    ],
+)  # fmt: skip
+def test_nothing_is_promoted(ref: GpuRef, dtype: str, number: Any) -> None:
+    """A number that a ref's type does not hold, or that has a type of its own, is refused before anything is sent."""
+    typed = ref.of_layout(Layout.contiguous(dtype, (3,)))
+    uses: list[Callable[[], object]] = [
+        lambda: typed + number, lambda: number - typed, lambda: typed == number, lambda: number < typed,
+        lambda: typed.__imul__(number),
+    ]  # fmt: skip
+    for use in uses:
+        with pytest.raises(errors.InvalidRequest, match=r"nothing is promoted|cannot hold"):
+            use()
 
 
 def test_programs_and_refs_do_not_mix_in_an_operator(ref: GpuRef) -> None:
