@@ -290,7 +290,11 @@ def _kind_of(dtype: str) -> int:
 
 
 def _no_operand(symbol: str, value: object) -> str:
-    instead = "ask `ref is None`" if value is None else "`device.put(array)` makes a ref, `ref.numpy()` an array"
+    instead = "`device.put(array)` makes a ref, `ref.numpy()` an array"
+    if value is None:
+        instead = "ask `ref is None`"
+    elif hasattr(value, "result"):
+        instead = "`reply.result()` waits for what a request returns"
     return f"{symbol} of a ref takes refs and numbers, not {_shown(value)}: {instead}"
 
 

@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import operator
 import re
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
@@ -16,6 +17,7 @@ import pytest
 import atomr_mp
 from atomr_mp import errors
 from atomr_mp.client.memory.refs import GpuRef
+from atomr_mp.client.reply import Reply
 from atomr_mp.protocol.layout import Layout
 from atomr_mp.protocol.libraries import requests_of
 from tests.pure.client.test_refs import FakeClient
@@ -185,6 +187,24 @@ def test_nothing_is_promoted(ref: GpuRef, dtype: str, number: Any) -> None:
     for use in uses:
         with pytest.raises(errors.InvalidRequest, match=r"nothing is promoted|cannot hold"):
             use()
+
+
+def test_a_reply_that_was_not_waited_for_is_told_apart(ref: GpuRef) -> None:
+    """The error says that its result is meant."""
+    reply = Reply(mock.Mock(), 1, "blas.gemm", 0, b"")
+    with pytest.raises(errors.GpuRefNoValue, match=r"reply\.result\(\)"):
+        _ = ref + reply
+
+
+def test_weak_keys_are_refused_in_words(ref: GpuRef) -> None:
+    """Python compares them by `==` even with the same object; never is a wrong one found."""
+    weak = weakref.WeakKeyDictionary({ref: 1})
+    with pytest.raises(errors.GpuRefInEventLoop):
+        asyncio.run(_found(weak, ref))
+
+
+async def _found(weak: weakref.WeakKeyDictionary[GpuRef, int], ref: GpuRef) -> int:
+    return weak[ref]
 
 
 def test_programs_and_refs_do_not_mix_in_an_operator(ref: GpuRef) -> None:
