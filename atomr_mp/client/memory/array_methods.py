@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, Self, SupportsIndex, cast
 
 from atomr_mp import errors
-from atomr_mp.client.memory.operators import ArrayOperators, is_number, refuse_in_loop
+from atomr_mp.client.memory.operands import is_number, refuse_in_loop
+from atomr_mp.client.memory.operators import ArrayOperators
 from atomr_mp.protocol import amounts, dtypes
 from atomr_mp.protocol.layout import Index
 from atomr_mp.protocol.libraries import memory

@@ -5,16 +5,23 @@ Nothing is computed in this process, and nothing is promoted: what no request do
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any, Final, NoReturn, Self
 
 from atomr_mp import errors
-from atomr_mp.client.loops import running_loop
+from atomr_mp.client.memory.operands import (
+    is_number,
+    is_of_numpy,
+    no_function,
+    no_operand,
+    number_as,
+    refuse_in_loop,
+    request_of,
+    shown,
+)
 from atomr_mp.client.memory.ref_memory import BufferRef
-from atomr_mp.protocol import dtypes
-from atomr_mp.protocol.libraries import memory, requests_of
-from atomr_mp.protocol.libraries.base import LibraryRequest, scalar, to_scalar
+from atomr_mp.protocol.libraries import memory
+from atomr_mp.protocol.libraries.base import LibraryRequest
 from atomr_mp.protocol.refs import Operand
 
 REFLECTED: Final = {
@@ -85,7 +92,7 @@ class ArrayOperators(BufferRef):
     def __matmul__(self, other: Any) -> Self:
         refuse_in_loop("@", "blas.gemm", "tensor.einsum")
         if not isinstance(other, ArrayOperators):
-            raise errors.GpuRefNoValue(_no_operand("@", other))
+            raise errors.GpuRefNoValue(no_operand("@", other))
         self._check_beside(other, "@")
         self.defined("@", "tensor", "einstein_sum")
         from atomr_mp.client.memory import products
@@ -95,7 +102,7 @@ class ArrayOperators(BufferRef):
         return made.of_layout(made.layout.reshaped(shape))
 
     def __rmatmul__(self, other: Any) -> NoReturn:
-        raise errors.GpuRefNoValue(_no_operand("@", other))
+        raise errors.GpuRefNoValue(no_operand("@", other))
 
     def __neg__(self) -> Self:
         return self._alone("-", "negative")
@@ -152,7 +159,7 @@ class ArrayOperators(BufferRef):
         return bool(self.item())
 
     def __contains__(self, value: object) -> NoReturn:
-        raise errors.GpuRefNoValue(f"whether a ref has {_shown(value)} cannot be asked here: `value in ref.numpy()`")
+        raise errors.GpuRefNoValue(f"whether a ref has {shown(value)} cannot be asked here: `value in ref.numpy()`")
 
     def _no_number(self) -> NoReturn:
         raise errors.GpuRefNoValue("a ref is no number of this process: `ref.item()` reads its one element")
@@ -163,12 +170,12 @@ class ArrayOperators(BufferRef):
         # NumPy asks here also for its numbers on the left of an operator. None instead of this method would leave such
         # operators to the ref, and the rest to an error of NumPy's that says nothing.
         reflected = REFLECTED.get(ufunc.__name__)
-        if reflected and method == "__call__" and not options and inputs[1] is self and _is_of_numpy(inputs[0]):
+        if reflected and method == "__call__" and not options and inputs[1] is self and is_of_numpy(inputs[0]):
             return getattr(self, reflected)(inputs[0])
-        raise errors.GpuRefNoValue(_no_function(ufunc))
+        raise errors.GpuRefNoValue(no_function(ufunc))
 
     def __array_function__(self, function: Any, _types: Any, _arguments: Any, _options: Any) -> NoReturn:
-        raise errors.GpuRefNoValue(_no_function(function))
+        raise errors.GpuRefNoValue(no_function(function))
 
     # --- inside ----------------------------------------------------------------------------------------------------
 
@@ -215,20 +222,9 @@ class ArrayOperators(BufferRef):
             self._check_beside(other, symbol)
             return other
         if not is_number(other):
-            raise errors.GpuRefNoValue(_no_operand(symbol, other))
-        dtype = getattr(other, "dtype", None)
-        if dtype is not None and dtypes.name_of(dtype) != self.dtype:
-            raise errors.InvalidRequest(
-                f"{symbol} of {self.dtype} and NumPy's {dtypes.name_of(dtype)}: nothing is promoted; `.item()` makes a "
-                "number of Python's, which takes the ref's type"
-            )
-        if dtype is None and _kind(other) > _kind_of(self.layout.dtype):
-            raise errors.InvalidRequest(
-                f"{symbol} of {self.dtype} and {other!r}: nothing is promoted; `ref.astype(…)` converts"
-            )
-        value = to_scalar(other)
-        dtypes.check_holds(self.layout.dtype, scalar(value))
-        made: Operand = self._buffers.request(memory.Full([], self.layout.dtype, value), self.device)
+            raise errors.GpuRefNoValue(no_operand(symbol, other))
+        number = number_as(self.layout.dtype, other, symbol)
+        made: Operand = self._buffers.request(memory.Full([], self.layout.dtype, number), self.device)
         return made
 
     def _check_beside(self, other: ArrayOperators, symbol: str) -> None:
@@ -248,64 +244,3 @@ class ArrayOperators(BufferRef):
             raise errors.InvalidRequest(
                 f"{symbol} of {self.dtype} and {other.dtype}: nothing is promoted; `ref.astype(…)` converts"
             )
-
-
-def refuse_in_loop(what: str, *requests: str) -> None:
-    """Refuse an operator or a method that would block a running event loop.
-
-    Args:
-        what: The operator or method, for the error's message.
-        requests: Requests that can be awaited in its place, "library.name"; none where there are none.
-
-    Raises:
-        GpuRefInEventLoop: An event loop runs in this thread.
-    """
-    if running_loop() is None:
-        return
-    instead = " or ".join(f"`await device.{each}(…)`" for each in requests) or "`await asyncio.to_thread(ref.item)`"
-    raise errors.GpuRefInEventLoop(f"{what} of a ref waits for the device, which would block the event loop: {instead}")
-
-
-@functools.cache
-def request_of(library: str, name: str) -> type[LibraryRequest]:
-    """Return a declared request; its library's are imported when the first is asked for."""
-    return requests_of(library)[name]
-
-
-def is_number(value: object) -> bool:
-    """Return whether a value is a number of Python's or NumPy's, or an array of NumPy's without dimensions."""
-    return isinstance(value, int | float | complex) or _is_of_numpy(value)
-
-
-def _is_of_numpy(value: Any) -> bool:
-    return hasattr(value, "__array_interface__") and value.ndim == 0
-
-
-def _kind(number: complex) -> int:
-    return 1 if isinstance(number, int) else 2 if isinstance(number, float) else 3
-
-
-def _kind_of(dtype: str) -> int:
-    return 1 if "int" in dtype else 3 if dtype.startswith("complex") else 2
-
-
-def _no_operand(symbol: str, value: object) -> str:
-    instead = "`device.put(array)` makes a ref, `ref.numpy()` an array"
-    if value is None:
-        instead = "ask `ref is None`"
-    elif hasattr(value, "result"):
-        instead = "`reply.result()` waits for what a request returns"
-    return f"{symbol} of a ref takes refs and numbers, not {_shown(value)}: {instead}"
-
-
-def _no_function(function: Any) -> str:
-    name = getattr(function, "__name__", "function")
-    return (
-        f"NumPy's {name} computes in this process, and a ref's elements are on the device: use an operator, or a "
-        "request of a library; or give it a copy, `ref.numpy()`"
-    )
-
-
-def _shown(value: object) -> str:
-    """Return an operand as messages show it: plain numbers and None as they are, others by their type."""
-    return repr(value) if value is None or type(value) in {bool, int, float, complex} else f"a {type(value).__name__}"
