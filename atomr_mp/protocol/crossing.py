@@ -16,6 +16,7 @@ from typing import Any, Final
 import msgspec
 
 from atomr_mp import errors
+from atomr_mp.protocol import foreign
 from atomr_mp.protocol.flow.limits import MAX_DEPTH
 from atomr_mp.protocol.libraries.base import LibraryRequest
 
@@ -124,10 +125,12 @@ def _inside(value: Any) -> Iterable[object] | None:
         return value
     if isinstance(value, msgspec.Struct):
         return msgspec.structs.astuple(value)
-    if dataclasses.is_dataclass(value):
-        return [getattr(value, field.name, None) for field in dataclasses.fields(value)]
-    if hasattr(value, "__attrs_attrs__"):
-        return [getattr(value, field.name, None) for field in value.__attrs_attrs__]
+    fields = dataclasses.fields(value) if dataclasses.is_dataclass(value) else getattr(value, "__attrs_attrs__", None)
+    if fields is not None:
+        return [getattr(value, field.name, None) for field in fields]
+    if foreign.is_model(value):
+        dumped = foreign.dump(value)
+        return dumped if isinstance(dumped, dict) else (dumped,)
     if not (isinstance(value, enum.Enum) and isinstance(value, int | str)):  # an IntEnum's member is its value too
         _check_kind(value)
     return None

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 import msgspec
 
 from atomr_mp import checks, errors
-from atomr_mp.protocol import dtypes
+from atomr_mp.protocol import dtypes, foreign
 from atomr_mp.protocol.crossing import check as check_crosses
 from atomr_mp.protocol.flow.limits import AROUND, MAX_BODY_BYTES, MAX_DEPTH, MAX_FRAMES, MAX_PAYLOAD_BYTES
 from atomr_mp.protocol.layout import MAX_DIMENSIONS, check_shape
@@ -269,7 +269,8 @@ def _encode_other(
         if shared is not None:
             placed.append(shared)
             return shared.to_wire().extension
-    return _as_plain(value)
+    plain = foreign.plain(value)
+    return _as_plain(value) if plain is value else plain
 
 
 def _as_plain(value: object) -> object:
@@ -285,10 +286,7 @@ def _as_plain(value: object) -> object:
         if isinstance(value, base):
             return plain(value)
     kind = type(value)
-    raise errors.InvalidRequest(
-        f"a {kind.__module__}.{kind.__qualname__} cannot be sent; use None, bool, int, float, str, bytes, lists, "
-        "maps, and NumPy arrays"
-    )
+    raise errors.InvalidRequest(f"a {kind.__module__}.{kind.__qualname__} cannot be sent; use {foreign.instead(kind)}")
 
 
 _PLAIN_OF: Final[tuple[tuple[type, Callable[[Any], object]], ...]] = (

@@ -7,7 +7,6 @@ import inspect
 import itertools
 import re
 import sys
-import typing
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Final, NamedTuple
 
@@ -17,11 +16,13 @@ from atomr_mp.errors import BorrowConflict, InvalidRequest, RequestError
 from atomr_mp.protocol import values
 from atomr_mp.protocol.declaration.checks import check_apart
 from atomr_mp.protocol.exceptions import describe
+from atomr_mp.protocol.foreign import to_tensor
 from atomr_mp.protocol.messages.data import MAX_ITEMS
 from atomr_mp.protocol.messages.devices import MethodInfo, Resumes
 from atomr_mp.protocol.signatures import wrong_count, wrong_names
 from atomr_mp_workers import own_process
 from atomr_mp_workers.actor import MethodOptions
+from atomr_mp_workers.annotations import Decoded, UnfitError, convert, decoded
 from atomr_mp_workers.memory.arrays import DeviceArray
 from atomr_mp_workers.requests.method import Method, Resolve
 
@@ -38,39 +39,25 @@ class Parameter(NamedTuple):
     """A parameter of a user's method."""
 
     name: str
-    hint: Any
+    decoded: Decoded
+    """The way to decode it."""
     field: Any
     """The field for `msgspec.defstruct`."""
-    takes_handle: bool
-    """Whether it takes the `DeviceArray`, not the array."""
     required: bool
     """Whether it has no default."""
 
 
-def parameter_of(parameter: inspect.Parameter, hint: Any) -> Parameter:
-    """Return the parameter with the way to decode it."""
-    # NDArray[...] and other parametrised arrays are checked as arrays; msgspec does not know their parameters. From
-    # Python 3.12 on they may be aliases, whose values count.
-    origin = typing.get_origin(hint)
-    behind = getattr(origin, "__value__", None) or getattr(hint, "__value__", None)
-    if behind is not None:
-        origin = typing.get_origin(behind) or behind
-    if isinstance(origin, type) and origin.__module__.partition(".")[0] == "numpy":
-        hint = origin
-    takes_handle = hint is DeviceArray
-    if hint is _ndarray():
-        hint = Array
+def parameter_of(parameter: inspect.Parameter, annotation: Any) -> Parameter:
+    """Return the parameter with the way to decode it.
+
+    Raises:
+        TypeError: No argument could be right, or the annotation is no type.
+    """
     field = msgspec.field()
     if parameter.default is not parameter.empty:
         default = parameter.default
         field = msgspec.field(default_factory=lambda: default)
-    return Parameter(parameter.name, hint, field, takes_handle, parameter.default is parameter.empty)
-
-
-def _ndarray() -> Any:
-    """Return the class of NumPy's arrays, which are named only where NumPy has been imported."""
-    numpy = sys.modules.get("numpy")
-    return None if numpy is None else numpy.ndarray
+    return Parameter(parameter.name, decoded(annotation), field, parameter.default is parameter.empty)
 
 
 class LoadedMethod(Method):
@@ -108,15 +95,18 @@ class LoadedMethod(Method):
         self.options: Final = options
         self.info: Final = info
         by_position = _struct(name, parameters, array_like=True)
-        self._by_position: values.Decoder[Any] = values.Decoder(by_position, writable=False)
-        self._by_name: values.Decoder[Any] = values.Decoder(_struct(name, parameters, array_like=False), writable=False)
+        by_name = _struct(name, parameters, array_like=False)
+        hook = convert if any(each.decoded.converts for each in parameters) else None
+        self._by_position: values.Decoder[Any] = values.Decoder(by_position, hook, writable=False)
+        self._by_name: values.Decoder[Any] = values.Decoder(by_name, hook, writable=False)
         if options.batch is not None and options.batch.call_items:
             # A tuple, since msgspec checks the depth of lists.
             rows: Any = Annotated[tuple[by_position, ...], msgspec.Meta(max_length=MAX_ITEMS)]  # type: ignore[valid-type]
-            self._rows: values.Decoder[tuple[Any, ...]] = values.Decoder(rows, writable=False)
+            self._rows: values.Decoder[tuple[Any, ...]] = values.Decoder(rows, hook, writable=False)
             self.items = self._decode_items
         self._parameters: Final = parameters
-        self._arrays_at: Final = [at for at, each in enumerate(parameters) if not each.takes_handle]
+        self._arrays_at: Final = [at for at, each in enumerate(parameters) if not each.decoded.takes_handle]
+        self._tensors_at: Final = {at for at, each in enumerate(parameters) if each.decoded.is_tensor}
         self._writes: Final = [at for at, each in enumerate(parameters) if each.name in options.writes]
 
     def arguments(self, body: bytes, frames: Sequence[memoryview], resolve: Resolve) -> tuple[Any, ...]:
@@ -153,7 +143,9 @@ class LoadedMethod(Method):
             else:
                 count = len(msgspec.msgpack.decode(body, type=list[msgspec.Raw]))
                 wrong = wrong_count(self.name, names, len(required), count)
-        return InvalidRequest(wrong or _placed(error.message, names))  # user code may keep its own
+        unfit = error.__cause__ and error.__cause__.__cause__  # of msgspec's error, which adds the place
+        parts = unfit.parts if isinstance(unfit, UnfitError) else ()
+        return InvalidRequest(wrong or _placed(error.message, names, parts))  # user code may keep its own
 
     def _decode_items(self, body: bytes, frames: Sequence[memoryview]) -> list[tuple[Any, ...]]:
         try:
@@ -196,33 +188,33 @@ class LoadedMethod(Method):
         for at in self._arrays_at:
             argument = converted[at]
             if type(argument) is DeviceArray:
-                converted[at] = argument.array
+                array = argument.array
+                converted[at] = to_tensor(array, writable=argument.writable) if at in self._tensors_at else array
         return tuple(converted)
 
 
-def _placed(message: str, names: Sequence[str]) -> str:
-    """Return a message of msgspec with the parameter's name for its number."""
+def _placed(message: str, names: Sequence[str], parts: Sequence[tuple[str, str]]) -> str:
+    """Return a message of msgspec with the parameter's name for its number.
+
+    Args:
+        message: The message.
+        names: The parameters' names.
+        parts: What another library says instead, and where within the place that the message names.
+    """
     found = _PLACE.search(message)
     if found is None:
         return message
     name = found[2] or next(iter(names[int(found[1]) : int(found[1]) + 1]), None)
-    return message if name is None else f"{message[: found.start()]} - at `{name}{found[3]}`"
+    if name is None:
+        return message
+    if parts:
+        return "; ".join(f"{what} - at `{name}{found[3]}{place}`" for what, place in parts)
+    return f"{message[: found.start()]} - at `{name}{found[3]}`"
 
 
 def _struct(name: str, parameters: Sequence[Parameter], *, array_like: bool) -> type[msgspec.Struct]:
     """Return the struct that arguments are decoded to."""
-    fields = [(parameter.name, parameter.hint, parameter.field) for parameter in parameters]
+    fields = [(parameter.name, parameter.decoded.hint, parameter.field) for parameter in parameters]
     return msgspec.defstruct(
         name.rpartition(".")[2], fields, array_like=array_like, forbid_unknown_fields=True, gc=False
     )
-
-
-class _ArrayMeta(type):
-    """Lets a parameter that is annotated as an array be given as a ref too."""
-
-    def __instancecheck__(cls, instance: object) -> bool:
-        return isinstance(instance, DeviceArray) or type(instance) is _ndarray()
-
-
-class Array(metaclass=_ArrayMeta):
-    """Stands for NumPy's array in annotations, when arguments are decoded: an array by value, or a ref."""

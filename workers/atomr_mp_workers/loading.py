@@ -30,7 +30,7 @@ from atomr_mp_workers.device.streams import PRIORITIES
 from atomr_mp_workers.fault_points import hooks
 from atomr_mp_workers.import_path import add_actors_folder, add_current_folder
 from atomr_mp_workers.live import Live
-from atomr_mp_workers.loaded_method import LoadedMethod, parameter_of
+from atomr_mp_workers.loaded_method import LoadedMethod, Parameter, parameter_of
 from atomr_mp_workers.schemas import OPENAI_FORMS, Described, item_of, part_of, schema_of
 
 MAX_THREADS: Final = 64
@@ -231,8 +231,8 @@ def _method(spec: ActorSpec, instance: Actor, name: str, options: MethodOptions)
         hint = hints.get(parameter.name, Any)
         if options.batch is not None:
             hint = _item_hint(where, parameter, hint)
-        parameters.append(parameter_of(parameter, hint))
-        described.append(Described(parameter.name, hint, parameters[-1].hint, parameters[-1].required))
+        parameters.append(_parameter(where, parameter, hint))
+        described.append(Described(parameter.name, hint, parameters[-1].decoded.hint, parameters[-1].required))
     unknown = set(options.writes) - {parameter.name for parameter in parameters}
     if unknown:
         raise ActorLoadFailed(f"{where}: writes names {', '.join(sorted(unknown))}, which it does not take")
@@ -256,15 +256,21 @@ def _method(spec: ActorSpec, instance: Actor, name: str, options: MethodOptions)
         bool(options.writes),
     )
     is_async, function = _is_async(function), _with_resumption(function, info, options)
-    try:
-        method = LoadedMethod(f"{spec.name}.{name}", function, options, info, parameters)
-    except (TypeError, NameError) as error:
-        raise ActorLoadFailed(f"{where}: an annotation is not a type that can be sent: {error}") from error
+    method = LoadedMethod(f"{spec.name}.{name}", function, options, info, parameters)
     if is_async:
         method.is_async = method.thread = method.apart = True
     method.key = _key(where, instance, options.batch)
     method.hang_timeout_s = _hang_timeout_s(where, instance, options)
     return method
+
+
+def _parameter(where: str, parameter: inspect.Parameter, annotation: Any) -> Parameter:
+    """Return a parameter with the way to decode it; whatever its annotation's classes raise, it is not one to use."""
+    try:
+        return parameter_of(parameter, annotation)
+    except BaseException as error:
+        why = str(error) if type(error) is TypeError else describe(error)
+        raise ActorLoadFailed(f"{where}: the annotation of parameter {parameter.name} cannot be used: {why}") from error
 
 
 def _check_kind(where: str, function: Callable[..., Any], options: MethodOptions) -> None:

@@ -10,12 +10,17 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from atomr_mp.protocol.foreign import tensor_class
+from atomr_mp_workers.annotations import Array, TensorArgument, adapter_of, result_adapter
 from atomr_mp_workers.memory.arrays import DeviceArray
 
 MAX_SCHEMA_CHARS: Final = 8192
 """Most characters of a schema; a longer one is left out, since the schemas of all actors travel in one message."""
 
 REF: Final = "#/$defs/{name}"
+
+REF_OF_MODEL: Final = "#/$defs/{model}"
+"""The same as pydantic's template."""
 
 ARRAY: Final[dict[str, Any]] = {"type": "array", "format": "ndarray"}
 
@@ -57,7 +62,7 @@ def schema_of(parameters: Sequence[Described], result: Any, openai: str = "") ->
     except BaseException:  # noqa: BLE001 - an annotation's class may have code of its own; the method works all the same
         return without
     try:
-        returned = _schema(result, result, definitions)
+        returned = _of_result(result, definitions)
     except BaseException:  # noqa: BLE001 - results are not checked, so their annotation may be anything
         returned = NOT_CHECKED
     arguments = {
@@ -103,20 +108,74 @@ def _schema(annotation: Any, decoded_as: Any, definitions: dict[str, Any]) -> di
     array = _array_schema(annotation)
     if array is not None:
         return array
-    (schema,), more = msgspec.json.schema_components([decoded_as], schema_hook=_of_other, ref_template=REF)
+
+    def of_other(kind: type) -> dict[str, Any]:
+        """Return the schema of a class that msgspec does not know, inside a list, map or struct."""
+        adapter = adapter_of(kind)
+        if adapter is not None:
+            return _of_pydantic(adapter, definitions)
+        return _array_schema(kind) or ({"type": "number"} if kind is complex else NOT_CHECKED)
+
+    (schema,), more = msgspec.json.schema_components([decoded_as], schema_hook=of_other, ref_template=REF)
     definitions.update(more)
     return schema
 
 
-def _of_other(kind: type) -> dict[str, Any]:
-    """Return the schema of a class that msgspec does not know, inside a list, map or struct."""
-    return _array_schema(kind) or NOT_CHECKED
+def _of_result(annotation: Any, definitions: dict[str, Any]) -> dict[str, Any]:
+    adapter = result_adapter(annotation)
+    if adapter is None:
+        return _schema(annotation, annotation, definitions)
+    return _of_pydantic(adapter, definitions, mode="serialization")
+
+
+def _of_pydantic(adapter: Any, definitions: dict[str, Any], mode: str = "validation") -> dict[str, Any]:
+    """Return the schema of what pydantic validates, or makes of a result."""
+    from pydantic.json_schema import GenerateJsonSchema
+
+    class Generate(GenerateJsonSchema):
+        """Knows arrays, and leaves out what has no schema."""
+
+        def is_instance_schema(self, schema: Any) -> dict[str, Any]:
+            return _array_schema(schema["cls"]) or dict(NOT_CHECKED)
+
+        def handle_invalid_for_json_schema(self, schema: Any, error_info: str) -> dict[str, Any]:  # noqa: ARG002
+            return dict(NOT_CHECKED)
+
+    found: dict[str, Any] = adapter.json_schema(ref_template=REF_OF_MODEL, schema_generator=Generate, mode=mode)
+    more = found.pop("$defs", {})
+    names = {each: _free_name(each, definition, definitions) for each, definition in more.items()}
+    definitions.update({names[each]: _renamed(definition, names) for each, definition in more.items()})
+    return _renamed(found, names)  # type: ignore[no-any-return]
+
+
+def _free_name(name: str, definition: Any, definitions: dict[str, Any]) -> str:
+    """Return a name for a definition that no other one has: two classes may have the same."""
+    free, number = name, 1
+    while definitions.get(free, definition) != definition:
+        number += 1
+        free = f"{name}{number}"
+    return free
+
+
+def _renamed(schema: Any, names: dict[str, str]) -> Any:
+    """Return a schema whose references have other names."""
+    if isinstance(schema, list):
+        return [_renamed(each, names) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    reference = schema.get("$ref")
+    renamed = {each: _renamed(value, names) for each, value in schema.items()}
+    if isinstance(reference, str):
+        renamed["$ref"] = REF.format(name=names.get(at := reference.removeprefix(REF.format(name="")), at))
+    return renamed
 
 
 def _array_schema(annotation: Any) -> dict[str, Any] | None:
     """Return the schema of an annotation that is an array, such as `NDArray[np.float32]`; None for any other."""
     if annotation is DeviceArray:
         return ARRAY | {"description": "A ref to device memory"}
+    if annotation is Array or annotation is TensorArgument or (annotation is not None and annotation is tensor_class()):
+        return dict(ARRAY)
     numpy = sys.modules.get("numpy")
     # From Python 3.12 on, NDArray is an alias; its value counts.
     arguments = typing.get_args(annotation)

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from atomr_mp import errors
-from atomr_mp.protocol import dtypes, token
+from atomr_mp.protocol import dtypes, foreign, token
 from atomr_mp.protocol.flow.limits import MAX_PAYLOAD_BYTES
 from atomr_mp.protocol.layout import Layout
 from atomr_mp_workers.device.base import WorkerDevice
@@ -120,6 +120,8 @@ class Buffers:
             slab = self._slabs.by_number.get(value.block.slab_number)
             ours = not value.block.foreign and slab is not None and slab.holder is self.several
             return self.keep(holder, value.array) if ours else value
+        if foreign.is_model(value):
+            value = foreign.dump(value)
         if isinstance(value, dict):
             return {name: self.moved(holder, each) for name, each in value.items()}
         return [self.moved(holder, each) for each in value] if isinstance(value, list | tuple) else value

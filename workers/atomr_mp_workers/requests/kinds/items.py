@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from atomr_mp import errors
-from atomr_mp.protocol import values
+from atomr_mp.protocol import foreign, values
 from atomr_mp.protocol.codec import ErrorInfo
 from atomr_mp.protocol.exceptions import is_a
 from atomr_mp.protocol.messages import data
@@ -125,10 +125,14 @@ class ItemsSlice(Request):
 def results_of(returned: object) -> Any:
     """Return a batched method's return value as results, None if it is not a sequence.
 
-    A NumPy array has one result in each row. A one-dimensional array counts as a list of numbers.
+    An array, NumPy's or a tensor, has one result in each row. A one-dimensional array counts as a list of numbers.
     """
     if isinstance(returned, list | tuple):
         return returned
+    if foreign.is_tensor(returned):
+        if not foreign.on_host(returned):
+            return list(returned) if len(returned.shape) else None  # type: ignore[call-overload, attr-defined]
+        returned = foreign.to_array(returned)
     numpy = sys.modules.get("numpy")
     if numpy is None or not isinstance(returned, numpy.ndarray) or not returned.ndim:
         return None
