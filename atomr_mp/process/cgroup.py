@@ -25,7 +25,7 @@ class CgroupParent(NamedTuple):
     def find(cls) -> CgroupParent | None:
         """Return this process's cgroup, None if it is not writable."""
         try:
-            path = _own_path()
+            path = own_path()
         except (OSError, ValueError) as error:
             _LOG.debug("no cgroup for workers: %s", error)
             return None
@@ -93,7 +93,7 @@ class WorkerCgroup(NamedTuple):
         return True
 
 
-def _own_path() -> Path | None:
+def own_path() -> Path | None:
     """Return the directory of this process's version 2 cgroup, wherever that hierarchy is mounted."""
     lines = Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines()
     own = next((line.removeprefix("0::") for line in lines if line.startswith("0::")), None)

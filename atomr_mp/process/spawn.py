@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Final, Self
 
 from atomr_mp import errors
-from atomr_mp.process import interpreter
+from atomr_mp.process import interpreter, oom
 from atomr_mp.process.identity import Identity, stat_fields, wait_ended
 from atomr_mp.protocol.board import BOARD_BYTES, prepare
 from atomr_mp.protocol.codec import MAX_SESSION_MESSAGE_BYTES
@@ -309,6 +309,7 @@ def _make(
         undo.callback(os.close, pidfd)
         if not core_dumps:
             _prevent_core_dumps(pid)
+        oom.offer(pid)
         worker = WorkerProcess(pid, pidfd, ours, board, generation, popen)
         undo.pop_all()
         return worker

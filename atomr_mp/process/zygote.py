@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from atomr_mp import errors
-from atomr_mp.process import interpreter
+from atomr_mp.process import interpreter, oom
 from atomr_mp.process.identity import Identity, wait_ended
 from atomr_mp.process.spawn import WorkerProcess, abandon, adopt_forked
 from atomr_mp.protocol.messages import zygote
@@ -35,12 +35,20 @@ class Zygote:
         backend: Decides what it imports.
         preload: Modules that it imports besides.
         output_fd: Takes its standard output and error; stays the caller's.
+        environment: Added to this process's own.
 
     Raises:
         SetupFailed: The kernel refused.
     """
 
-    def __init__(self, pool: str, backend: str, preload: Sequence[str], output_fd: int) -> None:
+    def __init__(
+        self,
+        pool: str,
+        backend: str,
+        preload: Sequence[str],
+        output_fd: int,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self.missing: list[str] | None = None
         """Modules that it could not import; None until it has imported the rest, and forks."""
         self._last_id = 0
@@ -61,11 +69,13 @@ class Zygote:
                         stdin=subprocess.DEVNULL,
                         stdout=output_fd,
                         stderr=output_fd,
+                        env={**os.environ, **(environment or {})},
                         pass_fds=(theirs.fileno(),),
                         process_group=0,
                     )
                 undo.callback(abandon, self._popen)
                 self.pid: Final = self._popen.pid
+                oom.offer(self.pid)
                 self.identity: Final = Identity.of(self.pid)
                 self.pidfd: Final = os.pidfd_open(self.pid)
                 """Readable when it has ended."""

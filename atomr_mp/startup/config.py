@@ -164,6 +164,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     max_suspicions: Annotated[int, msgspec.Meta(ge=0)] = 2
     """How many workers may end from inside while the same request ran, before it is refused (`PoisonRequest`). 0: no
     request is refused or run alone."""
+    threads_per_worker: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """Threads that OpenMP, MKL and OpenBLAS have in a worker, by OMP_NUM_THREADS and the like; variables that are set
+    already hold. 0: on the host backend the cores divided by the number of workers, one at least; on GPUs as many as
+    the libraries like."""
     core_dumps: bool = False
     """Let a crashing worker dump core, which delays its replacement."""
     cgroups: bool = False
@@ -325,6 +329,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
                 self._execution((gpu.memory_bytes or _host_memory_bytes()) * 4 // 5),
                 gpu.uuid,
                 placement.notes(gpu, mps),
+                self.threads_per_worker,
             )
             for index, gpu in enumerate(chosen)
         ]
@@ -339,7 +344,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
                 f"--gpus {self.gpus}: the host backend takes a number of devices from 1 to {MAX_DEVICES}, or all"
             )
         execution = self._execution(_host_memory_bytes() // (2 * count))
-        return [DevicePlan(index, f"host:{index}", {}, execution) for index in range(count)]
+        threads = self.threads_per_worker or max(1, len(os.sched_getaffinity(0)) // count)
+        return [DevicePlan(index, f"host:{index}", {}, execution, threads=threads) for index in range(count)]
 
     def _execution(self, memory_bytes: int) -> Execution:
         """Return how a worker uses its device, if it may have so much memory by default."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -14,6 +15,11 @@ from atomr_mp.supervision.intensity import Intensity
 from atomr_mp.supervision.recycle import RecycleLimits
 
 METRICS_OFF: Final = "off"
+
+OMP_THREADS: Final = "OMP_NUM_THREADS"
+
+OTHER_THREADS: Final = ("MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+"""Variables that come before OpenMP's in their libraries."""
 
 
 class DevicePlan(msgspec.Struct, frozen=True):
@@ -28,6 +34,16 @@ class DevicePlan(msgspec.Struct, frozen=True):
     """UUID of the GPU; empty on the host backend."""
     notes: list[str] = []
     """Notes for the operator."""
+    threads: int = 0
+    """Threads that numeric libraries have in a worker; 0 for as many as they like."""
+
+    def whole_environment(self, given: Mapping[str, str]) -> dict[str, str]:
+        """Return the environment of this device's workers.
+
+        Args:
+            given: The supervisor's; what it says of threads holds.
+        """
+        return {**given, **thread_limits(self.threads, given), **self.environment}
 
 
 class GatewayPlan(msgspec.Struct, frozen=True):
@@ -139,6 +155,10 @@ def merged(old: Plan, new: Plan) -> tuple[Plan, list[str]]:
     if [_which(device) for device in old.devices] != [_which(device) for device in new.devices]:
         pending.append("gpus")
         devices = old.devices
+    elif [device.threads for device in old.devices] != [device.threads for device in new.devices]:
+        pending.append("threads_per_worker")
+        of_old = [device.threads for device in old.devices]
+        devices = [msgspec.structs.replace(each, threads=of_old[at]) for at, each in enumerate(devices)]
     return (
         msgspec.structs.replace(
             old,
@@ -155,6 +175,18 @@ def merged(old: Plan, new: Plan) -> tuple[Plan, list[str]]:
         ),
         pending,
     )
+
+
+def thread_limits(threads: int, given: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment variables that give OpenMP, MKL and OpenBLAS so many threads.
+
+    Args:
+        threads: How many; 0 for no limit.
+        given: The environment. A limit of OpenMP's there is one of the others too, so none is added.
+    """
+    if not threads or OMP_THREADS in given:
+        return {}
+    return {name: str(threads) for name in (OMP_THREADS, *OTHER_THREADS) if name not in given}
 
 
 def _differ(old: Plan, new: Plan, name: str) -> bool:

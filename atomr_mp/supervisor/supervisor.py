@@ -14,6 +14,7 @@ from atomr_mp.process.adopt import adopted_children, kill_adopted, still_running
 from atomr_mp.process.files.events import EventLog, Scalar
 from atomr_mp.process.files.rundir import HeldRunDirectory
 from atomr_mp.process.notify import Notifier
+from atomr_mp.process.oom import OomKills
 from atomr_mp.process.prctl import set_child_subreaper
 from atomr_mp.protocol.board import BoardReader, Counter, Gauge
 from atomr_mp.protocol.library_names import ENGINES, LIBRARIES
@@ -92,6 +93,7 @@ class Supervisor:
         self._factory = ProcessFactory(plan, self._loop, run_dir, self._events)
         turns = Turns(plan.standby_starts)
         self._residents = ResidentKeeper(plan.backend, plan.resident_max_bytes, lambda: self.devices, self._events)
+        self._oom_kills: Final = OomKills()
         self.devices: Final[list[SupervisedDevice]] = [
             SupervisedDevice(
                 plan,
@@ -105,6 +107,7 @@ class Supervisor:
                 turns=turns,
                 residents=self._residents,
                 ended=self._worker_ended,
+                oom_kills=self._oom_kills,
                 changed=self._device_changed,
             )
             for device in plan.devices
@@ -439,6 +442,7 @@ class Supervisor:
             self._loop.stop()
 
     def _housekeep(self) -> None:
+        self._oom_kills.look()
         for device in self.devices:
             device.output.check()
         if self._factory.output is not None:

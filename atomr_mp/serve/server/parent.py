@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from atomr_mp import errors
-from atomr_mp.process import interpreter
+from atomr_mp.process import interpreter, oom
 from atomr_mp.serve.metrics import BEAT_S, Heartbeats, shared_bytes
 from atomr_mp.serve.server.backoff import Backoff
 from atomr_mp.serve.server.child_output import ChildOutput, StrayLines
@@ -171,6 +171,7 @@ class Parent:
             _LOG.warning("front end %d cannot be started: %s", slot, error)
             self._start_later(slot, 0.0)
             return
+        oom.offer(popen.pid)
         self._running[slot] = FrontEnd(popen, pidfd, time.monotonic())
         asyncio.get_running_loop().add_reader(pidfd, self._ended, slot)
 

@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from atomr_mp.process import interpreter
+from atomr_mp.process import interpreter, oom
 from atomr_mp.process.identity import wait_ended
 from atomr_mp.process.spawn import abandon
 from atomr_mp.supervisor.loop import Loop
@@ -70,6 +70,7 @@ class Helpers:
         except OSError:
             abandon(popen)
             raise
+        oom.offer(popen.pid)
         self._running[popen.pid] = popen, pidfd
 
         def over(_events: int) -> None:

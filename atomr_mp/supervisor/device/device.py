@@ -11,6 +11,7 @@ from atomr_mp.process.cgroup import WorkerCgroup
 from atomr_mp.process.files.events import EventLog
 from atomr_mp.process.files.logs import RotatedOutput
 from atomr_mp.process.files.rundir import HeldRunDirectory
+from atomr_mp.process.oom import OomKills
 from atomr_mp.process.spawn import WorkerProcess
 from atomr_mp.protocol.codec import ErrorInfo, clip
 from atomr_mp.protocol.messages.devices import OUT_OF_USE, ActorInfo, Circuit, DeviceInfo, StandbyInfo
@@ -56,6 +57,7 @@ class SupervisedDevice:
         residents: Keeps the memory that outlives the processes.
         ended: Called after each process end, when it has been reaped.
         changed: Called after each change of state; must not act on the device at once.
+        oom_kills: Tells whether the kernel has lately killed for memory.
     """
 
     def __init__(
@@ -73,6 +75,7 @@ class SupervisedDevice:
         residents: ResidentListener,
         ended: Callable[[], None],
         changed: Callable[[], None] = lambda: None,
+        oom_kills: OomKills | None = None,
     ) -> None:
         self.index: Final = device.index
         self.name: Final = device.name
@@ -84,6 +87,7 @@ class SupervisedDevice:
         self._residents = residents
         self._factory = factory
         self._ended = ended
+        self._oom_kills = oom_kills
         self._changed = changed
         self._actors: list[ActorInfo] = []
         self._stopping = False
@@ -420,7 +424,8 @@ class SupervisedDevice:
         self._ended()
 
     def _adopt(self, process: WorkerProcess, cgroup: WorkerCgroup | None, kill_timeout_s: float) -> Incarnation:
-        return Incarnation(self.index, process, self._loop, cgroup, self._messages, self._deaths, kill_timeout_s)
+        told = self._messages, self._deaths
+        return Incarnation(self.index, process, self._loop, cgroup, *told, kill_timeout_s, self._oom_kills)
 
     def _on_late(self, worker: Incarnation) -> None:
         self._deaths.late(worker)

@@ -14,6 +14,7 @@ from typing import Final, Protocol
 
 from atomr_mp import errors
 from atomr_mp.process.cgroup import WorkerCgroup
+from atomr_mp.process.oom import OomKills, rise_in_words
 from atomr_mp.process.spawn import ExitCause, WorkerProcess
 from atomr_mp.protocol.board import BoardReader
 from atomr_mp.protocol.codec import MAX_SESSION_MESSAGE_BYTES
@@ -79,6 +80,7 @@ class Incarnation:
         messages: Receives its messages.
         deaths: Receives the signs of its end.
         kill_timeout_s: How long it may take to end once it is killed.
+        oom_kills: Tells whether the kernel has lately killed for memory.
     """
 
     _threads: tuple[int, ...] = ()
@@ -97,6 +99,7 @@ class Incarnation:
         messages: MessageListener,
         deaths: DeathListener,
         kill_timeout_s: float,
+        oom_kills: OomKills | None = None,
     ) -> None:
         self.device: Final = device
         self.process: Final = process
@@ -115,6 +118,9 @@ class Incarnation:
         self._admitting: set[int] = set()
         """Sessions that it has acknowledged before all messages about them were sent."""
         self._cause = ExitCause()
+        self._memory = ""
+        """What the kernel has counted, in words, if it may have killed it for its memory."""
+        self._oom_kills = oom_kills
         self._timer: Timer | None = None
         """The timer of its start, or of its drain."""
         self._is_stuck = False
@@ -327,7 +333,7 @@ class Incarnation:
         if self._cause.signal == signal.SIGKILL and self.parting.is_deadly:
             fault = self.parting.fault
             return fault.cause if isinstance(fault, errors.WorkerHung) else "was ended by its supervisor"
-        return self._cause.describe()
+        return f"{self._cause.describe()}; {self._memory}" if self._memory else self._cause.describe()
 
     def cancel_timer(self) -> None:
         """Forget the timer."""
@@ -381,7 +387,7 @@ class Incarnation:
             self._deaths.dies(self)
         if dying is not None and not self.process.running():
             self._forget_threads()
-            self._cause = dying
+            self._ended_by(dying)
             self._deaths.stopped(self)
         elif looks:
             self._look = self._loop.call_later(LOOK_S, lambda: self._look_whether_it_dies(looks - 1))
@@ -407,7 +413,7 @@ class Incarnation:
             self._stop_telling()
             dying = self.process.dying()
             if dying is not None:
-                self._cause = dying
+                self._ended_by(dying)
             self._deaths.hung_up(self, dying=dying is not None)
 
     def _on_exit(self, _events: int) -> None:
@@ -417,10 +423,21 @@ class Incarnation:
         self._stop_telling()
         if self._kill_timer is not None:
             self._kill_timer.cancel()
-        self._cause = self.process.reap()
+        self._ended_by(self.process.reap())
         if self.cgroup is not None:
             self.cgroup.kill()
         self._deaths.exited(self)
+
+    def _ended_by(self, cause: ExitCause) -> None:
+        """Note how it has ended, and what the kernel has counted if it was killed by somebody else."""
+        self._cause = cause
+        if cause.signal != signal.SIGKILL or self._leaving or self._memory:
+            return
+        own = 0 if self.cgroup is None else self.cgroup.oom_kills()
+        if own:
+            self._memory = rise_in_words("its cgroup", 0, own)
+        elif self._oom_kills is not None:
+            self._memory = self._oom_kills.rise()
 
     def _on_kill_timeout(self) -> None:
         self._is_stuck = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import select
 import time
 from collections.abc import Callable, Mapping
@@ -17,7 +18,7 @@ from atomr_mp.process.zygote import NoForkError, Zygote
 from atomr_mp.protocol.messages import control
 from atomr_mp.supervision.standby import StandbyMode, StandbyState, delay_s, failures_after
 from atomr_mp.supervisor.loop import Loop, Timer
-from atomr_mp.supervisor.plan import Plan
+from atomr_mp.supervisor.plan import Plan, thread_limits
 from atomr_mp.supervisor.processes.prefork_pool import NO_GENERATION, PreforkPool
 
 _LOG: Final = logging.getLogger("atomr_mp.supervisor")
@@ -174,7 +175,9 @@ class ProcessFactory:
         self.output.new_incarnation("--- zygote")
         self._preloaded = self._plan.preload
         try:
-            zygote = Zygote(self._plan.pool, self._plan.backend, self._plan.preload, self.output.fileno())
+            # What it imports may read the limits only once.
+            limits = thread_limits(self._plan.devices[0].threads, os.environ)
+            zygote = Zygote(self._plan.pool, self._plan.backend, self._plan.preload, self.output.fileno(), limits)
         except errors.SetupFailed as error:
             self._failed(error.message)
             return

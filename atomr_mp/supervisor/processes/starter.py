@@ -65,7 +65,7 @@ class Starter:
         self._epoch = epoch
         self._factory = factory
         self._introductions = introductions
-        self._environment = {**os.environ, **described.environment}
+        self._environment = described.whole_environment(os.environ)
         self._cgroups = CgroupParent.find() if plan.cgroups else None
         self._left: list[WorkerCgroup] = []
         """Cgroups of ended workers whose children still run."""

@@ -147,12 +147,18 @@ def test_a_call_that_hangs_is_told_with_where(ledger: Ledger) -> None:
         assert settled(lambda: server.call("Served.length", ["word"]).status == 200)
 
 
+def offered(pid: int | str) -> int:
+    """Return what the kernel adds to a process's memory when it chooses what to kill."""
+    return int(Path(f"/proc/{pid}/oom_score_adj").read_text(encoding="ascii"))
+
+
 def test_a_front_end_that_is_killed_costs_its_own_connections_only(ledger: Ledger) -> None:
     """The other one accepts meanwhile, what it has counted stays, and the next is started."""
     with Server(ledger, "--workers", "2") as server:
         with Load(server, "Served.where", 6) as load:
             first = server.front_ends()
             assert len(first) == 2
+            assert all(offered(each) > offered("self") for each in first)
             os.kill(first[0], signal.SIGKILL)
             load.more(200)
             assert settled(lambda: len(server.front_ends()) == 2 and first[0] not in server.front_ends())

@@ -79,9 +79,8 @@ def main() -> None:
 
 def preload(modules: Iterable[str]) -> list[str]:
     """Import modules; return those that failed, and why. A worker that needs them will report the same."""
-    limited = BLAS_THREADS not in os.environ
-    if limited:
-        os.environ[BLAS_THREADS] = "1"
+    given = os.environ.get(BLAS_THREADS)
+    os.environ[BLAS_THREADS] = "1"
     missing = []
     for module in modules:
         try:
@@ -89,8 +88,10 @@ def preload(modules: Iterable[str]) -> list[str]:
         except BaseException as error:  # noqa: BLE001 - a module may raise whatever it likes
             missing.append(f"{module}: {describe(error)}"[:1000])
         own_process.check()
-    if limited:
+    if given is None:
         del os.environ[BLAS_THREADS]
+    else:
+        os.environ[BLAS_THREADS] = given
     return missing
 
 
