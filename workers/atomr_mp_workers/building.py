@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from atomr_mp import errors
-from atomr_mp.protocol import token
+from atomr_mp.protocol import own_device, token
 from atomr_mp.protocol.board import BoardWriter
 from atomr_mp.protocol.exceptions import describe, missing_module, traceback_of, trusted
 from atomr_mp.protocol.extras import how_to_install
@@ -39,6 +39,7 @@ from atomr_mp_workers.requests.off_loop.completions import Completions
 from atomr_mp_workers.requests.off_loop.in_progress import InProgress
 from atomr_mp_workers.requests.off_loop.runner import ActorRunner
 from atomr_mp_workers.requests.off_loop.threads import ActorThreads
+from atomr_mp_workers.requests.own_calls import OwnCalls
 from atomr_mp_workers.requests.peers import Peers
 from atomr_mp_workers.requests.raised import known
 from atomr_mp_workers.requests.request import current_holder
@@ -118,6 +119,7 @@ def build(start: control.Start, channel: ControlChannel, board: BoardWriter, loa
         return Context(*names, log, memory, residents, libraries)
 
     rooms = Rooms(device, completions, streams, residents, board)
+    own_device.here = OwnCalls(start.epoch, start.device, start.generation, rooms.runners)
     actors = rooms.make_actors(start.actors, loader, context_of)
     residents.close()
     if start.standby:

@@ -24,11 +24,12 @@ from atomr_mp.client.lanes.sending import Sender
 from atomr_mp.client.memory.leases import Lease, NotOpenError
 from atomr_mp.client.reply import ItemsReply, Reply, StreamReply, decode_leased
 from atomr_mp.client.reply_life import ReplyEvent, ReplyState
-from atomr_mp.protocol import values
+from atomr_mp.protocol import own_device, values
 from atomr_mp.protocol.flow.flight import Flight
 from atomr_mp.protocol.messages.devices import DeviceInfo
 from atomr_mp.protocol.messages.session import DeviceChanged, IncarnationEnded, IncarnationStopped
 from atomr_mp.protocol.messages.suspects import RequestKey, Suspicions
+from atomr_mp.protocol.own_device import OwnDevice
 from atomr_mp.transport.data import DataConnection
 from atomr_mp.wire.ends import ClientEnd
 
@@ -137,6 +138,8 @@ class Lane(ABC):
                 reply.callbacks = [program.answered]
             else:
                 payload_bytes += len(program.definition)  # a worker that does not know the program gets all of it later
+        if own_device.here is not None:
+            device = self._apart(own_device.here, method, device, foreign)
         if foreign:
             assert device is not None
             self._lend(reply, foreign, device)
@@ -177,6 +180,31 @@ class Lane(ABC):
             self.watch(reply)  # other clients may wait for its answer, whenever this one looks at it
         return reply
 
+    def _apart(self, here: OwnDevice, method: str, device: int | None, foreign: Sequence[GpuRef] = ()) -> int | None:
+        """Return the target of a call that is made in a worker: a device that does not wait for its caller.
+
+        Args:
+            here: This process's own device.
+            method: "Actor.method".
+            device: The target that is asked for; None for any.
+            foreign: Refs of other devices among the arguments, which those devices have to lend.
+
+        Raises:
+            InvalidRequest: Only this process could answer, which cannot before the caller ends.
+        """
+        why = here.refusal(method) if here.epoch == self._client.epoch else ""
+        own = self._links[here.device] if why else None
+        if own is None or (own.sending and own.generation != here.generation):  # this process is a standby
+            return device
+        if device == own.device or any(ref.device == own.device for ref in foreign):
+            raise errors.InvalidRequest(why)
+        others = [link for link in self._links if link is not own and link.state not in REFUSING]
+        if device is None and not others:
+            raise errors.InvalidRequest(why)
+        if device is not None:
+            return device
+        return min(others, key=lambda link: (not link.sending, len(link.flight.requests))).device
+
     def submit_stream(self, stream: StreamReply, device: int | None, arguments: object) -> None:
         """Send the request of a stream, or hold it while its device comes back; see `submit`.
 
@@ -188,11 +216,14 @@ class Lane(ABC):
         method = stream.method
         alone = self._suspicions.admit(key_of(method, arguments)) if method in self._suspicions.methods else None
         stream.body, stream.payload, placed = values.encode(arguments, self._place_array)
+        foreign: Sequence[GpuRef] = ()
         if placed:
             stream.kept, stream.copies, stream.refs, device, foreign = self._client.memory.attach(placed, device)
-            if foreign:
-                assert device is not None
-                self._lend(stream, foreign, device)
+        if own_device.here is not None:
+            device = self._apart(own_device.here, method, device, foreign)
+        if foreign:
+            assert device is not None
+            self._lend(stream, foreign, device)
         self._open_stream(stream, device, alone)
 
     def submit_stream_encoded(self, stream: StreamReply, device: int | None, foreign: Sequence[GpuRef] = ()) -> None:
@@ -308,10 +339,11 @@ class Lane(ABC):
         reply = ItemsReply(self, request_id, method, deadline_ns, body)
         reply.items, reply.replays, reply.priority, reply.payload = len(items), NEVER, priority, payload
         reply.open.update(range(len(items)))
+        device = None if own_device.here is None else self._apart(own_device.here, method, None)
         with self._lock:
             if self._lost is not None:
                 raise _copy(self._lost)
-            link = self._sender.choose()
+            link = self._sender.choose() if device is None else self._links[device]
             link.flight.add(request_id, reply, len(body) + sum(map(len, payload)))
             reply.device = link.device
             if (tracer := tracing.tracer) is not None:

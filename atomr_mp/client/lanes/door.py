@@ -68,6 +68,10 @@ class LaneClient(Protocol):
     """The session was last polled at this time or later; CLOCK_MONOTONIC."""
 
     @property
+    def epoch(self) -> bytes:
+        """The pool's epoch."""
+
+    @property
     def max_waiting(self) -> int:
         """Most calls that may wait for room in a lane."""
 

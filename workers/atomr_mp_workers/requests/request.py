@@ -266,17 +266,18 @@ def encode(result: Any, peer: Peer, around: int = 0) -> values.Encoded:
 
 def current_holder() -> Holder | None:
     """Return the holder of memory made by the code that this thread runs, None if it runs nothing."""
-    run = _current_run()
+    run = current_run()
     return None if run is None else run.holder
 
 
 def current_request() -> Request | None:
     """Return the request whose method this thread runs; None if it runs none, or several together."""
-    run = _current_run()
+    run = current_run()
     return run if isinstance(run, Request) else None
 
 
-def _current_run() -> Run | None:
+def current_run() -> Run | None:
+    """Return the request or batch whose method this thread or task runs; None if it runs none."""
     run: Run | None = getattr(_current, "run", None)
     if run is not None:
         return run
