@@ -329,7 +329,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
                 self._execution((gpu.memory_bytes or _host_memory_bytes()) * 4 // 5),
                 gpu.uuid,
                 placement.notes(gpu, mps),
-                self.threads_per_worker,
+                threads=self.threads_per_worker,
             )
             for index, gpu in enumerate(chosen)
         ]

@@ -102,7 +102,7 @@ class Modelled(Actor):
         ]
 
     @method
-    def is_over(self, x: torch.Tensor, same: DeviceArray) -> bool:
+    def is_over(self, x: Annotated[torch.Tensor, "any"], same: Annotated[DeviceArray, "the same"]) -> bool:
         """Return whether a tensor lies where a ref does."""
         return bool(np.shares_memory(x.array, same.array))
 

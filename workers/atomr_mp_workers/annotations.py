@@ -96,8 +96,9 @@ def decoded(annotation: Any) -> Decoded:
     if _mentions_pydantic(annotation):
         hint = type("Validated", (Validated,), {"adapter": _adapter(annotation)})
     else:
-        optional = _is_optional(annotation)
-        options = typing.get_args(annotation) if optional else (annotation,)
+        optional = _is_optional(_bare(annotation))
+        options = typing.get_args(_bare(annotation)) if optional else (annotation,)
+        options = tuple(map(_bare, options))
         for stand_in in filter(None, map(_stand_in, options)):
             hint = stand_in | None if optional else stand_in
             is_tensor = stand_in is TensorArgument
@@ -133,6 +134,11 @@ def _ndarray() -> Any:
     """Return the class of NumPy's arrays, which are named only where NumPy has been imported."""
     numpy = sys.modules.get("numpy")
     return None if numpy is None else numpy.ndarray
+
+
+def _bare(annotation: Any) -> Any:
+    """Return an annotation without what `Annotated` notes beside it."""
+    return typing.get_args(annotation)[0] if hasattr(annotation, "__metadata__") else annotation
 
 
 def _is_optional(annotation: Any) -> bool:

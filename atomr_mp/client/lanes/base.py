@@ -194,7 +194,7 @@ class Lane(ABC):
         """
         why = here.refusal(method) if here.epoch == self._client.epoch else ""
         own = self._links[here.device] if why else None
-        if own is None or (own.sending and own.generation != here.generation):  # this process is a standby
+        if own is None or own.info.generation != here.generation:  # this process is a standby
             return device
         if device == own.device or any(ref.device == own.device for ref in foreign):
             raise errors.InvalidRequest(why)

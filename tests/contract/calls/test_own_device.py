@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator
 
 import pytest
 
 import atomr_mp
-from tests.support import ACTORS, DEADLINE_S, Ledger
+from tests.support import ACTORS, DEADLINE_S, Ledger, settled, wait_generation
 
 ONE = f"{ACTORS}/introspective.py:Introspective"
 TWO = f"{ACTORS}/introspective.py:Two"
@@ -77,6 +79,18 @@ def test_refs_of_the_own_device_are_not_used_by_who_has_its_loop(pool: atomr_mp.
     assert others == ["0.0", "0.0"]
     for refused in (sent, lent, read, made):
         assert "Introspective.use has the loop of device 0" in refused
+
+
+def test_setup_calls_its_device_only_in_a_standby(ledger: Ledger) -> None:
+    """There the worker answers. Otherwise nobody does before setup has ended."""
+    with ledger.start(ONE, gpus=1, standby="hot") as pool:
+        assert "the actor has the loop of device 0" in pool.call("Introspective.in_setup").result(DEADLINE_S)
+        assert settled(lambda: (standby := pool.status().workers[0].standby) is not None and standby.state == "ready")
+        pid = pool.devices[0].worker_pid
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        wait_generation(pool, 2)
+        assert pool.call("Introspective.in_setup").result(DEADLINE_S) == "0"
 
 
 def test_where_there_is_no_other_device_a_call_that_names_none_is_refused(ledger: Ledger) -> None:
