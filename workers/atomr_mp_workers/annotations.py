@@ -16,9 +16,8 @@ import typing
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar, Final
 
-from msgspec import inspect
-
 from atomr_mp.protocol import foreign, values
+from atomr_mp_workers.fitting import check, check_kind, ndarray
 from atomr_mp_workers.memory.arrays import DeviceArray
 
 
@@ -49,7 +48,7 @@ class Array(metaclass=_Admits):
     @staticmethod
     def admits(instance: object) -> bool:
         """Return whether it is one."""
-        return isinstance(instance, DeviceArray) or type(instance) is _ndarray()
+        return isinstance(instance, DeviceArray) or type(instance) is ndarray()
 
 
 class TensorArgument(metaclass=_Admits):
@@ -103,7 +102,7 @@ def decoded(annotation: Any) -> Decoded:
             hint = stand_in | None if optional else stand_in
             is_tensor = stand_in is TensorArgument
         takes_handle = DeviceArray in options
-    converts = any(_converter(kind) is not None for kind in _check(hint))
+    converts = any(_converter(kind) is not None for kind in check(hint, _converter))
     return Decoded(hint, takes_handle, is_tensor, converts)
 
 
@@ -130,12 +129,6 @@ def result_adapter(annotation: Any) -> Any:
     return _adapter(annotation) if _mentions_pydantic(annotation) else None
 
 
-def _ndarray() -> Any:
-    """Return the class of NumPy's arrays, which are named only where NumPy has been imported."""
-    numpy = sys.modules.get("numpy")
-    return None if numpy is None else numpy.ndarray
-
-
 def _bare(annotation: Any) -> Any:
     """Return an annotation without what `Annotated` notes beside it."""
     return typing.get_args(annotation)[0] if hasattr(annotation, "__metadata__") else annotation
@@ -156,7 +149,7 @@ def _stand_in(annotation: Any) -> Any:
     if behind is not None:
         origin = typing.get_origin(behind) or behind
     kind = origin or annotation
-    if kind is not None and kind is _ndarray():
+    if kind is not None and kind is ndarray():
         return Array
     return TensorArgument if kind is not None and kind is foreign.tensor_class() else None
 
@@ -202,7 +195,7 @@ def _adapter(annotation: Any) -> Any:
     except (pydantic.PydanticUserError, pydantic.PydanticUndefinedAnnotation) as error:
         raise TypeError(f"pydantic cannot use it: {error.message}") from error
     for kind in _instances(adapter.core_schema):
-        _check_kind(kind)
+        check_kind(kind)
     return adapter
 
 
@@ -275,7 +268,7 @@ def _step(part: int | str) -> str:
 
 def _to_tensor(value: Any) -> Any:
     """Return a tensor over an array by value; a ref is left as it is, for `LoadedMethod.converted`."""
-    return foreign.to_tensor(value) if type(value) is _ndarray() else value
+    return foreign.to_tensor(value) if type(value) is ndarray() else value
 
 
 def _to_nested_tensor(value: Any) -> Any:
@@ -285,7 +278,7 @@ def _to_nested_tensor(value: Any) -> Any:
 
 def _to_complex(value: Any) -> Any:
     """Return the number of an array without dimensions, which is how a complex number arrives."""
-    if type(value) is _ndarray() and not value.ndim and value.dtype.kind == "c":
+    if type(value) is ndarray() and not value.ndim and value.dtype.kind == "c":
         return complex(value)
     return complex(value) if type(value) in {int, float} else value
 
@@ -301,102 +294,3 @@ def _converter(kind: type) -> Callable[[Any], Any] | None:
     if kind is TensorArgument:
         return _to_tensor
     return _to_nested_tensor if kind is foreign.tensor_class() else None
-
-
-# --- which annotations nothing fits ----------------------------------------------------------------------------------
-
-
-def _check(hint: Any) -> set[type]:
-    """Return the classes in a type that msgspec does not know.
-
-    Raises:
-        TypeError: The type is not msgspec's, or no value fits it.
-    """
-    found: dict[int, inspect.Type] = {}
-    _collect(inspect.type_info(hint), found)
-    kinds = {each.cls for each in found.values() if isinstance(each, inspect.CustomType)}
-    for kind in kinds:
-        if _converter(kind) is None:
-            _check_kind(kind)
-    for each in found.values():
-        hashed = each.key_type if isinstance(each, inspect.DictType) else getattr(each, "item_type", None)
-        if isinstance(each, inspect.DictType | inspect.SetType | inspect.FrozenSetType) and not _hashable(hashed):
-            raise TypeError("keys of maps and members of sets are hashed, which lists, maps, sets and arrays cannot be")
-        if isinstance(each, inspect.ExtType):
-            raise TypeError("msgpack's extension types do not cross")
-    # What has an end: a value of no parts, then of such values, and so on.
-    possible: set[int] = set()
-    while True:
-        more = {key for key, each in found.items() if key not in possible and _possible(each, possible)}
-        if not more:
-            break
-        possible |= more
-    if len(possible) < len(found):
-        raise TypeError("no value of it has an end: it always contains another one; allow None there, or a list")
-    return kinds
-
-
-def _parts(info: Any) -> list[inspect.Type]:
-    """Return the types that a type is made of."""
-    if isinstance(info, inspect.DictType):
-        return [info.key_type, info.value_type]
-    if isinstance(info, inspect.UnionType):
-        return list(info.types)
-    if isinstance(info, inspect.TupleType):
-        return list(info.item_types)
-    if hasattr(info, "fields"):
-        return [each.type for each in info.fields]
-    one = getattr(info, "item_type", None) or getattr(info, "type", None)
-    return [] if one is None else [one]
-
-
-def _collect(info: inspect.Type, found: dict[int, inspect.Type]) -> None:
-    if id(info) not in found:
-        found[id(info)] = info
-        for each in _parts(info):
-            _collect(each, found)
-
-
-def _possible(info: Any, possible: set[int]) -> bool:
-    """Return whether a type has a value, if those in `possible` have."""
-    if isinstance(info, inspect.UnionType):
-        return any(id(each) in possible for each in info.types)
-    if isinstance(info, inspect.DictType) or (hasattr(info, "item_type") and not info.min_length):
-        return not getattr(info, "min_length", 0) or all(id(each) in possible for each in _parts(info))
-    if hasattr(info, "fields"):
-        return all(id(each.type) in possible for each in info.fields if each.required)
-    return all(id(each) in possible for each in _parts(info))
-
-
-def _hashable(info: Any) -> bool:
-    if isinstance(info, inspect.UnionType):
-        return any(map(_hashable, info.types))
-    if isinstance(info, inspect.CustomType):
-        return info.cls is not _ndarray() and getattr(info.cls, "__hash__", None) is not None
-    if isinstance(info, inspect.TupleType):
-        return all(map(_hashable, info.item_types))
-    mutable = inspect.ListType | inspect.DictType | inspect.SetType | inspect.TypedDictType | inspect.ByteArrayType
-    if isinstance(info, mutable):
-        return False
-    if isinstance(info, inspect.StructType | inspect.DataclassType):
-        return getattr(info.cls, "__hash__", None) is not None
-    return True
-
-
-def _check_kind(kind: Any) -> None:
-    """Check that some value that arrives is an instance of a class.
-
-    Raises:
-        TypeError: There is none.
-    """
-    ndarray = _ndarray()
-    arriving: list[object] = [None, True, 1, 1.0, "", b"", [], {}, object.__new__(DeviceArray)]
-    arriving += [] if ndarray is None else [ndarray(0)]
-    try:
-        fits = any(isinstance(each, kind) for each in arriving)
-    except Exception:  # noqa: BLE001 - a protocol that cannot be asked, or a class with code of its own
-        fits = False
-    if not fits:
-        name = f"{kind.__module__}.{kind.__qualname__}" if isinstance(kind, type) else repr(kind)
-        said = foreign.instead(kind) if isinstance(kind, type) else foreign.instead(object)
-        raise TypeError(f"no argument can be a {name}: callers send {said}, so annotate it as that")
