@@ -59,6 +59,8 @@ __all__ = [
     "Unsupported",
     "WorkerHung",
     "WorkerLost",
+    "WouldBlock",
+    "WrongArgument",
     "from_wire",
     "to_wire",
 ]
@@ -112,6 +114,26 @@ class InvalidRequest(RequestError):
     """
 
     code: ClassVar[str] = "invalid_request"
+
+
+class WrongArgument(InvalidRequest, TypeError):
+    """A function of this package was given an argument by a name that it does not have.
+
+    Holds: nothing ran.
+    Do: use the name that the message says.
+    """
+
+    code: ClassVar[str] = "wrong_argument"
+
+
+class WouldBlock(InvalidRequest, RuntimeError):
+    """A coroutine has asked for something that would block its event loop.
+
+    Holds: nothing was done; the request that was asked about goes on.
+    Do: `await` it, or do what the message says.
+    """
+
+    code: ClassVar[str] = "would_block"
 
 
 class Unsupported(RequestError):

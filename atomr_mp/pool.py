@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, Self, cast
 from atomr_mp import errors
 from atomr_mp.client import interrupts
 from atomr_mp.client.actor_ref import ActorRef
+from atomr_mp.client.callers import calling_loop
 from atomr_mp.client.client import Client
-from atomr_mp.client.loops import running_loop
 from atomr_mp.client.reply import Reply
 from atomr_mp.client.reply_stream import AHEAD, AHEAD_BYTES, BETWEEN_S, ReplyStream
 from atomr_mp.device import DEFAULT_DEADLINE_S, Device, lengths
@@ -43,7 +43,7 @@ ADMIT_S: Final = 10.0
 
 
 class Pool:
-    """A running pool of devices. Thread-safe; use it with `with`, or `close` it.
+    """A running pool of devices. Thread-safe; use it with `with`, in coroutines with `async with`, or `close` it.
 
     Calls work alike in threads and in event loops: each returns a `Reply` at once.
 
@@ -78,6 +78,28 @@ class Pool:
         _traceback: TracebackType | None,
     ) -> None:
         self._close(interrupted=isinstance(error, KeyboardInterrupt))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        _type: type[BaseException] | None,
+        error: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> None:
+        import asyncio  # the caller has it
+
+        interrupted = isinstance(error, KeyboardInterrupt)
+        closing = asyncio.ensure_future(asyncio.to_thread(self._close, interrupted=interrupted))
+        try:
+            await asyncio.shield(closing)
+        except asyncio.CancelledError:
+            await asyncio.wait({closing})  # what was begun is also ended
+            raise
+
+    def __await__(self) -> Generator[Any, None, Self]:
+        return self.__aenter__().__await__()
 
     def __repr__(self) -> str:
         states = ", ".join(f"{device.index}: {device.state.value}" for device in self.devices)
@@ -225,8 +247,9 @@ class Pool:
     ) -> ReplyStream:
         """Make a request of a method that streams, and return its parts as they come.
 
-        Returns at once. Read it with `for` in threads, with `async for` in the event loop in which it was opened; use
-        it with `with` or `async with`, so that leaving the block ends it. Streams do not count in the window of calls.
+        Returns at once. Read it with `for` in threads, with `async for` in coroutines: one that a coroutine has opened
+        only in that event loop. Use it with `with` or `async with`, so that leaving the block ends it. Streams do not
+        count in the window of calls.
 
         Args:
             method: "Actor.method", a generator.
@@ -324,7 +347,7 @@ class Pool:
             ConfigurationError: `journal` cannot be used, or another map uses it.
             AtomrError: While reading: an item's error. If the pool is lost or no device takes work any more, all
                 further items end with it.
-            RuntimeError: Read in a running event loop, which it would block.
+            WouldBlock: Read by a coroutine, whose event loop it would block.
         """
         priority = _priority(priority)
         attempts = amounts.whole("attempts", attempts, 1)
@@ -457,7 +480,7 @@ class Pool:
     def streams(self, method: str) -> bool:
         """Whether there is a request of this name that streams; while the pool starts, a thread waits to know."""
         info = self._info(method)
-        if info is NOT_KNOWN_YET and running_loop() is None:
+        if info is NOT_KNOWN_YET and calling_loop() is None:
             info = self._wait_known(method, DEFAULT_DEADLINE_S)
         return info.streams
 
@@ -672,7 +695,7 @@ class Pool:
             DeadlineExceeded: The pool still starts.
             PoolLost: The pool has ended.
         """
-        if running_loop() is not None:
+        if calling_loop() is not None:
             raise errors.InvalidRequest(STARTING.format(method))
         if not self._client.wait_until(lambda: not self._is_starting(), deadline_s):
             raise errors.DeadlineExceeded(f"the pool was starting still after {deadline_s:g} s; nothing was sent")

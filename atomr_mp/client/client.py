@@ -18,11 +18,11 @@ import msgspec
 
 from atomr_mp import errors
 from atomr_mp.client import interrupts
+from atomr_mp.client.callers import Kernel, calling_loop, in_cell, notice_kernel, running_loop
 from atomr_mp.client.handshake import default_name, greet
 from atomr_mp.client.lanes.base import FORKED, Lane, Told
 from atomr_mp.client.lanes.retry_policy import KnownSuspicions, was_answered
 from atomr_mp.client.lanes.threads import LONGEST_WAIT_S, ThreadsLane
-from atomr_mp.client.loops import running_loop
 from atomr_mp.client.memory.leases import LeaseKind, Releases
 from atomr_mp.client.reply import ItemsReply, Reply, StreamReply
 from atomr_mp.client.reply_life import ReplyState
@@ -100,6 +100,7 @@ class Client:
         probe: bool = False,
     ) -> None:
         self._connection = connection
+        notice_kernel()
         try:
             session.check_weight(weight)
             welcome = greet(
@@ -192,6 +193,8 @@ class Client:
         held = interrupts.hold()
         try:
             loop = None if blocking else running_loop()
+            if loop is not None and Kernel.is_here and in_cell():
+                loop, backlog = None, backlog or wait is None
             lane = self._blocking if loop is None else self._loops.get(loop) or self._new_lane(loop)
             now_ns = time.monotonic_ns()
             if now_ns - self.session_polled_ns > READ_EVERY_NS:
@@ -273,7 +276,7 @@ class Client:
         """
         if self.forked:
             raise errors.PoolLost(FORKED)
-        loop = running_loop()
+        loop = calling_loop()
         lane: Lane = self._blocking if loop is None else self._loops.get(loop) or self._new_lane(loop)
         self.read_session()
         now_ns = time.monotonic_ns()
@@ -529,6 +532,7 @@ class Client:
     def _new_lane(self, loop: asyncio.AbstractEventLoop) -> EventLoopLane:
         from atomr_mp.client.lanes.event_loop import EventLoopLane
 
+        notice_kernel()
         with self._session_lock:
             if self.lost is not None:  # the session has ended, and would not tell a new lane
                 raise errors.PoolLost(self.lost.message, maybe_executed=False)

@@ -152,7 +152,7 @@ class Reply(msgspec.Struct, eq=False, weakref=True):
 
         Raises:
             TimeoutError: No answer within `timeout_s`; the request goes on. With 0, what has arrived is taken in first.
-            RuntimeError: Called in the event loop to which the reply belongs; await it.
+            WouldBlock: Called in the event loop to which the reply belongs; await it.
             AtomrError: The request's error.
         """
         if timeout_s is not None:
@@ -368,6 +368,14 @@ def unread(error: Exception) -> errors.ActorFailed | errors.ResultUnread:
 _UNREAD: Final = (errors.InvalidRequest, OSError, ImportError)
 """Exceptions that decoding raises: for bytes that are no value; and for modules that come late, such as NumPy, where
 the process has no descriptors left."""
+
+
+def would_block(reply: Reply) -> errors.WouldBlock:
+    """Return the error of a wait for a reply in the event loop that would have to receive it."""
+    return errors.WouldBlock(
+        f"result() of {reply.method} would block the event loop to which this reply belongs: write `await reply`; or "
+        "make the call in a thread, as by `asyncio.to_thread`"
+    )
 
 
 def set_done(future: asyncio.Future[None]) -> None:

@@ -112,7 +112,7 @@ class ReplyStream:
 
         Raises:
             StopIteration: There are no more; its value is the stream's result.
-            RuntimeError: The stream belongs to an event loop.
+            WouldBlock: The stream belongs to an event loop.
             ResultUnread: The part could not be opened now; it is the next one again.
             AtomrError: The stream has ended with this error.
         """
@@ -129,7 +129,7 @@ class ReplyStream:
 
         Raises:
             TimeoutError: No part, nor the end, within `timeout_s`; the stream goes on.
-            RuntimeError: The stream belongs to an event loop, and has not ended; await it.
+            WouldBlock: The stream belongs to an event loop, and has not ended; await it.
             AtomrError: The stream has ended with this error.
         """
         if timeout_s is not None:
@@ -167,7 +167,9 @@ class ReplyStream:
             if reply.is_over and not reply.arrived:
                 return None
             if self._wait is None:
-                raise RuntimeError("this stream belongs to an event loop: read it there, by `async for`")
+                raise errors.WouldBlock(
+                    "this stream belongs to an event loop: read it there, by `async for`; its result is `await stream`"
+                )
             if not self._wait(reply, timeout_s):
                 raise TimeoutError(f"no part of {reply.method} within {timeout_s} s; the stream goes on")
         return None
@@ -182,7 +184,8 @@ class ReplyStream:
 
         Raises:
             StopAsyncIteration: There are no more; see `result`.
-            RuntimeError: The stream was not opened in this event loop, or another task waits for its next part.
+            WouldBlock: The stream was opened in another event loop.
+            RuntimeError: Another task waits for its next part.
             ResultUnread: The part could not be opened now; it is the next one again.
             AtomrError: The stream has ended with this error.
         """
@@ -236,8 +239,15 @@ class ReplyStream:
             if reply.is_over and not reply.arrived:
                 return None
             loop = asyncio.get_running_loop()
+            if self._wait is not None:  # a thread, or a notebook's cell, has opened it
+                try:
+                    await asyncio.to_thread(self._wait, reply, None)
+                except asyncio.CancelledError:
+                    self.close()  # which ends the thread's wait
+                    raise
+                continue
             if not self._lane.belongs_to(loop):
-                raise RuntimeError("this stream was opened elsewhere: open it in this event loop, or read it there")
+                raise errors.WouldBlock("this stream belongs to another event loop: read it there")
             if reply.future is not None:
                 raise RuntimeError("another task waits for the next part of this stream")
             reply.future = loop.create_future()

@@ -13,10 +13,11 @@ import selectors
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeGuard
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeGuard, TypeVar, TypeVarTuple
 
 from atomr_mp import errors
 from atomr_mp.client import interrupts
+from atomr_mp.client.callers import calling_loop
 from atomr_mp.client.lanes.retry_policy import NEVER
 from atomr_mp.client.reply import ItemsReply
 from atomr_mp.mapping.schedule import Depth, Failure, Job, RecordedResult, Unreadable
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
     from atomr_mp.client.client import Client
     from atomr_mp.client.reply import Reply
     from atomr_mp.mapping.journal import Journal
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 __all__ = ["Failure", "Mapper", "Progress"]
 
@@ -86,8 +90,7 @@ class Mapper:
     ) -> Iterator[Any]:
         """Yield the result of every item, see `Pool.map`."""
         # A private event loop: calls made in one of its turns travel together, and answers of all devices wake it.
-        if asyncio._get_running_loop() is not None:  # noqa: SLF001 - exported; the public one raises
-            raise RuntimeError("map would block the event loop; read it in a thread, as with asyncio.to_thread")
+        check_may_block()
         with self._loop() as loop:
             shell = MapRun if journal is None else functools.partial(_RunWithJournal, journal)
             run = shell(
@@ -225,7 +228,7 @@ class MapRun:
         self._abandoned = True  # a turn may still be due
         flying, self._flying = list(self._flying), {}
         # The garbage collector may close a generator anywhere, even in another task's event loop.
-        if not flying or self._loop.is_closed() or asyncio._get_running_loop() is not None:  # noqa: SLF001
+        if not flying or self._loop.is_closed() or calling_loop() is not None:
             return
 
         def cancel() -> None:
@@ -234,14 +237,15 @@ class MapRun:
 
         self._loop.call_soon(cancel)
         self._loop.call_soon(self._loop.stop)
-        self._loop.run_forever()
+        _run_beside(self._loop)
 
     @interrupts.defer_interrupts
     def _run(self) -> None:
         """Run the loop until something can come out, or everything has."""
         if self._loop.is_closed():
             raise errors.PoolLost("this client was closed")
-        self._loop.run_forever()
+        check_may_block()
+        _run_beside(self._loop)
         error, self._error = self._error, None
         if error is not None:
             raise error
@@ -421,7 +425,7 @@ class MapRun:
     def _pull(self, index: int) -> bool:
         """Take a new item from the source; False if there is none."""
         try:
-            item = interrupts.wait(next, self._source)
+            item = interrupts.wait(_outside, next, self._source)
         except StopIteration:
             self._schedule.exhausted()
             return False
@@ -542,6 +546,36 @@ _REFUSED: Final = (errors.InvalidRequest, errors.ActorFailed, errors.Overloaded)
 def is_tried_later(error: errors.AtomrError) -> TypeGuard[errors.DeviceUnavailable]:
     """Return whether an item was refused because no device takes work, while one of them will be tried again."""
     return isinstance(error, errors.DeviceUnavailable) and error.retry_after_s > 0 and not error.maybe_executed
+
+
+def check_may_block() -> None:
+    """Check that the caller may block.
+
+    Raises:
+        WouldBlock: It is a coroutine.
+    """
+    if calling_loop() is not None:
+        raise errors.WouldBlock(
+            "map would block the event loop: use `async for result in pool.amap(...)`; or read it in a thread, by "
+            "`await asyncio.to_thread(list, pool.map(...))`"
+        )
+
+
+def _run_beside(loop: asyncio.AbstractEventLoop) -> None:
+    """Run an event loop, also in a notebook's cell, under which the kernel's own loop stands still."""
+    _outside(loop.run_forever)
+
+
+def _outside(function: Callable[[*Ts], T], *arguments: *Ts) -> T:
+    """Call a function as if no event loop ran in this thread: one that runs another, or that is the user's."""
+    outer = asyncio._get_running_loop()  # noqa: SLF001 - exported for authors of loops, as the other one is
+    if outer is None:
+        return function(*arguments)
+    asyncio._set_running_loop(None)  # noqa: SLF001
+    try:
+        return function(*arguments)
+    finally:
+        asyncio._set_running_loop(outer)  # noqa: SLF001
 
 
 def open_devices(client: Client) -> int:

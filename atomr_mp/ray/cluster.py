@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 import os
 import threading
@@ -16,6 +15,7 @@ from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from atomr_mp import errors
+from atomr_mp.client.callers import calling_loop
 from atomr_mp.client.reply_stream import ReplyStream
 from atomr_mp.device import DEFAULT_DEADLINE_S
 from atomr_mp.mapping.schedule import MAX_DEPTH
@@ -246,7 +246,7 @@ class Cluster:
             Overloaded: See `Pool.call`.
             DeviceUnavailable: No device of any node takes work.
         """
-        nodes, in_loop = self._nodes, asyncio._get_running_loop() is not None  # noqa: SLF001 - exported, raises nothing
+        nodes, in_loop = self._nodes, calling_loop() is not None
         began_ns = time.monotonic_ns()
         left_s = DEFAULT_DEADLINE_S if deadline_s is None else deadline_s
         member = nodes.least_loaded(node)
@@ -282,7 +282,7 @@ class Cluster:
             PoolUnreachable: No pool could be reached in time; in an event loop, no pool is connected now.
             AtomrError: See `Pool.stream`.
         """
-        within_s = 0.0 if asyncio._get_running_loop() is not None else DEFAULT_DEADLINE_S  # noqa: SLF001 - exported
+        within_s = 0.0 if calling_loop() is not None else DEFAULT_DEADLINE_S
         until = time.monotonic() + within_s
         call = ClusterCall(method, args, kwargs, None, 0, node=node)
         while True:

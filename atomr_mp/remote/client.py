@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
 
 from atomr_mp import errors
 from atomr_mp.client import interrupts
+from atomr_mp.client.callers import Kernel, calling_loop, in_cell, notice_kernel, running_loop
 from atomr_mp.client.client import MAX_WAITING, check_max_replays, check_max_waiting
 from atomr_mp.client.handshake import default_name
 from atomr_mp.client.lanes.base import FORKED
 from atomr_mp.client.lanes.retry_policy import KnownSuspicions
-from atomr_mp.client.loops import running_loop
 from atomr_mp.client.reply import Reply
 from atomr_mp.client.reply_life import ReplyState
 from atomr_mp.client.reply_stream import ReplyStream
@@ -70,6 +70,7 @@ class RemoteClient:
         max_waiting: int = MAX_WAITING,
         connect_timeout_s: float = CONNECT_S,
     ) -> None:
+        notice_kernel()
         waiting, max_replays = check_max_waiting(max_waiting), check_max_replays(max_replays)
         self._session: Final = RemoteSession(endpoint, keys, (name or default_name())[:200], max_replays, waiting)
         self.suspicions: Final = KnownSuspicions(())
@@ -208,6 +209,8 @@ class RemoteClient:
         held = interrupts.hold()
         try:
             loop = None if blocking else running_loop()
+            if loop is not None and Kernel.is_here and in_cell():
+                loop, backlog = None, backlog or wait is None
             face = self._threads if loop is None else self._loops.get(loop) or self._new_loop(loop)
             memory = self._memory or self._make_memory()
             encoded = encode(arguments)
@@ -249,7 +252,7 @@ class RemoteClient:
         """Open a stream; see `pool.Pool.stream` for the arguments, and `Client.stream`."""
         if self.forked:
             raise errors.PoolLost(FORKED)
-        loop = running_loop()
+        loop = calling_loop()
         face = self._threads if loop is None else self._loops.get(loop) or self._new_loop(loop)
         encoded = encode(arguments)
         now_ns = time.monotonic_ns()
@@ -306,6 +309,7 @@ class RemoteClient:
 
     @interrupts.defer_interrupts
     def _new_loop(self, loop: asyncio.AbstractEventLoop) -> LoopFace:
+        notice_kernel()
         with self._session.lock:
             for old in [old for old in self._loops if old.is_closed()]:
                 self._loops.pop(old).leave()

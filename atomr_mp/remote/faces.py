@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from atomr_mp.client.interrupts import defer_interrupts
 from atomr_mp.client.memory.leases import Lease
-from atomr_mp.client.reply import Reply, StreamReply, decode_leased, set_done
+from atomr_mp.client.reply import Reply, StreamReply, decode_leased, set_done, would_block
 from atomr_mp.remote.session import RemoteSession
 from atomr_mp.remote.streams import RemoteStreamReply
 
@@ -142,7 +142,7 @@ class LoopFace(ThreadsFace):
     def wait(self, reply: Reply, timeout_s: float | None) -> None:
         """Wait in a thread other than the loop's."""
         if asyncio._get_running_loop() is self.loop:  # noqa: SLF001 - exported; the public one raises where there is none
-            raise RuntimeError("result() would block the event loop to which this reply belongs; await the reply")
+            raise would_block(reply)
         super().wait(reply, timeout_s)
 
     def leave(self) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import ipaddress
 from pathlib import Path
 from typing import Final
 
 from atomr_mp import errors
+from atomr_mp.client.callers import can_await
 from atomr_mp.client.client import MAX_WAITING, Client
 from atomr_mp.pool import Pool
 from atomr_mp.process.files.rundir import RunDirectory, find_run_dir
@@ -28,6 +30,8 @@ def connect(
     insecure: bool = False,
 ) -> Pool:
     """Join a pool that runs already, on its own or as another application's, on this machine or on another one.
+
+    In a coroutine use `async with`, or `await` it, as with `start`.
 
     Args:
         pool: Name of the pool; by default that of ATOMR_MP_POOL, or "default". Or "tcp://HOST:PORT", where a pool
@@ -51,6 +55,35 @@ def connect(
         NotAuthorized: It belongs to another user, or does not admit the key.
         ConfigurationError: `keys` cannot be used, or there have to be some.
     """
+    asked = functools.partial(
+        _connect,
+        pool,
+        run_dir=run_dir,
+        name=name,
+        max_replays=max_replays,
+        weight=weight,
+        max_waiting=max_waiting,
+        keys=keys,
+        insecure=insecure,
+    )
+    if not can_await():
+        return asked()
+    from atomr_mp.startup.pool_to_enter import PoolToEnter  # late: it takes asyncio
+
+    return PoolToEnter(lambda: (asked(), None))
+
+
+def _connect(
+    pool: str | None,
+    *,
+    run_dir: str | Path | None,
+    name: str | None,
+    max_replays: int | None,
+    weight: float,
+    max_waiting: int,
+    keys: str | Path | None,
+    insecure: bool,
+) -> Pool:
     if pool is not None and pool.startswith(TCP):
         return _connect_remote(pool, run_dir, name, max_replays, weight, max_waiting, keys, insecure=insecure)
     if keys is not None or insecure:

@@ -5,10 +5,12 @@ The supervisor's process is started first; this one does its imports while that 
 
 from __future__ import annotations
 
+import functools
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from atomr_mp.client.callers import can_await
 from atomr_mp.startup.launch import launch
 from atomr_mp.startup.targets import Actors, check_no_actor_loads, targets
 
@@ -37,6 +39,9 @@ def start(
 
     The supervisor is a process of its own. When this process ends, however it ends, so does the pool.
 
+    In a coroutine use `async with atomr_mp.start(...) as pool:`, or `pool = await atomr_mp.start(...)`: it starts in a
+    thread then, and the event loop goes on. Without either the pool starts at its first use, which blocks the loop.
+
     Args:
         actors: The actors that every device runs: classes, or "package.module:Class" or "path/to/file.py:Class", or
             "NAME=" and one of these; several, or one by itself. Workers import the module of a class, so a program that
@@ -57,7 +62,8 @@ def start(
         SetupFailed: An actor's `setup` fails, even after the allowed restarts.
         PoolBusy: The run directory is in use.
     """
-    started, limit_s = begin(
+    asked = functools.partial(
+        begin,
         actors=actors,
         gpus=gpus,
         backend=backend,
@@ -68,6 +74,11 @@ def start(
         max_waiting=max_waiting,
         **settings,
     )
+    if can_await():
+        from atomr_mp.startup.pool_to_enter import PoolToEnter
+
+        return PoolToEnter(asked)
+    started, limit_s = asked()
     try:
         started.wait_ready(limit_s)
     except BaseException:

@@ -16,7 +16,7 @@ from atomr_mp.client.lanes.base import Lane, Told
 from atomr_mp.client.lanes.device_link import DeviceLink
 from atomr_mp.client.lanes.door import LaneClient
 from atomr_mp.client.lanes.lending import LoopLending
-from atomr_mp.client.reply import Reply, StreamReply
+from atomr_mp.client.reply import Reply, StreamReply, would_block
 from atomr_mp.client.reply_life import ReplyEvent, ReplyState
 from atomr_mp.protocol.messages.devices import DeviceInfo
 from atomr_mp.protocol.messages.session import DeviceChanged, IncarnationEnded, IncarnationStopped
@@ -81,7 +81,7 @@ class EventLoopLane(Lane):
         if self._loop.is_closed():
             raise RuntimeError("the event loop to which this reply belongs is closed")
         if _running_loop() is self._loop:
-            raise RuntimeError("result() would block the event loop to which this reply belongs; await the reply")
+            raise would_block(reply)
         done = threading.Event()
         self._loop.call_soon_threadsafe(lambda: None if self.add_callback(reply, lambda _: done.set()) else done.set())
         left_s = max(0.0, (reply.deadline_ns - time.monotonic_ns()) / 1e9) + LATE_S

@@ -6,7 +6,7 @@ import functools
 from typing import Any
 
 from atomr_mp import errors
-from atomr_mp.client.loops import running_loop
+from atomr_mp.client.callers import calling_loop
 from atomr_mp.protocol import dtypes
 from atomr_mp.protocol.declaration.factors import Scalar
 from atomr_mp.protocol.libraries import requests_of
@@ -23,7 +23,7 @@ def refuse_in_loop(what: str, *requests: str) -> None:
     Raises:
         GpuRefInEventLoop: An event loop runs in this thread.
     """
-    if running_loop() is None:
+    if calling_loop() is None:
         return
     instead = " or ".join(f"`await device.{each}(…)`" for each in requests) or "`await asyncio.to_thread(ref.item)`"
     raise errors.GpuRefInEventLoop(f"{what} of a ref waits for the device, which would block the event loop: {instead}")

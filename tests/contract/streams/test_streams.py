@@ -147,16 +147,15 @@ def test_a_stream_is_no_call_and_a_call_no_stream(pool: atomr_mp.Pool) -> None:
     assert (parts, type(error), error.maybe_executed) == ([], errors.InvalidRequest, False)
 
 
-def test_a_stream_is_read_where_it_was_opened(pool: atomr_mp.Pool, notes: Ledger) -> None:
-    """Elsewhere it is refused, and goes on."""
+def test_a_stream_of_a_loop_is_read_there_and_that_of_a_thread_anywhere(pool: atomr_mp.Pool, notes: Ledger) -> None:
+    """Where it would block its loop, it is refused, and goes on."""
 
     async def use() -> atomr_mp.ReplyStream:
         stream = pool.stream("Streamer.endless", "x")
-        with pytest.raises(RuntimeError, match="event loop"):
+        with pytest.raises(errors.WouldBlock, match="by `async for`"):
             next(stream)
         assert await anext(stream) == 0
-        with pytest.raises(RuntimeError, match="event loop"):
-            await anext(of_threads)
+        assert await anext(of_threads) == 1
         await stream.aclose()
         return stream
 
@@ -165,9 +164,28 @@ def test_a_stream_is_read_where_it_was_opened(pool: atomr_mp.Pool, notes: Ledger
     stream = in_loop(use)
     with pytest.raises(errors.Cancelled):
         next(stream)
-    assert next(of_threads) == 1
+    assert next(of_threads) == 2
     of_threads.close()
     assert settled(lambda: len(notes.runs()) == 2)  # else the next test would find its end
+
+
+def test_a_coroutine_that_is_cancelled_closes_a_thread_s_stream_as_it_does_its_own(
+    pool: atomr_mp.Pool, notes: Ledger
+) -> None:
+    """No thread goes on waiting for a part then."""
+
+    async def use() -> None:
+        waiting = asyncio.create_task(stream.__anext__())
+        await asyncio.to_thread(gate.wait)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+
+    with notes.gate("cancelled") as gate:
+        stream = pool.stream("Streamer.held", gate.path, 0)
+        in_loop(use)
+        with pytest.raises(errors.Cancelled):
+            next(stream)
 
 
 # --- leaving ---------------------------------------------------------------------------------------------------------
