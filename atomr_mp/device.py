@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, SupportsIndex, cast
 from atomr_mp import errors
 from atomr_mp.libraries import base as libraries
 from atomr_mp.protocol import amounts, dtypes
+from atomr_mp.protocol.keywords import checks_names
 from atomr_mp.protocol.layout import MAX_BYTES
 from atomr_mp.protocol.libraries import LIBRARIES, memory
 from atomr_mp.protocol.libraries.base import to_scalar
@@ -30,6 +31,7 @@ DEFAULT_DEADLINE_S: Final = 60.0
 """Deadline of requests for which neither the caller nor the actor's author has said anything."""
 
 
+@checks_names
 class Device:
     """A device of a pool, through all its incarnations. Made by `Pool.device`. Thread-safe.
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Callable, Generator, I
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self, cast
+from typing import TYPE_CHECKING, Any, Final, Never, Self, cast
 
 from atomr_mp import errors
 from atomr_mp.client import interrupts
@@ -22,6 +22,7 @@ from atomr_mp.operator.session import OperatorSession
 from atomr_mp.process.files.rundir import SESSION_SOCKET
 from atomr_mp.protocol import amounts, dtypes
 from atomr_mp.protocol.flow.limits import MAX_AHEAD
+from atomr_mp.protocol.keywords import checks_names, unknown_names
 from atomr_mp.protocol.messages.data import MAX_PRIORITY, MIN_PRIORITY
 from atomr_mp.protocol.messages.devices import OUT_OF_USE, DeviceInfo, MethodInfo
 from atomr_mp.protocol.messages.operators import Status
@@ -42,6 +43,7 @@ ADMIT_S: Final = 10.0
 """How long a map waits at most to hear that requests are admitted which the supervisor has admitted."""
 
 
+@checks_names
 class Pool:
     """A running pool of devices. Thread-safe; use it with `with`, in coroutines with `async with`, or `close` it.
 
@@ -184,6 +186,7 @@ class Pool:
         priority: int = 0,
         wait: bool | None = None,
         kwargs: dict[str, Any] | None = None,
+        **unknown: Never,
     ) -> Reply:
         """Make a request.
 
@@ -207,9 +210,11 @@ class Pool:
             wait: Whether to wait for room in the window of unanswered requests. None: in an event loop, but not in a
                 thread. In a thread, `call` blocks meanwhile, until the deadline.
             kwargs: Arguments by name.
+            **unknown: None; an option that there is not is refused with the nearest one.
 
         Raises:
             InvalidRequest: No such method, device or priority, or an argument that cannot be sent.
+            WrongArgument: There is no such option.
             Overloaded: Too many unanswered requests to this device, or too many that wait for room. By the reply: too
                 many requests of all clients wait.
             DeadlineExceeded: A thread has waited for room until the deadline.
@@ -218,6 +223,8 @@ class Pool:
         """
         client = self._client
         info = (client.methods.get(method) if type(method) is str else None) or self._look_up(method)
+        if unknown:
+            raise _no_option("Pool.call", method, info, unknown, Pool.call)
         if device is not None:
             device = self._device_index(device)
         if deadline_s is None:
@@ -244,6 +251,7 @@ class Pool:
         ahead: int = AHEAD,
         ahead_bytes: int = AHEAD_BYTES,
         kwargs: dict[str, Any] | None = None,
+        **unknown: Never,
     ) -> ReplyStream:
         """Make a request of a method that streams, and return its parts as they come.
 
@@ -265,8 +273,10 @@ class Pool:
                 quickly; fewer wastes less work if the reader leaves.
             ahead_bytes: How many bytes of parts may be on their way or unread. A single part may be larger.
             kwargs: Arguments by name.
+            **unknown: None; see `call`.
 
         Raises:
+            WrongArgument: There is no such option.
             InvalidRequest: No such method, device or priority, an argument that cannot be sent, or a method that does
                 not stream.
             Overloaded: Too many streams are open (`max_streams`). By the stream: too many of all clients.
@@ -275,6 +285,8 @@ class Pool:
         """
         client = self._client
         info = (client.methods.get(method) if type(method) is str else None) or self._look_up(method)
+        if unknown:
+            raise _no_option("Pool.stream", method, info, unknown, Pool.stream)
         if not info.streams and info is not NOT_KNOWN_YET:
             raise errors.InvalidRequest(f"{method} returns one result: use Pool.call")
         default_s = info.deadline_s or DEFAULT_DEADLINE_S
@@ -719,6 +731,20 @@ STARTING: Final = (
     "the pool is starting, and it is not known yet whether it has a request {!r}: wait first, by `Pool.wait_ready` in "
     "a thread"
 )
+
+
+def _no_option(
+    function: str, method: str, info: MethodInfo, unknown: Mapping[str, object], of: Callable[..., Any]
+) -> errors.WrongArgument:
+    """Return the error for options that a function has not; some may be meant for the method."""
+    hint, name = "", next(iter(unknown))
+    if name in info.parameters:
+        actor, _, called = method.partition(".")
+        hint = (
+            f", which is one of {method}: give it as kwargs={{{name!r}: ...}}, or call "
+            f"pool.actor({actor!r}).{called}({name}=...)"
+        )
+    return unknown_names(function, unknown, of.__kwdefaults__ or (), hint)
 
 
 def _priority(priority: int) -> int:

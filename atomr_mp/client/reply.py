@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Never, Protocol
 
 import msgspec
 
@@ -13,6 +13,7 @@ from atomr_mp import errors
 from atomr_mp.client.reply_life import ReplyState
 from atomr_mp.protocol import amounts, values
 from atomr_mp.protocol.flow.stream_credit import ReaderCredit
+from atomr_mp.protocol.keywords import checks_names, unknown_names
 from atomr_mp.protocol.messages.devices import Resumes
 from atomr_mp.protocol.refs import ClientArray, WireRef
 from atomr_mp.protocol.words import counted
@@ -57,6 +58,7 @@ class ReplyLane(Protocol):
         """Do the same in a task; the event loop goes on while memory is opened."""
 
 
+@checks_names
 class Reply(msgspec.Struct, eq=False, weakref=True):
     """The answer to one request: a result or an error, once, however often it had to be sent.
 
@@ -144,17 +146,20 @@ class Reply(msgspec.Struct, eq=False, weakref=True):
             state = repr(self.error) if self.error else "done"
         return f"<Reply {self.id} of {self.method}: {state}>"
 
-    def result(self, timeout_s: float | None = None) -> Any:
+    def result(self, timeout_s: float | None = None, **unknown: Never) -> Any:
         """Wait for the answer and return the result. Arrays in it are the caller's own.
 
         Args:
             timeout_s: How long to wait; None until the request's deadline, which always ends it.
+            **unknown: None; refused as `WrongArgument`.
 
         Raises:
             TimeoutError: No answer within `timeout_s`; the request goes on. With 0, what has arrived is taken in first.
             WouldBlock: Called in the event loop to which the reply belongs; await it.
             AtomrError: The request's error.
         """
+        if unknown:
+            raise unknown_names("Reply.result", unknown, ["timeout_s"])
         if timeout_s is not None:
             timeout_s = amounts.duration("timeout_s", timeout_s, zero=True)
         if not self.is_over:
@@ -290,9 +295,9 @@ class ItemsReply(Reply):
     parts: deque[ItemsPart] = msgspec.field(default_factory=deque)
     """Parts that have come, and were not taken yet."""
 
-    def result(self, timeout_s: float | None = None) -> None:
+    def result(self, timeout_s: float | None = None, **unknown: Never) -> None:
         """Wait until all items are answered; see `Reply.result`. The results are in the parts."""
-        error = self.exception(timeout_s)
+        error = self.exception(timeout_s, **unknown)
         if error is not None:
             raise error
 

@@ -10,6 +10,7 @@ from atomr_mp import errors
 from atomr_mp.client.reply import ArrivedPart, StreamReply, decode
 from atomr_mp.client.stream_closer import StreamCloser
 from atomr_mp.protocol import amounts
+from atomr_mp.protocol.keywords import checks_names
 
 if TYPE_CHECKING:
     import asyncio
@@ -34,6 +35,7 @@ class StreamLane(Protocol):
         """Watch the stream's deadline."""
 
 
+@checks_names
 class ReplyStream:
     """The answer to a request that streams: its parts in order, each once, then its end or an error.
 

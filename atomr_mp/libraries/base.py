@@ -13,6 +13,7 @@ from atomr_mp import errors
 from atomr_mp.protocol import dtypes
 from atomr_mp.protocol.declaration.arguments import declared, with_arrays
 from atomr_mp.protocol.declaration.factors import Factor, RealFactor, Scalar, decoded
+from atomr_mp.protocol.keywords import checks_names
 from atomr_mp.protocol.libraries.base import KNOWN, LibraryRequest, to_scalar
 from atomr_mp.protocol.refs import Operand
 from atomr_mp.protocol.words import choices, not_among
@@ -50,6 +51,9 @@ class LibraryReference:
     """
 
     library: ClassVar[str]
+
+    def __init_subclass__(cls) -> None:
+        checks_names(cls)
 
     def __init__(self, device: LibraryDevice) -> None:
         self._device: Final = device

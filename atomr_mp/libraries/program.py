@@ -26,6 +26,7 @@ from atomr_mp import errors
 from atomr_mp.libraries.base import lengths
 from atomr_mp.protocol import dtypes, values
 from atomr_mp.protocol.declaration.arguments import with_arrays
+from atomr_mp.protocol.keywords import checks_names
 from atomr_mp.protocol.layout import Index, Layout
 from atomr_mp.protocol.libraries import DECLARED
 from atomr_mp.protocol.libraries import program as messages
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from atomr_mp.libraries.base import LibraryDevice
 
 
+@checks_names
 class ProgramArray(Operand):
     """An array of a program, or a view of one. Its memory exists only during a run.
 
@@ -90,6 +92,7 @@ class ProgramArray(Operand):
         return ProgramArray(self.program, self.slot, layout)
 
 
+@checks_names
 class Program:
     """A program: recorded within `with`, then run.
 

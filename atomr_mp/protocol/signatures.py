@@ -8,7 +8,7 @@ from typing import Any, Final
 from atomr_mp import errors
 from atomr_mp.protocol.words import counted, did_you_mean
 
-OF_CALLS: Final = frozenset({"device", "deadline_s", "priority"})
+OF_CALLS: Final = frozenset({"device", "deadline_s", "priority", "wait"})
 """Options that are given to `pool.call` or `pool.actor`, not to a method."""
 
 
@@ -35,6 +35,8 @@ def wrong_names(method: str, parameters: Sequence[str], required: Collection[str
             hint = did_you_mean(name, parameters)
             if name in OF_CALLS:
                 hint = f"; use pool.actor(name, {name}=) or pool.call(method, {name}=)"
+            elif name in {"timeout", "timeout_s"} and not hint:
+                hint = "; use pool.actor(name, deadline_s=) for the request, reply.result(timeout_s=) for the waiting"
             return f"{_shown(method, parameters)} has no argument {name}{hint}"
     missing = [name for name in parameters if name in required and name not in given]
     return f"{_shown(method, parameters)} needs {' and '.join(missing)}" if missing else ""

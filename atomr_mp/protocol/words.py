@@ -5,7 +5,28 @@ from __future__ import annotations
 import types
 import typing
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
+
+OTHER_WORDS: Final = {
+    "cpu": ("host",),
+    "numpy": ("host",),
+    "gpu": ("gpus", "cuda", "device"),
+    "nvidia": ("cuda",),
+    "devices": ("gpus",),
+    "workers": ("gpus",),
+    "num_gpus": ("gpus",),
+    "num_workers": ("gpus",),
+    "processes": ("gpus",),
+    "timeout": ("timeout_s", "deadline_s"),
+    "timeout_s": ("deadline_s",),
+    "deadline": ("deadline_s", "timeout_s"),
+    "deadline_s": ("timeout_s",),
+    "name": ("pool",),
+    "max_in_flight": ("in_flight",),
+    "chunksize": ("batch_size",),
+    "retries": ("attempts", "max_replays"),
+}
+"""What others call some settings and arguments; the first of the words that there is, is meant."""
 
 
 def counted(count: int, noun: str, several: str = "") -> str:
@@ -24,6 +45,9 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     import difflib  # late: only a mistake needs it
 
     by_lower = {each.lower(): each for each in known}
+    for other in OTHER_WORDS.get(name.lower().strip("-").replace("-", "_"), ()):
+        if other in by_lower:
+            return f"; did you mean {other}?"
     begun = [each for each in by_lower if len(name) > 2 and each.startswith(name.lower())]
     found = begun or difflib.get_close_matches(name.lower(), by_lower, n=1)
     return f"; did you mean {by_lower[found[0]]}?" if found else ""

@@ -20,6 +20,7 @@ from atomr_mp.client.reply_stream import ReplyStream
 from atomr_mp.device import DEFAULT_DEADLINE_S
 from atomr_mp.mapping.schedule import MAX_DEPTH
 from atomr_mp.pool import Pool
+from atomr_mp.protocol.keywords import checks_names
 from atomr_mp.protocol.messages.devices import MethodInfo
 from atomr_mp.protocol.messages.operators import Status
 from atomr_mp.protocol.words import did_you_mean
@@ -59,6 +60,7 @@ class NodeStatus(NamedTuple):
     """The pool's status; None if it does not answer."""
 
 
+@checks_names
 class Cluster:
     """One pool on each of several nodes. Thread-safe; use it with `with`, or `close` it. `ray.init` comes first.
 

@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from atomr_mp import errors
 from atomr_mp.client.reply import Reply
+from atomr_mp.protocol.keywords import checks_names
 from atomr_mp.ray.failover import ClusterCall, goes_on
 
 
@@ -22,6 +23,7 @@ class Attempt(NamedTuple):
     """Whether its method may run twice, as its node says."""
 
 
+@checks_names
 class ClusterReply:
     """The answer to a call of a cluster. Thread-safe; waited for like a `Reply`, in threads and in event loops.
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from atomr_mp.pool import Pool
+from atomr_mp.protocol.keywords import checked_names
 from atomr_mp.protocol.raised import LogErrors
 from atomr_mp.serve.application import Application
 from atomr_mp.serve.http.access import Access, Tokens
@@ -17,6 +18,7 @@ from atomr_mp.serve.source import GivenPool
 __all__ = ["Application", "Limits", "app"]
 
 
+@checked_names
 def app(
     pool: Pool,
     *,

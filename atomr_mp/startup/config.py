@@ -12,7 +12,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, NamedTuple
 
@@ -391,7 +391,7 @@ def gather(file: Path | None, settings: Mapping[str, Any], environment: Mapping[
     sources = dict.fromkeys(Config.__struct_fields__, "default")
     values: dict[str, Any] = {}
     for found, source in ((in_file, str(file)), (in_environment, "environment"), (given, "option")):
-        _check_names(found, str(file) if found is in_file else "the settings")
+        _check_names(found, str(file) if found is in_file else "the settings", OF_START if found is given else ())
         values |= found
         sources |= dict.fromkeys(found, source)
     for field in msgspec.structs.fields(Config):
@@ -420,8 +420,17 @@ def _check_value(where: str, field: msgspec.structs.FieldInfo, value: Any) -> No
         amounts.whole(f"{where}: {name}", found, 0, error=errors.ConfigurationError)
 
 
-def _check_names(found: Mapping[str, Any], where: str) -> None:
+OF_START: Final = ("config", "weight", "max_waiting")
+"""Arguments of `start` that are no settings."""
+
+
+def _check_names(found: Mapping[str, Any], where: str, others: Iterable[str] = ()) -> None:
     """Check that there are such settings.
+
+    Args:
+        found: The settings.
+        where: Where they were given.
+        others: What else may be given there.
 
     Raises:
         ConfigurationError: One is unknown.
@@ -429,7 +438,7 @@ def _check_names(found: Mapping[str, Any], where: str) -> None:
     for name in found:
         if name not in Config.__struct_fields__:
             raise errors.ConfigurationError(
-                f"{where}: there is no setting {name!r}{did_you_mean(name, Config.__struct_fields__)}"
+                f"{where}: there is no setting {name!r}{did_you_mean(name, [*Config.__struct_fields__, *others])}"
             )
 
 

@@ -12,12 +12,14 @@ from atomr_mp.client.callers import can_await
 from atomr_mp.client.client import MAX_WAITING, Client
 from atomr_mp.pool import Pool
 from atomr_mp.process.files.rundir import RunDirectory, find_run_dir
+from atomr_mp.protocol.keywords import checked_names
 from atomr_mp.transport.session import SessionConnection
 
 TCP: Final = "tcp://"
 """Begins the address of a pool on another machine."""
 
 
+@checked_names
 def connect(
     pool: str | None = None,
     *,

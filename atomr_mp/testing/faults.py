@@ -20,6 +20,7 @@ import msgspec
 import atomr_mp
 from atomr_mp import errors
 from atomr_mp.process import points
+from atomr_mp.protocol.keywords import checked_names, checks_names
 from atomr_mp.protocol.messages import injection
 from atomr_mp.protocol.messages.injection import Fault, Order, Point
 from atomr_mp.protocol.words import counted
@@ -28,6 +29,7 @@ WAIT_S: Final = 30.0
 """How long `Injection.wait` waits, unless told otherwise."""
 
 
+@checks_names
 @dataclass(frozen=True)
 class At:
     """A fault, and where and how often it happens.
@@ -54,6 +56,7 @@ class At:
     times: int | None = 1
 
 
+@checks_names
 class Injection:
     """A fault that was ordered; made by `inject` and `Faults.add`. Use it with `with`, or `withdraw` it.
 
@@ -117,6 +120,7 @@ class Injection:
                 self._heard += os.read(self._pipe, 4096)
 
 
+@checks_names
 class Faults:
     """A place for orders. Processes that are started with its `environment` look there; use it with `with`.
 
@@ -205,6 +209,7 @@ def start(*, faults: Iterable[At] = (), **settings: Any) -> atomr_mp.Pool:
     return pool
 
 
+@checked_names
 def inject(
     pool: atomr_mp.Pool,
     *,

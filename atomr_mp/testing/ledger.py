@@ -15,6 +15,7 @@ import psutil
 import atomr_mp
 from atomr_mp.operator.doctor import examine
 from atomr_mp.process.census import look
+from atomr_mp.protocol.keywords import checked_names, checks_names
 from atomr_mp.supervision.audit.findings import State
 
 PROMISE_S: Final = 2.0
@@ -24,6 +25,7 @@ AGAIN_S: Final = 0.02
 """Between looks at what no event tells of: other processes' descriptors and memory."""
 
 
+@checked_names
 def assert_nothing_left(pool: atomr_mp.Pool | str | Path, within_s: float = PROMISE_S) -> None:
     """Assert that a pool, which may run or have ended, has nothing that is unaccounted for. Blocks.
 
@@ -43,6 +45,7 @@ def assert_nothing_left(pool: atomr_mp.Pool | str | Path, within_s: float = PROM
     assert not left, "unaccounted for:\n" + "\n".join(left)
 
 
+@checks_names
 class Ledger:
     """Counts the resources of this process and a pool at the beginning of a `with`, and compares at its end.
 

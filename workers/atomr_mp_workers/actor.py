@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Protocol, TypeVar, overload
 
 from atomr_mp.protocol import dtypes
+from atomr_mp.protocol.keywords import checked_names, checks_names
 from atomr_mp.protocol.messages.data import MAX_ITEMS
 from atomr_mp_workers.memory.arrays import DeviceArray
 
@@ -57,6 +58,7 @@ class ActorLibraries(Protocol):
 
 
 @dataclass(frozen=True)
+@checks_names
 class Context:
     """The process that an actor lives in, as the actor sees it."""
 
@@ -224,6 +226,7 @@ class Actor:
         """
 
 
+@checks_names
 @dataclass(frozen=True)
 class Batch:
     """Rules for putting a method's requests together: see `method`.
@@ -266,6 +269,7 @@ def by_shape(*arguments: Any) -> Hashable:
     return tuple([(str(each.dtype), tuple(each.shape)) for each in arguments if hasattr(each, "shape")])
 
 
+@checks_names
 @dataclass(frozen=True)
 class Steps:
     """Continuous batching: the method is one step over all its streams that run now; see `method`.
@@ -331,6 +335,7 @@ def method(
 ) -> Callable[[F], F]: ...
 
 
+@checked_names
 def method(
     function: F | None = None,
     /,

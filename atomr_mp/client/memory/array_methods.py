@@ -11,6 +11,7 @@ from atomr_mp import errors
 from atomr_mp.client.memory.operands import is_number, refuse_in_loop
 from atomr_mp.client.memory.operators import ArrayOperators
 from atomr_mp.protocol import amounts, dtypes
+from atomr_mp.protocol.keywords import checks_names
 from atomr_mp.protocol.layout import Index
 from atomr_mp.protocol.libraries import memory
 from atomr_mp.protocol.libraries.base import to_scalar
@@ -25,6 +26,7 @@ SHOWN: Final = 1000
 """Most elements that `show` reads unless it is told otherwise."""
 
 
+@checks_names
 class ArrayMethods(ArrayOperators):
     """The methods of a ref that compute or move elements. Each waits for its answer, as an operator does."""
 

@@ -12,6 +12,7 @@ from atomr_mp.client.memory.leases import Lease
 from atomr_mp.client.memory.ref_memory import RefMemory
 from atomr_mp.protocol import amounts, dtypes, token
 from atomr_mp.protocol.codec import Bytes16, Codec, Message
+from atomr_mp.protocol.keywords import checks_names
 from atomr_mp.protocol.layout import Index, Layout
 from atomr_mp.protocol.libraries.base import scalar, to_scalar
 from atomr_mp.protocol.libraries.memory import MAX_SHARE_S
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 
+@checks_names
 class GpuRef(ArrayMethods):
     """An array in a device's memory. Made by a device (`put`, `empty`, ...), by requests, and as a view of another.
 
