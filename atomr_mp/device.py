@@ -13,6 +13,7 @@ from atomr_mp.protocol.keywords import checks_names
 from atomr_mp.protocol.layout import MAX_BYTES
 from atomr_mp.protocol.libraries import LIBRARIES, memory
 from atomr_mp.protocol.libraries.base import to_scalar
+from atomr_mp.protocol.pickling import CONNECT, refusal
 from atomr_mp.protocol.words import did_you_mean
 
 if TYPE_CHECKING:
@@ -46,6 +47,8 @@ class Device:
     def __init__(self, client: Client, index: int) -> None:
         self._client: Final = client
         self.index: Final = index
+
+    __reduce__ = refusal(CONNECT)
 
     def __repr__(self) -> str:
         info = self._info

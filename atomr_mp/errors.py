@@ -37,6 +37,7 @@ __all__ = [
     "JournalMismatch",
     "LibraryError",
     "NotAuthorized",
+    "NotPicklable",
     "NumericalError",
     "OutOfMemory",
     "Overloaded",
@@ -144,6 +145,16 @@ class Unsupported(RequestError):
     """
 
     code: ClassVar[str] = "unsupported"
+
+
+class NotPicklable(Unsupported, TypeError):
+    """An object of this package was to be pickled or copied, and stands for something in its own process.
+
+    Holds: nothing was done; the object.
+    Do: what the message says, as to connect in the other process.
+    """
+
+    code: ClassVar[str] = "not_picklable"
 
 
 @dataclass(eq=False)

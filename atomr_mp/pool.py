@@ -27,6 +27,7 @@ from atomr_mp.protocol.messages.data import MAX_PRIORITY, MIN_PRIORITY
 from atomr_mp.protocol.messages.devices import OUT_OF_USE, DeviceInfo, MethodInfo
 from atomr_mp.protocol.messages.operators import Status
 from atomr_mp.protocol.messages.suspects import RequestKey
+from atomr_mp.protocol.pickling import CONNECT, refusal
 from atomr_mp.protocol.signatures import all_named
 from atomr_mp.protocol.words import counted, did_you_mean
 
@@ -69,6 +70,8 @@ class Pool:
         self._run_dir = run_dir
         self.name: Final = client.pool
         self.supervisor_pid: Final = client.supervisor_pid
+
+    __reduce__ = refusal(CONNECT)
 
     def __enter__(self) -> Self:
         return self

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from atomr_mp.client.reply import Reply
 from atomr_mp.client.reply_stream import ReplyStream
+from atomr_mp.protocol.pickling import CONNECT, refusal
 from atomr_mp.protocol.words import did_you_mean
 
 
@@ -70,6 +71,8 @@ class ActorRef:
         self._deadline_s = deadline_s
         self._priority = priority
         self._wait = wait
+
+    __reduce__ = refusal(CONNECT)
 
     def __repr__(self) -> str:
         return f"<actor {self._name} of {self._pool!r}>"

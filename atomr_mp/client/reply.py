@@ -15,6 +15,7 @@ from atomr_mp.protocol import amounts, values
 from atomr_mp.protocol.flow.stream_credit import ReaderCredit
 from atomr_mp.protocol.keywords import checks_names, unknown_names
 from atomr_mp.protocol.messages.devices import Resumes
+from atomr_mp.protocol.pickling import CONNECT, refusal
 from atomr_mp.protocol.refs import ClientArray, WireRef
 from atomr_mp.protocol.words import counted
 
@@ -133,6 +134,8 @@ class Reply(msgspec.Struct, eq=False, weakref=True):
         if not self.is_over:
             self.lane.look(self)
         return self.is_over
+
+    __reduce__ = __copy__ = refusal(f"send its result, or {CONNECT} and call there")
 
     def __repr__(self) -> str:
         self.done  # noqa: B018 - takes in what has arrived

@@ -11,6 +11,7 @@ from atomr_mp.client.reply import ArrivedPart, StreamReply, decode
 from atomr_mp.client.stream_closer import StreamCloser
 from atomr_mp.protocol import amounts
 from atomr_mp.protocol.keywords import checks_names
+from atomr_mp.protocol.pickling import CONNECT, refusal
 
 if TYPE_CHECKING:
     import asyncio
@@ -67,6 +68,8 @@ class ReplyStream:
         """A part that could not be opened; the next look is for it again."""
         self.parts = 0
         """How many parts were read."""
+
+    __reduce__ = refusal(f"send its parts, or {CONNECT}")
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else ("ended" if self.done else "open")

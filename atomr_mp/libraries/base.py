@@ -15,6 +15,7 @@ from atomr_mp.protocol.declaration.arguments import declared, with_arrays
 from atomr_mp.protocol.declaration.factors import Factor, RealFactor, Scalar, decoded
 from atomr_mp.protocol.keywords import checks_names
 from atomr_mp.protocol.libraries.base import KNOWN, LibraryRequest, to_scalar
+from atomr_mp.protocol.pickling import CONNECT, refusal
 from atomr_mp.protocol.refs import Operand
 from atomr_mp.protocol.words import choices, not_among
 
@@ -51,6 +52,8 @@ class LibraryReference:
     """
 
     library: ClassVar[str]
+
+    __reduce__ = refusal(CONNECT)
 
     def __init_subclass__(cls) -> None:
         checks_names(cls)

@@ -32,6 +32,7 @@ from atomr_mp.protocol.libraries import DECLARED
 from atomr_mp.protocol.libraries import program as messages
 from atomr_mp.protocol.libraries.base import LibraryRequest
 from atomr_mp.protocol.libraries.coverage import Coverage, first_reads
+from atomr_mp.protocol.pickling import CONNECT, refusal
 from atomr_mp.protocol.refs import Operand, WireRef
 
 if TYPE_CHECKING:
@@ -136,6 +137,8 @@ class Program:
         return library
 
     # --- recording ----------------------------------------------------------------------------------------------------
+
+    __reduce__ = refusal(f"{CONNECT}, and write the program there")
 
     def input(self, name: str, shape: SupportsIndex | Sequence[SupportsIndex], dtype: DTypeLike) -> ProgramArray:
         """Declare an input: each run is given an array or a ref for it, row-major and without gaps.

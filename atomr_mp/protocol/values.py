@@ -16,6 +16,7 @@ import functools
 import math
 import struct
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
@@ -286,8 +287,28 @@ def _as_plain(value: object) -> object:
         if isinstance(value, base):
             return plain(value)
     kind = type(value)
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and isinstance(value, numpy.generic):
+        raise errors.InvalidRequest(f"a numpy.{kind.__name__} cannot be sent; send {_INSTEAD[value.dtype.kind]}")
     raise errors.InvalidRequest(f"a {kind.__module__}.{kind.__qualname__} cannot be sent; use {foreign.instead(kind)}")
 
+
+
+_INSTEAD: Final = defaultdict(
+    lambda: "numbers",
+    {
+        "M": "text, by `numpy.datetime_as_string(x)`, or the count of its unit, by `x.astype('int64')`",
+        "m": "the count of its unit, by `x.astype('int64')`",
+        "f": "`x.astype('float64')`, whose precision is less",
+        "c": "`x.astype('complex128')`, whose precision is less",
+        "U": "`x.tolist()`",
+        "S": "`x.tolist()`",
+        "T": "`x.tolist()`",
+        "O": "`x.tolist()`",
+        "V": "its fields, each by itself",
+    },
+)
+"""What to send instead of NumPy's values that cannot be sent, by the kind of their type."""
 
 _PLAIN_OF: Final[tuple[tuple[type, Callable[[Any], object]], ...]] = (
     (str, str.__str__),
@@ -311,7 +332,8 @@ def _nbytes(frames: Sequence[Buffer]) -> int:
 def _check_array(array: np.ndarray[Any, Any]) -> None:
     if dtypes.name_of(array.dtype) not in DTYPES:
         raise errors.InvalidRequest(
-            f"arrays of {array.dtype} cannot be sent; convert to one of {', '.join(sorted(DTYPES))}"
+            f"arrays of {array.dtype} cannot be sent; send {_INSTEAD[array.dtype.kind]}; arrays have one of "
+            f"{', '.join(sorted(DTYPES))}"
         )
     if array.ndim > MAX_DIMENSIONS:
         raise errors.InvalidRequest(f"an array of {array.ndim} dimensions; the limit is {MAX_DIMENSIONS}")

@@ -13,6 +13,7 @@ from atomr_mp.client.client import MAX_WAITING, Client
 from atomr_mp.pool import Pool
 from atomr_mp.process.files.rundir import RunDirectory, find_run_dir
 from atomr_mp.protocol.keywords import checked_names
+from atomr_mp.startup.patched import check_not_patched
 from atomr_mp.transport.session import SessionConnection
 
 TCP: Final = "tcp://"
@@ -86,6 +87,7 @@ def _connect(
     keys: str | Path | None,
     insecure: bool,
 ) -> Pool:
+    check_not_patched()
     if pool is not None and pool.startswith(TCP):
         return _connect_remote(pool, run_dir, name, max_replays, weight, max_waiting, keys, insecure=insecure)
     if keys is not None or insecure:

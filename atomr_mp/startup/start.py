@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from atomr_mp.client.callers import can_await
 from atomr_mp.startup.launch import launch
+from atomr_mp.startup.patched import check_not_patched
 from atomr_mp.startup.targets import Actors, check_no_actor_loads, targets
 
 if TYPE_CHECKING:
@@ -122,6 +123,7 @@ def begin(
         ConfigurationError: The pool cannot be started here as asked, or workers could not import a class.
         PoolBusy: The run directory is in use.
     """
+    check_not_patched()
     check_no_actor_loads()
     named = bool(config or {"ATOMR_MP_POOL", "ATOMR_MP_RUN_DIR"} & os.environ.keys())
     given = {

@@ -172,9 +172,19 @@ def _module(target: str, location: str, name: str) -> types.ModuleType:
         raise
     except BaseException as error:  # a module may raise anything, even SystemExit
         advice = f"; {how_to_install(missing_module(error))}" if is_a(error, ModuleNotFoundError) else ""
+        if type(error) is ImportError and "relative import" in str(error.msg) and location.endswith(".py"):
+            advice = f"; a file named by itself is in no package: name it as {_in_package(Path(location))}:CLASS"
         raise ActorLoadFailed(f"{target}: importing failed with {describe(error)}{advice}") from error
     finally:
         importing = False
+
+
+def _in_package(file: Path) -> str:
+    """Return how a file is named as a module of its package: the outermost folder with an `__init__.py`, or its own."""
+    root = file.parent
+    while (root.parent / "__init__.py").is_file():
+        root = root.parent
+    return f"{root.parent}/{'.'.join(file.relative_to(root.parent).with_suffix('').parts)}"
 
 
 def _import_from(target: str, directory: str, name: str, file: str = "") -> types.ModuleType:

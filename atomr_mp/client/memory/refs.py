@@ -16,6 +16,7 @@ from atomr_mp.protocol.keywords import checks_names
 from atomr_mp.protocol.layout import Index, Layout
 from atomr_mp.protocol.libraries.base import scalar, to_scalar
 from atomr_mp.protocol.libraries.memory import MAX_SHARE_S
+from atomr_mp.protocol.pickling import CONNECT, refusal
 from atomr_mp.protocol.refs import WireRef
 
 if TYPE_CHECKING:
@@ -271,8 +272,7 @@ class GpuRef(ArrayMethods):
     ) -> None:
         self.free()
 
-    def __reduce__(self) -> NoReturn:
-        raise TypeError("a ref is a hold on memory and cannot be pickled; share() gives bytes for another process")
+    __reduce__ = refusal(f"send the bytes of `ref.share()`, {CONNECT}, and `claim` them there")
 
     def to_wire(self) -> WireRef:
         """Return the wire form.

@@ -26,7 +26,7 @@ MADE_BY_US: Final = {"Context", "Device", "GpuRef", "Injection", "Pool", "Reply"
 """Classes whose constructors are not for users."""
 
 WITHOUT_OPTIONS: Final = {"Actor", "DeviceArray", "Live", "LiveStream"}
-"""Classes of which users call only what takes its one argument by position, some of it for each part of a stream."""
+"""Classes whose methods take one argument, by position; one of them is called for each part of a stream."""
 
 MESSAGES: Final = {"Exit", "Fail", "FullDisk", "Hang", "HangInKernel", "Kill", "NoMemory", "Poison"}
 """Classes of msgspec, which says itself which argument it does not know."""
@@ -37,8 +37,8 @@ def functions() -> Iterator[Any]:
     for library in DECLARED:
         importlib.import_module(f"atomr_mp.libraries.{library}")
     public = [getattr(module, name) for module, name in NAMED]
-    each: Any
-    for each in [*public, Program, *_below(LibraryReference)]:
+    known: list[Any] = [*public, Program, *_below(LibraryReference)]
+    for each in known:
         if inspect.isclass(each) and each.__name__ not in MESSAGES | WITHOUT_OPTIONS:
             for name, found in vars(each).items():
                 checked = not name.startswith("_") or (name == "__init__" and each.__name__ not in MADE_BY_US)
@@ -48,8 +48,9 @@ def functions() -> Iterator[Any]:
             yield pytest.param(each, id=f"{each.__module__}.{each.__name__}")
 
 
-def _below(cls: type) -> Iterator[type]:
-    for each in cls.__subclasses__():
+def _below(cls: type) -> Iterator[Any]:
+    below: list[Any] = cls.__subclasses__()
+    for each in below:
         if each.__module__.startswith("atomr_mp."):
             yield each
             yield from _below(each)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -194,3 +196,27 @@ def test_by_shape_knows_arrays_by_shape_and_type() -> None:
     assert by_shape(np.zeros((2, 3)), "a") == by_shape(np.ones((2, 3)), "b")
     assert by_shape(np.zeros((2, 3))) != by_shape(np.zeros((3, 2)))
     assert by_shape(np.zeros(2)) != by_shape(np.zeros(2, "float32"))
+
+
+@pytest.mark.parametrize("package", ["whole", "no __init__"])
+def test_a_relative_import_of_a_file_is_refused_with_the_target_that_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str
+) -> None:
+    """The file's package, or its folder, is named; the named target loads."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    folder = tmp_path / "outer" / f"related_{len(package)}"
+    folder.mkdir(parents=True)
+    if package == "whole":
+        (folder / "__init__.py").touch()
+        (folder.parent / "__init__.py").touch()
+    (folder / "beside.py").write_text("VALUE = 5\n", encoding="utf-8")
+    (folder / "relative.py").write_text(
+        "from atomr_mp_workers import Actor, method\nfrom .beside import VALUE\n"
+        "class Relative(Actor):\n    @method\n    def value(self) -> int:\n        return VALUE\n",
+        encoding="utf-8",
+    )
+    with pytest.raises(errors.ActorLoadFailed, match="a file named by itself is in no package") as refused:
+        load(ActorSpec("Relative", f"{folder}/relative.py:Relative"))
+    target = refused.value.message.rpartition("name it as ")[2].replace("CLASS", "Relative")
+    assert Path(target.rpartition("/")[0]) == (tmp_path if package == "whole" else tmp_path / "outer")
+    assert load(ActorSpec("Relative", target)).name == "Relative"
