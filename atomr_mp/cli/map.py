@@ -8,21 +8,21 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from atomr_mp import errors
 from atomr_mp.cli.common import Commands, add_pool, counted, duration, seconds, whole
+from atomr_mp.cli.map_progress import shown_progress
 from atomr_mp.protocol.amounts import LONGEST_S
 from atomr_mp.protocol.messages.data import MAX_PRIORITY, MIN_PRIORITY
 
 if TYPE_CHECKING:
     from atomr_mp.cli.items import Items
+    from atomr_mp.mapping.journal import Journal
     from atomr_mp.mapping.run import Progress
     from atomr_mp.pool import Pool
 
 FAILURES_SHOWN: Final = 10
-
-SHOW_EVERY_S: Final = 0.1
 
 _NO_POOL: Final = (errors.PoolLost, errors.DeviceUnavailable)
 """Errors of the pool, not of an item: nothing takes work any more."""
@@ -120,40 +120,77 @@ def run(options: argparse.Namespace) -> int:
 def _run(options: argparse.Namespace, items: Items, latest: list[Progress]) -> int:
     """Run the job on a pool; `latest` has its progress."""
     from atomr_mp.cli.results import open_results
-    from atomr_mp.mapping.run import Failure
+    from atomr_mp.mapping.finished import recorded_outcomes
+    from atomr_mp.mapping.run import Failure, Progress
 
-    with open_results(options.output) as results, _pool(options) as pool:
-        report = _Report()
-        with _progress(items.total) as show:
+    with open_results(options.output) as results, contextlib.ExitStack() as opened:
+        report = _Report("row" if options.input.endswith(".npy") else "line")
+        finished = _finished(options, items)
+        pool = opened.enter_context(_pool(options)) if finished is None else None
+        with shown_progress(items.total) as show:
 
             def on_progress(progress: Progress) -> None:
                 latest[:] = [progress]
                 show(progress)
 
-            outcomes = pool.map(
-                options.method,
-                items.each,
-                in_flight=options.in_flight,
-                batch_size=options.batch_size,
-                attempts=options.attempts,
-                deadline_s=options.deadline,
-                priority=options.priority,
-                return_failures=True,
-                on_progress=on_progress,
-                journal=options.journal,
-                retry_failed=options.retry_failed,
-                repair_journal=options.repair_journal,
-            )
+            if finished is not None:
+                opened.callback(finished.close)
+                outcomes = recorded_outcomes(finished, items.each)
+            else:
+                assert pool is not None
+                outcomes = _outcomes(pool, options, items, on_progress)
             for index, outcome in enumerate(outcomes):
                 if isinstance(outcome, Failure) and isinstance(outcome.error, _NO_POOL):
                     raise outcome.error  # all further items would end so
+                if isinstance(outcome, Failure) and (pool is None or options.actor):
+                    _drop_advice(outcome.error, options)
                 failure = results.write(index, outcome)
                 if failure is not None:
                     report.failed(index, failure.error.code, failure.error.message)
         results.commit()
+        if finished is not None:
+            on_progress(Progress(finished.items, report.failures, 0, 0, 0, finished.items))
     for line in report.lines(latest[-1], options.output):
         sys.stderr.write(f"{line}\n")
     return 1 if report.failures else 0
+
+
+def _finished(options: argparse.Namespace, items: Items) -> Journal | None:
+    """Return the job's journal if nothing of the job is left to be done, so that it needs no pool."""
+    if not options.journal or items.total is None or options.repair_journal:
+        return None
+    from atomr_mp.mapping.finished import open_finished
+
+    return open_finished(Path(options.journal), options.method, items.total, retry_failed=options.retry_failed)
+
+
+def _outcomes(
+    pool: Pool, options: argparse.Namespace, items: Items, on_progress: Callable[[Progress], None]
+) -> Iterator[Any]:
+    """Return the outcomes of a job on a pool."""
+    return pool.map(
+        options.method,
+        items.each,
+        in_flight=options.in_flight,
+        batch_size=options.batch_size,
+        attempts=options.attempts,
+        deadline_s=options.deadline,
+        priority=options.priority,
+        return_failures=True,
+        on_progress=on_progress,
+        journal=options.journal,
+        retry_failed=options.retry_failed,
+        repair_journal=options.repair_journal,
+    )
+
+
+def _drop_advice(error: errors.AtomrError, options: argparse.Namespace) -> None:
+    """Leave out of an error what one could do with a pool that has ended with its job."""
+    if isinstance(error, errors.PoisonRequest):
+        error.message = (
+            f"{error.method} with these arguments has ended {counted(error.ends, 'worker')}, at last when nothing else "
+            f"ran there{'; --retry-failed tries it again' if options.journal else ''}"
+        )
 
 
 def _check_files(options: argparse.Namespace) -> None:
@@ -195,10 +232,15 @@ def _interrupted(options: argparse.Namespace, latest: list[Progress]) -> str:
 
 
 class _Report:
-    """The summary at the end."""
+    """The summary at the end.
 
-    def __init__(self) -> None:
+    Args:
+        place: The name of an item's place in the input: a line, counted from 1, or a row, counted from 0.
+    """
+
+    def __init__(self, place: Literal["line", "row"]) -> None:
         self.failures = 0
+        self._place = place
         self._shown: list[str] = []
         self._begun = time.monotonic()
 
@@ -206,7 +248,8 @@ class _Report:
         """Note a failed item."""
         self.failures += 1
         if self.failures <= FAILURES_SHOWN:
-            self._shown.append(f"atomr-mp: item {index} failed: {code}: {' '.join(message.split())}")
+            place = f"{self._place} {index + (self._place == 'line')}"
+            self._shown.append(f"atomr-mp: {place} failed: {code}: {' '.join(message.split())}")
 
     def lines(self, end: Progress, output: str) -> Iterator[str]:
         """Yield the lines to print."""
@@ -242,45 +285,3 @@ def _pool(options: argparse.Namespace) -> Iterator[Pool]:
         )
     with pool:
         yield pool
-
-
-@contextlib.contextmanager
-def _progress(total: int | None) -> Iterator[Callable[[Progress], None]]:
-    """Show a bar on stderr if that is a terminal; yield the function that updates it."""
-    if not sys.stderr.isatty():
-        yield lambda _progress: None
-        return
-    from rich import progress as bars
-    from rich.console import Console
-
-    columns: list[bars.ProgressColumn] = [
-        bars.BarColumn(),
-        bars.MofNCompleteColumn(),
-        bars.TimeRemainingColumn(),
-        bars.TextColumn("{task.fields[told]}"),
-    ]
-    with bars.Progress(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task("", total=total, told="")
-        begun = shown = time.monotonic()
-
-        def show(progress: Progress) -> None:
-            nonlocal shown
-            now = time.monotonic()
-            if now - shown < SHOW_EVERY_S and progress.done != total:
-                return
-            shown = now
-            rate = progress.done / max(now - begun, 1e-9)
-            bar.update(task, completed=progress.done, told=_told(rate, progress))
-
-        yield show
-
-
-def _told(rate: float, progress: Any) -> str:
-    words = [f"{rate:,.0f}/s"]
-    if progress.failed:
-        words.append(f"[red]{progress.failed:,} failed[/]")
-    if progress.restarts:
-        words.append(f"[yellow]{counted(progress.restarts, 'restart')}[/]")
-    if progress.resubmitted:
-        words.append(f"{progress.resubmitted:,} sent again")
-    return ", ".join(words)

@@ -171,7 +171,7 @@ class Rows(Results):
         row = self._row
         if array.shape != row.shape or not np.can_cast(array.dtype, row.dtype, "safe"):
             return (
-                f"its result is {array.dtype} of shape {array.shape}, that of item {self._first} is {row.dtype} of "
+                f"its result is {array.dtype} of shape {array.shape}, that of row {self._first} is {row.dtype} of "
                 f"shape {row.shape}, but all rows of a .npy file have one type and shape"
             )
         self._file.write(np.ascontiguousarray(array, row.dtype).tobytes())

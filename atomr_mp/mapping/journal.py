@@ -152,6 +152,10 @@ class Journal:
         """Number of items that the journal knows: one more than the greatest index."""
         return self._known
 
+    def is_whole(self, items: int) -> bool:
+        """Whether each of so many items, and no other, has an outcome."""
+        return self._known == len(self._places) == items and all(self._places)
+
     def outcome(self, index: int, item: object) -> RecordedResult | Failure | None:
         """Return an item's outcome of an earlier run, None if it has none yet.
 
@@ -162,7 +166,7 @@ class Journal:
         digest = fingerprint(self._method, (item,))
         if digest is None:
             raise errors.InvalidRequest(
-                f"item {index} has a ref, which names no content: a map with a journal takes values only"
+                f"item {index}, counted from 0, has a ref, which names no content: a map with a journal takes values"
             )
         place = self._places[index] if index < len(self._places) else 0
         if not place:
@@ -172,8 +176,8 @@ class Journal:
         assert isinstance(record, Sent | Done | Failed)
         if record.item and record.item != digest:
             raise errors.JournalMismatch(
-                f"item {index} is another than that of the journal {self.path}; go on with the input it was begun "
-                "with, or use a new journal"
+                f"item {index}, counted from 0, is another than that of the journal {self.path}; go on with the input "
+                "it was begun with, or use a new journal"
             )
         match record:
             case Done():
@@ -402,6 +406,21 @@ def _open_or_make(path: Path) -> tuple[int, bool]:
         return os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o666), True
     except FileExistsError:
         return os.open(path, flags | os.O_CREAT, 0o666), False
+
+
+def header_of(path: Path) -> Header | None:
+    """Return a journal's header; None if the file does not begin with one, or there is none."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        record = next((record for record, _, _ in _records(fd)), None)
+    except OSError:
+        return None
+    finally:
+        os.close(fd)
+    return record if isinstance(record, Header) else None
 
 
 def _records(fd: int, at: int = 0) -> Iterator[tuple[Record, int, int]]:

@@ -536,7 +536,7 @@ def test_map_of_lines_gives_lines_with_failures_in_their_place(ledger: Ledger) -
     assert lines == items
     assert failed["error"]["code"] == "actor_failed"
     assert "not this one" in failed["error"]["message"]
-    assert "atomr-mp: item 4 failed: actor_failed: " in done.stderr
+    assert "atomr-mp: line 5 failed: actor_failed: " in done.stderr
     assert "1 failed" in done.stderr
 
 
@@ -580,6 +580,7 @@ def test_rows_of_failed_items_are_marked(shared: Path, ledger: Ledger) -> None:
     assert all(failure["error"]["code"] == "actor_failed" for failure in failures)
     np.save(source, np.array([4.0]))
     assert cli("map", "Mapped.root", "--input", source, "--output", output, "--run-dir", shared).returncode == 0
+    assert "atomr-mp: row 3 failed: " in done.stderr
     assert not Path(f"{output}.failures.jsonl").exists(), "an earlier job's failures are not this one's"
 
 
@@ -590,8 +591,30 @@ def test_results_that_are_not_alike_are_failures_of_their_items(shared: Path, le
     done = cli("map", "Mapped.refuse_3", "--input", source, "--output", output, "--run-dir", shared)
     assert done.returncode == 1
     np.testing.assert_array_equal(np.load(output), [[1, 2], [0, 0], [0, 0], [3, 4]])
-    assert "item 1 failed: unsupported: its result is int64 of shape (3,)" in done.stderr
-    assert "item 2 failed: unsupported: its result is no number" in done.stderr
+    assert "line 2 failed: unsupported: its result is int64 of shape (3,)" in done.stderr
+    assert "line 3 failed: unsupported: its result is no number" in done.stderr
+
+
+def test_a_finished_map_needs_no_pool(ledger: Ledger, shared: Path) -> None:
+    """The same command gives the same output from the journal; more items, or a retry, are for a pool again."""
+    source, output, journal = (ledger.path / name for name in ("in.jsonl", "out.jsonl", "journal"))
+    source.write_text("1\n3\n5\n")
+    command = ("map", "Mapped.refuse_3", "--input", source, "--output", output, "--journal", journal)
+    first = cli(*command, "--run-dir", shared)
+    assert first.returncode == 1, first.stderr
+    results = output.read_bytes()
+    output.unlink()
+    nowhere = ("--run-dir", ledger.path / "none")
+    again = cli(*command, *nowhere)
+    assert again.returncode == 1, again.stderr
+    assert output.read_bytes() == results
+    assert "3 items, 3 of them by the journal" in again.stderr
+    assert "line 2 failed: actor_failed" in again.stderr
+    assert "no pool" in refusal(*command, *nowhere, "--retry-failed", status=2)
+    source.write_text("1\n3\n5\n7\n")
+    assert "no pool" in refusal(*command, *nowhere, status=2)
+    source.write_text("1\n3\n6\n")
+    assert "item 2, counted from 0, is another" in refusal(*command, *nowhere, status=2)
 
 
 def test_map_from_stdin_to_stdout(shared: Path) -> None:

@@ -193,7 +193,7 @@ def test_another_job_s_journal_is_refused(journal: Open, path: Path) -> None:
     content = path.read_bytes()
     with pytest.raises(errors.JournalMismatch, match=r"is the journal of A\.square\(number\), this job is of A\.root"):
         journal("A.root")
-    with pytest.raises(errors.JournalMismatch, match="item 3 is another than"):
+    with pytest.raises(errors.JournalMismatch, match="item 3, counted from 0, is another than"):
         journal().outcome(3, 30)
     with pytest.raises(errors.JournalMismatch, match="the input has 4 items"):
         journal().ended(4)
@@ -298,7 +298,7 @@ def test_what_was_under_way_and_may_not_run_twice_is_set_aside(journal: Open) ->
 def test_refs_are_refused(journal: Open) -> None:
     """They end with their worker."""
     ref = FakeClient().ref()
-    with pytest.raises(errors.InvalidRequest, match="item 0 has a ref"):
+    with pytest.raises(errors.InvalidRequest, match="item 0, counted from 0, has a ref"):
         journal().outcome(0, [ref])
     again = journal()
     again.outcome(0, 0)
