@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -25,7 +26,6 @@ from atomr_mp.protocol.flow.limits import MAX_AHEAD
 from atomr_mp.protocol.keywords import checks_names, unknown_names
 from atomr_mp.protocol.messages.data import MAX_PRIORITY, MIN_PRIORITY
 from atomr_mp.protocol.messages.devices import OUT_OF_USE, DeviceInfo, MethodInfo
-from atomr_mp.protocol.messages.operators import Status
 from atomr_mp.protocol.messages.suspects import RequestKey
 from atomr_mp.protocol.pickling import CONNECT, refusal
 from atomr_mp.protocol.signatures import all_named
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from atomr_mp.client.memory.refs import GpuRef
     from atomr_mp.mapping.journal import Journal
     from atomr_mp.mapping.run import Mapper, Progress
+    from atomr_mp.operator.pool_status import PoolStatus
     from atomr_mp.remote.client import RemoteClient, RemoteOperator
 
 ADMIT_S: Final = 10.0
@@ -567,10 +568,12 @@ class Pool:
                 error.message = f"device {device.index} did not start: {device.reason}{log}"
                 raise error
 
-    def status(self) -> Status:
-        """Return a snapshot of the pool: states, queues, processes."""
+    def status(self) -> PoolStatus:
+        """Return a snapshot of the pool: states, queues, processes; in the words of `atomr-mp status --json`."""
+        from atomr_mp.operator.pool_status import status_of  # late: most applications do not ask
+
         with self._operator() as observer:
-            return observer.status()
+            return status_of(observer.status(), self._run_dir, time.time())
 
     def restart(self, device: int) -> None:
         """Order a device's worker to be replaced after it has finished what it holds. Returns at once.

@@ -113,7 +113,7 @@ class Demonstration:
         shutil.rmtree(pool.run_dir, ignore_errors=True)
         wrong = list(self._wrong(predicted, left))
         if not wrong:
-            self._console.print(f"[bold green]{self._proven(status.backend)}[/]", soft_wrap=True)
+            self._console.print(f"[bold green]{self._proven(status.message.backend)}[/]", soft_wrap=True)
         return wrong
 
     def _job(self, pool: atomr_mp.Pool) -> NDArray[np.int64]:

@@ -68,7 +68,7 @@ def line(progress: Progress, total: int | None, took_s: float) -> str:
 
 
 def _notes(progress: Progress, rate: float) -> list[str]:
-    """Return what is worth a word."""
+    """Return the words for the rate, failures, restarts and repetitions."""
     words = [f"{rate:,.0f}/s" if rate >= 10 else f"{rate:,.1f}/s"]
     if progress.failed:
         words.append(f"{progress.failed:,} failed")

@@ -9,6 +9,8 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from atomr_mp import errors
 from atomr_mp.cli.common import Commands, duration, observe
 
@@ -59,7 +61,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _described(entry: PoolEntry) -> dict[str, Any]:
     """Ask a pool; return its object of `--json`."""
-    from atomr_mp.cli.status import UNREACHABLE, as_json
+    from atomr_mp.operator.pool_status import UNREACHABLE, status_of
     from atomr_mp.process.files.rundir import RunDirectory
 
     shown: dict[str, Any] = {
@@ -82,7 +84,7 @@ def _described(entry: PoolEntry) -> dict[str, Any]:
             status = observer.status(ANSWER_S)
     except errors.AtomrError as error:
         return {**shown, "reason": error.message}
-    found = as_json(status, entry.path)
+    found = msgspec.to_builtins(status_of(status, entry.path, time.time()))
     devices = [{name: device[name] for name in ("index", "name", "state", "pid")} for device in found["devices"]]
     told = {name: found[name] for name in ("pool", "state", "reason", "supervisor_pid", "backend", "version")}
     since = status.supervisor_started_at

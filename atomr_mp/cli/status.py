@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -27,23 +25,12 @@ from atomr_mp.cli.common import (
     short_size,
     size,
 )
+from atomr_mp.operator.pool_status import DEGRADED, DOWN, HEALTHY, UNREACHABLE, PoolStatus, status_of
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from atomr_mp.protocol.messages.operators import (
-        BatchStatus,
-        PlanStatus,
-        QuarantinedRequest,
-        RemoteStatus,
-        Status,
-        WorkerStatus,
-    )
 
-HEALTHY: Final = "healthy"
-DEGRADED: Final = "degraded"
-DOWN: Final = "down"
-UNREACHABLE: Final = "unreachable"
 EXIT: Final = {HEALTHY: 0, DEGRADED: 1, DOWN: 2, UNREACHABLE: 3}
 
 
@@ -69,89 +56,21 @@ def run(options: argparse.Namespace) -> int:
         directory = open_pool(options)
         supervisor = directory.supervisor
         with observe(directory) as observer:
-            shown = as_json(observer.status(), directory.path)
+            shown = status_of(observer.status(), directory.path, time.time())
     except errors.AtomrError as error:
         lives = supervisor is not None and supervisor.alive()
-        shown = {
-            "pool": options.pool or os.environ.get("ATOMR_MP_POOL", "default"),
-            "state": UNREACHABLE if lives else DOWN,
-            "reason": error.message,
-            "backend": None,
-            "run_dir": _path(options),
-            "supervisor_pid": supervisor.pid if lives and supervisor is not None else None,
-            "devices": [],
-        }
+        shown = PoolStatus(
+            pool=options.pool or os.environ.get("ATOMR_MP_POOL", "default"),
+            state=UNREACHABLE if lives else DOWN,
+            reason=error.message,
+            run_dir=_path(options),
+            supervisor_pid=supervisor.pid if lives and supervisor is not None else None,
+        )
     if options.json:
-        sys.stdout.write(f"{json.dumps(shown)}\n")
+        sys.stdout.write(f"{msgspec.json.encode(shown).decode()}\n")
     else:
-        _print(shown)
-    return EXIT[shown["state"]]
-
-
-def as_json(status: Status, run_dir: Path) -> dict[str, Any]:
-    """Return a snapshot as `--json` prints it."""
-    devices = [_device(worker) for worker in status.workers]
-    ready = sum(device["state"] == "ready" for device in devices)
-    state = DOWN if status.stopping or not ready else HEALTHY if ready == len(devices) else DEGRADED
-    return {
-        "pool": status.pool,
-        "state": state,
-        "reason": "the pool stops" if status.stopping else "",
-        "backend": status.backend,
-        "version": status.version,
-        "run_dir": str(run_dir),
-        "supervisor_pid": status.supervisor_pid,
-        "uptime_s": round(time.time() - status.supervisor_started_at, 3),
-        "supervisor_memory_bytes": status.supervisor_memory_bytes,
-        "sessions": status.sessions,
-        "refused": status.refused,
-        "unkept_results": status.unkept_results,
-        "resident_bytes": status.resident_bytes,
-        "quarantined": [_quarantined(each) for each in status.quarantined],
-        "remote": None if status.remote is None else _by_name(status.remote),
-        "devices": devices,
-    }
-
-
-def _device(worker: WorkerStatus) -> dict[str, Any]:
-    info = worker.device
-    return {
-        "index": info.index,
-        "name": info.name,
-        "uuid": info.uuid,
-        "state": info.state.value,
-        "circuit": info.circuit.value,
-        "retry_after_s": round(info.retry_after_s(time.time()), 3) or None,
-        "reason": info.reason,
-        "generation": info.generation,
-        "pid": info.worker_pid,
-        "restarts": info.restarts,
-        "queue_depth": worker.queue_depth,
-        "running": worker.running,
-        "running_for_s": round(worker.running_for_s, 3),
-        "started": worker.started,
-        "completed": worker.completed,
-        "refused": worker.refused,
-        "internal_errors": worker.figures.internal_errors,
-        "uptime_s": round(time.time() - worker.started_at, 3) if worker.started_at else None,
-        "memory_bytes": worker.memory_bytes,
-        "notes": worker.notes,
-        "batches": [_batches(each) for each in worker.batches],
-        "plans": [_plans(each) for each in worker.plans],
-        "graphs": None if worker.graphs is None else msgspec.structs.asdict(worker.graphs),
-        "slab_bytes": worker.slab_bytes,
-        "leases": worker.leases,
-        "last_fault": worker.last_fault,
-        "last_fault_at": worker.last_fault_at or None,
-        "standby": _standby(worker),
-    }
-
-
-def _by_name(remote: RemoteStatus) -> dict[str, Any]:
-    """Return the state of the gateway and its sessions, by field."""
-    named = {name: getattr(remote, name) for name in remote.__struct_fields__}
-    named["sessions"] = [{name: getattr(each, name) for name in each.__struct_fields__} for each in remote.sessions]
-    return named
+        _print(msgspec.to_builtins(shown))
+    return EXIT[shown.state]
 
 
 def _remote_lines(remote: dict[str, Any]) -> Iterator[str]:
@@ -166,54 +85,6 @@ def _remote_lines(remote: dict[str, Any]) -> Iterator[str]:
             f"    {each['client']} (key {each['key']}{cut}): {counted(each['open_calls'], 'open call')}, "
             f"{size(each['kept_bytes'])}, {counted(each['refs'], 'ref')}"
         )
-
-
-def _quarantined(found: QuarantinedRequest) -> dict[str, Any]:
-    return {
-        "method": found.request.method,
-        "fingerprint": found.request.fingerprint.hex(),
-        "since": found.since,
-        "ends": found.ends,
-        "where": [{"device": end.device, "generation": end.generation} for end in found.where],
-    }
-
-
-def _batches(of: BatchStatus) -> dict[str, Any]:
-    return {
-        "method": of.method,
-        "batches": of.batches,
-        "items": of.items,
-        "mean_items": round(of.items / of.batches, 3) if of.batches else None,
-        "mean_wait_s": round(of.wait_s / of.items, 6) if of.items else None,
-        "longest_wait_s": round(of.longest_wait_s, 6),
-        "sizes": {str(2**power): count for power, count in enumerate(of.sizes)},
-    }
-
-
-def _plans(of: PlanStatus) -> dict[str, Any]:
-    return {
-        "library": of.library,
-        "hits": of.hits,
-        "misses": of.misses,
-        "kept": of.kept,
-        "dropped": of.dropped,
-        "engine": of.engine or None,
-    }
-
-
-def _standby(worker: WorkerStatus) -> dict[str, Any] | None:
-    standby = worker.standby
-    if standby is None:
-        return None
-    return {
-        "mode": standby.mode,
-        "state": standby.state,
-        "pid": standby.standby_pid,
-        "generation": standby.generation or None,
-        "restarts": standby.restarts,
-        "next_fault_costs_ms": standby.next_fault_costs_ms,
-        "note": standby.note,
-    }
 
 
 def _path(options: argparse.Namespace) -> str | None:

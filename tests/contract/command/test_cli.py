@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
+import jsonschema
 import msgspec
 import numpy as np
 import pytest
@@ -593,6 +594,21 @@ def test_results_that_are_not_alike_are_failures_of_their_items(shared: Path, le
     np.testing.assert_array_equal(np.load(output), [[1, 2], [0, 0], [0, 0], [3, 4]])
     assert "line 2 failed: unsupported: its result is int64 of shape (3,)" in done.stderr
     assert "line 3 failed: unsupported: its result is no number" in done.stderr
+
+
+def test_a_program_and_the_command_tell_a_pool_s_status_in_the_same_words(shared: Path) -> None:
+    """`Pool.status` has the fields of `status --json`, which are those of the schema."""
+    done = cli("status", "--json", "--run-dir", shared)
+    shown = json.loads(done.stdout)
+    schema = json.loads((Path(__file__).parents[3] / "docs" / "status-schema.json").read_text(encoding="utf-8"))
+    jsonschema.Draft202012Validator(schema).validate(shown)
+    with atomr_mp.connect(run_dir=shared) as pool:
+        told = msgspec.to_builtins(pool.status())
+    assert told.keys() == shown.keys()
+    assert [device.keys() for device in told["devices"]] == [device.keys() for device in shown["devices"]]
+    for name in ("pool", "state", "backend", "version", "run_dir", "supervisor_pid"):
+        assert told[name] == shown[name]
+    assert [device["pid"] for device in told["devices"]] == [device["pid"] for device in shown["devices"]]
 
 
 def test_a_finished_map_needs_no_pool(ledger: Ledger, shared: Path) -> None:

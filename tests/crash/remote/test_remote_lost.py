@@ -19,8 +19,8 @@ import pytest
 import atomr_mp
 from atomr_mp import errors
 from atomr_mp.client.reply import Reply
+from atomr_mp.operator.pool_status import RemoteClientStatus
 from atomr_mp.protocol.libraries import memory
-from atomr_mp.protocol.messages.operators import RemoteSessionStatus
 from atomr_mp.remote.client import RemoteClient
 from tests import remote as served
 from tests.support import ACTORS, DEADLINE_S, Ledger, settled
@@ -370,7 +370,7 @@ def _sessions(found: served.Served) -> list[object]:
     return list(remote.sessions)
 
 
-def _session(found: served.Served) -> RemoteSessionStatus:
+def _session(found: served.Served) -> RemoteClientStatus:
     remote = found.pool.status().remote
     assert remote is not None
     (session,) = remote.sessions

@@ -14,7 +14,7 @@ import pytest
 
 import atomr_mp
 from atomr_mp import errors
-from atomr_mp.protocol.messages import operators
+from atomr_mp.operator.pool_status import RemoteClientStatus
 from atomr_mp.protocol.messages import remote as remote_messages
 from atomr_mp.remote.client import RemoteClient
 from atomr_mp.remote.link_life import RemoteLinkState
@@ -298,7 +298,7 @@ def _open_calls(found: served.Served) -> int:
     return sum(each.open_calls for each in remote.sessions)
 
 
-def _sessions(found: served.Served) -> list[operators.RemoteSessionStatus]:
+def _sessions(found: served.Served) -> list[RemoteClientStatus]:
     remote = found.pool.status().remote
     assert remote is not None
     return remote.sessions

@@ -14,9 +14,9 @@ import pytest
 import zmq
 
 from atomr_mp.operator.doctor import examine
+from atomr_mp.operator.pool_status import RemoteClientStatus
 from atomr_mp.protocol.codec import VERSION
 from atomr_mp.protocol.messages import remote
-from atomr_mp.protocol.messages.operators import RemoteSessionStatus
 from atomr_mp.protocol.zmtp.framing import pack, unpack
 from atomr_mp.remote import keys, wire
 from atomr_mp.remote.client import RemoteClient
@@ -88,7 +88,7 @@ def begin(raw: Raw) -> remote.RemoteWelcome:
     return welcome
 
 
-def sessions(serving: served.Served) -> dict[str, RemoteSessionStatus]:
+def sessions(serving: served.Served) -> dict[str, RemoteClientStatus]:
     """Return the remote sessions by their keys' names; the gateway has never ended."""
     status = serving.pool.status().remote
     assert status is not None

@@ -11,7 +11,7 @@ import pytest
 
 import atomr_mp
 from atomr_mp import errors, testing
-from atomr_mp.cli.status import EXIT, as_json
+from atomr_mp.cli.status import EXIT
 from atomr_mp.operator.session import OperatorSession
 from atomr_mp.protocol.allocation import SLAB_BYTES
 from atomr_mp.protocol.messages.devices import DeviceState
@@ -52,10 +52,10 @@ def test_a_device_whose_worker_does_not_end_is_quarantined_until_it_has(ledger: 
             pool.call("Hanging.where", device=0)
         assert pool.call("Hanging.where").result()[0] == pool.devices[1].pid
         assert [event["pid"] for event in events(pool, "unkillable")] == [pid]
-        shown = as_json(pool.status(), pool.run_dir)
-        assert (shown["state"], EXIT[shown["state"]]) == ("degraded", 1)
-        assert shown["devices"][0]["state"] == "quarantined"
-        assert f"pid {pid}" in shown["devices"][0]["reason"]
+        shown = pool.status()
+        assert (shown.state, EXIT[shown.state]) == ("degraded", 1)
+        assert shown.devices[0].state is DeviceState.QUARANTINED
+        assert f"pid {pid}" in shown.devices[0].reason
         os.kill(pid, signal.SIGKILL)
         after = wait_generation(pool, info.generation + 1)
         assert pool.call("Hanging.where", device=0).result() == [after.pid, after.generation]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from types import SimpleNamespace
 from typing import Final
 
@@ -13,6 +14,7 @@ from rich.console import Console
 from atomr_mp.cli import status, top
 from atomr_mp.cli.common import short_count, short_duration, short_size
 from atomr_mp.cli.top import Sample, batches, view
+from atomr_mp.operator import pool_status
 from atomr_mp.operator.figures import quantile
 from atomr_mp.protocol.messages.devices import Circuit, DeviceInfo, DeviceState
 from atomr_mp.protocol.messages.operators import (
@@ -91,8 +93,8 @@ def test_a_worker_on_trial_is_told_from_one_that_is_well() -> None:
     assert "1 of 1 device ready" in capture.get()
     assert "half open" in capture.get()
     open_circuit = msgspec.structs.replace(tried.device, circuit=Circuit.OPEN, retry_at=1.0)
-    shown = status._device(msgspec.structs.replace(tried, device=open_circuit))
-    assert (shown["circuit"], shown["retry_after_s"]) == ("open", 0.001)
+    shown = pool_status._device(msgspec.structs.replace(tried, device=open_circuit), time.time())
+    assert (shown.circuit, shown.retry_after_s) == ("open", 0.001)
 
 
 def test_batches_of_the_last_interval_are_shown() -> None:
@@ -184,7 +186,7 @@ def test_the_widest_figures_fit_into_80_columns() -> None:
     assert row.split()[-5:] == ["128", "100m", "123k", "128G", "64G"]
     assert "…" not in row
     with console.capture() as capture:
-        console.print(status._table([status._device(workers[1])]))
+        console.print(status._table([msgspec.to_builtins(pool_status._device(workers[1], 0.0))]))
     shown = capture.get()
     for word in ("quarantined", "4194303", "hot starting", "123k", "100m", "128G", "NVIDIA"):
         assert word in shown

@@ -1,0 +1,319 @@
+"""A pool's status in the words that `Pool.status` and `status --json` share. Pure.
+
+docs/status-schema.json is the JSON Schema of `PoolStatus`, written by `scripts/reference-tables`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final, Literal
+
+import msgspec
+
+from atomr_mp.protocol.messages import operators
+from atomr_mp.protocol.messages.devices import DeviceState
+from atomr_mp.protocol.messages.suspects import RequestKey
+
+HEALTHY: Final = "healthy"
+DEGRADED: Final = "degraded"
+DOWN: Final = "down"
+UNREACHABLE: Final = "unreachable"
+
+PoolState = Literal["healthy", "degraded", "down", "unreachable"]
+
+
+class BatchFigures(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Batches of a method in this incarnation."""
+
+    method: str
+    batches: int
+    items: int
+    mean_items: float | None
+    mean_wait_s: float | None
+    longest_wait_s: float
+    sizes: dict[str, int]
+    """The number of batches by the most items that they had: 1, 2, 4, 8 and so on."""
+
+
+class PlanFigures(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Plans of a library in this incarnation."""
+
+    library: str
+    hits: int
+    misses: int
+    kept: int
+    dropped: int
+    engine: str | None
+
+
+class GraphFigures(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """CUDA graphs of programs in this incarnation."""
+
+    captured: int
+    replayed: int
+    dropped: int
+    busy: int
+    not_capturable: int
+    capture_failed: int
+    no_memory: int
+
+
+class DeviceStandby(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A device's standby."""
+
+    mode: str
+    state: str
+    pid: int | None
+    generation: int | None
+    restarts: int
+    next_fault_costs_ms: float | None
+    note: str
+
+
+class DeviceStatus(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A device."""
+
+    index: int
+    name: str
+    uuid: str
+    state: DeviceState
+    circuit: str
+    retry_after_s: float | None
+    """Seconds until the next start, if its circuit is open."""
+    reason: str
+    generation: int
+    pid: int | None
+    """The worker's."""
+    restarts: int
+    queue_depth: int
+    """Requests that were received and have not ended."""
+    running: int
+    running_for_s: float
+    started: int
+    completed: int
+    refused: int
+    internal_errors: int
+    uptime_s: float | None
+    memory_bytes: int
+    notes: list[str]
+    batches: list[BatchFigures]
+    plans: list[PlanFigures]
+    graphs: GraphFigures | None
+    slab_bytes: int
+    leases: int
+    last_fault: str
+    last_fault_at: float | None
+    """Seconds since 1970."""
+    standby: DeviceStandby | None
+
+
+class EndPlace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The incarnation that a request has ended."""
+
+    device: int
+    generation: int
+
+
+class RefusedRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A request in quarantine."""
+
+    method: str
+    fingerprint: str
+    since: float
+    """Seconds since 1970."""
+    ends: int
+    where: list[EndPlace]
+
+    @property
+    def request(self) -> RequestKey:
+        """The key of the request, as orders name it."""
+        return RequestKey(self.method, bytes.fromhex(self.fingerprint))
+
+
+class RemoteClientStatus(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A session of a client on another machine."""
+
+    client: str
+    key: str
+    connected: bool
+    open_calls: int
+    kept_bytes: int
+    refs: int
+
+
+class GatewayStatus(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The gateway."""
+
+    address: str
+    pid: int
+    listening: bool
+    restarts: int
+    refused: int
+    sessions: list[RemoteClientStatus]
+    standby_pid: int
+
+
+class PoolStatus(msgspec.Struct, kw_only=True, dict=True, forbid_unknown_fields=True):
+    """A snapshot of a pool: its states, queues and processes.
+
+    Of a pool that cannot be asked, all but the first fields are null, 0 or empty.
+    """
+
+    pool: str
+    state: PoolState
+    """`healthy`: all devices are ready. `degraded`: some are. `down`: none is, the pool stops, or none runs there.
+    `unreachable`: its supervisor runs, and does not answer."""
+    reason: str = ""
+    """Why, if it stops or cannot be asked."""
+    backend: str | None = None
+    version: str | None = None
+    run_dir: str | None = None
+    """Null for a pool on another machine."""
+    supervisor_pid: int | None = None
+    """Null if none runs."""
+    uptime_s: float | None = None
+    supervisor_memory_bytes: int = 0
+    sessions: int = 0
+    """Clients that may call."""
+    refused: int = 0
+    """Sessions refused since the start."""
+    unkept_results: int = 0
+    resident_bytes: int = 0
+    quarantined: list[RefusedRequest] = msgspec.field(default_factory=list)
+    remote: GatewayStatus | None = None
+    """Null if no remote clients are admitted."""
+    devices: list[DeviceStatus] = msgspec.field(default_factory=list)
+
+    @property
+    def message(self) -> operators.Status:
+        """The supervisor's answer itself, with the counters that exporters read; it is no part of the JSON."""
+        found: operators.Status = self.__dict__["message"]
+        return found
+
+    @property
+    def workers(self) -> list[operators.WorkerStatus]:
+        """The devices in the supervisor's answer."""
+        return self.message.workers
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the pool stops."""
+        return self.message.stopping
+
+    @property
+    def unanswered(self) -> int:
+        """Requests that the workers hold: those that run and those that wait there."""
+        return self.message.unanswered
+
+
+def status_of(answer: operators.Status, run_dir: Path | None, now: float) -> PoolStatus:
+    """Return a pool's status.
+
+    Args:
+        answer: The supervisor's answer.
+        run_dir: The pool's run directory, None if it is on another machine.
+        now: Seconds since 1970.
+    """
+    devices = [_device(worker, now) for worker in answer.workers]
+    ready = sum(device.state is DeviceState.READY for device in devices)
+    state: PoolState = DOWN if answer.stopping or not ready else HEALTHY if ready == len(devices) else DEGRADED
+    found = PoolStatus(
+        pool=answer.pool,
+        state=state,
+        reason="the pool stops" if answer.stopping else "",
+        backend=answer.backend,
+        version=answer.version,
+        run_dir=None if run_dir is None else str(run_dir),
+        supervisor_pid=answer.supervisor_pid,
+        uptime_s=round(now - answer.supervisor_started_at, 3),
+        supervisor_memory_bytes=answer.supervisor_memory_bytes,
+        sessions=answer.sessions,
+        refused=answer.refused,
+        unkept_results=answer.unkept_results,
+        resident_bytes=answer.resident_bytes,
+        quarantined=[_quarantined(each) for each in answer.quarantined],
+        remote=None if answer.remote is None else _gateway(answer.remote),
+        devices=devices,
+    )
+    found.__dict__["message"] = answer
+    return found
+
+
+def _device(worker: operators.WorkerStatus, now: float) -> DeviceStatus:
+    info = worker.device
+    return DeviceStatus(
+        index=info.index,
+        name=info.name,
+        uuid=info.uuid,
+        state=info.state,
+        circuit=info.circuit.value,
+        retry_after_s=round(info.retry_after_s(now), 3) or None,
+        reason=info.reason,
+        generation=info.generation,
+        pid=info.worker_pid,
+        restarts=info.restarts,
+        queue_depth=worker.queue_depth,
+        running=worker.running,
+        running_for_s=round(worker.running_for_s, 3),
+        started=worker.started,
+        completed=worker.completed,
+        refused=worker.refused,
+        internal_errors=worker.figures.internal_errors,
+        uptime_s=round(now - worker.started_at, 3) if worker.started_at else None,
+        memory_bytes=worker.memory_bytes,
+        notes=worker.notes,
+        batches=[_batches(each) for each in worker.batches],
+        plans=[_plans(each) for each in worker.plans],
+        graphs=None if worker.graphs is None else GraphFigures(**msgspec.structs.asdict(worker.graphs)),
+        slab_bytes=worker.slab_bytes,
+        leases=worker.leases,
+        last_fault=worker.last_fault,
+        last_fault_at=worker.last_fault_at or None,
+        standby=None if worker.standby is None else _standby(worker.standby),
+    )
+
+
+def _gateway(remote: operators.RemoteStatus) -> GatewayStatus:
+    named = msgspec.structs.asdict(remote)
+    named["sessions"] = [RemoteClientStatus(**msgspec.structs.asdict(each)) for each in remote.sessions]
+    return GatewayStatus(**named)
+
+
+def _quarantined(found: operators.QuarantinedRequest) -> RefusedRequest:
+    return RefusedRequest(
+        method=found.request.method,
+        fingerprint=found.request.fingerprint.hex(),
+        since=found.since,
+        ends=found.ends,
+        where=[EndPlace(device=end.device, generation=end.generation) for end in found.where],
+    )
+
+
+def _batches(of: operators.BatchStatus) -> BatchFigures:
+    return BatchFigures(
+        method=of.method,
+        batches=of.batches,
+        items=of.items,
+        mean_items=round(of.items / of.batches, 3) if of.batches else None,
+        mean_wait_s=round(of.wait_s / of.items, 6) if of.items else None,
+        longest_wait_s=round(of.longest_wait_s, 6),
+        sizes={str(2**power): count for power, count in enumerate(of.sizes)},
+    )
+
+
+def _plans(of: operators.PlanStatus) -> PlanFigures:
+    return PlanFigures(
+        library=of.library, hits=of.hits, misses=of.misses, kept=of.kept, dropped=of.dropped, engine=of.engine or None
+    )
+
+
+def _standby(of: operators.StandbyStatus) -> DeviceStandby:
+    return DeviceStandby(
+        mode=of.mode,
+        state=of.state,
+        pid=of.standby_pid,
+        generation=of.generation or None,
+        restarts=of.restarts,
+        next_fault_costs_ms=of.next_fault_costs_ms,
+        note=of.note,
+    )
