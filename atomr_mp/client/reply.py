@@ -13,7 +13,7 @@ from atomr_mp import errors
 from atomr_mp.client.reply_life import ReplyState
 from atomr_mp.protocol import amounts, values
 from atomr_mp.protocol.flow.stream_credit import ReaderCredit
-from atomr_mp.protocol.keywords import checks_names, unknown_names
+from atomr_mp.protocol.keywords import checked_names, unknown_names
 from atomr_mp.protocol.messages.devices import Resumes
 from atomr_mp.protocol.pickling import CONNECT, refusal
 from atomr_mp.protocol.refs import ClientArray, WireRef
@@ -59,7 +59,6 @@ class ReplyLane(Protocol):
         """Do the same in a task; the event loop goes on while memory is opened."""
 
 
-@checks_names
 class Reply(msgspec.Struct, eq=False, weakref=True):
     """The answer to one request: a result or an error, once, however often it had to be sent.
 
@@ -175,6 +174,7 @@ class Reply(msgspec.Struct, eq=False, weakref=True):
             found = self.lane.decode(self.body, self.frames, self.leases)
         return found if self.finish is None else self.finish(found)
 
+    @checked_names
     def exception(self, timeout_s: float | None = None) -> errors.AtomrError | None:
         """Wait for the answer and return the error, or None if there is a result; see `result`."""
         if timeout_s is not None:
@@ -191,6 +191,7 @@ class Reply(msgspec.Struct, eq=False, weakref=True):
         if not self.is_over:
             self.lane.cancel(self)
 
+    @checked_names
     def add_done_callback(self, callback: Callable[[Reply], object]) -> None:
         """Call `callback(reply)` once there is an answer; at once if there is one.
 

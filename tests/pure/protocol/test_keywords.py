@@ -28,6 +28,9 @@ MADE_BY_US: Final = {"Context", "Device", "GpuRef", "Injection", "Pool", "Reply"
 WITHOUT_OPTIONS: Final = {"Actor", "DeviceArray", "Live", "LiveStream"}
 """Classes whose methods take one argument, by position; one of them is called for each part of a stream."""
 
+WITHIN: Final = {"Reply.wake"}
+"""Methods that this package alone calls, once for each awaited call."""
+
 MESSAGES: Final = {"Exit", "Fail", "FullDisk", "Hang", "HangInKernel", "Kill", "NoMemory", "Poison"}
 """Classes of msgspec, which says itself which argument it does not know."""
 
@@ -42,6 +45,7 @@ def functions() -> Iterator[Any]:
         if inspect.isclass(each) and each.__name__ not in MESSAGES | WITHOUT_OPTIONS:
             for name, found in vars(each).items():
                 checked = not name.startswith("_") or (name == "__init__" and each.__name__ not in MADE_BY_US)
+                checked = checked and f"{each.__name__}.{name}" not in WITHIN
                 if inspect.isfunction(found) and checked and _names(found):
                     yield pytest.param(found, id=f"{each.__module__}.{each.__name__}.{name}")
         elif inspect.isfunction(each) and _names(each):
