@@ -58,4 +58,4 @@ def unknown_names(function: str, unknown: Iterable[str], known: Iterable[str], h
     wrong, right = sorted(unknown), list(known)
     shown = function.removesuffix(".__init__")
     hint = hint or did_you_mean(wrong[0], right)
-    return errors.WrongArgument(f"{shown} has no argument {', '.join(wrong)}{hint}; it takes {', '.join(right)}")
+    return errors.WrongArgument(f"{shown} has no argument {', '.join(wrong)}{hint} (it takes {', '.join(right)})")

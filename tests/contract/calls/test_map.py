@@ -247,6 +247,13 @@ def test_closing_the_pool_ends_a_map_that_is_not_read(ledger: Ledger) -> None:
             pass
 
 
+def test_an_iterable_of_items_may_call_and_map_itself(pool: atomr_mp.Pool) -> None:
+    """It runs in the reader's thread, which no event loop of the map takes from it."""
+    items = (pool.call("Mapped.square", n).result() for n in range(3))
+    assert list(pool.map("Mapped.square", items)) == [0, 1, 16]
+    assert list(pool.map("Mapped.square", pool.map("Mapped.square", range(3)))) == [0, 1, 16]
+
+
 def test_map_refuses_to_block_an_event_loop(pool: atomr_mp.Pool) -> None:
     """In a running loop it says what to do instead, and that works."""
 
