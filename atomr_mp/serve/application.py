@@ -21,12 +21,22 @@ from atomr_mp.serve.http.access import Access
 from atomr_mp.serve.http.events import OpenHttpStreams, StreamWait
 from atomr_mp.serve.http.exchange import JSON, Budget, Exchange, Receive, Scope, Send
 from atomr_mp.serve.http.limits import DEFAULT_LIMITS, Limits
-from atomr_mp.serve.http.problems import CLOSE, ClientLeft, Header, Problem, body_of, headers_of, retry_after, status_of
+from atomr_mp.serve.http.problems import (
+    CLOSE,
+    ClientLeft,
+    Header,
+    Problem,
+    body_of,
+    encode_error,
+    headers_of,
+    retry_after,
+    status_of,
+)
 from atomr_mp.serve.lost_log import LostLog
 from atomr_mp.serve.metrics import Counters
-from atomr_mp.serve.openai import declared
-from atomr_mp.serve.openai.chat import Chat
+from atomr_mp.serve.openai import chat, completions, declared, description, refusals, responses
 from atomr_mp.serve.openai.embeddings import Embeddings
+from atomr_mp.serve.openai.text_calls import TextCalls
 from atomr_mp.serve.raised_log import RaisedLog
 from atomr_mp.serve.source import PoolSource
 from atomr_mp.serve.streams import StreamCalls
@@ -101,7 +111,7 @@ class Application:
         stream_calls = StreamCalls(self._streams, self.health, self.counters, debug=debug)
         calls = PoolCalls(source, self.health, stream_calls.answer)
         self._call: Final = Route("call", "POST", calls.answer)
-        embeddings, chat = Embeddings(source, calls), Chat(source, calls, stream_calls, debug=debug)
+        text_calls = TextCalls(source, calls, stream_calls, debug=debug)
         self._model: Final = Route("openai", "GET", declared.answer_model(source))
         self._routes: Final = {
             "/health/live": Route("health", "GET", self._live, needs_token=False),
@@ -111,8 +121,10 @@ class Application:
             "/watch/events": Route("watch", "GET", self._watch),
             "/": Route("page", "GET", pages.answer("watch.html"), needs_token=False),
             "/v1/models": Route("openai", "GET", declared.answer_models(source)),
-            "/v1/embeddings": Route("openai", "POST", embeddings.answer),
-            "/v1/chat/completions": Route("openai", "POST", chat.answer),
+            "/v1/embeddings": Route("openai", "POST", Embeddings(source, calls).answer),
+            "/v1/chat/completions": Route("openai", "POST", text_calls.answers(chat.FORM)),
+            "/v1/completions": Route("openai", "POST", text_calls.answers(completions.FORM)),
+            "/v1/responses": Route("openai", "POST", text_calls.answers(responses.FORM)),
             "/docs": Route("page", "GET", pages.answer("docs.html"), needs_token=False),
         }
 
@@ -245,6 +257,10 @@ class Application:
         exchange.failed(error)
         if exchange.status:
             raise RuntimeError("an error came after its answer had begun") from error
+        if exchange.path.startswith(refusals.PATH):
+            told = refusals.describe(error, exchange.id, debug=self._debug)
+            await exchange.answer(refusals.status_of(status), encode_error(told), JSON, *headers)
+            return
         await exchange.answer(status, body_of(error, exchange.id, debug=self._debug), JSON, *headers)
 
     # --- small routes ----------------------------------------------------------------------------------------------
@@ -269,7 +285,8 @@ class Application:
     async def _openapi(self, exchange: Exchange) -> None:
         pool = self._source.pool
         methods = {name: pool.method_info(name) for name in pool.methods}
-        await exchange.answer(200, openapi.document(pool.name, methods, token=self._access.needs_token))
+        more = description.paths(methods)
+        await exchange.answer(200, openapi.document(pool.name, methods, more, token=self._access.needs_token))
 
     async def _watch(self, exchange: Exchange) -> None:
         """Send the state of the pool repeatedly."""

@@ -51,12 +51,15 @@ EVENT: Final[dict[str, Any]] = {
 """An event of a stream, as OpenAPI 3.2 describes each of them."""
 
 
-def document(title: str, methods: Mapping[str, MethodInfo], *, token: bool) -> bytes:
+def document(
+    title: str, methods: Mapping[str, MethodInfo], more: Mapping[str, Any] | None = None, *, token: bool
+) -> bytes:
     """Return the document, JSON.
 
     Args:
         title: The pool's name.
         methods: Methods by "Actor.method".
+        more: Further paths.
         token: Whether calls need a token.
     """
     schemas: dict[str, Any] = {ERROR_NAME: ERROR}
@@ -64,7 +67,7 @@ def document(title: str, methods: Mapping[str, MethodInfo], *, token: bool) -> b
     whole: dict[str, Any] = {
         "openapi": "3.1.0",
         "info": {"title": title, "version": __version__},
-        "paths": paths,
+        "paths": {**paths, **(more or {})},
         "components": {"schemas": schemas},
     }
     if token:

@@ -329,7 +329,7 @@ def method(
     queue: int | None = None,
     hang_timeout_s: float | None = None,
     resend: Literal["never", "unstarted"] | None = None,
-    openai: Literal["embeddings", "chat"] | None = None,
+    openai: Literal["embeddings", "chat", "completions"] | None = None,
     exclusive: bool = False,
     resumable: bool = False,
 ) -> Callable[[F], F]: ...
@@ -348,7 +348,7 @@ def method(
     queue: int | None = None,
     hang_timeout_s: float | None = None,
     resend: Literal["never", "unstarted"] | None = None,
-    openai: Literal["embeddings", "chat"] | None = None,
+    openai: Literal["embeddings", "chat", "completions"] | None = None,
     exclusive: bool = False,
     resumable: bool = False,
 ) -> F | Callable[[F], F]:
@@ -389,8 +389,9 @@ def method(
         resend: Which of its requests a client sends again by itself after a worker's end, see `Actor.resend`; None for
             the actor's own.
         openai: `atomr-mp serve` also answers with it in OpenAI's form, as the model of the actor's name. "embeddings":
-            it takes one text and returns a vector. "chat": its first parameter takes the messages, and it returns text;
-            its other parameters are those of the form that it knows, as `temperature`. None for neither.
+            it takes one text and returns a vector. "chat": its first parameter takes the messages, and it returns text.
+            "completions": its first parameter takes the prompt. Its other parameters are those of the form that it
+            knows, as `temperature`. None for no form.
         exclusive: For a generator: it keeps its thread until it ends, even while it waits for its reader. Needed if it
             has state by thread beyond context variables and that of torch and CuPy.
         resumable: For a method that streams: where its worker ends, it goes on in the next one, behind the parts that

@@ -24,7 +24,7 @@ REF_OF_MODEL: Final = "#/$defs/{model}"
 
 ARRAY: Final[dict[str, Any]] = {"type": "array", "format": "ndarray"}
 
-OPENAI_FORMS: Final = ("embeddings", "chat")
+OPENAI_FORMS: Final = ("embeddings", "chat", "completions")
 
 NOT_CHECKED: Final[dict[str, Any]] = {}
 """The schema that every value fits."""

@@ -127,7 +127,12 @@ def describe(error: errors.AtomrError | Problem, request_id: str, *, debug: bool
 
 def body_of(error: errors.AtomrError | Problem, request_id: str, *, debug: bool) -> bytes:
     """Return the body of an answer, JSON; see `describe`."""
-    return _encode({"error": describe(error, request_id, debug=debug)})
+    return encode_error(describe(error, request_id, debug=debug))
+
+
+def encode_error(told: dict[str, Any]) -> bytes:
+    """Return the body of an answer for an error that is described, JSON."""
+    return _encode({"error": told})
 
 
 def _plain(value: object) -> object:

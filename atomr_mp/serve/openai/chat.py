@@ -1,138 +1,156 @@
-"""`POST /v1/chat/completions`: messages to a method, and its text back, whole or as it is made."""
+"""`POST /v1/chat/completions`: messages to a method, and its text back, whole or as it is made. Pure."""
 
 from __future__ import annotations
 
 import secrets
 import time
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from atomr_mp import errors
-from atomr_mp.serve.calls import PoolCalls, options
 from atomr_mp.serve.http import events
-from atomr_mp.serve.http.exchange import Exchange
-from atomr_mp.serve.http.problems import Problem, describe
-from atomr_mp.serve.openai import bodies
-from atomr_mp.serve.openai.declared import UNKNOWN_USAGE, method_of
-from atomr_mp.serve.source import PoolSource
-from atomr_mp.serve.streams import ServedStream, StreamCalls
+from atomr_mp.serve.openai.fields import SAMPLING, TIERS, TOOLS, Fields, flag, includes_usage
+from atomr_mp.serve.openai.parts import AnswerPart, TextAnswer
+from atomr_mp.serve.openai.refusals import missing, wrong_type
+from atomr_mp.serve.openai.text_calls import DONE, Asked, TextForm
 from atomr_mp.serve.values.results import encode_json
+from atomr_mp.serve.values.schemas import ArgumentPlan
 
-FORM: Final = "chat"
+LENGTHS: Final = {
+    "max_completion_tokens": ("max_completion_tokens", "max_tokens"),
+    "max_tokens": ("max_tokens", "max_completion_tokens"),
+}
 
-USED: Final = frozenset({"model", "messages", "stream", "stream_options", "user", "metadata"})
+FIELDS: Final = Fields(
+    used=frozenset({"model", "messages", "stream", "stream_options"}),
+    fixed={
+        "n": (1,),
+        "store": (False,),
+        "logprobs": (False,),
+        "top_logprobs": (0,),
+        "modalities": (["text"],),
+        "audio": (),
+        "moderation": (),
+        "service_tier": TIERS,
+        "prompt_cache_options": ({},),
+        "prompt_cache_retention": (),
+    },
+    optional={
+        **SAMPLING,
+        **TOOLS,
+        "max_completion_tokens": (),
+        "functions": ([],),
+        "function_call": ("auto", "none"),
+        "response_format": ({"type": "text"},),
+        "reasoning_effort": (),
+        "verbosity": ("medium",),
+        "prediction": (),
+        "web_search_options": (),
+    },
+    aliases=LENGTHS,
+)
 
-DONE: Final = events.event(b"[DONE]")
 
+def read(body: Mapping[str, Any], plan: ArgumentPlan) -> Asked:
+    """Read a request.
 
-class Chat:
-    """Answers chats.
-
-    Args:
-        source: The source of the pool.
-        calls: Makes calls.
-        streams: Opens streams.
-        debug: Whether errors show the actor's traceback.
+    Raises:
+        Problem: 400; a field is wrong, or not supported.
     """
-
-    def __init__(self, source: PoolSource, calls: PoolCalls, streams: StreamCalls, *, debug: bool) -> None:
-        self._source: Final = source
-        self._calls: Final = calls
-        self._streams: Final = streams
-        self._debug: Final = debug
-
-    async def answer(self, exchange: Exchange) -> None:
-        """Answer a request."""
-        body = await bodies.read(exchange)
-        pool = self._source.pool
-        plan = self._calls.plan(pool, method_of(pool, body.get("model"), FORM))
-        exchange.called = plan.method
-        messages = body.get("messages")
-        if not isinstance(messages, list) or not messages or not all(isinstance(each, dict) for each in messages):
-            raise errors.InvalidRequest("messages is a list of objects, with role and content")
-        first, *others = plan.info.parameters
-        if "max_tokens" in others and "max_tokens" not in body and "max_completion_tokens" not in others:
-            body["max_tokens"] = body.pop("max_completion_tokens", None)
-        more = bodies.parameters(body, USED, others, plan.method)
-        _, kwargs = plan.arguments({first: messages, **more})
-        completion, in_parts = Completion(body["model"]), bool(body.get("stream"))
-        del body, messages, more
-        if plan.info.streams:
-            opened = self._streams.open(exchange, pool, plan.method, (), kwargs)
-            del kwargs
-            async with opened as parts:
-                await (self._send if in_parts else _collect)(exchange, parts, completion)
-            return
-        deadline_s, priority = options(exchange)
-        reply = pool.call(plan.method, kwargs=kwargs, deadline_s=deadline_s, priority=priority)
-        text = text_of(await self._calls.outcome(exchange, reply))
-        if in_parts:
-            await exchange.begin(200, *events.HEADERS)
-            await exchange.send(completion.chunk(text) + completion.chunk("", finish="stop"))
-            await exchange.end(DONE)
-        else:
-            await exchange.answer(200, completion.whole(text, "stop"))
-
-    async def _send(self, exchange: Exchange, parts: ServedStream, completion: Completion) -> None:
-        """Send the text as it is made."""
-        try:
-            first = await parts.begin(events.HEADERS, events.COMMENT)
-            await parts.send(first, lambda part: completion.chunk(text_of(part)))
-            await exchange.send(completion.chunk("", finish=finish_of(await parts.result())))
-            await exchange.end(DONE)
-        except (errors.AtomrError, Problem) as error:
-            if not exchange.status:
-                raise
-            exchange.failed(error)
-            told = describe(error, exchange.id, debug=self._debug) | {"parts": parts.count}
-            await exchange.end(events.event(encode_json({"error": told})))
+    messages = checked(body.get("messages"))
+    first, *others = plan.info.parameters
+    in_parts = flag(body, "stream")
+    told = includes_usage(body, streams=in_parts)
+    kwargs = {first: messages, **FIELDS.given(without_idle_choice(body), others, plan.method)}
+    return Asked([kwargs], ChatWriter(body["model"], tells_usage=told), in_parts)
 
 
-async def _collect(exchange: Exchange, parts: ServedStream, completion: Completion) -> None:
-    """Answer with the whole text at its end."""
-    texts = []
-    while (found := await parts.next()) is not None:
-        texts.append(text_of(found[0]))
-    await exchange.answer(200, completion.whole("".join(texts), finish_of(await parts.result())))
+FORM: Final = TextForm("chat", read)
 
 
-class Completion:
-    """One answer in OpenAI's form.
+def checked(messages: object) -> list[dict[str, Any]]:
+    """Return the messages, which are a method's to read.
+
+    Raises:
+        Problem: 400; they are no list of objects.
+    """
+    if messages is None:
+        raise missing("messages", "messages is missing: a list of objects, with role and content")
+    if not isinstance(messages, list) or not messages:
+        raise wrong_type("messages", "messages is a list of objects, with role and content")
+    for at, each in enumerate(messages):
+        if not isinstance(each, dict):
+            raise wrong_type(f"messages[{at}]", f"messages[{at}] is no object with role and content")
+    return messages
+
+
+def without_idle_choice(body: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a request without the choice to use no tools if it has none, which asks for nothing."""
+    if body.get("tool_choice") == "none" and not body.get("tools"):
+        return {name: value for name, value in body.items() if name != "tool_choice"}
+    return body
+
+
+class ChatWriter:
+    """Writes one answer.
 
     Args:
         model: The model's name in the request.
+        tells_usage: Whether the last chunk of a stream has the usage.
     """
 
-    def __init__(self, model: str) -> None:
+    keeps = False
+
+    def __init__(self, model: str, *, tells_usage: bool) -> None:
         self._head: Final = {"id": f"chatcmpl-{secrets.token_hex(12)}", "created": int(time.time()), "model": model}
+        self._tells_usage: Final = tells_usage
         self._begun = False
 
-    def whole(self, text: str, finish: str) -> bytes:
-        """Return the body of an answer."""
-        message = {"role": "assistant", "content": text}
-        choice = {"index": 0, "message": message, "finish_reason": finish, "logprobs": None}
-        return encode_json({**self._head, "object": "chat.completion", "choices": [choice], "usage": UNKNOWN_USAGE})
+    def whole(self, answers: Sequence[TextAnswer]) -> dict[str, Any]:
+        """Return an answer's body."""
+        (answer,) = answers
+        text = answer.text
+        message: dict[str, Any] = {
+            "role": "assistant",
+            "content": text if text or not answer.calls else None,
+            "refusal": None,
+        }
+        if answer.calls:
+            message["tool_calls"] = [call.whole() for call in answer.calls]
+        choice = {"index": 0, "message": message, "finish_reason": answer.finish, "logprobs": None}
+        return {**self._head, "object": "chat.completion", "choices": [choice], "usage": answer.usage}
 
-    def chunk(self, text: str, finish: str | None = None) -> bytes:
-        """Return an event with a part of the text; the first one names the speaker."""
-        delta: dict[str, Any] = {} if finish is not None else {"content": text}
+    def part(self, part: AnswerPart) -> bytes:
+        """Return a chunk with what is new; nothing if nothing is."""
+        delta: dict[str, Any] = {}
+        if part.text or not part.calls:
+            delta["content"] = part.text
+        if part.calls:
+            delta["tool_calls"] = [
+                {"index": call.index, "function": {"arguments": arguments}}
+                if not begins
+                else {"index": call.index, **call.whole(), "function": {"name": call.name, "arguments": arguments}}
+                for call, arguments, begins in part.calls
+            ]
+        return self._chunk(delta) if part != AnswerPart() else b""
+
+    def end(self, answer: TextAnswer) -> bytes:
+        """Return the chunk with the reason of the end, the usage if it is asked for, and the end itself."""
+        last = self._chunk({}, answer.finish)
+        if self._tells_usage:
+            last += self._event({"choices": [], "usage": answer.usage})
+        return last + DONE
+
+    def failed(self, _answer: TextAnswer, error: dict[str, Any]) -> bytes:
+        """Return the event that clients raise as an error."""
+        return events.event(encode_json({"error": error}))
+
+    def _chunk(self, delta: dict[str, Any], finish: str | None = None) -> bytes:
+        """Return a chunk; the first one names the speaker."""
         if not self._begun:
             self._begun = True
-            delta["role"] = "assistant"
-        choice = {"index": 0, "delta": delta, "finish_reason": finish}
-        return events.event(encode_json({**self._head, "object": "chat.completion.chunk", "choices": [choice]}))
+            delta = {"role": "assistant", **delta}
+        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
+        return self._event({"choices": [choice], **({"usage": None} if self._tells_usage else {})})
 
-
-def finish_of(result: object) -> str:
-    """Return the reason of the text's end: the method's result if OpenAI has that reason, else "stop"."""
-    return result if result in {"stop", "length", "content_filter"} and isinstance(result, str) else "stop"
-
-
-def text_of(result: object) -> str:
-    """Return the text that a method has returned.
-
-    Raises:
-        Unsupported: The result is not text.
-    """
-    if isinstance(result, str):
-        return result
-    raise errors.Unsupported(f"the method has returned no text but a {type(result).__name__}", maybe_executed=True)
+    def _event(self, more: dict[str, Any]) -> bytes:
+        return events.event(encode_json({**self._head, "object": "chat.completion.chunk", **more}))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
@@ -10,9 +11,10 @@ from atomr_mp.pool import Pool
 from atomr_mp.protocol.words import did_you_mean
 from atomr_mp.serve.http.exchange import Exchange
 from atomr_mp.serve.http.problems import Problem
+from atomr_mp.serve.openai.refusals import missing
 from atomr_mp.serve.source import PoolSource
 from atomr_mp.serve.values.results import encode_json
-from atomr_mp.serve.values.schemas import decoded
+from atomr_mp.serve.values.schemas import decode
 
 MODEL: Final = "/v1/models/"
 
@@ -26,27 +28,36 @@ def models(pool: Pool) -> dict[str, dict[str, str]]:
     """Return each model's methods by form."""
     found: dict[str, dict[str, str]] = {}
     for method in pool.methods:
-        form = decoded(pool.method_info(method)).get("openai")
-        if isinstance(form, str):
+        form = _form(pool.method_info(method).schema)
+        if form:
             found.setdefault(method.partition(".")[0], {})[form] = method
     return found
+
+
+@functools.lru_cache(maxsize=1024)
+def _form(schema: str) -> str:
+    """Return the form that a method declares in its schema; empty if none. Every request asks for those of all."""
+    form = decode(schema).get("openai")
+    return form if isinstance(form, str) else ""
 
 
 def method_of(pool: Pool, model: object, form: str) -> str:
     """Return the method that answers a form for a model, as "Actor.method".
 
     Raises:
-        Problem: 404; there is no such model, or it has no such form.
+        Problem: 400, no model is named; 404, there is no such model, or it has no such form.
     """
+    if model is None:
+        raise missing("model", "model is missing; /v1/models has the models")
     found = models(pool)
     known = [name for name, forms in found.items() if form in forms]
     if not isinstance(model, str) or model not in found:
         asked = str(model)[:100]
         hint = did_you_mean(asked, known)
         shown = ", ".join(known) or "none"
-        raise Problem(404, "model_not_found", f"there is no model {asked!r}{hint}; there are: {shown}")
+        raise _not_found(f"there is no model {asked!r}{hint}; there are: {shown}")
     if form not in found[model]:
-        raise Problem(404, "model_not_found", f"the model {model} has no {form}; it has: {', '.join(found[model])}")
+        raise _not_found(f"the model {model} has no {form}; it has: {', '.join(found[model])}")
     return found[model][form]
 
 
@@ -67,15 +78,15 @@ def answer_model(source: PoolSource) -> Handler:
         name = exchange.path.removeprefix(MODEL)
         found = models(source.pool)
         if name not in found:
-            raise Problem(404, "model_not_found", f"there is no model {name[:100]!r}{did_you_mean(name, found)}")
+            raise _not_found(f"there is no model {name[:100]!r}{did_you_mean(name[:100], found)}")
         await exchange.answer(200, encode_json(_shown(name)))
 
     return handler
 
 
+def _not_found(why: str) -> Problem:
+    return Problem(404, "model_not_found", why, facts={"param": "model"})
+
+
 def _shown(name: str) -> dict[str, Any]:
     return {"id": name, "object": "model", "created": STARTED, "owned_by": "atomr-mp"}
-
-
-UNKNOWN_USAGE: Final = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
-"""Usage without counts: nobody here counts tokens, but clients insist on the field."""

@@ -3,23 +3,33 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from atomr_mp import errors
-from atomr_mp.serve.calls import PoolCalls, options
+from atomr_mp.serve.calls import PoolCalls
 from atomr_mp.serve.http.exchange import Exchange
-from atomr_mp.serve.openai import bodies
-from atomr_mp.serve.openai.declared import UNKNOWN_USAGE, method_of
+from atomr_mp.serve.openai import bodies, usage
+from atomr_mp.serve.openai.declared import method_of
+from atomr_mp.serve.openai.fields import Fields
+from atomr_mp.serve.openai.inputs import inputs_of
+from atomr_mp.serve.openai.refusals import refusal, shown, wrong_type
+from atomr_mp.serve.openai.text_calls import call_all
 from atomr_mp.serve.source import PoolSource
 from atomr_mp.serve.values.results import encode_json
 
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
 FORM: Final = "embeddings"
 
-MOST_INPUTS: Final = 2048
-"""Most inputs of a request, the same as OpenAI's limit."""
+DIMENSIONS: Final = "dimensions"
 
-USED: Final = frozenset({"model", "input", "encoding_format", "user"})
+FIELDS: Final = Fields(
+    used=frozenset({"model", "input", "encoding_format"}),
+    fixed={},
+    optional={},
+)
 
 
 class Embeddings:
@@ -42,55 +52,58 @@ class Embeddings:
         exchange.called = plan.method
         encoding = body.get("encoding_format") or "float"
         if encoding not in {"float", "base64"}:
-            raise errors.InvalidRequest("encoding_format is float or base64")
+            why = f"encoding_format is {shown(encoding)}; it is 'float' or 'base64'"
+            raise refusal("encoding_format", "invalid_value", why)
+        inputs = inputs_of("input", body.get("input"))
         first, *others = plan.info.parameters
-        more = bodies.parameters(body, USED, others, plan.method)
-        deadline_s, priority = options(exchange)
-        replies = []
-        try:
-            for each in inputs_of(body.get("input")):
-                _, kwargs = plan.arguments({first: each, **more})
-                replies.append(pool.call(plan.method, kwargs=kwargs, deadline_s=deadline_s, priority=priority))
-        except errors.AtomrError:
-            for reply in replies:
-                reply.cancel()
-            raise
+        expected = None if DIMENSIONS in others else _dimensions(body.pop(DIMENSIONS, None))
+        more = FIELDS.given(body, others, plan.method)
         model = body["model"]
         del body
-        vectors = await self._calls.outcomes(exchange, replies)
+        results = await call_all(self._calls, exchange, pool, plan, [{first: each, **more} for each in inputs])
+        vectors, counts = zip(*map(_parts, results), strict=True)
+        if expected is not None and any(len(vector) != expected for vector in vectors):
+            why = f"the vectors of {model} have {len(vectors[0])} dimensions, and {plan.method} has no other"
+            raise refusal(DIMENSIONS, "unsupported_value", why, ran=True)
         data = [
-            {"object": "embedding", "index": index, "embedding": shown(vector, encoding)}
+            {"object": "embedding", "index": index, "embedding": _encoded(vector, encoding)}
             for index, vector in enumerate(vectors)
         ]
-        usage = {name: count for name, count in UNKNOWN_USAGE.items() if name != "completion_tokens"}
-        whole = {"object": "list", "data": data, "model": model, "usage": usage}
-        await exchange.answer(200, encode_json(whole))
+        total = usage.total(counts)
+        told = {name: total[name] for name in ("prompt_tokens", "total_tokens")}
+        await exchange.answer(200, encode_json({"object": "list", "data": data, "model": model, "usage": told}))
 
 
-def inputs_of(given: object) -> Sequence[Any]:
-    """Return the inputs: texts, or tokens as lists of numbers.
-
-    Raises:
-        InvalidRequest: There are none, or too many.
-    """
-    inputs = given if isinstance(given, list) and not all(isinstance(each, int) for each in given) else [given]
-    if not inputs or given in ("", [], None) or len(inputs) > MOST_INPUTS:
-        raise errors.InvalidRequest(f"input is a text, or a list of 1 to {MOST_INPUTS} texts")
-    return inputs
+def _dimensions(given: object) -> int | None:
+    """Return the number of dimensions that a client expects of a method that has one number of them."""
+    if given is None or (isinstance(given, int) and not isinstance(given, bool) and given > 0):
+        return given
+    raise wrong_type(DIMENSIONS, f"dimensions is a whole number above 0, not {shown(given)}")
 
 
-def shown(vector: object, encoding: str) -> object:
-    """Return a vector in a client's encoding: numbers, or float32 in base64.
+def _parts(result: object) -> tuple[NDArray[np.float32], dict[str, Any]]:
+    """Return the vector and the usage that a method has returned: a vector, or a map with both.
 
     Raises:
-        Unsupported: The method has returned no vector.
+        Unsupported: It has returned no vector.
     """
     import numpy as np
 
+    counts = usage.UNKNOWN
+    if isinstance(result, dict):
+        if result.keys() - {"embedding", "usage"}:
+            wrong = "the method has returned a map with more than embedding and usage"
+            raise errors.Unsupported(wrong, maybe_executed=True)
+        counts, result = usage.checked(result.get("usage", counts)), result.get("embedding")
     try:
-        array = np.asarray(vector, dtype=np.float32)
+        array = np.asarray(result, dtype=np.float32)
     except (TypeError, ValueError) as error:
         raise errors.Unsupported("the method has returned no vector of numbers", maybe_executed=True) from error
     if array.ndim != 1:
         raise errors.Unsupported(f"the method has returned no vector but {array.ndim} dimensions", maybe_executed=True)
-    return base64.b64encode(array.astype("<f4").tobytes()).decode() if encoding == "base64" else array.tolist()
+    return array, counts
+
+
+def _encoded(vector: NDArray[np.float32], encoding: str) -> object:
+    """Return a vector in a client's encoding: numbers, or float32 in base64."""
+    return base64.b64encode(vector.astype("<f4").tobytes()).decode() if encoding == "base64" else vector.tolist()

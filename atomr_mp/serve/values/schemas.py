@@ -118,8 +118,13 @@ def plan_of(method: str, info: MethodInfo) -> ArgumentPlan:
 
 def decoded(info: MethodInfo) -> dict[str, Any]:
     """Return a method's schema; empty if it has none."""
+    return decode(info.schema)
+
+
+def decode(text: str) -> dict[str, Any]:
+    """Return a schema; empty if it is none."""
     try:
-        schema: dict[str, Any] = msgspec.json.decode(info.schema or "{}", type=dict[str, Any])
+        schema: dict[str, Any] = msgspec.json.decode(text or "{}", type=dict[str, Any])
     except msgspec.DecodeError:
         return {}
     return schema

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import random
 from collections.abc import Coroutine
 from typing import Any, Final
@@ -13,11 +14,13 @@ import numpy as np
 from atomr_mp import errors
 from atomr_mp.protocol import values
 from atomr_mp.protocol.messages.control import ActorSpec
+from atomr_mp.protocol.messages.devices import MethodInfo
 from atomr_mp.serve import calls
 from atomr_mp.serve.http.limits import Limits
 from atomr_mp.serve.http.problems import Problem
-from atomr_mp.serve.openai import bodies
-from atomr_mp.serve.openai.embeddings import inputs_of
+from atomr_mp.serve.openai import bodies, chat, completions, responses
+from atomr_mp.serve.openai.inputs import inputs_of
+from atomr_mp.serve.openai.parts import TextAnswer
 from atomr_mp.serve.values import arrays, results, schemas
 from atomr_mp_workers.loading import load
 from fuzzing import trees
@@ -50,8 +53,6 @@ TEXTS: Final = (
     ),
 )
 
-USED: Final = frozenset({"model", "input", "encoding_format", "user"})
-
 
 class JsonBodies(Target):
     """A method's number as a byte, and a body."""
@@ -67,32 +68,82 @@ class JsonBodies(Target):
         name = rng.choice(NAMES)
         given = [each.tolist() if isinstance(each, np.ndarray) else _plain(each) for each in FITTING[name]]
         found: Any = given if rng.random() < 0.5 else dict(zip(PARAMETERS, given, strict=False))
-        if rng.random() < 0.1:
-            found = {"model": "m", "input": rng.choice(("a", ["a", "b"], [1, 2])), "n": 1, "logprobs": None}
         return bytes((NAMES.index(name),)) + msgspec.json.encode(found)
 
     def mutate(self, rng: random.Random, data: bytes) -> bytes:
         """Return a body of another structure, or with other bytes."""
-        number, body = data[:1], data[1:]
-        if rng.random() < 0.5:
-            with contextlib.suppress(Exception):  # what has no form in JSON
-                changed = trees.mutated(rng, msgspec.msgpack.encode(msgspec.json.decode(body)))
-                return number + msgspec.json.encode(msgspec.msgpack.decode(changed))
-        if rng.random() < 0.5:
-            at = rng.randint(0, len(body))
-            return number + body[:at] + rng.choice(TEXTS) + body[at + rng.randint(0, 4) :]
-        return number + damage(rng, body)
+        return data[:1] + _changed(rng, data[1:])
 
     def check(self, data: bytes) -> None:
-        """Make arguments of it, and a body in OpenAI's form."""
+        """Make arguments of it."""
         plan = self._plans[NAMES[(data[0] if data else 0) % len(NAMES)]]
         exchange: Any = Given(data[1:])
         with contextlib.suppress(Problem, errors.RequestError):
             values.encode(done(calls.arguments(exchange, plan)))
-        with contextlib.suppress(Problem, errors.RequestError):
-            body = done(bodies.read(exchange))
-            bodies.parameters(body, USED, plan.info.parameters, plan.method)
-            inputs_of(body.get("input"))
+
+
+def _changed(rng: random.Random, body: bytes) -> bytes:
+    if rng.random() < 0.5:
+        with contextlib.suppress(Exception):  # what has no form in JSON
+            changed = trees.mutated(rng, msgspec.msgpack.encode(msgspec.json.decode(body)))
+            return msgspec.json.encode(msgspec.msgpack.decode(changed))
+    if rng.random() < 0.5:
+        at = rng.randint(0, len(body))
+        return body[:at] + rng.choice(TEXTS) + body[at + rng.randint(0, 4) :]
+    return damage(rng, body)
+
+
+class OpenaiBodies(Target):
+    """Requests in OpenAI's forms, each read as one of all forms."""
+
+    name = "openai"
+
+    def __init__(self) -> None:
+        names = ("messages", "tools", "tool_choice", "max_tokens", "response_format")
+        info = MethodInfo("say", list(names), idempotent=True, deadline_s=None, doc="")
+        self._plans: Final = (
+            schemas.plan_of("A.say", info),
+            schemas.plan_of("A.say", msgspec.structs.replace(info, parameters=["x"])),
+        )
+
+    def make(self, rng: random.Random) -> bytes:
+        """Return a request that some form takes."""
+        call = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
+        output = {"type": "function_call_output", "call_id": "c", "output": "5"}
+        content = rng.choice(("a", [{"type": "input_text", "text": "a"}]))
+        message = {"role": "user", "content": content}
+        fields = {
+            "input": rng.choice(("a", ["a", "b"], [1, 2], [message, call, output])),
+            "messages": [message],
+            "prompt": rng.choice(("a", ["a"], [1])),
+            "stream": rng.random() < 0.5,
+            "stream_options": {"include_usage": True},
+            "tools": [{"type": "function", "name": "f", "parameters": {}}],
+            "tool_choice": rng.choice(("auto", "none", {"type": "function", "name": "f"})),
+            "text": {"format": {"type": "json_schema", "name": "n", "schema": {}}},
+            "temperature": 1,
+            "n": 1,
+        }
+        given = {name: value for name, value in fields.items() if rng.random() < 0.6}
+        return msgspec.json.encode({"model": "m", **given})
+
+    def mutate(self, rng: random.Random, data: bytes) -> bytes:
+        """Return a body of another structure, or with other bytes."""
+        return _changed(rng, data)
+
+    def check(self, data: bytes) -> None:
+        """Read it as a request of each form, and write an answer that repeats what it says."""
+        exchange: Any = Given(data)
+        with contextlib.suppress(Problem):
+            body = {"model": "m", **done(bodies.read(exchange))}
+            with contextlib.suppress(Problem):
+                inputs_of("input", body.get("input"))
+            for form, plan in itertools.product((chat, completions, responses), self._plans):
+                with contextlib.suppress(Problem, errors.RequestError):
+                    asked = form.read(body, plan)
+                    for each in asked.calls:
+                        values.encode(plan.arguments(each)[1])
+                    results.encode_json(asked.writer.whole([TextAnswer()]))
 
 
 class Given:

@@ -164,7 +164,7 @@ def test_a_method_says_what_may_be_sent_again_or_its_actor_does() -> None:
         (Nothing, "at least one parameter"),
         (Keyless, "missing"),
         (Urgent, "low, normal, high"),
-        (Formless, "wrong: openai is 'images'; it is 'embeddings' or 'chat'"),
+        (Formless, "wrong: openai is 'images'; it is 'embeddings' or 'chat' or 'completions'"),
         (Demanding, "wrong: a method with openai='chat' needs defaults for mood"),
         (Undecided, "wrong: resend is 'always'; it is 'never' or 'unstarted'"),
     ],

@@ -1,0 +1,135 @@
+"""What becomes of each field of a request: used by the form, given to the method, accepted as it is, or refused. Pure.
+
+A method gets the fields that it has parameters for. Of the others, OpenAI's default values are accepted, since clients
+send them without being asked to. Any other value would change the answer, so it is refused by the field's name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any, Final, NamedTuple
+
+from atomr_mp.protocol.words import did_you_mean
+from atomr_mp.serve.http.problems import Problem
+from atomr_mp.serve.openai.refusals import refusal, shown, wrong_type
+
+Accepted = Mapping[str, tuple[Any, ...]]
+"""The values of fields that are accepted."""
+
+
+class Fields(NamedTuple):
+    """The fields of a form."""
+
+    used: frozenset[str]
+    """The form reads these itself."""
+    fixed: Accepted
+    """No method can do anything about these, so only these values are accepted."""
+    optional: Accepted
+    """A method may have parameters for these; without one, these values are accepted, which ask for nothing."""
+    harmless: frozenset[str] = frozenset({"user", "metadata", "safety_identifier", "prompt_cache_key"})
+    """These change no answer: accepted with any value, and given to a method that has parameters for them."""
+    aliases: Mapping[str, tuple[str, ...]] = {}
+    """Names of parameters that a field may be given to, the best first, where they are not the field's own."""
+
+    def given(self, body: Mapping[str, Any], takes: Collection[str], method: str) -> dict[str, Any]:
+        """Return the fields of a request that are given to a method, by parameter.
+
+        Args:
+            body: The request.
+            takes: The method's parameters, but for the first.
+            method: "Actor.method", for errors.
+
+        Raises:
+            Problem: 400; the method does nothing about a field that asks for something.
+        """
+        found: dict[str, Any] = {}
+        for name, value in body.items():
+            if value is None or name in self.used:
+                continue
+            if name in self.fixed:
+                if not _among(value, self.fixed[name]):
+                    raise _unsupported(name, value, self.fixed[name], "this server has no such thing")
+            elif parameter := self._parameter(name, takes):
+                found.setdefault(parameter, value)
+            elif name in self.harmless:
+                continue
+            elif name not in self.optional:
+                raise self._unknown(name, takes, method)
+            elif not _among(value, self.optional[name]):
+                has = ", ".join(sorted(takes)) or "none"
+                why = f"{method} has no parameter for it; its parameters are: {has}"
+                raise _unsupported(name, value, self.optional[name], why)
+        return found
+
+    def _parameter(self, name: str, takes: Collection[str]) -> str:
+        names = self.aliases.get(name, (name,))
+        return next((each for each in names if each in takes), "")
+
+    def _unknown(self, name: str, takes: Collection[str], method: str) -> Problem:
+        known = [*self.used, *self.fixed, *self.optional, *self.harmless, *takes]
+        shown_name = name[:100]
+        why = f"neither OpenAI's form nor {method} has a field {shown_name!r}{did_you_mean(shown_name, known)}"
+        return refusal(shown_name, "unknown_parameter", why)
+
+
+def _unsupported(name: str, value: object, accepted: tuple[Any, ...], why: str) -> Problem:
+    if not accepted:
+        return refusal(name, "unsupported_parameter", f"{name} is not supported: {why}")
+    may_be = " or ".join(map(repr, accepted))
+    return refusal(name, "unsupported_value", f"{name} is {shown(value)}, which is not supported: {why}; send {may_be}")
+
+
+def _among(value: object, accepted: tuple[Any, ...]) -> bool:
+    """Return whether a value is one of those; true is not 1."""
+    return any(value == each and isinstance(value, bool) == isinstance(each, bool) for each in accepted)
+
+
+def flag(body: Mapping[str, Any], name: str) -> bool:
+    """Return a field that is true or false; false if it is missing.
+
+    Raises:
+        Problem: 400; it is something else.
+    """
+    value = body.get(name)
+    if value is None or isinstance(value, bool):
+        return bool(value)
+    raise wrong_type(name, f"{name} is true or false, not {shown(value)}")
+
+
+def includes_usage(body: Mapping[str, Any], *, streams: bool) -> bool:
+    """Return whether the last chunk of a stream shall have the usage, by `stream_options`.
+
+    Raises:
+        Problem: 400; the options are wrong, or nothing is streamed.
+    """
+    options = body.get("stream_options")
+    if options is None:
+        return False
+    if not isinstance(options, dict):
+        raise wrong_type("stream_options", "stream_options is an object")
+    if not streams:
+        raise refusal("stream_options", "invalid_value", "stream_options needs stream: true")
+    for name in options:
+        if name not in STREAM_OPTIONS:
+            hint = did_you_mean(name[:100], STREAM_OPTIONS)
+            raise refusal(f"stream_options.{name[:100]}", "unknown_parameter", f"there is no such option{hint}")
+        flag(options, name)
+    return bool(options.get("include_usage"))
+
+
+STREAM_OPTIONS: Final = ("include_usage", "include_obfuscation")
+
+SAMPLING: Final[Accepted] = {
+    "temperature": (1,),
+    "top_p": (1,),
+    "presence_penalty": (0,),
+    "frequency_penalty": (0,),
+    "logit_bias": ({},),
+    "seed": (),
+    "stop": ([],),
+    "max_tokens": (),
+}
+
+TOOLS: Final[Accepted] = {"tools": ([],), "tool_choice": ("auto",), "parallel_tool_calls": (True,)}
+
+TIERS: Final = ("auto", "default")
