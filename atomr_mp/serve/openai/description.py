@@ -15,6 +15,7 @@ from atomr_mp.serve.values.schemas import decoded
 TEXT: Final = {"type": "string"}
 COUNT: Final = {"type": "integer", "minimum": 0}
 OBJECTS: Final = {"type": "array", "items": {"type": "object"}}
+EXAMPLE: Final = {"examples": [[{"role": "user", "content": "Hello"}]]}
 
 SEVERAL: Final[dict[str, Any]] = {
     "description": "A text, or tokens as numbers; or a list of them",
@@ -85,7 +86,7 @@ PATHS: Final = {
         "chat",
         "The answer to a chat",
         "messages",
-        {"messages": OBJECTS | {"minItems": 1}, "tools": OBJECTS},
+        {"messages": OBJECTS | {"minItems": 1} | EXAMPLE, "tools": OBJECTS},
         "chat.completion",
         "choices",
         streams=True,

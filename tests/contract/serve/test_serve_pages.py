@@ -191,6 +191,10 @@ def test_what_actors_say_is_text_and_methods_can_be_tried(browser: Any, server: 
     card.find_element(By.TAG_NAME, "button").send_keys(Keys.ENTER)
     result = "return document.querySelector(\"[aria-labelledby='m-Served.markup'] pre\").textContent"
     assert shows(browser, result, lambda text: text.startswith("200") and "<b>bold</b>" in text)
+    chat = browser.find_element(By.CSS_SELECTOR, "[aria-labelledby='m-v1.chat.completions']")
+    chat.find_element(By.TAG_NAME, "button").send_keys(Keys.ENTER)
+    result = "return document.querySelector(\"[aria-labelledby='m-v1.chat.completions'] pre\").textContent"
+    assert shows(browser, result, lambda text: text.startswith("200") and "Hello (1, 1.0, 100)" in text)
 
 
 def test_there_is_one_observer_however_many_look_on(server: Server, ledger: Ledger) -> None:
