@@ -40,12 +40,13 @@ class Fields(NamedTuple):
             method: "Actor.method", for errors.
 
         Raises:
-            Problem: 400; the method does nothing about a field that asks for something.
+            Problem: 400; a field has a value of a wrong kind, or asks for what the method does nothing about.
         """
         found: dict[str, Any] = {}
         for name, value in body.items():
             if value is None or name in self.used:
                 continue
+            check_kind(name, value)
             if name in self.fixed:
                 if not _among(value, self.fixed[name]):
                     raise _unsupported(name, value, self.fixed[name], "this server has no such thing")
@@ -84,6 +85,19 @@ def _among(value: object, accepted: tuple[Any, ...]) -> bool:
     return any(value == each and isinstance(value, bool) == isinstance(each, bool) for each in accepted)
 
 
+def check_kind(name: str, value: object) -> None:
+    """Check that a field of OpenAI's has a value of its kind.
+
+    Raises:
+        Problem: 400; it has another one.
+    """
+    kind = KINDS.get(name)
+    if kind is not None and not (isinstance(value, kind.types) and (isinstance(value, bool) <= (bool in kind.types))):
+        raise wrong_type(name, f"{name} is {kind.words}, not {shown(value)}")
+    if name == "metadata" and isinstance(value, dict) and not all(isinstance(each, str) for each in value.values()):
+        raise wrong_type(name, "metadata has texts by name, and nothing else")
+
+
 def flag(body: Mapping[str, Any], name: str) -> bool:
     """Return a field that is true or false; false if it is missing.
 
@@ -116,6 +130,35 @@ def includes_usage(body: Mapping[str, Any], *, streams: bool) -> bool:
         flag(options, name)
     return bool(options.get("include_usage"))
 
+
+class Kind(NamedTuple):
+    """The kind of a field's values."""
+
+    types: tuple[type, ...]
+    words: str
+
+
+_TEXT: Final = Kind((str,), "a text")
+_COUNT: Final = Kind((int,), "a whole number")
+_NUMBER: Final = Kind((int, float), "a number")
+_FLAG: Final = Kind((bool,), "true or false")
+_OBJECT: Final = Kind((dict,), "an object")
+_LIST: Final = Kind((list,), "a list")
+
+KINDS: Final[Mapping[str, Kind]] = {
+    **dict.fromkeys(
+        ("user", "safety_identifier", "prompt_cache_key", "suffix", "reasoning_effort", "verbosity"), _TEXT
+    ),
+    **dict.fromkeys(("service_tier", "truncation", "text.verbosity", "reasoning.effort", "reasoning.summary"), _TEXT),
+    **dict.fromkeys(("n", "best_of", "seed", "max_tokens", "max_completion_tokens", "max_output_tokens"), _COUNT),
+    **dict.fromkeys(("temperature", "top_p", "presence_penalty", "frequency_penalty"), _NUMBER),
+    **dict.fromkeys(("store", "echo", "background", "parallel_tool_calls"), _FLAG),
+    **dict.fromkeys(("metadata", "logit_bias", "response_format", "prediction", "text.format"), _OBJECT),
+    **dict.fromkeys(("tools", "functions", "include", "modalities"), _LIST),
+    "tool_choice": Kind((str, dict), "a text or an object"),
+    "stop": Kind((str, list), "a text or a list of texts"),
+}
+"""Kinds of the fields that forms share. A method's annotations may ask for more."""
 
 STREAM_OPTIONS: Final = ("include_usage", "include_obfuscation")
 

@@ -101,6 +101,8 @@ def _tools(given: object) -> list[dict[str, Any]]:
             kind = tool.get("type") if isinstance(tool, dict) else tool
             why = f"tools[{at}] is {shown(kind)}; only tools of the type 'function' are supported"
             raise refusal(f"tools[{at}].type", "unsupported_value", why)
+        if not isinstance(tool.get("name"), str) or not isinstance(tool.get("parameters") or {}, dict):
+            raise wrong_type(f"tools[{at}]", f"tools[{at}] needs a name, a text, and may have parameters, an object")
         found.append({"type": "function", "function": _others(tool)})
     return found
 

@@ -250,8 +250,11 @@ def test_errors_have_openai_s_form(client: Any, ledger: Ledger) -> None:
     with pytest.raises(openai.BadRequestError) as refused:
         client.chat.completions.create(**script(parts=[]), logit_bias={"1": 5})
     assert (refused.value.param, refused.value.type) == ("logit_bias", "invalid_request_error")
-    with pytest.raises(openai.BadRequestError, match="temperature"):
+    with pytest.raises(openai.BadRequestError, match="temperature is a number") as warm:
         client.chat.completions.create(**script(parts=[]), temperature="warm")
+    assert (warm.value.code, warm.value.param) == ("invalid_type", "temperature")
+    with pytest.raises(openai.BadRequestError, match="at `tools"):  # by the method's own annotations
+        client.chat.completions.create(**script(parts=[]), tools=["a"])
     with pytest.raises(openai.NotFoundError) as missing:
         client.chat.completions.create(**script() | {"model": "Scripte"})
     assert (missing.value.code, missing.value.param) == ("model_not_found", "model")

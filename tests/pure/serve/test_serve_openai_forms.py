@@ -31,7 +31,12 @@ from openai.types.responses import Response, ResponseStreamEvent
 FORMS: Final = {"chat": chat, "completions": completions, "responses": responses}
 
 json_values = st.recursive(
-    st.none() | st.booleans() | st.integers(-2, 2) | st.floats() | st.text(max_size=5) | st.sampled_from(["auto"]),
+    st.none()
+    | st.booleans()
+    | st.integers(-2, 2)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=5)
+    | st.sampled_from(["auto"]),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=6,
 )
@@ -231,7 +236,7 @@ def defaults() -> list[Any]:
         for name, values in [
             *fields.fixed.items(),
             *fields.optional.items(),
-            *((each, ("x",)) for each in fields.harmless),
+            *((each, ({"a": "b"} if each == "metadata" else "x",)) for each in fields.harmless),
         ]
         if "." not in name
         for value in values
@@ -339,6 +344,8 @@ def test_any_request_is_read_or_refused(form: str, body: dict[str, Any]) -> None
         ("chat", {"stream": True, "stream_options": {"usage": True}}, "stream_options.usage"),
         ("chat", {"n": 2}, "n"),
         ("chat", {"n": True}, "n"),
+        ("chat", {"temperature": "warm"}, "temperature"),
+        ("chat", {"metadata": {"a": 1}}, "metadata"),
         ("chat", {"temperature": 0.5}, "temperature"),
         ("chat", {"tools": [{"type": "function"}]}, "tools"),
         ("chat", {"tool_choice": "required"}, "tool_choice"),
@@ -401,6 +408,30 @@ def test_a_method_gets_fields_by_its_own_names(form: str, more: dict[str, Any], 
     assert call[parameter] == value if parameter in more else True
     (call,) = FORMS[form].read(request(form, **more), plan(parameter, "tools")).calls
     assert call[parameter] == value
+
+
+echoed = {
+    "instructions": st.none() | st.text(max_size=3) | json_values,
+    "metadata": st.dictionaries(st.text(max_size=3), st.text(max_size=3)) | json_values,
+    "tools": st.lists(
+        st.fixed_dictionaries(
+            {"type": st.just("function"), "name": st.text(max_size=3) | st.none()},
+            optional={"parameters": st.just({}) | json_values, "description": st.text(max_size=3)},
+        )
+    ),
+    **dict.fromkeys(("temperature", "top_p", "user", "max_output_tokens"), json_values),
+    **dict.fromkeys(("parallel_tool_calls", "safety_identifier"), json_values),
+}
+
+
+@hypothesis.given(st.fixed_dictionaries({}, optional=echoed))
+def test_a_response_repeats_what_was_asked_as_the_client_takes_it(fields: dict[str, Any]) -> None:
+    """Strictly: a field of another kind is refused before."""
+    asked = read("responses", request("responses") | fields, plan(*(name for name in fields if name != "instructions")))
+    if isinstance(asked, Problem):
+        assert asked.facts["param"].partition("[")[0] in fields
+    else:
+        strictly(Response, asked.writer.whole([TextAnswer()]))
 
 
 def test_a_conversation_becomes_a_chat_s_messages() -> None:
