@@ -50,6 +50,10 @@ FIELDS: Final = Fields(
 )
 
 
+EMPTY: Final = b'"content":""'
+"""An empty text in a chunk; no text of a client's has this, since its quotes are escaped."""
+
+
 def read(body: Mapping[str, Any], plan: ArgumentPlan) -> Asked:
     """Read a request.
 
@@ -104,6 +108,8 @@ class ChatWriter:
         self._head: Final = {"id": f"chatcmpl-{secrets.token_hex(12)}", "created": int(time.time()), "model": model}
         self._tells_usage: Final = tells_usage
         self._begun = False
+        self._around: tuple[bytes, bytes] | None = None
+        """What is before and behind the text of a chunk, once it is known."""
 
     def whole(self, answers: Sequence[TextAnswer]) -> dict[str, Any]:
         """Return an answer's body."""
@@ -121,17 +127,27 @@ class ChatWriter:
 
     def part(self, part: AnswerPart) -> bytes:
         """Return a chunk with what is new; nothing if nothing is."""
-        delta: dict[str, Any] = {}
-        if part.text or not part.calls:
-            delta["content"] = part.text
-        if part.calls:
-            delta["tool_calls"] = [
-                {"index": call.index, "function": {"arguments": arguments}}
-                if not begins
-                else {"index": call.index, **call.whole(), "function": {"name": call.name, "arguments": arguments}}
-                for call, arguments, begins in part.calls
-            ]
-        return self._chunk(delta) if part != AnswerPart() else b""
+        text, calls = part
+        if not calls:
+            return self._text(text) if text else b""
+        delta: dict[str, Any] = {"content": text} if text else {}
+        delta["tool_calls"] = [
+            {"index": call.index, "function": {"arguments": arguments}}
+            if not begins
+            else {"index": call.index, **call.whole(), "function": {"name": call.name, "arguments": arguments}}
+            for call, arguments, begins in calls
+        ]
+        return self._chunk(delta)
+
+    def _text(self, text: str) -> bytes:
+        """Return a chunk with text. All but the first differ in it alone, and are written once."""
+        if not self._begun:
+            return self._chunk({"content": text})
+        if self._around is None:
+            before, _, after = self._chunk({"content": ""}).partition(EMPTY)
+            self._around = before + EMPTY[:-2], after
+        before, after = self._around
+        return before + encode_json(text) + after
 
     def end(self, answer: TextAnswer) -> bytes:
         """Return the chunk with the reason of the end, the usage if it is asked for, and the end itself."""
