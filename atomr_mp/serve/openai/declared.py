@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from atomr_mp.pool import Pool
 from atomr_mp.protocol.words import did_you_mean
+from atomr_mp.serve.calls import check_begun
 from atomr_mp.serve.http.exchange import Exchange
 from atomr_mp.serve.http.problems import Problem
 from atomr_mp.serve.openai.refusals import missing
@@ -25,7 +26,12 @@ Handler = Callable[[Exchange], Awaitable[None]]
 
 
 def models(pool: Pool) -> dict[str, dict[str, str]]:
-    """Return each model's methods by form."""
+    """Return each model's methods by form.
+
+    Raises:
+        PoolUnreachable: The pool starts, and its models are not known yet.
+    """
+    check_begun(pool)
     found: dict[str, dict[str, str]] = {}
     for method in pool.methods:
         form = _form(pool.method_info(method).schema)

@@ -14,6 +14,9 @@ FINISHES: Final = ("stop", "length", "content_filter", "tool_calls")
 
 NAMES: Final = ("content", "tool_calls", "finish_reason", "usage")
 
+MOST_CHARS: Final = 2**24
+"""Most characters of an answer that are kept until its end: a method may go on for ever."""
+
 MOST_CALLS: Final = 128
 """Most calls of tools in an answer, as many as OpenAI has tools in a request."""
 
@@ -27,14 +30,22 @@ class ToolCall:
         name: The tool's.
     """
 
-    __slots__ = ("arguments", "id", "index", "name")
+    __slots__ = ("_pieces", "id", "index", "name")
 
     def __init__(self, index: int, id: str, name: str) -> None:  # noqa: A002 - the form's own word
         self.index: Final = index
         self.id: Final = id
         self.name: Final = name
-        self.arguments = ""
+        self._pieces: Final[list[str]] = []
+
+    @property
+    def arguments(self) -> str:
         """JSON, as far as it has come."""
+        return "".join(self._pieces)
+
+    def add(self, arguments: str) -> None:
+        """Add to the arguments."""
+        self._pieces.append(arguments)
 
     def whole(self) -> dict[str, Any]:
         """Return the call as a chat has it."""
@@ -68,6 +79,7 @@ class TextAnswer:
     def __init__(self, *, keeps: bool = True) -> None:
         self._texts: Final[list[str]] = []
         self._keeps: Final = keeps
+        self._chars = 0
         self._finish = ""
         self.calls: Final[list[ToolCall]] = []
         self.usage: dict[str, Any] = usage.UNKNOWN
@@ -90,7 +102,7 @@ class TextAnswer:
         """
         if isinstance(given, str):
             if self._keeps:
-                self._texts.append(given)
+                self._keep(given)
             return AnswerPart(given)
         if not isinstance(given, dict):
             raise _wrong(f"a {type(given).__name__}, neither text nor a map")
@@ -105,8 +117,18 @@ class TextAnswer:
         if calls is not None and not isinstance(calls, list):
             raise _wrong("tool_calls that are no list")
         if text and self._keeps:
-            self._texts.append(text)
+            self._keep(text)
         return AnswerPart(text or "", tuple(map(self._call, calls or ())))
+
+    def _keep(self, text: str) -> None:
+        self._count(text)
+        self._texts.append(text)
+
+    def _count(self, text: str) -> None:
+        """Count what is kept."""
+        self._chars += len(text)
+        if self._chars > MOST_CHARS:
+            raise _wrong(f"more than {MOST_CHARS} characters, which are not kept; ask for a chat's stream")
 
     def _note(self, counts: object, finish: object) -> None:
         """Note the usage and the reason of the end, where a method tells them; the last ones count."""
@@ -151,7 +173,8 @@ class TextAnswer:
         elif not isinstance(index, int) or not 0 <= index < len(self.calls):
             raise _wrong(f"the index {index!r} of a call of a tool; the next one is {len(self.calls)}")
         call = self.calls[index]
-        call.arguments += arguments
+        self._count(arguments)
+        call.add(arguments)
         return CallPart(call, arguments, begins)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import string
+from types import SimpleNamespace
 from typing import Any, Final
 
 import hypothesis
@@ -13,6 +14,7 @@ from atomr_mp import errors
 from atomr_mp.protocol.messages.devices import MethodInfo
 from atomr_mp.serve.http.problems import Problem
 from atomr_mp.serve.openai import chat, completions, refusals, responses
+from atomr_mp.serve.openai.declared import method_of
 from atomr_mp.serve.openai.fields import Fields
 from atomr_mp.serve.openai.parts import TextAnswer
 from atomr_mp.serve.openai.text_calls import DONE, Asked, Writer
@@ -221,6 +223,22 @@ def test_whatever_a_method_says_is_taken_or_named_as_wrong(given: Any) -> None:
     strictly(ChatCompletion, writer_of("chat").whole([answer]))
     strictly(Response, writer_of("responses").whole([answer]))
     strictly(Completion, writer_of("completions").whole([answer]))
+
+
+def test_a_method_that_goes_on_for_ever_does_not_fill_the_memory() -> None:
+    """What has to be kept until the end is bounded; chunks of a stream are not."""
+    chunks = TextAnswer(keeps=False)
+    kept, calls = TextAnswer(), TextAnswer(keeps=False)
+    text = "x" * 2**20
+    calls.take({"tool_calls": [{"function": {"name": "f"}}]})
+    for _ in range(16):
+        kept.take(text)
+        calls.take({"tool_calls": [{"index": 0, "function": {"arguments": text}}]})
+    for _ in range(20):
+        chunks.take(text)
+    for full, more in ((kept, "x"), (calls, {"tool_calls": [{"index": 0, "function": {"arguments": "x"}}]})):
+        with pytest.raises(errors.Unsupported, match="16777216 characters"):
+            full.take(more)
 
 
 # --- what a client asks for --------------------------------------------------------------------------------------
@@ -454,3 +472,14 @@ def test_a_conversation_becomes_a_chat_s_messages() -> None:
         {"role": "assistant", "content": None, "tool_calls": [{"id": "c1", **function}, {"id": "c2", **function}]},
         {"role": "tool", "tool_call_id": "c1", "content": "5"},
     ]
+
+
+def test_a_pool_that_starts_has_its_models_soon() -> None:
+    """It is asked again, by 503; a model that is not there would be 404, after which clients give up."""
+    starting: Any = SimpleNamespace(methods=[], devices=[])
+    with pytest.raises(errors.PoolUnreachable):
+        method_of(starting, "Model", "chat")
+    begun: Any = SimpleNamespace(methods=["Model.say"], devices=[], method_info=lambda _: plan().info)
+    with pytest.raises(Problem) as caught:
+        method_of(begun, "Model", "chat")
+    assert (caught.value.status, caught.value.facts["param"]) == (404, "model")
