@@ -58,7 +58,8 @@ class PoolCalls:
         """
         info = pool.methods_by_name.get(method)
         if info is None:
-            check_begun(pool)
+            if not (pool.methods or any(device.admitted for device in pool.devices)):
+                raise errors.PoolUnreachable("the pool is starting, and none of its devices has been ready yet")
             try:
                 info = pool.method_info(method)
             except errors.InvalidRequest as error:
@@ -116,16 +117,6 @@ class PoolCalls:
         for reply in replies:
             self._health.note(reply.device)
         return results
-
-
-def check_begun(pool: Pool) -> None:
-    """Check that a pool has told its methods.
-
-    Raises:
-        PoolUnreachable: The pool starts and has no methods yet.
-    """
-    if not (pool.methods or any(device.admitted for device in pool.devices)):
-        raise errors.PoolUnreachable("the pool is starting, and none of its devices has been ready yet")
 
 
 async def arguments(exchange: Exchange, plan: ArgumentPlan) -> tuple[tuple[Any, ...], dict[str, Any] | None]:

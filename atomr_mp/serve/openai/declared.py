@@ -7,9 +7,9 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
+from atomr_mp import errors
 from atomr_mp.pool import Pool
 from atomr_mp.protocol.words import did_you_mean
-from atomr_mp.serve.calls import check_begun
 from atomr_mp.serve.http.exchange import Exchange
 from atomr_mp.serve.http.problems import Problem
 from atomr_mp.serve.openai.refusals import missing
@@ -31,7 +31,8 @@ def models(pool: Pool) -> dict[str, dict[str, str]]:
     Raises:
         PoolUnreachable: The pool starts, and its models are not known yet.
     """
-    check_begun(pool)
+    if not (pool.methods or any(device.admitted for device in pool.devices)):
+        raise errors.PoolUnreachable("the pool is starting, and its models are not known yet")
     found: dict[str, dict[str, str]] = {}
     for method in pool.methods:
         form = _form(pool.method_info(method).schema)
