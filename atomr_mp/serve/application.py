@@ -21,17 +21,7 @@ from atomr_mp.serve.http.access import Access
 from atomr_mp.serve.http.events import OpenHttpStreams, StreamWait
 from atomr_mp.serve.http.exchange import JSON, Budget, Exchange, Receive, Scope, Send
 from atomr_mp.serve.http.limits import DEFAULT_LIMITS, Limits
-from atomr_mp.serve.http.problems import (
-    CLOSE,
-    ClientLeft,
-    Header,
-    Problem,
-    body_of,
-    encode_error,
-    headers_of,
-    retry_after,
-    status_of,
-)
+from atomr_mp.serve.http.problems import CLOSE, ClientLeft, Header, Problem, body_of, headers_of, retry_after, status_of
 from atomr_mp.serve.lost_log import LostLog
 from atomr_mp.serve.metrics import Counters
 from atomr_mp.serve.openai import chat, completions, declared, description, refusals, responses
@@ -258,8 +248,8 @@ class Application:
         if exchange.status:
             raise RuntimeError("an error came after its answer had begun") from error
         if exchange.path.startswith(refusals.PATH):
-            told = refusals.describe(error, exchange.id, debug=self._debug)
-            await exchange.answer(refusals.status_of(status), encode_error(told), JSON, *headers)
+            told = refusals.body_of(error, exchange.id, debug=self._debug)
+            await exchange.answer(refusals.status_of(status), told, JSON, *headers)
             return
         await exchange.answer(status, body_of(error, exchange.id, debug=self._debug), JSON, *headers)
 

@@ -55,6 +55,11 @@ def describe(error: errors.AtomrError | Problem, request_id: str, *, debug: bool
     return told | {"type": _type(status), "param": told["facts"].get("param")}
 
 
+def body_of(error: errors.AtomrError | Problem, request_id: str, *, debug: bool) -> bytes:
+    """Return the body of an answer, JSON; see `describe`."""
+    return problems.encode_error(describe(error, request_id, debug=debug))
+
+
 def _type(status: int) -> str:
     if status == 429:
         return "rate_limit_error"
