@@ -254,7 +254,7 @@ def defaults() -> list[Any]:
         for name, values in [
             *fields.fixed.items(),
             *fields.optional.items(),
-            *((each, ({"a": "b"} if each == "metadata" else "x",)) for each in fields.harmless),
+            *((each, ({"a": "b"} if each == "metadata" else "x",)) for each in sorted(fields.harmless)),
         ]
         if "." not in name
         for value in values
