@@ -293,7 +293,6 @@ def _as_plain(value: object) -> object:
     raise errors.InvalidRequest(f"a {kind.__module__}.{kind.__qualname__} cannot be sent; use {foreign.instead(kind)}")
 
 
-
 _INSTEAD: Final = defaultdict(
     lambda: "numbers",
     {
