@@ -1,6 +1,7 @@
 """A runtime that hosts GPU work in isolated processes and keeps it answering when a GPU context dies.
 
 `start` runs a pool for as long as the application lives; `connect` joins one that runs already. Both give a `Pool`.
+`on_devices` names the devices of an actor that not all have.
 Errors are in `atomr_mp.errors`. Actors are written against `atomr_mp_workers`.
 
 Imports point one way; the contracts in pyproject.toml have the layers. The code inside a device's process is another
@@ -21,8 +22,9 @@ if TYPE_CHECKING:
     from atomr_mp.pool import Pool
     from atomr_mp.startup.connect import connect
     from atomr_mp.startup.start import start
+    from atomr_mp.startup.targets import on_devices
 
-__all__ = ["Device", "GpuRef", "Pool", "Reply", "ReplyStream", "connect", "start"]
+__all__ = ["Device", "GpuRef", "Pool", "Reply", "ReplyStream", "connect", "on_devices", "start"]
 
 _MODULES = {
     "Device": "device",
@@ -30,6 +32,7 @@ _MODULES = {
     "Reply": "client.reply",
     "ReplyStream": "client.reply_stream",
     "connect": "startup.connect",
+    "on_devices": "startup.targets",
     "start": "startup.start",
 }
 """Modules of the names that are not in `pool`."""

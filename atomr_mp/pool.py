@@ -206,7 +206,7 @@ class Pool:
             *args: Its arguments: None, bool, int, float, str, bytes, lists, maps, NumPy arrays,
                 refs. Arrays are copied, and may be written to at once, but for those of `host_array`.
             device: Index of the device; None for the device of the refs among the arguments, else the one with the
-                fewest unanswered requests of this client.
+                fewest unanswered requests of this client, of those that have the actor.
             deadline_s: Seconds after which the request ends with `DeadlineExceeded`, at most ten years; None for the
                 method's own default, or `DEFAULT_DEADLINE_S`.
             priority: From -8 to 7. Among requests that wait in the device's process for the same place to run, higher
@@ -217,7 +217,8 @@ class Pool:
             **unknown: None; an option that there is not is refused with the nearest one.
 
         Raises:
-            InvalidRequest: No such method, device or priority, or an argument that cannot be sent.
+            InvalidRequest: No such method, device or priority; the actor is not on this device; or an argument that
+                cannot be sent.
             WrongArgument: There is no such option.
             Overloaded: Too many unanswered requests to this device, or too many that wait for room. By the reply: too
                 many requests of all clients wait.
@@ -528,9 +529,9 @@ class Pool:
         deadline_s = None if deadline_s is None else amounts.duration("deadline_s", deadline_s)
         known = sorted({method.partition(".")[0] for method in self._client.methods})
         if name not in known:
-            starting = self._is_starting()
+            starting = self.is_starting(name)
             known = sorted({method.partition(".")[0] for method in self.methods})
-            if starting:
+            if starting or self.is_starting(name):
                 known.append(name)
         if name not in known:
             if (lost := self.lost) is not None:
@@ -670,10 +671,28 @@ class Pool:
             raise errors.InvalidRequest(f"there is no device {index}; this pool has {counted(len(devices), 'device')}")
         return index
 
-    def _is_starting(self) -> bool:
-        """Whether no device has been ready yet, so that nobody knows the pool's requests."""
+    def devices_for(self, method: str) -> list[DeviceInfo]:
+        """Return the devices that have a request's actor, as the supervisor last reported them.
+
+        Args:
+            method: "Actor.method", or the actor's name.
+        """
+        home = self._client.homes.get(method.partition(".")[0])
+        return [device for device in self.devices if home is None or device.index in home]
+
+    def is_starting(self, method: str) -> bool:
+        """Whether it is not known yet if there is a request: no device that may have its actor has been ready.
+
+        Args:
+            method: "Actor.method", or the actor's name.
+        """
         client = self._client
-        return not client.methods and client.lost is None and not any(device.admitted for device in client.devices)
+        if client.lost is not None:
+            return False
+        if not client.methods:
+            return not any(device.admitted for device in client.devices)
+        actor = method.partition(".")[0]
+        return actor in client.homes and not any(known.partition(".")[0] == actor for known in client.methods)
 
     def _info(self, method: str) -> MethodInfo:
         """Return a request's description, see `_look_up`."""
@@ -692,14 +711,14 @@ class Pool:
         if not isinstance(method, str):
             raise errors.InvalidRequest(f'a method is named by a text, "Actor.method"; got {method!r:.200}')
         client = self._client
-        starting = self._is_starting()  # before: the message that ends this also tells the requests
+        starting = self.is_starting(method)  # before: the message that ends this also tells the requests
         client.read_session()
         info = client.methods.get(method)
         if info is not None:
             return info
         if client.lost is not None:
             raise errors.PoolLost(client.lost.message, maybe_executed=False)
-        if starting:
+        if starting or self.is_starting(method):
             return NOT_KNOWN_YET
         hint = did_you_mean(method, client.methods)
         known = ", ".join(sorted(client.methods)) or "none"
@@ -715,7 +734,7 @@ class Pool:
         """
         if calling_loop() is not None:
             raise errors.InvalidRequest(STARTING.format(method))
-        if not self._client.wait_until(lambda: not self._is_starting(), deadline_s):
+        if not self._client.wait_until(lambda: not self.is_starting(method), deadline_s):
             raise errors.DeadlineExceeded(f"the pool was starting still after {deadline_s:g} s; nothing was sent")
         return self._look_up(method)
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from atomr_mp import errors
 from atomr_mp.cli.common import Commands, add_pool, run_path, whole
 from atomr_mp.cli.logs import LOOK_S
+from atomr_mp.protocol.words import device_words
 
 if TYPE_CHECKING:
     from atomr_mp.process.files.events import Scalar
@@ -68,5 +69,5 @@ def _print(events: list[dict[str, Scalar]], options: argparse.Namespace) -> None
 def _line(event: dict[str, Scalar]) -> str:
     at = float(event.get("time") or 0)
     when = f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(at))}.{int(at % 1 * 1000):03}"
-    who = f"device {event['device']} generation {event.get('generation')}: " if "device" in event else ""
+    who = f"{device_words(event)}: " if "device" in event else ""
     return f"{when}  {who}{event.get('text') or event.get('event')}"

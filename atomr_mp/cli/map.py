@@ -14,6 +14,7 @@ from atomr_mp import errors
 from atomr_mp.cli.common import Commands, add_pool, counted, duration, seconds, whole
 from atomr_mp.cli.map_progress import shown_progress
 from atomr_mp.protocol.amounts import LONGEST_S
+from atomr_mp.protocol.codec import MAX_DEVICES
 from atomr_mp.protocol.messages.data import MAX_PRIORITY, MIN_PRIORITY
 
 if TYPE_CHECKING:
@@ -98,6 +99,9 @@ def add(commands: Commands) -> argparse.ArgumentParser:
     own = parser.add_argument_group("a pool for this job alone")
     own.add_argument("--actor", action="append", metavar="TARGET", help="start one that runs this, see `start`")
     own.add_argument("--gpus", default="all", metavar="all|N|0,2", help="its devices (default: %(default)s)")
+    own.add_argument(
+        "--workers-per-gpu", type=whole(1, MAX_DEVICES), metavar="N", help="devices of each GPU (default: 1)"
+    )
     own.add_argument("--backend", choices=("auto", "cuda", "host"), default="auto", help="default: %(default)s")
     parser.set_defaults(run=run, error_status=2)
     return parser
@@ -275,6 +279,7 @@ def _pool(options: argparse.Namespace) -> Iterator[Pool]:
         pool = atomr_mp.start(
             actors=options.actor,
             gpus=options.gpus,
+            **({} if options.workers_per_gpu is None else {"workers_per_gpu": options.workers_per_gpu}),
             backend=options.backend,
             pool=options.pool,
             run_dir=options.run_dir,

@@ -34,7 +34,7 @@ def add(commands: Commands) -> argparse.ArgumentParser:
     )
     freeing.add_argument("name", metavar="NAME", help="its name")
     freeing.add_argument(
-        "--device", type=whole(0, MAX_DEVICES - 1), metavar="N", help="on this device only (default: on all)"
+        "--device", type=whole(0, MAX_DEVICES - 1), metavar="N", help="on this device's GPU only (default: on all)"
     )
     freeing.add_argument("--version", metavar="VERSION", help="this version only (default: all)")
     freeing.add_argument("--force", action="store_true", help="also if it is in use")
@@ -78,6 +78,7 @@ def _as_json(blob: ResidentInfo) -> dict[str, Any]:
         "name": blob.name,
         "version": blob.version,
         "device": blob.device,
+        "gpu": blob.gpu,
         "state": blob.state,
         "bytes": blob.nbytes,
         "arrays": blob.arrays,
@@ -92,14 +93,14 @@ def _print(blobs: list[dict[str, Any]], total: str) -> None:
     from rich.table import Table
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for title in ("name", "version", "device", "state", "memory", "arrays", "processes"):
+    for title in ("name", "version", "GPU", "state", "memory", "arrays", "processes"):
         right = title in {"memory", "arrays"}
         table.add_column(title, justify="right" if right else "left", no_wrap=True)
     for blob in blobs:
         table.add_row(
             escape(blob["name"]),
             escape(blob["version"]),
-            "all" if blob["device"] is None else str(blob["device"]),
+            "all" if blob["gpu"] is None else str(blob["gpu"]),
             blob["state"] if blob["state"] == "sealed" else f"[yellow]{blob['state']}[/]",
             size(blob["bytes"]),
             str(blob["arrays"]),

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from atomr_mp import output
-from atomr_mp.cli.common import Commands, counted
+from atomr_mp.cli.common import Commands, counted, whole
+from atomr_mp.protocol.codec import MAX_DEVICES
 
 if TYPE_CHECKING:
     from atomr_mp.startup.config import Config
@@ -44,6 +45,12 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
         "number of processes (default: all, which there is half the cores, at least 2)",
     )
     parser.add_argument(
+        "--workers-per-gpu",
+        type=whole(1, MAX_DEVICES),
+        metavar="N",
+        help="devices of each GPU, each with a worker of its own (default: 1)",
+    )
+    parser.add_argument(
         "--backend",
         choices=("auto", "cuda", "host"),
         help="auto (the default) takes the host backend if there is no NVIDIA hardware",
@@ -52,8 +59,8 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
         "--actor",
         action="append",
         metavar="TARGET",
-        help="an actor to run: package.module:Class or path/to/file.py:Class, optionally NAME= in front; may be "
-        "given several times",
+        help="an actor to run: package.module:Class or path/to/file.py:Class, optionally NAME= in front, and behind it "
+        "@0+1 for the devices that have it; may be given several times",
     )
     parser.add_argument(
         "--config",
@@ -93,6 +100,7 @@ def given_settings(options: argparse.Namespace) -> dict[str, Any]:
             "pool": options.pool,
             "run_dir": options.run_dir,
             "gpus": options.gpus,
+            "workers_per_gpu": options.workers_per_gpu,
             "backend": options.backend,
             "actors": options.actor,
             "standby": options.standby,
@@ -132,7 +140,7 @@ def _announce(config: Config, plan: Plan) -> None:
     )
     for device in plan.devices:
         for note in device.notes:
-            sys.stderr.write(f"device {device.index} ({device.name} {device.uuid}): {note}\n")
+            sys.stderr.write(f"{device.title} ({device.name} {device.uuid}): {note}\n")
     sys.stderr.flush()
 
 

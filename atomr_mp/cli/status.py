@@ -26,6 +26,7 @@ from atomr_mp.cli.common import (
     size,
 )
 from atomr_mp.operator.pool_status import DEGRADED, DOWN, HEALTHY, UNREACHABLE, PoolStatus, status_of
+from atomr_mp.protocol.words import place_of
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -122,7 +123,7 @@ def _render(shown: dict[str, Any], console: Console) -> None:
     console.print(_table(shown["devices"]), soft_wrap=False)
     for device in shown["devices"]:
         for line in _remarks(device):
-            console.print(f"device {device['index']}{escape(line)}")
+            console.print(f"{title(device)}{escape(line)}")
     if shown["remote"] is not None:
         for line in _remote_lines(shown["remote"]):
             console.print(line, highlight=False, markup=False)
@@ -133,6 +134,12 @@ def _render(shown: dict[str, Any], console: Console) -> None:
             f"fingerprint {found['fingerprint']}, has ended {counted(found['ends'], 'worker')} ({where}); `atomr-mp "
             f"admit {found['fingerprint'][:8]}` lets it in again"
         )
+
+
+def title(device: dict[str, Any]) -> str:
+    """Return the words for a device: its number, with its GPU and worker if its GPU has several."""
+    place = place_of(device["gpu"], device["worker"], device["workers_per_gpu"])
+    return f"device {device['index']} ({place})" if place else f"device {device['index']}"
 
 
 def _remarks(device: dict[str, Any]) -> Iterator[str]:
@@ -194,12 +201,15 @@ def _table(devices: list[dict[str, Any]]) -> Any:
     from rich.table import Table
 
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=0)  # 80 columns are enough for all
-    for title in ("dev", "name", "state", "gen", "pid", "ends", "standby", "queue", "run", "age", "mem"):
-        left = title in {"name", "state", "standby"}
-        table.add_column(title, justify="left" if left else "right", no_wrap=title != "name")
+    shared = any(device["workers_per_gpu"] > 1 for device in devices)
+    place = ("gpu", "wkr") if shared else ()
+    for name in ("dev", *place, "name", "state", "gen", "pid", "ends", "standby", "queue", "run", "age", "mem"):
+        left = name in {"name", "state", "standby"}
+        table.add_column(name, justify="left" if left else "right", no_wrap=name != "name")
     for device in devices:
         table.add_row(
             str(device["index"]),
+            *((str(device["gpu"]), str(device["worker"])) if shared else ()),
             device["name"],
             device["state"] if device["state"] == "ready" else f"[yellow]{device['state']}[/]",
             str(device["generation"]),

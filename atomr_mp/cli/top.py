@@ -153,7 +153,7 @@ def view(before: Sample, after: Sample) -> RenderableType:
         f"{size(status.supervisor_memory_bytes)}"
     )
     faults = [
-        f"device {worker.device.index}, {duration(max(0.0, time.time() - worker.last_fault_at))} ago: "
+        f"{worker.device.title}, {duration(max(0.0, time.time() - worker.last_fault_at))} ago: "
         f"{escape(worker.last_fault)}"
         for worker in sorted(status.workers, key=lambda worker: -worker.last_fault_at)
         if worker.last_fault
@@ -189,7 +189,7 @@ def batches(before: Sample, after: Sample) -> list[str]:
                 wait = _latency((new.wait_s - old.wait_s) / items * 1e9)
                 rate = _rate(count / max(after.at_s - before.at_s, 1e-3))
                 lines.append(
-                    f"device {worker.device.index}, {escape(new.method)}: {rate}/s of {items / count:.1f} requests, "
+                    f"{worker.device.title}, {escape(new.method)}: {rate}/s of {items / count:.1f} requests, "
                     f"after {wait} (means)"
                 )
     return ["batches:", *lines] if lines else []
@@ -200,7 +200,10 @@ def _table(before: Sample, after: Sample) -> RenderableType:
     from rich.table import Table
 
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=0)  # 80 columns are enough for all
-    for title in ("dev", "state", "gen", "ends", "req/s", "err/s", "p50", "p99", "run", "age", "queue", "mem", "slabs"):
+    shared = any(worker.device.workers_per_gpu > 1 for worker in after.status.workers)
+    rates = ("req/s", "err/s", "p50", "p99", "run", "age", "queue", "mem", "slabs")
+    # Without the generation, where a GPU has several devices: 80 columns are full.
+    for title in ("dev", *(("gpu", "wkr") if shared else ()), "state", *(() if shared else ("gen",)), "ends", *rates):
         table.add_column(title, justify="left" if title == "state" else "right", no_wrap=True)
     for earlier, worker in zip(before.status.workers, after.status.workers, strict=True):
         state = worker.device.state.value
@@ -208,8 +211,9 @@ def _table(before: Sample, after: Sample) -> RenderableType:
             state = "half open"  # no longer than others: 80 columns are full
         table.add_row(
             str(worker.device.index),
+            *((str(worker.device.gpu), str(worker.device.worker)) if shared else ()),
             state if state == "ready" else f"[yellow]{state}[/]",
-            str(worker.device.generation),
+            *(() if shared else (str(worker.device.generation),)),
             str(worker.device.restarts),
             *figures(earlier, worker, after.at_s - before.at_s),
             str(worker.running),

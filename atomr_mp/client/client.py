@@ -21,6 +21,7 @@ from atomr_mp.client import interrupts
 from atomr_mp.client.callers import Kernel, calling_loop, in_cell, notice_kernel, running_loop
 from atomr_mp.client.handshake import default_name, greet
 from atomr_mp.client.lanes.base import FORKED, Lane, Told
+from atomr_mp.client.lanes.homes import Homes, homes_of
 from atomr_mp.client.lanes.retry_policy import KnownSuspicions, was_answered
 from atomr_mp.client.lanes.threads import LONGEST_WAIT_S, ThreadsLane
 from atomr_mp.client.memory.leases import LeaseKind, Releases
@@ -127,6 +128,8 @@ class Client:
         """The pool's requests by "Actor.method"."""
         self.actors: list[devices.ActorInfo] = []
         """The actors, as the supervisor reported them."""
+        self.homes: Homes = {}
+        """The devices of those actors that not all have."""
         self.listeners: list[Callable[[session.DeviceChanged | session.IncarnationEnded], object]] = []
         """Called with every lifecycle event, on whichever thread reads it; must be short."""
         self.lost: errors.PoolLost | None = None
@@ -639,6 +642,7 @@ class Client:
 
     def _learn(self, actors: list[devices.ActorInfo]) -> None:
         self.actors = actors
+        self.homes = homes_of(actors)
         self.methods = {f"{actor.name}.{method.name}": method for actor in actors for method in actor.methods}
 
     def _lose(self, lost: errors.PoolLost) -> None:

@@ -22,11 +22,11 @@ POLL_S: Final = 5.0
 
 
 def main() -> int:
-    """Report until the supervisor ends. Arguments: its pid, the descriptor to write to, INDEX=UUID of each GPU."""
+    """Report until the supervisor ends. Arguments: its pid, the descriptor to write to, POSITION=UUID of each GPU."""
     parent, descriptor = map(int, sys.argv[1:3])
     die_with_parent(parent)
     output.protect()
-    uuids = {int(index): uuid for index, _, uuid in (each.partition("=") for each in sys.argv[3:])}
+    uuids = {int(gpu): uuid for gpu, _, uuid in (each.partition("=") for each in sys.argv[3:])}
     channel = socket.socket(fileno=descriptor)
 
     def tell(message: FromHealth) -> None:

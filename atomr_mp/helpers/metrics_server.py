@@ -215,7 +215,13 @@ def device_metrics(workers: list[WorkerStatus]) -> Iterator[Metric]:
         restarts.add_metric([str(worker.device.index)], worker.device.restarts)
         refused.add_metric([str(worker.device.index)], worker.refused)
         internal.add_metric([str(worker.device.index)], worker.figures.internal_errors)
-    yield from (requests, latency, ends, state, circuit, restarts, refused, internal)
+    place = GaugeMetricFamily(
+        "atomr_mp_device_info", "1; where the device is", labels=["device", "gpu", "worker", "name", "uuid"]
+    )
+    for worker in workers:
+        info = worker.device
+        place.add_metric([str(info.index), str(info.gpu), str(info.worker), info.name, info.uuid], 1)
+    yield from (place, requests, latency, ends, state, circuit, restarts, refused, internal)
     for name, (text, value) in GAUGES.items():
         gauge = GaugeMetricFamily(name, text, labels=["device"])
         for worker in workers:
@@ -263,17 +269,18 @@ def _waits(waits: list[int]) -> list[tuple[str, float]]:
 
 
 def gpu_metrics(workers: list[WorkerStatus], usage: dict[str, nvml.GpuUsage]) -> Iterator[Metric]:
-    """Yield the driver's metrics of the pool's GPUs; slices have no utilisation."""
+    """Yield the driver's metrics of the pool's GPUs, each once, by its first device; slices have no utilisation."""
+    labels = ["device", "gpu"]
     busy = GaugeMetricFamily(
-        "atomr_mp_gpu_busy_ratio", "Part of the last moments in which the GPU worked", labels=["device"]
+        "atomr_mp_gpu_busy_ratio", "Part of the last moments in which the GPU worked", labels=labels
     )
-    used = GaugeMetricFamily("atomr_mp_gpu_memory_used_bytes", "The GPU's memory in use, by anybody", labels=["device"])
-    memory = GaugeMetricFamily("atomr_mp_gpu_memory_bytes", "The GPU's memory", labels=["device"])
+    used = GaugeMetricFamily("atomr_mp_gpu_memory_used_bytes", "The GPU's memory in use, by anybody", labels=labels)
+    memory = GaugeMetricFamily("atomr_mp_gpu_memory_bytes", "The GPU's memory", labels=labels)
     for worker in workers:
         found = usage.get(worker.device.uuid)
-        if found is None:
+        if found is None or worker.device.worker:
             continue
-        device = [str(worker.device.index)]
+        device = [str(worker.device.index), str(worker.device.gpu)]
         if found.busy is not None:
             busy.add_metric(device, found.busy)
         used.add_metric(device, found.used_bytes)

@@ -67,7 +67,7 @@ class AsyncMapRun:
         self._deadline_s = deadline_s
         self._priority = priority
         self._return_failures = return_failures
-        most = in_flight or max(MAX_DEPTH, depth) * max(1, open_devices(client))
+        most = in_flight or max(MAX_DEPTH, depth) * max(1, open_devices(client, method))
         self._under_way: Final = asyncio.Semaphore(most)
         self._taken: Final = asyncio.Semaphore(WINDOW_FACTOR * most)
         """Places for items that were taken and have not come out: if one item is slow, the others wait here."""

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeGuard, TypeVar, Ty
 from atomr_mp import errors
 from atomr_mp.client import interrupts
 from atomr_mp.client.callers import calling_loop
+from atomr_mp.client.lanes.homes import home_for
 from atomr_mp.client.lanes.retry_policy import NEVER
 from atomr_mp.client.reply import ItemsReply
 from atomr_mp.mapping.schedule import Depth, Failure, Job, RecordedResult, Unreadable
@@ -102,7 +103,7 @@ class Mapper:
                     idempotent=idempotent,
                     attempts=attempts,
                     in_flight=in_flight,
-                    devices=open_devices(self._client),
+                    devices=open_devices(self._client, method),
                     depth=depth,
                 ),
                 deadline_s,
@@ -372,7 +373,7 @@ class MapRun:
 
     def _feed(self) -> None:
         job = self._schedule
-        job.devices = open_devices(self._client)
+        job.devices = open_devices(self._client, self._method)
         now = time.monotonic()
         together: list[int] = []
         for _ in range(FEED_ITEMS):
@@ -578,8 +579,11 @@ def _outside(function: Callable[[*Ts], T], *arguments: *Ts) -> T:
         asyncio._set_running_loop(outer)  # noqa: SLF001
 
 
-def open_devices(client: Client) -> int:
-    return sum(device.state not in OUT_OF_USE for device in client.devices)
+def open_devices(client: Client, method: str) -> int:
+    """Return how many of the devices that have a method are in use."""
+    home = home_for(client.homes, method, None)
+    devices = client.devices if home is None else [client.devices[index] for index in home]
+    return sum(device.state not in OUT_OF_USE for device in devices)
 
 
 def _restarts(client: Client) -> int:

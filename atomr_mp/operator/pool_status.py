@@ -75,6 +75,11 @@ class DeviceStatus(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     index: int
     name: str
+    gpu: int
+    """Position of its GPU among the pool's."""
+    worker: int
+    """Number of its worker among those of its GPU."""
+    workers_per_gpu: int
     uuid: str
     state: DeviceState
     circuit: str
@@ -244,6 +249,9 @@ def _device(worker: operators.WorkerStatus, now: float) -> DeviceStatus:
     return DeviceStatus(
         index=info.index,
         name=info.name,
+        gpu=info.gpu,
+        worker=info.worker,
+        workers_per_gpu=info.workers_per_gpu,
         uuid=info.uuid,
         state=info.state,
         circuit=info.circuit.value,

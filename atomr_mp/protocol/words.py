@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import types
 import typing
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 OTHER_WORDS: Final = {
@@ -38,6 +38,23 @@ def counted(count: int, noun: str, several: str = "") -> str:
         several: What, if it is not one; by default the noun with an s.
     """
     return f"{count:,} {noun if count == 1 else several or noun + 's'}"
+
+
+def these_devices(devices: Sequence[int]) -> str:
+    """Return "device 0", "devices 0 and 1", "devices 0, 1 and 2"."""
+    *first, last = map(str, devices)
+    return f"devices {', '.join(first)} and {last}" if first else f"device {last}"
+
+
+def place_of(gpu: int, worker: int, workers_per_gpu: int) -> str:
+    """Return "GPU 1, worker 0" for a device of a GPU that has several; else nothing, since the two have one number."""
+    return f"GPU {gpu}, worker {worker}" if workers_per_gpu > 1 else ""
+
+
+def device_words(event: Mapping[str, object]) -> str:
+    """Return the device of an event, "device 3 generation 2", with its GPU and worker if the event has them."""
+    place = f" (GPU {event['gpu']}, worker {event['worker']})" if "worker" in event else ""
+    return f"device {event['device']}{place} generation {event.get('generation')}"
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

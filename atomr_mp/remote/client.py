@@ -16,6 +16,7 @@ from atomr_mp.client.callers import Kernel, calling_loop, in_cell, notice_kernel
 from atomr_mp.client.client import MAX_WAITING, check_max_replays, check_max_waiting
 from atomr_mp.client.handshake import default_name
 from atomr_mp.client.lanes.base import FORKED
+from atomr_mp.client.lanes.homes import Homes, home_for
 from atomr_mp.client.lanes.retry_policy import KnownSuspicions
 from atomr_mp.client.reply import Reply
 from atomr_mp.client.reply_life import ReplyState
@@ -121,6 +122,11 @@ class RemoteClient:
         return self._session.methods
 
     @property
+    def homes(self) -> Homes:
+        """The devices of those actors that not all have."""
+        return self._session.homes
+
+    @property
     def listeners(self) -> list[Callable[[session.DeviceChanged | session.IncarnationEnded], object]]:
         """Called with every lifecycle event; must be short."""
         return self._session.deliveries.listeners
@@ -219,6 +225,7 @@ class RemoteClient:
             reply.payload = encoded.frames
             wires, reply.kept, device = memory.attach(encoded.refs, device) if encoded.refs else ([], (), device)
             if device is not None:
+                home_for(self._session.homes, method, device)
                 reply.device, reply.pinned = device, True
             if program is not None:
                 reply.kept = (*reply.kept, program)
@@ -264,6 +271,7 @@ class RemoteClient:
         reply.until_ns, reply.between_ns = until_ns, int(between_s * 1e9)
         wires, reply.kept, device = self.memory.attach(encoded.refs, device)
         if device is not None:
+            home_for(self._session.homes, method, device)
             reply.device, reply.pinned = device, True
         if wires:
             reply.resumes = Resumes.NEVER

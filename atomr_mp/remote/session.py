@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
 
 from atomr_mp import errors
+from atomr_mp.client.lanes.homes import Homes, homes_of
 from atomr_mp.client.reply import Reply, ReplyLane
 from atomr_mp.client.reply_life import ReplyState
 from atomr_mp.protocol.codec import VERSION
@@ -76,6 +77,8 @@ class RemoteSession:
         self.welcomed: Welcomed | None = None
         self.devices: list[devices.DeviceInfo] = []
         self.methods: dict[str, devices.MethodInfo] = {}
+        self.homes: Homes = {}
+        """The devices of those actors that not all have."""
         self.memory: RemoteMemory | None = None
         """Made by the client once an array passes: it imports NumPy."""
         self.sender: Final = CallSender(self)
@@ -560,8 +563,9 @@ class RemoteSession:
         self.deliveries.hear(message)
         self.changed.notify_all()
 
-    def learn(self, actors: Iterable[devices.ActorInfo]) -> None:
-        """Take in which methods the workers offer."""
+    def learn(self, actors: Sequence[devices.ActorInfo]) -> None:
+        """Take in which methods the workers offer, and which devices have them."""
+        self.homes = homes_of(actors)
         self.methods = {
             # Calls of several items are for local clients: remote calls travel together anyway.
             f"{actor.name}.{method.name}": msgspec.structs.replace(method, call_items=0)

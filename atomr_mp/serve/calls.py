@@ -58,8 +58,8 @@ class PoolCalls:
         """
         info = pool.methods_by_name.get(method)
         if info is None:
-            if not (pool.methods or any(device.admitted for device in pool.devices)):
-                raise errors.PoolUnreachable("the pool is starting, and none of its devices has been ready yet")
+            if pool.is_starting(method):
+                raise errors.PoolUnreachable("the pool is starting, and no device that has this has been ready yet")
             try:
                 info = pool.method_info(method)
             except errors.InvalidRequest as error:

@@ -28,9 +28,11 @@ from atomr_mp.protocol.flow.flight import MAX_STREAMS, Window
 from atomr_mp.protocol.messages.control import ActorSpec, Execution
 from atomr_mp.protocol.raised import LogErrors
 from atomr_mp.protocol.words import choices, did_you_mean, not_among
+from atomr_mp.startup.device_lists import devices_in
 from atomr_mp.supervision.intensity import Intensity
+from atomr_mp.supervision.placement import Place, places
 from atomr_mp.supervision.recycle import RecycleLimits
-from atomr_mp.supervisor.plan import METRICS_OFF, DevicePlan, GatewayPlan, Plan, PlanSource
+from atomr_mp.supervisor.plan import METRICS_OFF, DevicePlan, GatewayPlan, Plan, PlanSource, check_homes
 
 Backend = Literal["auto", "cuda", "host"]
 
@@ -64,10 +66,13 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     gpus: str = "all"
     """GPUs by index or UUID ("0,2", "1,", "GPU-1a2b"), a number of them ("2"), or "all"; 64 at most. On the host
     backend 1 to 64 processes, or "all": half the cores, two at least."""
+    workers_per_gpu: Annotated[int, msgspec.Meta(ge=1, le=MAX_DEVICES)] = 1
+    """How many devices each GPU has, each with a worker, a standby and a generation of its own; 64 in all at most.
+    Device `D` is number `D % N` of the GPU at place `D // N`. On the host backend the same."""
     actors: list[str] = []
     """"package.module:Class" or "file.py:Class", with "NAME=" in front for another name;
-    "directory/package.module:Class" where the module is not on the import path. In a file, paths are relative to the
-    file."""
+    "directory/package.module:Class" where the module is not on the import path. "@0+1" behind it names the devices
+    that have it, "@0-3" a range; without, all have it. In a file, paths are relative to the file."""
     window_requests: Annotated[int, msgspec.Meta(ge=1, le=65536)] = 256
     """Requests that one connection of a client may have unanswered per device; at most 65,536. One more waits in an
     event loop, and is `Overloaded` in a thread, unless it is a library's. Each event loop has a connection, and all
@@ -115,8 +120,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     place; "type", its type and place without its text, which may have users' data; "off", nothing."""
     memory_bytes: Annotated[int, msgspec.Meta(ge=0)] = 0
     """Most that the slabs of one device, which hold buffers, may take; more is `OutOfMemory`. 0: four fifths of the
-    GPU's or slice's memory; on the host backend half of the memory of the machine or container, divided by the number
-    of devices."""
+    GPU's or slice's memory, divided by `workers_per_gpu`; on the host backend half of the memory of the machine or
+    container, divided by the number of devices."""
     streams: str = "per_actor"
     """Which library works on which CUDA stream: "per_actor", one for each; "fresh", a new one for each use; "pooled:N",
     N in turn; "single", one for all."""
@@ -237,12 +242,15 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         found = "" if self.backend == "host" else nvidia_hardware()
         if self.backend == "cuda" and not found:
             raise errors.ConfigurationError("the cuda backend was asked for, but this machine has no NVIDIA hardware")
+        devices = self._cuda_devices(found) if found else self._host_devices()
+        actors = actor_specs(self.actors)
+        check_homes(actors, len(devices))
         return Plan(
             pool=self.pool,
             run_dir=str(self.run_path),
             backend="cuda" if found else "host",
-            devices=self._cuda_devices(found) if found else self._host_devices(),
-            actors=actor_specs(self.actors),
+            devices=devices,
+            actors=actors,
             window=Window(self.window_requests, self.window_bytes, self.max_streams),
             intensity=self._intensity,
             start_timeout_s=self.start_timeout_s,
@@ -315,9 +323,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             ) from error
         visible = placement.visible(survey.gpus, os.environ.get(placement.VISIBLE))
         chosen = placement.choose(visible, self.gpus)
-        if len(chosen) > MAX_DEVICES:
-            raise errors.ConfigurationError(f"--gpus {self.gpus}: a pool has at most {MAX_DEVICES} devices")
+        places = self._places(len(chosen))
         for gpu in chosen:
+            placement.check_workers(gpu, self.workers_per_gpu)
             placement.check_standby(gpu, self.standby)
         mps = mps_server()
         return [
@@ -325,13 +333,16 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
                 index,
                 gpu.name,
                 placement.environment(gpu, chosen),
-                # The rest is for CUDA's context, its libraries, and what actors allocate by other means.
-                self._execution((gpu.memory_bytes or _host_memory_bytes()) * 4 // 5),
+                # The rest is for CUDA's contexts, its libraries, and what actors allocate by other means.
+                self._execution((gpu.memory_bytes or _host_memory_bytes()) * 4 // 5 // self.workers_per_gpu),
                 gpu.uuid,
                 placement.notes(gpu, mps),
+                *place,
+                self.workers_per_gpu,
                 threads=self.threads_per_worker,
             )
-            for index, gpu in enumerate(chosen)
+            for index, place in enumerate(places)
+            for gpu in [chosen[place.gpu]]
         ]
 
     def _host_devices(self) -> list[DevicePlan]:
@@ -343,9 +354,28 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             raise errors.ConfigurationError(
                 f"--gpus {self.gpus}: the host backend takes a number of devices from 1 to {MAX_DEVICES}, or all"
             )
-        execution = self._execution(_host_memory_bytes() // (2 * count))
-        threads = self.threads_per_worker or max(1, len(os.sched_getaffinity(0)) // count)
-        return [DevicePlan(index, f"host:{index}", {}, execution, threads=threads) for index in range(count)]
+        places = self._places(count)
+        execution = self._execution(_host_memory_bytes() // (2 * len(places)))
+        threads = self.threads_per_worker or max(1, len(os.sched_getaffinity(0)) // len(places))
+        return [
+            DevicePlan(
+                index, f"host:{place.gpu}", {}, execution, "", [], *place, self.workers_per_gpu, threads=threads
+            )
+            for index, place in enumerate(places)
+        ]
+
+    def _places(self, gpus: int) -> list[Place]:
+        """Return where each device is.
+
+        Raises:
+            ConfigurationError: There would be too many.
+        """
+        if gpus * self.workers_per_gpu > MAX_DEVICES:
+            each = "" if self.workers_per_gpu == 1 else f" with workers_per_gpu = {self.workers_per_gpu}"
+            raise errors.ConfigurationError(
+                f"--gpus {self.gpus}{each} is {gpus * self.workers_per_gpu}: a pool has at most {MAX_DEVICES} devices"
+            )
+        return places(gpus, self.workers_per_gpu)
 
     def _execution(self, memory_bytes: int) -> Execution:
         """Return how a worker uses its device, if it may have so much memory by default."""
@@ -498,23 +528,25 @@ def actor_specs(actors: list[str]) -> list[ActorSpec]:
     """Return actors as workers are told them: named, files with absolute paths.
 
     Raises:
-        ConfigurationError: Not of the form "[NAME=]module:Class" or "[NAME=]file.py:Class", a name comes twice, or a
-            file or directory does not exist.
+        ConfigurationError: Not of the form "[NAME=]module:Class[@DEVICES]" or "[NAME=]file.py:Class[@DEVICES]", a name
+            comes twice, or a file or directory does not exist.
     """
     specs: dict[str, ActorSpec] = {}
     for actor in actors:
         named, target = _split(actor)
-        location, colon, cls = target.rpartition(":")
+        location, colon, rest = target.rpartition(":")
+        cls, at, behind = rest.partition("@")
         if not (colon and location and cls.isidentifier()):
             raise errors.ConfigurationError(
                 f"{actor!r} does not name an actor; write package.module:Class or path/to/file.py:Class"
             )
         name = named or cls
+        devices = devices_in(actor, behind) if at else ()
         if not name.isidentifier():
             raise errors.ConfigurationError(f"{name!r} is no name for an actor; use letters, digits and _")
         if name in specs:
             raise errors.ConfigurationError(f"two actors are called {name!r}; name one of them: OTHER={target}")
-        specs[name] = ActorSpec(name, f"{_absolute(location)}:{cls}")
+        specs[name] = ActorSpec(name, f"{_absolute(location)}:{cls}", devices)
     return list(specs.values())
 
 

@@ -45,8 +45,9 @@ def start(
 
     Args:
         actors: The actors that every device runs: classes, or "package.module:Class" or "path/to/file.py:Class", or
-            "NAME=" and one of these; several, or one by itself. Workers import the module of a class, so a program that
-            defines one starts its pool under `if __name__ == "__main__":`.
+            "NAME=" and one of these; several, or one by itself. `on_devices` names the devices of one that not all run.
+            Workers import the module of a class, so a program that defines one starts its pool under
+            `if __name__ == "__main__":`.
         gpus: "all" (the default), a number of devices, or GPUs by index or UUID as "0,2"; CUDA_VISIBLE_DEVICES holds.
         backend: "cuda", "host", or "auto" (the default): host if the machine has no NVIDIA hardware at all.
         pool: Name of the pool; by default one of its own, so that an application can have several.

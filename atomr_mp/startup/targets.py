@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from atomr_mp import errors
+from atomr_mp.startup.device_lists import text_of
 
 Actors = str | type | Iterable[str | type]
 """Actors, as `start` takes them: one actor or several, each by its name or as its class."""
@@ -31,6 +32,23 @@ def targets(actors: Actors) -> list[str]:
     """
     several = [actors] if isinstance(actors, str | type) or not isinstance(actors, Iterable) else actors
     return [each if isinstance(each, str) else target(each) for each in several]
+
+
+def on_devices(actor: str | type, devices: Iterable[int]) -> str:
+    """Return an actor for `start` that only some devices have.
+
+    `start(actors=[Small, on_devices(Large, [0, 1])])` loads `Large` in the workers of the devices 0 and 1 alone. Calls
+    of it go to these.
+
+    Args:
+        actor: Its class or its name, as `start` takes them.
+        devices: Indices of the devices.
+
+    Raises:
+        ConfigurationError: It is no actor, or a worker could not import it.
+        InvalidRequest: There are no devices, or one is no whole number from 0 to 63.
+    """
+    return f"{actor if isinstance(actor, str) else target(actor)}@{text_of(devices)}"
 
 
 def target(actor: Any) -> str:

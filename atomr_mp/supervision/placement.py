@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 from atomr_mp import errors
 from atomr_mp.supervision.standby import StandbyMode
@@ -58,6 +58,20 @@ class Gpu:
     def is_slice(self) -> bool:
         """Whether it is a slice."""
         return self.uuid.startswith("MIG-")
+
+
+class Place(NamedTuple):
+    """The place of a device."""
+
+    gpu: int
+    """Position of its GPU among the pool's."""
+    worker: int
+    """Its number among the devices of this GPU."""
+
+
+def places(gpus: int, workers_per_gpu: int) -> list[Place]:
+    """Return the place of each device by its index: a GPU's devices are neighbours."""
+    return [Place(gpu, worker) for gpu in range(gpus) for worker in range(workers_per_gpu)]
 
 
 def visible(gpus: Sequence[Gpu], variable: str | None) -> list[Gpu]:
@@ -124,6 +138,20 @@ def check_standby(gpu: Gpu, standby: str) -> None:
         raise errors.ConfigurationError(
             f"--standby hot: {gpu.name} {gpu.uuid} admits one process only (its compute mode), and a hot standby is a "
             f"second; use warm, or change the mode by `nvidia-smi -i {gpu.uuid} -c DEFAULT`"
+        )
+
+
+def check_workers(gpu: Gpu, workers: int) -> None:
+    """Refuse several workers on a GPU that admits one process.
+
+    Raises:
+        ConfigurationError: It admits one process only, and several workers are wanted.
+    """
+    if workers > 1 and gpu.compute_mode in _EXCLUSIVE:
+        raise errors.ConfigurationError(
+            f"workers_per_gpu = {workers}: {gpu.name} {gpu.uuid} admits one process only (its compute mode is "
+            f"{gpu.compute_mode.name.capitalize()}), and each worker is one; use 1, or change the mode by "
+            f"`nvidia-smi -i {gpu.uuid} -c DEFAULT`"
         )
 
 

@@ -32,8 +32,8 @@ class BlobState(StrEnum):
 class Key(NamedTuple):
     """The identity of a blob."""
 
-    device: int | None
-    """The device whose memory it lies in; None for that of the host, which all its devices have in common."""
+    gpu: int | None
+    """Position of the GPU whose memory it lies in; None for that of the host. All devices there have it in common."""
     name: str
     version: str
 
@@ -209,13 +209,13 @@ class Registry:
     # --- what operators ask ----------------------------------------------------------------------------------------
 
     def free(
-        self, name: str, device: int | None, version: str | None, *, force: bool
+        self, name: str, gpu: int | None, version: str | None, *, force: bool
     ) -> tuple[list[ResidentBlob], list[Action]]:
         """Free blobs, all or none; one that is in use keeps its memory until its users have ended.
 
         Args:
             name: Of the blobs.
-            device: In whose memory; None for any.
+            gpu: In whose memory; None for any.
             version: Which; None for any.
             force: Free blobs in use too.
 
@@ -223,7 +223,7 @@ class Registry:
             InvalidRequest: There is no such blob, or one is in use or being filled.
         """
         named = [blob for blob in self._blobs.values() if blob.key.name == name]
-        found = [blob for blob in named if device in {None, blob.key.device} and version in {None, blob.key.version}]
+        found = [blob for blob in named if gpu in {None, blob.key.gpu} and version in {None, blob.key.version}]
         if not found:
             known = sorted({_named(blob.key) for blob in named or self._blobs.values()})
             raise errors.InvalidRequest(
@@ -296,7 +296,7 @@ def _mismatch(blob: ResidentBlob, shape: Shape) -> errors.ResidentMismatch:
 
 
 def _named(key: Key) -> str:
-    where = "" if key.device is None else f" of device {key.device}"
+    where = "" if key.gpu is None else f" of GPU {key.gpu}"
     return f"{key.name!r} version {key.version!r}{where}"
 
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
+from atomr_mp import errors
 from atomr_mp.protocol.flow.flight import Window
 from atomr_mp.protocol.messages.control import ActorSpec, Execution
+from atomr_mp.protocol.words import counted, place_of, these_devices
 from atomr_mp.supervision.intensity import Intensity
 from atomr_mp.supervision.recycle import RecycleLimits
 
@@ -34,6 +36,12 @@ class DevicePlan(msgspec.Struct, frozen=True):
     """UUID of the GPU; empty on the host backend."""
     notes: list[str] = []
     """Notes for the operator."""
+    gpu: int = 0
+    """Position of its GPU among the pool's; on the host backend of what stands for one."""
+    worker: int = 0
+    """Number of its worker among those of its GPU."""
+    workers_per_gpu: int = 1
+    """How many devices its GPU has."""
     threads: int = 0
     """Threads that numeric libraries have in a worker; 0 for as many as they like."""
 
@@ -44,6 +52,22 @@ class DevicePlan(msgspec.Struct, frozen=True):
             given: The supervisor's; what it says of threads holds.
         """
         return {**given, **thread_limits(self.threads, given), **self.environment}
+
+    @property
+    def place(self) -> str:
+        """Its GPU and worker in words, if its GPU has several; else nothing."""
+        return place_of(self.gpu, self.worker, self.workers_per_gpu)
+
+    @property
+    def facts(self) -> dict[str, int]:
+        """What events tell of the device: its index, and its GPU and worker if its GPU has several."""
+        several = {"gpu": self.gpu, "worker": self.worker} if self.workers_per_gpu > 1 else {}
+        return {"device": self.index, **several}
+
+    @property
+    def title(self) -> str:
+        """The device as logs name it: "device 3", or "device 3 (GPU 1, worker 1)" if its GPU has several."""
+        return f"device {self.index} ({self.place})" if self.place else f"device {self.index}"
 
 
 class GatewayPlan(msgspec.Struct, frozen=True):
@@ -110,6 +134,10 @@ class Plan(msgspec.Struct, frozen=True):
     source: PlanSource | None = None
     """The configuration file; None if none was given."""
 
+    def actors_on(self, device: int) -> list[ActorSpec]:
+        """Return the actors that a device has."""
+        return [actor for actor in self.actors if not actor.devices or device in actor.devices]
+
     def encoded(self) -> bytes:
         """Return the bytes that `from_descriptor` reads."""
         return msgspec.json.encode(self)
@@ -145,6 +173,9 @@ def merged(old: Plan, new: Plan) -> tuple[Plan, list[str]]:
     """Return the plan that a running pool can adopt, and the settings in `new` that need a restart of the pool.
 
     Settings that workers get at their start can change; settings that the supervisor or the clients hold cannot.
+
+    Raises:
+        ConfigurationError: An actor in `new` is for a device that the running pool does not have.
     """
     fixed = (
         *("pool", "run_dir", "backend", "window", "log_max_bytes", "cgroups", "metrics", "standby", "standby_starts"),
@@ -153,8 +184,12 @@ def merged(old: Plan, new: Plan) -> tuple[Plan, list[str]]:
     pending = [name for name in fixed if _differ(old, new, name)]
     devices = new.devices
     if [_which(device) for device in old.devices] != [_which(device) for device in new.devices]:
-        pending.append("gpus")
+        pending += [
+            *(["gpus"] if [*dict.fromkeys(map(_gpu, old.devices))] != [*dict.fromkeys(map(_gpu, new.devices))] else []),
+            *(["workers_per_gpu"] if old.devices[0].workers_per_gpu != new.devices[0].workers_per_gpu else []),
+        ]
         devices = old.devices
+        check_homes(new.actors, len(devices))
     elif [device.threads for device in old.devices] != [device.threads for device in new.devices]:
         pending.append("threads_per_worker")
         of_old = [device.threads for device in old.devices]
@@ -193,5 +228,24 @@ def _differ(old: Plan, new: Plan, name: str) -> bool:
     return bool(getattr(old, name) != getattr(new, name))
 
 
-def _which(device: DevicePlan) -> tuple[str, str, dict[str, str]]:
-    return device.name, device.uuid, device.environment
+def check_homes(actors: Sequence[ActorSpec], devices: int) -> None:
+    """Check that actors are for devices that there are.
+
+    Raises:
+        ConfigurationError: One is for another.
+    """
+    for actor in actors:
+        missing = [device for device in actor.devices if device >= devices]
+        if missing:
+            raise errors.ConfigurationError(
+                f"actor {actor.name} is for {these_devices(actor.devices)}, and there is no device {missing[0]}: this "
+                f"pool has {counted(devices, 'device')}, from 0 to {devices - 1}"
+            )
+
+
+def _which(device: DevicePlan) -> tuple[object, ...]:
+    return (*_gpu(device), device.worker)
+
+
+def _gpu(device: DevicePlan) -> tuple[object, ...]:
+    return device.gpu, device.name, device.uuid, tuple(sorted(device.environment.items()))

@@ -34,6 +34,7 @@ from atomr_mp.supervisor.care.run_files import RunFiles
 from atomr_mp.supervisor.care.usage import memory_bytes, started_at
 from atomr_mp.supervisor.care.watchdog import Watchdog
 from atomr_mp.supervisor.device.device import SupervisedDevice
+from atomr_mp.supervisor.device.quarantine import StuckOnGpu
 from atomr_mp.supervisor.loop import Loop
 from atomr_mp.supervisor.plan import METRICS_OFF, Plan
 from atomr_mp.supervisor.processes.process_factory import ProcessFactory
@@ -94,6 +95,7 @@ class Supervisor:
         turns = Turns(plan.standby_starts)
         self._residents = ResidentKeeper(plan.backend, plan.resident_max_bytes, lambda: self.devices, self._events)
         self._oom_kills: Final = OomKills()
+        stuck = {device.gpu: StuckOnGpu() for device in plan.devices}
         self.devices: Final[list[SupervisedDevice]] = [
             SupervisedDevice(
                 plan,
@@ -106,13 +108,14 @@ class Supervisor:
                 factory=self._factory,
                 turns=turns,
                 residents=self._residents,
+                on_gpu=stuck[device.gpu],
                 ended=self._worker_ended,
                 oom_kills=self._oom_kills,
                 changed=self._device_changed,
             )
             for device in plan.devices
         ]
-        gpus = {device.index: device.uuid for device in plan.devices if device.uuid}
+        gpus = {device.gpu: device.uuid for device in plan.devices if device.uuid}
         self._health = HealthWatch(self._loop, self._helpers, self.devices, gpus)
         self._recycler = Recycler(
             self._loop,
@@ -303,7 +306,7 @@ class Supervisor:
 
     def _notes(self, device: SupervisedDevice) -> list[str]:
         """Return an operator's notes on a device."""
-        return [*self._health.notes(device.index), *self._sessions.notes(device.index, device.generation)]
+        return [*self._health.notes(device.gpu), *self._sessions.notes(device.index, device.generation)]
 
     def inventory(self, request_id: int) -> operators.Inventory:
         """Return an account of the pool's processes, descriptors and memory.

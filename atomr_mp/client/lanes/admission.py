@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from atomr_mp import checks
 from atomr_mp.client.lanes.backlog import Backlog
 from atomr_mp.client.lanes.device_link import DeviceLink, unavailable
+from atomr_mp.client.lanes.homes import Home
 from atomr_mp.client.lanes.link_life import REFUSING
 from atomr_mp.client.lanes.outcomes import Outcomes
 from atomr_mp.client.lanes.sending import Sender
@@ -56,21 +57,27 @@ class BacklogAdmission:
             return
         self._admitting = True
         try:
-            open_links = [link for link in self._links if link.state not in REFUSING]
-            serves = any(link.sending for link in open_links)
-            for link in open_links:
-                self._admit_to(link, anywhere=link.sending or not serves)
+            refusing = set()
             for link in self._links:
                 if link.state in REFUSING:
-                    self._refuse(link, link.device)
-            if not open_links:
-                self._refuse(self._links[0], None)
+                    refusing.add(link.device)
+                else:
+                    self._admit_to(link, sends=link.sending)
+            if refusing:
+                for devices in self._backlog.homes():
+                    if refusing.issuperset(devices):
+                        self._refuse(devices)
         finally:
             self._admitting = False
 
-    def _admit_to(self, link: DeviceLink, *, anywhere: bool) -> None:
-        backlog, let_in = self._backlog, False
-        while backlog.count and (reply := backlog.admit(link.device, anywhere=anywhere)) is not None:
+    def _admit_to(self, link: DeviceLink, *, sends: bool) -> None:
+        """Send the calls for which a device has room; if it holds them, leave those that another device would send."""
+        links, backlog, let_in = self._links, self._backlog, False
+
+        def may_take(devices: Home) -> bool:
+            return not any(links[device].sending for device in devices)
+
+        while backlog.count and (reply := backlog.admit(link.device, None if sends else may_take)) is not None:
             let_in = True
             reply.device = link.device
             self._outcomes.feed(reply, ReplyEvent.ADMIT)
@@ -79,6 +86,6 @@ class BacklogAdmission:
         if let_in and link.sending:
             self._sender.flush(link)
 
-    def _refuse(self, link: DeviceLink, device: int | None) -> None:
-        for reply in self._backlog.replies(device):
-            self._outcomes.feed(reply, ReplyEvent.FAIL, unavailable(link))
+    def _refuse(self, devices: Home) -> None:
+        for reply in self._backlog.replies(devices):
+            self._outcomes.feed(reply, ReplyEvent.FAIL, unavailable(self._links[devices[0]]))

@@ -3,21 +3,35 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from atomr_mp import checks, errors
+from atomr_mp.client.lanes.homes import Home
 from atomr_mp.client.reply import Reply, StreamReply
 from atomr_mp.protocol.flow.flight import RETRY_AFTER_S, Flight
 from atomr_mp.protocol.words import counted
+
+
+class _Queue:
+    """The calls that wait for the same devices, in order."""
+
+    __slots__ = ("calls", "devices", "several")
+
+    def __init__(self, devices: Home) -> None:
+        self.devices: Final = devices
+        self.several: Final = len(devices) > 1
+        self.calls: Final[OrderedDict[int, tuple[Reply, int, int]]] = OrderedDict()
+        """Each with its bytes in the window, and those of its arguments."""
 
 
 @checks.owned()
 class Backlog:
     """The calls of a lane that wait for room.
 
-    A call for a named device waits for that one. Any other takes the first room, so a lost device does not hold up
-    calls that others can take. While calls wait for a device, its window admits no later ones.
+    Each waits for some devices: the one that it names, those that have its actor, or all. It takes the first room among
+    these, so a lost device does not hold up calls that others can take. While calls wait for a device, its window
+    admits no later ones.
 
     Args:
         flights: The window of each device.
@@ -29,19 +43,21 @@ class Backlog:
         self._flights = flights
         self._most_calls = most_calls
         self._most_bytes = most_bytes
-        self._anywhere: OrderedDict[int, tuple[Reply, int, int]] = OrderedDict()
-        self._pinned: Final[list[OrderedDict[int, tuple[Reply, int, int]]]] = [OrderedDict() for _ in flights]
-        """Waiting calls by device: each with its bytes in the window, and those of its arguments."""
+        self._everywhere: Final[Home] = tuple(range(len(flights)))
+        self._queues: dict[Home, _Queue] = {}
+        """All queues; none is empty."""
+        self._of: Final[list[list[_Queue]]] = [[] for _ in flights]
+        """Those whose calls a device can take."""
         self._bytes = 0
         self.count = 0
         """Number of waiting calls; only to be read."""
 
-    def add(self, reply: Reply, device: int | None, window_bytes: int, nbytes: int, *, bounded: bool = True) -> bool:
-        """Let a call wait; return whether no other waits before it for the same device, or for any.
+    def add(self, reply: Reply, devices: Home | None, window_bytes: int, nbytes: int, *, bounded: bool = True) -> bool:
+        """Let a call wait; return whether no other waits before it for the same devices.
 
         Args:
             reply: The call.
-            device: The device; None for any.
+            devices: The devices that can take it; None for all.
             window_bytes: Bytes that it counts for in a window.
             nbytes: Bytes of its arguments, with those in shared memory.
             bounded: Whether it is refused if too many wait.
@@ -54,33 +70,40 @@ class Backlog:
             raise errors.Overloaded(
                 f"{counted(self.count, 'call waits', 'calls wait')} for room in this client ({self._bytes} bytes), as "
                 f"many as may (max_waiting: {counted(self._most_calls, 'call')} and {self._most_bytes} bytes)",
-                device=-1 if device is None else device,
+                device=devices[0] if devices is not None and len(devices) == 1 else -1,
                 window=self._most_calls,
                 retry_after_s=RETRY_AFTER_S,
             )
-        queue = self._anywhere if device is None else self._pinned[device]
-        is_first = not queue
-        queue[reply.id] = reply, window_bytes, nbytes
+        if devices is None:
+            devices = self._everywhere
+        queue = self._queues.get(devices)
+        is_first = queue is None
+        if queue is None:
+            queue = self._queues[devices] = _Queue(devices)
+            for device in devices:
+                self._of[device].append(queue)
+                self._flights[device].closed = True
+        queue.calls[reply.id] = reply, window_bytes, nbytes
         self._bytes += nbytes
         self.count += 1
-        if is_first:
-            self._close()
         return is_first
 
-    def admit(self, device: int, *, anywhere: bool) -> Reply | None:
+    def admit(self, device: int, may_take: Callable[[Home], bool] | None = None) -> Reply | None:
         """Take out a device's next call, give it credit there, and return it; None if none waits, or there is no room.
 
         Args:
             device: The device.
-            anywhere: Whether calls for any device count too.
+            may_take: Whether it may take a call that several devices can take, this one among them; None for always.
         """
-        queue = self._pinned[device]
-        if anywhere and self._anywhere and (not queue or next(iter(self._anywhere)) < next(iter(queue))):
-            queue = self._anywhere
-        if not queue:
+        queue, request_id = None, 0
+        for each in self._of[device]:
+            if may_take is None or not each.several or may_take(each.devices):
+                first = next(iter(each.calls))
+                if queue is None or first < request_id:
+                    queue, request_id = each, first
+        if queue is None:
             return None
-        request_id = next(iter(queue))
-        reply, window_bytes, _ = queue[request_id]
+        reply, window_bytes, _ = queue.calls[request_id]
         flight = self._flights[device]
         flight.closed = False
         if isinstance(reply, StreamReply):  # it uses no window, and was counted when it came
@@ -90,20 +113,23 @@ class Backlog:
             has_room = bool(flight.let_in(request_id, reply, window_bytes))
         if has_room:
             self._take(queue, request_id)
-        flight.closed = bool(self._anywhere or self._pinned[device])
+        flight.closed = bool(self._of[device])
         return reply if has_room else None
 
     def remove(self, reply: Reply) -> None:
         """Remove a waiting call."""
-        for queue in (self._anywhere, *self._pinned):
-            if reply.id in queue:
+        for queue in self._queues.values():
+            if reply.id in queue.calls:
                 self._take(queue, reply.id)
                 return
 
-    def replies(self, device: int | None = None) -> Iterator[Reply]:
-        """Return the calls that wait for a device, or with None for any device."""
-        queue = self._anywhere if device is None else self._pinned[device]
-        return iter([reply for reply, _, _ in queue.values()])
+    def homes(self) -> list[Home]:
+        """Return for which devices calls wait, for each queue."""
+        return list(self._queues)
+
+    def replies(self, devices: Home) -> list[Reply]:
+        """Return the calls that wait for these devices."""
+        return [call[0] for call in self._queues[devices].calls.values()]
 
     @property
     def streams(self) -> int:
@@ -112,17 +138,15 @@ class Backlog:
 
     def all(self) -> list[Reply]:
         """Return all waiting calls, in order for each device."""
-        return [reply for queue in (self._anywhere, *self._pinned) for reply, _, _ in queue.values()]
+        return [call[0] for queue in self._queues.values() for call in queue.calls.values()]
 
-    def _take(self, queue: OrderedDict[int, tuple[Reply, int, int]], request_id: int) -> None:
-        _, _, nbytes = queue.pop(request_id)
+    def _take(self, queue: _Queue, request_id: int) -> None:
+        _, _, nbytes = queue.calls.pop(request_id)
         self._bytes -= nbytes
         self.count -= 1
-        if not queue:
-            self._close()
-
-    def _close(self) -> None:
-        """Close the windows of devices that calls wait for, so that no later call overtakes them; open the others."""
-        waits = bool(self._anywhere)
-        for flight, queue in zip(self._flights, self._pinned, strict=True):
-            flight.closed = waits or bool(queue)
+        if queue.calls:
+            return
+        del self._queues[queue.devices]
+        for device in queue.devices:
+            self._of[device].remove(queue)
+            self._flights[device].closed = bool(self._of[device])

@@ -15,6 +15,7 @@ from atomr_mp.client.lanes.backlog import Backlog
 from atomr_mp.client.lanes.device_link import DeviceLink, unavailable
 from atomr_mp.client.lanes.door import LaneClient
 from atomr_mp.client.lanes.failover import Failover
+from atomr_mp.client.lanes.homes import Home, home_for
 from atomr_mp.client.lanes.link_life import REFUSING, LinkState
 from atomr_mp.client.lanes.outcomes import Callback, Outcomes, forget_forked
 from atomr_mp.client.lanes.receiving import Receiver
@@ -101,7 +102,8 @@ class Lane(ABC):
 
         Args:
             request_id: Unique in the session.
-            device: The target; None for the device with the fewest unanswered requests of this lane.
+            device: The target; None for the device with the fewest unanswered requests of this lane, among those that
+                have the actor.
             method: "Actor.method".
             arguments: A sequence by position, or a mapping by name.
             deadline_ns: CLOCK_MONOTONIC.
@@ -138,15 +140,16 @@ class Lane(ABC):
                 reply.callbacks = [program.answered]
             else:
                 payload_bytes += len(program.definition)  # a worker that does not know the program gets all of it later
+        home = home_for(homes, method, device) if (homes := self._client.homes) else None
         if own_device.here is not None:
-            device = self._apart(own_device.here, method, device, foreign)
+            device = self._apart(own_device.here, method, device, home, foreign)
         if foreign:
             assert device is not None
             self._lend(reply, foreign, device)
         with self._lock:
             if self._lost is not None:
                 raise _copy(self._lost)
-            link = self._sender.choose() if device is None else self._links[device]
+            link = self._sender.choose(home) if device is None else self._links[device]
             if not link.sending:
                 if link.state in REFUSING:
                     raise unavailable(link)
@@ -159,7 +162,7 @@ class Lane(ABC):
             if not in_flight:
                 if not wait:
                     raise link.flight.full()
-                self._hold(reply, device, payload_bytes, alone, bounded=not blocks)
+                self._hold(reply, device, home, payload_bytes, alone, bounded=not blocks)
             else:
                 reply.device = link.device
                 if device is not None:
@@ -180,13 +183,16 @@ class Lane(ABC):
             self.watch(reply)  # other clients may wait for its answer, whenever this one looks at it
         return reply
 
-    def _apart(self, here: OwnDevice, method: str, device: int | None, foreign: Sequence[GpuRef] = ()) -> int | None:
+    def _apart(
+        self, here: OwnDevice, method: str, device: int | None, home: Home | None, foreign: Sequence[GpuRef] = ()
+    ) -> int | None:
         """Return the target of a call that is made in a worker: a device that does not wait for its caller.
 
         Args:
             here: This process's own device.
             method: "Actor.method".
             device: The target that is asked for; None for any.
+            home: The devices that have the actor; None for all.
             foreign: Refs of other devices among the arguments, which those devices have to lend.
 
         Raises:
@@ -198,7 +204,8 @@ class Lane(ABC):
             return device
         if device == own.device or any(ref.device == own.device for ref in foreign):
             raise errors.InvalidRequest(why)
-        others = [link for link in self._links if link is not own and link.state not in REFUSING]
+        allowed = self._links if home is None else [self._links[each] for each in home]
+        others = [link for link in allowed if link is not own and link.state not in REFUSING]
         if device is None and not others:
             raise errors.InvalidRequest(why)
         if device is not None:
@@ -220,9 +227,11 @@ class Lane(ABC):
         if placed:
             stream.kept, stream.copies, stream.refs, device, foreign = self._client.memory.attach(placed, device)
         if own_device.here is not None:
-            device = self._apart(own_device.here, method, device, foreign)
+            home = home_for(self._client.homes, method, device)
+            device = self._apart(own_device.here, method, device, home, foreign)
         if foreign:
             assert device is not None
+            home_for(self._client.homes, method, device)
             self._lend(stream, foreign, device)
         self._open_stream(stream, device, alone)
 
@@ -237,14 +246,16 @@ class Lane(ABC):
         alone = self._suspicions.admit(identify(stream)) if stream.method in self._suspicions.methods else None
         if foreign:
             assert device is not None
+            home_for(self._client.homes, stream.method, device)
             self._lend(stream, foreign, device)
         self._open_stream(stream, device, alone)
 
     def _open_stream(self, stream: StreamReply, device: int | None, alone: RequestKey | None) -> None:
+        home = home_for(homes, stream.method, device) if (homes := self._client.homes) else None
         with self._lock:
             if self._lost is not None:
                 raise _copy(self._lost)
-            link = self._sender.choose() if device is None else self._links[device]
+            link = self._sender.choose(home) if device is None else self._links[device]
             if not link.sending:
                 if link.state in REFUSING:
                     raise unavailable(link)
@@ -252,7 +263,7 @@ class Lane(ABC):
             waits = link.flight.closed  # it must not overtake calls that wait for room
             if waits:
                 link.flight.check_streams(self._backlog.streams)
-                self._hold(stream, device, len(stream.body), alone)
+                self._hold(stream, device, home, len(stream.body), alone)
             else:
                 link.flight.add_stream(stream.id, stream)
                 stream.device = link.device
@@ -306,19 +317,21 @@ class Lane(ABC):
         self,
         reply: Reply,
         device: int | None,
+        home: Home | None,
         payload_bytes: int,
         alone: RequestKey | None,
         *,
         bounded: bool = True,
     ) -> None:
-        """Let a call wait for room. With the lock held.
+        """Let a call wait for room: on a device that it names, or else on any of its home. With the lock held.
 
         Raises:
             Overloaded: Too many wait.
         """
         nbytes = payload_bytes + sum([copied.nbytes for copied in reply.copies])
         reply.state = ReplyState.BACKLOG
-        is_first = self._backlog.add(reply, device, payload_bytes, nbytes, bounded=bounded)
+        devices = home if device is None else (device,)
+        is_first = self._backlog.add(reply, devices, payload_bytes, nbytes, bounded=bounded)
         reply.pinned = device is not None
         if (tracer := tracing.tracer) is not None:
             reply.trace, reply.span = tracer.begin(reply.method)
@@ -339,11 +352,12 @@ class Lane(ABC):
         reply = ItemsReply(self, request_id, method, deadline_ns, body)
         reply.items, reply.replays, reply.priority, reply.payload = len(items), NEVER, priority, payload
         reply.open.update(range(len(items)))
-        device = None if own_device.here is None else self._apart(own_device.here, method, None)
+        home = home_for(self._client.homes, method, None)
+        device = None if own_device.here is None else self._apart(own_device.here, method, None, home)
         with self._lock:
             if self._lost is not None:
                 raise _copy(self._lost)
-            link = self._sender.choose() if device is None else self._links[device]
+            link = self._sender.choose(home) if device is None else self._links[device]
             link.flight.add(request_id, reply, len(body) + sum(map(len, payload)))
             reply.device = link.device
             if (tracer := tracing.tracer) is not None:
@@ -374,7 +388,8 @@ class Lane(ABC):
 
         Args:
             request_id: Unique in the session.
-            device: The target; None for the device with the fewest unanswered requests of this lane.
+            device: The target; None for the device with the fewest unanswered requests of this lane, among those that
+                have the actor.
             method: "Actor.method".
             body: The arguments, see `values`.
             payload: Their payload frames.
@@ -393,13 +408,14 @@ class Lane(ABC):
         reply.replays = replays
         if callback is not None:
             reply.callbacks = [callback]
+        home = home_for(homes, method, device) if (homes := self._client.homes) else None
         if foreign:
             assert device is not None
             self._lend(reply, foreign, device)
         with self._lock:
             if self._lost is not None:
                 raise _copy(self._lost)
-            link = self._sender.choose() if device is None else self._links[device]
+            link = self._sender.choose(home) if device is None else self._links[device]
             if not link.sending:
                 if link.state in REFUSING:
                     raise unavailable(link)
@@ -408,7 +424,7 @@ class Lane(ABC):
             in_flight = link.flight.let_in(request_id, reply, nbytes)
             may_go = link.sending and not (self._corked or link.in_order)
             if not in_flight:  # its caller has a window of its own, but the lane asks questions besides
-                self._hold(reply, device, nbytes, alone)
+                self._hold(reply, device, home, nbytes, alone)
             else:
                 reply.device, reply.pinned = link.device, device is not None
                 if alone is not None:
@@ -433,7 +449,7 @@ class Lane(ABC):
             self._failover.reach(link)
         reply.pinned = True
         if not link.flight.let_in(reply.id, reply, len(reply.body)):
-            self._hold(reply, link.device, len(reply.body), None, bounded=False)
+            self._hold(reply, link.device, None, len(reply.body), None, bounded=False)
             return
         reply.device = link.device
         self._sender.put(link, reply)

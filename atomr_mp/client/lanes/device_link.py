@@ -128,6 +128,7 @@ def unavailable(link: DeviceLink) -> errors.DeviceUnavailable:
             f"cannot be reached by this client: its worker lives, but {link.failures} connections to it in a row have "
             "ended at once; this client goes on trying"
         )
+    who = f"{info.name}, {info.place}" if info.place else info.name
     return errors.DeviceUnavailable(
-        f"device {info.index} ({info.name}) {why}", device=info.index, retry_after_s=retry_after_s
+        f"device {info.index} ({who}) {why}", device=info.index, retry_after_s=retry_after_s
     )

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from atomr_mp import errors
+from atomr_mp.client.lanes.homes import Homes
 from atomr_mp.client.lanes.retry_policy import KnownSuspicions
 from atomr_mp.client.memory.leases import Lease, Releases
 from atomr_mp.client.reply import Reply
@@ -106,6 +107,10 @@ class LaneClient(Protocol):
     @property
     def methods(self) -> Mapping[str, MethodInfo]:
         """The pool's requests by "Actor.method"."""
+
+    @property
+    def homes(self) -> Homes:
+        """The devices of those actors that not all have."""
 
     @property
     def max_replays(self) -> int:

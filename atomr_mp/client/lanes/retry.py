@@ -13,6 +13,7 @@ from atomr_mp.client.lanes.admission import BacklogAdmission
 from atomr_mp.client.lanes.backlog import Backlog
 from atomr_mp.client.lanes.device_link import DeviceLink, unavailable
 from atomr_mp.client.lanes.door import LaneClient
+from atomr_mp.client.lanes.homes import Home, home_for
 from atomr_mp.client.lanes.link_life import REFUSING
 from atomr_mp.client.lanes.outcomes import Outcomes
 from atomr_mp.client.lanes.retry_policy import Lost, identify, identify_items, may_replay, may_write, poison
@@ -156,7 +157,9 @@ class Retry:
                     self._spread(link, reply)
 
     def _spread(self, link: DeviceLink, reply: Reply) -> None:
-        if reply.pinned or reply.alone is not None or not any(each.sending for each in self._links):
+        home = self._home(reply)
+        links = self._links if home is None else [self._links[device] for device in home]
+        if reply.pinned or reply.alone is not None or not any(each.sending for each in links):
             return
         if reply not in link.held:  # sending an earlier one showed that a connection is lost
             return
@@ -215,7 +218,7 @@ class Retry:
         if reply.pinned or (reply.alone is not None and link.state not in REFUSING):
             return link
         try:
-            to = self._sender.choose()
+            to = self._sender.choose(self._home(reply))
             if to is not link and isinstance(reply, StreamReply):
                 to.flight.add_stream(reply.id, reply)
             elif to is not link:
@@ -229,6 +232,11 @@ class Retry:
                 link.flight.take(reply.id)
             reply.device = to.device
         return to
+
+    def _home(self, reply: Reply) -> Home | None:
+        """Return the devices that a request may go to; None for any."""
+        homes = self._client.homes
+        return home_for(homes, reply.method, None) if homes else None
 
     def _look_again(self, link: DeviceLink) -> None:
         """Apply new verdicts to requests that wait to be sent, as if they were called now."""

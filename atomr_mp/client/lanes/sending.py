@@ -10,6 +10,7 @@ from typing import Final
 
 from atomr_mp import checks
 from atomr_mp.client.lanes.device_link import DeviceLink, unavailable
+from atomr_mp.client.lanes.homes import Home
 from atomr_mp.client.lanes.link_life import REFUSING
 from atomr_mp.client.reply import Reply, StreamReply
 from atomr_mp.client.reply_life import ReplyEvent, ReplyState, step
@@ -44,13 +45,16 @@ class Sender:
         self._reach = reach
         self._broken = broken
 
-    def choose(self) -> DeviceLink:
+    def choose(self, home: Home | None = None) -> DeviceLink:
         """Return the link of the device with the fewest unanswered requests of this lane.
 
+        Args:
+            home: The devices among which to choose; None for all.
+
         Raises:
-            DeviceUnavailable: No device takes work.
+            DeviceUnavailable: None of them takes work.
         """
-        links = self._links
+        links = self._links if home is None else [self._links[device] for device in home]
         best = links[0]
         if len(links) > 1:
             for link in links:

@@ -20,22 +20,22 @@ ANY_INSTANCE: Final = 0xFFFFFFFF
 
 
 class _Watched(NamedTuple):
-    device: int
+    gpu: int
     handle: Any
-    """Handle of the GPU, even if the device is a slice of it."""
+    """Handle of the GPU, even if this is a slice of it."""
     uuid: str
     """The GPU's."""
     instance: int | None
     """Which of the GPU's instances a slice is in; None if it is no slice."""
     own: Any
-    """Handle of the device itself, GPU or slice."""
+    """Handle of the GPU or slice itself."""
 
 
 class Monitor:
     """Holds NVML open, and with it the GPUs: none of them can be reset meanwhile. Use it with `with`.
 
     Args:
-        uuids: The GPUs and slices to be watched, by their devices' indices.
+        uuids: The GPUs and slices to be watched, by their positions in the pool.
     """
 
     def __init__(self, uuids: Mapping[int, str]) -> None:
@@ -51,11 +51,11 @@ class Monitor:
         nvml = self._nvml = pynvml
         nvml.nvmlInit()
         self._events = nvml.nvmlEventSetCreate()
-        for device, uuid in self._uuids.items():
+        for gpu, uuid in self._uuids.items():
             try:
-                self._watched.append(self._found(device, uuid))
+                self._watched.append(self._found(gpu, uuid))
             except nvml.NVMLError:
-                self._lost.append(device)
+                self._lost.append(gpu)
         for handle in {each.uuid: each.handle for each in self._watched}.values():
             self._register(handle)
         return self
@@ -83,7 +83,7 @@ class Monitor:
             return []
         uuid = nvml.nvmlDeviceGetUUID(event.device)
         return [
-            XidSeen(each.device, event.eventData)
+            XidSeen(each.gpu, event.eventData)
             for each in self._watched
             if each.uuid == uuid and (each.instance is None or event.gpuInstanceId in {each.instance, ANY_INSTANCE})
         ]
@@ -91,15 +91,15 @@ class Monitor:
     def states(self) -> Iterator[GpuState]:
         """Return how each is now."""
         points.point("nvml")
-        for device in self._lost:
-            yield GpuState(device, lost=True)
+        for gpu in self._lost:
+            yield GpuState(gpu, lost=True)
         for each in self._watched:
             try:
-                yield GpuState(each.device, False, self._recovery(each.handle), self._uncorrected(each.handle))
+                yield GpuState(each.gpu, False, self._recovery(each.handle), self._uncorrected(each.handle))
             except self._nvml.NVMLError as error:
                 if error.value not in {self._nvml.NVML_ERROR_GPU_IS_LOST, self._nvml.NVML_ERROR_RESET_REQUIRED}:
                     raise
-                yield GpuState(each.device, lost=True)
+                yield GpuState(each.gpu, lost=True)
 
     def memory(self) -> Iterator[GpuMemory]:
         """Return the memory that processes take of each reachable GPU; empty where the driver does not tell it."""
@@ -110,7 +110,7 @@ class Monitor:
                 if process.usedGpuMemory is not None
             ]
             processes.sort(key=lambda process: -process.taken_bytes)
-            yield GpuMemory(each.device, processes[:MAX_PROCESSES])
+            yield GpuMemory(each.gpu, processes[:MAX_PROCESSES])
 
     def _running(self, handle: Any) -> list[Any]:
         nvml = self._nvml
@@ -121,14 +121,14 @@ class Monitor:
                 return []
             raise
 
-    def _found(self, device: int, uuid: str) -> _Watched:
+    def _found(self, gpu: int, uuid: str) -> _Watched:
         nvml = self._nvml
         own = handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
         instance = None
         if uuid.startswith("MIG-"):
             instance = nvml.nvmlDeviceGetGpuInstanceId(handle)
             handle = nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle)
-        return _Watched(device, handle, nvml.nvmlDeviceGetUUID(handle), instance, own)
+        return _Watched(gpu, handle, nvml.nvmlDeviceGetUUID(handle), instance, own)
 
     def _register(self, handle: Any) -> None:
         nvml = self._nvml

@@ -6,7 +6,7 @@ from typing import Annotated, Final
 
 import msgspec
 
-from atomr_mp.protocol.codec import U16, U32, U64, Bytes16, Codec, ErrorInfo, Message, Name, Text, Weight
+from atomr_mp.protocol.codec import MAX_DEVICES, U16, U32, U64, Bytes16, Codec, ErrorInfo, Message, Name, Text, Weight
 from atomr_mp.protocol.flow.flight import Window
 from atomr_mp.protocol.messages.devices import ActorInfo
 from atomr_mp.protocol.messages.session import SlabHandle
@@ -32,6 +32,8 @@ class ActorSpec(Message, frozen=True):
     name: Name
     target: Text
     """"package.module:Class" or "path/to/file.py:Class", an absolute path."""
+    devices: Annotated[tuple[U16, ...], msgspec.Meta(max_length=MAX_DEVICES)] = ()
+    """The devices that have it, in order; empty for all."""
 
 
 class Execution(Message, frozen=True):
@@ -68,6 +70,12 @@ class Start(Message, frozen=True, tag="start"):
     execution: Execution
     standby: bool = False
     """Do all that comes before `Ready`, and answer handshakes, but read no calls before `Promote`."""
+    gpu: U16 = 0
+    """Position of the device's GPU among the pool's."""
+    worker: U16 = 0
+    """Number of the device among those of its GPU."""
+    workers_per_gpu: U16 = 1
+    """How many devices its GPU has."""
 
 
 class Prepare(Message, frozen=True, tag="prepare"):

@@ -8,8 +8,9 @@ from typing import Annotated, Final
 import msgspec
 
 from atomr_mp import errors
-from atomr_mp.protocol.codec import U16, U32, ErrorInfo, Message, Name, Text
+from atomr_mp.protocol.codec import MAX_DEVICES, U16, U32, ErrorInfo, Message, Name, Text
 from atomr_mp.protocol.messages.data import MAX_ITEMS
+from atomr_mp.protocol.words import place_of
 
 
 class DeviceState(StrEnum):
@@ -97,10 +98,13 @@ class MethodInfo(Message, frozen=True):
 
 
 class ActorInfo(Message, frozen=True):
-    """An actor that every device of the pool runs."""
+    """An actor of the pool."""
 
     name: Name
     methods: list[MethodInfo]
+    """Empty if none of its devices has been ready yet, so that its methods are not known."""
+    devices: Annotated[list[U16], msgspec.Meta(max_length=MAX_DEVICES)] = msgspec.field(default_factory=list)
+    """The devices that have it, in order; empty for all. Calls go to these alone."""
 
 
 class StandbyInfo(Message, frozen=True):
@@ -149,6 +153,22 @@ class DeviceInfo(Message, frozen=True):
     """`open`: it has ended too often; `half_open`: one process is on trial."""
     retry_at: float = 0.0
     """When the next start is tried while the circuit is open, in seconds since the epoch; 0 if none is tried."""
+    gpu: U16 = 0
+    """Position of its GPU among the pool's; on the host backend of what stands for one."""
+    worker: U16 = 0
+    """Number of its worker among those of its GPU."""
+    workers_per_gpu: Annotated[int, msgspec.Meta(ge=1, le=MAX_DEVICES)] = 1
+    """How many devices its GPU has. The `index` is `gpu` times this, and `worker`."""
+
+    @property
+    def place(self) -> str:
+        """Its GPU and worker in words, if its GPU has several; else nothing."""
+        return place_of(self.gpu, self.worker, self.workers_per_gpu)
+
+    @property
+    def title(self) -> str:
+        """Its index in words, "device 3", with its GPU and worker if its GPU has several."""
+        return f"device {self.index} ({self.place})" if self.place else f"device {self.index}"
 
     def retry_after_s(self, now: float) -> float:
         """Return how long it is until the next process is tried, from `now` (since the epoch); 0 if none is."""

@@ -15,14 +15,16 @@ MAX_PROCESSES: Final = 128
 class XidSeen(Message, frozen=True, tag="xid"):
     """The driver has reported an error of a GPU by its Xid number."""
 
-    device: U16
+    gpu: U16
+    """Position of the GPU among the pool's."""
     xid: U64
 
 
 class GpuState(Message, frozen=True, tag="state"):
     """The state of a GPU; sent every few seconds, also if nothing has changed."""
 
-    device: U16
+    gpu: U16
+    """Position of the GPU among the pool's."""
     lost: bool = False
     """The driver cannot reach it."""
     recovery: U32 | None = None
@@ -42,7 +44,8 @@ class GpuProcess(Message, frozen=True):
 class GpuMemory(Message, frozen=True, tag="memory"):
     """Memory of a GPU by process; sent every few seconds. Unreported processes are left out."""
 
-    device: U16
+    gpu: U16
+    """Position of the GPU among the pool's."""
     processes: Annotated[list[GpuProcess], msgspec.Meta(max_length=MAX_PROCESSES)]
 
 

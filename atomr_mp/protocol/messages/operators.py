@@ -66,7 +66,7 @@ class FreeResident(Message, frozen=True, tag="free_resident"):
     id: U32
     name: Name
     device: U16 | None = None
-    """Nil for any."""
+    """In the memory of this device's GPU; nil for any."""
     version: Name | None = None
     """Nil for all."""
     force: bool = False
@@ -372,7 +372,8 @@ class ResidentInfo(Message, frozen=True):
     """A piece of resident memory."""
 
     device: U16 | None
-    """Nil for the host's memory, which all devices of the host backend share."""
+    """The first device of the GPU that has it, all of whose devices share it. Nil for the host's memory, which all
+    devices of the host backend share."""
     name: Name
     version: Name
     state: Name
@@ -382,6 +383,8 @@ class ResidentInfo(Message, frozen=True):
     """Number of its arrays."""
     users: list[ResidentUser]
     """Processes that have it mapped; while it is being filled, the one that fills it and those that wait."""
+    gpu: U16 | None = None
+    """Position of the GPU that has it; nil for the host's memory."""
 
 
 class Residents(Message, frozen=True, tag="residents"):

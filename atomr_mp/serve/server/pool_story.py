@@ -18,6 +18,7 @@ from atomr_mp.process.files import disk
 from atomr_mp.process.files.events import Follower, Scalar, read_events
 from atomr_mp.process.files.follow import FollowedLog
 from atomr_mp.protocol.raised import MARK, one_line
+from atomr_mp.protocol.words import device_words
 from atomr_mp.serve.server_log import tell
 
 LOOK_S: Final = 0.25
@@ -123,7 +124,7 @@ class PoolStory:
             facts = {key: value for key, value in event.items() if key not in {"event", "text", "time", "stacks"}}
             who = ""
             if "device" in event:
-                who = f"device {event['device']} generation {event.get('generation')}: "
+                who = f"{device_words(event)}: "
             level = logging.WARNING if name in WARNINGS else logging.INFO
             told = f"device_{name}" if who else name if name.startswith("pool_") else f"pool_{name}"
             tell(level, told, f"{who}{event.get('text') or name}", at=_time(event), **facts)

@@ -57,6 +57,7 @@ def _device(before: WorkerStatus | None, after: WorkerStatus, seconds: float) ->
         "index": info.index,
         "name": info.name,
         "uuid": info.uuid,
+        "place": info.place,
         "state": info.state.value,
         "circuit": info.circuit.value,
         "reason": info.reason[:MOST_TEXT],

@@ -33,13 +33,13 @@ PACKET_BYTES: Final = 4096
 
 
 class HealthWatch:
-    """Watches the GPUs of the devices that have one.
+    """Watches the pool's GPUs. What a GPU's health calls for is done to all of its devices.
 
     Args:
         loop: The supervisor's loop.
         helpers: Start processes.
         devices: The pool's devices.
-        uuids: Their GPUs, by index.
+        uuids: The GPUs, by position; none on the host backend.
     """
 
     def __init__(
@@ -49,10 +49,10 @@ class HealthWatch:
         self._helpers = helpers
         self._devices = devices
         self._uuids = uuids
-        self._health = {index: GpuHealth() for index in uuids}
+        self._health = {gpu: GpuHealth() for gpu in uuids}
         self._notes: dict[int, str] = {}
         self._taken: dict[int, dict[int, int]] = {}
-        """The device memory of processes, by device and pid, as last reported."""
+        """The GPU memory of processes, by GPU and pid, as last reported."""
         self._heard_s = time.monotonic()
         self._again_s = AGAIN_S
         self._ours: socket.socket | None = None
@@ -70,7 +70,7 @@ class HealthWatch:
             return
         self._ours.setblocking(False)
         self._loop.watch(self._ours.fileno(), select.EPOLLIN, self._on_report)
-        gpus = [f"{index}={uuid}" for index, uuid in self._uuids.items()]
+        gpus = [f"{gpu}={uuid}" for gpu, uuid in self._uuids.items()]
         try:
             self._helpers.start(MODULE, [str(theirs.fileno()), *gpus], [theirs.fileno()], self._ended)
         except OSError as error:
@@ -86,21 +86,21 @@ class HealthWatch:
             self._ours.close()
             self._ours = None
 
-    def notes(self, device: int) -> list[str]:
-        """Return an operator's note on a device's GPU."""
-        if device not in self._uuids:
+    def notes(self, gpu: int) -> list[str]:
+        """Return an operator's note on a GPU."""
+        if gpu not in self._uuids:
             return []
-        notes = [self._notes[device]] if device in self._notes else []
+        notes = [self._notes[gpu]] if gpu in self._notes else []
         silent_s = time.monotonic() - self._heard_s
         if silent_s > SILENT_S:
             notes.append(f"the driver has told nothing of the GPU's health for {silent_s:.0f} s; does `nvidia-smi`?")
         return notes
 
     def taken_bytes(self, device: int, pid: int) -> int | None:
-        """Return a process's GPU memory, as reported some seconds ago; None if the driver does not tell."""
+        """Return the GPU memory of a device's process, as reported some seconds ago; None if the driver is silent."""
         if time.monotonic() - self._heard_s > SILENT_S:
             return None
-        return self._taken.get(device, {}).get(pid)
+        return self._taken.get(self._devices[device].gpu, {}).get(pid)
 
     def _on_report(self, _events: int) -> None:
         while self._ours is not None:
@@ -120,26 +120,19 @@ class HealthWatch:
                 _LOG.exception("a report of the GPUs' health is dropped")
                 continue
             if isinstance(report, GpuMemory):
-                self._taken[report.device] = {each.pid: each.taken_bytes for each in report.processes}
-            elif report.device in self._health:
-                judgement = self._health[report.device].take(report)
+                self._taken[report.gpu] = {each.pid: each.taken_bytes for each in report.processes}
+            elif report.gpu in self._health:
+                judgement = self._health[report.gpu].take(report)
                 if judgement is not None:
-                    self._act(self._devices[report.device], judgement)
+                    self._act(report.gpu, judgement)
 
-    def _act(self, device: SupervisedDevice, judgement: Judgement) -> None:
-        measure, text = judgement
-        self._notes[device.index] = text
-        device.note_health(measure, text)
-        match measure:
-            case Measure.DRAIN if device.state is State.READY:
-                device.replace("health", text)
-            case Measure.RETIRE | Measure.QUARANTINE:
-                device.quarantine.fall_sick(text, at_once=measure is Measure.QUARANTINE)
-            case Measure.RECOVER:
-                del self._notes[device.index]
-                device.quarantine.recover(text)
-            case _:
-                pass
+    def _act(self, gpu: int, judgement: Judgement) -> None:
+        self._notes[gpu] = judgement.text
+        if judgement.measure is Measure.RECOVER:
+            del self._notes[gpu]
+        for device in self._devices:
+            if device.gpu == gpu:
+                _act_on(device, judgement)
 
     def _ended(self, status: int) -> None:
         _LOG.warning("the process that watches the GPUs' health has ended with status %d", status)
@@ -148,3 +141,18 @@ class HealthWatch:
     def _start_again(self) -> None:
         self._loop.call_later(self._again_s, self.start)
         self._again_s = min(2 * self._again_s, AGAIN_MAX_S)
+
+
+def _act_on(device: SupervisedDevice, judgement: Judgement) -> None:
+    """Do to a device what its GPU's health calls for."""
+    measure, text = judgement
+    device.note_health(measure, text)
+    match measure:
+        case Measure.DRAIN if device.state is State.READY:
+            device.replace("health", text)
+        case Measure.RETIRE | Measure.QUARANTINE:
+            device.quarantine.fall_sick(text, at_once=measure is Measure.QUARANTINE)
+        case Measure.RECOVER:
+            device.quarantine.recover(text)
+        case _:
+            pass

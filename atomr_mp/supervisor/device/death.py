@@ -219,7 +219,7 @@ class Deaths:
     def _on_hung(self, worker: Incarnation, fault: errors.WorkerHung, stacks: str, hung_ns: int) -> None:
         if worker is self._roles.active and self._life.state is State.READY:
             worker.parting.hung(fault, hung_ns)
-            self._output.add(f"--- device {worker.device} generation {worker.generation} hung\n{stacks}")
+            self._output.add(f"--- {self._log.title} generation {worker.generation} hung\n{stacks}")
             self._log.note("hung", fault.message, code=fault.code, pid=worker.pid, where=fault.where, stacks=stacks)
             self._life.step(LifecycleEvent.HUNG)
 

@@ -16,6 +16,7 @@ from atomr_mp.process.spawn import WorkerProcess
 from atomr_mp.protocol.codec import ErrorInfo, clip
 from atomr_mp.protocol.messages.devices import OUT_OF_USE, ActorInfo, Circuit, DeviceInfo, StandbyInfo
 from atomr_mp.protocol.messages.operators import Figures, StandbyStatus
+from atomr_mp.supervision.actor_homes import KnownActors
 from atomr_mp.supervision.lifecycle import Action, LifecycleEvent, State
 from atomr_mp.supervision.standby import Turns
 from atomr_mp.supervisor.device.death import Deaths
@@ -23,7 +24,7 @@ from atomr_mp.supervisor.device.end_reports import EndReports
 from atomr_mp.supervisor.device.life import DeviceLife
 from atomr_mp.supervisor.device.listener import DeviceListener, ResidentListener
 from atomr_mp.supervisor.device.plans import Plans
-from atomr_mp.supervisor.device.quarantine import Quarantine
+from atomr_mp.supervisor.device.quarantine import Quarantine, StuckOnGpu
 from atomr_mp.supervisor.device.restarts import Restarts
 from atomr_mp.supervisor.device.roles import Roles
 from atomr_mp.supervisor.device.takeover import Takeover
@@ -55,6 +56,7 @@ class SupervisedDevice:
         factory: Makes the processes.
         turns: Grants standbys their starts.
         residents: Keeps the memory that outlives the processes.
+        on_gpu: What is stuck of its GPU.
         ended: Called after each process end, when it has been reaped.
         changed: Called after each change of state; must not act on the device at once.
         oom_kills: Tells whether the kernel has lately killed for memory.
@@ -73,12 +75,17 @@ class SupervisedDevice:
         factory: ProcessFactory,
         turns: Turns,
         residents: ResidentListener,
+        on_gpu: StuckOnGpu,
         ended: Callable[[], None],
         changed: Callable[[], None] = lambda: None,
         oom_kills: OomKills | None = None,
     ) -> None:
         self.index: Final = device.index
         self.name: Final = device.name
+        self.gpu: Final = device.gpu
+        """Position of its GPU; the devices of one GPU have the same."""
+        self.facts: Final = device.facts
+        """What events tell of it."""
         self.notes: Final = device.notes
         self.output: Final = RotatedOutput(run_dir.log(f"device-{device.index}"), max_bytes=plan.log_max_bytes)
         """The output of its processes."""
@@ -89,17 +96,18 @@ class SupervisedDevice:
         self._ended = ended
         self._oom_kills = oom_kills
         self._changed = changed
-        self._actors: list[ActorInfo] = []
+        self._actors: list[ActorInfo] | None = None
         self._stopping = False
         """The pool stops, and nothing is started any more."""
         self._plans: Final = Plans(plan, device.index)
         self._roles: Final = Roles()
-        self._log: Final = DeviceLog(device.index, lambda: self._roles.generation, loop, log)
+        self._log: Final = DeviceLog(device, lambda: self._roles.generation, loop, log)
         self._life: Final = DeviceLife(
             device.index, tell=lambda: sessions.device_changed(self), changed=self._on_changed
         )
         self.quarantine: Final = Quarantine(
             device.index,
+            on_gpu,
             self._life,
             self._roles,
             self._log,
@@ -237,7 +245,14 @@ class SupervisedDevice:
     @property
     def actors(self) -> list[ActorInfo]:
         """The actors of the latest ready incarnation."""
-        return self._actors
+        return self._actors or []
+
+    @property
+    def known_actors(self) -> KnownActors:
+        """The names of the actors that it has, or is to have, and what is known of them."""
+        if self._actors is None:
+            return KnownActors([actor.name for actor in self._plans.held.actors_on(self.index)], [])
+        return KnownActors([actor.name for actor in self._actors], self._actors)
 
     @property
     def restarts(self) -> int:
@@ -276,6 +291,9 @@ class SupervisedDevice:
             else None,
             circuit=self._restarts.circuit,
             retry_at=self._restarts.retry_at if self.state is State.TRIPPED else 0.0,
+            gpu=self.gpu,
+            worker=self._plans.device.worker,
+            workers_per_gpu=self._plans.device.workers_per_gpu,
         )
 
     def standby_status(self) -> StandbyStatus:
@@ -443,7 +461,7 @@ class SupervisedDevice:
         worker.cancel_timer()
         self._life.reason = ""
         self._actors = worker.actors
-        self._sessions.device_changed(self, self._actors)
+        self._sessions.device_changed(self, published=True)
         now_s, held_s = time.monotonic(), self._deaths.held_s
         away_s = now_s - (held_s or now_s)
         self._deaths.published()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from atomr_mp.protocol.messages import control
-from atomr_mp.protocol.messages.devices import ActorInfo, DeviceInfo
+from atomr_mp.protocol.messages.devices import DeviceInfo
 from atomr_mp.protocol.messages.session import IncarnationEnded
 from atomr_mp.supervision.reclaim import Worker
 from atomr_mp.supervision.suspicion import Death
@@ -44,8 +44,8 @@ class DeviceListener(Protocol):
     def introductions(self, device: DeviceView) -> Iterable[tuple[control.FromSupervisor, Descriptor | None]]:
         """Return the messages that introduce every client to a device's worker; the descriptors are the receiver's."""
 
-    def device_changed(self, device: DeviceView, actors: list[ActorInfo] | None = None) -> None:
-        """Tell every client the device's new state."""
+    def device_changed(self, device: DeviceView, *, published: bool = False) -> None:
+        """Tell every client the device's new state, and the pool's actors if a `published` worker has changed them."""
 
     def incarnation_stopped(self, device: DeviceView, make: Callable[[int], IncarnationEnded]) -> None:
         """Tell every client early what `incarnation_ended` will tell: nothing of the incarnation runs any more."""

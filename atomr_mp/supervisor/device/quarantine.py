@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from atomr_mp import errors
 from atomr_mp.supervision.lifecycle import LifecycleEvent, State
@@ -12,11 +13,30 @@ from atomr_mp.supervisor.processes.device_log import DeviceLog
 from atomr_mp.supervisor.processes.incarnation import Incarnation
 
 
+class StuckOnGpu:
+    """The killed processes of one GPU that have not ended: its driver may be stuck, for all of its devices."""
+
+    def __init__(self) -> None:
+        self.processes: Final[list[Incarnation]] = []
+        self._listeners: Final[list[Callable[[], None]]] = []
+
+    def listen(self, ended: Callable[[], None]) -> None:
+        """Call a function whenever one of the processes has ended after all."""
+        self._listeners.append(ended)
+
+    def remove(self, worker: Incarnation) -> None:
+        """Forget a process that has ended, and tell the GPU's devices."""
+        self.processes.remove(worker)
+        for ended in self._listeners:
+            ended()
+
+
 class Quarantine:
     """The reasons that keep a device out of use, if there are any.
 
     Args:
         index: The device's index.
+        on_gpu: What is stuck of the device's GPU, shared by its devices.
         life: Its life.
         roles: Its processes.
         log: Its events.
@@ -27,6 +47,7 @@ class Quarantine:
     def __init__(
         self,
         index: int,
+        on_gpu: StuckOnGpu,
         life: DeviceLife,
         roles: Roles,
         log: DeviceLog,
@@ -35,6 +56,7 @@ class Quarantine:
         want: Callable[[], None],
     ) -> None:
         self._index = index
+        self._on_gpu = on_gpu
         self._life = life
         self._roles = roles
         self._log = log
@@ -43,6 +65,7 @@ class Quarantine:
         self._stuck: list[Incarnation] = []
         self._sick = ""
         self._overruled = False
+        on_gpu.listen(lambda: life.take(self._release))
 
     @property
     def stuck(self) -> list[Incarnation]:
@@ -54,11 +77,13 @@ class Quarantine:
         """Why nothing is started; empty if nothing is in the way."""
         if self._sick:
             return self._sick
-        if self._stuck:
-            pids = ", ".join(str(worker.pid) for worker in self._stuck)
+        stuck = self._on_gpu.processes
+        if stuck:
+            pids = ", ".join(str(worker.pid) for worker in stuck)
+            whose = "" if self._stuck else f" of device {stuck[0].device}, on the same GPU,"
             return (
-                f"a killed worker has not ended (pid {pids}): it is stuck in the kernel, and nothing is started on its "
-                "device before that has passed; see `dmesg`"
+                f"a killed worker{whose} has not ended (pid {pids}): it is stuck in the kernel, and nothing is started "
+                "on its GPU before that has passed; see `dmesg`"
             )
         return ""
 
@@ -87,13 +112,14 @@ class Quarantine:
     def hold(self, worker: Incarnation) -> None:
         """A killed process does not end; nothing is started before it has."""
         self._stuck.append(worker)
+        self._on_gpu.processes.append(worker)
 
     def unstuck(self, worker: Incarnation) -> None:
-        """Release the device: the process that was stuck has ended. This is part of a fact."""
+        """Release the GPU's devices: a process of this one that was stuck has ended. This is part of a fact."""
         self._stuck.remove(worker)
         text = "the killed worker has ended after all"
         self._log.note("unstuck", text, generation=worker.generation, pid=worker.pid)
-        self._release()
+        self._on_gpu.remove(worker)
 
     def _fall_sick(self, why: str, *, at_once: bool) -> None:
         if self._sick != why:

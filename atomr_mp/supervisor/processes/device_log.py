@@ -6,9 +6,11 @@ import functools
 import logging
 import time
 from collections.abc import Callable
+from typing import Final
 
 from atomr_mp.process.files.events import EventLog, Scalar
 from atomr_mp.supervisor.loop import Loop
+from atomr_mp.supervisor.plan import DevicePlan
 
 _LOG = logging.getLogger("atomr_mp.supervisor")
 
@@ -17,14 +19,16 @@ class DeviceLog:
     """The events of a device.
 
     Args:
-        index: The device's index.
+        device: The device.
         generation: Returns the generation of an event that names none.
         loop: The supervisor's loop.
         events: The pool's event log.
     """
 
-    def __init__(self, index: int, generation: Callable[[], int], loop: Loop, events: EventLog) -> None:
-        self._index = index
+    def __init__(self, device: DevicePlan, generation: Callable[[], int], loop: Loop, events: EventLog) -> None:
+        self._facts: Final = device.facts
+        self.title: Final = device.title
+        """The device, as logs name it."""
         self._generation = generation
         self._loop = loop
         self._events = events
@@ -33,14 +37,12 @@ class DeviceLog:
         """Write an event into the log, and onto the screen when the loop has time."""
         if generation is None:
             generation = self._generation()
-        self._loop.call_afterwards(
-            functools.partial(_LOG.info, "device %d generation %d: %s", self._index, generation, text)
-        )
+        self._loop.call_afterwards(functools.partial(_LOG.info, "%s generation %d: %s", self.title, generation, text))
         self._events.append(
             {
                 "time": time.time(),
                 "event": event,
-                "device": self._index,
+                **self._facts,
                 "generation": generation,
                 "text": text,
                 **facts,

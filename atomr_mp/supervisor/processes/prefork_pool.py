@@ -27,13 +27,13 @@ class PreforkPool:
     Args:
         loop: The supervisor's loop.
         run_dir: Where processes are noted.
-        prepare: The orders for their preparation; `renew` changes them.
+        prepare: Returns the orders for the preparation of a device's.
     """
 
-    def __init__(self, loop: Loop, run_dir: HeldRunDirectory, prepare: control.Prepare) -> None:
+    def __init__(self, loop: Loop, run_dir: HeldRunDirectory, prepare: Callable[[int], control.Prepare]) -> None:
         self._loop = loop
         self._run_dir = run_dir
-        self._prepare = control.FROM_SUPERVISOR.encode(prepare)
+        self._prepare = prepare
         self._waiting: dict[int, WorkerProcess] = {}
         self._leaving: set[WorkerProcess] = set()
         """Processes that were killed, and have not ended."""
@@ -61,7 +61,7 @@ class PreforkPool:
         self._waiting[device] = process
         self._run_dir.record_worker(process.pid, process.identity.start_ticks)
         with contextlib.suppress(OSError):  # it has ended, as its pidfd tells
-            descriptors.send(process.control, self._prepare, None)
+            descriptors.send(process.control, control.FROM_SUPERVISOR.encode(self._prepare(device)), None)
 
         def ended(_events: int) -> None:
             self._failures[device] = self._failures.get(device, 0) + 1
@@ -97,9 +97,8 @@ class PreforkPool:
         self._loop.watch(process.pidfd, select.EPOLLIN, ended)
         process.kill()
 
-    def renew(self, prepare: control.Prepare) -> None:
-        """Change the orders for further processes; there must be none now."""
-        self._prepare = control.FROM_SUPERVISOR.encode(prepare)
+    def renew(self) -> None:
+        """End all processes: the orders for their preparation have changed."""
         self._failures.clear()
         for device in list(self._waiting):
             self.discard(device)

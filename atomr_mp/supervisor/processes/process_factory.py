@@ -47,7 +47,7 @@ class ProcessFactory:
         self._loop = loop
         self._run_dir = run_dir
         self._events = log
-        self._reserve = PreforkPool(loop, run_dir, control.Prepare(plan.backend, plan.actors))
+        self._reserve = PreforkPool(loop, run_dir, self._prepare)
         self._zygote: Zygote | None = None
         self._failures = 0
         self._warm_s: float | None = None
@@ -88,7 +88,7 @@ class ProcessFactory:
     def take_plan(self, plan: Plan) -> None:
         """Make further processes by another plan. Processes made ahead end, since their imports may be outdated."""
         self._plan = plan
-        self._reserve.renew(control.Prepare(plan.backend, plan.actors))
+        self._reserve.renew()
 
     def renew(self, then: Callable[[], None] = lambda: None, *, if_outdated: bool = False) -> None:
         """Start the zygote anew if its imports may be outdated: more than the runtime, or other modules than planned.
@@ -144,6 +144,10 @@ class ProcessFactory:
     def discard_ahead(self, device: int) -> None:
         """End the process that was made ahead for a device, which does not start soon."""
         self._reserve.discard(device)
+
+    def _prepare(self, device: int) -> control.Prepare:
+        """Return the orders for a process that is made ahead for a device: it imports that device's actors alone."""
+        return control.Prepare(self._plan.backend, self._plan.actors_on(device))
 
     def _fork(self, environment: Mapping[str, str], output_fd: int) -> WorkerProcess:
         if self._zygote is None:

@@ -56,6 +56,7 @@ class Starter:
     ) -> None:
         self._index: Final = described.index
         self._name: Final = described.name
+        self._described: Final = described
         self._log = log
         self._output = output
         self._adopt = adopt
@@ -82,7 +83,7 @@ class Starter:
             SetupFailed: No process could be made.
         """
         self._last_generation = generation = self._last_generation + 1
-        self._output.new_incarnation(f"--- device {self._index} generation {generation}")
+        self._output.new_incarnation(f"--- {self._described.title} generation {generation}")
         process, cold = self._factory.make(self._index, generation, self._environment, self._output.fileno())
         if cold:
             text = f"a fresh interpreter is started: {cold}"
@@ -101,10 +102,13 @@ class Starter:
                 backend=plan.backend,
                 generation=generation,
                 endpoint=self.endpoint(generation),
-                actors=plan.actors,
+                actors=plan.actors_on(self._index),
                 window=plan.window,
                 execution=plan.devices[self._index].execution,
                 standby=standby,
+                gpu=self._described.gpu,
+                worker=self._described.worker,
+                workers_per_gpu=self._described.workers_per_gpu,
             )
         )
         for introduction, descriptor in self._introductions():

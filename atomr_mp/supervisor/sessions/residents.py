@@ -51,7 +51,7 @@ class ResidentKeeper:
     """The resident memory of a pool.
 
     Args:
-        backend: The pool's backend; the host's devices share memory.
+        backend: The pool's backend; the devices of the host, or of one GPU, share memory.
         max_bytes: Most bytes in all; 0 for no limit.
         devices: Returns the pool's devices, by index.
         events: The event log.
@@ -91,7 +91,7 @@ class ResidentKeeper:
         Raises:
             ProtocolError: The message is out of turn, or the memory is not sealed.
         """
-        key = Key(None if self._on_host else worker[0], message.name, message.version)
+        key = Key(self._gpu_of(worker[0]), message.name, message.version)
         match message:
             case control.ResidentWanted():
                 shape = Shape(message.layout, message.arrays, message.nbytes)
@@ -116,7 +116,8 @@ class ResidentKeeper:
                 return operators.Residents(request_id, blobs, self._registry.max_bytes)
             case operators.FreeResident(request_id, name, device, version, force):
                 try:
-                    freed, actions = self._registry.free(name, device, version, force=force)
+                    gpu = None if device is None else self._gpu_of(device)
+                    freed, actions = self._registry.free(name, gpu, version, force=force)
                 except errors.InvalidRequest as error:
                     return session.Answer(request_id, ErrorInfo.of(error))
                 self._carry_out(actions)
@@ -127,6 +128,17 @@ class ResidentKeeper:
         for sealed in self._sealed.values():
             sealed.descriptor.close()
         self._sealed.clear()
+
+    def _gpu_of(self, device: int) -> int | None:
+        """Return whose memory a device's resident memory lies in, see `Key`.
+
+        Raises:
+            InvalidRequest: There is no such device.
+        """
+        devices = self._devices()
+        if device >= len(devices):
+            raise errors.InvalidRequest(f"there is no device {device}; this pool has {len(devices)}")
+        return None if self._on_host else devices[device].gpu
 
     def _on_sealed(self, worker: Worker, key: Key, checksum: bytes, descriptor: Descriptor | None) -> None:
         blob = self._registry.filled_by(worker, key)
@@ -169,7 +181,7 @@ class ResidentKeeper:
         users = sorted(blob.users if blob.filler is None else {blob.filler, *blob.waiters})
         processes = [(index, generation, devices[index].worker(generation)) for index, generation in users]
         return operators.ResidentInfo(
-            device=blob.key.device,
+            device=next((each.index for each in devices if each.gpu == blob.key.gpu), None),
             name=blob.key.name,
             version=blob.key.version,
             state=blob.state,
@@ -179,11 +191,12 @@ class ResidentKeeper:
                 operators.ResidentUser(index, generation, process.pid if process else None)
                 for index, generation, process in processes
             ],
+            gpu=blob.key.gpu,
         )
 
     def _note(self, event: str, worker: Worker | None, text: str) -> None:
         _LOG.info("%s", text)
-        who = {} if worker is None else {"device": worker[0], "generation": worker[1]}
+        who = {} if worker is None else {**self._devices()[worker[0]].facts, "generation": worker[1]}
         self._events.append({"time": time.time(), "event": event, "text": text, **who})
 
 

@@ -17,6 +17,7 @@ from atomr_mp.protocol.codec import VERSION, ErrorInfo, clip
 from atomr_mp.protocol.exceptions import traceback_of
 from atomr_mp.protocol.messages import control, devices, operators, session, suspects
 from atomr_mp.protocol.words import counted
+from atomr_mp.supervision.actor_homes import actors_of_pool
 from atomr_mp.supervision.suspicion import Death
 from atomr_mp.supervisor.device.device import SupervisedDevice
 from atomr_mp.supervisor.device.listener import DeviceView
@@ -265,12 +266,18 @@ class Sessions:
                 yield _introduction(each), None
                 yield from self._slabs.introductions(each.number, device.index)
 
-    def device_changed(self, device: DeviceView, actors: list[devices.ActorInfo] | None = None) -> None:
-        """Tell every client the device's new state, and its actors if they are new."""
-        if actors == self._actors:
-            actors = None
-        elif actors is not None:
-            self._actors = actors
+    def device_changed(self, device: DeviceView, *, published: bool = False) -> None:
+        """Tell every client the device's new state, and the pool's actors if a worker that is ready has changed them.
+
+        Args:
+            device: The device.
+            published: Whether a worker of it is ready from now on.
+        """
+        actors = None
+        if published:
+            found = actors_of_pool([each.known_actors for each in self._orders.devices], device.index)
+            if found != self._actors:
+                self._actors = actors = found
         self._tell_all(lambda number: session.DeviceChanged(device.info(number), actors))
         for each in list(self._sessions.values()):
             self._offer(each, device)

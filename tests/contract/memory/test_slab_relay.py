@@ -30,6 +30,7 @@ from atomr_mp.startup.config import Config
 from atomr_mp.supervision.standby import Turns
 from atomr_mp.supervisor.care.reload import Done
 from atomr_mp.supervisor.device import device as device_module
+from atomr_mp.supervisor.device.quarantine import StuckOnGpu
 from atomr_mp.supervisor.loop import Loop
 from atomr_mp.supervisor.processes import process_factory
 from atomr_mp.supervisor.processes.incarnation import Incarnation
@@ -807,6 +808,7 @@ def test_a_device_keeps_descriptors_for_a_worker_that_does_not_read(
             factory=ProcessFactory(plan, supervisor.loop, run_dir, log),
             turns=Turns(1),
             residents=ResidentKeeper("host", 0, list, log),
+            on_gpu=StuckOnGpu(),
             ended=lambda: None,
         )
         register(client, 1, b"introduced")

@@ -28,11 +28,11 @@ Report = Callable[[str], None]
 
 @pytest.fixture
 def report(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> Report:
-    """Give the host's devices a GPU's UUID each; return what has the driver report something of the first."""
+    """Give each of the host's devices a GPU's UUID; return what has the driver report something of the first."""
     host_devices = Config._host_devices
 
     def with_gpus(self: Config) -> object:
-        plans = [msgspec.structs.replace(plan, uuid=f"GPU-{plan.index}") for plan in host_devices(self)]
+        plans = [msgspec.structs.replace(plan, uuid=f"GPU-{plan.gpu}") for plan in host_devices(self)]
         for plan in plans:
             (ledger.path / plan.uuid).touch()
         return plans
@@ -111,6 +111,29 @@ def test_a_gpu_that_needs_a_reset_is_out_of_use_until_it_had_one(ledger: Ledger,
         after = wait_generation(pool, before.generation + 1)
         assert pool.call("Hanging.where", device=0).result() == [after.pid, after.generation]
         assert settled(lambda: pool.status().workers[0].notes == [])
+
+
+def test_the_illness_of_a_gpu_is_that_of_all_its_devices(ledger: Ledger, report: Report) -> None:
+    """All are out of use until it has recovered; the devices of another GPU go on as they were."""
+    with ledger.start(HANGING, gpus=2, workers_per_gpu=2) as pool:
+        before = list(pool.devices)
+        report("recovery 1")
+        for device in (0, 1):
+            assert "needs a reset" in wait_state(pool, DeviceState.QUARANTINED, device).reason
+            with pytest.raises(
+                errors.DeviceUnavailable, match=rf"^device {device} \(host:0, GPU 0, worker {device}\) "
+            ):
+                pool.call("Hanging.where", device=device)
+        assert pool.devices[2:] == before[2:]
+        assert [bool(worker.notes) for worker in pool.status().workers] == [True, True, False, False]
+        sick = [(event["device"], event["gpu"], event["worker"]) for event in events(pool, "sick")]
+        assert sick == [(0, 0, 0), (1, 0, 1)]
+        report("recovery 0")
+        for device in (0, 1):
+            after = wait_generation(pool, before[device].generation + 1, device)
+            assert pool.call("Hanging.where", device=device).result() == [after.pid, after.generation]
+        assert pool.devices[2:] == before[2:]
+        assert settled(lambda: not any(worker.notes for worker in pool.status().workers))
 
 
 def test_a_gpu_at_reduced_capacity_finishes_what_it_holds(ledger: Ledger, report: Report) -> None:

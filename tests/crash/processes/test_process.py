@@ -410,7 +410,7 @@ def test_what_is_made_ahead_and_ends_at_once_harms_nobody(tmp_path: Path) -> Non
         loop.call_later(0, look) if reserve.pids else loop.stop()
 
     with RunDirectory.create(tmp_path / "run") as run_dir:
-        reserve = PreforkPool(loop, run_dir, Prepare("host", [ActorSpec("Echo", "echo:Echo")]))
+        reserve = PreforkPool(loop, run_dir, lambda _: Prepare("host", [ActorSpec("Echo", "echo:Echo")]))
         reserve.fill(0, fork)
         assert reserve.take(0) is None
         reserve.fill(0, fork)

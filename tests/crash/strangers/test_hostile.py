@@ -39,6 +39,7 @@ from atomr_mp.supervision.lifecycle import State
 from atomr_mp.supervision.standby import Turns
 from atomr_mp.supervisor.care.reload import Done
 from atomr_mp.supervisor.device.device import SupervisedDevice
+from atomr_mp.supervisor.device.quarantine import StuckOnGpu
 from atomr_mp.supervisor.loop import Loop
 from atomr_mp.supervisor.processes.process_factory import ProcessFactory
 from atomr_mp.supervisor.sessions import sessions
@@ -456,6 +457,7 @@ def test_a_long_error_of_every_device_keeps_nobody_from_connecting(tmp_path: Pat
             factory=ProcessFactory(plan, loop, run_dir, log),
             turns=Turns(1),
             residents=ResidentKeeper("host", 0, list, log),
+            on_gpu=StuckOnGpu(),
             ended=lambda: None,
         )
         text = "\N{GRINNING FACE}" * 100_000

@@ -63,6 +63,26 @@ def test_a_device_whose_worker_does_not_end_is_quarantined_until_it_has(ledger: 
         assert after.restarts == 1
 
 
+def test_nothing_is_started_on_a_gpu_of_whose_devices_one_does_not_end(ledger: Ledger, stuck: Path) -> None:
+    """A sibling goes on; if it ends, it is out of use too, and comes back with the other. Other GPUs are none of it."""
+    with ledger.start(HANGING, gpus=2, workers_per_gpu=2, kill_timeout_s=KILL_TIMEOUT_S) as pool:
+        before = list(pool.devices)
+        pid = hang(pool, ledger)
+        wait_state(pool, DeviceState.QUARANTINED)
+        assert pool.call("Hanging.where", device=1).result() == [before[1].pid, 1]
+        stuck.unlink()
+        for device in (1, 2):
+            os.kill(before[device].pid, signal.SIGKILL)
+        info = wait_state(pool, DeviceState.QUARANTINED, 1)
+        assert f"a killed worker of device 0, on the same GPU, has not ended (pid {pid})" in info.reason
+        wait_generation(pool, 2, 2)
+        assert pool.devices[3] == before[3]
+        os.kill(pid, signal.SIGKILL)
+        for device in (0, 1):
+            after = wait_generation(pool, 2, device)
+            assert pool.call("Hanging.where", device=device).result() == [after.pid, after.generation]
+
+
 def test_an_operator_may_try_all_the_same(ledger: Ledger) -> None:
     """The process that does not end stays where it is, and is reaped when it has."""
     with ledger.start(HANGING, kill_timeout_s=KILL_TIMEOUT_S) as pool:

@@ -8,13 +8,17 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from atomr_mp.client.lanes.backlog import Backlog
+from atomr_mp.client.lanes.homes import Home
 from atomr_mp.client.reply import Reply
 from atomr_mp.protocol.flow.flight import Flight, Window
 
-DEVICES: Final = 2
+DEVICES: Final = 3
 WINDOW: Final = Window(requests=2, payload_bytes=10)
 
 devices = st.integers(0, DEVICES - 1)
+
+homes: Final = [(0,), (1,), (2,), (0, 1), (1, 2), None]
+"""What a call may wait for: a device, those that have its actor, or any."""
 
 
 class Waiting(RuleBasedStateMachine):
@@ -24,8 +28,7 @@ class Waiting(RuleBasedStateMachine):
         super().__init__()
         self.flights: list[Flight[Reply]] = [Flight(WINDOW, device) for device in range(DEVICES)]
         self.backlog = Backlog(self.flights, most_calls=1000, most_bytes=10**6)
-        self.anywhere: list[Reply] = []
-        self.pinned: list[list[Reply]] = [[] for _ in range(DEVICES)]
+        self.queues: dict[Home, list[Reply]] = {}
         self.out: list[dict[int, int]] = [{} for _ in range(DEVICES)]
         """Bytes of the calls in flight, by id."""
         self.ids = 0
@@ -35,28 +38,35 @@ class Waiting(RuleBasedStateMachine):
         out = self.out[device]
         return len(out) < WINDOW.requests and (not out or sum(out.values()) + nbytes <= WINDOW.payload_bytes)
 
-    @rule(device=devices, named=st.booleans(), nbytes=st.integers(1, 12))
-    def call(self, device: int, *, named: bool, nbytes: int) -> None:
+    def is_closed(self, device: int) -> bool:
+        """Return whether calls wait that a device can take."""
+        return any(queue for home, queue in self.queues.items() if device in home)
+
+    @rule(home=st.sampled_from(homes), at=devices, nbytes=st.integers(1, 12))
+    def call(self, home: Home | None, at: int, nbytes: int) -> None:
         """Make a call, which waits if there is no room or others wait for the same."""
         self.ids += 1
         reply = Reply(cast("Any", None), self.ids, "A.b", 0, b"x" * nbytes)
-        closed = bool(self.anywhere or self.pinned[device])
-        if not closed and self.has_room(device, nbytes):
+        among = tuple(range(DEVICES)) if home is None else home
+        device = among[at % len(among)]
+        if not self.is_closed(device) and self.has_room(device, nbytes):
             assert self.flights[device].let_in(reply.id, reply, nbytes) == len(self.out[device]) + 1
             self.out[device][reply.id] = nbytes
             return
         assert self.flights[device].let_in(reply.id, reply, nbytes) == 0
-        queue = self.pinned[device] if named else self.anywhere
-        assert self.backlog.add(reply, device if named else None, nbytes, nbytes) is (not queue)
+        queue = self.queues.setdefault(among, [])
+        assert self.backlog.add(reply, home, nbytes, nbytes) is (not queue)
         queue.append(reply)
 
-    @rule(device=devices, anywhere=st.booleans())
-    def admit(self, device: int, *, anywhere: bool) -> None:
+    @rule(device=devices, others=st.booleans())
+    def admit(self, device: int, *, others: bool) -> None:
         """Let in all that have room, in the order in which they came."""
         while True:
-            queues = [queue for queue in (self.pinned[device], self.anywhere if anywhere else []) if queue]
+            queues = [
+                queue for home, queue in self.queues.items() if queue and device in home and (others or len(home) == 1)
+            ]
             queue = min(queues, key=lambda queue: queue[0].id, default=None)
-            found = self.backlog.admit(device, anywhere=anywhere)
+            found = self.backlog.admit(device, None if others else lambda _: False)
             if queue is None or not self.has_room(device, len(queue[0].body)):
                 assert found is None
                 return
@@ -71,23 +81,25 @@ class Waiting(RuleBasedStateMachine):
             del self.out[device][request_id]
             assert self.flights[device].take(request_id) is not None
 
-    @rule(at=st.integers(0, 3))
-    def cancel(self, at: int) -> None:
+    @rule(which=st.integers(0, 9), at=st.integers(0, 3))
+    def cancel(self, which: int, at: int) -> None:
         """Cancel a waiting call, the first or another one."""
-        queue = [self.anywhere, *self.pinned][at % (DEVICES + 1)]
-        if queue:
+        queues = [queue for queue in self.queues.values() if queue]
+        if queues:
+            queue = queues[which % len(queues)]
             self.backlog.remove(queue.pop(at % len(queue)))
 
     @invariant()
     def windows_are_closed_while_calls_wait_for_them(self) -> None:
-        """Closed for calls of the device's own, and for those of any device."""
-        assert [flight.closed for flight in self.flights] == [bool(self.anywhere or own) for own in self.pinned]
+        """Closed for each device that could take one of the waiting calls, and for no other."""
+        assert [flight.closed for flight in self.flights] == list(map(self.is_closed, range(DEVICES)))
 
     @invariant()
     def waiting_calls_are_those_of_the_model(self) -> None:
-        """In number and in order."""
-        assert self.backlog.all() == [*self.anywhere, *self.pinned[0], *self.pinned[1]]
-        assert self.backlog.count == len(self.backlog.all())
+        """In number, and in order for the same devices."""
+        waiting = {home: queue for home, queue in self.queues.items() if queue}
+        assert {home: self.backlog.replies(home) for home in self.backlog.homes()} == waiting
+        assert self.backlog.count == len(self.backlog.all()) == sum(map(len, waiting.values()))
 
 
 TestWaiting = Waiting.TestCase

@@ -20,6 +20,7 @@ from atomr_mp import errors
 from atomr_mp.client.fingerprint import RUN, fingerprint
 from atomr_mp.client.lanes.base import Lane
 from atomr_mp.client.lanes.device_link import DeviceLink
+from atomr_mp.client.lanes.homes import Homes
 from atomr_mp.client.lanes.link_life import MOST_FAILURES, REFUSING, LinkState
 from atomr_mp.client.lanes.retry_policy import KnownSuspicions, may_write
 from atomr_mp.client.memory.leases import Releases
@@ -120,6 +121,7 @@ class FakeClient:
         self.max_waiting = 1000
         self.methods = METHODS
         self.max_replays = MAX_REPLAYS
+        self.homes: Homes = {}
         self.suspicions = KnownSuspicions([])
         self.workers_live = False
         self.courier = SimpleNamespace(forget=lambda _: None)

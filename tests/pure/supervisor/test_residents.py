@@ -180,7 +180,7 @@ def test_what_is_not_in_use_is_freed() -> None:
     registry.ended(A)
     assert [blob.key for blob in registry.blobs] == [Key(0, "weights", "2"), Key(1, "weights", "2")]
     assert registry.free("weights", 0, None, force=False)[1] == [Drop(Key(0, "weights", "2"))]
-    with pytest.raises(errors.InvalidRequest, match="there is: 'weights' version '2' of device 1"):
+    with pytest.raises(errors.InvalidRequest, match="there is: 'weights' version '2' of GPU 1"):
         registry.free("weights", 0, None, force=False)
     with pytest.raises(errors.InvalidRequest, match="no such resident memory as 'heights'"):
         registry.free("heights", None, None, force=False)

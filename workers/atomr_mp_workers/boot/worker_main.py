@@ -81,7 +81,9 @@ def _work(control_fd: int, board_fd: int, parent: int) -> int:
             start = channel.receive()
         if not isinstance(start, control.Start):
             raise SupervisorGoneError(f"out of turn: {start!r}")
-        name_device(start.device, start.generation)
+        several = start.workers_per_gpu > 1
+        place = f" gpu={start.gpu} worker={start.worker}" if several else ""
+        name_device(start.device, start.generation, place)
         raised_log.log.shows = start.execution.log_errors
         if hooks.hook is not None:
             hooks.hook.begin(start)
