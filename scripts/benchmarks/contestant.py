@@ -119,6 +119,18 @@ def http_request(path: str, body: bytes, token: str = "") -> bytes:
     return head.encode() + body
 
 
+@dataclass(frozen=True)
+class SharedGpu:
+    """One GPU, or what stands for it on the host, with several workers that run a small model."""
+
+    call: Callable[[int | None], Awaitable[object]]
+    """Calls the model on a worker by its number, or on any, in the running event loop."""
+    pid: Callable[[int], int]
+    """Returns a worker's process."""
+    is_whole: Callable[[], bool]
+    """Whether every worker takes calls, and has a standby that is ready."""
+
+
 class Contestant(ABC):
     """One way to have calls answered by other processes. Use it with `with`.
 
@@ -210,6 +222,17 @@ class Contestant(ABC):
         Args:
             backend: "host" for the CPU, "cuda" for a GPU.
         """
+        assert backend
+        return None
+
+    def shared_gpu(self, workers: int, backend: str) -> SharedGpu | None:
+        """Start so many workers on one GPU, or return None if there is no such thing.
+
+        Args:
+            workers: How many.
+            backend: "host" for the CPU, "cuda" for a GPU.
+        """
+        assert workers
         assert backend
         return None
 

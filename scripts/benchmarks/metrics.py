@@ -108,6 +108,19 @@ METRICS: Final = (
     Metric("signals", "traced_paced", "a call each ms, each recorded, more than without", "µs", A_TWENTIETH),
     Metric("embed", "embed", "MiniLM, texts of all lengths", "texts/s", Goal(0.95, ratio=True, at_least=True)),
     Metric("embed", "embed_alike", "MiniLM, texts of one length", "texts/s", Goal(0.95, ratio=True, at_least=True)),
+    *(
+        Metric("workers-per-gpu", f"{name}_{count}", f"{count} worker{'s' * (count > 1)} of a GPU{title}", unit)
+        for count in (1, 2, 4)
+        for name, title, unit in (
+            ("rate", ", a small model", "calls/s"),
+            ("gain", ", beside one", TIMES),
+            ("p50", ", a call, p50", "ms"),
+            ("p99", ", a call, p99", "ms"),
+            ("failing_p99", ", the others' calls while one fails over, p99", "ms"),
+            ("failover", ", kill → the next answer of the killed one", "ms"),
+        )
+        if (count, name) not in {(1, "gain"), (1, "failing_p99")}
+    ),
     Metric("serve", "call_p50", "JSON call over HTTP, p50", "µs"),
     Metric("serve", "call_p99", "JSON call over HTTP, p99", "µs"),
     Metric("serve", "flight", "HTTP, 64 in flight", "calls/s"),

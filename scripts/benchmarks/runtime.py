@@ -19,6 +19,7 @@ from benchmarks.contestant import (
     Embed,
     Recovery,
     Serving,
+    SharedGpu,
     Signals,
     http_request,
 )
@@ -30,6 +31,7 @@ EMBED: Final = Path(__file__).parents[2] / "examples" / "embed.py"
 ACTORS: Final = Path(__file__).with_name("processes")
 ACTOR: Final = ACTORS / "echo_actor.py"
 STREAMING: Final = ACTORS / "streaming_actor.py"
+SMALL_MODEL: Final = ACTORS / "small_model_actor.py"
 TORCH_ACTOR: Final = ACTORS / "torch_actor.py"
 HOLD_S: Final = 60.0
 """How long a held request sleeps, if it is not killed."""
@@ -231,6 +233,28 @@ class Runtime(Contestant):
             run_dir=self._run_dir,
         )
         return lambda texts: pool.map("Embed.embed", texts)
+
+    def shared_gpu(self, workers: int, backend: str) -> SharedGpu:
+        """Return another pool than the one before, with hot standbys."""
+        import atomr_mp
+
+        self.stop()
+        self._pool = pool = atomr_mp.start(
+            actors=[f"{SMALL_MODEL}:SmallModel"],
+            gpus=1,
+            workers_per_gpu=workers,
+            backend="cuda" if backend == "cuda" else "host",
+            run_dir=self._run_dir,
+            standby="hot",
+            standby_starts=workers,
+            max_restarts=10_000,
+            max_suspicions=0,
+        )
+        return SharedGpu(
+            lambda device: pool.call("SmallModel.run", device=device),
+            lambda device: pool.devices[device].pid,
+            lambda: all(device.admitted and device.standby is not None for device in pool.devices),
+        )
 
     def stop(self) -> None:
         """Close the pools; that stops those that were started here."""

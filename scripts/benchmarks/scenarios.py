@@ -26,6 +26,7 @@ from benchmarks.subjects.serving_turns import serve_turns
 from benchmarks.subjects.signals import signals
 from benchmarks.subjects.streams import streams
 from benchmarks.subjects.throughput import throughput
+from benchmarks.subjects.workers_per_gpu import workers_per_gpu
 
 Scenario = Callable[[Contestant, Sizes], Mapping[str, Value]]
 
@@ -48,6 +49,7 @@ SCENARIOS: Final[dict[str, Scenario]] = {
     "serve-killed": serve_killed,
     "serve-model": serve_model,
     "streams": streams,
+    "workers-per-gpu": workers_per_gpu,
 }
 
 SERVER: Final = ("httptools", "uvloop")
