@@ -71,7 +71,8 @@ class Cluster:
     Args:
         actors: What the devices run, see `atomr_mp.start`; named files must be on every node.
         nodes: How many nodes; no two pools are on one.
-        gpus_per_node: Whole GPUs of each node that Ray gives to its pool; on the host backend, processes.
+        gpus_per_node: Whole GPUs of each node that Ray gives to its pool, each with `workers_per_gpu` devices; on the
+            host backend, processes.
         backend: "cuda", or "host" for nodes without GPUs.
         cpus_per_node: CPUs that Ray counts for each pool.
         gateway_ports: First and last port of the gateways, for firewalls; each takes two. None for any.
@@ -327,7 +328,7 @@ class Cluster:
         """
         self.method_info(method)
         if in_flight is None:
-            in_flight = MAX_DEPTH * sum(len(pool.devices) for pool in self.pools)
+            in_flight = MAX_DEPTH * sum(len(pool.devices_for(method)) for pool in self.pools)
         elif in_flight < 1:
             raise ValueError(f"in_flight must be at least 1, got {in_flight}")
 

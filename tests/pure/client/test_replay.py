@@ -41,7 +41,12 @@ METHODS = {
     "A.unstarted": devices.MethodInfo(
         "unstarted", ["n"], idempotent=False, deadline_s=None, doc="", resend=devices.Resend.UNSTARTED
     ),
+    "Placed.again": devices.MethodInfo("again", ["n"], idempotent=True, deadline_s=None, doc=""),
+    "Placed.unstarted": devices.MethodInfo(
+        "unstarted", ["n"], idempotent=False, deadline_s=None, doc="", resend=devices.Resend.UNSTARTED
+    ),
 }
+HOMES: Homes = {"Placed": (1,)}
 MAX_REPLAYS = 2
 PROGRAMS = 3
 PLACES = 2
@@ -51,8 +56,9 @@ ENDS = (errors.WorkerLost, errors.WorkerHung, errors.ContextPoisoned)
 class FakeConnection:
     """A worker's end of a connection: what was sent to it, and what it has answered."""
 
-    def __init__(self, generation: int) -> None:
+    def __init__(self, generation: int, device: int = 0) -> None:
         self.generation = generation
+        self.device = device
         self.calls: dict[int, tuple[data.Call, bool]] = {}
         """Requests received and not answered, and whether each runs alone."""
         self.cancelled: list[int] = []
@@ -69,6 +75,8 @@ class FakeConnection:
             case data.Calls(_, calls) as message:
                 for call in calls:
                     assert call.id not in self.calls, "sent twice to one worker"
+                    home = HOMES.get(call.method.partition(".")[0])
+                    assert home is None or self.device in home, "sent to a device without the actor"
                     self.calls[call.id] = (call, isinstance(message, data.Alone))
             case data.Cancel(_, ids):
                 self.cancelled += ids
@@ -121,7 +129,7 @@ class FakeClient:
         self.max_waiting = 1000
         self.methods = METHODS
         self.max_replays = MAX_REPLAYS
-        self.homes: Homes = {}
+        self.homes = HOMES
         self.suspicions = KnownSuspicions([])
         self.workers_live = False
         self.courier = SimpleNamespace(forget=lambda _: None)
@@ -178,7 +186,7 @@ class FakeLane(Lane):
         device, generation = endpoint.split(":")
         made = self.made.get((device, int(generation)))
         if made is None or made.closed:
-            made = self.made[device, int(generation)] = FakeConnection(int(generation))
+            made = self.made[device, int(generation)] = FakeConnection(int(generation), int(device))
             made.ended, made.ready = self.refuses, not self.refuses
         return made
 
@@ -301,7 +309,11 @@ class Model(RuleBasedStateMachine):
 
     @rule(method=st.sampled_from(sorted(METHODS)), n=st.integers(0, 5), device=st.sampled_from([None, 0, 1]))
     def call(self, method: str, n: int, device: int | None) -> None:
-        """Make a call."""
+        """Make a call; one that names a device without its actor is refused."""
+        if method.startswith("Placed.") and device == 0:
+            with pytest.raises((errors.InvalidRequest, errors.PoisonRequest)):
+                self.lane.submit(len(self.replies) + 1, device, method, (n,), time.monotonic_ns() + 10**12)
+            return
         try:
             deadline_ns = time.monotonic_ns() + 10**12
             reply = self.lane.submit(len(self.replies) + 1, device, method, (n,), deadline_ns)
@@ -557,7 +569,7 @@ class Model(RuleBasedStateMachine):
     def what_may_run_once_runs_once(self) -> None:
         """A call that may run again runs no more often than it may be sent."""
         for reply in self.replies:
-            most = 1 + MAX_REPLAYS if reply.method == "A.again" else 1
+            most = 1 + MAX_REPLAYS if reply.method.endswith(".again") else 1
             assert self.ran[reply.id] <= most
             error = reply.error
             if isinstance(error, errors.RequestError) and self.ran[reply.id]:
@@ -567,7 +579,7 @@ class Model(RuleBasedStateMachine):
     def what_has_not_started_is_sent_again_if_its_method_says_so(self) -> None:
         """No worker's end is its outcome."""
         for reply in self.replies:
-            if reply.method == "A.unstarted" and isinstance(reply.error, ENDS):
+            if reply.method.endswith(".unstarted") and isinstance(reply.error, ENDS):
                 assert self.ran[reply.id] == 1
 
     @invariant()
@@ -593,6 +605,26 @@ def _planned_end(device: int, generation: int) -> session.IncarnationEnded:
 
 
 TestModel = Model.TestCase
+
+
+@pytest.mark.parametrize("method", ["Placed.again", "Placed.unstarted"])
+@pytest.mark.parametrize("how", ["lost", "waiting"])
+def test_a_call_stays_on_the_devices_of_its_actor(method: str, how: str) -> None:
+    """Whether it was lost with a worker or waits for the next one, while another device could be sent to."""
+    lane = FakeLane(FakeClient(), [info(0, 1), info(1, 1)])
+    for device in range(2):
+        lane.take(session.DeviceChanged(info(device, 1)))
+    lost = session.IncarnationEnded(1, 1, False, ErrorInfo.of(errors.WorkerLost("killed")), [], 0, [], [])
+    deadline_ns = time.monotonic_ns() + 10**12
+    if how == "waiting":
+        lane.take(session.DeviceChanged(info(1, 1, devices.DeviceState.LOST)))
+    reply = lane.submit(1, None, method, (1,), deadline_ns)
+    lane.take(session.DeviceChanged(info(1, 1, devices.DeviceState.LOST)))
+    lane.take(lost)
+    assert (reply.state, reply.device) == (ReplyState.WAITING, 1)
+    assert not lane.made["0", 1].calls
+    lane.take(session.DeviceChanged(info(1, 2)))
+    assert list(lane.made["1", 2].calls) == [1]
 
 
 @pytest.fixture
