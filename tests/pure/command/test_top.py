@@ -158,8 +158,9 @@ def test_quantiles_grow_with_their_part(counts: tuple[int, ...]) -> None:
     assert median <= late
 
 
-def test_the_widest_figures_fit_into_80_columns() -> None:
-    """Nothing is cut off, in `top` and in `status`."""
+@pytest.mark.parametrize("workers_per_gpu", [1, 2])
+def test_the_widest_figures_fit_into_80_columns(workers_per_gpu: int) -> None:
+    """Nothing is cut off, in `top` and in `status`; where a GPU has several devices, both are named."""
     idle = Figures(0, 0, 0, 0, 0, 0, 0, 0, histogram([]), [])
     busy = Figures(0, 2**30, 2**28, 0, 0, 0, 0, 0, histogram([2**29 + 12345] * 1020), [])
     workers = []
@@ -174,7 +175,14 @@ def test_the_widest_figures_fit_into_80_columns() -> None:
             standby=standby,
         )
         info = msgspec.structs.replace(
-            wide.device, name="NVIDIA H100 80GB HBM3", state=DeviceState.QUARANTINED, generation=123, worker_pid=4194303
+            wide.device,
+            name="NVIDIA H100 80GB HBM3",
+            state=DeviceState.QUARANTINED,
+            generation=123,
+            worker_pid=4194303,
+            gpu=11 // workers_per_gpu,
+            worker=11 % workers_per_gpu,
+            workers_per_gpu=workers_per_gpu,
         )
         workers.append(msgspec.structs.replace(wide, device=info, slab_bytes=2**36, started_at=NOW_S))
     before, after = (Status(1, "p", "cuda", "1", 7, 0.0, 0, False, 1, 0, [each]) for each in workers)
@@ -182,7 +190,10 @@ def test_the_widest_figures_fit_into_80_columns() -> None:
     with console.capture() as capture:
         console.print(view(Sample(10.0, before), Sample(12.0, after)))
     row = next(line for line in capture.get().splitlines() if line.startswith(" 11"))
-    assert row.split()[:5] == ["11", "quarantined", "123", "11", "671M"]
+    first = (
+        ["11", "quarantined", "123", "11", "671M"] if workers_per_gpu == 1 else ["11", "5", "1", "quarantined", "11"]
+    )
+    assert row.split()[:5] == first
     assert row.split()[-5:] == ["128", "100m", "123k", "128G", "64G"]
     assert "…" not in row
     with console.capture() as capture:
