@@ -32,7 +32,7 @@ def main() -> int:
     rounds = arguments.rounds or (QUICK_ROUNDS if arguments.quick else ROUNDS)
     sizes = Sizes.of(rounds, quick=arguments.quick, backend=arguments.backend, kills=arguments.kills)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # either way the processes are to be ended
-    facts = machine.facts()
+    facts = machine.facts() | {"backend": arguments.backend}
     print(report.facts_text(facts))
     results: Results = {}
     failures = [
@@ -100,7 +100,10 @@ def _arguments() -> argparse.Namespace:
         "--against", type=_names(peers), default=["runtime"], metavar="NAME,…", help="contestants; default: runtime"
     )
     parser.add_argument(
-        "--backend", choices=("host", "cuda"), default="host", help="what the model of `embed` runs on; default: host"
+        "--backend",
+        choices=("host", "cuda"),
+        default="host",
+        help="what the models of `embed` and `workers-per-gpu` run on; default: host",
     )
     parser.add_argument(
         "--kills", type=_positive, metavar="N", help="workers killed in a round, of each kind; default: four or less"

@@ -5,9 +5,13 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
+import subprocess
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
+
+SMI_S: Final = 30.0
+"""How long the driver's tool may take."""
 
 PACKAGES: Final = ("atomr-mp", "pyzmq", "msgpack", "msgspec", "numpy", "psutil")
 
@@ -22,6 +26,7 @@ def facts() -> dict[str, Any]:
         "kernel": f"{platform.system()} {platform.release()}",
         "python": platform.python_version(),
         "packages": {name: _version(name) for name in PACKAGES},
+        "gpus": _gpus(),
     }
 
 
@@ -31,6 +36,15 @@ def _cpu() -> str:
         if name.strip() == "model name":
             return value.strip()
     return platform.machine()  # ARM's cpuinfo names no model
+
+
+def _gpus() -> list[str]:
+    """Return the GPUs with their driver's version; none on a machine without the driver's tool."""
+    query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    try:
+        return subprocess.run(query, capture_output=True, text=True, check=True, timeout=SMI_S).stdout.splitlines()
+    except (OSError, subprocess.SubprocessError):
+        return []
 
 
 def _version(package: str) -> str:
