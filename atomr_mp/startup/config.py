@@ -358,9 +358,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         execution = self._execution(_host_memory_bytes() // (2 * len(places)))
         threads = self.threads_per_worker or max(1, len(os.sched_getaffinity(0)) // len(places))
         return [
-            DevicePlan(
-                index, f"host:{place.gpu}", {}, execution, "", [], *place, self.workers_per_gpu, threads=threads
-            )
+            DevicePlan(index, f"host:{place.gpu}", {}, execution, "", [], *place, self.workers_per_gpu, threads=threads)
             for index, place in enumerate(places)
         ]
 

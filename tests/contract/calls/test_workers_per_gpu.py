@@ -7,13 +7,14 @@ import os
 import signal
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 import pytest
 
 import atomr_mp
 from atomr_mp import errors
 from atomr_mp.cli.events import _line as event_line
-from atomr_mp.cli.status import as_json, title
+from atomr_mp.cli.status import title
 from atomr_mp.process.files.events import read_events
 from atomr_mp.protocol.messages.devices import DeviceState
 from tests.remote import serve
@@ -51,7 +52,7 @@ def test_the_devices_of_a_gpu_are_numbered_beside_each_other(ledger: Ledger, gpu
         )
         assert len({device.pid for device in pool.devices}) == 2 * gpus
         assert len({device.uuid for device in pool.devices}) == (gpus if BACKEND == "cuda" else 1)
-        last = as_json(pool.status(), pool.run_dir)["devices"][-1]
+        last = msgspec.to_builtins(pool.status().devices[-1])
         assert (last["gpu"], last["worker"], last["workers_per_gpu"]) == (gpus - 1, 1, 2)
         words = f"device {2 * gpus - 1} (GPU {gpus - 1}, worker 1)"
         assert title(last) == words
