@@ -134,14 +134,17 @@ def test_a_kill_during_a_library_s_first_use_costs_what_was_on_it(ledger: Ledger
 
 
 def test_killed_clients_leave_nothing_of_their_programs(ledger: Ledger) -> None:
-    """The first ones make the worker keep plans; after them, memory and plans stay the same."""
+    """The first one makes the worker keep plans; after it, memory and plans stay the same."""
     with ledger.start() as pool:
         pool.wait_ready()
 
         def figures() -> dict[str, int]:
             gc.collect()
             found = pool.device(0).statistics()
-            return {name: found[name] for name in ("slabs", "used_bytes", "leases", "views", "shared")}
+            names = ["slabs", "leases", "views", "shared"]
+            if BACKEND == "host":  # a GPU's graphs are kept, and captured when a program runs again
+                names.append("used_bytes")
+            return {name: found[name] for name in names}
 
         def kill_a_client() -> None:
             with ledger.program("computing", pool.run_dir) as client:
@@ -152,8 +155,7 @@ def test_killed_clients_leave_nothing_of_their_programs(ledger: Ledger) -> None:
             with OperatorSession(pool.run_dir / "session.sock") as observer:  # whose memory was given back is no more
                 assert settled(lambda: not any(each.state == "ended" for each in observer.inventory().sessions))
 
-        for _ in range(2):  # a GPU's library may take memory of its own once more
-            kill_a_client()
+        kill_a_client()
         assert settled(lambda: figures()["leases"] == 0)
         baseline, kept = figures(), plans(pool)
         for _ in range(2):
