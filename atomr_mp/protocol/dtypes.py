@@ -150,7 +150,26 @@ def name_for(dtype: DTypeLike) -> str:
     return found
 
 
-@functools.lru_cache(maxsize=256)
+_NAMES: Final[dict[int, str]] = {}
+"""Names of types that each have a number of their own, by that; NumPy computes a name anew each time."""
+
+_NUMBERED: Final = frozenset("biufc")
+"""Kinds of such types. Those of libraries have a number above NumPy's, but for text, see below."""
+
+_FIRST_USER: Final = 256
+_TEXT_TYPE: Final = 2056
+"""`NPY_USERDEF` and `NPY_VSTRING` of NumPy's ndarraytypes.h."""
+
+
 def name_of(dtype: np.dtype[np.generic]) -> str:
-    """Return the name of a NumPy type; that of one which does not cross the wire is in no table here."""
-    return dtype.name  # cached, since NumPy computes the name anew each time
+    """Return the name of a NumPy type; that of one which does not cross the wire is in no table here.
+
+    Types are not compared: NumPy ends the process when it compares some of dates.
+    """
+    number = dtype.num
+    found = _NAMES.get(number)
+    if found is None:
+        found = dtype.name
+        if dtype.kind in _NUMBERED or _FIRST_USER <= number < _TEXT_TYPE:
+            _NAMES[number] = found
+    return found

@@ -33,7 +33,19 @@ DIRECT: Final = "atomr_mp.direct"
 JSON: Final = (b"content-type", b"application/json")
 TEXT: Final = (b"content-type", b"text/plain; charset=utf-8")
 
-ONCE: Final = (b"host", b"origin", b"authorization", b"content-type", b"content-length", b"content-encoding")
+ONCE: Final = (
+    b"host",
+    b"origin",
+    b"authorization",
+    b"content-type",
+    b"content-length",
+    b"content-encoding",
+    b"x-deadline-s",
+    b"x-first-s",
+    b"x-between-s",
+    b"x-priority",
+    b"x-request-id",
+)
 """Headers that a request may have only once."""
 
 _REQUEST_ID: Final = re.compile(rb"[\x21-\x7e]{1,128}")

@@ -17,6 +17,8 @@ from atomr_mp import errors
 
 Header = tuple[bytes, bytes]
 
+RETRY_AFTER: Final = b"retry-after"
+
 PRIVATE_FACTS: Final = frozenset({"message", "maybe_executed", "traceback_text", "stack"})
 """Fields of errors that are not facts, or that only `debug` shows."""
 
@@ -97,7 +99,7 @@ def headers_of(error: errors.AtomrError, status: int) -> list[Header]:
 def retry_after(seconds: float) -> Header:
     """Return the header that says when to try again; HTTP has whole seconds only."""
     whole = math.ceil(seconds) if 0 < seconds < 1e6 else RETRY_AFTER_S
-    return b"retry-after", str(max(whole, RETRY_AFTER_S)).encode()
+    return RETRY_AFTER, str(max(whole, RETRY_AFTER_S)).encode()
 
 
 def describe(error: errors.AtomrError | Problem, request_id: str, *, debug: bool) -> dict[str, Any]:
@@ -110,6 +112,9 @@ def describe(error: errors.AtomrError | Problem, request_id: str, *, debug: bool
     """
     if isinstance(error, Problem):
         facts: dict[str, Any] = dict(error.facts)
+        waits = [float(value) for name, value in error.headers if name == RETRY_AFTER]
+        if waits:
+            facts["retry_after_s"] = waits[0]
     else:
         names = [each.name for each in dataclasses.fields(error)]
         facts = {name: getattr(error, name) for name in names if name not in PRIVATE_FACTS}

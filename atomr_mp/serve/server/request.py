@@ -153,10 +153,10 @@ class HttpRequest:
         The headers are not checked: the front end has made them all, without line ends.
         """
         connection = self._connection
-        if connection.write_paused or self.started:
-            return False
         if self.abandoned or connection.gone:
             return True  # nobody wants it
+        if connection.write_paused or self.started:
+            return False
         if CLOSE in headers:
             self.keep_alive = False
         elif not self.keep_alive:

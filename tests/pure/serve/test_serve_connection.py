@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 pytest.importorskip("httptools")
 
 
+from atomr_mp.serve.http.exchange import Budget, Exchange
 from atomr_mp.serve.http.limits import Limits
 from atomr_mp.serve.metrics import Counters
 from atomr_mp.serve.server import connection
@@ -504,5 +505,31 @@ def test_answers_that_nobody_reads_bound_further_calls() -> None:
         assert tested[2].crowd() is None
         for each in (tested[0], *tested[2:]):
             each.connection_lost(None)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("answer", ["whole", "parts"])
+def test_a_client_that_leaves_while_answers_wait_ends_its_requests(answer: str) -> None:
+    """Also those behind the first, of which the front end would try to write the answer for ever."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        exchange = Exchange(scope, receive, send, Limits(), Budget(1000))
+        if answer == "whole":
+            await exchange.answer(200, b"x" * 1000)
+        else:
+            await exchange.begin(200)
+            await exchange.send(b"x" * 1000)
+            await exchange.end()
+
+    async def main() -> None:
+        transport = SlowTransport()
+        tested = connected(app, transport, Limits())
+        tested.pause_writing()
+        tested.data_received(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n" * 3)
+        (waiting,) = tested._settings.tasks
+        tested.connection_lost(None)
+        async with asyncio.timeout(DEADLINE_S):
+            await waiting
 
     asyncio.run(main())

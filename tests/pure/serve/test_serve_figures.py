@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import types
 from typing import Any
 
 import pytest
@@ -28,7 +29,7 @@ class FakePool:
         assert self.may_answer.wait(DEADLINE_S)
         if self.error is not None:
             raise self.error
-        return f"status {self.asked}"
+        return types.SimpleNamespace(message=f"status {self.asked}")
 
 
 class FakeSource:

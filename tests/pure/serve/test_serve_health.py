@@ -57,7 +57,7 @@ class FakePool:
 
     def status(self) -> Any:
         """Return what the supervisor would tell."""
-        return SimpleNamespace(workers=[SimpleNamespace(running=self._running)])
+        return SimpleNamespace(message=SimpleNamespace(workers=[SimpleNamespace(running=self._running)]))
 
 
 class FakeSource:

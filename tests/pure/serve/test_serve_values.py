@@ -245,6 +245,17 @@ def test_any_bytes_are_an_array_or_a_typed_error(data: bytes) -> None:
         return
 
 
+@hypothesis.given(st.text("<>|=biufcSUVOMmgFDsg?0123456789[],()' ", max_size=12) | st.sampled_from(["M8[s]", "M8[0s]"]))
+def test_any_name_of_an_element_type_is_known_or_refused(name: str) -> None:
+    """NumPy's own parser raises a dozen kinds of errors at some, and ends the process at others."""
+    header = f"{{'descr': {name!r}, 'fortran_order': False, 'shape': (0,), }}\n".encode()
+    try:
+        found = arrays.from_npy(arrays.MAGIC + b"\x01\x00" + len(header).to_bytes(2, "little") + header)
+    except errors.InvalidRequest:
+        return
+    assert found.dtype.kind in "biufc"
+
+
 @hypothesis.given(st.data())
 def test_an_array_survives_the_file(data: st.DataObject) -> None:
     """Of every element type that crosses the wire and NumPy has, in either order and of either byte order."""
