@@ -12,8 +12,9 @@ from atomr_mp.serve.health import PoolHealth
 from atomr_mp.serve.http.exchange import Exchange
 from atomr_mp.serve.http.problems import Problem
 from atomr_mp.serve.source import PoolSource
-from atomr_mp.serve.values import arrays, results, schemas
+from atomr_mp.serve.values import arrays, results, schemas, uploads
 from atomr_mp.serve.values.bodies import from_json, odd_numbers
+from atomr_mp.serve.values.multipart import FORM, parts_of
 from atomr_mp.serve.values.schemas import ArgumentPlan
 
 JSON_TYPES: Final = frozenset({b"application/json", b""})
@@ -79,13 +80,13 @@ class PoolCalls:
         if plan.info.streams:
             await self._stream(exchange, pool, plan)
             return
-        npy = results.wants_npy(exchange.headers.get(b"accept", b""), plan.result)
+        form = results.form_of(exchange.headers.get(b"accept", b""), plan.result)
         args, kwargs = await arguments(exchange, plan)
         deadline_s, priority = options(exchange)
         reply = pool.call(plan.method, *args, kwargs=kwargs, deadline_s=deadline_s, priority=priority)
         del args, kwargs  # decoded, they may take many times the bytes that were sent, and the call may be long
         result = await self.outcome(exchange, reply)
-        content_type, body = results.encode(result, npy=npy)
+        content_type, body = results.encode(result, form)
         await exchange.answer(200, body, content_type)
 
     async def outcome(self, exchange: Exchange, reply: Reply) -> Any:
@@ -133,17 +134,8 @@ async def arguments(exchange: Exchange, plan: ArgumentPlan) -> tuple[tuple[Any, 
     kind = given.get(b"content-type", b"")
     if kind != b"application/json":
         kind = kind.partition(b";")[0].strip().lower()
-    if kind == results.NPY:
-        name = schemas.needs_one_array(plan)
-        if exchange.content_length() is None:
-            raise Problem(411, "length_required", "a raw array is sent with its Content-Length", close=True)
-        return (), {name: arrays.from_npy(await exchange.body(exchange.limits.npy_bytes))}
     if kind not in JSON_TYPES:
-        raise Problem(
-            415,
-            "unsupported_media_type",
-            f"{kind.decode('latin-1')[:100]} is not read; send application/json, or one array as application/x-npy",
-        )
+        return (), await _other_arguments(exchange, plan, kind)
     body = await exchange.body(exchange.limits.json_bytes)
     if not body:
         return (), None
@@ -151,6 +143,41 @@ async def arguments(exchange: Exchange, plan: ArgumentPlan) -> tuple[tuple[Any, 
         # A web page of another origin may send a body without this type, and its browser would not ask first.
         raise Problem(415, "unsupported_media_type", "send the header `Content-Type: application/json`")
     return plan.arguments(from_json(body, exchange.limits.json_containers), odd_numbers(body))
+
+
+async def _other_arguments(exchange: Exchange, plan: ArgumentPlan, kind: bytes) -> dict[str, Any]:
+    """Read a call's arguments, by name, from a body that is no JSON.
+
+    Raises:
+        Problem: 400, 411, 413 or 415.
+        InvalidRequest: They do not fit the method.
+        ClientLeft: The client left before they were complete.
+    """
+    limits = exchange.limits
+    if kind == results.NPY:
+        name = schemas.needs_one_array(plan)
+        if exchange.content_length() is None:
+            raise Problem(411, "length_required", "a raw array is sent with its Content-Length", close=True)
+        return {name: arrays.from_npy(await exchange.body(limits.npy_bytes))}
+    if kind == FORM:
+        body = await exchange.body(limits.raw_bytes)
+        return uploads.of_form(plan, parts_of(body, exchange.headers[b"content-type"], limits.form_parts), limits)
+    if not uploads.is_raw(kind):
+        raise Problem(
+            415,
+            "unsupported_media_type",
+            f"{kind.decode('latin-1')[:100]} is not read; send application/json, multipart/form-data, one array as "
+            "application/x-npy, or a file as application/octet-stream",
+        )
+    if not plan.raw:
+        raise Problem(
+            415,
+            "unsupported_media_type",
+            f"{plan.method} has no parameter that a raw body could be: exactly one that is annotated as bytes; send "
+            "application/json",
+        )
+    given = exchange.headers[b"content-type"]
+    return uploads.of_raw(plan, await exchange.body(limits.raw_bytes), given, exchange.scope["query_string"], limits)
 
 
 def options(exchange: Exchange) -> tuple[float | None, int]:

@@ -11,8 +11,10 @@ import msgspec
 from atomr_mp import __version__
 from atomr_mp.protocol.messages.devices import MethodInfo
 from atomr_mp.serve.values.json_schemas import COMPONENTS, MethodSchemas
-from atomr_mp.serve.values.results import NPY
-from atomr_mp.serve.values.schemas import decoded, plan_of
+from atomr_mp.serve.values.multipart import FORM
+from atomr_mp.serve.values.results import NPY, OCTETS
+from atomr_mp.serve.values.schemas import ArgumentPlan, decoded, plan_of
+from atomr_mp.serve.values.slots import FieldSlot
 
 ERROR_NAME: Final = "Error"
 
@@ -51,6 +53,9 @@ EVENT: Final[dict[str, Any]] = {
 """An event of a stream, as OpenAPI 3.2 describes each of them."""
 
 
+BINARY: Final[dict[str, Any]] = {"type": "string", "format": "binary"}
+
+
 def document(
     title: str, methods: Mapping[str, MethodInfo], more: Mapping[str, Any] | None = None, *, token: bool
 ) -> bytes:
@@ -84,13 +89,22 @@ def _operation(name: str, info: MethodInfo, components: dict[str, Any]) -> dict[
     arguments = schema.get("arguments", untyped)
     result = schemas.result(schema.get("result", {}))
     content: dict[str, Any] = {"application/json": {"schema": schemas.body(arguments)}}
-    if plan_of(name, info).array:
-        content[NPY.decode()] = {"schema": {"type": "string", "format": "binary"}}
+    plan = plan_of(name, info)
+    if plan.array:
+        content[NPY.decode()] = {"schema": BINARY}
+    if plan.raw and set(arguments.get("required", ())) <= {plan.raw}:
+        content[OCTETS.decode()] = {"schema": BINARY}
+    if any(slot.takes_files for slot in plan.slots.values()):
+        content[FORM.decode()] = _form(content["application/json"]["schema"], plan)
     answers: dict[str, Any] = {"application/json": {"schema": result}}
     if info.streams:
         answers = {"text/event-stream": {"schema": EVENT}, "application/jsonl": {"schema": {"type": "string"}}}
-    elif not result or "ndarray" in repr(result):
-        answers[NPY.decode()] = {"schema": {"type": "string", "format": "binary"}}
+    else:
+        shown = repr(result)
+        if not result or "ndarray" in shown:
+            answers[NPY.decode()] = {"schema": BINARY}
+        if not result or "base64" in shown:
+            answers[OCTETS.decode()] = {"schema": BINARY}
     error = {"application/json": {"schema": {"$ref": COMPONENTS + ERROR_NAME}}}
     return {
         "operationId": name,
@@ -102,3 +116,18 @@ def _operation(name: str, info: MethodInfo, components: dict[str, Any]) -> dict[
             "default": {"description": "An error", "content": error},
         },
     }
+
+
+def _form(body: Mapping[str, Any], plan: ArgumentPlan) -> dict[str, Any]:
+    """Return the description of a form: files, and fields with the schemas of a call's body by name."""
+    by_name = body["anyOf"][0]
+    properties, encoding = dict[str, Any](), dict[str, Any]()
+    for name, schema in by_name["properties"].items():
+        slot = plan.slots.get(name, FieldSlot())
+        if slot.takes_files:
+            properties[name] = {"type": "array", "items": BINARY, "minItems": 1} if slot.many else BINARY
+        else:
+            properties[name] = schema
+            encoding[name] = {"contentType": "text/plain" if slot.takes_text else "application/json"}
+    form = {key: by_name[key] for key in ("required", "additionalProperties") if key in by_name}
+    return {"schema": {"type": "object", "properties": properties} | form, "encoding": encoding}

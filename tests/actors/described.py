@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from atomr_mp_workers import Actor, Batch, method
+from atomr_mp_workers import Actor, Batch, UploadedFile, method
 
 
 class Node(msgspec.Struct):
@@ -87,6 +87,11 @@ class Described(Actor):
     def content(self, a: bytes, b: dict[str, bytes] = {}) -> bytes:  # noqa: B006 - never changed
         """Return all bytes behind each other."""
         return b"".join([a, *b.values()])
+
+    @method
+    def files(self, a: list[bytes], b: UploadedFile | None = None, c: int = 0) -> list[Any]:
+        """Return what is known of files."""
+        return [sum(map(len, a)), None if b is None else b.filename, c]
 
     @method
     def same(self, a: dict[str, list[int | str | None]], b: tuple[bool, ...] = ()) -> dict[str, list[int | str | None]]:

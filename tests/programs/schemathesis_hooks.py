@@ -32,6 +32,17 @@ def filter_body(context: schemathesis.HookContext, body: Any) -> bool:
     return not (name in UNTYPED and is_wide(body))
 
 
+@schemathesis.hook
+def filter_case(_context: schemathesis.HookContext, case: schemathesis.Case[Any]) -> bool:
+    """Leave out forms whose files are anything but bytes: any text is the content of a file, too."""
+    if case.media_type != "multipart/form-data" or not isinstance(case.body, dict):
+        return True
+    content = case.operation.definition.raw["requestBody"]["content"]
+    described = content["multipart/form-data"]["schema"]["properties"]
+    files = [value for name, value in case.body.items() if "binary" in repr(described.get(name))]
+    return all(isinstance(each, bytes) for value in files for each in (value if isinstance(value, list) else [value]))
+
+
 def shape(value: Any) -> tuple[int, ...] | None:
     """Return the shape of nested lists; None if they are not equally long."""
     if not isinstance(value, list):

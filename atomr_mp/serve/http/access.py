@@ -146,7 +146,7 @@ class Access:
             )
         if len(self._known) < MOST_KNOWN:
             self._known.add(named)
-        if origin is not None and (self._hosts is not None or self._tokens):
+        if origin is not None and (self._hosts is not None or self._tokens or _is_form(headers)):
             scheme, separator, name = origin.decode("latin-1").lower().partition("://")
             if not separator or scheme not in {"http", "https"} or name != host:
                 raise Problem(
@@ -189,6 +189,11 @@ class Access:
     def admits(self, digest: bytes) -> bool:
         """Return whether a request that was admitted by `check_token` would still be."""
         return not self._tokens or self._tokens.admits(digest)
+
+
+def _is_form(headers: dict[bytes, bytes]) -> bool:
+    """Return whether a body is one that a browser sends to another origin without asking there first."""
+    return headers.get(b"content-type", b"").lstrip()[:10].lower() == b"multipart/"
 
 
 def read_tokens(file: Path) -> list[str]:

@@ -19,6 +19,10 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Bytes of a JSON body. Decoded, it may take some twenty times as much for a moment."""
     npy_bytes: int = 64 * 2**20
     """Bytes of a body that is one raw array."""
+    raw_bytes: int = 64 * 2**20
+    """Bytes of any other raw body, or of a form with all its files."""
+    form_parts: int = 100
+    """Fields and files of a form, or arguments in an address."""
     buffered_bytes: int = 256 * 2**20
     """Bytes of the bodies of all requests that are being read or answered."""
     unread_connection_bytes: int = 64 * 2**20

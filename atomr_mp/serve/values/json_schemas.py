@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from atomr_mp.serve.values.schemas import LEAST, MOST, REF
+from atomr_mp.serve.values.schemas import LEAST, MOST
+from atomr_mp.serve.values.slots import REF
 
 COMPONENTS: Final = "#/components/schemas/"
 

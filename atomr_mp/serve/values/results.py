@@ -1,4 +1,4 @@
-"""A call's result as a body: JSON, or a raw array. Pure."""
+"""A call's result as a body: JSON, a raw array, or raw bytes. Pure."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from atomr_mp.serve.http.problems import Header, Problem
 from atomr_mp.serve.values import arrays
 
 NPY: Final = b"application/x-npy"
+OCTETS: Final = b"application/octet-stream"
 
 USUAL: Final = frozenset({b"", b"*/*", b"application/json"})
 """The values of `Accept` that most clients send."""
@@ -24,10 +25,11 @@ MOST_ELEMENTS: Final = 2**20
 """Elements of arrays in a JSON answer: a front end that writes them hears nobody else for some tenths of a second."""
 
 NPY_HEADER: Final[Header] = (b"content-type", NPY)
+OCTETS_HEADER: Final[Header] = (b"content-type", OCTETS)
 
 
-def wants_npy(accept: bytes, schema: Mapping[str, Any]) -> bool:
-    """Return whether a client wants a raw array: more than JSON.
+def form_of(accept: bytes, schema: Mapping[str, Any]) -> bytes:
+    """Return the media type in which a client wants a result: JSON unless it wants a raw form more.
 
     Args:
         accept: The request's `Accept`.
@@ -37,34 +39,57 @@ def wants_npy(accept: bytes, schema: Mapping[str, Any]) -> bool:
         Problem: 406; the method certainly does not return the only type that the client accepts.
     """
     if accept in USUAL:
-        return False
-    npy, json = weight(accept, NPY).quality, weight(accept, JSON[1]).quality
-    if npy > json:
-        if schema and schema.get("format") != "ndarray" and "anyOf" not in schema:
-            raise Problem(406, "not_acceptable", "this method returns no array; ask for application/json")
+        return JSON[1]
+    # Where two are wanted as much, the one that every result has comes first, and an array's before that of bytes.
+    wanted = {form: weight(accept, form).quality for form in (JSON[1], NPY, OCTETS)}
+    for form in sorted(wanted, key=wanted.__getitem__, reverse=True):
+        if not wanted[form]:
+            break
+        if form == JSON[1] or _may_be(schema, form):
+            return form
+    if not any(wanted.values()):
+        raise Problem(
+            406, "not_acceptable", "answers are application/json, application/x-npy or application/octet-stream"
+        )
+    raise Problem(406, "not_acceptable", "this method returns neither an array nor bytes; ask for application/json")
+
+
+def _may_be(schema: Mapping[str, Any], form: bytes) -> bool:
+    """Return whether a result may have a raw form."""
+    if not schema or "anyOf" in schema:
         return True
-    if json:
-        return False
-    raise Problem(406, "not_acceptable", "answers are application/json or application/x-npy")
+    return schema.get("format") == "ndarray" if form == NPY else schema.get("contentEncoding") == "base64"
 
 
-def encode(result: object, *, npy: bool) -> tuple[Header, bytes]:
+def encode(result: object, form: bytes) -> tuple[Header, bytes]:
     """Return the content type and the body of a result.
 
+    Args:
+        result: The result.
+        form: One of the types that `form_of` returns.
+
     Raises:
-        Unsupported: The result has no such form: it has a ref, or is not an array where the client wants one.
+        Unsupported: The result has no such form: it has a ref, or is not an array or bytes where the client wants that.
     """
-    if not npy:
+    if form == JSON[1]:
         return JSON, encode_json(result)
+    if form == OCTETS:
+        if isinstance(result, bytes):
+            return OCTETS_HEADER, result
+        raise _not_so("bytes", result)
     numpy = sys.modules.get("numpy")
     if numpy is None or not isinstance(result, numpy.ndarray):
-        raise errors.Unsupported(
-            f"the result is no array but a {type(result).__name__}; ask for application/json", maybe_executed=True
-        )
+        raise _not_so("array", result)
     try:
         return NPY_HEADER, arrays.to_npy(result)
     except ValueError as error:
         raise errors.Unsupported(str(error), maybe_executed=True) from error
+
+
+def _not_so(wanted: str, result: object) -> errors.Unsupported:
+    return errors.Unsupported(
+        f"the result is no {wanted} but a {type(result).__name__}; ask for application/json", maybe_executed=True
+    )
 
 
 def encode_json(value: object) -> bytes:

@@ -20,18 +20,14 @@ from atomr_mp.protocol import values
 from atomr_mp.protocol.messages.devices import MethodInfo
 from atomr_mp.protocol.words import counted
 from atomr_mp.serve.values import arrays
+from atomr_mp.serve.values.slots import MAX_REF_DEPTH, REF, FieldSlot, raw_parameter, slot_of
 
 Convert = Callable[[Any], Any]
 """Returns the argument for a JSON value; raises ValueError if the value does not fit."""
 
-REF: Final = "#/$defs/"
-
 LEAST: Final = -(2**63)
 MOST: Final = 2**64 - 1
 """The whole numbers that calls take, as msgpack does."""
-
-MAX_REF_DEPTH: Final = 16
-"""Deepest nesting of definitions that is searched for bytes and arrays."""
 
 
 class OddNumbers(NamedTuple):
@@ -54,6 +50,10 @@ class ArgumentPlan(NamedTuple):
     """Conversions by parameter, for the numbers that there may be; parameters that need none are left out."""
     array: str
     """The parameter that a raw array becomes, empty if there is none."""
+    slots: Mapping[str, FieldSlot]
+    """How parameters take files and fields of forms."""
+    raw: str
+    """The parameter that a raw body becomes, empty if there is none."""
     result: Mapping[str, Any]
     """The result's schema."""
 
@@ -89,6 +89,14 @@ class ArgumentPlan(NamedTuple):
             f"the arguments of {self.method} are a JSON object, by name, or an array, by position"
         )
 
+    def converted(self, name: str, value: object) -> object:
+        """Return the argument for a parameter's JSON value.
+
+        Raises:
+            InvalidRequest: The value cannot be converted.
+        """
+        return self._converted(self.converts[OddNumbers()].get(name), name, value)
+
     def _converted(self, convert: Convert | None, name: str, value: object) -> object:
         if convert is None:
             return value
@@ -113,7 +121,8 @@ def plan_of(method: str, info: MethodInfo) -> ArgumentPlan:
     array = ""
     if len(alone) == 1 and (not properties or _admits_array(properties.get(alone[0], {}))):
         array = alone[0]
-    return ArgumentPlan(method, info, converts, array, schema.get("result", {}))
+    slots = {name: slot_of(each, definitions) for name, each in properties.items()}
+    return ArgumentPlan(method, info, converts, array, slots, raw_parameter(slots), schema.get("result", {}))
 
 
 def decoded(info: MethodInfo) -> dict[str, Any]:

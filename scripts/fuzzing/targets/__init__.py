@@ -8,7 +8,7 @@ from fuzzing.target import Target
 from fuzzing.targets.annotations import Arguments
 from fuzzing.targets.boards import Boards
 from fuzzing.targets.bodies import Bodies, Refs
-from fuzzing.targets.http import JsonBodies, Npy, OpenaiBodies
+from fuzzing.targets.http import Forms, JsonBodies, Npy, OpenaiBodies
 from fuzzing.targets.http_streams import HttpStream
 from fuzzing.targets.journals import Journals
 from fuzzing.targets.live import Client, Control, Remote, Session, Users
@@ -18,7 +18,7 @@ from fuzzing.targets.streams import DealerStream, Packed, RouterStream, SessionS
 _PURE: Final[list[type[Target]]] = [
     *(Messages.of(channel) for channel in CHANNELS),
     *(Packed, SessionStream, RouterStream, DealerStream),
-    *(Bodies, Refs, Arguments, JsonBodies, OpenaiBodies, Npy, HttpStream, Journals, Boards),
+    *(Bodies, Refs, Arguments, JsonBodies, OpenaiBodies, Npy, Forms, HttpStream, Journals, Boards),
 ]
 _LIVE: Final[list[type[Target]]] = [Client, Session, Control, Remote, Users]
 

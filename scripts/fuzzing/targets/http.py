@@ -1,4 +1,4 @@
-"""Bodies that come by HTTP: arguments as JSON, by a method's schema, and arrays as `.npy`."""
+"""Bodies that come by HTTP: arguments as JSON, by a method's schema, forms with files, and arrays as `.npy`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from atomr_mp.serve.http.problems import Problem
 from atomr_mp.serve.openai import bodies, chat, completions, responses
 from atomr_mp.serve.openai.inputs import inputs_of
 from atomr_mp.serve.openai.parts import TextAnswer
-from atomr_mp.serve.values import arrays, results, schemas
+from atomr_mp.serve.values import arrays, multipart, results, schemas
 from atomr_mp_workers.loading import load
 from fuzzing import trees
 from fuzzing.target import Target, damage
@@ -51,6 +51,17 @@ TEXTS: Final = (
         b'{"a":1,"a":2}',
         b"[[1],[2,3]]",
     ),
+)
+
+PIECES: Final = (
+    *(b"\r\n", b"\r\n\r\n", b"\r\n--x y", b"--x y\r\n", b"--", b";", b'"', b"\\", b"%", b"&", b"=", b"\n"),
+    *(
+        b"; name=",
+        b"; filename*=utf-8''x",
+        b"content-transfer-encoding: base64\r\n",
+        b"multipart/form-data; boundary=x",
+    ),
+    *(b";" * 3000, b'"' * 3000, b"\\" * 3000, b" " * 3000, b"\r" * 3000, b"a: b\r\n" * 500),
 )
 
 
@@ -146,15 +157,66 @@ class OpenaiBodies(Target):
                     results.encode_json(asked.writer.whole([TextAnswer()]))
 
 
+class Forms(Target):
+    """A method's number as a byte, and a form, or a raw body behind a query."""
+
+    name = "forms"
+
+    def __init__(self) -> None:
+        methods = load(ActorSpec("Annotated_", ACTOR)).methods
+        self._plans: Final = {each.info.name: schemas.plan_of(each.name, each.info) for each in methods}
+
+    def make(self, rng: random.Random) -> bytes:
+        """Return a form of arguments that fit, or a query and a raw body."""
+        name = rng.choice(NAMES)
+        number = bytes((NAMES.index(name),))
+        given = dict(zip(PARAMETERS, map(_plain, FITTING[name]), strict=False))
+        if rng.random() < 0.3:
+            return number + b"a=1&b=%5B%5D&a\n" + rng.randbytes(9)
+        parts = [
+            b'--x y\r\nContent-Disposition: form-data; name="%b"%b\r\n%b\r\n%b\r\n'
+            % (
+                *(key.encode(), rng.choice((b"", b'; filename="a\\"b.png"'))),
+                *(rng.choice((b"", b"Content-Type: application/json\r\n", b"content-type:application/x-npy\r\n")),),
+                *(value.encode() if isinstance(value, str) else msgspec.json.encode(value),),
+            )
+            for key, value in given.items()
+        ]
+        return number + b"".join([*parts, b"--x y--\r\n"])
+
+    def mutate(self, rng: random.Random, data: bytes) -> bytes:
+        """Return one with other bytes, or with a piece of a form's own in the middle."""
+        if rng.random() < 0.5:
+            return damage(rng, data)
+        at = rng.randint(0, len(data))
+        return data[:at] + rng.choice(PIECES) + data[at + rng.randint(0, 4) :]
+
+    def check(self, data: bytes) -> None:
+        """Make arguments of it."""
+        plan = self._plans[NAMES[(data[0] if data else 0) % len(NAMES)]]
+        exchange: Any = Given(data[1:], b'multipart/form-data; boundary="x y"')
+        with contextlib.suppress(Problem, errors.RequestError):
+            values.encode(done(calls.arguments(exchange, plan)))
+        query, _, body = data[1:].partition(b"\n")
+        exchange = Given(body, b"image/png", query)
+        with contextlib.suppress(Problem, errors.RequestError):
+            values.encode(done(calls.arguments(exchange, plan)))
+        with contextlib.suppress(Problem):
+            multipart.parts_of(body, query, 9)
+
+
 class Given:
     """Stands for an exchange whose body has come.
 
     Args:
         content: The body.
+        content_type: Its type.
+        query: The address's query.
     """
 
-    def __init__(self, content: bytes) -> None:
-        self.headers: Final = {b"content-type": b"application/json"}
+    def __init__(self, content: bytes, content_type: bytes = b"application/json", query: bytes = b"") -> None:
+        self.headers: Final = {b"content-type": content_type}
+        self.scope: Final = {"query_string": query}
         self.limits: Final = Limits()
         self._content: Final = content
 
@@ -217,7 +279,7 @@ class Npy(Target):
             array = arrays.from_npy(data)
             values.encode(array)
             with contextlib.suppress(errors.Unsupported):
-                results.encode(array, npy=True)
+                results.encode(array, results.NPY)
 
 
 def _plain(value: Any) -> Any:

@@ -511,7 +511,7 @@ def test_answers_that_nobody_reads_bound_further_calls() -> None:
 
 @pytest.mark.parametrize("answer", ["whole", "parts"])
 def test_a_client_that_leaves_while_answers_wait_ends_its_requests(answer: str) -> None:
-    """Also those behind the first, of which the front end would try to write the answer for ever."""
+    """Requests behind the first end too: the front end would try to write their answers for ever."""
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         exchange = Exchange(scope, receive, send, Limits(), Budget(1000))

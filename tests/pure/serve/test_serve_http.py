@@ -217,3 +217,14 @@ def test_bodies_share_their_room(steps: list[tuple[int, int, str]]) -> None:
             held.pop(at, None)
             complete.discard(at)
         assert budget.held == sum(held.values()) <= 100
+
+
+@pytest.mark.parametrize("content_type", [b"multipart/form-data; boundary=x", b" Multipart/mixed"])
+def test_a_foreign_page_cannot_send_a_form_even_where_nothing_else_is_checked(content_type: bytes) -> None:
+    """A browser sends one without asking first; JSON it does not."""
+    access = Access(Tokens(), None)
+    headers = {b"host": b"ours", b"origin": b"https://theirs"}
+    access.check_origin(headers | {b"content-type": b"application/json"})
+    access.check_origin(headers | {b"content-type": content_type, b"origin": b"https://ours"})
+    with pytest.raises(Problem, match="another origin"):
+        access.check_origin(headers | {b"content-type": content_type})
