@@ -73,6 +73,14 @@ def add(commands: Commands) -> argparse.ArgumentParser:
         metavar="NAME",
         help="a name by which clients reach it; may be given several times",
     )
+    who.add_argument(
+        "--cors-origin",
+        action="append",
+        default=[],
+        metavar="ORIGIN",
+        help="an origin whose web pages may ask, such as https://app.example; may be given several times. '*' is any, "
+        "where no token is asked for, and any-with-token is any where one is",
+    )
     who.add_argument("--tls-cert", type=Path, metavar="FILE", help="certificate chain, PEM")
     who.add_argument("--tls-key", type=Path, metavar="FILE", help="its private key, PEM")
     life = parser.add_argument_group("how it ends")
@@ -142,6 +150,7 @@ def _run(options: argparse.Namespace) -> int:
     import asyncio
 
     from atomr_mp.process.notify import Notifier
+    from atomr_mp.serve.http.cors import Cors
     from atomr_mp.serve.server import listening
     from atomr_mp.serve.server.child_output import StrayLines
     from atomr_mp.serve.server.joined_pool_keeper import JoinedPoolKeeper
@@ -152,6 +161,7 @@ def _run(options: argparse.Namespace) -> int:
     begun_s = time.time()
     of_environment = os.environ.pop(TOKEN_VARIABLE, "")  # no business of the pool's processes, which run users' code
     tokens = _tokens(options, of_environment)
+    Cors(options.cors_origin, has_tokens=bool(tokens) or options.token_file is not None)
     socket = listening.listen(options.host, options.port) if options.uds is None else listening.listen_unix(options.uds)
     pool: Pool | None = None
     supervisor = StrayLines("supervisor")
@@ -292,6 +302,7 @@ def _plan(options: argparse.Namespace, tokens: list[str], run_dir: Path) -> Fron
         allowed_hosts=None
         if options.uds is not None and not options.allowed_host
         else sorted({*options.allowed_host, *LOCAL_HOSTS, *({host} - anywhere)}),
+        cors_origins=options.cors_origin,
         own_user_only=options.uds is not None,
         tls_certificate=None if options.tls_cert is None else str(options.tls_cert.absolute()),
         tls_key=None if options.tls_key is None else str(options.tls_key.absolute()),

@@ -12,6 +12,7 @@ from atomr_mp.protocol.keywords import checked_names
 from atomr_mp.protocol.raised import LogErrors
 from atomr_mp.serve.application import Application
 from atomr_mp.serve.http.access import Access, Tokens
+from atomr_mp.serve.http.cors import Cors
 from atomr_mp.serve.http.limits import DEFAULT_LIMITS, Limits
 from atomr_mp.serve.source import GivenPool
 
@@ -24,6 +25,7 @@ def app(
     *,
     tokens: Iterable[str] = (),
     allowed_hosts: Collection[str] | None = None,
+    cors_origins: Collection[str] = (),
     limits: Limits = DEFAULT_LIMITS,
     debug: bool = False,
     log_errors: LogErrors = "full",
@@ -37,13 +39,16 @@ def app(
         pool: The pool; it is called in the application's event loop.
         tokens: Every request but health needs one of these. If there are none, no request needs a token.
         allowed_hosts: Names that a request's `Host` may have, with or without a port; None for any.
+        cors_origins: Origins of web pages that may ask, such as "https://app.example"; see `--cors-origin`. None where
+            the surrounding application sees to that.
         limits: Limits of a client's requests.
         debug: Whether errors show the actor's traceback.
         log_errors: What the logger `atomr_mp.serve` is told of exceptions that methods raise: "full", the traceback,
             once a minute for each place; "type", the type and the place; "off", nothing.
 
     Raises:
-        ConfigurationError: A token is too short.
+        ConfigurationError: A token is too short, or an origin is none.
     """
-    access = Access(Tokens(tokens), allowed_hosts)
+    valid = Tokens(tokens)
+    access = Access(valid, allowed_hosts, Cors(cors_origins, has_tokens=bool(valid)))
     return Application(GivenPool(pool), access, limits=limits, debug=debug, log_errors=log_errors)

@@ -19,7 +19,7 @@ from atomr_mp.serve.health import PoolHealth
 from atomr_mp.serve.http import events
 from atomr_mp.serve.http.access import Access
 from atomr_mp.serve.http.events import OpenHttpStreams, StreamWait
-from atomr_mp.serve.http.exchange import JSON, Budget, Exchange, Receive, Scope, Send
+from atomr_mp.serve.http.exchange import JSON, TEXT, Budget, Exchange, Receive, Scope, Send
 from atomr_mp.serve.http.limits import DEFAULT_LIMITS, Limits
 from atomr_mp.serve.http.problems import CLOSE, ClientLeft, Header, Problem, body_of, headers_of, retry_after, status_of
 from atomr_mp.serve.lost_log import LostLog
@@ -89,6 +89,7 @@ class Application:
         self._source: Final = source
         self._access_log: Final = access_log
         self._access: Final = access
+        self._cors: Final = access.cors
         self.limits: Final = limits
         self._debug: Final = debug
         self._begun = False
@@ -103,6 +104,7 @@ class Application:
         self._call: Final = Route("call", "POST", calls.answer)
         text_calls = TextCalls(source, calls, stream_calls, debug=debug)
         self._model: Final = Route("openai", "GET", declared.answer_model(source))
+        self._preflight: Final = Route("preflight", "OPTIONS", self._may_ask, needs_token=False)
         self._routes: Final = {
             "/health/live": Route("health", "GET", self._live, needs_token=False),
             "/health/ready": Route("health", "GET", self._ready, needs_token=False),
@@ -141,10 +143,7 @@ class Application:
         if scope["type"] != "http":
             await _other(scope, receive, send)
             return
-        if not self._begun:
-            self._begun = True
-            self._source.begin()
-        exchange = Exchange(scope, receive, send, self.limits, self._budget)
+        exchange = self._taken(scope, receive, send)
         counters, name = self.counters, "other"
         counters.own[metrics.IN_FLIGHT] += 1
         try:
@@ -179,6 +178,16 @@ class Application:
             exchange.close()
             self._count(exchange, name)
             counters.own[metrics.IN_FLIGHT] -= 1
+
+    def _taken(self, scope: Scope, receive: Receive, send: Send) -> Exchange:
+        """Return the exchange of a request that has come."""
+        if not self._begun:
+            self._begun = True
+            self._source.begin()
+        exchange = Exchange(scope, receive, send, self.limits, self._budget)
+        if self._cors:
+            exchange.cors = self._cors.headers(exchange.headers.get(b"origin"))
+        return exchange
 
     def _count(self, exchange: Exchange, route: str) -> None:
         """Count an answer, and log it if that is wanted."""
@@ -223,6 +232,8 @@ class Application:
         Raises:
             Problem: 404 or 405.
         """
+        if exchange.method == "OPTIONS" and self._cors.preflight(exchange.headers) is not None:
+            return self._preflight
         path = exchange.path or "/"
         route = self._call if path.startswith(CALL) else self._routes.get(path)
         if route is None and path.startswith(declared.MODEL):
@@ -257,6 +268,12 @@ class Application:
 
     async def _live(self, exchange: Exchange) -> None:
         await exchange.answer(200, b'{"live":true}')
+
+    async def _may_ask(self, exchange: Exchange) -> None:
+        """Tell a browser which requests a page of another origin may send."""
+        more = self._cors.preflight(exchange.headers) or ()
+        exchange.cors = tuple(header for header in exchange.cors if header[0] != b"vary")  # there is a longer one
+        await exchange.answer(200, b"", TEXT, *more)
 
     async def _ready(self, exchange: Exchange) -> None:
         verdict = await self.health.verdict()

@@ -25,10 +25,10 @@ class Uploaded(Actor):
 
     @method
     def shown(
-        self, file: UploadedFile, more: list[UploadedFile] = [], options: dict[str, Any] | None = None
-    ) -> list[Any]:  # noqa: B006
+        self, file: UploadedFile, more: list[UploadedFile] | None = None, options: dict[str, Any] | None = None
+    ) -> list[Any]:
         """Return the names, types and sizes of files, and the options."""
-        files = [[each.filename, each.content_type, len(each.content)] for each in (file, *more)]
+        files = [[each.filename, each.content_type, len(each.content)] for each in (file, *(more or ()))]
         return [*files, options]
 
     @method

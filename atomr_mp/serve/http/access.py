@@ -20,6 +20,7 @@ from typing import Final
 from atomr_mp import errors
 from atomr_mp.protocol.hosts import is_address, without_port
 from atomr_mp.protocol.words import counted
+from atomr_mp.serve.http.cors import NO_CORS, Cors
 from atomr_mp.serve.http.problems import Problem
 
 _LOG: Final = logging.getLogger("atomr_mp.serve")
@@ -112,9 +113,11 @@ class Access:
     Args:
         tokens: Every request needs one of these. If there are none, no request needs a token.
         hosts: Names, with or without a port, that `Host` may have; None for any.
+        cors: Decides which web pages of other origins may ask.
     """
 
-    def __init__(self, tokens: Tokens, hosts: Collection[str] | None) -> None:
+    def __init__(self, tokens: Tokens, hosts: Collection[str] | None, cors: Cors = NO_CORS) -> None:
+        self.cors: Final = cors
         self._tokens: Final = tokens
         self._valid: Final[dict[bytes, bytes]] = {}
         """Digests of tokens by headers that were found valid."""
@@ -146,11 +149,14 @@ class Access:
             )
         if len(self._known) < MOST_KNOWN:
             self._known.add(named)
-        if origin is not None and (self._hosts is not None or self._tokens or _is_form(headers)):
+        if origin is not None and (self._hosts is not None or self._tokens or self.cors or _is_form(headers)):
             scheme, separator, name = origin.decode("latin-1").lower().partition("://")
-            if not separator or scheme not in {"http", "https"} or name != host:
+            is_own = bool(separator) and scheme in {"http", "https"} and name == host
+            if not is_own and not self.cors.admits(origin):
                 raise Problem(
-                    403, "origin_not_allowed", "a web page of another origin may not ask; ask from a program instead"
+                    403,
+                    "origin_not_allowed",
+                    "a web page of another origin may not ask; ask from a program, or name the origin by --cors-origin",
                 )
 
     def _is_ours(self, host: str) -> bool:

@@ -203,7 +203,7 @@ class Exchange:
 
     __slots__ = (
         "_budget", "_direct", "_receive", "_repeats", "_room", "_send", "_whole_bytes", "answered", "begun_ns",
-        "called", "code", "device", "error", "first_part_ns", "generation", "headers", "id", "limits", "method",
+        "called", "code", "cors", "device", "error", "first_part_ns", "generation", "headers", "id", "limits", "method",
         "parts", "path", "read_bytes", "scope", "sent_bytes", "status", "token",
     )  # fmt: skip
 
@@ -253,6 +253,8 @@ class Exchange:
         """Bytes of the answer, without its head."""
         self.token = b""
         """The digest of the client's token; empty if none was asked for."""
+        self.cors: tuple[Header, ...] = ()
+        """Headers of the answer for a web page of another origin."""
         self.status = 0
         """The answer's status, 0 before it has begun."""
         self.answered = False
@@ -449,7 +451,7 @@ class Exchange:
             body = b""
         self.sent_bytes = len(body)
         if self._direct is not None:
-            headers = (content_type, length, *more, (b"x-request-id", self.id.encode()), *COMMON)
+            headers = (content_type, length, *more, (b"x-request-id", self.id.encode()), *self.cors, *COMMON)
             while not self._direct.answer(status, headers, body):
                 await self._direct.readable(len(body))
             self.status, self.answered = status, True
@@ -465,7 +467,7 @@ class Exchange:
             {
                 "type": "http.response.start",
                 "status": status,
-                "headers": [*headers, (b"x-request-id", self.id.encode()), *COMMON],
+                "headers": [*headers, (b"x-request-id", self.id.encode()), *self.cors, *COMMON],
             }
         )
 

@@ -25,6 +25,7 @@ from atomr_mp.pool import Pool
 from atomr_mp.process.prctl import die_with_parent
 from atomr_mp.serve.application import Application
 from atomr_mp.serve.http.access import Access, Tokens
+from atomr_mp.serve.http.cors import Cors
 from atomr_mp.serve.metrics import BEAT_S, Counters
 from atomr_mp.serve.server.plan import FrontEndPlan
 from atomr_mp.serve.server.server import HttpServer
@@ -67,7 +68,7 @@ async def _serve(
     tokens = Tokens(plan.tokens, None if plan.token_file is None else Path(plan.token_file))
     application = Application(
         source,
-        Access(tokens, plan.allowed_hosts),
+        Access(tokens, plan.allowed_hosts, Cors(plan.cors_origins, has_tokens=bool(tokens))),
         limits=plan.limits,
         counters=counters,
         look=look,

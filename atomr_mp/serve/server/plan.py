@@ -22,6 +22,8 @@ class FrontEndPlan(msgspec.Struct, frozen=True, kw_only=True):
     token_file: str | None
     allowed_hosts: list[str] | None
     """Allowed names in `Host`; None for any."""
+    cors_origins: list[str]
+    """Origins of web pages that may ask."""
     own_user_only: bool
     """Whether the socket is a unix socket, whose clients must be processes of this user or of root."""
     tls_certificate: str | None

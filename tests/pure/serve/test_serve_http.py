@@ -14,6 +14,7 @@ from atomr_mp import errors
 from atomr_mp.serve.http import access as access_module
 from atomr_mp.serve.http import problems
 from atomr_mp.serve.http.access import Access, Tokens, read_tokens
+from atomr_mp.serve.http.cors import Cors
 from atomr_mp.serve.http.exchange import Budget
 from atomr_mp.serve.http.problems import Problem
 
@@ -228,3 +229,53 @@ def test_a_foreign_page_cannot_send_a_form_even_where_nothing_else_is_checked(co
     access.check_origin(headers | {b"content-type": content_type, b"origin": b"https://ours"})
     with pytest.raises(Problem, match="another origin"):
         access.check_origin(headers | {b"content-type": content_type})
+
+
+ORIGIN = b"https://app.example"
+
+
+@pytest.mark.parametrize(
+    "origin",
+    ["app.example", "https://app.example/", "ftp://app.example", "null", "https://", "https://a.b:x", "a\r\nb"],
+)
+def test_what_is_no_origin_is_refused_at_the_start(origin: str) -> None:
+    """A page of it could never ask."""
+    with pytest.raises(errors.ConfigurationError, match="no origin"):
+        Cors([origin])
+
+
+def test_any_origin_is_admitted_with_tokens_only_in_so_many_words() -> None:
+    """Without tokens the star says enough."""
+    with pytest.raises(errors.ConfigurationError, match="any-with-token"):
+        Cors(["*"], has_tokens=True)
+    for cors in (Cors(["*"]), Cors(["any-with-token"], has_tokens=True)):
+        assert dict(cors.headers(ORIGIN))[b"access-control-allow-origin"] == b"*"
+        assert cors.admits(b"null")
+
+
+@hypothesis.given(
+    st.sampled_from([b"https://app.example", b"https://APP.example", b"http://app.example", b"null", b"http://ours"])
+)
+def test_who_may_ask_may_read_the_answer_and_nobody_else(origin: bytes) -> None:
+    """The refusal of an origin and the headers for it agree, and a cache keeps the answers for origins apart."""
+    access = Access(Tokens(), None, Cors(["https://app.example", "http://localhost:3000"]))
+    headers = {b"host": b"ours", b"origin": origin}
+    told = dict(access.cors.headers(origin))
+    assert told[b"vary"] == b"Origin"
+    admitted = origin.lower() == ORIGIN
+    assert (told.get(b"access-control-allow-origin") == origin) == admitted
+    assert (access.cors.preflight(headers | {b"access-control-request-method": b"POST"}) is not None) == admitted
+    if admitted or origin == b"http://ours":
+        access.check_origin(headers)
+    else:
+        with pytest.raises(Problem, match="--cors-origin"):
+            access.check_origin(headers)
+
+
+@hypothesis.given(st.binary(max_size=60))
+def test_names_of_headers_that_a_page_asks_for_cannot_say_anything_else(asked: bytes) -> None:
+    """They come back as they are, or not at all."""
+    headers = {b"origin": ORIGIN, b"access-control-request-method": b"POST", b"access-control-request-headers": asked}
+    allowed = dict(Cors([ORIGIN.decode()]).preflight(headers) or ())[b"access-control-allow-headers"]
+    assert allowed in {asked, b"authorization, content-type"}
+    assert not set(allowed) & set(b"\r\n\0")
