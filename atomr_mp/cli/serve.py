@@ -98,6 +98,14 @@ def add(commands: Commands) -> argparse.ArgumentParser:
         metavar="S",
         help="seconds that running calls may take after that (default: %(default)g)",
     )
+    parser.add_argument(
+        "--middleware",
+        action="append",
+        default=[],
+        metavar="TARGET",
+        help="own ASGI middleware, in every front end: module:function or path/to/file.py:function, which gets the "
+        "application and returns another; may be given several times, the outermost first",
+    )
     parser.add_argument("--debug", action="store_true", help="include the actor's traceback in errors")
     told = parser.add_argument_group("what standard error tells")
     told.add_argument("--access-log", action="store_true", help="a line for each request")
@@ -151,7 +159,7 @@ def _run(options: argparse.Namespace) -> int:
 
     from atomr_mp.process.notify import Notifier
     from atomr_mp.serve.http.cors import Cors
-    from atomr_mp.serve.server import listening
+    from atomr_mp.serve.server import listening, middleware
     from atomr_mp.serve.server.child_output import StrayLines
     from atomr_mp.serve.server.joined_pool_keeper import JoinedPoolKeeper
     from atomr_mp.serve.server.parent import Parent
@@ -162,6 +170,7 @@ def _run(options: argparse.Namespace) -> int:
     of_environment = os.environ.pop(TOKEN_VARIABLE, "")  # no business of the pool's processes, which run users' code
     tokens = _tokens(options, of_environment)
     Cors(options.cors_origin, has_tokens=bool(tokens) or options.token_file is not None)
+    middleware.check(options.middleware)
     socket = listening.listen(options.host, options.port) if options.uds is None else listening.listen_unix(options.uds)
     pool: Pool | None = None
     supervisor = StrayLines("supervisor")
@@ -302,6 +311,7 @@ def _plan(options: argparse.Namespace, tokens: list[str], run_dir: Path) -> Fron
         allowed_hosts=None
         if options.uds is not None and not options.allowed_host
         else sorted({*options.allowed_host, *LOCAL_HOSTS, *({host} - anywhere)}),
+        middleware=options.middleware,
         cors_origins=options.cors_origin,
         own_user_only=options.uds is not None,
         tls_certificate=None if options.tls_cert is None else str(options.tls_cert.absolute()),

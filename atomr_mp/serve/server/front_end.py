@@ -27,6 +27,8 @@ from atomr_mp.serve.application import Application
 from atomr_mp.serve.http.access import Access, Tokens
 from atomr_mp.serve.http.cors import Cors
 from atomr_mp.serve.metrics import BEAT_S, Counters
+from atomr_mp.serve.server.connection import Asgi
+from atomr_mp.serve.server.middleware import SurroundedApplication
 from atomr_mp.serve.server.plan import FrontEndPlan
 from atomr_mp.serve.server.server import HttpServer
 from atomr_mp.serve.server_log import lost_notice, start_logging
@@ -66,9 +68,10 @@ async def _serve(
 ) -> None:
     source = JoinedPool(Path(plan.run_dir), f"atomr-mp serve {counters.slot}")
     tokens = Tokens(plan.tokens, None if plan.token_file is None else Path(plan.token_file))
+    cors = Cors(plan.cors_origins, has_tokens=bool(tokens))
     application = Application(
         source,
-        Access(tokens, plan.allowed_hosts, Cors(plan.cors_origins, has_tokens=bool(tokens))),
+        Access(tokens, plan.allowed_hosts, cors),
         limits=plan.limits,
         counters=counters,
         look=look,
@@ -77,7 +80,10 @@ async def _serve(
         log_errors=plan.log_errors,
         forwards_traces=True,
     )
-    server = HttpServer(application, plan.limits, counters, tls=_tls(plan), own_user_only=plan.own_user_only)
+    served: Asgi = application
+    if plan.middleware:
+        served = SurroundedApplication(application, plan.middleware, cors)
+    server = HttpServer(served, plan.limits, counters, tls=_tls(plan), own_user_only=plan.own_user_only)
     loop = asyncio.get_running_loop()
     ending = asyncio.Event()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C, and then sends SIGTERM

@@ -22,6 +22,8 @@ class FrontEndPlan(msgspec.Struct, frozen=True, kw_only=True):
     token_file: str | None
     allowed_hosts: list[str] | None
     """Allowed names in `Host`; None for any."""
+    middleware: list[str]
+    """Functions that surround the application; the first is the outermost."""
     cors_origins: list[str]
     """Origins of web pages that may ask."""
     own_user_only: bool
