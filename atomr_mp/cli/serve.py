@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from atomr_mp.pool import Pool
     from atomr_mp.process.notify import Notifier
     from atomr_mp.serve.server.plan import FrontEndPlan
+    from atomr_mp.serve.server.saved_files import SavedFiles
 
 TOKEN_VARIABLE: Final = "ATOMR_MP_SERVE_TOKEN"  # noqa: S105 - the name of a variable
 """Environment variable that has tokens, with commas between."""
@@ -106,6 +107,12 @@ def add(commands: Commands) -> argparse.ArgumentParser:
         help="own ASGI middleware, in every front end: module:function or path/to/file.py:function, which gets the "
         "application and returns another; may be given several times, the outermost first",
     )
+    parser.add_argument(
+        "--watch",
+        action="store_true",
+        help="for development: reload the actors when their files are saved, or modules that they import from their "
+        "folders",
+    )
     parser.add_argument("--debug", action="store_true", help="include the actor's traceback in errors")
     told = parser.add_argument_group("what standard error tells")
     told.add_argument("--access-log", action="store_true", help="a line for each request")
@@ -175,6 +182,7 @@ def _run(options: argparse.Namespace) -> int:
     pool: Pool | None = None
     supervisor = StrayLines("supervisor")
     try:
+        saved = _saved(options)  # before the pool reads the files
         start = _starter(options, supervisor.pipe.writing)
         notifier = Notifier()
         told = _Announcement(options, tokens, socket.getsockname(), of_environment, notifier)
@@ -190,7 +198,9 @@ def _run(options: argparse.Namespace) -> int:
         story = PoolStory(pool.run_dir, begun_s, follow=options.follow, looks_at_disk=start is None)
         hangup_ends = any(os.isatty(descriptor) for descriptor in range(3))
         asyncio.run(
-            Parent(plan, socket, keeper, told.accepts, story, others=[supervisor], hangup_ends=hangup_ends).run()
+            Parent(
+                plan, socket, keeper, told.accepts, story, others=[supervisor], saved=saved, hangup_ends=hangup_ends
+            ).run()
         )
     except BaseException:
         supervisor.rest()
@@ -234,6 +244,33 @@ def _check(options: argparse.Namespace) -> None:
             "--gpus, --workers-per-gpu, --backend, --standby and --set are of a pool that is started: name its --actor "
             "or --config"
         )
+
+    if options.watch and not (options.actor or options.config):
+        raise errors.ConfigurationError(
+            "--watch is for the actors of a pool that is started: name its --actor or --config"
+        )
+
+
+def _saved(options: argparse.Namespace) -> SavedFiles | None:
+    """Return the watch over the actors' files; None without the option.
+
+    Raises:
+        ConfigurationError: The configuration cannot be read.
+    """
+    if not options.watch:
+        return None
+    import tomllib
+
+    from atomr_mp.serve.server.saved_files import SavedFiles
+
+    targets: list[str] = list(options.actor or ())
+    if options.config is not None and not targets:
+        try:
+            found = tomllib.loads(options.config.read_text(encoding="utf-8")).get("actors", [])
+        except (OSError, ValueError) as error:
+            raise errors.ConfigurationError(f"{options.config} cannot be read: {error}") from error
+        targets = [each for each in found if isinstance(each, str)] if isinstance(found, list) else []
+    return SavedFiles(targets, [] if options.config is None else [options.config])
 
 
 def _check_certificate(certificate: Path, key: Path) -> None:

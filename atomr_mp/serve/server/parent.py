@@ -26,6 +26,7 @@ from atomr_mp.serve.server.joined_pool_keeper import JoinedPoolKeeper
 from atomr_mp.serve.server.plan import FrontEndPlan
 from atomr_mp.serve.server.pool_keeper import PoolKeeper
 from atomr_mp.serve.server.pool_story import PoolStory
+from atomr_mp.serve.server.saved_files import SavedFiles
 from atomr_mp.serve.server_log import tell
 
 _LOG: Final = logging.getLogger("atomr_mp.serve")
@@ -61,6 +62,7 @@ class Parent:
         accepts: Called once when the first front end accepts and knows the pool's methods.
         story: Tells what happens to the pool.
         others: The standard error of other children; owned from here on.
+        saved: Tells when the actors' files were saved, and their code is reloaded; None if nobody watches them.
         hangup_ends: Whether SIGHUP ends the server, as when its terminal is closed; else it reloads the actors.
     """
 
@@ -73,8 +75,10 @@ class Parent:
         story: PoolStory,
         *,
         others: Sequence[StrayLines] = (),
+        saved: SavedFiles | None = None,
         hangup_ends: bool,
     ) -> None:
+        self._saved: Final = saved
         self._plan: Final = plan
         self._listening: Final = listening
         self._keeper: Final = keeper
@@ -112,6 +116,7 @@ class Parent:
         telling = loop.create_task(self._story.keep_telling())
         keeping = loop.create_task(self._keeper.keep())
         stopping = loop.create_task(self._stopping.wait())
+        following = loop.create_task(self._reload_what_is_saved())
         for out in self._told_outputs:
             out.watch()
         try:
@@ -132,7 +137,7 @@ class Parent:
             for descriptor in (self._plan_descriptor, self._counters, self._look, self._accepting, self._accepts):
                 os.close(descriptor)
             failed = keeping.exception() if keeping.done() else None
-            for task in (watching, stopping, keeping, self._reloading, telling):
+            for task in (watching, stopping, following, keeping, self._reloading, telling):
                 if task is not None:
                     task.cancel()
                     with contextlib.suppress(asyncio.CancelledError, errors.AtomrError, TimeoutError, OSError):
@@ -223,6 +228,20 @@ class Parent:
             _LOG.warning("SIGHUP: the pool is not this server's; `atomr-mp reload` reloads its actors")
         elif self._reloading is None or self._reloading.done():
             self._reloading = asyncio.get_running_loop().create_task(self._keeper.reload())
+
+    async def _reload_what_is_saved(self) -> None:
+        """Reload the actors whenever their files were saved."""
+        keeper = self._keeper
+        if self._saved is None or isinstance(keeper, JoinedPoolKeeper):
+            return
+
+        async def reload() -> None:
+            if self._reloading is not None:
+                await asyncio.wait({self._reloading})  # by SIGHUP, maybe from before the file was saved
+            self._reloading = asyncio.get_running_loop().create_task(keeper.reload())
+            await asyncio.wait({self._reloading})
+
+        await self._saved.keep_reloading(lambda: keeper.was_ready, reload)
 
     def _stop(self) -> None:
         """End in order; at once at the second signal."""

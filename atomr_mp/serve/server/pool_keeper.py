@@ -42,6 +42,8 @@ class PoolKeeper:
         self._limit_s = limit_s
         self._start: Final = start
         self._ready: Final = ready
+        self.was_ready = False
+        """Whether a pool has been ready once."""
 
     async def keep(self) -> None:
         """Wait until the pool is ready, and start it again whenever it is lost.
@@ -88,6 +90,7 @@ class PoolKeeper:
                 waiting.result()
                 text = f"pool {pool.name} is ready after {took_s:.1f} s"
                 tell(logging.INFO, "ready", text, pool=pool.name, took_s=round(took_s, 3))
+                self.was_ready = True
                 self._ready(pool)
                 return
             late = [f"device {each.index} is {each.state.value}" for each in pool.devices if not each.admitted]

@@ -15,6 +15,7 @@ import msgspec
 from atomr_mp import output
 from atomr_mp.errors import ActorLoadFailed
 from atomr_mp.protocol.codec import ErrorInfo
+from atomr_mp.protocol.exceptions import traceback_of
 from atomr_mp.protocol.messages.control import ActorSpec
 from atomr_mp_workers.boot.lifeline import die_with
 from atomr_mp_workers.loading import load
@@ -36,10 +37,13 @@ def main() -> NoReturn:
         for spec in actors:
             load(spec)
     except ActorLoadFailed as error:
+        if error.__cause__ is not None:
+            sys.stderr.write(traceback_of(error.__cause__))  # the error itself has one line
         with os.fdopen(out, "wb") as file:
             file.write(msgspec.msgpack.encode(ErrorInfo.of(error)))
         status = 1
     logging.shutdown()
+    output.drain()
     os._exit(status)  # threads and exit handlers of the modules must not delay the answer
 
 
