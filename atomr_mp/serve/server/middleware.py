@@ -16,7 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
-from atomr_mp import errors
+from atomr_mp import errors, output
 from atomr_mp.process import interpreter
 from atomr_mp.protocol.exceptions import describe
 from atomr_mp.serve.http.cors import Cors
@@ -168,6 +168,7 @@ def check(targets: list[str]) -> None:
 
 def main() -> int:
     """Import the targets in the arguments; say in the last line what is wrong."""
+    output.protect()
     try:
         for target in sys.argv[1:]:
             load(target)

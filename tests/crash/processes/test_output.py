@@ -33,6 +33,7 @@ PROGRAMS: Final = {
     "atomr_mp/helpers/gpu_monitor.py",
     "atomr_mp/helpers/metrics_server.py",
     "atomr_mp/serve/server/front_end.py",
+    "atomr_mp/serve/server/middleware.py",
     "atomr_mp/supervisor/__main__.py",
     "workers/atomr_mp_workers/boot/import_check.py",
     "workers/atomr_mp_workers/boot/zygote.py",
