@@ -90,6 +90,7 @@ class Application:
         self._access_log: Final = access_log
         self._access: Final = access
         self._cors: Final = access.cors
+        self._has_cors: Final = bool(access.cors)
         self.limits: Final = limits
         self._debug: Final = debug
         self._begun = False
@@ -185,7 +186,7 @@ class Application:
             self._begun = True
             self._source.begin()
         exchange = Exchange(scope, receive, send, self.limits, self._budget)
-        if self._cors:
+        if self._has_cors:
             exchange.cors = self._cors.headers(exchange.headers.get(b"origin"))
         return exchange
 

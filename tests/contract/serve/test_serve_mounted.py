@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.contract.project.test_docs import blocks
-from tests.support import Ledger, settled
+from tests.support import ACTORS, Ledger, settled
 
 pytest.importorskip("httptools")
 pytest.importorskip("fastapi")
@@ -68,6 +68,20 @@ def test_a_token_can_be_asked_for_there_too(ledger: Ledger) -> None:
         token = {"authorization": "Bearer a-token-of-the-application"}
         assert client.get("http://ours/openapi.json", headers=token).status_code == 200
         assert client.get("http://theirs/openapi.json", headers=token).status_code == 403
+
+
+def test_files_and_foreign_pages_come_in_by_any_server(ledger: Ledger) -> None:
+    """A form, and a raw body with arguments in the address; an origin that is named, and one that is not."""
+    with ledger.start(f"{ACTORS}/uploaded.py:Uploaded") as pool:
+        client = TestClient(atomr_mp_serve().app(pool, cors_origins=["https://app.example"]))
+        raw = {"content-type": "image/png", "accept": "application/octet-stream"}
+        assert client.post("/call/Uploaded.turned?times=2", content=b"ab", headers=raw).content == b"baba"
+        files = {"file": ("a.png", b"abc", "image/png")}
+        own = client.post("/call/Uploaded.shown", files=files, headers={"origin": "https://app.example"})
+        assert (own.json()[0], own.headers["vary"]) == (["a.png", "image/png", 3], "Origin")
+        assert own.headers["access-control-allow-origin"] == "https://app.example"
+        foreign = client.post("/call/Uploaded.shown", files=files, headers={"origin": "https://other.example"})
+        assert (foreign.status_code, foreign.json()["error"]["code"]) == (403, "origin_not_allowed")
 
 
 def test_a_lost_pool_is_told_as_such(ledger: Ledger) -> None:
