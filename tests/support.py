@@ -510,7 +510,7 @@ def _not_logs(run_dir: Path) -> list[str]:
     """Return what is in a run directory but for logs and an empty lock."""
     if not run_dir.exists():
         return []
-    found = [path for path in run_dir.rglob("*") if ".log" not in path.name and "events.msgpack" not in path.name]
+    found = [path for path in run_dir.rglob("*") if ".log" not in path.name and "events.jsonl" not in path.name]
     return [
         str(path)
         for path in found

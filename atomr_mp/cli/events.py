@@ -35,8 +35,9 @@ def add(commands: Commands) -> argparse.ArgumentParser:
 def run(options: argparse.Namespace) -> int:
     """Print the event log, and follow it if asked to."""
     from atomr_mp.process.files.events import Follower, read_events
+    from atomr_mp.process.files.rundir import EVENTS
 
-    path = run_path(options) / "events.msgpack"
+    path = run_path(options) / EVENTS
     follower = None
     try:
         # First, so that events that come while the log is read are not missed.

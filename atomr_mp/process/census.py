@@ -17,6 +17,7 @@ from typing import Final
 
 from atomr_mp import errors
 from atomr_mp.process.files.events import read_events
+from atomr_mp.process.files.rundir import EVENTS
 from atomr_mp.process.gpus import nvml
 from atomr_mp.process.identity import Identity, stat_fields
 from atomr_mp.protocol import process_tags
@@ -206,7 +207,7 @@ def _history(run_dir: Path) -> tuple[str, dict[Worker, float]]:
     """Return the label of the pool's latest life, empty if that is not known, and when incarnations ended in it."""
     epoch, ended = "", dict[Worker, float]()
     with contextlib.suppress(OSError):
-        for event in read_events(run_dir / "events.msgpack"):
+        for event in read_events(run_dir / EVENTS):
             match event:
                 case {"event": "pool_start"}:
                     epoch, ended = str(event.get("epoch", "")), {}

@@ -277,7 +277,7 @@ class Chaos(Soak):
         """Check that no stray write of this round that ended a worker went unnoticed."""
         super().after_round(pool, number)
         deaths = self.counts[STRAY_DEATH]
-        events: list[Any] = list(read_events(pool.run_dir / "events.msgpack"))
+        events: list[Any] = list(read_events(pool.run_dir / "events.jsonl"))
         told = sum(event["event"] == "board" and event["time"] > self._checked_at for event in events)
         if told < deaths - self._stray_deaths and not self.counts[FULL_DISK]:  # which keeps events from being written
             self.wrong(f"{deaths - self._stray_deaths} workers ended with a damaged board, and {told} were told of")

@@ -404,7 +404,7 @@ class Soak:
 
     def _expect_justice(self, pool: atomr_mp.Pool) -> None:
         """See that no request was condemned for kills that came from outside."""
-        for each in innocent(read_events(pool.run_dir / "events.msgpack"), self.deadly):
+        for each in innocent(read_events(pool.run_dir / "events.jsonl"), self.deadly):
             if each not in self._condemned:
                 self._condemned.add(each)
                 self._wrong.append(f"an innocent request was condemned: {each}")

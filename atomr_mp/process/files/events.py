@@ -1,7 +1,7 @@
-"""The supervisor's event log: one msgpack map per event, bounded on disk. An edge over files.
+"""The supervisor's event log: one JSON object a line, bounded on disk. An edge over files.
 
 The supervisor writes, everybody may read at any time, even after its end. A full disk loses events, which are counted,
-and nothing else.
+and nothing else. Former versions wrote msgpack maps into files of another ending, which are read before the lines.
 """
 
 from __future__ import annotations
@@ -11,25 +11,30 @@ import logging
 import os
 from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, Final, Self
+from typing import BinaryIO, Final, Self
 
 import msgspec
 
 from atomr_mp import errors
 from atomr_mp.process import points
 from atomr_mp.process.files import disk
-from atomr_mp.process.files.logs import open_for_append, shift
+from atomr_mp.process.files.logs import ends_whole, open_for_append, shift
 from atomr_mp.process.files.safedir import inode
 
 Scalar = str | int | float | bool | None
 
 MAX_EVENT_BYTES: Final = 2**18
-"""Longest event: a traceback fits."""
+"""Longest event with the end of its line: a traceback fits."""
 
 LOST: Final = "lost_events"
 """Key that an event carries if events before it could not be written: their number."""
 
+FORMER: Final = ".msgpack"
+"""Ending of the files that former versions wrote."""
+
 _LOG: Final = logging.getLogger(__name__)
+
+_EVENT: Final = msgspec.json.Decoder(dict[str, Scalar])
 
 
 class EventLog:
@@ -51,9 +56,9 @@ class EventLog:
         self._lost = 0
         self._size = 0
         self._fd = -1
+        self._begin = b""
+        """What the next event begins with: after a crash of the machine, half an event spoils its own line alone."""
         try:
-            if not _ends_whole(path):
-                self._rotate()  # what comes after half an event could not be read
             self._open()
         except OSError as error:
             self.close()
@@ -98,6 +103,7 @@ class EventLog:
 
     def _open(self) -> None:
         self._fd = open_for_append(self._path)
+        self._begin = b"" if ends_whole(self._fd) else b"\n"
         self._size = os.fstat(self._fd).st_size
 
     def _rotate(self) -> None:
@@ -110,18 +116,20 @@ class EventLog:
             self._path.unlink()
 
     def _write(self, data: bytes) -> None:
+        data = self._begin + data
         written = os.write(self._fd, data)
         if written < len(data):  # a disk that is nearly full takes a part
             os.ftruncate(self._fd, self._size)
             raise OSError(f"only {written} of {len(data)} bytes fitted")
         self._size += written
+        self._begin = b""
 
 
 def read_events(path: Path, *, on_skipped: Callable[[Path, int], None] | None = None) -> Iterator[dict[str, Scalar]]:
-    """Yield the events of a log and its older parts, oldest first.
+    """Yield the events of a log and its older parts, oldest first, those of former versions before them.
 
-    A part is read up to the first byte that belongs to no event, as after a crash of the machine; then the next part is
-    read. Memory stays bounded whatever the files hold. Rotation meanwhile neither repeats nor leaves out a part.
+    A line that is no event is left out. Memory stays bounded whatever the files hold. Rotation meanwhile neither
+    repeats nor leaves out a part.
 
     Args:
         path: The log's newest part; it need not exist.
@@ -131,23 +139,29 @@ def read_events(path: Path, *, on_skipped: Callable[[Path, int], None] | None = 
         OSError: A file exists but cannot be opened.
     """
     with contextlib.ExitStack() as stack:
-        # Newest first: what a rotation moves on meanwhile is met again, and known by its inode.
-        parts: dict[int, tuple[Path, BinaryIO]] = {}
-        number = missing = 0
-        while missing < 2:  # a rotation leaves a gap for a moment
-            part = Path(f"{path}.{number}") if number else path
-            number += 1
-            try:
-                file: BinaryIO = stack.enter_context(part.open("rb"))
-            except FileNotFoundError:
-                missing += 1
-            else:
-                parts.setdefault(os.fstat(file.fileno()).st_ino, (part, file))
-        for part, file in reversed(parts.values()):
-            size = os.fstat(file.fileno()).st_size
-            end = yield from _read_part(file)
-            if end < size and on_skipped is not None:
-                on_skipped(part, size - end)
+        parts = [(part, _read_former(file)) for part, file in _open_parts(path.with_suffix(FORMER), stack)]
+        parts += [(part, _read_lines(file)) for part, file in _open_parts(path, stack)]
+        for part, reading in parts:
+            skipped = yield from reading
+            if skipped and on_skipped is not None:
+                on_skipped(part, skipped)
+
+
+def _open_parts(path: Path, stack: contextlib.ExitStack) -> list[tuple[Path, BinaryIO]]:
+    """Return the open parts of a log, oldest first."""
+    # Newest first: what a rotation moves on meanwhile is met again, and known by its inode.
+    parts: dict[int, tuple[Path, BinaryIO]] = {}
+    number = missing = 0
+    while missing < 2:  # a rotation leaves a gap for a moment
+        part = Path(f"{path}.{number}") if number else path
+        number += 1
+        try:
+            file: BinaryIO = stack.enter_context(part.open("rb"))
+        except FileNotFoundError:
+            missing += 1
+        else:
+            parts.setdefault(os.fstat(file.fileno()).st_ino, (part, file))
+    return list(reversed(parts.values()))
 
 
 class Follower:
@@ -159,14 +173,13 @@ class Follower:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._unpacker = _unpacker()
         self._file: BinaryIO | None = None
         with contextlib.suppress(FileNotFoundError):
             self._file = path.open("rb")
             self._file.seek(0, os.SEEK_END)
 
     def more(self) -> list[dict[str, Scalar]]:
-        """Return the events since the last call; skip the rest of a part that cannot be read."""
+        """Return the events since the last call."""
         # Looked at first: when a newer part is there, nothing more comes into the one we have.
         newer = self._is_rotated()
         found = self._read()
@@ -178,7 +191,6 @@ class Follower:
                 self._file = self._path.open("rb")
             except FileNotFoundError:  # between two steps of a rotation
                 return found
-            self._unpacker = _unpacker()
             found += self._read()
         return found
 
@@ -197,83 +209,57 @@ class Follower:
             return False
 
     def _read(self) -> list[dict[str, Scalar]]:
-        import msgpack
-
         found: list[dict[str, Scalar]] = []
-        try:
-            while self._file is not None and (data := self._file.read(MAX_EVENT_BYTES)):
-                self._unpacker.feed(data)
-                for event in self._unpacker:
-                    if not _is_event(event):
-                        raise ValueError("no event")
-                    found.append(event)
-        except (ValueError, msgpack.UnpackException):
-            self._unpacker = _unpacker()
-            if self._file is not None:
-                self._file.seek(0, os.SEEK_END)
+        while self._file is not None and (line := self._file.readline(MAX_EVENT_BYTES)):
+            if not line.endswith(b"\n") and len(line) < MAX_EVENT_BYTES:
+                self._file.seek(-len(line), os.SEEK_CUR)  # its end is not written yet
+                break
+            if (event := _event(line)) is not None:
+                found.append(event)
         return found
 
 
-def _unpacker(file: BinaryIO | None = None) -> Any:
-    import msgpack  # the supervisor writes without it
-
-    # No bytes, lists or extensions, and no count is believed that the buffer could not hold.
-    return msgpack.Unpacker(
-        file,
-        max_buffer_size=2 * MAX_EVENT_BYTES,
-        max_map_len=1024,
-        max_array_len=0,
-        max_bin_len=0,
-        max_ext_len=0,
-    )
+def _read_lines(file: BinaryIO) -> Generator[dict[str, Scalar], None, int]:
+    """Yield the events of a part; return how many bytes are none."""
+    skipped = 0
+    while line := file.readline(MAX_EVENT_BYTES):  # a longer line comes in pieces, which are no events
+        event = _event(line)
+        if event is None:
+            skipped += len(line)
+        else:
+            yield event
+    return skipped
 
 
-def _read_part(file: BinaryIO) -> Generator[dict[str, Scalar], None, int]:
-    """Yield the events of an open file; return the offset behind the last."""
+def _event(line: bytes) -> dict[str, Scalar] | None:
+    try:
+        return _EVENT.decode(line)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return None
+
+
+def _read_former(file: BinaryIO) -> Generator[dict[str, Scalar], None, int]:
+    """Yield the events of a part that a former version has written, up to the first byte that belongs to none."""
     import msgpack
 
-    unpacker = _unpacker(file)
+    # No bytes, lists or extensions, and no count is believed that the buffer could not hold.
+    bounds = {"max_buffer_size": 2 * MAX_EVENT_BYTES, "max_map_len": 1024, "max_array_len": 0, "max_bin_len": 0}
+    unpacker = msgpack.Unpacker(file, **bounds, max_ext_len=0)
     end = 0
-    try:
+    with contextlib.suppress(ValueError, msgpack.UnpackException):
         for event in unpacker:
-            if not _is_event(event):
+            if not isinstance(event, dict) or not all(isinstance(each, Scalar) for each in event.values()):
                 break
             end = unpacker.tell()
             yield event
-    except (ValueError, msgpack.UnpackException):
-        pass
-    return end
-
-
-def _is_event(value: object) -> bool:
-    return isinstance(value, dict) and all(
-        isinstance(key, str) and isinstance(item, Scalar) for key, item in value.items()
-    )
-
-
-def _ends_whole(path: Path) -> bool:
-    """Return whether a file has nothing behind its last event; a missing one has not."""
-    try:
-        file = path.open("rb")
-    except FileNotFoundError:
-        return True
-    with file:
-        size = os.fstat(file.fileno()).st_size
-        if not size:
-            return True
-        reading = _read_part(file)
-        while True:
-            try:
-                next(reading)
-            except StopIteration as stop:
-                return bool(stop.value == size)
+    return os.fstat(file.fileno()).st_size - end
 
 
 def _encode(event: Mapping[str, Scalar]) -> bytes:
     try:
-        return msgspec.msgpack.encode(event)
+        return msgspec.json.encode(event) + b"\n"
     except UnicodeEncodeError:  # a file name that is not UTF-8, read with surrogates
-        return msgspec.msgpack.encode({_utf8(key): _utf8(item) for key, item in event.items()})
+        return msgspec.json.encode({_utf8(key): _utf8(item) for key, item in event.items()}) + b"\n"
 
 
 def _utf8(value: Scalar) -> Scalar:

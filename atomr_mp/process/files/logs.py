@@ -54,7 +54,7 @@ class RotatedOutput:
 
     def new_incarnation(self, header: str) -> None:
         """Write one line that tells a new worker's output from its predecessor's; call it before `spawn`."""
-        begin = "" if _ends_whole(self._fd) else "\n"  # the predecessor may have ended in the middle of a line
+        begin = "" if ends_whole(self._fd) else "\n"  # the predecessor may have ended in the middle of a line
         self.add(begin + " ".join(header.split()))
 
     def add(self, text: str) -> None:
@@ -137,7 +137,7 @@ def open_for_append(path: Path) -> int:
     return fd
 
 
-def _ends_whole(fd: int) -> bool:
+def ends_whole(fd: int) -> bool:
     """Return whether a file that is open for writing ends with a whole line, or is empty."""
     try:
         size = os.fstat(fd).st_size

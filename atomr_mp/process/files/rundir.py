@@ -9,7 +9,7 @@ time: the supervisor makes it anew (`HeldRunDirectory.restore`). In it:
     d0-g1.sock      data socket of device 0's worker, generation 1
     workers/PID     identity of a worker, so that the next supervisor finds those of a killed one
     NAME.log        output of workers
-    events.msgpack  the supervisor's event log
+    events.jsonl  the supervisor's event log
 """
 
 from __future__ import annotations
@@ -33,6 +33,9 @@ from atomr_mp.process.files.beacon import Beacon
 from atomr_mp.process.identity import Identity, wait_ended
 
 SESSION_SOCKET: Final = "session.sock"
+
+EVENTS: Final = "events.jsonl"
+"""The event log; its older parts have a number behind it."""
 
 GATEWAY_PROBE: Final = "gateway-probe"
 """Socket that a gateway has while it starts; one that is killed then leaves it."""
@@ -181,7 +184,7 @@ class RunDirectory:
     @property
     def events(self) -> Path:
         """The supervisor's event log."""
-        return self.path / "events.msgpack"
+        return self.path / EVENTS
 
 
 class HeldRunDirectory(RunDirectory):

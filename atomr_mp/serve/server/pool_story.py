@@ -17,6 +17,7 @@ from typing import Final
 from atomr_mp.process.files import disk
 from atomr_mp.process.files.events import Follower, Scalar, read_events
 from atomr_mp.process.files.follow import FollowedLog
+from atomr_mp.process.files.rundir import EVENTS
 from atomr_mp.protocol.raised import MARK, one_line
 from atomr_mp.protocol.words import device_words
 from atomr_mp.serve.server_log import tell
@@ -112,7 +113,7 @@ class PoolStory:
     def _new_events(self) -> list[dict[str, Scalar]]:
         if self._events is not None:
             return self._events.more()
-        path = self._run_dir / "events.msgpack"
+        path = self._run_dir / EVENTS
         self._events = Follower(path)  # first: no event falls between
         events = list(read_events(path))
         events += [event for event in self._events.more() if event not in events]

@@ -129,7 +129,7 @@ class Failovers:
         return float(back["time"]) - float(back["away_s"])
 
     def _events(self) -> list[dict[str, Any]]:
-        return [dict(each) for each in read_events(self._run_dir / "events.msgpack")]
+        return [dict(each) for each in read_events(self._run_dir / "events.jsonl")]
 
     def settle(self) -> None:
         """Wait until the device answers, and what is to stand behind it does."""

@@ -206,7 +206,7 @@ class Losses:
         """Return the supervisor's events from a tenth of a second before a time until after it, from its start on."""
         offset_s = time.time() - time.monotonic()
         found = []
-        for event in read_events(self._run_dir / "events.msgpack"):
+        for event in read_events(self._run_dir / "events.jsonl"):
             at_s = float(str(event["time"])) - offset_s
             if from_ns / 1e9 - 0.1 <= at_s <= to_ns / 1e9 + 0.5:
                 found.append(

@@ -62,7 +62,7 @@ def held(ledger: Ledger) -> set[int]:
 
 def events(ledger: Ledger) -> list[str]:
     """Return the kinds of events that were logged."""
-    return [str(event["event"]) for event in read_events(ledger.run_dir() / "events.msgpack")]
+    return [str(event["event"]) for event in read_events(ledger.run_dir() / "events.jsonl")]
 
 
 @pytest.mark.parametrize("standby", ["none", "warm", "hot"])

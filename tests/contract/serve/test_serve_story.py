@@ -222,7 +222,7 @@ def test_files_that_cannot_be_written_are_told_once_and_cost_nothing_else(ledger
     """An event log and a device's log whose places are taken: calls go on, and standard error has all events."""
     with Server(ledger, "--log-format", "json", "--set", "max_suspicions=0", actor=TOLD) as server:
         run_dir = ledger.run_dir("run")
-        for name in ("events.msgpack", "device-0.log"):
+        for name in ("events.jsonl", "device-0.log"):
             (run_dir / name).unlink()
             (run_dir / name).mkdir()
         for generation in (1, 2):
@@ -230,12 +230,12 @@ def test_files_that_cannot_be_written_are_told_once_and_cost_nothing_else(ledger
             told = f"device 0 generation {generation}: ended: killed by SIGKILL (signal 9), 1 request was running"
             assert settled(functools.partial(has_stray, server, told), DEADLINE_S), server.log()
             assert settled(lambda: server.call("Telling.noted", ["a"]).status == 200, DEADLINE_S)
-        for name in ("events.msgpack", "device-0.log"):
+        for name in ("events.jsonl", "device-0.log"):
             (run_dir / name).rmdir()
         assert server.call("Telling.end", [9]).status == 500
         assert settled(lambda: bool(named(server, "device_end")), DEADLINE_S), server.log()
         texts = [event["output"] for event in named(server, "stderr")]
-        for name in ("events.msgpack", "device-0.log"):
+        for name in ("events.jsonl", "device-0.log"):
             assert sum(f"{name} cannot be written: " in text for text in texts) == 1, texts
             assert sum(text.endswith(f"{name} can be written again") for text in texts) == 1, texts
 

@@ -108,7 +108,7 @@ def test_a_stop_behind_starts_that_failed_is_in_good_order(ledger: Ledger) -> No
             with no_descriptors(pool.supervisor_pid):
                 client.sendall(b"".join(session.frame(session.FROM_CLIENT.encode(order)) for order in orders))
                 assert not supervisor.left(DEADLINE_S)
-    last = list(read_events(pool.run_dir / "events.msgpack"))[-1]
+    last = list(read_events(pool.run_dir / "events.jsonl"))[-1]
     assert last["event"] == "pool_end"
 
 

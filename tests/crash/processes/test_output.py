@@ -177,15 +177,15 @@ def test_a_full_disk_costs_log_lines_and_events_and_nothing_else(ledger: Ledger)
         assert program.returncode == 0
     lines = said.splitlines()
     assert all(line.startswith("atomr-mp: ") for line in lines), said
-    assert "events.msgpack cannot be written: " in lines[0]
-    assert lines[-1].endswith("events.msgpack can be written again")
+    assert "events.jsonl cannot be written: " in lines[0]
+    assert lines[-1].endswith("events.jsonl can be written again")
     assert set(lines[1:-1]) == {  # the events that the event log lacks
         "atomr-mp: the pool is reloaded, one device at a time",
         "atomr-mp: nothing was reloaded: [Errno 27] File too large",
     }
     log = (ledger.run_dir() / "device-0.log").read_bytes()
     assert sum(map(int, NOTICE.findall(log))) >= 3 * 20 * 3
-    assert any(each.get("lost_events") for each in read_events(ledger.run_dir() / "events.msgpack"))
+    assert any(each.get("lost_events") for each in read_events(ledger.run_dir() / "events.jsonl"))
 
 
 def test_an_unread_pipe_keeps_no_process_of_a_pool_waiting(ledger: Ledger) -> None:

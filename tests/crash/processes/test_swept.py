@@ -90,7 +90,7 @@ def test_whatever_is_swept_away_the_pool_is_served_found_and_one(ledger: Ledger)
         os.kill(pool.devices[0].pid, signal.SIGKILL)
         wait_generation(pool, generation + 1)
         assert pool.call("Probe.echo", 1).result() == 1
-        assert any(each["event"] == "files_removed" for each in read_events(run_dir / "events.msgpack"))
+        assert any(each["event"] == "files_removed" for each in read_events(run_dir / "events.jsonl"))
         assert pool.devices[0].restarts == 1
 
 

@@ -61,7 +61,7 @@ def is_ahead(process: psutil.Process) -> bool:
 
 def events(ledger: Ledger) -> dict[str, str]:
     """Return the kinds of events that were logged, with the last text of each."""
-    return {str(event["event"]): str(event["text"]) for event in read_events(ledger.run_dir() / "events.msgpack")}
+    return {str(event["event"]): str(event["text"]) for event in read_events(ledger.run_dir() / "events.jsonl")}
 
 
 def test_a_forked_worker_is_like_any_other(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:

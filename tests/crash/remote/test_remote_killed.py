@@ -136,7 +136,7 @@ def test_a_gateway_that_stood_by_uses_the_keys_of_today(ledger: Ledger) -> None:
 
 def _events(found: served.Served) -> list[object]:
     assert found.pool.run_dir is not None
-    return [event["event"] for event in read_events(found.pool.run_dir / "events.msgpack")]
+    return [event["event"] for event in read_events(found.pool.run_dir / "events.jsonl")]
 
 
 def _standby_pid(found: served.Served) -> int:

@@ -72,7 +72,7 @@ def test_a_preparation_that_ends_its_process_is_held_against_its_request(
                     send(each, n)
                 assert send(each, 5).result().numpy().tolist() == [2.0] * 5
         assert pool.devices[0].restarts == 2
-        told = [each for each in read_events(pool.run_dir / "events.msgpack") if each["event"] == "poison_request"]
+        told = [each for each in read_events(pool.run_dir / "events.jsonl") if each["event"] == "poison_request"]
         assert all(found.fingerprint in str(each["text"]) for each in told[-1:])
         assert told
 

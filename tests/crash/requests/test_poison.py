@@ -238,7 +238,7 @@ def test_poison_ends_two_workers_and_nobody_else_is_harmed(ledger: Ledger, metho
         last = wait_generation(pool, 3)
         kill(pool)
         assert wait_generation(pool, last.generation + 1).restarts == 3
-        told = [event for event in read_events(pool.run_dir / "events.msgpack") if event["event"] == "poison_request"]
+        told = [event for event in read_events(pool.run_dir / "events.jsonl") if event["event"] == "poison_request"]
         assert [event["generation"] for event in told] == [1, 2]
         assert error.fingerprint in str(told[0]["text"])
 
@@ -346,7 +346,7 @@ def test_a_map_under_kills_from_outside_condemns_only_what_is_deadly(ledger: Led
 
 def events(pool: atomr_mp.Pool) -> list[dict[str, Any]]:
     """Return what the supervisor has written down."""
-    return list(read_events(pool.run_dir / "events.msgpack"))
+    return list(read_events(pool.run_dir / "events.jsonl"))
 
 
 def test_what_runs_once_is_quarantined_when_it_comes_again(ledger: Ledger) -> None:
@@ -520,7 +520,7 @@ def test_an_operator_sees_what_is_refused_and_lets_it_back_in(ledger: Ledger) ->
         assert Counter(ledger.runs())["poison"] == 4
         assert cli("admit", "--all", *where).stdout.count("is admitted again") == 1
         assert "is not in quarantine" in str(not_in_quarantine(pool, error.fingerprint))
-        told = [event for event in read_events(pool.run_dir / "events.msgpack") if event["event"] == "request_admitted"]
+        told = [event for event in read_events(pool.run_dir / "events.jsonl") if event["event"] == "request_admitted"]
         assert len(told) == 2
 
 

@@ -38,7 +38,7 @@ WAYS: Final = {
 
 def events(pool: atomr_mp.Pool, kind: str) -> list[dict[str, Any]]:
     """Return what the event log has of a kind."""
-    return [event for event in read_events(pool.run_dir / "events.msgpack") if event["event"] == kind]
+    return [event for event in read_events(pool.run_dir / "events.jsonl") if event["event"] == kind]
 
 
 @pytest.mark.parametrize("standby", ["none", "hot"])

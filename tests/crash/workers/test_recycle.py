@@ -19,7 +19,7 @@ IN_FLIGHT = 5
 
 def events(run_dir: Path, name: str) -> list[dict[str, Any]]:
     """Return a pool's events of a kind."""
-    return [event for event in read_events(run_dir / "events.msgpack") if event["event"] == name]
+    return [event for event in read_events(run_dir / "events.jsonl") if event["event"] == name]
 
 
 class Caller(threading.Thread):
@@ -98,7 +98,7 @@ def test_a_standby_takes_a_recycled_worker_s_place(ledger: Ledger) -> None:
         run_dir = pool.run_dir
     kinds = [
         event["event"]
-        for event in read_events(run_dir / "events.msgpack")
+        for event in read_events(run_dir / "events.jsonl")
         if event["event"] in {"ready", "recycle", "promoted", "standby_ready"}
     ]
     assert kinds[:7] == ["ready", "standby_ready", "recycle", "promoted", "standby_ready", "recycle", "promoted"]
@@ -115,7 +115,7 @@ def test_devices_are_recycled_one_after_the_other(ledger: Ledger) -> None:
             wait_generation(pool, 3, device)
         run_dir = pool.run_dir
     away: set[int] = set()
-    for event in read_events(run_dir / "events.msgpack"):
+    for event in read_events(run_dir / "events.jsonl"):
         if event["event"] == "pool_stop":
             break
         if event["event"] == "recycle":

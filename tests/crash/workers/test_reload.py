@@ -62,7 +62,7 @@ def standby_of(pool: atomr_mp.Pool) -> StandbyStatus:
 
 def events(run_dir: Path, name: str) -> list[dict[str, Any]]:
     """Return a pool's events of a kind."""
-    return [event for event in read_events(run_dir / "events.msgpack") if event["event"] == name]
+    return [event for event in read_events(run_dir / "events.jsonl") if event["event"] == name]
 
 
 def test_a_reload_under_load_is_not_noticed(ledger: Ledger, versions: Versions) -> None:
@@ -303,4 +303,4 @@ def test_orders_that_a_start_meets_do_not_begin_it_anew(ledger: Ledger, versions
 
 
 def _restarts(pool: atomr_mp.Pool) -> int:
-    return sum(each["event"] == "restart" for each in read_events(pool.run_dir / "events.msgpack"))
+    return sum(each["event"] == "restart" for each in read_events(pool.run_dir / "events.jsonl"))

@@ -66,7 +66,7 @@ def standby_of(pool: atomr_mp.Pool, device: int = 0) -> StandbyStatus:
 
 def events(ledger: Ledger) -> list[str]:
     """Return the kinds of events that were logged."""
-    return [str(event["event"]) for event in read_events(ledger.run_dir() / "events.msgpack")]
+    return [str(event["event"]) for event in read_events(ledger.run_dir() / "events.jsonl")]
 
 
 @pytest.mark.parametrize("how", ["kill", "exit", "segv"])

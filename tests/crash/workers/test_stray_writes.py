@@ -39,7 +39,7 @@ NEVER_MIND: Final[dict[str, Any]] = {"max_restarts": 1000, "backoff_initial_s": 
 
 def disbelieved(pool: atomr_mp.Pool) -> list[str]:
     """Return what the event log says of boards that are not believed."""
-    return [str(event["text"]) for event in read_events(pool.run_dir / "events.msgpack") if event["event"] == "board"]
+    return [str(event["text"]) for event in read_events(pool.run_dir / "events.jsonl") if event["event"] == "board"]
 
 
 @pytest.mark.parametrize(

@@ -155,7 +155,7 @@ def test_a_full_disk_costs_events_and_nothing_else(ledger: Ledger) -> None:
             assert set(injected.fired) == {pool.supervisor_pid}
         os.kill(pool.devices[0].pid, signal.SIGKILL)
         wait_generation(pool, 3)
-    events = list(read_events(ledger.run_dir() / "events.msgpack"))
+    events = list(read_events(ledger.run_dir() / "events.jsonl"))
     assert sum(int(event.get("lost_events") or 0) for event in events) >= 2
     assert events[-1]["event"] == "pool_end"
 

@@ -165,7 +165,7 @@ def test_an_open_circuit_half_opens_and_closes_when_a_worker_has_served(ledger: 
         assert pool._client.wait_until(lambda: pool.devices[0].circuit is Circuit.CLOSED, DEADLINE_S)
         assert pool.devices[0].generation == tried.generation
         assert settled(lambda: standby() == (Circuit.CLOSED, "ready"))
-        told = [event["event"] for event in read_events(pool.run_dir / "events.msgpack")]
+        told = [event["event"] for event in read_events(pool.run_dir / "events.jsonl")]
         assert (told.count("circuit_open"), told.count("circuit_closed")) == (2, 1)
 
 

@@ -12,7 +12,7 @@ from atomr_mp.process.files import disk
 from atomr_mp.process.files.disk import DiskState
 
 FOLDER = Path("/pool")
-FILES = [FOLDER / name for name in ("events.msgpack", "device-0.log", "device-1.log")]
+FILES = [FOLDER / name for name in ("events.jsonl", "device-0.log", "device-1.log")]
 STEPS = st.lists(st.tuples(st.sampled_from(["failed", "written", "look", "fills", "empties"]), st.sampled_from(FILES)))
 
 
