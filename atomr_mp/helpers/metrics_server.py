@@ -6,7 +6,6 @@ left behind. So neither a scraper nor the driver ever delays the supervisor's lo
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import os
 import socket
@@ -23,7 +22,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 
 from atomr_mp import errors, output
 from atomr_mp.operator.session import OperatorSession
-from atomr_mp.process.gpus import nvml
+from atomr_mp.process.gpus.driver import Driver
+from atomr_mp.process.gpus.nvml import GpuUsage
 from atomr_mp.process.prctl import die_with_parent
 from atomr_mp.protocol.board import page
 from atomr_mp.protocol.hosts import is_local
@@ -33,9 +33,6 @@ from atomr_mp.protocol.messages.operators import RemoteStatus, Status, WorkerSta
 FIRST_BUCKET: Final = 10
 LAST_BUCKET: Final = 36
 """Buckets are shown from 1 microsecond, 2^10 ns, to 69 s, 2^36 ns."""
-
-NVML_S: Final = 2.0
-"""How long a scrape waits for the driver."""
 
 OUTCOMES: Final = ("answered", "failed", "cancelled", "expired", "rejected", "lost")
 
@@ -108,28 +105,6 @@ class PoolCollector:
         yield from batch_metrics(status.workers)
         if status.backend == "cuda":
             yield from gpu_metrics(status.workers, self._driver.usage())
-
-
-class Driver:
-    """Asks the driver how the GPUs are used, at most one thread at a time."""
-
-    def __init__(self) -> None:
-        self._thread: threading.Thread | None = None
-        self._found: dict[str, nvml.GpuUsage] = {}
-
-    def usage(self, timeout_s: float = NVML_S) -> dict[str, nvml.GpuUsage]:
-        """Return the usage told in time, by UUID; empty while an earlier call is stuck, or if there is none."""
-        if self._thread is not None and self._thread.is_alive():
-            return {}
-        self._found = {}
-        self._thread = threading.Thread(target=self._ask, name="nvml", daemon=True)
-        self._thread.start()
-        self._thread.join(timeout_s)
-        return self._found
-
-    def _ask(self) -> None:
-        with contextlib.suppress(errors.ConfigurationError):
-            self._found = nvml.usage()
 
 
 def pool_metrics(status: Status) -> Iterable[Metric]:
@@ -268,7 +243,7 @@ def _waits(waits: list[int]) -> list[tuple[str, float]]:
     return list(zip([*bounds, "+Inf"], map(float, below), strict=True))
 
 
-def gpu_metrics(workers: list[WorkerStatus], usage: dict[str, nvml.GpuUsage]) -> Iterator[Metric]:
+def gpu_metrics(workers: list[WorkerStatus], usage: dict[str, GpuUsage]) -> Iterator[Metric]:
     """Yield the driver's metrics of the pool's GPUs, each once, by its first device; slices have no utilisation."""
     labels = ["device", "gpu"]
     busy = GaugeMetricFamily(

@@ -112,6 +112,7 @@ class Application:
             "/metrics": Route("metrics", "GET", self._metrics),
             "/openapi.json": Route("page", "GET", self._openapi),
             "/watch/events": Route("watch", "GET", self._watch),
+            "/watch/history": Route("watch", "GET", self._history),
             "/": Route("page", "GET", pages.answer("watch.html"), needs_token=False),
             "/v1/models": Route("openai", "GET", declared.answer_models(source)),
             "/v1/embeddings": Route("openai", "POST", Embeddings(source, calls).answer),
@@ -185,6 +186,7 @@ class Application:
         if not self._begun:
             self._begun = True
             self._source.begin()
+            self._observer.begin()
         exchange = Exchange(scope, receive, send, self.limits, self._budget)
         if self._has_cors:
             exchange.cors = self._cors.headers(exchange.headers.get(b"origin"))
@@ -295,6 +297,10 @@ class Application:
         methods = {name: pool.method_info(name) for name in pool.methods}
         more = description.paths(methods)
         await exchange.answer(200, openapi.document(pool.name, methods, more, token=self._access.needs_token))
+
+    async def _history(self, exchange: Exchange) -> None:
+        """Answer with the figures of the last 15 minutes."""
+        await exchange.answer(200, encode_json(self._observer.history().shown()))
 
     async def _watch(self, exchange: Exchange) -> None:
         """Send the state of the pool repeatedly."""

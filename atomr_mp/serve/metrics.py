@@ -36,7 +36,9 @@ REQUESTS: Final = 0
 IN_FLIGHT: Final = len(ROUTES) * len(STATUSES)
 CONNECTIONS: Final = IN_FLIGHT + 1
 STREAMS: Final = CONNECTIONS + 1
-REFUSED: Final = STREAMS + 1
+VIEWERS: Final = STREAMS + 1
+"""Who views the page: a request in flight and a stream each."""
+REFUSED: Final = VIEWERS + 1
 STARTS: Final = REFUSED + 1
 BEAT_NS: Final = STARTS + 1
 """When the process's event loop has last turned, by CLOCK_MONOTONIC; 0 before the first time."""
@@ -45,7 +47,7 @@ SLOT_WORDS: Final = BEAT_NS + 1
 BEAT_S: Final = 1.0
 """How often a front end shows that its event loop turns."""
 
-GAUGES: Final = (IN_FLIGHT, CONNECTIONS, STREAMS)
+GAUGES: Final = (IN_FLIGHT, CONNECTIONS, STREAMS, VIEWERS)
 """Counters that start from 0 in a new process."""
 
 WORD_BYTES: Final = 8

@@ -1,4 +1,7 @@
-"""Watches the pool for all viewers of the page at all front ends: one session, as long as somebody views it."""
+"""Watches the pool for all viewers of the page at all front ends: one session, as long as somebody views it.
+
+The history is recorded all the time, by one of the front ends.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,6 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -15,13 +17,16 @@ import msgspec
 
 from atomr_mp import errors
 from atomr_mp.operator.session import OperatorSession
-from atomr_mp.process.files.rundir import SESSION_SOCKET
+from atomr_mp.process.files.rundir import EVENTS, SESSION_SOCKET
+from atomr_mp.process.gpus.driver import Driver
 from atomr_mp.protocol.messages.operators import Status
-from atomr_mp.serve.metrics import CONNECTIONS, IN_FLIGHT, STREAMS, Counters
+from atomr_mp.serve.metrics import IN_FLIGHT, STREAMS, VIEWERS, Counters
 from atomr_mp.serve.source import PoolSource
 from atomr_mp.serve.values.results import encode_json
+from atomr_mp.serve.watch.history import STEP_S, ChartHistory
 from atomr_mp.serve.watch.shared_look import SharedLook
-from atomr_mp.serve.watch.snapshot import Look, news, snapshot
+from atomr_mp.serve.watch.snapshot import Look, snapshot
+from atomr_mp.serve.watch.story import Story
 
 INTERVAL_S: Final = 1.0
 """Time between two looks; an event of the supervisor causes a look at once."""
@@ -29,21 +34,17 @@ INTERVAL_S: Final = 1.0
 FOLLOW_S: Final = 0.1
 """How often a front end checks whether another has seen something new, or no longer watches."""
 
+LATER_S: Final = 0.05
+"""How long after the time of a point it is taken: a timer may be a little early."""
+
 RETRY_S: Final = 0.5
 """Time between attempts to find a pool that is away."""
-
-MOST_NEWS: Final = 50
-"""How many of the latest events are shown."""
-
-
-Basis = tuple[Status | None, list[dict[str, Any]]]
-"""The last status, and the latest events."""
 
 
 class Observer:
     """The latest look at a pool, for any number of viewers. For the event loop's thread.
 
-    A slow viewer misses looks but no events: each look has the latest events.
+    A slow viewer misses looks but no events: each look has the latest events, from the pool's event log.
 
     Args:
         source: The source of the pool.
@@ -60,17 +61,59 @@ class Observer:
         self._number = 0
         self._changed: asyncio.Event = asyncio.Event()
         self._watching: _Watching | None = None
+        self._driver: Final = Driver()
+
+    def begin(self) -> None:
+        """Record the history from now on, for as long as the event loop runs."""
+        if self._watching is None:
+            threading.Thread(target=self._record_alone, name="history", daemon=True).start()
+        asyncio.get_running_loop().call_later(STEP_S - time.time() % STEP_S + LATER_S, self.begin)
+
+    def record(self, status: Status | None) -> float:
+        """Add a point to the history if one is due. For who has acquired the shared look.
+
+        Returns:
+            The time of the last point, in seconds since 1970.
+        """
+        history = self.history()
+        now_s = time.time()
+        if history.is_due(now_s):
+            usage = self._driver.usage() if status is not None and status.backend == "cuda" else {}
+            workers = status.workers if status is not None else []
+            history.record(now_s, self._counters.methods.all(), workers, usage)
+            self.shared.publish_basis(msgspec.msgpack.encode(history))
+        return history.at_s
+
+    def history(self) -> ChartHistory:
+        """Return the history of all front ends; an empty one if there is none yet."""
+        basis = self.shared.basis()
+        return msgspec.msgpack.decode(basis, type=ChartHistory) if basis else ChartHistory()
+
+    def _record_alone(self) -> None:
+        """Add a point while nobody looks on."""
+        if not self.history().is_due(time.time()):
+            return
+        status = None
+        with contextlib.suppress(errors.AtomrError, OSError, TimeoutError):
+            status = self._source.pool.status()
+        if self.shared.acquire():
+            try:
+                self.record(status)
+            finally:
+                self.shared.release()
 
     @contextlib.contextmanager
     def viewer(self) -> Iterator[None]:
         """Watch the pool within the `with` blocks of all viewers."""
         self._viewers += 1
+        self._counters.own[VIEWERS] += 1
         if self._watching is None:
             self._watching = _Watching(self)
         try:
             yield
         finally:
             self._viewers -= 1
+            self._counters.own[VIEWERS] -= 1
             if not self._viewers:
                 self._watching.stop()
                 self._watching = None
@@ -87,9 +130,10 @@ class Observer:
         return self._number, self._latest
 
     def encode(self, shown: dict[str, Any]) -> bytes:
-        """Return a look in the page's form, with the front ends' own figures."""
+        """Return a look in the page's form, with the front ends' own figures, in which viewers do not count."""
         total = self._counters.total
-        http = {"in_flight": total(IN_FLIGHT), "connections": total(CONNECTIONS), "streams": total(STREAMS)}
+        viewers = total(VIEWERS)
+        http = {"in_flight": max(0, total(IN_FLIGHT) - viewers), "streams": max(0, total(STREAMS) - viewers)}
         return encode_json(shown | {"http": http})
 
     def publish(self, watching: _Watching, look: bytes) -> None:
@@ -102,13 +146,13 @@ class Observer:
         changed.set()
 
     @property
-    def session_path(self) -> Path:
-        """Path of the supervisor's socket.
+    def run_dir(self) -> Path:
+        """The pool's run directory.
 
         Raises:
             PoolUnreachable: There is no pool now.
         """
-        return self._source.pool.run_dir / SESSION_SOCKET
+        return self._source.pool.run_dir
 
 
 class _Watching:
@@ -118,8 +162,7 @@ class _Watching:
         self._observer = observer
         self._loop = asyncio.get_running_loop()
         self._stop = threading.Event()
-        self._news: deque[dict[str, Any]] = deque(maxlen=MOST_NEWS)
-        self._last: Status | None = None
+        self._story: Story | None = None
         threading.Thread(target=self._run, name="watch", daemon=True).start()
 
     def stop(self) -> None:
@@ -140,26 +183,28 @@ class _Watching:
             self._stop.wait(FOLLOW_S)
 
     def _look(self) -> None:
-        """Look at the pool for all front ends; continue from the last front end's look."""
-        if basis := self._observer.shared.basis():
-            self._last, news_so_far = msgspec.msgpack.decode(basis, type=Basis)
-            self._news.extend(news_so_far)
-        while not self._stop.is_set():
-            try:
-                with OperatorSession(self._observer.session_path) as session:
-                    self._watch(session)
-            except (errors.AtomrError, OSError, TimeoutError) as error:
-                self._publish({"lost": str(error)[:400], "news": list(self._news)})
-                self._stop.wait(RETRY_S)  # nothing tells that a pool was started
+        """Look at the pool for all front ends."""
+        try:
+            while not self._stop.is_set():
+                try:
+                    run_dir = self._observer.run_dir
+                    if self._story is None:
+                        self._story = Story(run_dir / EVENTS)
+                    with OperatorSession(run_dir / SESSION_SOCKET) as session:
+                        self._watch(session, run_dir)
+                except (errors.AtomrError, OSError, TimeoutError) as error:
+                    self._publish({"lost": str(error)[:400]}, None)
+                    self._stop.wait(RETRY_S)  # nothing tells that a pool was started
+        finally:
+            if self._story is not None:
+                self._story.close()
+                self._story = None
 
-    def _watch(self, session: OperatorSession) -> None:
+    def _watch(self, session: OperatorSession, run_dir: Path) -> None:
         base: Look | None = None
         while not self._stop.is_set():
             look = Look(time.monotonic(), session.status())
-            if self._last is not None and self._last.supervisor_pid == look.status.supervisor_pid:
-                self._news.extend(news(self._last, look.status))
-            self._last = look.status
-            self._publish(snapshot(base, look) | {"news": list(self._news)})
+            self._publish(snapshot(base, look) | {"run_dir": str(run_dir)}, look.status)
             if base is None or look.at_s - base.at_s >= INTERVAL_S:
                 base = look
             until_s = look.at_s + INTERVAL_S
@@ -168,9 +213,13 @@ class _Watching:
                 while True:  # one look serves all events that come together
                     session.next_event(0.005)
 
-    def _publish(self, shown: dict[str, Any]) -> None:
-        look = self._observer.encode(shown)
-        self._observer.shared.publish(look, msgspec.msgpack.encode((self._last, list(self._news))))
+    def _publish(self, shown: dict[str, Any], status: Status | None) -> None:
+        told: dict[str, Any] = {"news": [], "timeline": {}}
+        with contextlib.suppress(OSError):
+            told = told if self._story is None else self._story.shown()
+        at_s = self._observer.record(status)
+        look = self._observer.encode(shown | told | {"now": time.time(), "history": at_s})
+        self._observer.shared.publish(look)
         self._tell(look)
 
     def _tell(self, look: bytes) -> None:

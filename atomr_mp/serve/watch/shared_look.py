@@ -18,6 +18,9 @@ from typing import Final
 LOOK_BYTES: Final = 4 * 2**20
 """Size of the shared memory, which is only taken as far as it is written: a look has some hundred kilobytes at most."""
 
+ATTEMPTS: Final = 3
+"""How often one reads what somebody else writes at that moment, or has left torn."""
+
 _HEAD: Final = struct.Struct("=QIII")
 """Number, length of the look, length of the next one's basis, checksum of both."""
 
@@ -52,22 +55,29 @@ class SharedLook:
 
     def release(self) -> None:
         """Let another process watch. The latest look is forgotten, since readers would take it for a new one."""
-        self.publish(b"", self.basis())
+        self.publish(b"")
         if self._descriptor is not None:
             with contextlib.suppress(OSError):
                 fcntl.lockf(self._descriptor, fcntl.LOCK_UN)
         self._ours.release()
 
-    def publish(self, look: bytes, basis: bytes) -> None:
-        """Write a look; empty for none.
-
-        Args:
-            look: The look.
-            basis: Data for the next process that watches, to tell what has happened since.
+    def publish(self, look: bytes) -> None:
+        """Write a look; empty for none. The basis stays.
 
         Raises:
-            ValueError: They are too long.
+            ValueError: It is too long.
         """
+        self._write(look, self.basis())
+
+    def publish_basis(self, basis: bytes) -> None:
+        """Write data for the next process that watches, to go on from; the look stays.
+
+        Raises:
+            ValueError: It is too long.
+        """
+        self._write(self._read()[1], basis)
+
+    def _write(self, look: bytes, basis: bytes) -> None:
         both = look + basis
         if len(both) > LOOK_BYTES - _HEAD.size:
             raise ValueError(f"a look of {len(both)} bytes, at most {LOOK_BYTES - _HEAD.size} are shared")
@@ -85,6 +95,9 @@ class SharedLook:
         return self._read()[2]
 
     def _read(self) -> tuple[int, bytes, bytes]:
-        number, length, more, checksum = _HEAD.unpack_from(self._memory)
-        both = self._memory[_HEAD.size : _HEAD.size + length + more]
-        return (number, both[:length], both[length:]) if zlib.crc32(both) == checksum else (number, b"", b"")
+        for _ in range(ATTEMPTS):
+            number, length, more, checksum = _HEAD.unpack_from(self._memory)
+            both = self._memory[_HEAD.size : _HEAD.size + length + more]
+            if zlib.crc32(both) == checksum:
+                return number, both[:length], both[length:]
+        return number, b"", b""

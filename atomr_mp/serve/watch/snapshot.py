@@ -6,11 +6,13 @@ import time
 from typing import Any, Final, NamedTuple
 
 from atomr_mp.operator.figures import quantile
-from atomr_mp.protocol.messages.devices import OUT_OF_USE, DeviceState
 from atomr_mp.protocol.messages.operators import Figures, Status, WorkerStatus
 
 MOST_METHODS: Final = 16
 """Most batched methods shown of a device, the busiest first."""
+
+MOST_REFUSED: Final = 50
+"""Most refused requests shown, the latest."""
 
 MOST_TEXT: Final = 400
 
@@ -41,7 +43,16 @@ def snapshot(before: Look | None, after: Look) -> dict[str, Any]:
         "clients": status.sessions,
         "supervisor_bytes": status.supervisor_memory_bytes,
         "resident_bytes": status.resident_bytes,
-        "quarantined": len(status.quarantined),
+        "refused": [
+            {
+                "method": each.request.method,
+                "fingerprint": each.request.fingerprint.hex(),
+                "since": each.since,
+                "ends": each.ends,
+            }
+            for each in status.quarantined[-MOST_REFUSED:]
+        ],
+        "refused_in_all": len(status.quarantined),
         "devices": [_device(earlier.get(worker.device.index), worker, seconds) for worker in status.workers],
     }
 
@@ -78,29 +89,6 @@ def _device(before: WorkerStatus | None, after: WorkerStatus, seconds: float) ->
         "fault": after.last_fault[:MOST_TEXT],
         "fault_at": after.last_fault_at,
     }
-
-
-def news(before: Status, after: Status) -> list[dict[str, Any]]:
-    """Return the news of the devices between two looks: ends of workers, and new workers."""
-    told = []
-    earlier = {worker.device.index: worker for worker in before.workers}
-    for worker in after.workers:
-        old, device = earlier.get(worker.device.index), worker.device
-        if old is None:
-            continue
-        if worker.last_fault and worker.last_fault_at != old.last_fault_at:
-            told.append(_event(device.index, worker.last_fault_at, "fault", worker.last_fault))
-        if device.generation != old.device.generation and device.state is DeviceState.READY:
-            # A standby was started long before it serves.
-            at = max(worker.started_at, worker.last_fault_at)
-            told.append(_event(device.index, at, "ready", f"generation {device.generation} serves"))
-        elif device.state is not old.device.state and device.state in OUT_OF_USE:
-            told.append(_event(device.index, time.time(), "out", device.reason or device.state.value))
-    return told
-
-
-def _event(device: int, at: float, kind: str, text: str) -> dict[str, Any]:
-    return {"device": device, "at": at, "kind": kind, "text": text[:MOST_TEXT]}
 
 
 def _failures(figures: Figures) -> int:

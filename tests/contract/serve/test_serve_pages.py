@@ -126,6 +126,34 @@ def test_a_kill_is_seen_and_a_lost_connection_made_again(browser: Any, server: S
     browser.get_log("browser")  # the broken connection, which is meant
 
 
+def test_after_a_reload_of_the_page_nothing_is_missing(browser: Any, server: Server, ledger: Ledger) -> None:
+    """The end that came before, the takeover, the chart of its method and the timeline with its break."""
+    watch(browser, server)
+    server.call("Served.length", ["word"])
+    with OperatorSession(ledger.run_dir() / "session.sock") as session:
+        assert settled(lambda: standby_is_ready(session))
+        os.kill(session.status().workers[0].device.pid, signal.SIGKILL)
+    news = "return [...document.querySelectorAll('#news li')].map((line) => line.textContent)"
+    assert shows(browser, news, lambda lines: any("has taken over" in line for line in lines))
+    before = browser.execute_script(news)
+    watch(browser, server)
+    assert shows(browser, news, lambda lines: set(before) <= set(lines))
+    assert shows(browser, "return document.querySelectorAll('#lives .break.fault').length", lambda found: found > 0)
+    assert shows(browser, "return document.getElementById('lives').textContent", lambda text: "SIGKILL" in text)
+    assert shows(browser, "return document.querySelectorAll('#methods svg').length", lambda found: found >= 3)
+
+
+def test_a_refused_request_is_shown_with_the_command_that_admits_it(browser: Any, server: Server) -> None:
+    """The page itself admits nothing."""
+    watch(browser, server)
+    assert settled(lambda: server.call("Served.die").status == 422)
+    deadly = "return document.getElementById('deadly').textContent"
+    assert shows(browser, deadly, lambda text: "Served.die" in text and "atomr-mp admit " in text)
+    assert shows(browser, STATE, lambda state: state == "ready")
+    lines = "return document.querySelector('#news li').className"
+    assert shows(browser, lines, lambda kind: kind.startswith("ready"))
+
+
 def test_a_page_without_a_token_asks_for_it(browser: Any, server: Server) -> None:
     """The keyboard alone is enough; a wrong token is told."""
     browser.get(f"http://127.0.0.1:{server.port}/")

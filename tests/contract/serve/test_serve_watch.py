@@ -12,8 +12,10 @@ from typing import Any, Final, Self
 import pytest
 
 from atomr_mp.operator.session import OperatorSession
+from atomr_mp.process.files.events import read_events
+from atomr_mp.protocol.messages.devices import DeviceState
 from tests.serving import Server
-from tests.support import Ledger, settled
+from tests.support import DEADLINE_S, Ledger, settled
 
 pytest.importorskip("httptools")
 pytest.importorskip("uvloop")
@@ -45,6 +47,63 @@ def test_one_front_end_watches_for_all_and_another_when_it_is_gone() -> None:
         with OperatorSession(ledger.run_dir() / "session.sock") as session:
             os.kill(session.status().workers[0].device.pid, signal.SIGKILL)
         assert settled(lambda: follower.next()["devices"][0]["generation"] > generation)
+
+
+def test_who_comes_late_is_told_all_that_the_event_log_has() -> None:
+    """A kill, a deadly request and a reload, with each recovery, at any front end; and how the calls went."""
+    with Ledger() as ledger, Server(ledger, "--workers", "2") as server:
+        assert server.call("Served.length", ["word"]).status == 200
+        with OperatorSession(ledger.run_dir() / "session.sock") as session:
+            generation = session.status().workers[0].device.generation
+            os.kill(session.status().workers[0].device.pid, signal.SIGKILL)
+            assert settled(lambda: is_ready(session, generation + 1))
+            assert settled(lambda: server.call("Served.die").status == 422)
+            generation = session.status().workers[0].device.generation
+            (refused,) = session.status().quarantined
+            assert settled(lambda: is_ready(session, generation))
+            with Viewer(server) as viewer:
+                look = viewer.next()
+            assert look["refused"] == [
+                {
+                    "method": "Served.die",
+                    "fingerprint": refused.request.fingerprint.hex(),
+                    "since": refused.since,
+                    "ends": refused.ends,
+                }
+            ]
+            session.reload(DEADLINE_S)
+        events = list(read_events(ledger.run_dir() / "events.jsonl"))
+        with Viewer(server) as viewer:
+            look = viewer.next()
+        assert (look["http"]["in_flight"], look["http"]["streams"]) == (0, 0)  # who looks on is not counted
+        logged = [(each["time"], each["event"], each["text"]) for each in events]
+        assert [(each["at"], each["event"], each["text"]) for each in look["news"]] == without_repeats(logged)
+        assert look["news"][-1]["kind"] == "ready"
+        named = {each["event"] for each in look["news"]}
+        assert {"end", "ready", "poison_request", "reload_start", "reload", "reload_end"} <= named
+        lives = look["timeline"]["0"]["worker"]
+        served = [span for span in lives if span["life"] == "serving"]
+        ends = [event["time"] for event in events if event["event"] == "end"]
+        assert [span["end"] for span in served if span["fault"]] == ends
+        assert all("SIGKILL" in span["cause"] for span in served if span["fault"])
+        assert [span["begin"] for span in served] == [each["time"] for each in events if each["event"] == "ready"]
+        assert (served[-1]["generation"], served[-1]["end"]) == (look["devices"][0]["generation"], None)
+        assert settled(lambda: "Served.length" in server.ask("GET", "/watch/history").json()["methods"])
+
+
+def without_repeats(events: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """Return events but for what is told again in the same words of another end of the same request."""
+    found: list[tuple[Any, ...]] = []
+    for each in events:
+        if each[1] != "poison_request" or each[2] not in [other[2] for other in found]:
+            found.append(each)
+    return found
+
+
+def is_ready(session: OperatorSession, generation: int) -> bool:
+    """Whether the worker serves, as this generation or a later one."""
+    device = session.status().workers[0].device
+    return device.state is DeviceState.READY and device.generation >= generation
 
 
 class Viewer:

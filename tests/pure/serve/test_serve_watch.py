@@ -1,16 +1,15 @@
 from __future__ import annotations
 
-import itertools
 import os
 
 import msgspec
 import pytest
 
-from atomr_mp.protocol.messages.devices import DeviceState
-from atomr_mp.protocol.messages.operators import BatchStatus, Figures, Status, WorkerStatus
+from atomr_mp.protocol.messages.operators import BatchStatus, Figures, QuarantinedRequest, Status, WorkerStatus
+from atomr_mp.protocol.messages.suspects import RequestKey
 from atomr_mp.serve.values.results import encode_json
 from atomr_mp.serve.watch.shared_look import LOOK_BYTES, SharedLook
-from atomr_mp.serve.watch.snapshot import Look, news, snapshot
+from atomr_mp.serve.watch.snapshot import Look, snapshot
 from tests.pure.command.test_top import histogram, worker
 
 IDLE = Figures(0, 0, 0, 0, 0, 0, 0, 0, histogram([]), [])
@@ -37,21 +36,13 @@ def test_a_look_has_the_rates_of_the_last_interval() -> None:
     assert first["devices"][0]["p50_ms"] is None
 
 
-def test_news_are_ends_and_new_generations() -> None:
-    """Each once; nothing is news where nothing has changed."""
-    ready = msgspec.structs.replace(worker(0, IDLE), last_fault="", last_fault_at=0.0)
-    lost_info = msgspec.structs.replace(ready.device, state=DeviceState.LOST)
-    lost = msgspec.structs.replace(ready, device=lost_info, last_fault="killed by SIGKILL", last_fault_at=5.0)
-    back_info = msgspec.structs.replace(ready.device, generation=ready.device.generation + 1, state=DeviceState.READY)
-    back = msgspec.structs.replace(lost, device=back_info, started_at=6.0)
-    out_info = msgspec.structs.replace(back_info, state=DeviceState.TRIPPED, reason="it ended too often")
-    out = msgspec.structs.replace(back, device=out_info)
-    steps = [ready, lost, lost, back, back, out, out]
-    told = [news(status_of(old), status_of(new)) for old, new in itertools.pairwise(steps)]
-    kinds = [[each["kind"] for each in step] for step in told]
-    assert kinds == [["fault"], [], ["ready"], [], ["out"], []]
-    assert told[0][0] == {"device": 0, "at": 5.0, "kind": "fault", "text": "killed by SIGKILL"}
-    assert news(status_of(), status_of(lost)) == []
+def test_a_refused_request_is_named() -> None:
+    """With its method, its fingerprint as the command takes it, and how many workers it has ended."""
+    key = RequestKey("A.deadly", b"\x0f" * 16)
+    status = msgspec.structs.replace(status_of(), quarantined=[QuarantinedRequest(key, 5.0, 2, [])])
+    shown = snapshot(None, Look(1.0, status))
+    assert shown["refused"] == [{"method": "A.deadly", "fingerprint": "0f" * 16, "since": 5.0, "ends": 2}]
+    assert shown["refused_in_all"] == 1
 
 
 def test_one_at_a_time_writes_looks_and_all_read_the_latest() -> None:
@@ -61,16 +52,17 @@ def test_one_at_a_time_writes_looks_and_all_read_the_latest() -> None:
     assert first.latest() is None
     assert first.acquire()
     assert not first.acquire()
-    first.publish(b"a look", b"basis")
+    first.publish(b"a look")
+    first.publish_basis(b"for the next")
     found = second.latest()
     assert found is not None
     number, look = found
     assert look == b"a look"
     assert second.latest(number) is None
-    first.publish(b"a longer look", b"for the next")
+    first.publish(b"a longer look")
     assert second.latest(number) == (number + 1, b"a longer look")
     with pytest.raises(ValueError, match="at most"):
-        first.publish(bytes(LOOK_BYTES), b"")
+        first.publish(bytes(LOOK_BYTES))
     first.release()
     assert (second.latest(), second.basis()) == (None, b"for the next")
     assert second.acquire()
