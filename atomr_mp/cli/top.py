@@ -31,7 +31,9 @@ from atomr_mp.operator.figures import quantile
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+    from rich.table import Table
 
+    from atomr_mp.operator.session import OperatorSession
     from atomr_mp.protocol.messages.operators import RemoteStatus, Status, WorkerStatus
 
 INTERVAL_S: Final = 1.0
@@ -41,6 +43,11 @@ SETTLE_S: Final = 5.0
 
 PIPE_WIDTH: Final = 160
 """Columns, if the output is not a terminal."""
+
+MOST_METHODS: Final = 12
+"""Most methods shown, those that were called most in the interval first."""
+
+METHOD_WIDTH: Final = 36
 
 QUIT: Final = frozenset({b"q", b"Q"})
 """Keys that end it."""
@@ -52,7 +59,8 @@ def add(commands: Commands) -> argparse.ArgumentParser:
         "top",
         help="watch a pool",
         description="Shows a pool's devices until `q` or Ctrl-C: state, requests and errors a second, latencies from "
-        "arrival to answer, what runs and waits, memory, and the last faults. Figures are those of the last interval.",
+        "arrival to answer, what runs and waits, memory, calls over HTTP by method, and the last faults. Figures are "
+        "those of the last interval.",
     )
     parser.add_argument(
         "--once", action="store_true", help="print one view, of one interval, and end; also where there is no terminal"
@@ -77,9 +85,9 @@ def run(options: argparse.Namespace) -> int:
     console = Console(highlight=False, width=None if sys.stdout.isatty() else PIPE_WIDTH)
     directory = open_pool(options)
     with observe(directory) as observer:
-        before = Sample(time.monotonic(), observer.status())
+        before = sample(observer)
         time.sleep(options.interval)
-        after = Sample(time.monotonic(), observer.status())
+        after = sample(observer)
         if options.once or not console.is_terminal:
             with console.capture() as capture:
                 console.print(view(before, after))
@@ -91,7 +99,7 @@ def run(options: argparse.Namespace) -> int:
                     live.update(view(before, after), refresh=True)
                     if quits(options.interval):
                         return 0
-                    before, after = after, Sample(time.monotonic(), observer.status())
+                    before, after = after, sample(observer)
         except KeyboardInterrupt:
             return 0
         except errors.PoolLost:
@@ -132,11 +140,25 @@ def _no_key(seconds: float) -> bool:
     return False
 
 
+Calls = tuple[int, int, list[int]]
+"""How many calls of a method have ended, how many of them with an error, and their histogram."""
+
+
 class Sample(NamedTuple):
     """A snapshot, and when it was taken."""
 
     at_s: float
     status: Status
+    methods: dict[str, Calls] = {}  # noqa: RUF012 - nobody writes to it
+    """Calls over HTTP by method; none of a pool that is not served."""
+
+
+def sample(observer: OperatorSession) -> Sample:
+    """Take a snapshot."""
+    from atomr_mp.serve.watch.history import sums
+    from atomr_mp.serve.watch.served import served_figures
+
+    return Sample(time.monotonic(), observer.status(), sums(served_figures(observer.inventory().sessions)))
 
 
 def view(before: Sample, after: Sample) -> RenderableType:
@@ -158,7 +180,7 @@ def view(before: Sample, after: Sample) -> RenderableType:
         for worker in sorted(status.workers, key=lambda worker: -worker.last_fault_at)
         if worker.last_fault
     ]
-    told = [*batches(before, after), *(["last faults:", *faults] if faults else ["no faults"])]
+    told = [*methods(before, after), *batches(before, after), *(["last faults:", *faults] if faults else ["no faults"])]
     far = [] if status.remote is None else [remote_line(status.remote)]
     return Group(head, *far, _table(before, after), *told)
 
@@ -195,11 +217,48 @@ def batches(before: Sample, after: Sample) -> list[str]:
     return ["batches:", *lines] if lines else []
 
 
-def _table(before: Sample, after: Sample) -> RenderableType:
+def methods(before: Sample, after: Sample) -> list[RenderableType]:
+    """Return a table of the methods that were called most over HTTP, if the pool is served."""
+    from rich.markup import escape
+
+    if not after.methods:
+        return []
+    table = _empty_table()
+    table.add_column("calls over HTTP", overflow="ellipsis", no_wrap=True, max_width=METHOD_WIDTH)
+    for title in ("calls/s", "err/s", "p50", "p99", "calls", "errors"):
+        table.add_column(title, justify="right", no_wrap=True)
+    seconds = max(after.at_s - before.at_s, 1e-3)
+    rows = []
+    for method, (ended, failed, buckets) in after.methods.items():
+        was_ended, was_failed, earlier = before.methods.get(method, (0, 0, [0] * len(buckets)))
+        counts = [late - early for late, early in zip(buckets, earlier, strict=True)]
+        rows.append(
+            (
+                -(ended - was_ended),
+                method,
+                _rate((ended - was_ended) / seconds),
+                _rate((failed - was_failed) / seconds),
+                _latency(quantile(counts, 0.5)),
+                _latency(quantile(counts, 0.99)),
+                short_count(ended),
+                short_count(failed),
+            )
+        )
+    for _, method, *cells in sorted(rows)[:MOST_METHODS]:
+        table.add_row(escape(method), *cells)
+    left_out = len(rows) - MOST_METHODS
+    return [table, *([f"and {counted(left_out, 'method')} less called"] if left_out > 0 else [])]
+
+
+def _empty_table() -> Table:
     from rich import box
     from rich.table import Table
 
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=0)  # 80 columns are enough for all
+    return Table(box=box.SIMPLE_HEAD, show_edge=False, padding=0)  # 80 columns are enough for all
+
+
+def _table(before: Sample, after: Sample) -> RenderableType:
+    table = _empty_table()
     shared = any(worker.device.workers_per_gpu > 1 for worker in after.status.workers)
     rates = ("req/s", "err/s", "p50", "p99", "run", "age", "queue", "mem", "slabs")
     # Without the generation, where a GPU has several devices: 80 columns are full.

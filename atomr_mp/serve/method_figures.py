@@ -62,11 +62,15 @@ class MethodFigures:
         slots: How many front ends share it.
         slot: This process's slot.
         offset: Where its rows begin in the memory, in bytes: a whole number of pages.
+        reads_only: Whether nothing is counted here, but only read.
     """
 
-    def __init__(self, descriptor: int | None = None, slots: int = 1, slot: int = 0, offset: int = 0) -> None:
-        size = shared_bytes(slots)
-        self._memory: Final = memoryview(mmap.mmap(-1 if descriptor is None else descriptor, size, offset=offset))
+    def __init__(
+        self, descriptor: int | None = None, slots: int = 1, slot: int = 0, offset: int = 0, *, reads_only: bool = False
+    ) -> None:
+        protection = mmap.PROT_READ if reads_only else mmap.PROT_READ | mmap.PROT_WRITE
+        fd, size = -1 if descriptor is None else descriptor, shared_bytes(slots)
+        self._memory: Final = memoryview(mmap.mmap(fd, size, prot=protection, offset=offset))
         self._slots: Final = slots
         self._slot: Final = slot
         self._rows: dict[tuple[str, str, str], memoryview] = {}

@@ -52,6 +52,12 @@ GAUGES: Final = (IN_FLIGHT, CONNECTIONS, STREAMS, VIEWERS)
 
 WORD_BYTES: Final = 8
 
+MEMORY: Final = "atomr-mp-serve-counters"
+"""Name of the memory that front ends share."""
+
+FRONT_END: Final = "atomr-mp serve "
+"""Begins the name that a front end has as a client of its pool."""
+
 _PLACES: Final = {
     (route, status): REQUESTS + at for at, (route, status) in enumerate(itertools.product(ROUTES, STATUSES))
 }
@@ -59,10 +65,10 @@ _PLACES: Final = {
 
 def shared_bytes(slots: int) -> int:
     """Return how many bytes of shared memory the processes' slots take, with their figures by method."""
-    return _own_bytes(slots) + method_figures.shared_bytes(slots)
+    return own_bytes(slots) + method_figures.shared_bytes(slots)
 
 
-def _own_bytes(slots: int) -> int:
+def own_bytes(slots: int) -> int:
     """Return the bytes of the slots alone, in whole pages."""
     return -(-slots * SLOT_WORDS * WORD_BYTES // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
 
@@ -77,7 +83,7 @@ class Counters:
     """
 
     def __init__(self, descriptor: int | None = None, slots: int = 1, slot: int = 0) -> None:
-        size = _own_bytes(slots)
+        size = own_bytes(slots)
         memory = mmap.mmap(-1 if descriptor is None else descriptor, size)
         offset = 0 if descriptor is None else size
         self.methods: Final = MethodFigures(descriptor, slots, slot, offset)
@@ -114,7 +120,7 @@ class Heartbeats:
     """
 
     def __init__(self, descriptor: int, slots: int) -> None:
-        self._all: Final = memoryview(mmap.mmap(descriptor, _own_bytes(slots))).cast("Q")
+        self._all: Final = memoryview(mmap.mmap(descriptor, own_bytes(slots))).cast("Q")
 
     def since_s(self, slot: int, started_s: float) -> float:
         """Return for how many seconds a process's event loop has not turned.

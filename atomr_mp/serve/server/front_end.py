@@ -26,7 +26,7 @@ from atomr_mp.process.prctl import die_with_parent
 from atomr_mp.serve.application import Application
 from atomr_mp.serve.http.access import Access, Tokens
 from atomr_mp.serve.http.cors import Cors
-from atomr_mp.serve.metrics import BEAT_S, Counters
+from atomr_mp.serve.metrics import BEAT_S, FRONT_END, Counters
 from atomr_mp.serve.server.connection import Asgi
 from atomr_mp.serve.server.middleware import SurroundedApplication
 from atomr_mp.serve.server.plan import FrontEndPlan
@@ -66,7 +66,7 @@ def _loop() -> asyncio.AbstractEventLoop:
 async def _serve(
     plan: FrontEndPlan, listening: socket.socket, counters: Counters, accepts: int, look: SharedLook
 ) -> None:
-    source = JoinedPool(Path(plan.run_dir), f"atomr-mp serve {counters.slot}")
+    source = JoinedPool(Path(plan.run_dir), f"{FRONT_END}{counters.slot}")
     tokens = Tokens(plan.tokens, None if plan.token_file is None else Path(plan.token_file))
     cors = Cors(plan.cors_origins, has_tokens=bool(tokens))
     application = Application(

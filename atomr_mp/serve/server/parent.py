@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 
 from atomr_mp import errors
 from atomr_mp.process import interpreter, oom
-from atomr_mp.serve.metrics import BEAT_S, Heartbeats, shared_bytes
+from atomr_mp.serve.metrics import BEAT_S, MEMORY, Heartbeats, shared_bytes
 from atomr_mp.serve.server.backoff import Backoff
 from atomr_mp.serve.server.child_output import ChildOutput, StrayLines
 from atomr_mp.serve.server.joined_pool_keeper import JoinedPoolKeeper
@@ -94,7 +94,7 @@ class Parent:
         self._stopping = asyncio.Event()
         self._all_ended = asyncio.Event()
         self._plan_descriptor: Final = plan.to_descriptor()
-        self._counters: Final = os.memfd_create("atomr-mp-serve-counters")
+        self._counters: Final = os.memfd_create(MEMORY)
         os.ftruncate(self._counters, shared_bytes(plan.slots))
         self._look: Final = os.memfd_create("atomr-mp-serve-look")
         """Memory for the front ends' latest look at the pool."""

@@ -98,7 +98,7 @@ class ChartHistory(msgspec.Struct):
         self.at_s = now_s
 
     def _methods(self, figures: Iterable[MethodFigure], passed_s: float, missed: int) -> None:
-        for method, (ended, failed, buckets) in _sums(figures).items():
+        for method, (ended, failed, buckets) in sums(figures).items():
             old = self.methods.get(method)
             is_known = old is not None or not self.made_room
             old = old or self.methods.setdefault(method, MethodHistory(buckets=[0] * BUCKETS))
@@ -143,7 +143,7 @@ class ChartHistory(msgspec.Struct):
         }
 
 
-def _sums(figures: Iterable[MethodFigure]) -> dict[str, tuple[int, int, list[int]]]:
+def sums(figures: Iterable[MethodFigure]) -> dict[str, tuple[int, int, list[int]]]:
     """Return of each method how many calls have ended, how many with an error, and the histogram of both."""
     found: dict[str, tuple[int, int, list[int]]] = {}
     for each in figures:

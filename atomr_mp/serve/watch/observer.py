@@ -189,7 +189,8 @@ class _Watching:
                 try:
                     run_dir = self._observer.run_dir
                     if self._story is None:
-                        self._story = Story(run_dir / EVENTS)
+                        with contextlib.suppress(OSError):  # the page goes on without it
+                            self._story = Story(run_dir / EVENTS)
                     with OperatorSession(run_dir / SESSION_SOCKET) as session:
                         self._watch(session, run_dir)
                 except (errors.AtomrError, OSError, TimeoutError) as error:

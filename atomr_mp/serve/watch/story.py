@@ -34,6 +34,9 @@ class Story:
 
     Args:
         path: The log.
+
+    Raises:
+        OSError: It cannot be read.
     """
 
     def __init__(self, path: Path) -> None:
@@ -42,12 +45,16 @@ class Story:
         self._timeline: Final = Timeline()
         # The follower comes upon the last of these again if they were written meanwhile.
         latest: deque[dict[str, Scalar]] = deque(maxlen=1000)
-        for event in read_events(path):
-            latest.append(event)
-            self._take(event)
-        for event in self._follower.more():
-            if event not in latest:
+        try:
+            for event in read_events(path):
+                latest.append(event)
                 self._take(event)
+            for event in self._follower.more():
+                if event not in latest:
+                    self._take(event)
+        except OSError:
+            self.close()
+            raise
 
     def close(self) -> None:
         """Close the log."""

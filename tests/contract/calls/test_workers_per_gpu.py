@@ -56,7 +56,7 @@ def test_the_devices_of_a_gpu_are_numbered_beside_each_other(ledger: Ledger, gpu
         assert (last["gpu"], last["worker"], last["workers_per_gpu"]) == (gpus - 1, 1, 2)
         words = f"device {2 * gpus - 1} (GPU {gpus - 1}, worker 1)"
         assert title(last) == words
-        ready = [event for event in read_events(pool.run_dir / "events.msgpack") if event["event"] == "ready"]
+        ready = [event for event in read_events(pool.run_dir / "events.jsonl") if event["event"] == "ready"]
         assert {(event["device"], event["gpu"], event["worker"]) for event in ready} == {each[:3] for each in places}
         assert any(f"{words} generation 1: ready after" in event_line(event) for event in ready)
         log = (pool.run_dir / f"device-{2 * gpus - 1}.log").read_text()

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import signal
+import subprocess
 from http.client import HTTPResponse
 from typing import Any, Final, Self
 
@@ -14,7 +15,7 @@ import pytest
 from atomr_mp.operator.session import OperatorSession
 from atomr_mp.process.files.events import read_events
 from atomr_mp.protocol.messages.devices import DeviceState
-from tests.serving import Server
+from tests.serving import CLI, Server
 from tests.support import DEADLINE_S, Ledger, settled
 
 pytest.importorskip("httptools")
@@ -89,6 +90,19 @@ def test_who_comes_late_is_told_all_that_the_event_log_has() -> None:
         assert [span["begin"] for span in served] == [each["time"] for each in events if each["event"] == "ready"]
         assert (served[-1]["generation"], served[-1]["end"]) == (look["devices"][0]["generation"], None)
         assert settled(lambda: "Served.length" in server.ask("GET", "/watch/history").json()["methods"])
+
+
+def test_top_shows_the_calls_of_all_front_ends_by_method() -> None:
+    """In a terminal, from the memory that they share."""
+    with Ledger() as ledger, Server(ledger, "--workers", "2") as server:
+        for _ in range(7):
+            assert server.call("Served.length", ["word"]).status == 200
+        assert server.call("Served.fail").status == 500
+        top = [*CLI, "top", "--once", "--interval", "0.1", "--run-dir", str(ledger.run_dir())]
+        told = subprocess.run(top, stdout=subprocess.PIPE, check=True, text=True, timeout=DEADLINE_S).stdout
+        rows = {words[0]: words[1:] for line in told.splitlines() if (words := line.split())}
+        assert rows["Served.length"] == ["0", "0", "-", "-", "7", "0"]
+        assert rows["Served.fail"][-2:] == ["1", "1"]
 
 
 def without_repeats(events: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from atomr_mp.cli import status, top
 from atomr_mp.cli.common import short_count, short_duration, short_size
-from atomr_mp.cli.top import Sample, batches, view
+from atomr_mp.cli.top import MOST_METHODS, Calls, Sample, batches, methods, view
 from atomr_mp.operator import pool_status
 from atomr_mp.operator.figures import quantile
 from atomr_mp.protocol.messages.devices import Circuit, DeviceInfo, DeviceState
@@ -54,6 +54,28 @@ def test_no_requests_have_no_latency() -> None:
     """A dash, and no error."""
     assert quantile([0] * 64, 0.99) is None
     assert quantile([], 0.5) is None
+
+
+def test_methods_that_were_called_over_http_are_shown_at_80_columns() -> None:
+    """Those that were called most come first; others are counted; the columns fit, also with the longest names."""
+    idle = Figures(0, 0, 0, 0, 0, 0, 0, 0, histogram([]), [])
+    status = Status(1, "night", "host", "1", 7, NOW_S - 90, 2**25, False, 3, 0, [worker(0, idle)])
+    old: dict[str, Calls] = {"A.slow": (10, 1, histogram([2**30] * 10))}
+    new: dict[str, Calls] = {
+        "A.slow": (30, 2, histogram([2**30] * 10 + [2**20] * 20)),
+        **{"A." + "long" * 60 + f"{n}": (100_000 + n, 0, histogram([2**36] * 3)) for n in range(MOST_METHODS)},
+    }
+    assert methods(Sample(10.0, status), Sample(12.0, status)) == []
+    console = Console(width=80)
+    with console.capture() as capture:
+        console.print(*methods(Sample(10.0, status, {}), Sample(12.0, status, new)))
+        console.print(*methods(Sample(10.0, status, old), Sample(12.0, status, {"A.slow": new["A.slow"]})))
+    lines = capture.get().splitlines()
+    assert max(map(len, lines)) <= 80
+    assert sum(line.startswith("A.long") for line in lines) == MOST_METHODS
+    assert any("and 1 method less called" in line for line in lines)
+    (slow,) = [line.split() for line in lines if line.startswith("A.slow")]
+    assert slow == ["A.slow", "10", "0.5", "1.48ms", "2.08ms", "30", "2"]
 
 
 def test_a_view_shows_the_last_interval(monkeypatch: pytest.MonkeyPatch) -> None:
