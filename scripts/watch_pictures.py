@@ -38,7 +38,7 @@ PICTURES: Final = {
 """Width, greatest height and colours by name."""
 
 MOST_BYTES: Final = 150_000
-COLOURS: Final = 128
+COLOURS: Final = 200
 ANSWER_S: Final = 60.0
 PAUSE_S: Final = 0.02
 
