@@ -95,7 +95,7 @@ class Observer:
             return
         status = None
         with contextlib.suppress(errors.AtomrError, OSError, TimeoutError):
-            status = self._source.pool.status()
+            status = self._source.pool.status().message
         if self.shared.acquire():
             try:
                 self.record(status)
