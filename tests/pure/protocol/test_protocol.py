@@ -38,9 +38,10 @@ def values_of(info: inspect.Type) -> st.SearchStrategy[Any]:
     """Return a strategy for what messages are made of."""
     found: st.SearchStrategy[Any]
     match info:
-        case inspect.ListType():
+        case inspect.ListType() | inspect.VarTupleType():
             least = info.min_length or 0
-            found = st.lists(values_of(info.item_type), min_size=least, max_size=least + 3)
+            several = st.lists(values_of(info.item_type), min_size=least, max_size=least + 3)
+            found = several if isinstance(info, inspect.ListType) else several.map(tuple)
         case inspect.DictType():
             found = st.dictionaries(values_of(info.key_type), values_of(info.value_type), max_size=3)
         case inspect.UnionType():
