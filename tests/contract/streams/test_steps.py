@@ -49,6 +49,22 @@ def test_streams_run_together_and_each_gets_its_own(pool: atomr_mp.Pool, notes: 
     assert sorted(notes.runs()) == sorted(f"new-{number}" for number in range(20))
 
 
+def test_clients_take_turns_for_the_places_of_a_step(shared: tuple[Ledger, atomr_mp.Pool], notes: Ledger) -> None:
+    """Who has many streams waiting, and came first, leaves a place to another client before they all have begun."""
+    with client_of(shared[1]) as one, client_of(shared[1]) as other:
+        holders = [one.stream("Engine.run", line("holds", parts=10**6)) for _ in range(4)]
+        assert [next(each) for each in holders] == ["holds-0"] * 4
+        waiting = [one.stream("Engine.run", line("first", parts=0)) for _ in range(6)]
+        assert settled(lambda: one.status().workers[0].queue_depth == 6)
+        waiting.append(other.stream("Engine.run", line("second", parts=0)))
+        assert settled(lambda: one.status().workers[0].queue_depth == 7)
+        for each in holders:
+            each.close()
+        assert [parts_of(each) for each in waiting] == [([], None)] * 7
+    began = [note for note in notes.runs() if note in {"new-first", "new-second"}]
+    assert began.index("new-second") <= 1
+
+
 def test_no_step_runs_while_there_is_nothing_to_do(pool: atomr_mp.Pool) -> None:
     """A stream whose reader has no room is held, and takes no steps by itself."""
     stream = pool.stream("Engine.run", line("slow", parts=1000), ahead=2)

@@ -7,6 +7,7 @@ import gc
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -328,6 +329,36 @@ def test_open_streams_use_no_window(pool: atomr_mp.Pool, notes: Ledger) -> None:
     for stream in streams:
         stream.close()
     assert settled(lambda: len(notes.runs()) == 40)
+
+
+@pytest.mark.parametrize("actor", ["Streamer", "Crew"])
+def test_streams_and_calls_of_several_clients_all_have_their_turns(
+    shared: tuple[Ledger, atomr_mp.Pool], actor: str
+) -> None:
+    """Each new stream and call gets its step while those of both clients that have begun go on without an end."""
+    first_parts = [threading.Event() for _ in range(6)]
+    over = threading.Event()
+
+    def follow(pool: atomr_mp.Pool, number: int) -> None:
+        with pool.stream(
+            f"{actor}.slow", 10**9, 0.002
+        ) as stream:  # longer than its reader's answer, so it always waits
+            for _ in stream:
+                first_parts[number].set()
+                if over.is_set():
+                    return
+
+    with client_of(shared[1]) as one, client_of(shared[1]) as other, ThreadPoolExecutor(6) as readers:
+        pools = [one, other] * 3
+        followed = [readers.submit(follow, pool, number) for number, pool in enumerate(pools)]
+        try:
+            assert all(each.wait(DEADLINE_S) for each in first_parts)
+            calls = [pool.call(f"{actor}.where") for pool in pools]
+            assert len({each.result(DEADLINE_S) for each in calls}) == 1
+        finally:
+            over.set()
+        for each in followed:
+            each.result(DEADLINE_S)
 
 
 def test_threads_share_a_stream_s_parts(pool: atomr_mp.Pool) -> None:

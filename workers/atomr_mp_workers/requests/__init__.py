@@ -31,7 +31,8 @@ waits:
 
 - On a stream, the device waits. Up to `dispatch.AHEAD` requests lie on a stream at a time.
 - On an actor's thread, or its event loop, the request stays in the queue, and its session's later requests behind it.
-  Those of other sessions overtake it, and so do the further steps of streams, for whose memory it may wait.
+  Those of other sessions overtake it, and so do the further steps of streams, for whose memory it may wait: they have
+  a line of their own, which takes turns with the session's new requests.
 - On the loop, it is *parked*, and the loop goes on. It is looked at again whenever another request has ended.
 
 A request is parked for its plan too, which a thread makes beside the loop. No stream may wait for such a request: its

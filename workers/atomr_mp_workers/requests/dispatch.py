@@ -600,7 +600,7 @@ class Dispatcher:
         """Take a run back from its thread; return whether no answer is left to give."""
         threads.came_back(run)
         if isinstance(run, Request) and threads.waiting.levels:
-            threads.charge(run, time.monotonic_ns() - run.started_ns)
+            threads.waiting.charge(run.peer.session, time.monotonic_ns() - run.started_ns)
         if type(run) is StepsRun:
             self._finish_step(run)
             return True

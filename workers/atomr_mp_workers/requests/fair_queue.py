@@ -2,7 +2,7 @@
 
 Among equal priorities it does start-time fair queueing (Goyal, Vin and Cheng, 1996), with costs that are known
 afterwards: each owner has a virtual time, which a cost advances by its size over the owner's weight. The owner with the
-earliest virtual time is next.
+earliest virtual time is next. It is done twice where owners form a group: among groups, and within each.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import itertools
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator
 from heapq import heappop, heappush, heapreplace
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 T = TypeVar("T")
 
@@ -24,10 +24,13 @@ def equally(_owner: Hashable) -> float:
 class FairQueue(Generic[T]):
     """Items of several owners. Items of one owner and priority come out in the order in which they went in.
 
+    An owner may keep lines beside its own for items that must not wait behind each other: an item's owner is then any
+    object with the attribute `account`, the owner that it stands for. The lines of one owner take turns.
+
     With one owner and no priority it is a plain queue. Then `levels` is empty, otherwise `plain` is; checking these
     costs less than a call.
 
-    Owners with an equal attribute `group`, other than None, share one weight: a charge to one is a charge to all.
+    Owners with an equal attribute `group`, other than None, share one weight, and take turns within it.
 
     Args:
         weigh: Returns an owner's weight, above 0. Between two owners with waiting items, one of twice the weight gets
@@ -63,7 +66,7 @@ class FairQueue(Generic[T]):
     def put_back(self, item: T, owner: Hashable, priority: int = 0) -> None:
         """Let an item that was just taken, or its rest, wait again before its owner's other items."""
         self.add(item, owner, priority)
-        items = self.levels[priority].shares[owner].items if self.levels else self.plain
+        items = self.levels[priority].lines[owner].items if self.levels else self.plain
         items.rotate()
 
     def pop(self) -> T:
@@ -75,18 +78,18 @@ class FairQueue(Generic[T]):
         if not self.levels:
             return self.plain.popleft()
         priority = max(self.levels)
-        share = self.levels[priority].first(_any)
-        assert share is not None  # a level has items
-        return self._next(priority, share)
+        line = self.levels[priority].first(_any)
+        assert line is not None  # a level has items
+        return self._next(priority, line)
 
     def take(self, is_ready: Callable[[T], bool]) -> T | None:
         """Return the next item that is ready, None if there is none; an owner that has to wait holds up no other."""
         if not self.levels:
             return self.plain.popleft() if self.plain and is_ready(self.plain[0]) else None
         for priority in sorted(self.levels, reverse=True):
-            share = self.levels[priority].first(is_ready)
-            if share is not None:
-                return self._next(priority, share)
+            line = self.levels[priority].first(is_ready)
+            if line is not None:
+                return self._next(priority, line)
         return None
 
     def heads(self) -> Iterator[T]:
@@ -94,38 +97,27 @@ class FairQueue(Generic[T]):
         if self.plain:
             yield self.plain[0]
         for level in self.levels.values():
-            for share in level.shares.values():
-                if share.items:
-                    yield share.items[0]
+            for line in level.lines.values():
+                if line.items:
+                    yield line.items[0]
 
-    def charge(self, owner: Hashable, cost: int, *same: Hashable) -> None:
+    def charge(self, owner: Hashable, cost: int) -> None:
         """Charge an owner; the others come first until they have had as much, each for its weight.
 
         Of no effect on a plain queue.
 
         Args:
-            owner: The owner; of those that have had as much, it comes last now.
+            owner: The owner, not one of its further lines.
             cost: Its cost.
-            *same: Owners that stand for the same one, of the same weight and group, and are charged as one with it.
         """
         for level in self.levels.values():
-            more = 0.0
-            group = None
-            for each in (owner, *same):
-                share = level.shares.get(each)
-                if share is None:
-                    continue
-                if each is owner:
-                    share.turn = level.turn()
-                more, group = cost / share.weight, share.group
-                if group is None:
-                    share.had += more
-                else:
-                    share.own += more
-            if group is not None:
-                for share in level.shares.values():
-                    if share.group == group:
-                        share.had += more
+            account = level.accounts.get(owner)
+            if account is None:
+                continue
+            more = cost / account.weight
+            account.had += more
+            if account.party is not account:
+                account.party.had += more
 
     def _sort_in(self) -> None:
         """Turn a plain queue into levels."""
@@ -137,107 +129,148 @@ class FairQueue(Generic[T]):
         level = self.levels.get(priority)
         if level is None:
             level = self.levels[priority] = _Level()
-        share = level.shares.get(owner)
-        if share is None:
-            share = level.join(owner, self._weigh(owner))
-        elif not share.items:
-            share.had = max(share.had, level.had)  # no owner saves up time in which it asked for nothing
-            level.meet(share)
-        share.items.append(item)
+        line = level.lines.get(owner)
+        if line is None:
+            line = level.join(owner, self._weigh)
+        line.items.append(item)
         level.count += 1
         self._count += 1
 
-    def _next(self, priority: int, share: _Share[T]) -> T:
+    def _next(self, priority: int, line: _Line[T]) -> T:
         level = self.levels[priority]
-        level.had = max(level.had, share.had)
-        if share.group is not None:
-            level.turns[share.group] = max(level.turns.get(share.group, 0.0), share.own)
+        level.give_turn(line)
         level.count -= 1
         self._count -= 1
         if not level.count:
             del self.levels[priority]
-        return share.items.popleft()
+        return line.items.popleft()
+
+
+class _Account:
+    """What an owner, or a group of owners, has had."""
+
+    __slots__ = ("had", "latest", "lines", "name", "party", "weight")
+
+    def __init__(self, name: Hashable, had: float, weight: float, group: _Account | None) -> None:
+        self.name: Final = name
+        self.had = had
+        """Virtual time: the charges over the weight."""
+        self.latest = 0.0
+        """Of a group: virtual time of the last of its owners to come out."""
+        self.lines = 0
+        """Number of lines."""
+        self.weight = weight
+        self.party: Final = group or self
+        """The account of its group, itself if it has none."""
+
+
+class _Line(Generic[T]):
+    """Items of one owner that wait for each other."""
+
+    __slots__ = ("account", "items", "owner", "turn")
+
+    def __init__(self, owner: Hashable, account: _Account, turn: int) -> None:
+        self.owner = owner
+        self.items: deque[T] = deque()
+        self.account = account
+        self.turn = turn
+        """Number of its latest turn; of the turn before which it came, if it has had none."""
 
 
 class _Level(Generic[T]):
     """The items of one priority.
 
-    An owner without items stays until the owners with items have had as much: so an owner that always has a single item
-    gets no more than its share.
+    A line without items stays until the owners with items have had as much, and so does its owner's account. An owner
+    that always has a single item so gets no more than its share.
     """
 
-    __slots__ = ("_heap", "_numbers", "count", "had", "shares", "turns")
+    __slots__ = ("_groups", "_heap", "_numbers", "accounts", "count", "had", "lines")
 
     def __init__(self) -> None:
-        self.shares: dict[Hashable, _Share[T]] = {}
+        self.lines: dict[Hashable, _Line[T]] = {}
+        """Lines by the owners of their items."""
+        self.accounts: dict[Hashable, _Account] = {}
+        """Accounts of all owners that have lines. All lines of an owner have one account: none of them can be ahead of
+        the others by what the owner has had before it came."""
+        self._groups: dict[Hashable, _Account] = {}
         self.had = 0.0
         """Virtual time of the last owner to come out; a new owner starts here, with neither an advantage nor a debt."""
         self.count = 0
         """Number of items."""
-        self.turns: dict[Hashable, float] = {}
-        """Virtual times within each group, as `had` is among groups."""
-        self._heap: list[tuple[float, float, int, _Share[T]]] = []
-        """Each share once, by what it had when it was put here, which is at most what it has had by now; among those of
-        a group, which have the same, by what each has had itself; then by their latest turns, so that equals take
-        turns."""
+        self._heap: list[tuple[float, float, int, _Line[T]]] = []
+        """Each line once, by what its group has had, then its owner, then by its latest turn; as they were when it was
+        put here, and they only grow."""
         self._numbers = itertools.count()
 
-    def join(self, owner: Hashable, weight: float) -> _Share[T]:
-        """Return a new owner's share."""
-        share = self.shares[owner] = _Share[T](owner, self.had, weight)
-        share.turn = self.turn()
-        self.meet(share)
-        heappush(self._heap, (share.had, share.own, share.turn, share))
-        return share
+    def join(self, owner: Hashable, weigh: Callable[[Hashable], float]) -> _Line[T]:
+        """Return a new line of an owner."""
+        of = getattr(owner, "account", owner)
+        account = self.accounts.get(of)
+        if account is None:
+            account = self.accounts[of] = self._open(of, weigh(of))
+        account.lines += 1
+        if account.party is not account:
+            account.party.lines += 1
+        line = self.lines[owner] = _Line[T](owner, account, next(self._numbers))
+        heappush(self._heap, (account.party.had, account.had, line.turn, line))
+        return line
 
-    def turn(self) -> int:
-        """Return the number of a turn, later than all before."""
-        return next(self._numbers)
+    def give_turn(self, line: _Line[T]) -> None:
+        """Give a line its turn. No owner saves up the time in which it had no item that was ready."""
+        account = line.account
+        party = account.party
+        if party.had > self.had:
+            self.had = party.had
+        else:
+            party.had = self.had
+        if party is not account:
+            party.latest = account.had = max(party.latest, account.had)
+        line.turn = next(self._numbers)
 
-    def meet(self, share: _Share[T]) -> None:
-        """Give a share that comes, or comes back, no turns saved up beside the others of its group."""
-        if share.group is not None:
-            share.own = max(share.own, self.turns.get(share.group, 0.0))
-
-    def first(self, is_ready: Callable[[T], bool]) -> _Share[T] | None:
-        """Return the first share whose next item is ready, None if no share has one."""
+    def first(self, is_ready: Callable[[T], bool]) -> _Line[T] | None:
+        """Return the first line whose next item is ready, None if no line has one."""
         heap = self._heap
-        passed: list[tuple[float, float, int, _Share[T]]] = []
+        passed: list[tuple[float, float, int, _Line[T]]] = []
         found = None
         while heap:
-            had, own, turn, share = heap[0]
-            if share.had > had or share.own > own or share.turn > turn:
-                heapreplace(heap, (share.had, share.own, share.turn, share))
-            elif share.items and is_ready(share.items[0]):
-                found = share
+            had, own, turn, line = heap[0]
+            account = line.account
+            if line.turn > turn or account.had > own or account.party.had > had:
+                heapreplace(heap, (account.party.had, account.had, line.turn, line))
+            elif line.items and is_ready(line.items[0]):
+                found = line
                 break
-            elif share.items or passed:
+            elif line.items or passed:
                 passed.append(heappop(heap))
-            else:  # no share with items has had less
+            else:  # no owner with items has had less
                 heappop(heap)
-                del self.shares[share.owner]
+                self._leave(line)
         for entry in passed:
             heappush(heap, entry)
         return found
 
+    def _open(self, owner: Hashable, weight: float) -> _Account:
+        """Return the account of an owner that comes."""
+        key = getattr(owner, "group", None)
+        if key is None:
+            return _Account(owner, self.had, weight, None)
+        group = self._groups.get(key)
+        if group is None:
+            group = self._groups[key] = _Account(key, self.had, weight, None)
+        return _Account(owner, group.latest, weight, group)
 
-class _Share(Generic[T]):
-    """The items of one owner."""
-
-    __slots__ = ("group", "had", "items", "own", "owner", "turn", "weight")
-
-    def __init__(self, owner: Hashable, had: float, weight: float) -> None:
-        self.owner = owner
-        self.items: deque[T] = deque()
-        self.had = had
-        """Its virtual time: its charges over its weight."""
-        self.weight = weight
-        self.own = 0.0
-        """Its own charges, within a group."""
-        self.turn = 0
-        """Number of its latest turn."""
-        self.group: Hashable = getattr(owner, "group", None)
-        """The group of owners that are charged together."""
+    def _leave(self, line: _Line[T]) -> None:
+        """Forget a line, and the accounts that have no other."""
+        del self.lines[line.owner]
+        account = line.account
+        party = account.party
+        account.lines -= 1
+        if not account.lines:
+            del self.accounts[account.name]
+        if party is not account:
+            party.lines -= 1
+            if not party.lines:
+                del self._groups[party.name]
 
 
 def _any(_item: object) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextvars
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -206,11 +206,6 @@ class Request(Run):
     def requests(self) -> Sequence[Request]:
         """Itself."""
         return (self,)
-
-    @property
-    def owner(self) -> Hashable:
-        """The owner of its turn."""
-        return self.peer.session
 
     @property
     def holder(self) -> Holder:

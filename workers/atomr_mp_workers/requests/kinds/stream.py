@@ -46,18 +46,9 @@ class StepOwner(NamedTuple):
     waits behind a request that waits for memory, perhaps for that of the stream.
     """
 
-    session: AdmittedSession
+    account: AdmittedSession
+    """The session, which has what its steps have had."""
     thread: int
-
-    @property
-    def weight(self) -> float:
-        """The session's weight."""
-        return self.session.weight
-
-    @property
-    def group(self) -> str | None:
-        """The session's group."""
-        return self.session.group
 
 
 class StreamRequest(Request):
@@ -91,7 +82,7 @@ class StreamRequest(Request):
 
     @property
     def owner(self) -> AdmittedSession | StepOwner:
-        """The owner of its next turn, or of the turn that it takes."""
+        """The owner of its next turn."""
         return self.peer.session if self.place == -1 else StepOwner(self.peer.session, max(self.thread, 0))
 
     def feed(self, event: StreamEvent) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Final, Protocol
 
 from atomr_mp_workers.requests.fair_queue import FairQueue
-from atomr_mp_workers.requests.kinds.stream import StepOwner, StreamRequest
+from atomr_mp_workers.requests.kinds.stream import StreamRequest
 from atomr_mp_workers.requests.peers import WEIGHT, Peer
 from atomr_mp_workers.requests.request import Request, Run
 
@@ -28,8 +28,6 @@ class ActorRunner(ABC):
 
     def __init__(self, count: int) -> None:
         self.count: Final = count
-        self.threads = 1
-        """How many threads they run on."""
         self.waiting: Final[FairQueue[Request]] = FairQueue(WEIGHT)
         """Requests that have not started, and streams that go on; the next one starts when there is room."""
         self.ahead = 0
@@ -51,12 +49,6 @@ class ActorRunner(ABC):
     def has_room(self, request: Request) -> bool:  # noqa: ARG002 - where all places are alike there is
         """Return whether this request may run in a free place."""
         return True
-
-    def charge(self, request: Request, ns: int) -> None:
-        """Charge a request's session for the time that its run, or its turn, has taken."""
-        session, owner = request.peer.session, request.owner
-        steps = [StepOwner(session, thread) for thread in range(self.threads)]
-        self.waiting.charge(owner, ns, *[each for each in (session, *steps) if each != owner])
 
     @abstractmethod
     def run(self, request: Run) -> None:

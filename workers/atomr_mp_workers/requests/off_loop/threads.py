@@ -26,7 +26,6 @@ class ActorThreads(ActorRunner):
 
     def __init__(self, name: str, count: int, device: WorkerDevice) -> None:
         super().__init__(count)
-        self.threads = count
         self._device = device
         self._inboxes: Final[list[SimpleQueue[Run | None]]] = [SimpleQueue() for _ in range(count)]
         self._idle = deque(range(count))

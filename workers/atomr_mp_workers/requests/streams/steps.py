@@ -181,6 +181,7 @@ class SteppedMethod:
             if request is None:
                 break
             taken.append(request)
+            self._waiting.charge(request.peer.session, 1)
             if self._envelope.begin(request, now_ns):
                 new.append(self._join(request))
         if not (new or gone or self._streams):
