@@ -51,6 +51,11 @@ class Pool:
         pool = self
 
         class Device:
+            facts: Final = {"device": index}
+
+            def __init__(self) -> None:
+                self.index = self.gpu = index
+
             def worker(self, generation: int) -> Process | None:
                 return pool.processes.get((index, generation))
 
