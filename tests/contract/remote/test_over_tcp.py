@@ -56,6 +56,8 @@ LOCAL: Final[dict[str, str]] = {
     "test_a_worker_s_end_in_the_middle_of_a_put_is_not_noticed": _INSIDE,
     "test_a_large_result_that_cannot_be_opened_now_says_that_its_request_ran": _INSIDE,
     "test_a_large_result_that_is_let_go_is_told_as_what_it_is": _INSIDE,
+    "test_a_part_that_cannot_be_opened_now_is_the_next_one_again": _INSIDE,
+    "test_an_event_loop_turns_while_a_task_opens_large_results": _INSIDE,
     "test_requests_lost_with_a_worker_give_their_memory_back": _INSIDE,
     "test_a_known_program_goes_by_its_digest": _INSIDE,
 }

@@ -215,7 +215,7 @@ def test_another_job_s_journal_is_refused(pool: atomr_mp.Pool, ledger: Ledger) -
     assert list(pool.map("Mapped.square", range(5), journal=journal)) == [n * n for n in range(5)]
     with pytest.raises(errors.JournalMismatch, match=r"Mapped\.square\(number\)"):
         pool.map("Mapped.root", range(5), journal=journal)
-    with pytest.raises(errors.JournalMismatch, match="item 1 is another"):
+    with pytest.raises(errors.JournalMismatch, match="item 1, counted from 0, is another"):
         list(pool.map("Mapped.square", [0, 7], journal=journal))
     with pytest.raises(errors.JournalMismatch, match="the input has 3 items"):
         list(pool.map("Mapped.square", range(3), journal=journal))
