@@ -161,21 +161,17 @@ class Application:
                 await route.handler(exchange)
         except ClientLeft:
             exchange.status, exchange.code = LEFT, "client_left"
-        except Problem as problem:
-            headers = (*problem.headers, CLOSE) if problem.close else problem.headers
-            await self._refuse(exchange, problem, problem.status, *headers)
-        except errors.AtomrError as error:
-            status = status_of(error)
-            await self._refuse(exchange, error, status, *headers_of(error, status))
+        except (Problem, errors.AtomrError) as error:
+            await self._refuse(exchange, error)
         except asyncio.CancelledError:  # the server has waited long enough
             ended = errors.Cancelled("the server ends, and the answer was not there", maybe_executed=True)
-            await self._refuse(exchange, ended, status_of(ended), CLOSE)
+            await self._refuse(exchange, ended, CLOSE)
         except Exception:  # noqa: BLE001 - the top of a request: it is answered, and the server goes on
             _LOG.exception(
                 "request %s (%s %s) met an internal error", exchange.id, exchange.method, exchange.path[:200]
             )
-            mistake = Problem(500, "internal_error", "internal error of the server; its log has this request's id")
-            await self._refuse(exchange, mistake, 500)
+            why = "internal error of the server; its log has this request's id"
+            await self._refuse(exchange, Problem(500, "internal_error", why, maybe_executed=exchange.sent))
         finally:
             exchange.close()
             self._count(exchange, name)
@@ -254,18 +250,18 @@ class Application:
             )
         return route
 
-    async def _refuse(
-        self, exchange: Exchange, error: errors.AtomrError | Problem, status: int, *headers: Header
-    ) -> None:
+    async def _refuse(self, exchange: Exchange, error: errors.AtomrError | Problem, *more: Header) -> None:
         """Answer with an error; if an answer has begun, the connection ends without its end."""
         exchange.failed(error)
         if exchange.status:
             raise RuntimeError("an error came after its answer had begun") from error
+        sent = exchange.sent
+        status, headers = status_of(error, sent=sent), [*headers_of(error, sent=sent), *more]
         if exchange.path.startswith(refusals.PATH):
-            told = refusals.body_of(error, exchange.id, debug=self._debug)
+            told = refusals.body_of(error, exchange.id, debug=self._debug, sent=sent)
             await exchange.answer(refusals.status_of(status), told, JSON, *headers)
             return
-        await exchange.answer(status, body_of(error, exchange.id, debug=self._debug), JSON, *headers)
+        await exchange.answer(status, body_of(error, exchange.id, debug=self._debug, sent=sent), JSON, *headers)
 
     # --- small routes ----------------------------------------------------------------------------------------------
 

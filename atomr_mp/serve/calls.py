@@ -84,6 +84,7 @@ class PoolCalls:
         args, kwargs = await arguments(exchange, plan)
         deadline_s, priority = options(exchange)
         reply = pool.call(plan.method, *args, kwargs=kwargs, deadline_s=deadline_s, priority=priority)
+        exchange.sent = True
         del args, kwargs  # decoded, they may take many times the bytes that were sent, and the call may be long
         result = await self.outcome(exchange, reply)
         content_type, body = results.encode(result, form)
@@ -111,6 +112,8 @@ class PoolCalls:
         in_flight.update(devices)
         try:
             results = await exchange.outcomes(replies)
+        except errors.AtomrError as error:
+            raise of_all(error, replies) from None
         finally:
             in_flight.subtract(devices)
             shown = next((reply for reply in replies if reply.is_over and reply.error is not None), replies[0])
@@ -118,6 +121,17 @@ class PoolCalls:
         for reply in replies:
             self._health.note(reply.device)
         return results
+
+
+def of_all(error: errors.AtomrError, replies: Sequence[Reply]) -> errors.AtomrError:
+    """Return the error of one of several calls of a request, as the error of the request: others may have run."""
+    if isinstance(error, errors.RequestError) and any(map(_may_have_run, replies)):
+        error.maybe_executed = True
+    return error
+
+
+def _may_have_run(reply: Reply) -> bool:
+    return not reply.is_over or reply.error is None or getattr(reply.error, "maybe_executed", True)
 
 
 async def arguments(exchange: Exchange, plan: ArgumentPlan) -> tuple[tuple[Any, ...], dict[str, Any] | None]:

@@ -111,7 +111,7 @@ class StreamCalls:
                 if not exchange.status:
                     raise
                 exchange.failed(error)
-                told = describe(error, exchange.id, debug=self._debug) | {"parts": parts.count}
+                told = describe(error, exchange.id, debug=self._debug, sent=True) | {"parts": parts.count}
                 await exchange.end(form.last(encode_json(told), "error"))
 
     def open(
@@ -130,6 +130,7 @@ class StreamCalls:
         self._streams.check()
         more |= {"first_s": first_s, "ahead": AHEAD, "ahead_bytes": AHEAD_BYTES}
         stream = pool.stream(method, *args, kwargs=kwargs, deadline_s=deadline_s, priority=priority, **more)
+        exchange.sent = True
         return ServedStream(exchange, stream, self._streams, self._health, self._counters)
 
 
@@ -180,7 +181,7 @@ class ServedStream:
         Raises:
             AtomrError: The stream has ended with this error, which the status can still tell.
             ClientLeft: The client has left.
-            Problem: 503, the server ends; 401, the client's token is not valid any more.
+            Problem: 500, the server ends; 401, the client's token is not valid any more.
         """
         coming = asyncio.ensure_future(self.next())
         try:
@@ -202,9 +203,11 @@ class ServedStream:
         except StopAsyncIteration:
             return None
         except errors.Cancelled:
-            if self._why is not None:
-                raise self._why from None
-            raise
+            if self._why is None:
+                raise
+            if isinstance(self._why, Problem) and self._why.status == 500 and not self._exchange.status:
+                raise errors.Cancelled(self._why.message, maybe_executed=True) from None  # as of any other call
+            raise self._why from None
         exchange = self._exchange
         if not self.count:
             exchange.first_part_ns = time.monotonic_ns()

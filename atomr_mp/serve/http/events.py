@@ -43,7 +43,7 @@ class OpenHttpStreams:
         """End all streams."""
         self.ending.set()
         for close in list(self._closers):
-            close(Problem(503, "ending", "the server ends; call again", maybe_executed=True))
+            close(Problem(500, "ending", "the server ends, and the stream was not over", maybe_executed=True))
 
     def end_revoked(self, admits: Callable[[bytes], bool]) -> None:
         """End the streams of tokens that are not valid any more.

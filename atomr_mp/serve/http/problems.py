@@ -1,6 +1,6 @@
 """Errors as answers: one table from error to status, and one form of the body. Pure.
 
-503 is only for requests that certainly did not run: proxies send a request again after a 503.
+429 and 503 are only for requests that certainly did not run: proxies and clients send a request again after them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from atomr_mp import errors
+from atomr_mp import checks, errors
 
 Header = tuple[bytes, bytes]
 
@@ -41,7 +41,12 @@ STATUSES: Final[dict[str, int]] = {
 }
 """Status by an error's code; 500 for any other. See `ONLY_BEFORE`."""
 
-ONLY_BEFORE: Final = frozenset({code for code, status in STATUSES.items() if status == 503} | {errors.Unsupported.code})
+REPEATED: Final = frozenset({429, 503})
+"""Statuses after which whoever gets them sends the request again, so that they promise that nothing ran."""
+
+ONLY_BEFORE: Final = frozenset(
+    {code for code, status in STATUSES.items() if status in REPEATED} | {errors.Unsupported.code}
+)
 """Errors whose status says that nothing ran; where something may have, the status is 500."""
 
 CLOSE: Final[Header] = (b"connection", b"close")
@@ -63,7 +68,8 @@ class Problem(Exception):
         headers: Headers to add to the answer's own.
         facts: Facts for programs.
         close: Whether to close the connection after the answer, since the rest of the request is not read.
-        maybe_executed: Whether a call was made, as of a stream that the front end ends.
+        maybe_executed: Whether a call was made, as of a stream that the front end ends; never with a status in
+            `REPEATED`.
     """
 
     status: int
@@ -76,24 +82,44 @@ class Problem(Exception):
 
     def __post_init__(self) -> None:
         super().__init__(self.message)
+        if checks.ON and self.maybe_executed and self.status in REPEATED:
+            raise checks.BrokenRuleError(f"status {self.status} ({self.code}) is not for what may have run")
 
 
 class ClientLeft(Exception):
     """The client has closed its connection, so nobody is left to answer."""
 
 
-def status_of(error: errors.AtomrError) -> int:
-    """Return the status of the answer to a call that ended with an error."""
+def may_have_run(error: errors.AtomrError | Problem, *, sent: bool) -> bool:
+    """Return whether the request that ended with an error may have run.
+
+    Args:
+        error: The error.
+        sent: Whether the pool had the request. Errors that are not of requests do not say whether it ran, and a method
+            may raise them, too.
+    """
+    told: bool | None = getattr(error, "maybe_executed", None)
+    return sent if told is None else told
+
+
+def status_of(error: errors.AtomrError | Problem, *, sent: bool = False) -> int:
+    """Return the status of the answer to a request that ended with an error; see `may_have_run`."""
+    if isinstance(error, Problem):
+        return error.status
     status = STATUSES.get(error.code, 500)
-    return 500 if error.code in ONLY_BEFORE and getattr(error, "maybe_executed", False) else status
+    return 500 if error.code in ONLY_BEFORE and may_have_run(error, sent=sent) else status
 
 
-def headers_of(error: errors.AtomrError, status: int) -> list[Header]:
-    """Return the headers that go with an error: when to try again."""
-    if status in {429, 503}:
-        return [retry_after(getattr(error, "retry_after_s", 0.0))]
+def headers_of(error: errors.AtomrError | Problem, *, sent: bool = False) -> list[Header]:
+    """Return the headers that go with an error: when to try again, or that clients must not."""
+    if isinstance(error, Problem):
+        headers = [*error.headers, CLOSE] if error.close else list(error.headers)
+    elif status_of(error, sent=sent) in REPEATED:
+        headers = [retry_after(getattr(error, "retry_after_s", 0.0))]
+    else:
+        headers = []
     # OpenAI's clients repeat a request after a 500 unless they are told not to.
-    return [NO_RETRY] if getattr(error, "maybe_executed", False) else []
+    return [*headers, NO_RETRY] if may_have_run(error, sent=sent) else headers
 
 
 def retry_after(seconds: float) -> Header:
@@ -102,13 +128,14 @@ def retry_after(seconds: float) -> Header:
     return RETRY_AFTER, str(max(whole, RETRY_AFTER_S)).encode()
 
 
-def describe(error: errors.AtomrError | Problem, request_id: str, *, debug: bool) -> dict[str, Any]:
+def describe(error: errors.AtomrError | Problem, request_id: str, *, debug: bool, sent: bool = False) -> dict[str, Any]:
     """Return an error as the value of `error` in an answer's body, or in a stream's last event.
 
     Args:
         error: The error.
         request_id: The request's id.
         debug: Whether to show the traceback.
+        sent: Whether the pool had the request.
     """
     if isinstance(error, Problem):
         facts: dict[str, Any] = dict(error.facts)
@@ -125,14 +152,14 @@ def describe(error: errors.AtomrError | Problem, request_id: str, *, debug: bool
         "message": str(error),
         "type": error.code,  # where OpenAI's clients look
         "facts": facts,
-        "maybe_executed": bool(getattr(error, "maybe_executed", False)),
+        "maybe_executed": may_have_run(error, sent=sent),
         "request_id": request_id,
     }
 
 
-def body_of(error: errors.AtomrError | Problem, request_id: str, *, debug: bool) -> bytes:
+def body_of(error: errors.AtomrError | Problem, request_id: str, *, debug: bool, sent: bool = False) -> bytes:
     """Return the body of an answer, JSON; see `describe`."""
-    return encode_error(describe(error, request_id, debug=debug))
+    return encode_error(describe(error, request_id, debug=debug, sent=sent))
 
 
 def encode_error(told: dict[str, Any]) -> bytes:

@@ -48,16 +48,16 @@ def status_of(status: int) -> int:
     return 400 if status == 422 else status
 
 
-def describe(error: errors.AtomrError | Problem, request_id: str, *, debug: bool) -> dict[str, Any]:
+def describe(error: errors.AtomrError | Problem, request_id: str, *, debug: bool, sent: bool = False) -> dict[str, Any]:
     """Return an error as the value of `error`: OpenAI's fields, and ours beside them; see `problems.describe`."""
-    told = problems.describe(error, request_id, debug=debug)
-    status = status_of(error.status if isinstance(error, Problem) else problems.status_of(error))
+    told = problems.describe(error, request_id, debug=debug, sent=sent)
+    status = status_of(problems.status_of(error, sent=sent))
     return told | {"type": _type(status), "param": told["facts"].get("param")}
 
 
-def body_of(error: errors.AtomrError | Problem, request_id: str, *, debug: bool) -> bytes:
+def body_of(error: errors.AtomrError | Problem, request_id: str, *, debug: bool, sent: bool = False) -> bytes:
     """Return the body of an answer, JSON; see `describe`."""
-    return problems.encode_error(describe(error, request_id, debug=debug))
+    return problems.encode_error(describe(error, request_id, debug=debug, sent=sent))
 
 
 def _type(status: int) -> str:

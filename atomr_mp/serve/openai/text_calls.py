@@ -6,8 +6,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
 from atomr_mp import errors
+from atomr_mp.client.reply import Reply
 from atomr_mp.pool import Pool
-from atomr_mp.serve.calls import PoolCalls, options
+from atomr_mp.serve.calls import PoolCalls, of_all, options
 from atomr_mp.serve.http import events
 from atomr_mp.serve.http.exchange import Exchange
 from atomr_mp.serve.http.problems import Problem
@@ -123,7 +124,7 @@ class TextCalls:
             if not exchange.status:
                 raise
             exchange.failed(error)
-            told = refusals.describe(error, exchange.id, debug=self._debug) | {"parts": parts.count}
+            told = refusals.describe(error, exchange.id, debug=self._debug, sent=True) | {"parts": parts.count}
             await exchange.end(writer.failed(answer, told))
 
 
@@ -146,15 +147,16 @@ async def call_all(
         ClientLeft: The client has left.
     """
     deadline_s, priority = options(exchange)
-    replies = []
+    planned = [plan.arguments(each)[1] for each in several]  # all of them before the first call is made
+    replies: list[Reply] = []
     try:
-        for each in several:
-            _, kwargs = plan.arguments(each)
+        for kwargs in planned:
             replies.append(pool.call(plan.method, kwargs=kwargs, deadline_s=deadline_s, priority=priority))
-    except errors.AtomrError:
+            exchange.sent = True
+    except errors.AtomrError as error:
         for reply in replies:
             reply.cancel()
-        raise
+        raise of_all(error, replies) from None
     if len(replies) == 1:
         return [await calls.outcome(exchange, replies[0])]
     return await calls.outcomes(exchange, replies)

@@ -10,7 +10,7 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from atomr_mp import errors
+from atomr_mp import checks, errors
 from atomr_mp.serve.http import access as access_module
 from atomr_mp.serve.http import problems
 from atomr_mp.serve.http.access import Access, Tokens, read_tokens
@@ -31,11 +31,22 @@ def test_what_may_have_run_is_never_sent_again_by_a_proxy(cls: type[Any], maybe_
     error = cls("on purpose")
     if hasattr(error, "maybe_executed"):
         error.maybe_executed = maybe_executed
-    status = problems.status_of(error)
-    assert status in {422, 429, 500, 503, 504}
-    assert status != 503 or not getattr(error, "maybe_executed", False)
-    headers = dict(problems.headers_of(error, status))
-    assert (b"retry-after" in headers) is (status in {429, 503})
+    for sent in (False, True):
+        status = problems.status_of(error, sent=sent)
+        told = problems.describe(error, "id-1", debug=False, sent=sent)
+        headers = dict(problems.headers_of(error, sent=sent))
+        assert status in {422, 429, 500, 503, 504}
+        assert told["maybe_executed"] is getattr(error, "maybe_executed", sent)
+        assert status not in {429, 503} or not told["maybe_executed"]
+        assert (b"retry-after" in headers) is (status in {429, 503})
+        assert (b"x-should-retry" in headers) is told["maybe_executed"]
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_refusal_that_is_repeated_cannot_be_of_what_may_have_run(status: int) -> None:
+    """Whoever writes such a refusal hears of it in the tests."""
+    with pytest.raises(checks.BrokenRuleError, match="may have run"):
+        Problem(status, "any", "why", maybe_executed=True)
 
 
 def test_an_error_tells_its_facts_and_hides_what_is_the_actor_s() -> None:
