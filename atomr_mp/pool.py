@@ -588,7 +588,8 @@ class Pool:
     def reload(self, timeout_s: float = 600.0) -> list[str]:
         """Replace all workers, one device at a time, so that they run the actors' present code. Blocks.
 
-        If the pool was started with a configuration file, the supervisor reads it again first.
+        If the pool was started with a configuration file, the supervisor reads it again first. While another reload
+        runs, this one waits for its end; several that wait are done as one.
 
         Returns:
             Settings that have changed and need a restart of the pool.
@@ -597,7 +598,7 @@ class Pool:
             ActorLoadFailed: An actor cannot be imported any more; the devices behind that one keep the old code.
             SetupFailed: A new worker did not start; the devices behind it keep the old code.
             ConfigurationError: The configuration file cannot be used; nothing was done.
-            InvalidRequest: Another reload is running, or the pool stops.
+            InvalidRequest: Too many wait for the end of a reload already, or the pool stops.
             TimeoutError: The reload is not done yet, and goes on.
         """
         timeout_s = amounts.duration("timeout_s", timeout_s, zero=True)

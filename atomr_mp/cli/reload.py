@@ -21,7 +21,8 @@ def add(commands: Commands) -> argparse.ArgumentParser:
         help="load the actors' code and the configuration again",
         description="Reads the configuration file again, if the pool was started with one, and replaces the workers "
         "one device at a time, after each has finished its requests; waits until all are ready. Gives up at the "
-        "first that does not start; the devices behind it keep the old code.",
+        "first that does not start; the devices behind it keep the old code. While another reload runs, it waits for "
+        "its end.",
     )
     add_timeout(parser, TIMEOUT_S)
     add_pool(parser)

@@ -45,6 +45,9 @@ from atomr_mp.version import __version__
 
 _LOG: Final = logging.getLogger("atomr_mp.supervisor")
 
+MOST_WAITING_RELOADS: Final = 64
+"""Orders that wait for the end of a reload; they are carried out as one."""
+
 SURVIVORS_S: Final = 10.0
 """How long workers of a killed supervisor may take to die before this one gives up."""
 
@@ -81,6 +84,8 @@ class Supervisor:
         """Whether the service manager was told that the pool is up."""
         self._gateway: GatewayKeeper | None = None
         self._reload: Reload | None = None
+        self._reload_waits: list[Done] = []
+        """Whoever has ordered a reload while another ran, or the pool started: one reload after that is for all."""
         self._files: RunFiles | None = None
         self._metrics: Exporter | None = None
         self._has_orphans = False
@@ -204,14 +209,26 @@ class Supervisor:
         self.devices[device].replace("restart", "an operator asked for a restart")
 
     def reload(self, done: Done) -> None:
-        """Read the configuration again and replace the workers, one device at a time."""
+        """Read the configuration again and replace the workers, one device at a time.
+
+        While another reload runs the order waits for its end: what has changed since that began is loaded by a further
+        one, together with all other orders that wait.
+        """
         if self._stopping:
             raise errors.InvalidRequest("the pool stops")
         if not self._begun:
             raise errors.InvalidRequest("the pool starts")
-        if self._reload is not None:
-            raise errors.InvalidRequest("the pool is being reloaded already; wait for its end")
-        self._note("reload_start", "the pool is reloaded, one device at a time")
+        if self._reload is None:
+            self._start_reload(done)
+            return
+        if len(self._reload_waits) >= MOST_WAITING_RELOADS:
+            raise errors.InvalidRequest(f"{MOST_WAITING_RELOADS} orders to reload wait already; one reload is for all")
+        if not self._reload_waits:
+            self._note("reload_waits", "the pool is being reloaded; it will be reloaded once more after that")
+        self._reload_waits.append(done)
+
+    def _start_reload(self, done: Done) -> None:
+        self._note("reload_start", "the reload of the pool begins, one device at a time")
         self._notifier.reloading()
 
         def over(error: errors.AtomrError | None, pending: list[str]) -> None:
@@ -227,6 +244,7 @@ class Supervisor:
             if not self._stopping:
                 self._notifier.ready(self._summary())
             done(error, pending)
+            self._reload_again()
 
         def renew(plan: Plan, then: Callable[[], None]) -> None:
             self._factory.take_plan(plan)
@@ -243,6 +261,21 @@ class Supervisor:
             done=over,
         )
         self._reload.start()
+
+    def _reload_again(self) -> None:
+        """Carry out the orders that came during a reload."""
+        waiting, self._reload_waits = self._reload_waits, []
+        if not waiting:
+            return
+
+        def done(error: errors.AtomrError | None, pending: list[str]) -> None:
+            for each in waiting:
+                each(error, pending)
+
+        if self._stopping:
+            done(errors.PoolLost("the pool stops"), [])
+        else:
+            self._start_reload(done)
 
     def stop(self, why: str) -> None:
         """Let the workers finish their requests, then end."""
@@ -379,7 +412,8 @@ class Supervisor:
             self._on_stop_signal("SIGHUP")
             return
         try:
-            self.reload(lambda _error, _pending: None)
+            if self._reload is None or not self._reload_waits:  # else one is due that no signal could add to
+                self.reload(lambda _error, _pending: None)
         except errors.InvalidRequest as error:
             _LOG.warning("SIGHUP: %s", error)
 

@@ -88,6 +88,8 @@ class Parent:
         self._told_outputs: Final[list[ChildOutput | StrayLines]] = [*self._outputs, *others]
         self._hangup_ends: Final = hangup_ends
         self._reloading: asyncio.Task[None] | None = None
+        self._reload_again = False
+        """Whether SIGHUP has come during a reload, which may have loaded the code before it changed."""
         self._running: dict[int, FrontEnd] = {}
         """Front ends by slot."""
         self._backoffs: Final = [Backoff() for _ in range(plan.slots)]
@@ -227,7 +229,16 @@ class Parent:
         elif isinstance(self._keeper, JoinedPoolKeeper):
             _LOG.warning("SIGHUP: the pool is not this server's; `atomr-mp reload` reloads its actors")
         elif self._reloading is None or self._reloading.done():
-            self._reloading = asyncio.get_running_loop().create_task(self._keeper.reload())
+            self._reloading = asyncio.get_running_loop().create_task(self._reload(self._keeper))
+        elif not self._reload_again:
+            self._reload_again = True
+            tell(logging.INFO, "reload_waits", "SIGHUP: the pool is being reloaded, and is reloaded again after that")
+
+    async def _reload(self, keeper: PoolKeeper) -> None:
+        await keeper.reload()
+        while self._reload_again:
+            self._reload_again = False
+            await keeper.reload()
 
     async def _reload_what_is_saved(self) -> None:
         """Reload the actors whenever their files were saved."""

@@ -98,22 +98,23 @@ class PoolKeeper:
             tell(logging.INFO, "loading", text, pool=pool.name, took_s=round(took_s, 3))
 
     async def reload(self) -> None:
-        """Replace the workers, so that they run the actors' present code; say in the log what came of it."""
+        """Replace the workers, so that they run the actors' present code. The pool's events tell of it."""
         pool = self._pool
         if pool is None:
             tell(logging.WARNING, "not_reloaded", "there is no pool to reload")
             return
-        tell(logging.INFO, "reloading", "the pool reloads its actors")
         begun_s = time.monotonic()
         try:
             pending = await asyncio.to_thread(pool.reload)
-        except _FAILURES as error:
-            text = f"the reload has failed, and the old code goes on: {' '.join(str(error).split())}"
-            tell(logging.ERROR, "not_reloaded", text)
+        except TimeoutError:
+            took_s = time.monotonic() - begun_s
+            tell(logging.WARNING, "not_reloaded", f"the reload is not done after {took_s:.0f} s, and goes on")
             return
-        took_s = time.monotonic() - begun_s
-        text = f"the pool has reloaded its actors after {took_s:.1f} s"
-        tell(logging.INFO, "reloaded", text, took_s=round(took_s, 3))
+        except (errors.ActorLoadFailed, errors.SetupFailed, errors.ConfigurationError):
+            return  # an event of the pool, as its begin and its end are
+        except _FAILURES as error:
+            tell(logging.ERROR, "not_reloaded", f"the reload has failed: {' '.join(str(error).split())}")
+            return
         if pending:
             tell(logging.WARNING, "restart_needed", f"a restart is needed for: {', '.join(pending)}")
 

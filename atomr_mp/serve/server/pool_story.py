@@ -34,7 +34,7 @@ MOST_LINES: Final = 100
 WARNINGS: Final = frozenset(
     {
         *("board", "circuit_open", "end", "fault", "hung", "poison_request", "quarantined", "sick", "standby_failed"),
-        *("unkillable", "violation", "zygote_end"),
+        *("reload_failed", "unkillable", "violation", "zygote_end"),
     }
 )
 

@@ -15,6 +15,7 @@ import msgspec
 
 from atomr_mp import errors
 from atomr_mp.protocol.codec import ErrorInfo
+from atomr_mp.protocol.words import counted
 from atomr_mp.supervision.lifecycle import State
 from atomr_mp.supervisor.care.helpers import Helpers
 from atomr_mp.supervisor.device.device import SupervisedDevice
@@ -61,6 +62,8 @@ class Reload:
         self._helpers = helpers
         self._left = list(devices)
         """Devices that remain; the first of them is being replaced once `_generation` is set."""
+        self._replaced = 0
+        """Number of devices that run the new code."""
         self._generation = 0
         """The first device's generation before its replacement; 0 before that."""
         self._restarts = 0
@@ -90,10 +93,17 @@ class Reload:
         # An end counts at its first sign; its cause is known once the process has gone, maybe after the next start.
         failed = device.restarts > self._restarts and device.lost not in {None, self._lost}
         if failed or device.state is State.QUARANTINED:
-            self._give_up(_stopped_at(device, len(self._left) - 1, device.lost, "the reload stopped at device"))
+            after = f"device {device.index} is {device.state.value}, and its next worker loads what is there then"
+            if device.state is State.STOPPED:
+                after = (
+                    f"device {device.index} is stopped and has no worker; correct that, then `atomr-mp reload` again, "
+                    f"or `atomr-mp restart {device.index}`"
+                )
+            self._stop_at("at", device.lost, f"; {after}")
         elif device.state is State.READY and device.generation > self._generation:
             device.take_plan(self._new)
             self._left.pop(0)
+            self._replaced += 1
             self._next()
 
     def give_up(self, error: errors.AtomrError) -> None:
@@ -173,16 +183,30 @@ class Reload:
         """Go on: the first device's new worker is ready beside the old one, has taken its place, or has failed."""
         if self._over:
             return
-        device = self._left[0]
         if error is not None:
-            self._give_up(_stopped_at(device, len(self._left) - 1, error, "the reload stopped before device"))
-        elif device.generation == self._generation:
+            self._stop_at("before", error)
+        elif (device := self._left[0]).generation == self._generation:
             self._replace(device, anew=False)
         else:
             self.advance()
 
     def _replace(self, device: SupervisedDevice, *, anew: bool) -> None:
         device.replace("reload", "its worker is replaced, to run the present code", anew=anew)
+
+    def _stop_at(self, where: str, lost: errors.AtomrError | None, after: str = "") -> None:
+        """Give up, since the first device's new worker does not start.
+
+        Args:
+            where: "at" a device that was replaced, "before" one that goes on.
+            lost: Why it does not start, if that is known.
+            after: What has become of the device.
+        """
+        device, left = self._left[0], len(self._left) - 1
+        code = f"{counted(left, 'other device')} keep{'s' if left == 1 else ''} the old code"
+        if self._replaced:
+            code += f", {self._replaced} {'has' if self._replaced == 1 else 'have'} the new"
+        why = lost.message if lost else device.reason
+        self._give_up(_like(lost, f"the reload stopped {where} device {device.index}, {code}: {why}{after}"))
 
     def _give_up(self, error: errors.AtomrError) -> None:
         self._over = True
@@ -192,17 +216,8 @@ class Reload:
         self._done(error, self._pending)
 
 
-def _stopped_at(device: SupervisedDevice, left: int, lost: errors.AtomrError | None, where: str) -> errors.AtomrError:
-    """Return the error of a reload whose new worker does not start.
-
-    Args:
-        device: The new worker's device.
-        left: How many devices behind it keep the old code.
-        lost: Why it does not start, if that is known.
-        where: The beginning of the error's text: "at" a device that was replaced, "before" one that goes on.
-    """
-    untouched = f"{left} other device{'' if left == 1 else 's'} keep{'s' if left == 1 else ''} the old code"
-    text = f"{where} {device.index}, {untouched}: {lost.message if lost else device.reason}"
+def _like(lost: errors.AtomrError | None, text: str) -> errors.AtomrError:
+    """Return the error of a reload whose new worker does not start for this reason."""
     if isinstance(lost, errors.ActorLoadFailed):
         return errors.ActorLoadFailed(text)
     if isinstance(lost, errors.SetupFailed):

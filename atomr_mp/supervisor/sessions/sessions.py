@@ -76,8 +76,10 @@ class Orders(Protocol):
     def reload(self, done: Done) -> None:
         """Read the configuration again and replace all workers, one device at a time.
 
+        While another runs, the order waits for its end.
+
         Raises:
-            InvalidRequest: A reload is under way already, or the pool stops.
+            InvalidRequest: Too many orders wait already, or the pool stops.
         """
 
     def read_keys(self, done: Callable[[errors.AtomrError | None], object]) -> None:

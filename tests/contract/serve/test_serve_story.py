@@ -335,3 +335,29 @@ def test_whatever_happens_every_line_is_an_object_and_every_cause_is_told_once(l
     output = [event["output"] for event in by_name["output"]]
     assert sum(line == "Fatal Python error: Segmentation fault" for line in output) == 1
     assert sum("half a line" in line for line in output) == 1
+
+
+def test_a_hangup_during_a_reload_is_done_after_it_and_told(ledger: Ledger) -> None:
+    """However many come: at the end each device has the code that was there at the last."""
+    path = ledger.path / "versioned.py"
+
+    def write(version: str, setup: str = "pass") -> None:
+        path.write_text(
+            "from atomr_mp_workers import Actor, Context, method\n"
+            f"class Versioned(Actor):\n    def setup(self, context: Context) -> None:\n        {setup}\n"
+            f"    @method\n    def version(self) -> str:\n        return {version!r}\n"
+        )
+
+    write("first")
+    with Server(ledger, "--gpus", "2", actor=f"{path}:Versioned") as server, ledger.gate("gate") as gate:
+        write("slow", f"open('{gate.path}.here', 'a').write('1\\n'); open('{gate.path}.go', 'rb', buffering=0).read(1)")
+        server.process.send_signal(signal.SIGHUP)
+        gate.wait()
+        write("the last")
+        for _ in range(3):
+            server.process.send_signal(signal.SIGHUP)
+        assert settled(lambda: "is reloaded again after that" in server.log())
+        gate.open(2)
+        assert settled(lambda: server.log().count("all devices are reloaded") == 2, DEADLINE_S)
+        assert {server.call("Versioned.version").json() for _ in range(10)} == {"the last"}
+        assert server.log().count("the reload of the pool begins") == 2

@@ -180,7 +180,7 @@ def test_a_full_disk_costs_log_lines_and_events_and_nothing_else(ledger: Ledger)
     assert "events.jsonl cannot be written: " in lines[0]
     assert lines[-1].endswith("events.jsonl can be written again")
     assert set(lines[1:-1]) == {  # the events that the event log lacks
-        "atomr-mp: the pool is reloaded, one device at a time",
+        "atomr-mp: the reload of the pool begins, one device at a time",
         "atomr-mp: nothing was reloaded: [Errno 27] File too large",
     }
     log = (ledger.run_dir() / "device-0.log").read_bytes()

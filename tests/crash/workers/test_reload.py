@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import os
 import signal
 import subprocess
@@ -186,7 +187,9 @@ def test_a_version_that_does_not_start_stops_the_reload(ledger: Ledger, versions
         wait_state(pool, DeviceState.STOPPED)
         assert pool.devices[1].generation == 1
         assert pool.call("Versioned.version", device=1).result() == "first"
-        assert "no such weights" in events(pool.run_dir, "reload_failed")[0]["text"]
+        told = events(pool.run_dir, "reload_failed")[0]["text"]
+        assert "no such weights" in told
+        assert ("is stopped and has no worker" in told) or ("its next worker loads what is there then" in told)
         versions.write("broken otherwise", setup="import os; kept = b'x' * 2**28; os._exit(3)")
         with pytest.raises(errors.SetupFailed, match="status 3"):  # not as its last worker before that
             pool.reload()
@@ -259,19 +262,47 @@ def test_settings_that_do_not_start_are_put_back(ledger: Ledger, versions: Versi
         assert pool.call("Versioned.version").result() == "first"
 
 
-def test_a_second_reload_meanwhile_is_refused(ledger: Ledger, versions: Versions) -> None:
-    """And the first goes on."""
-    with ledger.start(versions.target, gpus=1) as pool, ledger.gate("gate") as gate:
+def test_orders_during_a_reload_are_done_after_it(ledger: Ledger, versions: Versions) -> None:
+    """All of them by one further reload: it loads what has changed meanwhile, whichever device the first was at."""
+    config = ledger.path / "pool.toml"
+    config.write_text(f"actors = ['{versions.target}']\nbackend = '{BACKEND}'\n")
+    with (
+        atomr_mp.start(config=config, gpus=2, run_dir=ledger.run_dir()) as pool,
+        concurrent.futures.ThreadPoolExecutor(4) as ordering,
+        ledger.gate("gate") as gate,
+    ):
         versions.write("slow", setup=ARRIVE.format(gate=gate.path))
-        first = threading.Thread(target=pool.reload)
-        first.start()
+        orders = [ordering.submit(pool.reload, DEADLINE_S)]
+        gate.wait()  # the first device's new worker has the second version
+        versions.write("the last")
+        orders += [ordering.submit(pool.reload, DEADLINE_S) for _ in range(3)]
+        assert settled(lambda: len(events(pool.run_dir, "reload_waits")) == 1)
+        for _ in range(3):
+            os.kill(pool.supervisor_pid, signal.SIGHUP)
+        gate.open(2)
+        assert [order.result(DEADLINE_S) for order in orders] == [[]] * 4
+        assert settled(lambda: len(events(pool.run_dir, "reload_end")) == len(events(pool.run_dir, "reload_start")))
+        assert len(events(pool.run_dir, "reload_start")) <= 3  # a signal may come when the orders are being done
+        for device in range(2):
+            assert pool.call("Versioned.version", device=device).result() == "the last"
+
+
+def test_orders_that_wait_for_a_reload_end_with_the_pool(ledger: Ledger, versions: Versions) -> None:
+    """Nobody waits for a reload that never comes."""
+    with (
+        ledger.start(versions.target, gpus=1) as pool,
+        concurrent.futures.ThreadPoolExecutor(2) as ordering,
+        ledger.gate("gate") as gate,
+    ):
+        versions.write("slow", setup=ARRIVE.format(gate=gate.path))
+        orders = [ordering.submit(pool.reload, DEADLINE_S)]
         gate.wait()
-        with pytest.raises(errors.InvalidRequest, match="already"):
-            pool.reload()
+        orders.append(ordering.submit(pool.reload, DEADLINE_S))
+        assert settled(lambda: len(events(pool.run_dir, "reload_waits")) == 1)
+        os.kill(pool.supervisor_pid, signal.SIGTERM)
+        for order in orders:
+            assert isinstance(order.exception(DEADLINE_S), errors.PoolLost)
         gate.open()
-        first.join()
-        wait_generation(pool, 2)
-        assert pool.call("Versioned.version").result() == "slow"
 
 
 def test_orders_that_a_start_meets_do_not_begin_it_anew(ledger: Ledger, versions: Versions) -> None:

@@ -194,4 +194,4 @@ def test_every_error_is_the_callers_or_is_told(kind: type[errors.AtomrError]) ->
     with Captured() as captured:
         RaisedLog("full").note(exchange(1, error), error)
     told = [event["event"] for event in captured.events]
-    assert told == ([] if kind in elsewhere | of_callers | {errors.Overloaded} else ["raised"])
+    assert told == ([] if kind in elsewhere | of_callers else ["raised"])

@@ -135,19 +135,23 @@ def test_parts_that_are_there_go_together_and_none_is_held_back() -> None:
 
 
 @pytest.mark.parametrize("leaves", [True, False])
-def test_who_leaves_and_who_ends_are_told_apart(leaves: bool) -> None:  # noqa: FBT001
-    """Nobody is told of a client that has left; the server's end is the stream's error."""
+@pytest.mark.parametrize("begun", [True, False])
+def test_who_leaves_and_who_ends_are_told_apart(leaves: bool, begun: bool) -> None:  # noqa: FBT001
+    """Nobody is told of a client that has left; the server's end is the stream's error, or that of any call before."""
+    wanted: type[Exception] = ClientLeft if leaves else Problem if begun else errors.Cancelled
 
     async def read() -> None:
         client = Client()
         async with client.parts as parts:
+            if begun:
+                await client.exchange.begin(200)
             waiting = asyncio.ensure_future(parts.next())
             await asyncio.sleep(0)
             if leaves:
                 client.leaves.set()
             else:
                 client.open.end()
-            with pytest.raises(ClientLeft if leaves else Problem):
+            with pytest.raises(wanted):
                 await waiting
         assert client.stream.closed
         with contextlib.nullcontext() if leaves else pytest.raises(Problem):
