@@ -199,7 +199,15 @@ def _run(options: argparse.Namespace) -> int:
         hangup_ends = any(os.isatty(descriptor) for descriptor in range(3))
         asyncio.run(
             Parent(
-                plan, socket, keeper, told.accepts, story, others=[supervisor], saved=saved, hangup_ends=hangup_ends
+                plan,
+                socket,
+                keeper,
+                told.accepts,
+                story,
+                others=[supervisor],
+                notifier=notifier,
+                saved=saved,
+                hangup_ends=hangup_ends,
             ).run()
         )
     except BaseException:

@@ -35,9 +35,9 @@ class Notifier:
         """Report that it reloads; `ready` follows."""
         self._send("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
 
-    def stopping(self) -> None:
+    def stopping(self, status: str = "the pool stops") -> None:
         """Report that it is stopping."""
-        self._send("STOPPING=1", "STATUS=the pool stops")
+        self._send("STOPPING=1", f"STATUS={status}")
 
     def status(self, text: str) -> None:
         """Report its status in words; the same text is sent once."""

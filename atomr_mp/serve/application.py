@@ -164,6 +164,7 @@ class Application:
         except (Problem, errors.AtomrError) as error:
             await self._refuse(exchange, error)
         except asyncio.CancelledError:  # the server has waited long enough
+            self._lost.give_up(exchange)
             ended = errors.Cancelled("the server ends, and the answer was not there", maybe_executed=True)
             await self._refuse(exchange, ended, CLOSE)
         except Exception:  # noqa: BLE001 - the top of a request: it is answered, and the server goes on

@@ -40,7 +40,12 @@ class LostLog:
     def __init__(self) -> None:
         self._lost: Final[dict[tuple[int, int], list[LostRequest]]] = {}
         """By device and generation."""
+        self._given_up: Final[list[LostRequest]] = []
         self._timer: asyncio.TimerHandle | None = None
+
+    def give_up(self, exchange: Exchange) -> None:
+        """Take a request that is not waited for any longer, since the server ends; `tell` tells of all."""
+        self._given_up.append(LostRequest(exchange.id, exchange.called or exchange.path, exchange.sent))
 
     def note(self, exchange: Exchange, error: _Lost) -> None:
         """Take a request that has ended with its worker; it is told together with others."""
@@ -58,12 +63,8 @@ class LostLog:
             self._timer = None
         for (device, generation), lost in self._lost.items():
             ran, queued = [each for each in lost if each.running], [each for each in lost if not each.running]
-            parts = [
-                f"{words} {', '.join(map(_named, group[:MOST_NAMED]))}"
-                + (f" and {len(group) - MOST_NAMED:,} more" if len(group) > MOST_NAMED else "")
-                for words, group in (("running:", ran), ("not running:", queued))
-                if group
-            ]
+            groups = (("running:", ran), ("not running:", queued))
+            parts = [f"{words} {_names(group)}" for words, group in groups if group]
             tell(
                 logging.ERROR,
                 "requests_lost",
@@ -76,6 +77,16 @@ class LostLog:
                 requests=len(lost),
             )
         self._lost.clear()
+        if self._given_up:
+            text = f"{counted(len(self._given_up), 'request')} could not be answered before the end: "
+            named = [_facts(each) for each in self._given_up[:MOST_NAMED]]
+            tell(logging.WARNING, "requests_given_up", text + _names(self._given_up), given_up=named)
+            self._given_up.clear()
+
+
+def _names(group: list[LostRequest]) -> str:
+    more = f" and {len(group) - MOST_NAMED:,} more" if len(group) > MOST_NAMED else ""
+    return ", ".join(map(_named, group[:MOST_NAMED])) + more
 
 
 def _named(request: LostRequest) -> str:

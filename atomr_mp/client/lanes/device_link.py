@@ -125,8 +125,8 @@ def unavailable(link: DeviceLink) -> errors.DeviceUnavailable:
         why += f"; call again in {retry_after_s:.1f} s"
     if link.state in {LinkState.UNREACHABLE, LinkState.PROBING}:
         why = (
-            f"cannot be reached by this client: its worker lives, but {link.failures} connections to it in a row have "
-            "ended at once; this client goes on trying"
+            f"cannot be reached by this client: {link.failures} connections to its worker in a row have ended at once, "
+            "though the supervisor has told no end of that worker; this client goes on trying"
         )
     who = f"{info.name}, {info.place}" if info.place else info.name
     return errors.DeviceUnavailable(

@@ -31,6 +31,11 @@ class JoinedPoolKeeper:
         self._pool: Pool | None = pool
         self._join: Final = join
 
+    @property
+    def pool(self) -> Pool | None:
+        """The pool; None while there is none."""
+        return self._pool
+
     async def keep(self) -> None:
         """Tell whenever the pool is lost, and when it is there again, until this task is cancelled."""
         while True:

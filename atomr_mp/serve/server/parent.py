@@ -19,6 +19,7 @@ from typing import Final, NamedTuple
 
 from atomr_mp import errors
 from atomr_mp.process import interpreter, oom
+from atomr_mp.process.notify import Notifier
 from atomr_mp.serve.metrics import BEAT_S, MEMORY, Heartbeats, shared_bytes
 from atomr_mp.serve.server.backoff import Backoff
 from atomr_mp.serve.server.child_output import ChildOutput, StrayLines
@@ -27,6 +28,7 @@ from atomr_mp.serve.server.plan import FrontEndPlan
 from atomr_mp.serve.server.pool_keeper import PoolKeeper
 from atomr_mp.serve.server.pool_story import PoolStory
 from atomr_mp.serve.server.saved_files import SavedFiles
+from atomr_mp.serve.server.supervisor_watch import SupervisorWatch
 from atomr_mp.serve.server_log import tell
 
 _LOG: Final = logging.getLogger("atomr_mp.serve")
@@ -62,6 +64,7 @@ class Parent:
         accepts: Called once when the first front end accepts and knows the pool's methods.
         story: Tells what happens to the pool.
         others: The standard error of other children; owned from here on.
+        notifier: Tells the service manager that the server lives, and that it ends.
         saved: Tells when the actors' files were saved, and their code is reloaded; None if nobody watches them.
         hangup_ends: Whether SIGHUP ends the server, as when its terminal is closed; else it reloads the actors.
     """
@@ -75,6 +78,7 @@ class Parent:
         story: PoolStory,
         *,
         others: Sequence[StrayLines] = (),
+        notifier: Notifier,
         saved: SavedFiles | None = None,
         hangup_ends: bool,
     ) -> None:
@@ -84,6 +88,7 @@ class Parent:
         self._keeper: Final = keeper
         self._told_accepts: Final = accepts
         self._story: Final = story
+        self._notifier: Final = notifier
         self._outputs: Final = [ChildOutput(f"front end {slot}") for slot in range(plan.slots)]
         self._told_outputs: Final[list[ChildOutput | StrayLines]] = [*self._outputs, *others]
         self._hangup_ends: Final = hangup_ends
@@ -117,6 +122,7 @@ class Parent:
         watching = loop.create_task(self._replace_deaf())
         telling = loop.create_task(self._story.keep_telling())
         keeping = loop.create_task(self._keeper.keep())
+        asking = loop.create_task(SupervisorWatch(lambda: self._keeper.pool, self._notifier).keep_watching())
         stopping = loop.create_task(self._stopping.wait())
         following = loop.create_task(self._reload_what_is_saved())
         for out in self._told_outputs:
@@ -126,7 +132,8 @@ class Parent:
                 self._start_front_end(slot)
             await asyncio.wait({keeping, stopping}, return_when=asyncio.FIRST_COMPLETED)
             self._stopping.set()
-            tell(logging.INFO, "ending", "the server ends: requests are drained")
+            self._notifier.stopping("requests are drained")
+            self._tell_ending()
             await self._end_front_ends()
         finally:
             for each in self._running.values():
@@ -139,17 +146,26 @@ class Parent:
             for descriptor in (self._plan_descriptor, self._counters, self._look, self._accepting, self._accepts):
                 os.close(descriptor)
             failed = keeping.exception() if keeping.done() else None
-            for task in (watching, stopping, following, keeping, self._reloading, telling):
+            for task in (watching, stopping, following, keeping, self._reloading, telling, asking):
                 if task is not None:
                     task.cancel()
                     with contextlib.suppress(asyncio.CancelledError, errors.AtomrError, TimeoutError, OSError):
                         await task
             await self._keeper.close()
+            await asyncio.to_thread(self._story.close)  # what the pool's end was like comes before the last words
             tell(logging.INFO, "ended", "the server has ended")
-            await asyncio.to_thread(self._story.close)
             self._close_outputs()
         if failed is not None:
             raise failed
+
+    def _tell_ending(self) -> None:
+        """Tell what comes, since nothing more may be heard for that long."""
+        plan = self._plan
+        steps = [f"connections are accepted for {plan.drain_delay_s:g} s more"] if plan.drain_delay_s else []
+        steps.append(f"requests that run are answered, for at most {plan.drain_timeout_s:g} s")
+        if isinstance(self._keeper, PoolKeeper):
+            steps.append("then the pool is stopped")
+        tell(logging.INFO, "ending", f"the server ends: {'; '.join(steps)}")
 
     def _close_outputs(self) -> None:
         for out in self._told_outputs:

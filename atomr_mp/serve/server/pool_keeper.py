@@ -45,6 +45,11 @@ class PoolKeeper:
         self.was_ready = False
         """Whether a pool has been ready once."""
 
+    @property
+    def pool(self) -> Pool | None:
+        """The pool; None while there is none."""
+        return self._pool
+
     async def keep(self) -> None:
         """Wait until the pool is ready, and start it again whenever it is lost.
 

@@ -115,7 +115,6 @@ class HttpServer:
         while self._tasks and (left_s := until_s - loop.time()) > 0:
             await asyncio.wait(self._tasks, timeout=left_s)
         if self._tasks:
-            _LOG.warning("%d requests were not answered within %g s and are given up", len(self._tasks), within_s)
             for task in self._tasks:
                 task.cancel()
             await asyncio.wait(self._tasks, timeout=AFTER_CANCEL_S)

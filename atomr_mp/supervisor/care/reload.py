@@ -99,7 +99,7 @@ class Reload:
                     f"device {device.index} is stopped and has no worker; correct that, then `atomr-mp reload` again, "
                     f"or `atomr-mp restart {device.index}`"
                 )
-            self._stop_at("at", device.lost, f"; {after}")
+            self._stop_at("the reload stopped at device", device.lost, f"; {after}")
         elif device.state is State.READY and device.generation > self._generation:
             device.take_plan(self._new)
             self._left.pop(0)
@@ -184,7 +184,7 @@ class Reload:
         if self._over:
             return
         if error is not None:
-            self._stop_at("before", error)
+            self._stop_at("the reload stopped before device", error)
         elif (device := self._left[0]).generation == self._generation:
             self._replace(device, anew=False)
         else:
@@ -197,7 +197,7 @@ class Reload:
         """Give up, since the first device's new worker does not start.
 
         Args:
-            where: "at" a device that was replaced, "before" one that goes on.
+            where: The beginning of the error's text: "at" a device that was replaced, "before" one that goes on.
             lost: Why it does not start, if that is known.
             after: What has become of the device.
         """
@@ -206,7 +206,7 @@ class Reload:
         if self._replaced:
             code += f", {self._replaced} {'has' if self._replaced == 1 else 'have'} the new"
         why = lost.message if lost else device.reason
-        self._give_up(_like(lost, f"the reload stopped {where} device {device.index}, {code}: {why}{after}"))
+        self._give_up(_like(lost, f"{where} {device.index}, {code}: {why}{after}"))
 
     def _give_up(self, error: errors.AtomrError) -> None:
         self._over = True

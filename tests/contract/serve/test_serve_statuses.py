@@ -105,3 +105,8 @@ def test_what_runs_when_the_server_ends_is_not_sent_again(ledger: Ledger) -> Non
             check(answer.result(DEADLINE_S), name)
         gate.open(len(asked) + 1)
         assert server.process.wait(DEADLINE_S) == 0
+        log = server.log()
+        assert "then the pool is stopped" in log
+        given_up = log.partition("could not be answered before the end: ")[2].partition("\n")[0]
+        assert "Ran.call (request " in given_up  # streams are ended at once
+        assert log.index("the pool has ended") < log.index("the server has ended")

@@ -66,6 +66,13 @@ class Manager:
         ((_, _, credentials),) = control
         return struct.unpack("3i", credentials)[0], data.decode().splitlines()
 
+    def hear_until(self, line: str) -> tuple[int, list[str]]:
+        """Return the next message that has this line, and its sender."""
+        while True:
+            sender, lines = self.hear()
+            if line in lines:
+                return sender, lines
+
 
 def unit(path: Path = UNIT) -> configparser.SectionProxy:
     """Return a unit's section of the service."""
@@ -128,6 +135,7 @@ def test_the_service_is_up_reloads_and_ends_as_the_unit_says(ledger: Ledger, man
     environment = {
         **{kept: os.environ[kept] for kept in ("PATH", "PYTHONPATH", "ATOMR_MP_TEST") if kept in os.environ},
         "NOTIFY_SOCKET": str(manager.path),
+        "WATCHDOG_USEC": f"{int(service['WatchdogSec']) * 1_000_000}",
         **variables,
     }
     log = ledger.path / "journal"
@@ -136,7 +144,7 @@ def test_the_service_is_up_reloads_and_ends_as_the_unit_says(ledger: Ledger, man
             command, cwd="/", env=environment, stdin=subprocess.DEVNULL, stdout=journal, stderr=journal
         )
     with running(process):
-        sender, lines = manager.hear()
+        sender, lines = manager.hear_until("READY=1")
         assert "READY=1" in lines, log.read_text(encoding="utf-8")
         assert sender == process.pid  # NotifyAccess=main
         first = ask(port)
@@ -147,7 +155,9 @@ def test_the_service_is_up_reloads_and_ends_as_the_unit_says(ledger: Ledger, man
         reload = shlex.split(service["ExecReload"].replace("$MAINPID", str(process.pid)))
         subprocess.run(reload, check=True, timeout=DEADLINE_S)
         assert settled(lambda: (now := ask(port)).status == 200 and now.json() != first.json())
+        assert manager.hear_until("WATCHDOG=1")[0] == process.pid
         process.send_signal(signal.SIGTERM)  # KillMode=mixed: to the main process alone
+        assert manager.hear_until("STOPPING=1")[0] == process.pid
         assert process.wait(2 * DEADLINE_S) == 0, log.read_text(encoding="utf-8")
     assert TOKEN not in log.read_text(encoding="utf-8")
 
