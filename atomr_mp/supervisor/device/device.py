@@ -469,7 +469,7 @@ class SupervisedDevice:
             self._takeover.took(away_s)
             event, text = "promoted", f"the standby has taken over within {away_s * 1000:.1f} ms"
         else:
-            waited = f"; calls had to wait for {away_s * 1000:.0f} ms" if away_s else ""
+            waited = f"; the device took no calls for {away_s * 1000:.0f} ms" if away_s else ""
             event, text = "ready", f"ready after {worker.start_s * 1000:.0f} ms{waited}"
         self._log.note(event, text, pid=worker.pid, took_s=round(worker.start_s, 4), away_s=round(away_s, 4))
 

@@ -424,7 +424,7 @@ def test_events_tell_the_pools_story(detached: Path) -> None:
 
 
 def test_events_are_followed_and_read_as_a_story(detached: Path) -> None:
-    """How a worker died, when the next one was ready, and how long calls had to wait."""
+    """How a worker died, when the next one was ready, and for how long the device took no calls."""
     following = subprocess.Popen([*CLI, "events", "-f", "--run-dir", str(detached)], stdout=subprocess.PIPE)
     with running(following):
         assert following.stdout is not None
@@ -432,7 +432,7 @@ def test_events_are_followed_and_read_as_a_story(detached: Path) -> None:
         os.kill(status(detached)["devices"][1]["pid"], signal.SIGKILL)
         told = read_until(following.stdout, "device 1 generation 2: ready after")
         assert "device 1 generation 1: ended: killed by SIGKILL (signal 9), no requests were running\n" in told
-        assert re.search(r"generation 2: ready after \d+ ms; calls had to wait for \d+ ms\n", told + "\n"), told
+        assert re.search(r"generation 2: ready after \d+ ms; the device took no calls for \d+ ms\n", told + "\n"), told
         following.send_signal(signal.SIGINT)
         assert following.wait(DEADLINE_S) == 130
 
