@@ -23,6 +23,7 @@ from typing import Any, Final, NamedTuple
 import pytest
 
 from atomr_mp import cli, errors
+from atomr_mp.device import DEFAULT_DEADLINE_S
 from atomr_mp.process.files.rundir import PoolState, RunDirectory
 from atomr_mp.protocol.libraries import DECLARED
 from atomr_mp.startup.config import Config
@@ -328,6 +329,13 @@ def test_the_examples_on_the_pages_are_the_files(page: str, language: str, name:
     """Whoever copies either has the same."""
     (shown,) = [block.code for block in blocks(ROOT / "docs" / f"{page}.md") if block.language == language]
     assert shown == (ROOT / "docs" / "examples" / name).read_text(encoding="utf-8")
+
+
+def test_the_proxy_of_the_page_waits_longer_than_calls() -> None:
+    """Else it gives a call up in the moment in which the server would have told what came of it."""
+    site = (ROOT / "docs" / "examples" / "nginx.conf").read_text(encoding="utf-8")
+    (waits_s,) = re.findall(r"proxy_read_timeout (\d+)s;", site)
+    assert int(waits_s) > DEFAULT_DEADLINE_S
 
 
 def test_example_configuration_is_one() -> None:

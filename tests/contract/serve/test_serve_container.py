@@ -162,6 +162,11 @@ def test_the_commands_of_the_files_are_ours() -> None:
     assert cli._parser().parse_args(command("CMD")).actor == ["/app/words.py:Words"]
     (container,) = pod()["containers"]
     assert cli._parser().parse_args(container["args"]).actor == ["/app/words.py:Words"]
+    for line in (
+        command("CMD"),
+        container["args"],
+    ):
+        assert cli._parser().parse_args(line).gpus == "1"
     assert instructions("USER") == [f"{USER}:{USER}"]
     context = pod()["securityContext"]
     assert {context["runAsUser"], context["runAsGroup"], context["fsGroup"]} == {USER}
