@@ -126,6 +126,8 @@ class Reply(msgspec.Struct, eq=False, weakref=True):
     """Reply of threads that wait for more than the answer; done when something has happened."""
     finish: Callable[[Any], Any] | None = None
     """Makes the result from the value that the worker has sent."""
+    ran_at: tuple[tuple[int, int], ...] = ()
+    """The devices and incarnations that have ended while it ran there."""
 
     @property
     def done(self) -> bool:

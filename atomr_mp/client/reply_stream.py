@@ -91,6 +91,11 @@ class ReplyStream:
         return self._reply.generation
 
     @property
+    def ran_at(self) -> tuple[tuple[int, int], ...]:
+        """The devices and incarnations that have ended while it ran there."""
+        return self._reply.ran_at
+
+    @property
     def done(self) -> bool:
         """Whether it has ended; parts may be left to be read. Takes in what has arrived, and does not wait."""
         return self._reply.done

@@ -204,12 +204,16 @@ class Application:
                 methods.took(method_figures.FIRST_PART, exchange.called, "", first_ns)
                 methods.count(method_figures.PARTS, exchange.called, exchange.parts)
         error = exchange.error
+        if exchange.ran_at:
+            self._lost.ran(exchange)
         if error is not None and exchange.called:
             # An actor may raise a `WorkerLost` of its own, which has no device.
             if isinstance(error, errors.ContextPoisoned) or (
                 isinstance(error, errors.WorkerLost) and error.device >= 0
             ):
                 self._lost.note(exchange, error)
+            elif isinstance(error, errors.PoolLost) and exchange.sent:
+                self._lost.lose_pool(exchange, error)
             else:
                 self._raised.note(exchange, error)
         if self._access_log:

@@ -103,6 +103,8 @@ class PoolCalls:
         finally:
             in_flight[device] -= 1
             exchange.is_on(reply.device, reply.generation)
+            if reply.ran_at:
+                exchange.ran_at = reply.ran_at
         self._health.note(reply.device)
         return result
 
@@ -118,6 +120,7 @@ class PoolCalls:
             in_flight.subtract(devices)
             shown = next((reply for reply in replies if reply.is_over and reply.error is not None), replies[0])
             exchange.is_on(shown.device, shown.generation)
+            exchange.ran_at = tuple({place: None for reply in replies for place in reply.ran_at})
         for reply in replies:
             self._health.note(reply.device)
         return results

@@ -32,6 +32,8 @@ class LostRequest(NamedTuple):
     method: str
     running: bool
     """Whether it had started and not ended, so that it may be the cause."""
+    code: str = ""
+    """What has become of it afterwards: "ok", or an error's code."""
 
 
 class LostLog:
@@ -40,6 +42,10 @@ class LostLog:
     def __init__(self) -> None:
         self._lost: Final[dict[tuple[int, int], list[LostRequest]]] = {}
         """By device and generation."""
+        self._sent_again: Final[dict[tuple[int, int], list[LostRequest]]] = {}
+        """Those that their worker has not taken with it, by the device and generation of each that they ran on."""
+        self._of_pool: Final[list[LostRequest]] = []
+        """Those that have ended with the pool."""
         self._given_up: Final[list[LostRequest]] = []
         self._timer: asyncio.TimerHandle | None = None
 
@@ -50,9 +56,25 @@ class LostLog:
     def note(self, exchange: Exchange, error: _Lost) -> None:
         """Take a request that has ended with its worker; it is told together with others."""
         request = LostRequest(exchange.id, exchange.called, error.was_running and error.maybe_executed)
-        # A worker that answers before it ends leaves out which one it is.
-        worker = (error.device, error.generation) if error.device >= 0 else (exchange.device, exchange.generation)
-        self._lost.setdefault(worker, []).append(request)
+        self._lost.setdefault(_worker_of(exchange, error), []).append(request)
+        self._tell_soon()
+
+    def ran(self, exchange: Exchange) -> None:
+        """Take a request whose answer is there, and that ran on workers that have ended."""
+        request = LostRequest(exchange.id, exchange.called, True, exchange.code)
+        error = exchange.error
+        last = _worker_of(exchange, error) if isinstance(error, _Lost) else None
+        for worker in exchange.ran_at:
+            if worker != last:  # that one is told as lost
+                self._sent_again.setdefault(worker, []).append(request)
+        self._tell_soon()
+
+    def lose_pool(self, exchange: Exchange, error: errors.PoolLost) -> None:
+        """Take a request that has ended with the pool."""
+        self._of_pool.append(LostRequest(exchange.id, exchange.called, error.maybe_executed))
+        self._tell_soon()
+
+    def _tell_soon(self) -> None:
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(GATHER_S, self.tell)
 
@@ -77,11 +99,53 @@ class LostLog:
                 requests=len(lost),
             )
         self._lost.clear()
+        self._tell_sent_again()
+        self._tell_of_pool()
+        self._tell_given_up()
+
+    def _tell_sent_again(self) -> None:
+        for (device, generation), ran in self._sent_again.items():
+            tell(
+                logging.WARNING,
+                "requests_ran",
+                f"device {device} generation {generation}: {counted(len(ran), 'request')} ran when its worker ended, "
+                f"and ended otherwise later: {_names(ran)}",
+                device=device,
+                generation=generation,
+                running=[_facts(each) | {"code": each.code} for each in ran[:MOST_NAMED]],
+                requests=len(ran),
+            )
+        self._sent_again.clear()
+
+    def _tell_of_pool(self) -> None:
+        if self._of_pool:
+            ran, queued = (
+                [each for each in self._of_pool if each.running],
+                [each for each in self._of_pool if not each.running],
+            )
+            groups = (("may have run:", ran), ("have not run:", queued))
+            tell(
+                logging.ERROR,
+                "requests_lost_with_pool",
+                f"{counted(len(self._of_pool), 'request')} ended with the pool; "
+                + "; ".join(f"{words} {_names(group)}" for words, group in groups if group),
+                maybe_executed=[_facts(each) for each in ran[:MOST_NAMED]],
+                not_executed=[_facts(each) for each in queued[:MOST_NAMED]],
+                requests=len(self._of_pool),
+            )
+            self._of_pool.clear()
+
+    def _tell_given_up(self) -> None:
         if self._given_up:
             text = f"{counted(len(self._given_up), 'request')} could not be answered before the end: "
             named = [_facts(each) for each in self._given_up[:MOST_NAMED]]
             tell(logging.WARNING, "requests_given_up", text + _names(self._given_up), given_up=named)
             self._given_up.clear()
+
+
+def _worker_of(exchange: Exchange, error: _Lost) -> tuple[int, int]:
+    """Return the device and generation; a worker that answers before it ends leaves out which one it is."""
+    return (error.device, error.generation) if error.device >= 0 else (exchange.device, exchange.generation)
 
 
 def _names(group: list[LostRequest]) -> str:
@@ -90,7 +154,8 @@ def _names(group: list[LostRequest]) -> str:
 
 
 def _named(request: LostRequest) -> str:
-    return f"{one_line(request.method, 300)} (request {request.id})"
+    later = f", {request.code}" if request.code else ""
+    return f"{one_line(request.method, 300)} (request {request.id}{later})"
 
 
 def _facts(request: LostRequest) -> dict[str, str]:

@@ -173,6 +173,7 @@ class ServedStream:
         for task in self._tasks:
             task.cancel()
         self._exchange.is_on(self._stream.device, self._stream.generation)
+        self._exchange.ran_at = self._stream.ran_at
         self._stream.close()
 
     async def begin(self, headers: tuple[Header, ...], comment: bytes) -> tuple[Any] | None:

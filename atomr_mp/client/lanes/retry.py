@@ -84,7 +84,9 @@ class Retry:
         for reply, error in reversed(lost):
             if error.maybe_executed:
                 reply.may_have_run = True
-                reply.replays += getattr(error, "was_running", True)
+                if getattr(error, "was_running", True):
+                    reply.replays += 1
+                    reply.ran_at = (*reply.ran_at, (ended.device, ended.generation))
             self._park(link, reply, Lost(report, error, suspects.get(reply), self._may_replay(reply)))
 
     def lose(self, link: DeviceLink, replies: Sequence[Reply]) -> None:

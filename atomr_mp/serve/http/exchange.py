@@ -204,7 +204,7 @@ class Exchange:
     __slots__ = (
         "_budget", "_direct", "_receive", "_repeats", "_room", "_send", "_whole_bytes", "answered", "begun_ns",
         "called", "code", "cors", "device", "error", "first_part_ns", "generation", "headers", "id", "limits", "method",
-        "parts", "path", "read_bytes", "scope", "sent", "sent_bytes", "status", "token",
+        "parts", "path", "ran_at", "read_bytes", "scope", "sent", "sent_bytes", "status", "token",
     )  # fmt: skip
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, limits: Limits, budget: Budget) -> None:
@@ -237,6 +237,8 @@ class Exchange:
         """The pool's method that was called, "Actor.method"; empty if none was."""
         self.sent = False
         """Whether the pool has a call of this request, so that it may have run."""
+        self.ran_at: tuple[tuple[int, int], ...] = ()
+        """The devices and incarnations that have ended while a call of this request ran there."""
         self.device = -1
         """The device that has the call; -1 if it has none."""
         self.code = "ok"

@@ -265,7 +265,7 @@ class Parent:
         async def reload() -> None:
             if self._reloading is not None:
                 await asyncio.wait({self._reloading})  # by SIGHUP, maybe from before the file was saved
-            self._reloading = asyncio.get_running_loop().create_task(keeper.reload())
+            self._reloading = asyncio.get_running_loop().create_task(self._reload(keeper))
             await asyncio.wait({self._reloading})
 
         await self._saved.keep_reloading(lambda: keeper.was_ready, reload)

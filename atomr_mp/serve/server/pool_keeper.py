@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
+import select
 import time
 from collections.abc import Callable
 from typing import Final
 
 from atomr_mp import errors
 from atomr_mp.pool import Pool
+from atomr_mp.process.spawn import ExitCause
 from atomr_mp.protocol.libraries.memory import Statistics
 from atomr_mp.protocol.words import counted
 from atomr_mp.serve.server.backoff import Backoff
@@ -20,6 +23,9 @@ PROBE_S: Final = 30.0
 
 LOADING_EVERY_S: Final = 10.0
 """How often a pool that is loading says so."""
+
+ENDS_S: Final = 2.0
+"""How long the supervisor of a lost pool may take to end."""
 
 Start = Callable[[], tuple[Pool, float]]
 """Starts a pool; returns it, and how many seconds its devices may take to be ready."""
@@ -63,7 +69,10 @@ class PoolKeeper:
         while True:
             if self._pool is not None:
                 why = await until_lost(self._pool)
-                tell(logging.ERROR, "lost", f"the pool is lost: {why}; it will be started again")
+                pid = self._pool.supervisor_pid
+                ended = await asyncio.to_thread(how_ended, pid)
+                text = f"the pool is lost: {why} (supervisor pid {pid}, {ended}); it will be started again"
+                tell(logging.ERROR, "lost", text, pid=pid, ended=ended)
                 await self.close()
             await asyncio.sleep(backoff.next_s(time.monotonic() - started_s))
             started_s = time.monotonic()
@@ -128,6 +137,24 @@ class PoolKeeper:
         pool, self._pool = self._pool, None
         if pool is not None:
             await asyncio.to_thread(pool.close)
+
+
+def how_ended(pid: int) -> str:
+    """Return how a child of this process has ended, in words. It is not reaped. Blocks for a moment at most."""
+    cause = ExitCause()
+    with contextlib.suppress(OSError):
+        pidfd = os.pidfd_open(pid)
+        try:
+            select.select([pidfd], [], [], ENDS_S)  # its connections end before it does
+            found = os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOWAIT | os.WNOHANG)
+        finally:
+            os.close(pidfd)
+        if found is None:
+            return "which has not ended"
+        cause = (
+            ExitCause(status=found.si_status) if found.si_code == os.CLD_EXITED else ExitCause(signal=found.si_status)
+        )
+    return cause.describe()
 
 
 async def until_lost(pool: Pool) -> errors.PoolLost | None:

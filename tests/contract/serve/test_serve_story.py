@@ -337,6 +337,36 @@ def test_whatever_happens_every_line_is_an_object_and_every_cause_is_told_once(l
     assert sum("half a line" in line for line in output) == 1
 
 
+def test_requests_that_ran_when_a_process_was_killed_are_named(ledger: Ledger) -> None:
+    """Of a worker, though another has answered them since; and of the supervisor, with how that has ended."""
+    path = ledger.path / "waiter.py"
+    with ledger.gate("gate") as gate:
+        path.write_text(
+            "import os\nfrom atomr_mp_workers import Actor, method\n"
+            "class Waiter(Actor):\n    @method(thread=True, idempotent=True)\n    def wait(self) -> str:\n"
+            f"        open('{gate.path}.here', 'a').write(str(os.getpid()) + '\\n')\n"
+            f"        open('{gate.path}.go', 'rb', buffering=0).read(1)\n"
+            "        return 'waited'\n"
+        )
+        with Server(ledger, actor=f"{path}:Waiter") as server, ThreadPoolExecutor(1) as asking:
+            (supervisor,) = [pid for pid in children(server.pid) if b"atomr_mp.supervisor" in command_line(pid)]
+            ask_as = functools.partial(server.call, "Waiter.wait")
+            first = asking.submit(ask_as, x_request_id="is-sent-again")
+            os.kill(gate.wait()[0], signal.SIGKILL)
+            gate.wait()
+            gate.open()
+            assert first.result(DEADLINE_S).json() == "waited"
+            assert settled(lambda: "Waiter.wait (request is-sent-again, ok)" in server.log())
+            second = asking.submit(ask_as, x_request_id="is-lost")
+            gate.wait()
+            os.kill(supervisor, signal.SIGKILL)
+            assert second.result(DEADLINE_S).status == 500
+            assert settled(lambda: "Waiter.wait (request is-lost)" in server.log())
+            assert settled(lambda: f"(supervisor pid {supervisor}, killed by SIGKILL)" in server.log())
+            assert "generation 1: 1 request ran when its worker ended" in server.log()
+            gate.open(10)
+
+
 def test_a_hangup_during_a_reload_is_done_after_it_and_told(ledger: Ledger) -> None:
     """However many come: at the end each device has the code that was there at the last."""
     path = ledger.path / "versioned.py"

@@ -175,6 +175,57 @@ def test_every_request_that_a_worker_takes_with_it_is_told_or_counted_once(lost:
             assert [each["id"] for each in event[name]] == expected[: lost_log.MOST_NAMED]
 
 
+def ran(number: int, places: list[int], error: errors.AtomrError | None) -> Exchange:
+    """Return an exchange whose call ran on workers of device 0 that have ended."""
+    found = SimpleNamespace(
+        id=f"id-{number}",
+        called="A.b",
+        device=0,
+        generation=max(places),
+        error=error,
+        code=error.code if error else "ok",
+        ran_at=tuple((0, each) for each in places),
+    )
+    return cast("Exchange", found)
+
+
+@given(
+    st.lists(st.tuples(st.lists(st.integers(1, 3), min_size=1, unique=True), st.sampled_from(["", "poison", "lost"])))
+)
+@settings(deadline=None)
+def test_every_request_that_ran_when_a_worker_ended_is_named_with_that_worker(
+    those: list[tuple[list[int], str]],
+) -> None:
+    """Whatever became of it: answered by another worker, refused as deadly, or lost with a later one."""
+    expected: dict[int, set[str]] = {}
+
+    async def note() -> None:
+        log = LostLog()
+        for number, (places, end) in enumerate(those):
+            error: errors.AtomrError | None = None
+            if end == "lost":
+                error = errors.WorkerLost("lost", device=0, generation=places[-1])
+            elif end:
+                error = errors.PoisonRequest("deadly", maybe_executed=True)
+            for each in places:
+                expected.setdefault(each, set()).add(f"id-{number}")
+            log.ran(ran(number, places, error))
+            if isinstance(error, errors.WorkerLost):
+                log.note(ran(number, places, error), error)
+        log.tell()
+
+    with Captured() as captured, patch.object(lost_log, "MOST_NAMED", 1000):
+        asyncio.run(note())
+    named: dict[int, list[str]] = {}
+    for event in captured.events:
+        assert event["event"] in {"requests_ran", "requests_lost"}
+        for each in event["running"]:
+            assert f"request {each['id']}" in event["text"]
+            named.setdefault(event["generation"], []).append(each["id"])
+    assert {worker: set(ids) for worker, ids in named.items()} == expected
+    assert all(len(ids) == len(set(ids)) for ids in named.values())
+
+
 EVERY: list[type[errors.AtomrError]] = [
     getattr(errors, name) for name in errors.__all__ if isinstance(getattr(errors, name), type)
 ]
