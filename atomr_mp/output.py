@@ -26,7 +26,6 @@ QUEUE_BYTES: Final = 2**18
 IDLE_S: Final = 1.0
 """How long the thread waits for another line before it ends."""
 
-_NEWLINE: Final = 10
 
 END_S: Final = 0.5
 """How long the end of a process waits for a reader of its last lines."""
@@ -126,15 +125,13 @@ class FileOutput(io.FileIO):
     notice: Notice = staticmethod(lost_lines)
     """The form of the line that counts lost lines."""
     _lost = 0
-    _is_cut = False
-    """Whether the last line was written in part."""
 
     def write(self, data: Any, /) -> int:
         """Write all bytes, or lose them; return how many they were."""
         view = memoryview(data).cast("B")
         try:
             if self._lost:
-                begin = "\n" if self._is_cut else ""
+                begin = "\n" if self._ends_cut() else ""
                 self._write_all(memoryview(f"{begin}{self.notice(self._lost)}\n".encode()))
                 self._lost = 0
             self._write_all(view)
@@ -144,9 +141,19 @@ class FileOutput(io.FileIO):
 
     def _write_all(self, left: memoryview) -> None:
         while left:
-            written = super().write(left) or 0
-            self._is_cut = bool(written) and left[written - 1] != _NEWLINE
-            left = left[written:]
+            left = left[super().write(left) or 0 :]
+
+    def _ends_cut(self) -> bool:
+        """Return whether the file's last line was written in part, by whomever: several may write to one file."""
+        try:
+            reading = os.open(f"/proc/self/fd/{self.fileno()}", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            try:
+                length = os.fstat(reading).st_size
+                return length > 0 and os.pread(reading, 1, length - 1) != b"\n"
+            finally:
+                os.close(reading)
+        except OSError:
+            return True  # an empty line does no harm
 
 
 class QueuedOutput(io.RawIOBase):

@@ -45,6 +45,7 @@ NOWHERE: Final = ""
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _PLACE: Final = re.compile(r'^ +(?:\| +)*File "(.*)", line (\d+), in ([^"\n]*)$')
 _FRAME: Final = "  "
+_NUMBER: Final = re.compile(r"\d+")
 _HEADERS: Final = frozenset(
     {
         "Traceback (most recent call last):",
@@ -115,7 +116,7 @@ class Raised(NamedTuple):
     details: str
     """The traceback, or the message of an error that has none."""
     place: str
-    """Where it was raised; or `NOT_SENT`, or `NOWHERE`."""
+    """Where it was raised; or `NOT_SENT` and the cause, or `NOWHERE`."""
 
     @property
     def key(self) -> Key:
@@ -135,13 +136,18 @@ def raised(method: str, error: errors.AtomrError) -> Raised:
         return Raised(method, kind, traceback, place_of(traceback) or UNKNOWN)
     returned = getattr(error, "returned", "")
     if returned:
-        return Raised(method, returned, error.message, NOT_SENT)
+        return Raised(method, returned, error.message, f"{NOT_SENT}: {_cause_of(error.message)}")
     return Raised(method, kind or error.code, error.message, NOWHERE)
+
+
+def _cause_of(message: str) -> str:
+    """Return why a value was not sent, without its numbers: one cause is told once, whatever the sizes are."""
+    return one_line(_NUMBER.sub("N", message.partition("cannot be sent: ")[2]), 200)
 
 
 def _headline(key: Key) -> str:
     method, kind, place = one_line(key[0], 300), one_line(key[1], 300), key[2]
-    if place == NOT_SENT:
+    if place.startswith(NOT_SENT):
         return f"{method} returned a value of type {kind}, which cannot be sent"
     return f"{method} raised {kind} at {place}" if place != NOWHERE else f"{method} ended with {kind}"
 
@@ -187,4 +193,5 @@ class Repeats:
 
 def summary(key: Key, more: int) -> str:
     """Return the line for exceptions that were only counted."""
-    return f"… {more:,} more of the same: {_headline(key)}"
+    cause = f" ({key[2].removeprefix(NOT_SENT)[2:]})" if key[2].startswith(NOT_SENT) else ""
+    return f"… {more:,} more of the same: {_headline(key)}{cause}"

@@ -86,6 +86,6 @@ class RaisedLog:
 def _facts(key: Key) -> dict[str, str]:
     """Return for programs what a headline says."""
     _, kind, place = key
-    if place == NOT_SENT:
+    if place.startswith(NOT_SENT):
         return {"returned": kind}
     return {"code": kind} if place == NOWHERE else {"exception": kind, "place": place}

@@ -227,21 +227,33 @@ def _content(file: Path) -> bytes:
     """
     try:
         # Without waiting: a pipe in its place would keep the front end from everybody.
-        with os.fdopen(os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as opened:
-            found = os.fstat(opened.fileno())
-            if not stat.S_ISREG(found.st_mode):
-                raise errors.ConfigurationError(f"the token file {file} is no regular file")
-            if found.st_uid not in {0, os.geteuid()}:
-                raise errors.ConfigurationError(f"the token file {file} is neither this user's nor root's")
-            if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-                raise errors.ConfigurationError(f"the token file {file} can be written by others: chmod go-w {file}")
-            if found.st_mode & stat.S_IROTH:
-                _LOG.warning("the token file %s can be read by every user of this machine", file)
-            if found.st_size > MOST_FILE_BYTES:
-                raise errors.ConfigurationError(f"the token file {file} has more than {MOST_FILE_BYTES} bytes")
-            return opened.read(MOST_FILE_BYTES)
+        descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            _check(file, os.fstat(descriptor))
+            with os.fdopen(descriptor, "rb", closefd=False) as opened:
+                return opened.read(MOST_FILE_BYTES)
+        finally:
+            os.close(descriptor)
     except OSError as error:
         raise errors.ConfigurationError(f"the token file {file} cannot be read: {error}") from error
+
+
+def _check(file: Path, found: os.stat_result) -> None:
+    """Check what kind of file it is, and who may change it.
+
+    Raises:
+        ConfigurationError: It is not used.
+    """
+    if not stat.S_ISREG(found.st_mode):
+        raise errors.ConfigurationError(f"the token file {file} is no regular file")
+    if found.st_uid not in {0, os.geteuid()}:
+        raise errors.ConfigurationError(f"the token file {file} is neither this user's nor root's")
+    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise errors.ConfigurationError(f"the token file {file} can be written by others: chmod go-w {file}")
+    if found.st_mode & stat.S_IROTH:
+        _LOG.warning("the token file %s can be read by every user of this machine", file)
+    if found.st_size > MOST_FILE_BYTES:
+        raise errors.ConfigurationError(f"the token file {file} has more than {MOST_FILE_BYTES} bytes")
 
 
 def _lenient(file: Path) -> tuple[list[str], str]:

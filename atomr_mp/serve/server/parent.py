@@ -206,16 +206,21 @@ class Parent:
         """End front ends whose event loop does not turn, with their stacks in the log."""
         beats = Heartbeats(self._counters, self._plan.slots)
         aborted: set[int] = set()
+        killed: set[int] = set()
         while True:
             await asyncio.sleep(BEAT_S)  # a heartbeat that is missing is no event
             most_s = ENDING_HANG_S if self._stopping.is_set() else self._plan.limits.hang_s
             for slot, front_end in list(self._running.items()):
                 pid, deaf_s = front_end.process.pid, beats.since_s(slot, front_end.started_s)
                 if deaf_s > most_s + ABORT_S and pid in aborted:
+                    if pid not in killed:
+                        killed.add(pid)
+                        text = f"front end {slot} (pid {pid}) has not ended, as a process that is stopped; it is killed"
+                        tell(logging.WARNING, "front_end_killed", text, slot=slot, pid=pid)
                     front_end.process.kill()
                 elif deaf_s > most_s and pid not in aborted:
                     aborted.add(pid)
-                    text = f"front end {slot} (pid {pid}) has been deaf for {deaf_s:.0f} s; its stack follows"
+                    text = f"front end {slot} (pid {pid}) has been deaf for {deaf_s:.0f} s; it is to write its stack"
                     tell(logging.WARNING, "front_end_deaf", text, slot=slot, pid=pid)
                     front_end.process.send_signal(signal.SIGABRT)
 

@@ -33,7 +33,18 @@ MOST_LINES: Final = 100
 
 WARNINGS: Final = frozenset(
     {
-        *("board", "circuit_open", "end", "fault", "hung", "poison_request", "quarantined", "sick", "standby_failed"),
+        *(
+            "board",
+            "circuit_open",
+            "end",
+            "fault",
+            "hung",
+            "poison_request",
+            "quarantined",
+            "sick",
+            "standby_failed",
+            "stopped",
+        ),
         *("reload_failed", "unkillable", "violation", "zygote_end"),
     }
 )

@@ -160,7 +160,7 @@ class Restarts:
                 return LifecycleEvent.CIRCUIT_OPENED
             case intensity.Refused(reason):
                 self._life.reason = reason if reason == lost.message else f"{reason}; the last: {lost.message}"
-                self._log.note("circuit_open", self._life.reason)
+                self._log.note("stopped", self._life.reason)
                 return LifecycleEvent.RESTART_REFUSED
 
     def arm_backoff(self) -> LifecycleEvent | None:

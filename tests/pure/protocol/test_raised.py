@@ -7,6 +7,7 @@ import unicodedata
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from atomr_mp import errors
 from atomr_mp.protocol import exceptions, raised
 from atomr_mp.protocol.exceptions import describe, traceback_of
 from atomr_mp.protocol.raised import Repeats, lines_of, one_line, place_of
@@ -125,3 +126,19 @@ def test_a_traceback_of_bounded_length_keeps_the_place(chars: int, unit: str, de
     assert place_of(found).startswith(f"{__file__}:")
     assert place_of(found).endswith(" in even")
     assert "ValueError: text: " in found
+
+
+@given(st.lists(st.sampled_from(["the values take {} bytes, too many", "a set cannot be sent"]), max_size=20))
+def test_two_causes_of_one_type_are_counted_apart_and_one_cause_of_many_sizes_together(causes: list[str]) -> None:
+    """What cannot be sent has no place by which it is told apart."""
+    repeats = Repeats()
+    shown = []
+    for size, cause in enumerate(causes):
+        text = f"A.b returned a value of type str: the result cannot be sent: {cause.format(size)}"
+        key = raised.raised("A.b", errors.ActorFailed(text, returned="str")).key
+        if repeats.note(key, float(size)):
+            shown.append(cause)
+    assert sorted(shown) == sorted(set(causes))
+    for key, more in repeats.due(float("inf")):
+        (cause,) = [each for each in set(causes) if each.format("N") in raised.summary(key, more)]
+        assert more == causes.count(cause) - 1

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from atomr_mp.serve.http.access import Access, Tokens, read_tokens
 from atomr_mp.serve.http.cors import Cors
 from atomr_mp.serve.http.exchange import Budget
 from atomr_mp.serve.http.problems import Problem
+from tests.support import open_descriptors
 
 TOKEN = "a-token-of-some-length"
 NEXT = "the-next-token-of-ours"
@@ -40,6 +43,27 @@ def test_what_may_have_run_is_never_sent_again_by_a_proxy(cls: type[Any], maybe_
         assert status not in {429, 503} or not told["maybe_executed"]
         assert (b"retry-after" in headers) is (status in {429, 503})
         assert (b"x-should-retry" in headers) is told["maybe_executed"]
+
+
+@pytest.mark.parametrize("kind", ["directory", "pipe", "device", "socket", "missing"])
+def test_what_is_no_file_of_tokens_is_refused_by_its_kind_and_keeps_no_descriptor(kind: str, tmp_path: Path) -> None:
+    """It is looked at every second: one descriptor a look would soon be all."""
+    path = tmp_path / "tokens"
+    with contextlib.ExitStack() as closing:
+        if kind == "directory":
+            path.mkdir()
+        elif kind == "pipe":
+            os.mkfifo(path)
+        elif kind == "device":
+            path.symlink_to("/dev/null")
+        elif kind == "socket":
+            closing.enter_context(socket.socket(socket.AF_UNIX)).bind(str(path))
+        before = open_descriptors()
+        with pytest.raises(errors.ConfigurationError) as refused:
+            read_tokens(path)
+        assert str(path) in str(refused.value)
+        assert "Errno 21" not in str(refused.value)
+        assert open_descriptors() == before
 
 
 @pytest.mark.parametrize("status", [429, 503])

@@ -120,6 +120,20 @@ def test_a_notice_begins_a_line_of_its_own(tmp_path: Path) -> None:
     assert path.read_bytes() == b"whol\n[atomr-mp: 1 line could not be written here]\nnext\n"
 
 
+def test_a_notice_begins_a_line_of_its_own_whoever_has_cut_the_last(tmp_path: Path) -> None:
+    """A worker's output and its errors are written to one file, each by an object of its own."""
+    path = tmp_path / "log"
+    first, second = (output.FileOutput(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "a") for _ in range(2))
+    with first, second:
+        with full_disk(4):
+            first.write(b"whole line\n")
+            second.write(b"of another\n")
+        second.write(b"next\n")
+        first.write(b"last\n")
+    notice = b"[atomr-mp: 1 line could not be written here]\n"
+    assert path.read_bytes() == b"whol\n" + notice + b"next\n" + notice + b"last\n"
+
+
 def test_exceptions_and_warnings_outside_of_requests_have_the_logs_form() -> None:
     """Of a thread that nobody waits for, of a destructor, and of Python itself."""
 
