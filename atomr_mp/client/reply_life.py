@@ -66,6 +66,8 @@ class ReplyEvent(StrEnum):
     """The worker has ended, or the connection to it."""
     RESUME = auto()
     """It is sent again."""
+    CROWDED = auto()
+    """Its device takes no work any more, and those that do have no room for it."""
     FAIL = auto()
     """It is refused, not sent again, or its pool is lost."""
 
@@ -89,6 +91,8 @@ class ReplyAction(StrEnum):
     """Give the answer's leases back: nobody wants them."""
     FREE = auto()
     """Give its credit back, and let go of its arguments in shared memory."""
+    CEDE = auto()
+    """Give its credit back. It keeps its arguments in shared memory."""
     END = auto()
     """Give the caller the outcome."""
     REQUEUE = auto()
@@ -120,6 +124,7 @@ TRANSITIONS: Final[dict[tuple[ReplyState, ReplyEvent], ReplyStep]] = {
     (_S.WAITING, _E.CANCEL): _UNSENT,
     (_S.WAITING, _E.EXPIRE): _UNSENT,
     (_S.WAITING, _E.FAIL): _UNSENT,
+    (_S.WAITING, _E.CROWDED): ReplyStep(_S.BACKLOG, (_A.DEQUEUE, _A.CEDE)),
     # A worker that was judged as hung may still answer its former requests.
     (_S.WAITING, _E.PART): ReplyStep(_S.WAITING, (_A.GIVE_BACK,)),
     (_S.WAITING, _E.ANSWER): ReplyStep(_S.WAITING, (_A.GIVE_BACK,)),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import threading
 from os import kill as kept_kill
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,11 @@ class Poisonous(Actor):
     @method(idempotent=True, thread=True)
     def on_thread(self, item: list[str]) -> str:
         """Run on the actor's thread; return the tag."""
+        return _run(item)
+
+    @method(idempotent=True, thread=True, hang_timeout_s=1.0)
+    def in_time(self, item: list[str]) -> str:
+        """Do the same, within a second."""
         return _run(item)
 
     @method(idempotent=True, batch=Batch(max_items=4, max_wait_s=30))
@@ -93,6 +99,8 @@ def _run(item: list[str]) -> str:
             _fork_and_die()
         case "kept_kill":
             kept_kill(os.getpid(), signal.SIGKILL)
+        case "hang":
+            threading.Event().wait()
         case "poison":
             raise errors.ContextPoisoned("on purpose", status=700)
     return tag

@@ -689,10 +689,10 @@ def _too_late(reply: Reply) -> errors.DeadlineExceeded:
         return errors.DeadlineExceeded(f"{what} of {reply.method} has not come {why}", maybe_executed=True)
     if sent:
         why = "it may be running still"
-    elif reply.state is ReplyState.BACKLOG:
-        why = "it was never sent: there was no room in the window"
     elif reply.may_have_run:
         why = "it was not sent again after its worker had ended"
+    elif reply.state is ReplyState.BACKLOG:
+        why = "it was never sent: there was no room in the window"
     else:
         why = "it was never sent"
     return errors.DeadlineExceeded(f"no answer to {reply.method} within its deadline; {why}", maybe_executed=sent)

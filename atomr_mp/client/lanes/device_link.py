@@ -92,6 +92,13 @@ class DeviceLink:
         elif reply in self.held:
             self.held.remove(reply)
 
+    def free(self, reply: Reply) -> None:
+        """Give a request's credit back."""
+        if isinstance(reply, StreamReply):
+            self.flight.take_stream(reply.id)
+        else:
+            self.flight.take(reply.id)
+
     def tell_cancelled(self, reply: Reply) -> None:
         """Ask the worker that has a request not to start it, or to end its stream."""
         connection, current = self._connection_of(reply)

@@ -92,11 +92,10 @@ class Outcomes:
             case ReplyAction.TELL_WORKER:
                 link.tell_cancelled(reply)
             case ReplyAction.FREE:
-                if isinstance(reply, StreamReply):
-                    link.flight.take_stream(reply.id)
-                else:
-                    link.flight.take(reply.id)
+                link.free(reply)
                 reply.kept = reply.copies = ()
+            case ReplyAction.CEDE:
+                link.free(reply)
             case ReplyAction.REQUEUE:
                 reply.generation = 0
                 link.held.appendleft(reply)
@@ -186,11 +185,9 @@ class Outcomes:
         _LOG.error("internal error %s with the answer to %s:\n%s", reference, reply.told(), traceback_of(fault))
         if reply.is_over:
             return
+        link.free(reply)
         if isinstance(reply, StreamReply):
-            link.flight.take_stream(reply.id)
             link.tell_cancelled(reply)
-        else:
-            link.flight.take(reply.id)
         reply.kept = reply.copies = ()
         reply.state = ReplyState.OVER
         why = (

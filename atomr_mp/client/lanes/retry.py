@@ -151,7 +151,8 @@ class Retry:
     def spread(self) -> None:
         """Move waiting requests that name no device to devices that take calls, as far as these have room.
 
-        Suspects stay where they are.
+        Suspects stay until their device takes no work: no worker but that device's next one is put at risk before. What
+        waits for a device that takes no work also goes to one that does not take calls yet, or waits for room.
         """
         for link in self._links:
             if link.held and not link.sending:
@@ -159,9 +160,10 @@ class Retry:
                     self._spread(link, reply)
 
     def _spread(self, link: DeviceLink, reply: Reply) -> None:
-        home = self._home(reply)
-        links = self._links if home is None else [self._links[device] for device in home]
-        if reply.pinned or reply.alone is not None or not any(each.sending for each in links):
+        leaves = link.state in REFUSING
+        if reply.pinned or (reply.alone is not None and not leaves):
+            return
+        if not (leaves or any(each.sending for each in self._links_of(reply))):
             return
         if reply not in link.held:  # sending an earlier one showed that a connection is lost
             return
@@ -169,6 +171,8 @@ class Retry:
         if to is not link:
             link.held.remove(reply)
             self._sender.put(to, reply)
+        elif leaves and self._may_wait(reply):
+            self._line_up(reply)
 
     def judged(self, message: Suspicions) -> None:
         """Apply new quarantine verdicts to the requests that wait for one."""
@@ -180,6 +184,7 @@ class Retry:
         for link in self._links:
             for reply in [reply for reply, lost in link.parked.items() if lost.report == message.id]:
                 self._resume(link, reply)
+        self.spread()
         self._admission.settle()
 
     def _may_replay(self, reply: Reply) -> bool:
@@ -207,8 +212,8 @@ class Retry:
             if alone is not None:
                 self.isolate(reply, alone)
             to = self._another(link, reply)
-            if to.state not in REFUSING:
-                self._outcomes.feed(reply, ReplyEvent.RESUME)
+            if to.state not in REFUSING or self._may_wait(reply):
+                self._outcomes.feed(reply, ReplyEvent.RESUME)  # from a device that takes no work `spread` moves it on
                 return
             error = unavailable(to)
         else:
@@ -224,16 +229,32 @@ class Retry:
             if to is not link and isinstance(reply, StreamReply):
                 to.flight.add_stream(reply.id, reply)
             elif to is not link:
-                to.flight.add(reply.id, reply, len(reply.body) + sum(map(len, reply.payload)))
+                to.flight.add(reply.id, reply, _nbytes(reply))
         except (errors.DeviceUnavailable, errors.Overloaded):
             return link
         if to is not link:
-            if isinstance(reply, StreamReply):
-                link.flight.take_stream(reply.id)
-            else:
-                link.flight.take(reply.id)
+            link.free(reply)
             reply.device = to.device
         return to
+
+    def _may_wait(self, reply: Reply) -> bool:
+        """Return whether a request whose device takes no work can wait for room on another device."""
+        return not reply.pinned and any(each.state not in REFUSING for each in self._links_of(reply))
+
+    def _line_up(self, reply: Reply) -> None:
+        """Let a request of a device that takes no work wait for room on the others, which have none now.
+
+        It has been let in once, so it is not refused if many wait.
+        """
+        nbytes = 0 if isinstance(reply, StreamReply) else _nbytes(reply)
+        self._outcomes.feed(reply, ReplyEvent.CROWDED)
+        copied = sum([each.nbytes for each in reply.copies])
+        self._backlog.add(reply, self._home(reply), nbytes, _nbytes(reply) + copied, bounded=False)
+
+    def _links_of(self, reply: Reply) -> Sequence[DeviceLink]:
+        """Return the links by which a request without a device may go."""
+        home = self._home(reply)
+        return self._links if home is None else [self._links[device] for device in home]
 
     def _home(self, reply: Reply) -> Home | None:
         """Return the devices that a request may go to; None for any."""
@@ -243,30 +264,30 @@ class Retry:
     def _look_again(self, link: DeviceLink) -> None:
         """Apply new verdicts to requests that wait to be sent, as if they were called now."""
         for reply in [*link.held, *link.outbox]:
-            if isinstance(reply, ItemsReply) and reply.method in self._client.suspicions.methods:
-                error = errors.InvalidRequest(f"some request of {reply.method} has ended workers")
-                self._outcomes.feed(reply, ReplyEvent.FAIL, error)
-                continue
-            found = self._held_of(reply, None)
-            if found is None or reply.alone is not None:
-                continue
-            if found.verdict is Verdict.QUARANTINED:
-                self._outcomes.feed(reply, ReplyEvent.FAIL, poison(found, maybe_executed=False))
-            else:
+            alone = self._looked_at(reply)
+            if alone is not None:
                 link.dequeue(reply)
-                self.isolate(reply, found.request)
+                self.isolate(reply, alone)
                 self._sender.put(link, reply)
 
     def _look_at_backlog(self) -> None:
         """Apply new verdicts to calls that wait for room."""
         for reply in self._backlog.all():
-            found = self._held_of(reply, None)
-            if found is None:
-                continue
-            if found.verdict is Verdict.QUARANTINED:
-                self._outcomes.feed(reply, ReplyEvent.FAIL, poison(found, maybe_executed=False))
-            elif reply.alone is None:
-                self.isolate(reply, found.request)
+            alone = self._looked_at(reply)
+            if alone is not None:
+                self.isolate(reply, alone)
+
+    def _looked_at(self, reply: Reply) -> RequestKey | None:
+        """Refuse a request that must not be sent, by what is known now; return its key if it has to run alone now."""
+        if isinstance(reply, ItemsReply) and reply.method in self._client.suspicions.methods:
+            error = errors.InvalidRequest(f"some request of {reply.method} has ended workers")
+            self._outcomes.feed(reply, ReplyEvent.FAIL, error)
+            return None
+        found = self._held_of(reply, reply.alone)
+        if found is not None and found.verdict is Verdict.QUARANTINED:
+            self._outcomes.feed(reply, ReplyEvent.FAIL, poison(found, maybe_executed=False))
+            return None
+        return None if found is None or reply.alone is not None else found.request
 
     def _held_of(self, reply: Reply, request: RequestKey | None) -> Suspicion | None:
         """Return the verdict on a request, if one is known already."""
@@ -275,6 +296,11 @@ class Retry:
         if request is None:
             request = identify(reply)
         return None if request is None else self._client.suspicions.of(request)
+
+
+def _nbytes(reply: Reply) -> int:
+    """Return the bytes that a request takes in a window."""
+    return len(reply.body) + sum(map(len, reply.payload))
 
 
 def _buffers(reply: Reply) -> list[tuple[Releases, int]]:

@@ -243,6 +243,40 @@ def test_poison_ends_two_workers_and_nobody_else_is_harmed(ledger: Ledger, metho
         assert error.fingerprint in str(told[0]["text"])
 
 
+@pytest.mark.parametrize("standby", ["none", "hot"])
+def test_what_ran_without_a_device_outlives_its_device(ledger: Ledger, standby: str) -> None:
+    """It runs alone on another device once its own takes no work; so does what finds no room there at first."""
+    settings = {"gpus": 2, "max_restarts": 0, "give_up": True, "window_requests": 3}
+    with start(ledger, standby=standby, **settings) as pool, ledger.gate("gate") as gate:
+        here = [pool.call("Poisonous.on_thread", [f"{n}", gate.path, ""], device=1) for n in range(2)]
+        moved = [pool.call(f"Poisonous.on_{place}", [place, gate.path, ""]) for place in ("thread", "loop")]
+        named = pool.call("Poisonous.total", ["named", "", ""], 1.0, device=0)
+        assert {reply.device for reply in moved} == {0}
+        gate.wait(3)
+        wait_sent(named)
+        kill(pool)
+        wait_state(pool, DeviceState.STOPPED)
+        gate.open(10)
+        assert [reply.result() for reply in (*moved, *here)] == ["thread", "loop", "0", "1"]
+        assert {reply.device for reply in moved} == {1}
+        assert isinstance(named.exception(), errors.DeviceUnavailable)
+        wait_until(pool, lambda: unsuspecting(pool))
+        assert pool.devices[1].restarts == 0
+
+
+@pytest.mark.parametrize("how", ["exit", "poison", "hang"])
+def test_poison_without_a_device_ends_no_more_workers_on_several_devices(ledger: Ledger, how: str) -> None:
+    """Its ends are counted together wherever they were, and forgiven: both devices come back."""
+    with start(ledger, gpus=2, max_restarts=0, give_up=True) as pool:
+        error = pool.call("Poisonous.in_time", ["poison", "", how]).exception()
+        assert isinstance(error, errors.PoisonRequest), error
+        assert error.ends == 2
+        assert ledger.runs() == ["poison"] * 2
+        for device in range(2):
+            wait_generation(pool, 2, device)
+            assert pool.call("Poisonous.in_time", innocent("next"), device=device).result() == "next"
+
+
 def fate_of(reply: atomr_mp.Reply, gate: Any, kills: int = 3) -> errors.AtomrError | None:
     """Kill the worker from outside whenever a request has arrived there; return the request's outcome."""
     reply.add_done_callback(lambda _: None)  # so that somebody looks

@@ -20,7 +20,7 @@ from atomr_mp import errors
 from atomr_mp.client.fingerprint import RUN, fingerprint
 from atomr_mp.client.lanes.base import Lane
 from atomr_mp.client.lanes.device_link import DeviceLink
-from atomr_mp.client.lanes.homes import Homes
+from atomr_mp.client.lanes.homes import Home, Homes
 from atomr_mp.client.lanes.link_life import MOST_FAILURES, REFUSING, LinkState
 from atomr_mp.client.lanes.retry_policy import KnownSuspicions, may_write
 from atomr_mp.client.memory.leases import Releases
@@ -124,8 +124,8 @@ class FakeConnection:
 class FakeClient:
     """The parts of a client that the tested code uses."""
 
-    def __init__(self) -> None:
-        self.login = SimpleNamespace(window=flight.Window(100, 2**30))
+    def __init__(self, window: int = 100) -> None:
+        self.login = SimpleNamespace(window=flight.Window(window, 2**30))
         self.max_waiting = 1000
         self.methods = METHODS
         self.max_replays = MAX_REPLAYS
@@ -229,6 +229,11 @@ class FakeLane(Lane):
         if connection is not None:
             self._paid(self._links[device], connection)
 
+    def listed(self) -> list[tuple[Reply, Home]]:
+        """Return the calls that wait for room, each with the devices that may take it."""
+        with self._lock:
+            return [(reply, home) for home in self._backlog.homes() for reply in self._backlog.replies(home)]
+
     def receive(self, device: int) -> None:
         """Take in what a worker has answered."""
         with self._lock:
@@ -270,15 +275,15 @@ def info(device: int, generation: int, state: devices.DeviceState = devices.Devi
 class Model(RuleBasedStateMachine):
     """Two devices, calls of both kinds, answers, ends and verdicts, in any order."""
 
-    @initialize(hot=st.booleans(), replaced=st.booleans())
-    def begin(self, *, hot: bool, replaced: bool) -> None:
+    @initialize(hot=st.booleans(), replaced=st.booleans(), window=st.sampled_from([2, 100]))
+    def begin(self, *, hot: bool, replaced: bool, window: int) -> None:
         """Connect, and tell the workers some programs.
 
         With `hot` a device is there again before the end of its worker is told. With `replaced` the workers that were
-        told the programs have been replaced since.
+        told the programs have been replaced since. With a small window calls wait for room.
         """
         self.hot = hot
-        self.client = FakeClient()
+        self.client = FakeClient(window)
         self.lane = FakeLane(self.client, [info(0, 1), info(1, 1)])
         self.generations = [1, 1]
         self.formers: list[int | None] = [None, None]
@@ -289,6 +294,8 @@ class Model(RuleBasedStateMachine):
         for device in range(2):
             self.lane.take(session.DeviceChanged(info(device, 1)))
         self.replies: list[Reply] = []
+        self.unnamed: set[int] = set()
+        """Calls that name no device."""
         self.outcomes: Counter[int] = Counter()
         self.answered: dict[int, int] = {}
         """By call: the generation that has answered it, and was read."""
@@ -316,13 +323,15 @@ class Model(RuleBasedStateMachine):
             return
         try:
             deadline_ns = time.monotonic_ns() + 10**12
-            reply = self.lane.submit(len(self.replies) + 1, device, method, (n,), deadline_ns)
+            reply = self.lane.submit(len(self.replies) + 1, device, method, (n,), deadline_ns, wait=True)
         except errors.PoisonRequest:
             assert self.verdict(method, n) is suspects.Verdict.QUARANTINED
             return
         assert self.verdict(method, n) is not suspects.Verdict.QUARANTINED
         self.lane.add_callback(reply, lambda reply: self.outcomes.update([reply.id]))
         self.replies.append(reply)
+        if device is None:
+            self.unnamed.add(reply.id)
 
     @rule(n=st.integers(0, PROGRAMS - 1), device=st.integers(0, 1), hears=st.booleans())
     def run(self, n: int, device: int, *, hears: bool) -> None:
@@ -334,7 +343,8 @@ class Model(RuleBasedStateMachine):
         request, program = self.programs.shortened(request, device, self.heard[device])
         deadline_ns = time.monotonic_ns() + 10**12
         with contextlib.suppress(errors.PoisonRequest):
-            reply = self.lane.submit(len(self.replies) + 1, device, RUN, request, deadline_ns, program=program)
+            number = len(self.replies) + 1
+            reply = self.lane.submit(number, device, RUN, request, deadline_ns, wait=True, program=program)
             self.lane.add_callback(reply, lambda reply: self.outcomes.update([reply.id]))
             self.replies.append(reply)
 
@@ -461,6 +471,54 @@ class Model(RuleBasedStateMachine):
         if not self.hot:
             self.lane.take(session.DeviceChanged(info(device, generation + 1)))
 
+    @precondition(lambda self: any(self.unnamed & self.worker(device).calls.keys() for device in range(2)))
+    @rule(
+        data=st.data(),
+        told=st.sampled_from(["before", "after"]),
+        state=st.sampled_from([devices.DeviceState.TRIPPED, devices.DeviceState.STOPPED]),
+        other_leaves=st.booleans(),
+    )
+    def trip(self, data: st.DataObject, told: str, state: devices.DeviceState, *, other_leaves: bool) -> None:
+        """A worker ends, and its device takes no work; some time later the device is back.
+
+        The verdict on what ran comes `told` the device is closed. The other device takes calls meanwhile, or is about
+        to.
+        """
+        busy = [each for each in range(2) if self.unnamed & self.worker(each).calls.keys()]
+        device = data.draw(st.sampled_from(busy))
+        self.leave(device)
+        worker, generation, other = self.worker(device), self.generations[device], 1 - device
+        running = [number for number in sorted(worker.calls) if worker.can_run(number)]
+        self.ran.update(running)
+        if other_leaves:
+            self.leave(other)
+            draining = info(other, self.generations[other], devices.DeviceState.DRAINING)
+            self.lane.take(session.DeviceChanged(draining))
+        open_ones = {reply.id for reply in self.replies if not reply.done}
+        self.lane.take(session.DeviceChanged(info(device, generation, devices.DeviceState.LOST)))
+        lost = ErrorInfo.of(errors.WorkerLost("killed"))
+        known = len(self.client.reports)
+        self.lane.take(session.IncarnationEnded(device, generation, False, lost, running, 0, running, running))
+        self.open_reports += self.client.reports[known:]
+        tripped = session.DeviceChanged(info(device, generation, state))
+        if told == "after":
+            self.lane.take(tripped)
+        while self.open_reports:
+            self.judge(data)
+        if told == "before":
+            self.lane.take(tripped)
+        for reply in self.replies:
+            home = HOMES.get(reply.method.partition(".")[0], (0, 1))
+            if reply.id in open_ones & self.unnamed and other in home:
+                assert not isinstance(reply.error, errors.DeviceUnavailable), "another device takes calls"
+        self.nothing_waits_that_can_be_sent()
+        if other_leaves:
+            self.lane.take(_planned_end(other, self.generations[other]))
+            self.generations[other] += 1
+            self.lane.take(session.DeviceChanged(info(other, self.generations[other])))
+        self.generations[device] += 1
+        self.lane.take(session.DeviceChanged(info(device, generation + 1)))
+
     @rule(
         data=st.data(),
         device=st.integers(0, 1),
@@ -497,7 +555,7 @@ class Model(RuleBasedStateMachine):
             waiting = [
                 reply
                 for reply in self.replies
-                if reply.device == device and not reply.done and reply.state is not ReplyState.PARKED
+                if reply.device == device and not reply.done and reply.state not in _NOT_ON_A_DEVICE
             ]
             assert all(reply.generation == self.formers[device] for reply in waiting), "a call waits in vain"
             with pytest.raises(errors.DeviceUnavailable, match="cannot be reached by this client"):
@@ -550,7 +608,7 @@ class Model(RuleBasedStateMachine):
     @invariant()
     def nothing_is_lost_and_nothing_is_in_two_places(self) -> None:
         """A call without an outcome waits in one place: at a worker, here, or for the supervisor."""
-        places: Counter[int] = Counter()
+        places: Counter[int] = Counter(reply.id for reply, _ in self.lane.listed())
         for device, link in enumerate(self.lane._links):
             places.update(reply.id for reply in [*link.held, *link.outbox, *link.parked])
             for worker in self.workers(device):
@@ -564,6 +622,10 @@ class Model(RuleBasedStateMachine):
         """Nobody may come to send it; nor does anything wait for what takes no calls."""
         for link in self.lane._links:
             assert not (link.outbox or link.held) or not (link.sending or link.state in REFUSING)
+        for _, home in self.lane.listed():
+            links = [self.lane._links[device] for device in home]
+            assert not all(link.state in REFUSING for link in links)
+            assert all(len(link.flight.requests) >= self.client.login.window.requests for link in links if link.sending)
 
     @invariant()
     def what_may_run_once_runs_once(self) -> None:
@@ -597,6 +659,9 @@ class Model(RuleBasedStateMachine):
         if hasattr(self, "lane"):
             self.lane.take(errors.PoolLost("over"))
             assert all(self.outcomes[reply.id] == 1 for reply in self.replies)
+
+
+_NOT_ON_A_DEVICE = {ReplyState.PARKED, ReplyState.BACKLOG}
 
 
 def _planned_end(device: int, generation: int) -> session.IncarnationEnded:

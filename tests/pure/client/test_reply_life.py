@@ -52,14 +52,14 @@ class Call:
         if self.listed:
             events += [E.ADMIT, E.FAIL]
         if self.queued:
-            events += [E.SEND, E.OPEN, E.FAIL]
+            events += [E.SEND, E.OPEN, E.CROWDED, E.FAIL]
         if self.worker:
             events += [*ANSWERS, E.LOST, E.FAIL]
             if self.state is not S.POISONED:  # which has started
                 events.append(E.LEFT)
         if self.parked:
             events += [E.RESUME, E.FAIL]
-        if self.hung and not self.worker:
+        if self.hung and not self.worker and not self.listed:  # no link knows it while it is listed
             events += ANSWERS
         return events
 
@@ -80,6 +80,8 @@ class Call:
             call = replace(call, worker=False)
         if event is E.FAIL:
             call = replace(call, worker=False)
+        if event is E.CROWDED:
+            call = replace(call, listed=True)
         for action in to.actions:
             call = call.act(action, event)
         call.check()
@@ -91,18 +93,25 @@ class Call:
             assert taken or A.GIVE_BACK in to.actions, "what it holds does not come back"
         return call
 
-    def act(self, action: ReplyAction, event: ReplyEvent) -> Call:
+    def act(self, action: ReplyAction, event: ReplyEvent) -> Call:  # noqa: PLR0911 - one line for each action
         """Return the request after an action."""
         match action:
-            case A.UNLIST | A.DEQUEUE:
-                assert self.listed if action is A.UNLIST else self.queued
-                return replace(self, listed=False, queued=False)
+            case A.UNLIST:
+                assert self.listed
+                return replace(self, listed=False)
+            case A.DEQUEUE:
+                assert self.queued
+                return replace(self, queued=False)
             case A.UNPARK:
                 assert self.parked
                 return replace(self, parked=False)
             case A.FREE:
                 assert self.credit, "credit comes back twice"
                 assert not self.worker, "a worker has it still"
+                return replace(self, credit=False)
+            case A.CEDE:
+                assert self.credit, "credit comes back twice"
+                assert self.listed, "it is nowhere"
                 return replace(self, credit=False)
             case A.END:
                 assert not self.outcome, "two outcomes"
