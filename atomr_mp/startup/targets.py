@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from atomr_mp import errors
+from atomr_mp.protocol.keywords import checked_names
 from atomr_mp.startup.device_lists import text_of
 
 Actors = str | type | Iterable[str | type]
@@ -34,6 +35,7 @@ def targets(actors: Actors) -> list[str]:
     return [each if isinstance(each, str) else target(each) for each in several]
 
 
+@checked_names
 def on_devices(actor: str | type, devices: Iterable[int]) -> str:
     """Return an actor for `start` that only some devices have.
 
