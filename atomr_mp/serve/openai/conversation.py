@@ -26,7 +26,7 @@ def messages_of(given: object, instructions: object) -> list[dict[str, Any]]:
         raise missing("input", "input is missing: a text, or a list of messages")
     if instructions is not None and not isinstance(instructions, str):
         raise wrong_type("instructions", f"instructions is a text, not {shown(instructions)}")
-    messages: list[dict[str, Any]] = [{"role": "system", "content": instructions}] if instructions else []
+    messages: list[dict[str, Any]] = [{"role": "system", "content": instructions}] if instructions is not None else []
     if isinstance(given, str):
         return [*messages, {"role": "user", "content": given}]
     if not isinstance(given, list) or not given:

@@ -50,8 +50,8 @@ class Embeddings:
         pool = self._source.pool
         plan = self._calls.plan(pool, method_of(pool, body.get("model"), FORM))
         exchange.called = plan.method
-        encoding = body.get("encoding_format") or "float"
-        if encoding not in {"float", "base64"}:
+        encoding = "float" if (given := body.get("encoding_format")) is None else given
+        if encoding not in ("float", "base64"):  # a client's value may not be hashable
             why = f"encoding_format is {shown(encoding)}; it is 'float' or 'base64'"
             raise refusal("encoding_format", "invalid_value", why)
         inputs = inputs_of("input", body.get("input"))
@@ -94,7 +94,9 @@ def _parts(result: object) -> tuple[NDArray[np.float32], dict[str, Any]]:
         if result.keys() - {"embedding", "usage"}:
             wrong = "the method has returned a map with more than embedding and usage"
             raise errors.Unsupported(wrong, maybe_executed=True)
-        counts, result = usage.checked(result.get("usage", counts)), result.get("embedding")
+        if (told := result.get("usage")) is not None:
+            counts = usage.checked(told)
+        result = result.get("embedding")
     try:
         array = np.asarray(result, dtype=np.float32)
     except (TypeError, ValueError) as error:

@@ -20,6 +20,9 @@ MOST_CHARS: Final = 2**24
 MOST_CALLS: Final = 128
 """Most calls of tools in an answer, as many as OpenAI has tools in a request."""
 
+NO_ARGUMENTS: Final = "{}"
+"""The arguments of a call of a tool that has none, as JSON."""
+
 
 class ToolCall:
     """A call of a tool that a method asks for.
@@ -139,17 +142,33 @@ class TextAnswer:
                 raise _wrong(f"the finish_reason {finish!r}; it may be {', '.join(FINISHES)}")
             self._finish = str(finish)
 
+    def take_all(self, given: object) -> AnswerPart:
+        """Take in the result of a method that does not stream; return what is in it.
+
+        Raises:
+            Unsupported: It has another form.
+        """
+        return self._completed(self.take(given))
+
     def end(self, result: object) -> AnswerPart:
         """Take in the result of a method that streams; return what is new in it. Most have none.
 
         Raises:
-            Unsupported: It is a map of another form.
+            Unsupported: It is neither a reason of the end nor a map of the form.
         """
         if isinstance(result, dict):
-            return self.take(result)
-        if isinstance(result, str) and result in FINISHES:
-            self._finish = result
-        return AnswerPart()
+            return self._completed(self.take(result))
+        if result is not None and not isinstance(result, str):
+            raise _wrong(f"a {type(result).__name__} behind its parts; it may be nothing, a finish_reason or a map")
+        self._note(None, result)
+        return self._completed(AnswerPart())
+
+    def _completed(self, part: AnswerPart) -> AnswerPart:
+        """Return the last part, with the arguments of calls that have got none: clients read them as JSON."""
+        without = [call for call in self.calls if not call.arguments]
+        for call in without:
+            call.add(NO_ARGUMENTS)
+        return part._replace(calls=(*part.calls, *(CallPart(call, NO_ARGUMENTS, begins=False) for call in without)))
 
     def _call(self, given: object) -> CallPart:
         """Take in a call of a tool, or a part of one."""
@@ -157,21 +176,25 @@ class TextAnswer:
         if not isinstance(given, dict) or not isinstance(function, dict):
             raise _wrong("a call of a tool without `function`; it has name and arguments")
         index = given.get("index", len(self.calls))
-        arguments = function.get("arguments") or ""
-        if isinstance(arguments, dict):
+        if type(index) is not int or not 0 <= index <= len(self.calls):
+            raise _wrong(f"the index {index!r} of a call of a tool; the next one is {len(self.calls)}")
+        arguments = function.get("arguments")
+        if arguments is None:
+            arguments = ""
+        elif isinstance(arguments, dict):
             arguments = encode_json(arguments).decode()
         if not isinstance(arguments, str):
             raise _wrong("a call of a tool whose arguments are neither JSON as text nor a map")
         begins = index == len(self.calls)
         if begins:
-            name, made = function.get("name"), given.get("id") or f"call_{secrets.token_hex(12)}"
+            name, made = function.get("name"), given.get("id")
+            if made is None or made == "":
+                made = f"call_{secrets.token_hex(12)}"
             if not isinstance(name, str) or not name or not isinstance(made, str):
                 raise _wrong("a call of a tool without a name, or with an id that is no text")
             if index >= MOST_CALLS:
                 raise _wrong(f"more than {MOST_CALLS} calls of tools")
             self.calls.append(ToolCall(index, made, name))
-        elif not isinstance(index, int) or not 0 <= index < len(self.calls):
-            raise _wrong(f"the index {index!r} of a call of a tool; the next one is {len(self.calls)}")
         call = self.calls[index]
         self._count(arguments)
         call.add(arguments)

@@ -68,7 +68,7 @@ def read(body: Mapping[str, Any], plan: ArgumentPlan) -> Asked:
     messages = messages_of(body.get("input"), body.get("instructions"))
     fields = dict(without_idle_choice(body)) | _inside(body, "text") | _inside(body, "reasoning")
     for name, convert in _AS_CHAT.items():
-        if fields.get(name):
+        if fields.get(name) is not None:
             fields[name] = convert(fields[name])
     kwargs = {first: messages, **FIELDS.given(fields, others, plan.method)}
     return Asked([kwargs], ResponseWriter(body), in_parts)
@@ -101,7 +101,7 @@ def _tools(given: object) -> list[dict[str, Any]]:
             kind = tool.get("type") if isinstance(tool, dict) else tool
             why = f"tools[{at}] is {shown(kind)}; only tools of the type 'function' are supported"
             raise refusal(f"tools[{at}].type", "unsupported_value", why)
-        if not isinstance(tool.get("name"), str) or not isinstance(tool.get("parameters") or {}, dict):
+        if not isinstance(tool.get("name"), str) or not isinstance(tool.get("parameters"), dict | None):
             raise wrong_type(f"tools[{at}]", f"tools[{at}] needs a name, a text, and may have parameters, an object")
         found.append({"type": "function", "function": _others(tool)})
     return found

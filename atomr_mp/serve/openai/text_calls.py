@@ -104,7 +104,7 @@ class TextCalls:
             return
         answers = [TextAnswer() for _ in calls]
         results = await call_all(self._calls, exchange, pool, plan, calls)
-        parts_of = [answer.take(result) for answer, result in zip(answers, results, strict=True)]
+        parts_of = [answer.take_all(result) for answer, result in zip(answers, results, strict=True)]
         if in_parts:
             told = writer.part(parts_of[0]) + writer.end(answers[0])
             await exchange.begin(200, *events.HEADERS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import string
 from types import SimpleNamespace
 from typing import Any, Final
@@ -223,6 +224,80 @@ def test_whatever_a_method_says_is_taken_or_named_as_wrong(given: Any) -> None:
     strictly(ChatCompletion, writer_of("chat").whole([answer]))
     strictly(Response, writer_of("responses").whole([answer]))
     strictly(Completion, writer_of("completions").whole([answer]))
+
+
+arguments_of_calls = st.none() | st.dictionaries(st.text(max_size=3), json_values, max_size=2)
+
+
+def said_in(form: str, result: Any, *, streams: bool) -> list[Any]:
+    """Return a form's calls of tools, as the client gathers them: of a method that yields, or of one that returns."""
+    answer = TextAnswer()
+    if not streams:
+        answer.take_all(result)
+        body = writer_of(form).whole([answer])
+        calls = body["output"] if form == "responses" else body["choices"][0]["message"].get("tool_calls", ())
+    else:
+        written, _ = streamed(writer_of(form, stream=True), [result], None)
+        values = [value for _, value in events_of(written)]
+        if form == "responses":
+            calls = values[-1]["response"]["output"]
+        else:
+            state: Any = ChatCompletionStreamState()
+            for value in values:
+                state.handle_chunk(strictly(ChatCompletionChunk, value))
+            calls = state.current_completion_snapshot.model_dump()["choices"][0]["message"]["tool_calls"]
+    return [each.get("function", each) for each in calls]
+
+
+@hypothesis.given(st.lists(arguments_of_calls, min_size=1, max_size=3), st.sampled_from(["chat", "responses"]))
+def test_the_arguments_of_a_call_arrive_as_json_that_says_the_same(given: list[Any], form: str) -> None:
+    """Also those of a tool that takes none; whether the method yields or returns, whole or streamed."""
+    calls = [{"function": {"name": "f", **({} if each is None else {"arguments": each})}} for each in given]
+    for streams in (False, True):
+        found = said_in(form, {"tool_calls": calls}, streams=streams)
+        assert [json.loads(each["arguments"]) for each in found] == [each or {} for each in given]
+
+
+NOTHINGS: Final[list[Any]] = [0, 0.0, False, "", [], {}]
+"""Values that are false where they are asked for their truth, and are values all the same."""
+
+
+@pytest.mark.parametrize(
+    ("place", "fit"),
+    [
+        ("content", [""]),
+        ("finish_reason", []),
+        ("usage", [{}]),
+        ("tool_calls", [[]]),
+        ("tool_calls.arguments", ["", {}]),
+        ("tool_calls.id", [""]),
+        ("tool_calls.index", [0]),
+        ("tool_calls.function", []),
+        ("result", [{}]),
+    ],
+)
+def test_a_value_of_a_wrong_kind_is_told_though_it_is_empty(place: str, fit: list[Any]) -> None:
+    """It is not taken for one that is missing, of which there is None."""
+    for value in NOTHINGS:
+        answer = TextAnswer()
+        call = {"function": {"name": "f"}}
+        where, _, inner = place.partition(".")
+        if inner:
+            within = call["function"] if inner == "arguments" else call
+            within[inner] = value
+        said = {where: [call] if inner else value}
+        if any(value == each and type(value) is type(each) for each in fit):
+            answer.end(value) if place == "result" else answer.take_all(said)
+            continue
+        with pytest.raises(errors.Unsupported):
+            answer.end(value) if place == "result" else answer.take_all(said)
+
+
+@pytest.mark.parametrize("result", ["weird", "", 0, [], "Stop", 1.5, True])
+def test_a_result_behind_the_parts_that_is_no_reason_is_told(result: Any) -> None:
+    """By the same words as a reason in a map."""
+    with pytest.raises(errors.Unsupported, match="finish_reason"):
+        TextAnswer().end(result)
 
 
 def test_a_method_that_goes_on_for_ever_does_not_fill_the_memory() -> None:
