@@ -277,7 +277,7 @@ NOTHINGS: Final[list[Any]] = [0, 0.0, False, "", [], {}]
     ],
 )
 def test_a_value_of_a_wrong_kind_is_told_though_it_is_empty(place: str, fit: list[Any]) -> None:
-    """It is not taken for one that is missing, of which there is None."""
+    """An empty value is not taken for a missing one, which is None."""
     for value in NOTHINGS:
         answer = TextAnswer()
         call = {"function": {"name": "f"}}
