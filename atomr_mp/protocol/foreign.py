@@ -54,8 +54,11 @@ def is_model(value: object) -> bool:
 
 
 def dump(model: Any) -> object:
-    """Return a pydantic model as its own serialisers write it, for Python."""
-    return model.model_dump(mode="python")
+    """Return a pydantic model as its own serialisers write it, for Python.
+
+    Fields have their aliases, by which the model is validated: what a method returns can be given back to it.
+    """
+    return model.model_dump(mode="python", by_alias=True)
 
 
 def tensor_class() -> type | None:

@@ -87,7 +87,7 @@ class PoolCalls:
         exchange.sent = True
         del args, kwargs  # decoded, they may take many times the bytes that were sent, and the call may be long
         result = await self.outcome(exchange, reply)
-        content_type, body = results.encode(result, form)
+        content_type, body = results.encode(result, form, plan.as_json)
         await exchange.answer(200, body, content_type)
 
     async def outcome(self, exchange: Exchange, reply: Reply) -> Any:

@@ -61,6 +61,10 @@ LINES: Final = Form(
 )
 
 
+def _as_it_is(part: object) -> object:
+    return part
+
+
 def form_of(accept: bytes) -> Form:
     """Return the form in which a client wants a stream.
 
@@ -104,7 +108,8 @@ class StreamCalls:
         async with opened as parts:
             try:
                 first = await parts.begin(form.headers, form.comment)
-                await parts.send(first, lambda part: form.part(encode_json(part)))
+                as_json = plan.as_json or _as_it_is
+                await parts.send(first, lambda part: form.part(encode_json(as_json(part))))
                 end = {"parts": parts.count, "result": await parts.result()}
                 await exchange.end(form.last(encode_json(end), "end"))
             except (errors.AtomrError, Problem) as error:

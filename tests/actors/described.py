@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, NamedTuple, TypedDict
 
 import msgspec
 import numpy as np
+import pydantic
 from numpy.typing import NDArray
 
 from atomr_mp_workers import Actor, Batch, UploadedFile, method
@@ -57,6 +58,22 @@ class Other(msgspec.Struct, tag="other"):
     """Has another tag."""
 
     text: str
+
+
+class Model(pydantic.BaseModel):
+    """A model whose fields have other names outside."""
+
+    number: int = pydantic.Field(alias="theNumber", ge=0, strict=True)
+    content: bytes = pydantic.Field(b"c", serialization_alias="itsContent")
+    text: pydantic.Base64Bytes = b""
+
+
+class ByBoth(pydantic.BaseModel):
+    """A model whose fields are taken by either name."""
+
+    model_config = pydantic.ConfigDict(populate_by_name=True, extra="forbid")
+    first: bytes = pydantic.Field(alias="theFirst")
+    inner: Model | None = pydantic.Field(None, validation_alias=pydantic.AliasChoices("inside", "within"))
 
 
 class Colour(enum.Enum):
@@ -117,6 +134,16 @@ class Described(Actor):
     def records(self, a: Point, b: Typed, c: Pair, d: Closed | Other) -> list[Any]:
         """Return some of their parts."""
         return [a.x + a.y, b, c.left, type(d).__name__]
+
+    @method
+    def model(self, a: Model) -> Model:
+        """Return a model as it is."""
+        return a
+
+    @method
+    def by_both(self, a: ByBoth) -> list[ByBoth]:
+        """Return a model as it is."""
+        return [a]
 
     @method
     def small(self, a: NDArray[np.int8]) -> NDArray[np.int8]:

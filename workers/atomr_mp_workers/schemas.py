@@ -13,14 +13,12 @@ import msgspec
 from atomr_mp.protocol.foreign import tensor_class
 from atomr_mp_workers.annotations import Array, TensorArgument, adapter_of, result_adapter
 from atomr_mp_workers.memory.arrays import DeviceArray
+from atomr_mp_workers.pydantic_schemas import schema_by_pydantic
 
 MAX_SCHEMA_CHARS: Final = 8192
 """Most characters of a schema; a longer one is left out, since the schemas of all actors travel in one message."""
 
 REF: Final = "#/$defs/{name}"
-
-REF_OF_MODEL: Final = "#/$defs/{model}"
-"""The same as pydantic's template."""
 
 ARRAY: Final[dict[str, Any]] = {"type": "array", "format": "ndarray"}
 
@@ -104,7 +102,9 @@ _OF_PARTS: Final = frozenset(
 )
 
 
-def _schema(annotation: Any, decoded_as: Any, definitions: dict[str, Any]) -> dict[str, Any]:
+def _schema(
+    annotation: Any, decoded_as: Any, definitions: dict[str, Any], *, of_result: bool = False
+) -> dict[str, Any]:
     array = _array_schema(annotation)
     if array is not None:
         return array
@@ -113,35 +113,25 @@ def _schema(annotation: Any, decoded_as: Any, definitions: dict[str, Any]) -> di
         """Return the schema of a class that msgspec does not know, inside a list, map or struct."""
         adapter = adapter_of(kind)
         if adapter is not None:
-            return _of_pydantic(adapter, definitions)
+            return _of_pydantic(adapter, definitions, of_result=of_result)
         return _array_schema(kind) or ({"type": "number"} if kind is complex else NOT_CHECKED)
 
     (schema,), more = msgspec.json.schema_components([decoded_as], schema_hook=of_other, ref_template=REF)
-    definitions.update(more)
-    return schema
+    names = {each: _free_name(each, definition, definitions) for each, definition in more.items()}
+    definitions.update({names[each]: _renamed(definition, names) for each, definition in more.items()})
+    return _renamed(schema, names)  # type: ignore[no-any-return]
 
 
 def _of_result(annotation: Any, definitions: dict[str, Any]) -> dict[str, Any]:
     adapter = result_adapter(annotation)
     if adapter is None:
-        return _schema(annotation, annotation, definitions)
-    return _of_pydantic(adapter, definitions, mode="serialization")
+        return _schema(annotation, annotation, definitions, of_result=True)
+    return _of_pydantic(adapter, definitions, of_result=True)
 
 
-def _of_pydantic(adapter: Any, definitions: dict[str, Any], mode: str = "validation") -> dict[str, Any]:
-    """Return the schema of what pydantic validates, or makes of a result."""
-    from pydantic.json_schema import GenerateJsonSchema
-
-    class Generate(GenerateJsonSchema):
-        """Knows arrays, and leaves out what has no schema."""
-
-        def is_instance_schema(self, schema: Any) -> dict[str, Any]:
-            return _array_schema(schema["cls"]) or dict(NOT_CHECKED)
-
-        def handle_invalid_for_json_schema(self, schema: Any, error_info: str) -> dict[str, Any]:  # noqa: ARG002
-            return dict(NOT_CHECKED)
-
-    found: dict[str, Any] = adapter.json_schema(ref_template=REF_OF_MODEL, schema_generator=Generate, mode=mode)
+def _of_pydantic(adapter: Any, definitions: dict[str, Any], *, of_result: bool) -> dict[str, Any]:
+    """Return the schema of what pydantic validates, or makes of a result; add its definitions."""
+    found = schema_by_pydantic(adapter, _array_schema, of_result=of_result)
     more = found.pop("$defs", {})
     names = {each: _free_name(each, definition, definitions) for each, definition in more.items()}
     definitions.update({names[each]: _renamed(definition, names) for each, definition in more.items()})

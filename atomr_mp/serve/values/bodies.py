@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from atomr_mp.serve.http.problems import Problem
-from atomr_mp.serve.values.schemas import OddNumbers
+from atomr_mp.serve.values.conversions import OddNumbers
 
 
 def from_json(body: bytes, most_containers: int) -> Any:

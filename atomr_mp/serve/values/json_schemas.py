@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from atomr_mp.serve.values.schemas import LEAST, MOST
-from atomr_mp.serve.values.slots import REF
+from atomr_mp.serve.values.conversions import ALPHABETS, LEAST, MOST
+from atomr_mp.serve.values.unions import REF
 
 COMPONENTS: Final = "#/components/schemas/"
 
@@ -168,8 +168,10 @@ def _sent(schema: dict[str, Any]) -> dict[str, Any]:
         return schema | {"minimum": max(least, LEAST), "maximum": min(most, MOST)}
     if kind == "number":
         return {"minimum": -_FLOAT64, "maximum": _FLOAT64} | schema
-    if schema.get("contentEncoding") == "base64":
-        return {key: each for key, each in schema.items() if key not in _OF_BYTES} | {"pattern": BASE64}
+    letters = ALPHABETS.get(schema.get("contentEncoding") or schema.get("format", ""))
+    if letters is not None:
+        pattern = BASE64.replace("+/", letters.decode())
+        return {key: each for key, each in schema.items() if key not in _OF_BYTES} | {"pattern": pattern}
     if schema.get("format") == "decimal":
         number = {"type": "number", "minimum": -_FLOAT64, "maximum": _FLOAT64}
         return {"anyOf": [schema | {"pattern": DECIMAL}, number]}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -61,18 +61,19 @@ def _may_be(schema: Mapping[str, Any], form: bytes) -> bool:
     return schema.get("format") == "ndarray" if form == NPY else schema.get("contentEncoding") == "base64"
 
 
-def encode(result: object, form: bytes) -> tuple[Header, bytes]:
+def encode(result: object, form: bytes, as_json: Callable[[Any], Any] | None = None) -> tuple[Header, bytes]:
     """Return the content type and the body of a result.
 
     Args:
         result: The result.
         form: One of the types that `form_of` returns.
+        as_json: See `ArgumentPlan.as_json`.
 
     Raises:
         Unsupported: The result has no such form: it has a ref, or is not an array or bytes where the client wants that.
     """
     if form == JSON[1]:
-        return JSON, encode_json(result)
+        return JSON, encode_json(result if as_json is None else as_json(result))
     if form == OCTETS:
         if isinstance(result, bytes):
             return OCTETS_HEADER, result

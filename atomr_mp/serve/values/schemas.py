@@ -7,10 +7,8 @@ as 100000000000000000000.
 
 from __future__ import annotations
 
-import base64
-import binascii
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -19,24 +17,9 @@ from atomr_mp import errors
 from atomr_mp.protocol import values
 from atomr_mp.protocol.messages.devices import MethodInfo
 from atomr_mp.protocol.words import counted
-from atomr_mp.serve.values import arrays
-from atomr_mp.serve.values.slots import MAX_REF_DEPTH, REF, FieldSlot, raw_parameter, slot_of
-
-Convert = Callable[[Any], Any]
-"""Returns the argument for a JSON value; raises ValueError if the value does not fit."""
-
-LEAST: Final = -(2**63)
-MOST: Final = 2**64 - 1
-"""The whole numbers that calls take, as msgpack does."""
-
-
-class OddNumbers(NamedTuple):
-    """The numbers that some arguments may have, and JSON's writers spell otherwise than their parameters."""
-
-    pointed: bool = True
-    """With a point or an exponent."""
-    long: bool = True
-    """In more digits than a whole number of 64 bits may have."""
+from atomr_mp.serve.values.conversions import Convert, OddNumbers, Rules, RulesOfResult, converter_of
+from atomr_mp.serve.values.slots import MAX_REF_DEPTH, FieldSlot, raw_parameter, slot_of
+from atomr_mp.serve.values.unions import REF, options_of
 
 
 class ArgumentPlan(NamedTuple):
@@ -56,6 +39,8 @@ class ArgumentPlan(NamedTuple):
     """The parameter that a raw body becomes, empty if there is none."""
     result: Mapping[str, Any]
     """The result's schema."""
+    as_json: Convert | None = None
+    """Returns a result as its JSON has it, where that differs from its form in Python; None if it does not."""
 
     def arguments(
         self,
@@ -113,8 +98,8 @@ def plan_of(method: str, info: MethodInfo) -> ArgumentPlan:
     properties = schema.get("arguments", {}).get("properties", {})
     converts: dict[OddNumbers, dict[str, Convert]] = {}
     for numbers in itertools.starmap(OddNumbers, itertools.product((False, True), repeat=2)):
-        rules = _Rules(definitions, numbers)
-        found = {name: _convert(each, rules, MAX_REF_DEPTH) for name, each in properties.items()}
+        rules = Rules(definitions, numbers, {})
+        found = {name: converter_of(each, rules) for name, each in properties.items()}
         converts[numbers] = {name: convert for name, convert in found.items() if convert is not None}
     required = schema.get("arguments", {}).get("required", info.parameters)
     alone = required or info.parameters[:1]
@@ -122,7 +107,9 @@ def plan_of(method: str, info: MethodInfo) -> ArgumentPlan:
     if len(alone) == 1 and (not properties or _admits_array(properties.get(alone[0], {}))):
         array = alone[0]
     slots = {name: slot_of(each, definitions) for name, each in properties.items()}
-    return ArgumentPlan(method, info, converts, array, slots, raw_parameter(slots), schema.get("result", {}))
+    result = schema.get("result", {})
+    as_json = converter_of(result, RulesOfResult(definitions, OddNumbers(), {}))
+    return ArgumentPlan(method, info, converts, array, slots, raw_parameter(slots), result, as_json)
 
 
 def decoded(info: MethodInfo) -> dict[str, Any]:
@@ -159,132 +146,6 @@ def _admits_array(schema: Mapping[str, Any]) -> bool:
     return any(option.get("format") == "ndarray" or not option for option in options)
 
 
-def _convert(schema: Mapping[str, Any], rules: _Rules, depth: int) -> Convert | None:
-    """Return the conversion of a JSON value by its schema; None if the value stays as it is."""
-    reference = schema.get("$ref", "")
-    if reference.startswith(REF):
-        return _convert(rules.definitions.get(reference.removeprefix(REF), {}), rules, depth - 1) if depth else None
-    if "anyOf" in schema:
-        return _any_of([(each, _convert(each, rules, depth)) for each in schema["anyOf"]])
-    if schema.get("contentEncoding") == "base64":
-        return _bytes
-    if schema.get("format") == "ndarray":
-        return arrays.converter(schema.get("dtype"))
-    kind = schema.get("type", "")
-    make = {"array": _array, "object": _object}.get(kind)
-    if make is not None:
-        return make(schema, rules, depth)
-    return rules.number("decimal" if schema.get("format") == "decimal" else kind)
-
-
-class _Rules(NamedTuple):
-    """What the conversions of a schema's parts have in common."""
-
-    definitions: Mapping[str, Any]
-    numbers: OddNumbers
-
-    def number(self, kind: str) -> Convert | None:
-        """Return the conversion of numbers of a kind, None if there are none to convert."""
-        if self.numbers.pointed and kind == "integer":
-            return _integer
-        return {"number": _number, "decimal": _decimal}.get(kind) if self.numbers.long else None
-
-
-def _integer(value: object) -> object:
-    return int(value) if type(value) is float and value.is_integer() else value
-
-
-def _number(value: object) -> object:
-    return float(value) if type(value) is int and not LEAST <= value <= MOST else value
-
-
-def _decimal(value: object) -> object:
-    return str(value) if type(value) is int and not LEAST <= value <= MOST else value
-
-
-_CONVERTED: Final[dict[Convert | None, type]] = {_integer: float, _number: int}
-"""The only type that a conversion of numbers changes."""
-
-
-def _bytes(value: object) -> object:
-    if not isinstance(value, str):
-        return value
-    try:
-        return base64.b64decode(value, validate=True)
-    except binascii.Error as error:
-        raise ValueError(f"bytes are given as base64: {error}") from error
-
-
-def _array(schema: Mapping[str, Any], rules: _Rules, depth: int) -> Convert | None:
-    first = [_convert(each, rules, depth) for each in schema.get("prefixItems", ())]
-    items = schema.get("items")
-    rest = _convert(items, rules, depth) if isinstance(items, dict) else None
-    if rest is None and not any(first):
-        return None
-    only = None if first else _CONVERTED.get(rest)  # most long lists of numbers are passed over quickly
-
-    def convert(value: object) -> object:
-        if type(value) is not list or (only is not None and only not in map(type, value)):
-            return value
-        by_place = [*first, *[rest] * (len(value) - len(first))]
-        return [item if each is None else each(item) for each, item in zip(by_place, value, strict=False)]
-
-    return convert
-
-
-def _object(schema: Mapping[str, Any], rules: _Rules, depth: int) -> Convert | None:
-    named = {name: _convert(each, rules, depth) for name, each in schema.get("properties", {}).items()}
-    others = schema.get("additionalProperties")
-    rest = _convert(others, rules, depth) if isinstance(others, dict) else None
-    if rest is None and not any(named.values()):
-        return None
-
-    def convert(value: object) -> object:
-        if type(value) is not dict:
-            return value
-        found = {}
-        for name, item in value.items():
-            each = named.get(name, rest)
-            found[name] = item if each is None else each(item)
-        return found
-
-    return convert
-
-
-_KINDS: Final[dict[str, tuple[type, ...]]] = {
-    "string": (str,),
-    "array": (list,),
-    "object": (dict,),
-    "null": (type(None),),
-    "boolean": (bool,),
-    "integer": (int,),
-    "number": (int, float),
-}
-
-
-def _any_of(options: list[tuple[Mapping[str, Any], Convert | None]]) -> Convert | None:
-    """Return a conversion by the first option that has values of the JSON value's kind.
-
-    If none has, an option for whole numbers takes one that is written with a point, and an array's takes a number.
-    """
-    if all(convert is None for _, convert in options):
-        return None
-    kinds = [
-        (_KINDS.get(schema.get("type", "object" if "$ref" in schema else ""), ()), each) for schema, each in options
-    ]
-    others = [each for schema, each in options if each is _integer or schema.get("format") == "ndarray"]
-
-    def convert(value: object) -> object:
-        for kind, each in kinds:
-            if isinstance(value, kind):
-                return value if each is None else each(value)
-        if others and isinstance(value, int | float) and others[0] is not None:
-            return others[0](value)
-        return value
-
-    return convert
-
-
 _EXAMPLES: Final[dict[str, Any]] = {
     "string": "text",
     "integer": 1,
@@ -319,7 +180,7 @@ def unsuited(info: MethodInfo) -> int:
 def _example(schema: Mapping[str, Any], definitions: Mapping[str, Any], depth: int) -> Any:
     if schema.get("format") == "ndarray":
         return [1.0, 2.0]
-    options = schema.get("anyOf")
+    options = options_of(schema)
     if options:
         return _example(options[0], definitions, depth)
     if "$ref" in schema and depth:

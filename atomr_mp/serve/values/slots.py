@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
+from atomr_mp.serve.values.unions import REF, options_of
+
 UPLOAD_FIELDS: Final = frozenset({"content", "filename", "content_type"})
 """Fields of a class that takes a file with its name and its type, such as `atomr_mp_workers.UploadedFile`."""
-
-REF: Final = "#/$defs/"
 
 MAX_REF_DEPTH: Final = 16
 """Deepest nesting of definitions that is searched."""
@@ -52,8 +52,8 @@ def slot_of(schema: Mapping[str, Any], definitions: Mapping[str, Any], depth: in
     if reference.startswith(REF):
         inner = definitions.get(reference.removeprefix(REF), {})
         return slot_of(inner, definitions, depth - 1) if depth else FieldSlot()
-    if "anyOf" in schema:
-        return _joined([slot_of(each, definitions, depth) for each in schema["anyOf"]])
+    if options := options_of(schema):
+        return _joined([slot_of(each, definitions, depth) for each in options])
     match schema:
         case {"contentEncoding": "base64"}:
             found = FieldSlot(takes_bytes=True)

@@ -16,6 +16,7 @@ from tests.serving import Server
 from tests.support import ACTORS, DEADLINE_S, Ledger
 
 pytest.importorskip("httptools")
+pytest.importorskip("pydantic")
 pytest.importorskip("uvloop")
 pytest.importorskip("schemathesis")
 
