@@ -677,8 +677,22 @@ class Pool:
 
         Args:
             method: "Actor.method", or the actor's name.
+
+        Raises:
+            InvalidRequest: There is no such actor. While the pool starts, only an empty name is told.
         """
-        home = self._client.homes.get(method.partition(".")[0])
+        given: Any = method
+        actor = given.partition(".")[0] if isinstance(given, str) else ""
+        if not actor:
+            raise errors.InvalidRequest(f'method must be "Actor.method", or an actor\'s name; got {method!r}')
+        home = self._client.homes.get(actor)
+        if home is None and (methods := self.methods):
+            known = sorted({each.partition(".")[0] for each in methods} | self._client.homes.keys())
+            if actor not in known:
+                hint = did_you_mean(actor, known)
+                raise errors.InvalidRequest(
+                    f"there is no actor {actor!r}{hint}; this pool's actors are: {', '.join(known)}"
+                )
         return [device for device in self.devices if home is None or device.index in home]
 
     def is_starting(self, method: str) -> bool:

@@ -108,4 +108,5 @@ def whole(
     if least <= number <= most:
         return number
     bounds = f"at least {least}" if most == MOST else f"from {least} to {most}"
-    raise error(f"{name} must be {bounds}, a whole number; got {value!r}")
+    kind = "a whole number" if least <= -MOST else f"{bounds}, a whole number"
+    raise error(f"{name} must be {kind}; got {value!r}")

@@ -28,7 +28,7 @@ from atomr_mp.protocol.flow.flight import MAX_STREAMS, Window
 from atomr_mp.protocol.messages.control import ActorSpec, Execution
 from atomr_mp.protocol.raised import LogErrors
 from atomr_mp.protocol.words import choices, did_you_mean, not_among
-from atomr_mp.startup.device_lists import devices_in
+from atomr_mp.startup.device_lists import check_place, devices_in
 from atomr_mp.supervision.intensity import Intensity
 from atomr_mp.supervision.placement import Place, places
 from atomr_mp.supervision.recycle import RecycleLimits
@@ -534,6 +534,7 @@ def actor_specs(actors: list[str]) -> list[ActorSpec]:
         named, target = _split(actor)
         location, colon, rest = target.rpartition(":")
         cls, at, behind = rest.partition("@")
+        check_place(actor, location)
         if not (colon and location and cls.isidentifier()):
             raise errors.ConfigurationError(
                 f"{actor!r} does not name an actor; write package.module:Class or path/to/file.py:Class"

@@ -6,14 +6,39 @@ No comma: lists in environment variables have that between their items.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
 
 from atomr_mp import errors
 from atomr_mp.protocol import amounts
 from atomr_mp.protocol.codec import MAX_DEVICES
 
 _PART: Final = re.compile(r"([0-9]{1,5})(?:-([0-9]{1,5}))?", re.ASCII)
+
+_ALONE: Final = re.compile(r"[0-9][0-9+-]*", re.ASCII)
+"""A list of devices, or a part of one, as far as it can be told from an actor."""
+
+
+def check_place(actor: str, location: str) -> None:
+    """Check that a list of devices is where it belongs: behind the class.
+
+    Args:
+        actor: The actor as it is named, for the error.
+        location: What is before the class.
+
+    Raises:
+        ConfigurationError: It stands alone, cut off by a comma, or before the class.
+    """
+    if _ALONE.fullmatch(actor):
+        raise errors.ConfigurationError(
+            f"{actor!r} names devices and no actor; several of an actor are joined by +, as in file.py:Class@0+1"
+        )
+    file, at, behind = location.rpartition("@")
+    if at and _ALONE.fullmatch(behind):
+        cls = actor.rpartition(":")[2]
+        raise errors.ConfigurationError(
+            f"{actor!r}: the devices come last, behind the class; write {file}:{cls}@{behind}"
+        )
 
 
 def devices_in(actor: str, text: str) -> tuple[int, ...]:
@@ -44,12 +69,14 @@ def devices_in(actor: str, text: str) -> tuple[int, ...]:
     return tuple(sorted(found))
 
 
-def text_of(devices: Iterable[int]) -> str:
+def text_of(devices: Any) -> str:
     """Return the text that names devices.
 
     Raises:
-        InvalidRequest: There are none, or one is no whole number from 0 to 63.
+        InvalidRequest: It is no list, there are none, or one is no whole number from 0 to 63.
     """
+    if isinstance(devices, str | bytes | Mapping) or not isinstance(devices, Iterable):
+        raise errors.InvalidRequest(f"devices must be a list of whole numbers, such as [0, 1]; got {devices!r}")
     found = sorted({amounts.whole("devices", device, 0, MAX_DEVICES - 1) for device in devices})
     if not found:
         raise errors.InvalidRequest("devices names no device; leave it out for an actor that all devices have")

@@ -48,7 +48,7 @@ def on_devices(actor: str | type, devices: Iterable[int]) -> str:
 
     Raises:
         ConfigurationError: It is no actor, or a worker could not import it.
-        InvalidRequest: There are no devices, or one is no whole number from 0 to 63.
+        InvalidRequest: devices is no list, has none, or one that is no whole number from 0 to 63.
     """
     return f"{actor if isinstance(actor, str) else target(actor)}@{text_of(devices)}"
 

@@ -114,20 +114,19 @@ def includes_usage(body: Mapping[str, Any], *, streams: bool) -> bool:
     """Return whether the last chunk of a stream shall have the usage, by `stream_options`.
 
     Raises:
-        Problem: 400; the options are wrong, or nothing is streamed.
+        Problem: 400; the options are wrong, or ask for something though nothing is streamed.
     """
     options = body.get("stream_options")
     if options is None:
         return False
     if not isinstance(options, dict):
         raise wrong_type("stream_options", "stream_options is an object")
-    if not streams:
-        raise refusal("stream_options", "invalid_value", "stream_options needs stream: true")
     for name in options:
         if name not in STREAM_OPTIONS:
             hint = did_you_mean(name[:100], STREAM_OPTIONS)
             raise refusal(f"stream_options.{name[:100]}", "unknown_parameter", f"there is no such option{hint}")
-        flag(options, name)
+        if flag(options, name) and not streams:
+            raise refusal("stream_options", "invalid_value", f"stream_options.{name} needs stream: true")
     return bool(options.get("include_usage"))
 
 

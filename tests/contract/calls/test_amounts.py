@@ -172,3 +172,19 @@ def test_layouts_of_refs_take_whole_numbers_only(pool: atomr_mp.Pool) -> None:
         ):
             with pytest.raises(errors.InvalidRequest, match=f"^{name}"):
                 use(wrong)
+
+
+@pytest.mark.parametrize("wrong", ["", ".", ".length", "Nope", "Nope.length", "probe.echo", None, 0, b"Words"])
+def test_devices_are_told_of_actors_that_there_are(pool: atomr_mp.Pool, wrong: Any) -> None:
+    """An actor that there is not has no devices, and is not taken for one that all have."""
+    for known in ("Probe", "Probe.echo", "Streamer"):
+        assert pool.devices_for(known) == pool.devices
+    with pytest.raises(errors.InvalidRequest, match=r"there is no actor|must be \"Actor.method\""):
+        pool.devices_for(wrong)
+
+
+@pytest.mark.parametrize("wrong", [True, "0", 0.0, [], b"0"])
+def test_a_device_of_another_kind_is_told_to_be_a_whole_number(pool: atomr_mp.Pool, wrong: Any) -> None:
+    """Without bounds, which are those of messages."""
+    with pytest.raises(errors.InvalidRequest, match=r"^device must be a whole number; got"):
+        pool.call(pool.methods[0], device=wrong)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import types
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ import pytest
 from atomr_mp import errors
 from atomr_mp.protocol.messages.control import ActorSpec
 from atomr_mp.startup.config import actor_specs
-from atomr_mp.startup.targets import target, targets
+from atomr_mp.startup.targets import on_devices, target, targets
 from atomr_mp_workers import Actor, method
 from atomr_mp_workers.loading import load
 
@@ -159,3 +160,20 @@ def test_a_directory_that_does_not_exist_is_told(tmp_path: Path) -> None:
     """No worker has to look there."""
     with pytest.raises(errors.ConfigurationError, match=f"{tmp_path}/gone, does not exist"):
         actor_specs([f"{tmp_path}/gone/words:Words"])
+
+
+@pytest.mark.parametrize("wrong", [None, 0, True, "0", b"0", {}, {0: 1}, [], [True], ["0"], [None], [64], [0.0]])
+def test_what_names_no_devices_is_told_in_words(wrong: Any) -> None:
+    """By the argument's name, whatever is given in place of a list."""
+    with pytest.raises(errors.InvalidRequest, match=r"^devices "):
+        on_devices("words.py:Words", wrong)
+
+
+@pytest.mark.parametrize("devices", ["0", "1", "0+1", "0-3"])
+@pytest.mark.parametrize("location", ["words.py", "package.module", "a@b/words.py"])
+def test_devices_in_a_wrong_place_are_told_where_they_belong(devices: str, location: str) -> None:
+    """Before the class, or cut off by the comma that is between actors."""
+    with pytest.raises(errors.ConfigurationError, match=re.escape(f"{location}:Words@{devices}")):
+        actor_specs([f"{location}@{devices}:Words"])
+    with pytest.raises(errors.ConfigurationError, match=re.escape("Class@0+1")):
+        actor_specs([devices])

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import string
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -342,6 +344,27 @@ def test_fields_that_ask_for_nothing_are_accepted(form: str, name: str, value: A
     for given in (value, None):
         (call,) = FORMS[form].read(request(form, **{name: given}), plan()).calls
         assert list(call) == ["what"]
+
+
+def test_the_page_names_every_value_that_asks_for_nothing() -> None:
+    """Of the fields that a method may have parameters for; the others have no such value."""
+    page = (Path(__file__).parents[3] / "docs" / "openai.md").read_text(encoding="utf-8")
+    table = page.partition("| Values that ask for nothing |")[2].partition("\n\n")[0]
+    rows = [line.split("|")[1:3] for line in table.splitlines()[2:]]
+    named = {name: re.findall("`([^`]+)`", right) for left, right in rows for name in re.findall("`([^`]+)`", left)}
+    for fields in ALL_FIELDS.values():
+        for name, accepted in fields.optional.items():
+            told = [json.loads(each) for each in named.pop(name, [])]
+            assert all(each in told for each in accepted)
+            assert bool(told) == bool(accepted)
+            named[name] = [json.dumps(each) for each in told]
+
+
+@pytest.mark.parametrize("form", sorted(FORMS))
+@pytest.mark.parametrize("options", [{}, {"include_usage": False}, {"include_obfuscation": None}])
+def test_options_of_a_stream_that_ask_for_nothing_need_none(form: str, options: dict[str, Any]) -> None:
+    """An option that is true is refused without a stream; these are not."""
+    assert not isinstance(read(form, request(form, stream_options=options), plan()), Problem)
 
 
 def read(form: str, body: dict[str, Any], of: schemas.ArgumentPlan) -> Asked | Problem:
