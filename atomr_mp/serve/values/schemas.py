@@ -1,4 +1,4 @@
-"""Conversions of JSON arguments by a method's JSON Schema: arrays from lists, bytes from base64. Pure.
+"""The way to make a method's arguments from JSON, by its JSON Schema: arrays from lists, bytes from base64. Pure.
 
 The worker checks arguments, since it knows the annotations themselves. Here only values without a JSON form are
 converted, and numbers that JSON lets its writers spell otherwise: 5.0 is a whole number, and JavaScript writes 1e20
