@@ -17,6 +17,7 @@ from atomr_mp.protocol.libraries import blas
 from atomr_mp.protocol.libraries.base import LibraryRequest
 from atomr_mp_workers.libraries.base import Library, array, number
 from atomr_mp_workers.libraries.blas.trials import products
+from atomr_mp_workers.libraries.scaling import times, weighted_sum
 from atomr_mp_workers.memory.blocks import Holder
 
 Array = npt.NDArray[Any]
@@ -32,13 +33,14 @@ class HostBlas(Library):
     def axpy(self, request: blas.Axpy) -> None:
         """Compute y ← alpha·x + y."""
         if alpha := number(request.alpha):
-            y, product = array(request.y), alpha * _wide(array(request.x))
-            y[...] = np.add(product, y, out=product)
+            y, x = array(request.y), _wide(array(request.x))
+            product = times(alpha, x)
+            y[...] = np.add(product, y, out=None if product is x else product)
 
     def scal(self, request: blas.Scal) -> None:
         """Compute x ← alpha·x."""
         x = array(request.x)
-        x[...] = number(request.alpha) * _wide(x)
+        x[...] = times(number(request.alpha), _wide(x))
 
     def nrm2(self, request: blas.Nrm2) -> float:
         """Return √Σ|x_i|²."""
@@ -90,13 +92,14 @@ class HostBlas(Library):
         """Compute a ← alpha·x·yᵀ + a."""
         if alpha := number(request.alpha):
             a = array(request.a)
-            a += np.outer(alpha * array(request.x), _conjugated(array(request.y), wanted=request.conjugate))
+            a += np.outer(times(alpha, array(request.x)), _conjugated(array(request.y), wanted=request.conjugate))
 
     def geam(self, request: blas.Geam) -> None:
         """Compute c ← alpha·a + beta·b."""
         a = _conjugated(array(request.a), wanted=request.conj_a)
         b = _conjugated(array(request.b), wanted=request.conj_b)
-        array(request.c)[...] = _times(number(request.alpha), a) + _times(number(request.beta), b)
+        terms = (number(request.alpha), lambda: _wide(a)), (number(request.beta), lambda: _wide(b))
+        array(request.c)[...] = weighted_sum(*terms)
 
     def syrk(self, request: blas.Syrk) -> None:
         """Compute c ← alpha·a·aᵀ + beta·c in the named triangle."""
@@ -137,13 +140,8 @@ def _conjugated(matrix: Array, *, wanted: bool) -> Array:
 
 def _sum(request: blas.Gemv | blas.Syrk | blas.Gemm | blas.GemmStridedBatched, a: Array, b: Array, c: Array) -> Any:
     """Return alpha·a·b + beta·c, for half precision in float32."""
-    alpha, beta = number(request.alpha), number(request.beta)
-    product = alpha * np.matmul(_wide(a), _wide(b)) if alpha else 0.0
-    return product + _times(beta, c)
-
-
-def _times(factor: complex, matrix: Array) -> Any:
-    return factor * _wide(matrix) if factor else 0.0
+    product = number(request.alpha), lambda: np.matmul(_wide(a), _wide(b))
+    return weighted_sum(product, (number(request.beta), lambda: _wide(c)))
 
 
 def _wide(values: Array) -> Array:

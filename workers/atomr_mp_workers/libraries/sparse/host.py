@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Callable
 from typing import Any, ClassVar, Final
 
@@ -14,6 +15,7 @@ from scipy.sparse.linalg import spsolve_triangular
 from atomr_mp.protocol.libraries import sparse
 from atomr_mp.protocol.libraries.base import scalar
 from atomr_mp_workers.libraries.base import array, number
+from atomr_mp_workers.libraries.scaling import times, weighted_sum
 from atomr_mp_workers.libraries.sparse import structures
 from atomr_mp_workers.libraries.sparse.base import SparseLibrary
 from atomr_mp_workers.libraries.sparse.structures import CheckedStructure
@@ -53,25 +55,22 @@ class HostSparse(SparseLibrary):
         step = max(1, TERMS // max(1, a.shape[1]))
         for begin in range(0, out.size, step):
             part = slice(begin, begin + step)
-            total = beta * _wide(out[part]) if beta else 0
-            if alpha:
-                total = total + alpha * np.einsum("ik,ik->i", a[rows[part]], b[columns[part]])
-            out[part] = total
+            product = functools.partial(np.einsum, "ik,ik->i", a[rows[part]], b[columns[part]])
+            out[part] = weighted_sum((alpha, product), (beta, functools.partial(_wide, out[part])))
 
     def _sum(self, request: sparse.Spmv | sparse.Spmm, b: Any, c: Array) -> Any:
         """Return alpha·a·b + beta·c; the operand of a factor of 0 is not read."""
-        alpha, beta = number(request.alpha), number(request.beta)
-        total: Any = beta * _wide(c) if beta else 0
-        if alpha:
+        self.found(request.a)  # whatever alpha is: the matrix is checked
+
+        def product() -> Any:
             a = self._matrix(request.a)
-            total = total + alpha * ((a.conj() if request.conj_a else a) @ _wide(array(b)))
-        else:
-            self.found(request.a)
-        return total
+            return (a.conj() if request.conj_a else a) @ _wide(array(b))
+
+        return weighted_sum((number(request.alpha), product), (number(request.beta), lambda: _wide(c)))
 
     def _product(self, request: sparse.Spgemm) -> Next:
         made = (self._matrix(request.a) @ self._matrix(request.b)).asformat(request.a.format)
-        data = (scalar(request.alpha) * made.data).astype(request.a.data.dtype)
+        data = times(scalar(request.alpha), made.data).astype(request.a.data.dtype)
         return self._multiplied(request, made.indices, made.indptr, data)
 
     def _solved(self, checked: Callable[[], None], solve: Callable[[], None]) -> None:
@@ -89,7 +88,7 @@ class HostSparse(SparseLibrary):
         triangle = (scipy.sparse.tril if lower else scipy.sparse.triu)(self._matrix(request.a), format="csr")
         if request.conj_a:
             triangle = triangle.conj()
-        x[...] = spsolve_triangular(triangle, alpha * b, lower=lower, unit_diagonal=request.diag == "U")
+        x[...] = spsolve_triangular(triangle, times(alpha, b), lower=lower, unit_diagonal=request.diag == "U")
 
     def _matrix(self, told: sparse.Matrix) -> Any:
         """Return a matrix as a SciPy matrix over its own values."""
