@@ -39,6 +39,8 @@ _ML_DTYPES: Final = FLOAT8 | {"bfloat16"}
 class ElementType(str):
     """The name of a ref's element type, a text, which is also equal to what NumPy calls the type.
 
+    It is hashed as the text that it is, so dictionaries and sets of names find it. Those of NumPy's types find
+    `ref.numpy_dtype`: nothing can have the hash of both, and NumPy's types, which are equal to their names, have not.
     It has the attributes of NumPy's type, such as `kind` and `itemsize`, and NumPy's functions take it for one. Names
     that NumPy does not have stay names where ml-dtypes is missing.
     """

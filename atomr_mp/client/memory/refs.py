@@ -73,12 +73,15 @@ class GpuRef(ArrayMethods):
 
     @property
     def dtype(self) -> dtypes.ElementType:
-        """Name of the element type: a text that is equal to NumPy's type of that name, and has its attributes."""
+        """Name of the element type: a text that is equal to NumPy's type of that name, and has its attributes.
+
+        In dictionaries and sets it is found as a text; look for `numpy_dtype` in those of NumPy's types.
+        """
         return dtypes.element_type(self.layout.dtype)
 
     @property
     def numpy_dtype(self) -> np.dtype[Any]:
-        """The element type, as NumPy has it."""
+        """The element type, as NumPy has it; also in dictionaries and sets."""
         return dtypes.to_numpy(self.layout.dtype)
 
     def __len__(self) -> int:

@@ -27,6 +27,8 @@ def test_an_element_type_is_equal_to_each_form_of_itself_only(name: str, other: 
     assert (found == forms[form]) == (forms[form] == found) == (name == other)
     assert (found != forms[form]) == (name != other)
     assert {name: 1}[found] == 1
+    assert hash(found) == hash(name)
+    assert (dtypes.to_numpy(found) in {theirs}) == (name == other)
 
 
 @pytest.mark.parametrize("name", NAMES)
