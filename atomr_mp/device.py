@@ -106,7 +106,8 @@ class Device:
 
     def full(self, shape: int | Sequence[int], value: complex, dtype: DTypeLike = "float32") -> GpuRef:
         """Make a buffer filled with a value; see `empty`."""
-        request = memory.Full(lengths(shape), dtypes.name_for(dtype), to_scalar(value))
+        name = dtypes.name_for(dtype)
+        request = memory.Full(lengths(shape), name, dtypes.sendable(name, to_scalar(value)))
         return self._client.memory.request(request, self.index)  # type: ignore[no-any-return]
 
     def arange(

@@ -24,6 +24,8 @@ __all__ = [
     "DeviceUnavailable",
     "GatewayLost",
     "GpuRefInEventLoop",
+    "GpuRefNoIndex",
+    "GpuRefNoMethod",
     "GpuRefNoValue",
     "GpuRefOutOfExtent",
     "GpuRefReleased",
@@ -464,7 +466,8 @@ class StaleGeneration(RequestError):
 class GpuRefStale(RequestError):
     """The ref's incarnation of the device has ended, and the memory with it.
 
-    Holds: nothing ran. Views that were taken before stay readable until they are collected.
+    Holds: nothing ran, unless `maybe_executed`: what was sent through a gateway that has ended may have run. Views that
+    were taken before stay readable until they are collected.
     Do: put the data again, or compute it again, on the current incarnation.
 
     Args:
@@ -549,6 +552,26 @@ class GpuRefNoValue(InvalidRequest, TypeError):
     """
 
     code: ClassVar[str] = "gpu_ref_no_value"
+
+
+class GpuRefNoMethod(InvalidRequest, AttributeError):
+    """A ref was asked for a method or an attribute of NumPy's or CuPy's arrays that no request does.
+
+    Holds: nothing ran; the ref.
+    Do: what the message says; `hasattr` is False of it, as of any attribute that is missing.
+    """
+
+    code: ClassVar[str] = "gpu_ref_no_method"
+
+
+class GpuRefNoIndex(InvalidRequest, IndexError):
+    """A ref was indexed with a mask, a list, an array or another ref, which no request does.
+
+    Holds: nothing ran; the ref.
+    Do: choose with `device.elementwise.where`, or index in an actor's method or a copy, `ref.numpy()`.
+    """
+
+    code: ClassVar[str] = "gpu_ref_no_index"
 
 
 class GpuRefInEventLoop(InvalidRequest, RuntimeError):

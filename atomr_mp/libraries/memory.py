@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from atomr_mp.libraries.base import LibraryReference
+from atomr_mp.protocol import dtypes
 from atomr_mp.protocol.declaration.factors import Scalar
 from atomr_mp.protocol.libraries import memory
 from atomr_mp.protocol.libraries.base import to_scalar
@@ -25,7 +26,7 @@ class Memory(LibraryReference):
         Raises:
             InvalidRequest: The element type cannot hold the value; raised by the reply.
         """
-        number: Scalar = to_scalar(value)
+        number: Scalar = dtypes.sendable(array.dtype, to_scalar(value))
         return self._request(memory.Fill(array, number), deadline_s)
 
     def copy(self, source: Operand, target: Operand, *, deadline_s: float | None = None) -> Reply:

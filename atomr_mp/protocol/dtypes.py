@@ -31,6 +31,12 @@ ITEM_BYTES: Final[dict[str, int]] = {
 }
 """Bytes of an element, by the type's name."""
 
+SHOWN_BITS: Final = 256
+"""Larger whole numbers are not shown by their digits."""
+
+Number = int | float | tuple[float, float]
+"""A number as messages have it, see `declaration.factors.Scalar`."""
+
 FLOAT8: Final = frozenset({"float8_e4m3fn", "float8_e5m2"})
 
 _ML_DTYPES: Final = FLOAT8 | {"bfloat16"}
@@ -89,6 +95,24 @@ def item_bytes(name: str) -> int:
     return found
 
 
+def sendable(name: str, number: Number) -> Number:
+    """Return a number for elements of a type as messages can hold it, whose integers have 64 bits.
+
+    Args:
+        name: The element type. Larger numbers for types of whole numbers stay: none of them can hold one.
+        number: The number; of a complex one the real and the imaginary part.
+
+    Raises:
+        InvalidRequest: It is larger than any number of floating point.
+    """
+    if not isinstance(number, int) or -(2**63) <= number < 2**64 or "int" in name:
+        return number
+    try:
+        return float(number)
+    except OverflowError as error:
+        raise errors.InvalidRequest(f"an array of {name} cannot hold {_shown(number)}") from error
+
+
 def check_holds(name: str, number: complex) -> None:
     """Check that elements of a type can hold a number: of whole numbers' types exactly, of others by rounding.
 
@@ -101,7 +125,13 @@ def check_holds(name: str, number: complex) -> None:
         least, most = (0, 2**bits - 1) if name.startswith("u") else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
         fits = least <= real <= most and real == int(real)  # the first is false of NaN and infinities
     if not fits:
-        raise errors.InvalidRequest(f"an array of {name} cannot hold {number}")
+        raise errors.InvalidRequest(f"an array of {name} cannot hold {_shown(number)}")
+
+
+def _shown(number: complex) -> str:
+    """Return a number as messages show it; Python refuses to write out very large ones, which nobody could read."""
+    bits = number.bit_length() if isinstance(number, int) else 0
+    return f"a whole number of {bits} bits" if bits > SHOWN_BITS else f"{number}"
 
 
 @functools.cache

@@ -114,6 +114,21 @@ class Layout(NamedTuple):
         other_low, other_high = other.span
         return max(low, other_low) < min(high, other_high)
 
+    def has_elements_of(self, other: Layout) -> bool:
+        """Return whether another layout of the slab has the same elements, each in its place if broadcast to this.
+
+        Strides of dimensions of length 1 say nothing.
+        """
+        if self == other:
+            return True
+        more = len(self.shape) - len(other.shape)
+        strides = ((0,) * more + other.strides) if more >= 0 else ()
+        return (
+            (self.dtype, self.offset, self.shape) == (other.dtype, other.offset, (1,) * more + other.shape)
+            and len(strides) == len(self.strides)
+            and all(n == 1 or a == b for n, a, b in zip(self.shape, self.strides, strides, strict=True))
+        )
+
     def indexed(self, index: Index | tuple[Index, ...]) -> Layout:
         """Return the view that basic indexing gives (integers, slices, `...`, None), as NumPy defines it.
 
@@ -315,15 +330,19 @@ def check_shape(shape: tuple[int, ...], item_bytes: int) -> None:
 
 
 _BASIC: Final = "a ref is indexed with integers, slices, ... and None"
+_ELSE: Final = (
+    "`device.elementwise.where(mask, x, y)` chooses by a mask; an actor's method, or `ref.numpy()[…]`, takes elements "
+    "by any index"
+)
 
 
 def _checked(item: SupportsIndex, n: int, dimension: int) -> int:
     try:
         at = operator.index(item)
     except TypeError as error:
-        raise IndexError(f"{_BASIC}, not with a {type(item).__name__}") from error
+        raise errors.GpuRefNoIndex(f"{_BASIC}, not with a {type(item).__name__}: {_ELSE}") from error
     if isinstance(item, bool):
-        raise IndexError(f"{_BASIC}; True and False are masks to NumPy")
+        raise errors.GpuRefNoIndex(f"{_BASIC}; True and False are masks to NumPy: {_ELSE}")
     if not -n <= at < n:
         raise IndexError(f"index {at} is out of bounds for dimension {dimension} of length {n}")
     return at + n if at < 0 else at

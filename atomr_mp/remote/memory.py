@@ -11,8 +11,9 @@ from atomr_mp.client.memory.leases import Lease, LeaseKind, Releases
 from atomr_mp.client.memory.refs import GpuRef, SharedRef, read_shared, write_shared
 from atomr_mp.client.reply import Reply
 from atomr_mp.protocol import token
+from atomr_mp.protocol.declaration.factors import Scalar
 from atomr_mp.protocol.libraries import memory
-from atomr_mp.protocol.libraries.base import LibraryRequest, to_scalar
+from atomr_mp.protocol.libraries.base import LibraryRequest
 from atomr_mp.protocol.messages.devices import DeviceInfo
 from atomr_mp.protocol.messages.remote import MAX_REMOTE_IDS, RefLeased, RefsReleased
 from atomr_mp.protocol.refs import ClientArray, WireRef
@@ -250,9 +251,9 @@ class RemoteMemory:
         """Return the UUID of a device's GPU, "" on the host backend."""
         return self._client.devices[device].uuid
 
-    def fill(self, ref: GpuRef, value: complex) -> None:
+    def fill(self, ref: GpuRef, value: Scalar) -> None:
         """Write a value into all elements."""
-        self.request(memory.Fill(ref, to_scalar(value)), ref.device)
+        self.request(memory.Fill(ref, value), ref.device)
 
     def accept(self, ref: GpuRef) -> None:
         """Accept a buffer's content although it may be undefined."""

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import math
 import string
+import warnings
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final, Self, SupportsIndex, cast
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, SupportsIndex, cast
 
 from atomr_mp import errors
-from atomr_mp.client.memory.operands import is_number, refuse_in_loop
+from atomr_mp.client.memory.operands import assigned, is_number, shown
 from atomr_mp.client.memory.operators import ArrayOperators
 from atomr_mp.protocol import amounts, dtypes
 from atomr_mp.protocol.keywords import checks_names
-from atomr_mp.protocol.layout import Index
+from atomr_mp.protocol.layout import Index, Layout
 from atomr_mp.protocol.libraries import memory
-from atomr_mp.protocol.libraries.base import to_scalar
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import DTypeLike
 
 Axis = SupportsIndex | Sequence[SupportsIndex] | None
+
+ASSIGNMENT: Final = "ref[…] = x"
 
 SHOWN: Final = 1000
 """Most elements that `show` reads unless it is told otherwise."""
@@ -73,13 +75,15 @@ class ArrayMethods(ArrayOperators):
         """Return a new array with the same elements, row-major and without gaps."""
         if self.layout.dtype not in dtypes.FLOAT8:
             return self._alone("copy()", "copy")
-        refuse_in_loop("copy()", "memory.copy")
+        self.refuse_in_loop("copy()", "memory.copy")
         made: Self = self._buffers.request(memory.Empty(list(self.shape), self.layout.dtype), self.device)
         self._buffers.copy_on_device(self, made)
         return made
 
     def astype(self, dtype: DTypeLike, *, copy: bool = True) -> Self:
         """Return a new array with the elements converted to another type; of complex numbers the real parts.
+
+        Real parts come with NumPy's `ComplexWarning`, since the imaginary parts are lost.
 
         Args:
             dtype: The type, or its name.
@@ -89,8 +93,15 @@ class ArrayMethods(ArrayOperators):
             InvalidRequest: There is no such type, or none of the two converts to the other.
         """
         name = dtypes.name_for(dtype)
-        if name == self.dtype:
+        if name == self.layout.dtype:
             return self.copy() if copy else self
+        if dtypes.FLOAT8 & {name, self.layout.dtype}:
+            raise errors.InvalidRequest(
+                f"astype() of {self.dtype} to {name}: no request converts float8; put an array that was converted with "
+                "ml-dtypes, or let `device.blas_lt.matmul` make it"
+            )
+        if self.layout.dtype.startswith("complex") and not name.startswith(("complex", "bool")):
+            _warn_of_lost_parts()
         return self._alone("astype()", "cast", dtype=name)
 
     def ravel(self) -> Self:
@@ -143,48 +154,73 @@ class ArrayMethods(ArrayOperators):
 
     def __setitem__(self, index: Index | tuple[Index, ...], value: Any) -> None:
         target = self.of_layout(self.layout.indexed(index))
-        refuse_in_loop("ref[…] = x", "memory.fill", "memory.copy")
         if is_number(value):
-            target.fill(cast("complex", value))
+            number = assigned(self.layout.dtype, value)
+            self.refuse_in_loop(ASSIGNMENT, "memory.fill")
+            self._buffers.fill(target, number)
             return
-        if hasattr(value, "__array_interface__") and not hasattr(value, "mask"):
-            value = self._buffers.put(value, self._same_type(dtypes.name_of(value.dtype)), self.device)
-        elif not isinstance(value, ArrayMethods):
+        here = isinstance(value, ArrayMethods)
+        if not here and (not hasattr(value, "__array_interface__") or hasattr(value, "mask")):
             raise errors.GpuRefNoValue(
-                f"ref[…] = x takes a number, a ref or an array, not a {type(value).__name__}: make an array of it"
+                f"{ASSIGNMENT} takes a number, a ref or an array, not {shown(value)}: make an array of it"
             )
-        self._same_type(value.dtype)
-        source = value.of_layout(value.layout.broadcast_to(target.shape))
-        if source.memory != target.memory or source.layout != target.layout:  # `ref[i] += x` assigns what is there
-            self._buffers.copy_on_device(source, target)
+        dtype = value.layout.dtype if here else dtypes.name_of(value.dtype)
+        if dtype != self.layout.dtype:
+            raise errors.InvalidRequest(
+                f"{ASSIGNMENT} with a ref of {self.dtype} and x of {dtype}: convert x first, `x.astype(…)`"
+            )
+        layout = _assigned(value.layout if here else Layout.contiguous(dtype, value.shape), target.shape)
+        if here:
+            value.to_wire()
+        self.refuse_in_loop(ASSIGNMENT, "memory.copy")
+        if not here:
+            value = self._buffers.put(value, dtype, self.device)
+            layout = _assigned(value.layout, target.shape)
+        # `ref[i] += x` assigns what is there.
+        if value.memory != target.memory or not target.layout.has_elements_of(layout):
+            self._buffers.copy_on_device(value.of_layout(layout), target)
+
+    def __delitem__(self, _index: object) -> NoReturn:
+        raise errors.Unsupported("elements of a ref cannot be deleted: take a view of the others, or a copy of views")
 
     # --- inside ----------------------------------------------------------------------------------------------------
 
-    def _same_type(self, dtype: str) -> str:
-        if dtype != self.dtype:
-            raise errors.InvalidRequest(f"ref[…] = x with a ref of {self.dtype} and x of {dtype}: convert x first")
-        return dtype
-
     def _reduced(self, what: str, operator: str, axis: Axis, *, keepdims: bool, of_count: bool = False) -> Self:
-        refuse_in_loop(what, "tensor.reduction")
         request = self.defined(what, "tensor", "reduction")
         axes = _axes(axis)
         gone = set(range(self.ndim) if axes is None else self.layout.dimensions(axes))
         modes = string.ascii_letters[: self.ndim]
         kept = "".join(mode for at, mode in enumerate(modes) if at not in gone)
         count = math.prod(self.shape[at] for at in gone)
+        if operator in {"max", "min"} and self.layout.dtype.startswith("complex"):
+            raise errors.InvalidRequest(f"{what} of {self.dtype} is not defined: complex numbers have no order")
         if not count and operator in {"max", "min"}:
             raise errors.InvalidRequest(f"{what} of no elements: the array has the shape {self.shape}")
         alpha = (1 / count if count else math.nan) if of_count else 1.0
-        made: Self = self._buffers.request(
-            request(a=self, modes_a=modes, modes_c=kept, alpha=to_scalar(alpha), op_reduce=operator),
-            self.device,
-            library="tensor",
-        )
+        asked = request(a=self, modes_a=modes, modes_c=kept, alpha=alpha, op_reduce=operator)
+        made = self.answered(what, asked, "tensor", "tensor.reduction")
         if not keepdims:
             return made
         index = tuple(None if at in gone else slice(None) for at in range(self.ndim))
         return made.of_layout(made.layout.indexed(index))
+
+
+def _assigned(source: Layout, shape: tuple[int, ...]) -> Layout:
+    """Return the layout by which elements are assigned to a shape: broadcast, without leading lengths of 1 too many.
+
+    Raises:
+        InvalidRequest: They cannot be.
+    """
+    more = len(source.shape) - len(shape)
+    if more > 0 and set(source.shape[:more]) == {1}:
+        source = source.squeezed(range(more))
+    return source.broadcast_to(shape)
+
+
+def _warn_of_lost_parts() -> None:
+    from numpy.exceptions import ComplexWarning
+
+    warnings.warn("astype() to a type of real numbers discards the imaginary parts", ComplexWarning, stacklevel=4)
 
 
 def _axes(axis: Axis) -> list[int] | None:

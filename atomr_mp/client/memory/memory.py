@@ -22,8 +22,9 @@ from atomr_mp.client.memory.loans import LentBorrow, LoanReturner
 from atomr_mp.client.memory.refs import GpuRef, SharedRef, read_shared, write_shared
 from atomr_mp.client.memory.worker_slabs import Mappings, SlabMapping
 from atomr_mp.interop.host import HostMapping
+from atomr_mp.protocol.declaration.factors import Scalar
 from atomr_mp.protocol.libraries import memory
-from atomr_mp.protocol.libraries.base import LibraryRequest, to_scalar
+from atomr_mp.protocol.libraries.base import LibraryRequest
 from atomr_mp.protocol.messages import session
 from atomr_mp.protocol.process_tags import client_slab_name
 from atomr_mp.protocol.refs import ClientArray, Operand, WireRef
@@ -303,9 +304,9 @@ class ClientMemory:
         """Return the UUID of a device's GPU, "" if it has none."""
         return self._client.devices[device].uuid
 
-    def fill(self, ref: GpuRef, value: complex) -> None:
+    def fill(self, ref: GpuRef, value: Scalar) -> None:
         """Write a value into all elements."""
-        self.request(memory.Fill(ref, to_scalar(value)), ref.device)
+        self.request(memory.Fill(ref, value), ref.device)
 
     def accept(self, ref: GpuRef) -> None:
         """Take a buffer's content as it is."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from typing import Any
 
 from atomr_mp import errors
@@ -45,6 +46,12 @@ def is_of_numpy(value: Any) -> bool:
     return hasattr(value, "__array_interface__") and value.ndim == 0
 
 
+def is_any(value: object) -> bool:
+    """Return whether a value is `unittest.mock.ANY`, which is equal to all by its own comparison."""
+    mock = sys.modules.get("unittest.mock")
+    return mock is not None and value is mock.ANY
+
+
 def number_as(dtype: str, value: Any, symbol: str) -> Scalar:
     """Return a number as a request has it that makes an operand of an element type.
 
@@ -59,9 +66,40 @@ def number_as(dtype: str, value: Any, symbol: str) -> Scalar:
         )
     if own is None and _kind(value) > _kind_of(dtype):
         raise errors.InvalidRequest(f"{symbol} of {dtype} and {value!r}: nothing is promoted; `ref.astype(…)` converts")
-    number = to_scalar(value)
+    return held(dtype, value, whole_truth=True)
+
+
+def held(dtype: str, value: Any, *, whole_truth: bool = False) -> Scalar:
+    """Return a number as a request has it that elements of a type hold.
+
+    Args:
+        dtype: The element type.
+        value: A number of Python's or NumPy's.
+        whole_truth: Whether truth values hold 0 and 1 only; NumPy fills such arrays with True for all else.
+
+    Raises:
+        InvalidRequest: They cannot hold it, or it is no number.
+    """
+    number = dtypes.sendable(dtype, to_scalar(value))
     dtypes.check_holds(dtype, scalar(number))
+    if whole_truth and dtype == "bool" and number not in {0, 1}:
+        raise errors.InvalidRequest(f"an array of bool cannot hold {value!r}: it holds True and False")
     return number
+
+
+def assigned(dtype: str, value: Any) -> Scalar:
+    """Return a number as a request has it that is assigned to elements of a type.
+
+    Raises:
+        InvalidRequest: They cannot hold it, or it is a number of NumPy's of another type.
+    """
+    own = getattr(value, "dtype", None)
+    if own is not None and dtypes.name_of(own) != dtype:
+        raise errors.InvalidRequest(
+            f"ref[…] = x with a ref of {dtype} and NumPy's {dtypes.name_of(own)}: convert x first; `.item()` makes a "
+            "number of Python's, which takes the ref's type"
+        )
+    return held(dtype, value, whole_truth=True)
 
 
 def _kind(number: complex) -> int:
@@ -69,7 +107,7 @@ def _kind(number: complex) -> int:
 
 
 def _kind_of(dtype: str) -> int:
-    return 1 if "int" in dtype else 3 if dtype.startswith("complex") else 2
+    return 1 if "int" in dtype or dtype == "bool" else 3 if dtype.startswith("complex") else 2
 
 
 def no_operand(symbol: str, value: object) -> str:

@@ -9,7 +9,9 @@ from collections.abc import Callable
 from typing import Any, Final, NoReturn, Self
 
 from atomr_mp import errors
+from atomr_mp.client.callers import calling_loop
 from atomr_mp.client.memory.operands import (
+    is_any,
     is_number,
     is_of_numpy,
     no_function,
@@ -20,6 +22,7 @@ from atomr_mp.client.memory.operands import (
     shown,
 )
 from atomr_mp.client.memory.ref_memory import BufferRef
+from atomr_mp.protocol.declaration.arguments import arrays_of
 from atomr_mp.protocol.libraries import memory
 from atomr_mp.protocol.libraries.base import LibraryRequest
 from atomr_mp.protocol.refs import Operand
@@ -90,7 +93,6 @@ class ArrayOperators(BufferRef):
         return self._with(other, "/=", "divide", in_place=True)
 
     def __matmul__(self, other: Any) -> Self:
-        refuse_in_loop("@", "blas.gemm", "tensor.einsum")
         if not isinstance(other, ArrayOperators):
             raise errors.GpuRefNoValue(no_operand("@", other))
         self._check_beside(other, "@")
@@ -98,7 +100,7 @@ class ArrayOperators(BufferRef):
         from atomr_mp.client.memory import products
 
         library, request, shape = products.product(self, other)
-        made: Self = self._buffers.request(request, self.device, library=library)
+        made = self.answered("@", request, library, "blas.gemm", "tensor.einsum")
         return made.of_layout(made.layout.reshaped(shape))
 
     def __rmatmul__(self, other: Any) -> NoReturn:
@@ -128,10 +130,10 @@ class ArrayOperators(BufferRef):
     # --- comparisons -----------------------------------------------------------------------------------------------
 
     def __eq__(self, other: object) -> Self:  # type: ignore[override]
-        return self._with(other, "==", "equal")
+        return NotImplemented if is_any(other) else self._with(other, "==", "equal")
 
     def __ne__(self, other: object) -> Self:  # type: ignore[override]
-        return self._with(other, "!=", "not_equal")
+        return NotImplemented if is_any(other) else self._with(other, "!=", "not_equal")
 
     __hash__ = Operand.__hash__
 
@@ -155,7 +157,7 @@ class ArrayOperators(BufferRef):
                 f"a ref of {self.size} elements is neither true nor false: ask `ref is not None`, or read it: "
                 "`ref.numpy()`"
             )
-        refuse_in_loop("bool()")
+        self.refuse_in_loop("bool()")
         return bool(self.item())
 
     def __contains__(self, value: object) -> NoReturn:
@@ -181,21 +183,47 @@ class ArrayOperators(BufferRef):
 
     def _with(self, other: Any, symbol: str, name: str, *, swapped: bool = False, in_place: bool = False) -> Self:
         """Send a request of `elementwise` on this and another operand, and return its result, or this if in place."""
-        refuse_in_loop(symbol, f"elementwise.{name}")
         request = self.defined(symbol, "elementwise", name)
-        operand = self._operand(other, symbol)
+        operand = self._operand(other, symbol, f"elementwise.{name}")
+        if in_place and operand.memory == self.memory and self.layout.has_elements_of(operand.layout):
+            operand = self
         x, y = (operand, self) if swapped else (self, operand)
-        made: Self = self._buffers.request(
-            request(x=x, y=y, out=self if in_place else None), self.device, library="elementwise"
-        )
+        out = self if in_place else None
+        made = self.answered(symbol, request(x=x, y=y, out=out), "elementwise", f"elementwise.{name}")
         return self if in_place else made
 
     def _alone(self, symbol: str, name: str, **parameters: Any) -> Self:
         """Send a request of `elementwise` on this operand alone, and return its result."""
-        refuse_in_loop(symbol, f"elementwise.{name}")
         request = self.defined(symbol, "elementwise", name)
-        made: Self = self._buffers.request(request(x=self, **parameters), self.device, library="elementwise")
+        return self.answered(symbol, request(x=self, **parameters), "elementwise", f"elementwise.{name}")
+
+    def answered(self, what: str, request: LibraryRequest, library: str, *instead: str) -> Self:
+        """Send a request of a library, and return its result; in a running event loop check it, and refuse to wait.
+
+        Args:
+            what: The operator or method, for the error's message.
+            request: The request.
+            library: The library.
+            instead: Requests that can be awaited in its place, see `refuse_in_loop`.
+        """
+        if calling_loop() is not None:  # of two mistakes the one is told that is left when the other has been mended
+            for _, _, operand in arrays_of(request):
+                if operand is not None:
+                    operand.to_wire()
+            request.check()
+            refuse_in_loop(what, *instead)
+        made: Self = self._buffers.request(request, self.device, library=library)
         return made
+
+    def refuse_in_loop(self, what: str, *instead: str) -> None:
+        """Refuse to wait in a running event loop for what has been checked, unless the ref itself cannot be used.
+
+        Raises:
+            GpuRefInEventLoop: An event loop runs in this thread.
+        """
+        if calling_loop() is not None:
+            self.to_wire()
+            refuse_in_loop(what, *instead)
 
     def defined(self, symbol: str, library: str, name: str) -> Callable[..., LibraryRequest]:
         """Return a request that is defined for these elements.
@@ -211,12 +239,13 @@ class ArrayOperators(BufferRef):
             )
         return found
 
-    def _operand(self, other: Any, symbol: str) -> Operand:
-        """Return an operand for a value: a ref as it is, for a number a ref to it.
+    def _operand(self, other: Any, symbol: str, instead: str) -> Operand:
+        """Return an operand for a value: a ref as it is, for a number a ref to it, which a request makes.
 
         Raises:
             InvalidRequest: The value is neither, or its type is another.
             GpuRefWrongDevice: The ref is on another device.
+            GpuRefInEventLoop: It is a number, and an event loop runs in this thread.
         """
         if isinstance(other, ArrayOperators):
             self._check_beside(other, symbol)
@@ -224,6 +253,7 @@ class ArrayOperators(BufferRef):
         if not is_number(other):
             raise errors.GpuRefNoValue(no_operand(symbol, other))
         number = number_as(self.layout.dtype, other, symbol)
+        self.refuse_in_loop(symbol, instead)
         made: Operand = self._buffers.request(memory.Full([], self.layout.dtype, number), self.device)
         return made
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from atomr_mp.client.memory.leases import Lease
+from atomr_mp.protocol.declaration.factors import Scalar
 from atomr_mp.protocol.layout import Layout
 from atomr_mp.protocol.libraries.base import LibraryRequest
 from atomr_mp.protocol.refs import Operand
@@ -63,7 +64,7 @@ class RefMemory(Protocol):
     def uuid_of(self, device: int) -> str:
         """Return the UUID of a device's GPU, "" if it has none."""
 
-    def fill(self, ref: Any, value: complex) -> None:
+    def fill(self, ref: Any, value: Scalar) -> None:
         """Write a value into all elements."""
 
     def accept(self, ref: Any) -> None:

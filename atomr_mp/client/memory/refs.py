@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, cast
 
 from atomr_mp import errors
 from atomr_mp.client.memory.array_methods import ArrayMethods
 from atomr_mp.client.memory.leases import Lease
+from atomr_mp.client.memory.missing_methods import INSTEAD
+from atomr_mp.client.memory.operands import held
 from atomr_mp.client.memory.ref_memory import RefMemory
 from atomr_mp.protocol import amounts, dtypes, token
 from atomr_mp.protocol.codec import Bytes16, Codec, Message
 from atomr_mp.protocol.keywords import checks_names
 from atomr_mp.protocol.layout import Index, Layout
-from atomr_mp.protocol.libraries.base import scalar, to_scalar
 from atomr_mp.protocol.libraries.memory import MAX_SHARE_S
 from atomr_mp.protocol.pickling import CONNECT, refusal
 from atomr_mp.protocol.refs import WireRef
@@ -83,6 +84,12 @@ class GpuRef(ArrayMethods):
     def numpy_dtype(self) -> np.dtype[Any]:
         """The element type, as NumPy has it; also in dictionaries and sets."""
         return dtypes.to_numpy(self.layout.dtype)
+
+    def __getattr__(self, name: str) -> NoReturn:
+        instead = INSTEAD.get(name)
+        if instead is None:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+        raise errors.GpuRefNoMethod(f"a ref has no `{name}`: {instead}")
 
     def __len__(self) -> int:
         if not self.shape:
@@ -231,10 +238,10 @@ class GpuRef(ArrayMethods):
             InvalidRequest: It is no number, or the element type cannot hold it.
             BorrowConflict: A view of the memory is open.
         """
-        dtypes.check_holds(
-            self.layout.dtype, scalar(to_scalar(value))
-        )  # first: a fill that fails leaves no defined content
-        self._buffers.fill(self, value)
+        if isinstance(cast("object", value), ArrayMethods):
+            raise errors.GpuRefNoValue("fill() takes a number, not a GpuRef: `ref[...] = other` copies another ref")
+        # Checked first: a fill that fails leaves no defined content.
+        self._buffers.fill(self, held(self.layout.dtype, value))
 
     def accept(self) -> None:
         """Accept the buffer's content although a request that should have written it has failed. Blocks.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import operator
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -45,7 +46,7 @@ UNARY: Final[dict[str, Callable[[Any], Any]]] = {
 
 REDUCTIONS: Final = ("sum", "prod", "mean", "max", "min")
 
-NUMBERS: Final = (0, 1, 2, -1, 3, 300, True, 0.5, 2.0, -1.5, 1j, 2 - 1j)
+NUMBERS: Final = (0, 1, 2, -1, 3, 300, True, 0.5, 2.0, -1.5, 1j, 2 - 1j, 2**64, -(10**30), 10**400)
 
 MOST: Final = 64
 """Results with larger elements are compared, and not computed with: errors of rounding would grow."""
@@ -80,6 +81,10 @@ def wide(array: Any) -> Any:
 
 def fits(number: complex, dtype: str) -> bool:
     """Return whether a number of Python's takes part in arithmetic with a type, whose elements can hold it."""
+    if number == 10**400:
+        return False
+    if dtype == "bool":
+        return type(number) is not float and number in {0, 1}
     if type(number) is complex:
         return dtype.startswith("complex")
     if type(number) is float or "int" not in dtype:
@@ -169,7 +174,9 @@ class Calculation:
         number, a = self._draw(NUMBERS), self._pair()
         for name, use in BINARY.items():
             is_defined = defined("elementwise", name, a.dtype) and fits(number, a.dtype)
-            beside = np.asarray(number).astype(a.array.dtype) if is_defined else a.array
+            known = float(number) if number in {2**64, -(10**30)} else number  # no integers of NumPy's
+            with np.errstate(over="ignore"):
+                beside = np.asarray(known).astype(a.array.dtype) if is_defined else a.array
             self.check(partial(use, a.ref, number), partial(use, a.array, beside), is_defined=is_defined)
             self.check(partial(use, number, a.ref), partial(use, beside, a.array), is_defined=is_defined)
 
@@ -220,7 +227,7 @@ class Calculation:
         self.check(
             lambda: use(a.ref.copy(), given),
             lambda: use(np.array(a.array), beside),
-            is_defined=kind == "number" or (a.dtype == b.dtype and not _is_longer(b.array.shape, a.array[index].shape)),
+            is_defined=fits(number, a.dtype) if kind == "number" else a.dtype == b.dtype,
         )
 
     def unary(self) -> None:
@@ -281,8 +288,14 @@ class Calculation:
             return
         if a.array.dtype.kind not in "biu" and "uint" in to and a.array.size and wide(a.array).real.min() < 0:
             return  # negative: what an unsigned type makes of it depends on the processor
+        loses = a.dtype.startswith("complex") and not to.startswith(("complex", "bool", "float8"))
+
+        def astype() -> Any:
+            with pytest.warns(np.exceptions.ComplexWarning) if loses else contextlib.nullcontext():
+                return a.ref.astype(to)
+
         self.check(
-            lambda: a.ref.astype(to),
+            astype,
             lambda: (wide(a.array).real if not to.startswith("complex") else a.array).astype(dtypes.to_numpy(to)),
             is_defined=a.dtype == to or (defined("elementwise", "cast", a.dtype) and not to.startswith("float8")),
         )
@@ -339,11 +352,6 @@ def _is_finite(pair: Pair) -> bool:
 
 def _moved(array: Any, what: str, index: Any) -> Any:
     return array[index] if what == "index" else array.T if what == "T" else getattr(array, what)()
-
-
-def _is_longer(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
-    """Return whether a shape has more dimensions; NumPy assigns it nevertheless if these have length 1."""
-    return len(shape) > len(target)
 
 
 @pytest.fixture
@@ -455,6 +463,50 @@ def test_an_element_is_read_by_its_place(device: atomr_mp.Device) -> None:
     shown = device.arange(3).show()
     assert "int64[3]" in shown
     assert "[0 1 2]" in shown
+
+
+def test_the_same_elements_are_no_conflict(device: atomr_mp.Device) -> None:
+    """Whatever the strides of dimensions of length 1; one element is its own operand also without dimensions."""
+    column, one = device.arange(5, dtype="float32")[:, None], device.full((1,), 3)
+    column *= column[:, 0][:, None]
+    one *= one[0]
+    column[...] = column[:, 0][:, None]
+    assert column.numpy().ravel().tolist() == [0, 1, 4, 9, 16]
+    assert one.numpy().tolist() == [9]
+
+
+def test_whole_numbers_of_any_size_become_numbers_of_floating_point(device: atomr_mp.Device) -> None:
+    """Where the type has such; a type of whole numbers refuses what it cannot hold."""
+    x = device.ones(2, "float64")
+    assert (x + 2**64).numpy().tolist() == [1 + 2.0**64] * 2
+    assert (x < 10**30).numpy().all()
+    x[0] = 2**70
+    assert x.item(0) == 2.0**70
+    x.fill(-(2**80))
+    assert x.item(1) == -(2.0**80)
+    device.memory.fill(x, 2**90).result()
+    assert x.item(1) == 2.0**90
+    assert device.full((1,), 2**70, "complex64").item() == 2.0**70
+    for use in (lambda: x + 10**400, lambda: x.fill(10**400), lambda: device.full(1, 10**5000), lambda: x < 10**400):
+        with pytest.raises(errors.InvalidRequest, match=r"cannot hold a whole number of \d+ bits"):
+            use()
+    with pytest.raises(errors.InvalidRequest):
+        device.full(1, 2**64, "int64")
+
+
+def test_a_mistake_is_told_in_the_words_of_what_was_called(device: atomr_mp.Device) -> None:
+    """Not in those of the request behind it."""
+    x: Any = device.ones(2, "float64")
+    c = device.ones(2, "complex64")
+    wrong: list[tuple[Callable[[], object], str]] = [
+        (c.max, r"^max\(\) of complex64"), (c.min, r"^min\(\) of complex64"),
+        (lambda: x.fill(x), r"`ref\[\.\.\.\] = other`"), (lambda: x.__setitem__(0, np.float32(0.1)), "NumPy's float32"),
+        (lambda: device.zeros(1, "bool").__setitem__(0, 0.5), "True and False"),
+        (lambda: x.astype("float8_e5m2"), "no request converts float8"),
+    ]  # fmt: skip
+    for use, words in wrong:
+        with pytest.raises(errors.InvalidRequest, match=words):
+            use()
 
 
 def test_a_failed_operator_leaves_its_operands(device: atomr_mp.Device) -> None:

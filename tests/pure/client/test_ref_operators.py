@@ -16,11 +16,14 @@ import pytest
 
 import atomr_mp
 from atomr_mp import errors
+from atomr_mp.client.memory.missing_methods import INSTEAD
 from atomr_mp.client.memory.refs import GpuRef
 from atomr_mp.client.reply import Reply
 from atomr_mp.protocol.layout import Layout
 from atomr_mp.protocol.libraries import requests_of
 from tests.pure.client.test_refs import FakeClient
+
+INT32 = Layout.contiguous("int32", (3, 4), 512)
 
 
 @dataclasses.dataclass
@@ -99,6 +102,8 @@ def test_a_ref_is_found_as_the_same_object(ref: GpuRef) -> None:
     called(ref, key=view)
     called.assert_called_once_with(ref, key=view)
     called.assert_called_once_with(mock.ANY, key=mock.ANY)
+    assert {"a": ref} == {"a": mock.ANY}
+    assert not ref != mock.ANY  # noqa: SIM202 - that operator
     assert mock.call(ref, 1) == mock.call(mock.ANY, 1)
 
 
@@ -114,7 +119,8 @@ def test_two_refs_in_one_event_loop_are_compared_by_an_awaited_request(ref: GpuR
     one = ref[0, 0]
     waiting: list[Callable[[], object]] = [
         lambda: ref + 1, lambda: 1 - ref, lambda: ref * ref, lambda: ref / ref, lambda: -ref, lambda: +ref,
-        lambda: abs(ref), lambda: ref @ ref, lambda: ref == ref[:], lambda: ref != 0, lambda: ref < 1, lambda: ref >= 1,
+        lambda: abs(ref), lambda: ref @ ref.T, lambda: ref == ref[:], lambda: ref != 0, lambda: ref < 1,
+        lambda: ref >= 1,
         lambda: ref in (ref[:], ref), lambda: bool(one), ref.sum, ref.mean, ref.max, ref.min, ref.prod, ref.copy,
         lambda: ref.astype("float64"), ref.T.ravel, lambda: ref.__setitem__(0, 1), lambda: ref.__iadd__(1),
     ]  # fmt: skip
@@ -132,6 +138,89 @@ def test_two_refs_in_one_event_loop_are_compared_by_an_awaited_request(ref: GpuR
     for each in asyncio.run(use_all()):
         library, name = each.split(".")
         assert name in requests_of(library) or name == "einsum"
+
+
+def test_in_an_event_loop_a_mistake_is_told_as_elsewhere() -> None:
+    """An error of the loop comes last: what it says to await would otherwise fail with the mistake."""
+    client = FakeClient()
+    ref, there, freed, whole = client.ref(), client.ref(device=1), client.ref(), client.ref().of_layout(INT32)
+    freed.free()
+    small, odd = ref[:2, :2], np.ma.array([1])
+    wrong: list[Callable[[], object]] = [
+        lambda: ref + "a", lambda: ref == None, lambda: "a" in [ref, None], lambda: ref > [], lambda: ref @ 2,  # noqa: E711
+        lambda: ref @ [1], lambda: ref + np.int64(1), lambda: ref * 1j, lambda: ref + 10**400, lambda: whole == 2.5,
+        lambda: ref + there, lambda: ref @ there, lambda: ref + whole, lambda: whole / whole,
+        lambda: ref + small, lambda: ref.__iadd__(ref[:, ::-1]), lambda: ref @ ref, whole.sum, whole.max,
+        lambda: ref.sum(5), lambda: ref.mean((0, 0)), ref[:0].max, lambda: ref.astype("float8_e5m2"),
+        lambda: ref.__setitem__(9, 1), lambda: ref.__setitem__(0, "a"), lambda: ref.__setitem__(0, 1j),
+        lambda: ref.__setitem__(0, small), lambda: ref.__setitem__(0, whole), lambda: ref.__setitem__(0, odd),
+        lambda: ref.__setitem__(0, np.ones(4)), lambda: ref.__setitem__(0, np.ones(3, np.float32)),
+        lambda: ref.__setitem__(0, np.float64(0.1)), lambda: ref.__delitem__(0), lambda: ref[ref], lambda: ref.get,
+        lambda: ref**2, lambda: bool(ref),
+    ]  # fmt: skip
+
+    def told(use: Callable[[], object]) -> tuple[type[BaseException], str]:
+        with pytest.raises(Exception) as refused:  # noqa: PT011 - compared with itself
+            use()
+        return refused.type, str(refused.value)
+
+    async def told_here(use: Callable[[], object]) -> tuple[type[BaseException], str]:
+        return told(use)
+
+    for use in wrong:
+        kind, _ = expected = told(use)
+        assert issubclass(kind, errors.RequestError | IndexError)
+        assert asyncio.run(told_here(use)) == expected
+    unusable: list[Callable[[], object]] = [
+        lambda: freed + 1, lambda: ref + freed, lambda: freed == ref, lambda: -freed, lambda: freed @ ref.T,
+        lambda: bool(freed[0, 0]), freed.sum, freed.copy, lambda: freed.astype("int8"), freed.T.ravel,
+        lambda: freed.__setitem__(0, 1), lambda: ref.__setitem__(0, freed[0]), lambda: freed.__iadd__(1),
+    ]  # fmt: skip
+    for use in unusable:
+        assert asyncio.run(told_here(use))[0] is errors.GpuRefReleased
+
+
+CUPYS = (
+    "get", "set", "cstruct", "toDlpack", "reduced_view", "scatter_add", "scatter_max", "scatter_min",
+)  # fmt: skip
+"""What CuPy's arrays have besides."""
+
+
+@pytest.mark.parametrize("name", sorted({*(each for each in dir(np.ndarray) if not each.startswith("_")), *CUPYS}))
+def test_an_attribute_of_arrays_is_there_or_refused_in_words(ref: GpuRef, name: str) -> None:
+    """`hasattr` is False where it is missing, and the error says what to do."""
+    if name in dir(ref):
+        assert name not in INSTEAD
+        return
+    assert not hasattr(ref, name)
+    with pytest.raises(errors.GpuRefNoMethod, match=f"a ref has no `{name}`: .*(`|write|written)"):
+        getattr(ref, name)
+
+
+def test_an_unknown_attribute_is_pythons_own_error(ref: GpuRef) -> None:
+    """Nothing is typed that no array has; and nobody is told of an attribute that there is not."""
+    with pytest.raises(AttributeError, match="'GpuRef' object has no attribute 'foo'") as refused:
+        _ = ref.foo
+    assert not isinstance(refused.value, errors.RequestError)
+    for words in INSTEAD.values():
+        for called in re.findall(r"`ref\.(\w+)", words):
+            assert called in dir(ref)
+        for library, request in re.findall(r"device\.(\w+)\.(\w+)", words):
+            assert request in requests_of(library) or request == "einsum"
+
+
+@pytest.mark.parametrize(
+    "index", [[1, 2], np.array([True, False, True]), np.array([0, 1]), "a", 1.0, True, (0, [1]), (slice(None), "x")],
+    ids=repr,
+)  # fmt: skip
+def test_an_index_that_no_request_does_is_refused_in_words(ref: GpuRef, index: Any) -> None:
+    """Where it is read and where it is written; also a mask that is a ref."""
+    uses: list[Callable[[], object]] = [lambda: ref[index], lambda: ref.__setitem__(index, 0), lambda: ref[ref]]
+    for use in uses:
+        with pytest.raises(errors.GpuRefNoIndex, match=r"elementwise\.where"):
+            use()
+    with pytest.raises(IndexError):
+        _ = ref[index]
 
 
 def test_views_need_no_pool(ref: GpuRef) -> None:
@@ -174,8 +263,10 @@ def _plain(name: str) -> str:
     [
         ("int32", 2.0), ("int32", 2.5), ("uint8", 300), ("uint8", -1), ("int64", 2**63), ("float32", 1j),
         ("int8", np.int16(1)), ("float32", np.float64(1)), ("float64", np.array(1)), ("float32", np.True_),
-        ("complex64", np.complex128(1)),
+        ("complex64", np.complex128(1)), ("int64", 2**70), ("float32", 10**400), ("complex128", -(10**5000)),
+        ("uint8", 10**5000), ("bool", 0.5), ("bool", 2),
     ],
+    ids=lambda each: each if isinstance(each, str) else type(each).__name__,
 )  # fmt: skip
 def test_nothing_is_promoted(ref: GpuRef, dtype: str, number: Any) -> None:
     """A number that a ref's type does not hold, or that has a type of its own, is refused before anything is sent."""

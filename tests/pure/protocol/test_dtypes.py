@@ -28,7 +28,7 @@ def test_an_element_type_is_equal_to_each_form_of_itself_only(name: str, other: 
     assert (found != forms[form]) == (name != other)
     assert {name: 1}[found] == 1
     assert hash(found) == hash(name)
-    assert (dtypes.to_numpy(found) in {theirs}) == (name == other)
+    assert (dtypes.to_numpy(found) in {theirs: 1}) == (name == other)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -406,3 +406,43 @@ def test_strides_that_belong_to_no_array_are_refused() -> None:
     for shape, steps, offset in (((2, 2), (4,), 0), ((2,), (3,), 0), ((2,), (4,), 2), ((-1,), (4,), 0)):
         with pytest.raises(errors.InvalidRequest):
             base.strided(shape, steps, offset)
+
+
+# --- the same elements ---------------------------------------------------------------------------------------
+
+
+def places(layout: Layout) -> Array:
+    """Return the offset of each element."""
+    at = np.indices(layout.shape, dtype=np.int64)
+    steps = [axis * stride for axis, stride in zip(at, layout.strides, strict=True)]
+    return sum(steps, np.full(layout.shape, layout.offset))
+
+
+@given(st.data())
+def test_layouts_of_the_same_elements_are_known_whatever_strides_say_nothing(data: st.DataObject) -> None:
+    """Those of dimensions of length 1, and of leading ones that broadcasting adds; never for other elements."""
+    shape = data.draw(hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=3))
+    strides = st.lists(st.integers(-4, 4).map(lambda n: 4 * n), min_size=len(shape), max_size=len(shape)).map(tuple)
+    one = Layout("float32", shape, data.draw(strides), 256)
+    loose = data.draw(strides)
+    kept = tuple(b if n == 1 else a for n, a, b in zip(shape, one.strides, loose, strict=True))
+    gone = data.draw(st.integers(0, next((at for at, n in enumerate(shape) if n != 1), len(shape))))
+    other = Layout("float32", shape[gone:], kept[gone:], 256)
+    if one.size:
+        assert one.has_elements_of(other)
+    changed = data.draw(
+        st.sampled_from(
+            [
+                other,
+                other.at(260),
+                other._replace(dtype="int32"),
+                other._replace(strides=data.draw(strides)[gone:]),
+                other._replace(shape=shape[gone:][::-1]),
+                other._replace(shape=(1, *other.shape), strides=(0, *other.strides)),
+            ]
+        )
+    )
+    padded = (1,) * (len(shape) - len(changed.shape)) + changed.shape
+    same = changed.dtype == one.dtype and padded == shape and bool((places(one) == places(changed)).all())
+    if one.size:
+        assert one.has_elements_of(changed) == same
