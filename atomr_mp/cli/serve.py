@@ -275,7 +275,7 @@ def _saved(options: argparse.Namespace) -> SavedFiles | None:
     if options.config is not None and not targets:
         try:
             found = tomllib.loads(options.config.read_text(encoding="utf-8")).get("actors", [])
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise errors.ConfigurationError(f"{options.config} cannot be read: {error}") from error
         targets = [each for each in found if isinstance(each, str)] if isinstance(found, list) else []
     return SavedFiles(targets, [] if options.config is None else [options.config])

@@ -193,7 +193,7 @@ def _sent_parts(request: Request, last: memoryview | None) -> list[bytes]:
         return []
     try:
         return _SENT.decode(b"" if last is None else last)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise errors.InvalidRequest(f"invalid parts of a stream: {error}") from error
 
 

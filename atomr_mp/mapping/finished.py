@@ -11,7 +11,7 @@ from atomr_mp.mapping.schedule import Failure
 
 
 def open_finished(path: Path, method: str, total: int, *, retry_failed: bool) -> Journal | None:
-    """Open a journal if it has an outcome of each item, and nothing is left to be tried.
+    """Open a journal if it has an outcome of each item, or has it set aside, and nothing is left to be tried.
 
     Args:
         path: The file.
@@ -29,8 +29,8 @@ def open_finished(path: Path, method: str, total: int, *, retry_failed: bool) ->
     header = header_of(path)
     if header is None or header.method != method:
         return None
-    # Items that may have run and have no outcome are none of a finished job, whatever the method allows.
-    journal = Journal(path, method, header.parameters, idempotent=True, retry_failed=retry_failed)
+    # Only a method that is not idempotent has records of items that were sent, and these are set aside.
+    journal = Journal(path, method, header.parameters, idempotent=False, retry_failed=retry_failed)
     if journal.is_whole(total):
         return journal
     journal.close()

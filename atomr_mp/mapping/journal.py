@@ -411,7 +411,7 @@ def _open_or_make(path: Path) -> tuple[int, bool]:
 def header_of(path: Path) -> Header | None:
     """Return a journal's header; None if the file does not begin with one, or there is none."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # which does not wait for a pipe's other end
     except OSError:
         return None
     try:
@@ -447,7 +447,7 @@ def _records(fd: int, at: int = 0) -> Iterator[tuple[Record, int, int]]:
                         yield _DECODER.decode(encoded), at, behind
                     case _:
                         return
-    except (ValueError, msgpack.UnpackException, msgspec.DecodeError):
+    except (ValueError, msgpack.UnpackException, msgspec.DecodeError, RecursionError):
         return
 
 
@@ -455,7 +455,7 @@ def decoded(encoded: bytes) -> Record | None:
     """Return the record in a frame, None if this version has no such record."""
     try:
         record: Record = _DECODER.decode(encoded)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     return record
 

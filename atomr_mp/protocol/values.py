@@ -190,14 +190,15 @@ class Decoder(Generic[T]):
             raise ValueError("a ref where there can be none")
         try:
             shared = decode(bytes(data))
-        except msgspec.DecodeError as error:  # its place is within the ref, and must not be taken for one in the values
+        except (msgspec.DecodeError, RecursionError) as error:
+            # Its place is within the ref, and must not be taken for one in the values.
             raise ValueError(f"an array in shared memory is described wrongly ({error})") from error
         return self._resolve(shared)
 
     def _array(self, data: memoryview) -> np.ndarray[Any, Any]:
         try:
             dtype, shape, content = _ARRAY_DECODER.decode(data)
-        except msgspec.DecodeError as error:  # as with shared memory
+        except (msgspec.DecodeError, RecursionError) as error:  # as with shared memory
             raise ValueError(f"an array is described wrongly ({error})") from error
         element = dtypes.to_numpy(dtype)
         import numpy as np

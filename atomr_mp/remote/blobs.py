@@ -191,7 +191,7 @@ def opened(blob: memoryview) -> tuple[bytes, Frames]:
         ordinary, body = _HEADER.decode(header)
         if not 0 <= ordinary <= len(frames) or len(body) > MAX_BODY_BYTES:
             raise errors.ProtocolError(f"{ordinary} of {len(frames)} frames, and a body of {len(body)} bytes")
-    except (errors.ProtocolError, msgspec.DecodeError, ValueError) as error:
+    except (errors.ProtocolError, msgspec.DecodeError, RecursionError, ValueError) as error:
         raise errors.InvalidRequest(f"not a large call or answer: {error}") from error
     return body, Frames(ordinary, frames)
 

@@ -246,7 +246,7 @@ def _read(path: Path, kind: type[K], what: str) -> K:
         raise errors.ConfigurationError(f"{path} has to be yours, and readable by nobody else (chmod 600)")
     try:
         return msgspec.json.decode(content, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise errors.ConfigurationError(f"{path} is not {what}: {error}") from error
 
 

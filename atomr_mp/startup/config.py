@@ -475,7 +475,7 @@ def _of_file(file: Path) -> dict[str, Any]:
 
     try:
         values = tomllib.loads(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
         raise errors.ConfigurationError(f"the configuration {file} cannot be read: {error}") from error
     # Relative paths in a file are relative to the file.
     actors = values.get("actors")

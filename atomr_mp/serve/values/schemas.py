@@ -121,7 +121,7 @@ def decode(text: str) -> dict[str, Any]:
     """Return a schema; empty if it is none."""
     try:
         schema: dict[str, Any] = msgspec.json.decode(text or "{}", type=dict[str, Any])
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return {}
     return schema
 

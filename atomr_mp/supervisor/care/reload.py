@@ -121,7 +121,7 @@ class Reload:
             if status != 0:
                 raise errors.ConfigurationError(content.decode("utf-8", "replace") or f"status {status}")
             self._new, self._pending = merged(self._old, msgspec.json.decode(content, type=Plan))
-        except (errors.ConfigurationError, msgspec.DecodeError) as error:
+        except (errors.ConfigurationError, msgspec.DecodeError, RecursionError) as error:
             self._give_up(errors.ConfigurationError(f"nothing was reloaded: {error}"))
             return
         self._check()
@@ -141,7 +141,7 @@ class Reload:
         if status is None:
             why = f"the actors were not imported within {self._new.start_timeout_s:g} s (start_timeout_s)"
         elif status == 1:
-            with contextlib.suppress(msgspec.DecodeError):
+            with contextlib.suppress(msgspec.DecodeError, RecursionError):
                 why = msgspec.msgpack.decode(content, type=ErrorInfo).message
         self._give_up(errors.ActorLoadFailed(f"nothing was reloaded: {why}"))
 

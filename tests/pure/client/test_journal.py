@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atomr_mp import errors
+from atomr_mp.mapping.finished import open_finished
 from atomr_mp.mapping.journal import Journal
 from atomr_mp.mapping.journal_frames import Frame, frames
 from atomr_mp.mapping.journal_repair import repair
@@ -293,6 +294,54 @@ def test_what_was_under_way_and_may_not_run_twice_is_set_aside(journal: Open) ->
     assert interrupted.error.maybe_executed
     assert read(journal(idempotent=False, retry_failed=True), range(4)) == [0, None, None, None]
     assert read(journal(), range(4)) == [0, None, None, None]
+
+
+@given(
+    ends=st.lists(st.sampled_from(["sent", "done", "failed", "not sent"]), min_size=1, max_size=8),
+    damaged=st.booleans(),
+)
+def test_once_each_item_has_come_out_a_journal_is_finished(
+    tmp_path_factory: pytest.TempPathFactory, ends: list[str], *, damaged: bool
+) -> None:
+    """Also where items that may have run were set aside: no pool is needed to tell so again, and it tells the same."""
+    path = tmp_path_factory.mktemp("finished") / "journal"
+    first = Journal(path, "A.square", ["number"], idempotent=False)
+    for number, end in enumerate(ends):
+        first.outcome(number, number)
+        first.sending(number)
+        if end == "done":
+            first.done(number, number)
+        elif end == "failed":
+            first.failed(Failure(number, errors.ActorFailed("no", exception="ValueError"), 1))
+        elif end == "not sent":
+            first.unsent(number)
+    first.close()
+    if damaged:
+        repair(path, "A.square", ["number"])
+    told = []
+    again = Journal(path, "A.square", ["number"], idempotent=False)
+    for number in range(len(ends)):
+        if again.outcome(number, number) is None:
+            again.sending(number)
+            told.append(str(again.done(number, number)))
+        else:
+            told.append(str(again.outcome(number, number)))
+    again.close()
+    size = path.stat().st_size
+    finished = open_finished(path, "A.square", len(ends), retry_failed=False)
+    assert finished is not None
+    outcomes = [finished.outcome(number, number) for number in range(len(ends))]
+    assert [str(outcome) for outcome in outcomes] == told
+    finished.close()
+    assert path.stat().st_size == size
+
+
+def test_a_pipe_in_its_place_is_refused(path: Path) -> None:
+    """Opening it does not wait for another end."""
+    os.mkfifo(path)
+    assert open_finished(path, "A.square", 1, retry_failed=False) is None
+    with pytest.raises(errors.ConfigurationError, match="cannot be used"):
+        Journal(path, "A.square", ["number"], idempotent=True)
 
 
 def test_refs_are_refused(journal: Open) -> None:
