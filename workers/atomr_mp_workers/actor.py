@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Se
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Protocol, TypeVar, overload
 
+from atomr_mp.errors import WrongArgument
 from atomr_mp.protocol import dtypes
 from atomr_mp.protocol.keywords import checked_names, checks_names
 from atomr_mp.protocol.messages.data import MAX_ITEMS
@@ -250,14 +251,6 @@ class Batch:
     max_wait_s: float = 0.002
     key: str | Callable[..., Hashable] | None = None
 
-    def __post_init__(self) -> None:
-        if not 1 <= self.max_items <= MAX_BATCH_ITEMS:
-            raise ValueError(f"max_items must be from 1 to {MAX_BATCH_ITEMS}, got {self.max_items}")
-        if self.max_bytes is not None and self.max_bytes < 1:
-            raise ValueError(f"max_bytes must be at least 1, got {self.max_bytes}")
-        if not 0 <= self.max_wait_s <= MAX_BATCH_WAIT_S:
-            raise ValueError(f"max_wait_s must be from 0 to {MAX_BATCH_WAIT_S:g}, got {self.max_wait_s}")
-
     @property
     def call_items(self) -> int:
         """Most items that a call may have; 0 if calls must be single, so that the size of their arguments is known."""
@@ -282,25 +275,15 @@ class Steps:
 
     max_items: int = 64
 
-    def __post_init__(self) -> None:
-        if not 1 <= self.max_items <= MAX_BATCH_ITEMS:
-            raise ValueError(f"max_items must be from 1 to {MAX_BATCH_ITEMS}, got {self.max_items}")
-
-
-MAX_BATCH_ITEMS: Final = 1024
-"""Most items of a batch: as many as the board has slots, so that each running request can be named after a death."""
-
-MAX_BATCH_WAIT_S: Final = 60.0
-
 
 @dataclass(frozen=True)
 class MethodOptions:
-    """The arguments of `method`."""
+    """The arguments of `method`, which `checked_options` checks when the actor is loaded."""
 
     idempotent: bool
     thread: bool
     deadline_s: float | None
-    writes: tuple[str, ...] = ()
+    writes: Sequence[str] = ()
     batch: Batch | None = None
     steps: Steps | None = None
     queue: int | None = None
@@ -398,16 +381,12 @@ def method(
             its caller has. A generator takes for that a parameter `start`, the number of those parts, or `sent`, the
             list of them, which callers do not give; of `Steps`, `LiveStream.sent` has them.
     """
-    if deadline_s is not None and deadline_s <= 0:
-        raise ValueError(f"deadline_s must be positive, got {deadline_s}")
-    if queue is not None and queue < 1:
-        raise ValueError(f"queue must be at least 1, got {queue}")
     options = MethodOptions(
         idempotent=idempotent,
         thread=thread,
         deadline_s=deadline_s,
-        writes=tuple(writes),
-        batch=batch if isinstance(batch, Batch) else None,
+        writes=writes,
+        batch=None if isinstance(batch, Steps) else batch,
         steps=batch if isinstance(batch, Steps) else None,
         queue=queue,
         hang_timeout_s=hang_timeout_s,
@@ -418,6 +397,13 @@ def method(
     )
 
     def mark(function: F) -> F:
+        given: object = function
+        if not callable(given) or isinstance(given, staticmethod | classmethod):
+            kind = type(given).__name__
+            raise WrongArgument(
+                f"method decorates a function, not a {kind}; it comes beneath other decorators, and takes its options "
+                "by name: @method(thread=True)"
+            )
         setattr(function, OPTIONS, options)
         return function
 

@@ -26,6 +26,7 @@ from atomr_mp.protocol.messages.control import ActorSpec
 from atomr_mp.protocol.messages.devices import ActorInfo, MethodInfo, Resend, Resumes
 from atomr_mp_workers import own_process
 from atomr_mp_workers.actor import OPTIONS, Actor, Batch, MethodOptions
+from atomr_mp_workers.checked_options import checked
 from atomr_mp_workers.device.streams import PRIORITIES
 from atomr_mp_workers.fault_points import hooks
 from atomr_mp_workers.import_path import add_actors_folder, add_current_folder
@@ -220,6 +221,7 @@ def _requests(cls: type[Actor]) -> Iterator[tuple[str, MethodOptions]]:
 def _method(spec: ActorSpec, instance: Actor, name: str, options: MethodOptions) -> LoadedMethod:
     function = getattr(instance, name)
     where = f"{spec.target}.{name}"
+    options = checked(where, options)
     _check_kind(where, function, options)
     try:
         hints = typing.get_type_hints(function, include_extras=True)
@@ -229,7 +231,12 @@ def _method(spec: ActorSpec, instance: Actor, name: str, options: MethodOptions)
             "outside TYPE_CHECKING"
         ) from error
     parameters, described = [], []
-    signature = inspect.signature(function)
+    try:
+        signature = inspect.signature(function)
+    except ValueError:
+        raise ActorLoadFailed(
+            f"{where}: its first parameter is the actor itself; write it as `def {name}(self, ...)`"
+        ) from None
     if options.steps is not None:
         signature, hints = _of_steps(where, signature, hints)
     resumes = _resumes(where, signature, options)
@@ -381,7 +388,7 @@ def _hang_timeout_s(where: str, instance: Actor, options: MethodOptions) -> floa
     limit_s: Any = instance.hang_timeout_s if options.hang_timeout_s is None else options.hang_timeout_s
     if limit_s is None:
         return None
-    if not (isinstance(limit_s, int | float) and limit_s > 0):
+    if isinstance(limit_s, bool) or not (isinstance(limit_s, int | float) and limit_s > 0):
         raise ActorLoadFailed(
             f"{where}: hang_timeout_s is {limit_s!r}; it is a positive number of seconds, or math.inf for no limit"
         )

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -173,22 +172,6 @@ def test_what_cannot_be_is_told_when_it_is_loaded(actor: type[Actor], said: str)
     """Not when the first request comes."""
     with pytest.raises(errors.ActorLoadFailed, match=said):
         load(ActorSpec("Wrong", f"{__name__}:{actor.__name__}"))
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: Batch(max_items=0),
-        lambda: Batch(max_items=1025),
-        lambda: Batch(max_bytes=0),
-        lambda: Batch(max_wait_s=-1),
-        lambda: Batch(max_wait_s=61),
-    ],
-)
-def test_a_batch_has_limits_that_make_sense(make: Callable[[], Any]) -> None:
-    """Refused where it is written."""
-    with pytest.raises(ValueError, match=r"must be (from|at least)"):
-        make()
 
 
 def test_by_shape_knows_arrays_by_shape_and_type() -> None:

@@ -211,10 +211,3 @@ def test_the_number_of_running_requests_is_bounded(count: object) -> None:
     vars(actor.instance)["max_running"] = count
     with pytest.raises(ActorLoadFailed, match=r"max_running.*from 1 to 256"):
         max_running_of(actor)
-
-
-@pytest.mark.parametrize("items", [0, 1025])
-def test_steps_have_bounds(items: int) -> None:
-    """As many as the board can name."""
-    with pytest.raises(ValueError, match="max_items"):
-        Steps(items)
