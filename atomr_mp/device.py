@@ -48,7 +48,7 @@ class Device:
         self._client: Final = client
         self.index: Final = index
 
-    __reduce__ = refusal(CONNECT)
+    __reduce__ = refusal(CONNECT, "its `index`")
 
     def __repr__(self) -> str:
         info = self._info

@@ -72,7 +72,7 @@ class Pool:
         self.name: Final = client.pool
         self.supervisor_pid: Final = client.supervisor_pid
 
-    __reduce__ = refusal(CONNECT)
+    __reduce__ = refusal(CONNECT, "its `run_dir`, by which a process joins it")
 
     def __enter__(self) -> Self:
         return self

@@ -72,7 +72,7 @@ class ActorRef:
         self._priority = priority
         self._wait = wait
 
-    __reduce__ = refusal(CONNECT)
+    __reduce__ = refusal(CONNECT, "the actor's name")
 
     def __repr__(self) -> str:
         return f"<actor {self._name} of {self._pool!r}>"

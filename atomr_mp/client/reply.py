@@ -59,6 +59,10 @@ class ReplyLane(Protocol):
         """Do the same in a task; the event loop goes on while memory is opened."""
 
 
+SEND_RESULT: Final = "its `result()`"
+"""What to send instead of a reply."""
+
+
 class Reply(msgspec.Struct, eq=False, weakref=True):
     """The answer to one request: a result or an error, once, however often it had to be sent.
 
@@ -136,7 +140,7 @@ class Reply(msgspec.Struct, eq=False, weakref=True):
             self.lane.look(self)
         return self.is_over
 
-    __reduce__ = __copy__ = refusal(f"send its result, or {CONNECT} and call there")
+    __reduce__ = __copy__ = refusal(f"send its result, or {CONNECT} and call there", SEND_RESULT)
 
     def __repr__(self) -> str:
         self.done  # noqa: B018 - takes in what has arrived

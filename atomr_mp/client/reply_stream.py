@@ -69,7 +69,7 @@ class ReplyStream:
         self.parts = 0
         """How many parts were read."""
 
-    __reduce__ = refusal(f"send its parts, or {CONNECT}")
+    __reduce__ = refusal(f"send its parts, or {CONNECT}", "its parts, `list(stream)`")
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else ("ended" if self.done else "open")

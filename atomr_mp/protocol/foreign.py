@@ -27,6 +27,19 @@ _INSTEAD: Final = {
     ("numpy", "generic"): "a plain number or text, as NumPy's scalars arrive",
     ("torch", "Tensor"): "a torch.Tensor",
     ("pathlib", "PurePath"): "a str, the path's text",
+    ("concurrent", "Future"): "its `result()`",
+    ("_asyncio", "Future"): "its result, once it was awaited",
+    ("builtins", "coroutine"): "its result, once it was awaited",
+    ("builtins", "async_generator"): "a list of what it yields",
+    ("builtins", "generator"): "a list (`list(x)`)",
+    ("builtins", "range"): "a list (`list(x)`)",
+    ("builtins", "map"): "a list (`list(x)`)",
+    ("builtins", "zip"): "a list (`list(x)`)",
+    ("builtins", "filter"): "a list (`list(x)`)",
+    ("builtins", "dict_keys"): "a list (`list(x)`)",
+    ("builtins", "dict_values"): "a list (`list(x)`)",
+    ("builtins", "dict_items"): "a list (`list(x)`)",
+    ("collections", "deque"): "a list (`list(x)`)",
 }
 """What is sent in place of instances, by the library and the class, which may be a base."""
 

@@ -27,6 +27,7 @@ from atomr_mp.protocol import dtypes, foreign
 from atomr_mp.protocol.crossing import check as check_crosses
 from atomr_mp.protocol.flow.limits import AROUND, MAX_BODY_BYTES, MAX_DEPTH, MAX_FRAMES, MAX_PAYLOAD_BYTES
 from atomr_mp.protocol.layout import MAX_DIMENSIONS, check_shape
+from atomr_mp.protocol.pickling import why_not_sent
 from atomr_mp.protocol.refs import CLIENT_ARRAY, REF, ClientArray, Operand, WireRef, decode_client_array, decode_ref
 
 if TYPE_CHECKING:
@@ -288,6 +289,9 @@ def _as_plain(value: object) -> object:
         if isinstance(value, base):
             return plain(value)
     kind = type(value)
+    why = why_not_sent(kind)
+    if why:
+        raise errors.InvalidRequest(why)
     numpy = sys.modules.get("numpy")
     if numpy is not None and isinstance(value, numpy.generic):
         raise errors.InvalidRequest(f"a numpy.{kind.__name__} cannot be sent; send {_INSTEAD[value.dtype.kind]}")

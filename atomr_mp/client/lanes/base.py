@@ -23,7 +23,7 @@ from atomr_mp.client.lanes.retry import Retry
 from atomr_mp.client.lanes.retry_policy import NEVER, identify, key_of
 from atomr_mp.client.lanes.sending import Sender
 from atomr_mp.client.memory.leases import Lease, NotOpenError
-from atomr_mp.client.reply import ItemsReply, Reply, StreamReply, decode_leased
+from atomr_mp.client.reply import SEND_RESULT, ItemsReply, Reply, StreamReply, decode_leased
 from atomr_mp.client.reply_life import ReplyEvent, ReplyState
 from atomr_mp.protocol import own_device, values
 from atomr_mp.protocol.flow.flight import Flight
@@ -31,6 +31,7 @@ from atomr_mp.protocol.messages.devices import DeviceInfo
 from atomr_mp.protocol.messages.session import DeviceChanged, IncarnationEnded, IncarnationStopped
 from atomr_mp.protocol.messages.suspects import RequestKey, Suspicions
 from atomr_mp.protocol.own_device import OwnDevice
+from atomr_mp.protocol.pickling import CONNECT, refusal
 from atomr_mp.transport.data import DataConnection
 from atomr_mp.wire.ends import ClientEnd
 
@@ -55,6 +56,9 @@ class Lane(ABC):
         number: Distinguishes the lane's connections from those of the session's other lanes.
         devices: The devices as they are now.
     """
+
+    # The encoder, which knows structs, finds it in a reply.
+    __reduce__ = refusal(CONNECT, SEND_RESULT, name="Reply")
 
     def __init__(self, client: LaneClient, number: int, devices: Iterable[DeviceInfo]) -> None:
         self._client = client
