@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 import msgspec
 
 from atomr_mp import checks, errors
-from atomr_mp.protocol import dtypes, foreign
+from atomr_mp.protocol import dtypes, foreign, type_words
 from atomr_mp.protocol.crossing import check as check_crosses
 from atomr_mp.protocol.flow.limits import AROUND, MAX_BODY_BYTES, MAX_DEPTH, MAX_FRAMES, MAX_PAYLOAD_BYTES
 from atomr_mp.protocol.layout import MAX_DIMENSIONS, check_shape
@@ -174,7 +174,7 @@ class Decoder(Generic[T]):
             if type(value) in CONTAINERS:
                 _check_depth(value, MAX_DEPTH + AROUND)
         except (msgspec.DecodeError, UnicodeDecodeError, TypeError, ValueError) as error:
-            raise errors.InvalidRequest(f"the values cannot be decoded: {error}") from error
+            raise errors.InvalidRequest(f"the values cannot be decoded: {type_words.told(str(error))}") from error
         except RecursionError as error:
             raise errors.InvalidRequest(f"the values are nested deeper than {MAX_DEPTH}") from error
         finally:

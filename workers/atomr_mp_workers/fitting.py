@@ -29,7 +29,7 @@ def check(hint: Any, converter: Callable[[type], object]) -> set[type]:
         TypeError: The type is not msgspec's, or no value fits it.
     """
     found: dict[int, inspect.Type] = {}
-    _collect(inspect.type_info(hint), found)
+    _collect(_info(hint), found)
     kinds = {each.cls for each in found.values() if isinstance(each, inspect.CustomType)}
     for kind in kinds:
         if converter(kind) is None:
@@ -50,6 +50,19 @@ def check(hint: Any, converter: Callable[[type], object]) -> set[type]:
     if len(possible) < len(found):
         raise TypeError("no value of it has an end: it always contains another one; allow None there, or a list")
     return kinds
+
+
+def _info(hint: Any) -> inspect.Type:
+    """Return msgspec's description of a type."""
+    try:
+        return inspect.type_info(hint)
+    except TypeError as error:
+        if "unions containing a custom type" not in str(error):
+            raise
+        raise TypeError(
+            "in a union of types, an array or another class stands alone, or with None; annotate it as Any, and let "
+            "the method look at what it gets"
+        ) from error
 
 
 def _parts(info: Any) -> list[inspect.Type]:

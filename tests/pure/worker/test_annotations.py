@@ -7,8 +7,10 @@ import dataclasses
 import datetime as dt
 import enum
 import pathlib
+import re
 import sys
 import typing
+import uuid
 from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, Final, NamedTuple
 
@@ -23,7 +25,9 @@ from numpy.typing import NDArray
 from atomr_mp import errors
 from atomr_mp.protocol import values
 from atomr_mp.protocol.messages.control import ActorSpec
-from atomr_mp_workers import Actor, method
+from atomr_mp.protocol.refs import WireRef
+from atomr_mp.protocol.token import TOKEN_BYTES
+from atomr_mp_workers import Actor, DeviceArray, method
 from atomr_mp_workers.loaded_method import LoadedMethod
 from atomr_mp_workers.loading import load
 from tests.fakes import fake_torch
@@ -196,6 +200,65 @@ def test_what_loads_can_be_called_and_what_cannot_is_refused_by_name(each: Kind)
             assert isinstance(argument, each.annotation)
 
 
+NAMED: Final = {
+    *(
+        "None",
+        "bool",
+        "int",
+        "float",
+        "str",
+        "bytes",
+        "list",
+        "map",
+        "complex",
+        "datetime",
+        "uuid",
+        "NumPy array",
+        "ref",
+    ),
+    *("NumPy array or ref", "NumPy array, ref or complex", "tensor, NumPy array or ref"),
+}
+"""What errors call types."""
+
+MET: Final[list[Any]] = [
+    *(list[int], tuple[int, str], set[int], dict[str, int], Chain, int, float, str, bytes, bool, None, int | None),
+    *(int | str, list[int] | dict[str, int] | None, np.ndarray, NDArray[np.float32] | None, DeviceArray, complex),
+    *(
+        Colour,
+        dt.datetime,
+        uuid.UUID,
+        list[np.ndarray],
+        fake_torch.Tensor,
+        list[DeviceArray],
+        Annotated[list[int], "x"],
+    ),
+]
+
+SENT: Final[list[Any]] = [
+    *(None, True, 3, 2.5, "s", b"b", [1], {"a": 1}, {1: 2}, [None], [[1]], np.zeros(3), np.float32(3), np.array(3.0)),
+    *(1j, [np.zeros(2)], {"a": np.zeros(2)}),
+]
+
+
+@given(annotation=st.sampled_from(MET), sent=st.sampled_from(SENT) | st.none(), as_ref=st.booleans())
+def test_a_misfit_is_told_in_the_words_of_the_documentation(annotation: Any, sent: Any, *, as_ref: bool) -> None:
+    """A list is no array to a caller, and an array no `ext`."""
+    taken = loaded(annotation)
+    body, frames, _ = values.encode((sent,))
+    if as_ref:
+        wire = WireRef(bytes(TOKEN_BYTES), 1, 1, "uint8", (4,), (1,), 0)
+        body = b"\x91" + msgspec.msgpack.encode(wire.extension)
+    try:
+        taken.arguments(body, [memoryview(frame) for frame in frames], lambda _: object.__new__(DeviceArray))
+    except errors.InvalidRequest as error:
+        told = error.message
+    else:
+        return
+    found = re.search(r"Expected `([^`]*)`(?:, got `([^`]*)`)?", told)
+    if found is not None:
+        assert {*found[1].split(" | "), found[2] or "None"} <= NAMED, told
+
+
 @pytest.mark.parametrize(
     ("annotation", "said"),
     [
@@ -203,7 +266,7 @@ def test_what_loads_can_be_called_and_what_cannot_is_refused_by_name(each: Kind)
         (Image | None, "callers send the bytes of the encoded image"),
         (list[pathlib.Path], "callers send a str"),
         (Endless, "no value of it has an end"),
-        (int | np.ndarray, "custom type may not contain"),
+        (int | np.ndarray, "an array or another class stands alone, or with None; annotate it as Any"),
         (tuple[Box, Series], "pandas.Series"),
     ],
 )
