@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -69,12 +70,14 @@ class Pool:
         self._devices: dict[int, Device] = {}
         self._supervisor = supervisor
         self._run_dir = run_dir
+        self._closed = False
         self.name: Final = client.pool
         self.supervisor_pid: Final = client.supervisor_pid
 
     __reduce__ = refusal(CONNECT, "its `run_dir`, by which a process joins it")
 
     def __enter__(self) -> Self:
+        self._check_open()
         return self
 
     def __exit__(
@@ -86,6 +89,7 @@ class Pool:
         self._close(interrupted=isinstance(error, KeyboardInterrupt))
 
     async def __aenter__(self) -> Self:
+        self._check_open()
         return self
 
     async def __aexit__(
@@ -107,7 +111,18 @@ class Pool:
     def __await__(self) -> Generator[Any, None, Self]:
         return self.__aenter__().__await__()
 
+    def _check_open(self) -> None:
+        """Refuse to enter a pool again.
+
+        Raises:
+            PoolLost: It was closed.
+        """
+        if self._closed:
+            raise errors.PoolLost("this pool was closed; start or connect another one")
+
     def __repr__(self) -> str:
+        if self._closed:
+            return f"<Pool {self.name} at {self._run_dir or 'another machine'}: closed>"
         states = ", ".join(f"{device.index}: {device.state.value}" for device in self.devices)
         return f"<Pool {self.name} at {self._run_dir or 'another machine'}: {states}>"
 
@@ -374,8 +389,16 @@ class Pool:
         info = self._info(method)
         if info is NOT_KNOWN_YET:
             info = self._wait_known(method, deadline_s or DEFAULT_DEADLINE_S)
+        given: Any = items
+        if not (isinstance(given, Iterable) or hasattr(given, "__getitem__")):
+            hint = (
+                "asynchronous; read them by `async for` of `pool.amap`" if hasattr(items, "__aiter__") else repr(items)
+            )
+            raise errors.InvalidRequest(f"items must be an iterable; these are {hint}")
         kept = None
         if journal is not None:
+            if not isinstance(journal, str | os.PathLike):
+                raise errors.InvalidRequest(f"journal must be a file's path; got {journal!r}")
             from atomr_mp.mapping.journal import Journal  # late: few need it
 
             if repair_journal:
@@ -624,6 +647,7 @@ class Pool:
     def _close(self, *, interrupted: bool) -> None:
         if self._client.forked:
             return  # the pool is our parent's
+        self._closed = True
         supervisor, self._supervisor = self._supervisor, None
         try:
             if supervisor is not None and self._client.lost is None:
@@ -667,7 +691,12 @@ class Pool:
         devices = self._client.devices  # their number never changes
         if type(device) is int and 0 <= device < len(devices):
             return device
-        index = amounts.whole("device", device, -amounts.MOST)
+        try:
+            index = amounts.whole("device", device, -amounts.MOST)
+        except errors.InvalidRequest:
+            raise errors.InvalidRequest(
+                f"device is a whole number from 0 to {len(devices) - 1}; got {device!r}"
+            ) from None
         if not 0 <= index < len(devices):
             raise errors.InvalidRequest(f"there is no device {index}; this pool has {counted(len(devices), 'device')}")
         return index

@@ -116,6 +116,10 @@ def run(options: argparse.Namespace) -> int:
     latest: list[Progress] = []
     try:
         return _run(options, items, latest)
+    except _NO_POOL as error:
+        if latest and options.journal:
+            error.message = f"{error.message}; {_kept(options, latest)}"
+        raise
     except KeyboardInterrupt:
         sys.stderr.write(f"atomr-mp: {_interrupted(options, latest)}\n")
         raise
@@ -228,11 +232,17 @@ def _interrupted(options: argparse.Namespace, latest: list[Progress]) -> str:
     """Return a line about an interrupted job: the kept items, and how to go on."""
     done = latest[0].done if latest else 0
     if options.journal:
-        return f"interrupted: {counted(done, 'item')} in {options.journal}; the same command goes on from there"
+        return f"interrupted: {_kept(options, latest)}"
     return (
         f"interrupted: nothing is kept of {counted(done, 'item')} that had been done; the same command begins anew. "
         "With --journal FILE it would go on"
     )
+
+
+def _kept(options: argparse.Namespace, latest: list[Progress]) -> str:
+    """Return how many items a journal has, and how to go on."""
+    done = latest[0].done if latest else 0
+    return f"{counted(done, 'item')} in {options.journal}; the same command goes on from there"
 
 
 class _Report:

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from atomr_mp import output
+from atomr_mp import errors, output
 from atomr_mp.cli.common import Commands, counted, whole
 from atomr_mp.protocol.codec import MAX_DEVICES
 
@@ -93,6 +93,9 @@ def given_settings(options: argparse.Namespace) -> dict[str, Any]:
     """
     from atomr_mp.startup.config import from_text
 
+    for pair in options.set:
+        if "=" not in pair:
+            raise errors.ConfigurationError(f"--set {pair} has no value; write --set {pair}=VALUE")
     pairs = [(pair, *pair.partition("=")[::2]) for pair in options.set]
     return {name.strip(): from_text(f"--set {pair}", name.strip(), text) for pair, name, text in pairs} | {
         name: value

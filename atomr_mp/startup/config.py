@@ -169,7 +169,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     max_suspicions: Annotated[int, msgspec.Meta(ge=0)] = 2
     """How many workers may end from inside while the same request ran, before it is refused (`PoisonRequest`). 0: no
     request is refused or run alone."""
-    threads_per_worker: Annotated[int, msgspec.Meta(ge=0)] = 0
+    threads_per_worker: Annotated[int, msgspec.Meta(ge=0, le=4096)] = 0
     """Threads that OpenMP, MKL and OpenBLAS have in a worker, by OMP_NUM_THREADS and the like; variables that are set
     already hold. 0: on the host backend the cores divided by the number of workers, one at least; on GPUs as many as
     the libraries like."""
@@ -535,7 +535,7 @@ def actor_specs(actors: list[str]) -> list[ActorSpec]:
         location, colon, rest = target.rpartition(":")
         cls, at, behind = rest.partition("@")
         check_place(actor, location)
-        if not (colon and location and cls.isidentifier()):
+        if not (colon and location and not location.endswith(":") and cls.isidentifier()):
             raise errors.ConfigurationError(
                 f"{actor!r} does not name an actor; write package.module:Class or path/to/file.py:Class"
             )

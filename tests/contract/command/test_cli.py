@@ -271,6 +271,9 @@ def test_config_shows_where_each_setting_comes_from(ledger: Ledger, monkeypatch:
         refusal("config", "--set", "max_restarts=many")
         == "--set max_restarts=many is 'many': Expected `int`, got `str`"
     )
+    assert (
+        refusal("config", "--set", "max_restarts") == "--set max_restarts has no value; write --set max_restarts=VALUE"
+    )
     monkeypatch.setenv("ATOMR_MP_MAX_RESTARTS", "-x")
     assert "ATOMR_MP_MAX_RESTARTS is '-x'" in refusal("config", "--show")
     assert "ATOMR_MP_MAX_RESTARTS is '-x'" in refusal("start", *HOST, "--run-dir", ledger.run_dir())
@@ -743,7 +746,7 @@ def test_a_map_whose_pool_is_stopped_ends_without_output(detached: Path, ledger:
     source, output = ledger.path / "in.jsonl", ledger.path / "out.jsonl"
     with ledger.gate("gate") as gate:
         source.write_text("".join(f"{json.dumps([gate.path if n == 5 else '', n])}\n" for n in range(2000)))
-        files = ("--input", str(source), "--output", str(output))
+        files = ("--input", str(source), "--output", str(output), "--journal", str(ledger.path / "journal"))
         process = subprocess.Popen(
             [*CLI, "map", "Mapped.pass_gate", *files, "--run-dir", str(detached)], stderr=subprocess.PIPE, text=True
         )
@@ -758,6 +761,7 @@ def test_a_map_whose_pool_is_stopped_ends_without_output(detached: Path, ledger:
                 assert process.wait(DEADLINE_S) == 2
                 stopping.wait(DEADLINE_S)
     assert len(told.splitlines()) == 1, told
+    assert "the same command goes on from there" in told
     assert not list(ledger.path.glob("out.*"))
 
 
