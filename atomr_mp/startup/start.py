@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -133,7 +134,7 @@ def begin(
         "actors": targets(actors) or None,
         "pool": pool or (None if named else _own_name()),
         "run_dir": str(run_dir) if run_dir is not None else None,
-        **settings,
+        **{name: _plain(value) for name, value in settings.items()},
     }
     temporary = pool is None and run_dir is None and not named
     process, connection, plan = launch(
@@ -154,6 +155,12 @@ def begin(
         process.wait()
         raise
     return started, plan.start_timeout_s + START_MARGIN_S
+
+
+def _plain(value: Any) -> Any:
+    """Return a number of NumPy's as one of Python's, and any other value itself."""
+    numpy = sys.modules.get("numpy")  # whoever holds its number has imported it
+    return value.item() if numpy is not None and isinstance(value, numpy.generic) else value
 
 
 def _plan(config: Path | None, settings: dict[str, Any], weight: float, *, temporary: bool) -> Plan:

@@ -49,7 +49,7 @@ class Intensity(msgspec.Struct, frozen=True):
         _require("within_s", self.within_s, least=0, strictly=True)
         _require("backoff_initial_s", self.backoff_initial_s, least=0)
         _require("backoff_factor", self.backoff_factor, least=1)
-        _require("backoff_max_s", self.backoff_max_s, least=self.backoff_initial_s)
+        _require("backoff_max_s", self.backoff_max_s, least=self.backoff_initial_s, of=" (backoff_initial_s)")
 
 
 class History(msgspec.Struct, frozen=True):
@@ -172,7 +172,7 @@ def _delay_s(policy: Intensity, streak: int) -> float:
     return min(delay_s, policy.backoff_max_s)
 
 
-def _require(name: str, value: float, *, least: float, strictly: bool = False) -> None:
+def _require(name: str, value: float, *, least: float, strictly: bool = False, of: str = "") -> None:
     if not math.isfinite(value) or value < least or (strictly and value == least):
         relation = "more than" if strictly else "at least"
-        raise errors.ConfigurationError(f"{name} must be finite and {relation} {least:g}, not {value}")
+        raise errors.ConfigurationError(f"{name} must be finite and {relation} {least:g}{of}, not {value}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 import atomr_mp
@@ -38,7 +39,10 @@ def test_a_wrong_argument_is_told_at_the_call(pool: Pool, use: Callable[[Pool], 
 @pytest.fixture(scope="module")
 def pool() -> Any:
     """A pool of one device."""
-    with atomr_mp.start(actors=f"{ACTORS}/crossing.py:Crossing", gpus=1, backend="host") as pool:
+    threads = np.int64(2)  # a number of NumPy's is one
+    with atomr_mp.start(
+        actors=f"{ACTORS}/crossing.py:Crossing", gpus=1, backend="host", threads_per_worker=threads
+    ) as pool:
         yield pool
 
 

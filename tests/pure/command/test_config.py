@@ -48,6 +48,7 @@ def test_every_setting_can_be_given_in_the_environment(field: str) -> None:
     """The variable is its name in capital letters. A value of another type is an error that names the variable."""
     value = getattr(Config(), field)
     known = {"backend": "host", "completion": "polled", "standby": "hot", "log_errors": "type", "workers_per_gpu": "7"}
+    known["threads_per_worker"] = "7"
     text = known.get(field) or TEXTS.get("list[str]" if isinstance(value, list) else type(value).__name__, "text")
     found = gather(None, {}, {f"ATOMR_MP_{field.upper()}": text})
     assert found.sources[field] == "environment"

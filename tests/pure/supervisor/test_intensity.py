@@ -128,6 +128,8 @@ def test_an_end_that_is_forgiven_closes_the_circuit_that_it_has_opened() -> None
 
 def test_the_back_off_grows_from_nothing_to_its_limit_and_starts_anew_after_a_success() -> None:
     """At once, then doubling; a success resets the delay and not the window."""
+    with pytest.raises(errors.ConfigurationError, match=r"backoff_max_s .* 0\.5 \(backoff_initial_s\)"):
+        Intensity(backoff_initial_s=0.5, backoff_max_s=0.3)
     policy = Intensity(max_restarts=100, backoff_initial_s=0.5, backoff_factor=2.0, backoff_max_s=3.0)
     history, delays = History.EMPTY, []
     for now_s in range(6):
