@@ -211,6 +211,10 @@ def _assigned(source: Layout, shape: tuple[int, ...]) -> Layout:
     Raises:
         InvalidRequest: They cannot be.
     """
+    if source.shape and not shape:
+        raise errors.InvalidRequest(
+            f"one element takes a number, or an array without dimensions; got one of shape {source.shape}: index it"
+        )
     more = len(source.shape) - len(shape)
     if more > 0 and set(source.shape[:more]) == {1}:
         source = source.squeezed(range(more))

@@ -224,10 +224,12 @@ class Calculation:
 
         given = {"number": number, "ref": b.ref, "array": b.array}[kind]
         beside = number if kind == "number" else b.array
+        fitting = fits(number, a.dtype) if kind == "number" else a.dtype == b.dtype
         self.check(
             lambda: use(a.ref.copy(), given),
             lambda: use(np.array(a.array), beside),
-            is_defined=fits(number, a.dtype) if kind == "number" else a.dtype == b.dtype,
+            # NumPy before 2.4 took an array of one element for it.
+            is_defined=fitting and not (np.ndim(beside) and not np.ndim(a.array[index])),
         )
 
     def unary(self) -> None:
