@@ -153,7 +153,12 @@ class Calculation:
         if found.dtype.kind in "biu":
             np.testing.assert_array_equal(found, expected)
         else:
+            if found.dtype.kind == "c":  # which part of a complex number is lost beside the other, is the library's
+                lost = ~np.isfinite(expected)
+                np.testing.assert_array_equal(~np.isfinite(found), lost)
+                found, expected = np.where(lost, 0, found).astype(found.dtype), np.where(lost, 0, expected)
             assert_close(found, wide(expected), dtypes.name_of(found.dtype), terms, max(most, 1))
+        found = made.numpy()
         if not found.size or (np.isfinite(wide(found)).all() and np.abs(wide(found)).max() <= MOST):
             self.pairs.append(Pair(made, found))
 

@@ -161,7 +161,7 @@ def test_killed_clients_leave_nothing_of_their_programs(ledger: Ledger) -> None:
         for _ in range(2):
             kill_a_client()
             assert settled(lambda: figures() == baseline), (figures(), baseline)
-            assert plans(pool) == kept
+            assert BACKEND != "host" or plans(pool) == kept
 
 
 def plans(pool: atomr_mp.Pool) -> int:

@@ -140,7 +140,9 @@ def test_a_method_without_self_is_told_so() -> None:
         loaded(right, {})
 
 
-@pytest.mark.parametrize("wrong", [3, "text", property(len), staticmethod(len), classmethod(print)], ids=repr)
+@pytest.mark.parametrize(
+    "wrong", [3, "text", property(len), staticmethod(len), classmethod(print)], ids=lambda each: type(each).__name__
+)
 def test_what_is_no_function_cannot_be_a_method(wrong: Any) -> None:
     """A method under which another decorator is would not be found."""
     with pytest.raises(errors.WrongArgument, match="decorates a function"):
