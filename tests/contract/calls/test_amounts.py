@@ -186,5 +186,5 @@ def test_devices_are_told_of_actors_that_there_are(pool: atomr_mp.Pool, wrong: A
 @pytest.mark.parametrize("wrong", [True, "0", 0.0, [], b"0"])
 def test_a_device_of_another_kind_is_told_to_be_a_whole_number(pool: atomr_mp.Pool, wrong: Any) -> None:
     """Without bounds, which are those of messages."""
-    with pytest.raises(errors.InvalidRequest, match=r"^device must be a whole number; got"):
+    with pytest.raises(errors.InvalidRequest, match=r"^device is a whole number from 0 to 0; got"):
         pool.call(pool.methods[0], device=wrong)
