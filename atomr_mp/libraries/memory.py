@@ -9,10 +9,10 @@ from atomr_mp.protocol import dtypes
 from atomr_mp.protocol.declaration.factors import Scalar
 from atomr_mp.protocol.libraries import memory
 from atomr_mp.protocol.libraries.base import to_scalar
+from atomr_mp.protocol.refs import Operand
 
 if TYPE_CHECKING:
     from atomr_mp.client.reply import Reply
-    from atomr_mp.protocol.refs import Operand
 
 
 class Memory(LibraryReference):
@@ -26,7 +26,9 @@ class Memory(LibraryReference):
         Raises:
             InvalidRequest: The element type cannot hold the value; raised by the reply.
         """
-        number: Scalar = dtypes.sendable(array.dtype, to_scalar(value))
+        number: Scalar = to_scalar(value)
+        if isinstance(array, Operand):  # else the request says what it must be
+            number = dtypes.sendable(array.dtype, number)
         return self._request(memory.Fill(array, number), deadline_s)
 
     def copy(self, source: Operand, target: Operand, *, deadline_s: float | None = None) -> Reply:

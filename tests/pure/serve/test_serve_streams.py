@@ -26,6 +26,7 @@ class FakeStream:
     def __init__(self) -> None:
         self.parts: asyncio.Queue[Any] = asyncio.Queue()
         self.closed = False
+        self.ran_at: tuple[tuple[int, int], ...] = ()
 
     async def __anext__(self) -> Any:
         found = await self.parts.get()
