@@ -229,7 +229,7 @@ class Pool:
             wait: Whether to wait for room in the window of unanswered requests. None: in an event loop, but not in a
                 thread. In a thread, `call` blocks meanwhile, until the deadline.
             kwargs: Arguments by name.
-            **unknown: None; an option that there is not is refused with the nearest one.
+            **unknown: Takes nothing: a wrong name is refused, and the nearest right one named.
 
         Raises:
             InvalidRequest: No such method, device or priority; the actor is not on this device; or an argument that

@@ -187,7 +187,7 @@ class Layout(NamedTuple):
         )
 
     def squeezed(self, axes: Sequence[int] | None = None) -> Layout:
-        """Return the view without dimensions of length 1: all of them by default, or those that are named.
+        """Return the view without its dimensions of length 1, or without the named ones.
 
         Raises:
             InvalidRequest: A named dimension does not exist, or has another length.

@@ -26,7 +26,7 @@ OTHER_WORDS: Final = {
     "chunksize": ("batch_size",),
     "retries": ("attempts", "max_replays"),
 }
-"""What others call some settings and arguments; the first of the words that there is, is meant."""
+"""Words of other libraries, each with our own words for it. The first of these that fits the place is meant."""
 
 
 def counted(count: int, noun: str, several: str = "") -> str:

@@ -1,4 +1,4 @@
-"""An actor whose requests fail after they have begun, in every way that there is a class of errors for."""
+"""An actor whose requests fail after they have begun, with each class of error."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ class ArrayMethods(ArrayOperators):
             return made.of_layout(made.layout.reshaped([-1]))
 
     def squeeze(self, axis: Axis = None) -> Self:
-        """Return a view without dimensions of length 1: all of them, or those that are named.
+        """Return a view without its dimensions of length 1, or without the named ones.
 
         Raises:
             InvalidRequest: A named dimension does not exist, or has another length.

@@ -120,7 +120,7 @@ def load(target: str) -> Wrap:
 
 
 def _module(place: str) -> ModuleType:
-    """Import a module by its name or its file; others beside it are found behind those that are installed."""
+    """Import a module by its name or its file. Its neighbours can be imported, too; installed modules come first."""
     file = Path(place).absolute()
     folder = str(file.parent if place.endswith(".py") else Path.cwd())
     if folder not in sys.path:

@@ -66,7 +66,7 @@ class MethodSchemas:
     Args:
         prefix: What the names of the components for the method's definitions begin with.
         definitions: The method's definitions.
-        components: The document's schemas by name; those that are referred to are added.
+        components: The document's schemas by name. Each schema that this one refers to is added.
     """
 
     def __init__(self, prefix: str, definitions: Mapping[str, Any], components: dict[str, Any]) -> None:

@@ -176,7 +176,7 @@ def test_layouts_of_refs_take_whole_numbers_only(pool: atomr_mp.Pool) -> None:
 
 @pytest.mark.parametrize("wrong", ["", ".", ".length", "Nope", "Nope.length", "probe.echo", None, 0, b"Words"])
 def test_devices_are_told_of_actors_that_there_are(pool: atomr_mp.Pool, wrong: Any) -> None:
-    """An actor that there is not has no devices, and is not taken for one that all have."""
+    """A missing actor has no devices. It is not taken for an actor that all devices have."""
     for known in ("Probe", "Probe.echo", "Streamer"):
         assert pool.devices_for(known) == pool.devices
     with pytest.raises(errors.InvalidRequest, match=r"there is no actor|must be \"Actor.method\""):
