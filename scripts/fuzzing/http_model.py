@@ -94,6 +94,9 @@ def read(stream: bytes) -> Reading:
             if PREFACE.startswith(stream[begin:]):
                 return Reading(found, End.PART)
             method, target, fields, version = _head(stream[begin:end])
+            hosts = len(fields.get(b"host", []))
+            if hosts > 1 or (version == b"1.1" and not hosts):  # RFC 9112, 3.2
+                raise _HeadError
             at = end + 4
             options = {each.strip().lower() for each in b",".join(fields.get(b"connection", [])).split(b",")}
             plain = (

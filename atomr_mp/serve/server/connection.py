@@ -337,21 +337,21 @@ class HttpConnection(asyncio.Protocol):
         """Return why a request is refused by its line and headers; None if it is not."""
         most = self._limits.header_bytes
         own_bytes = len(self._url) + BESIDE_HEADER_BYTES * len(headers)
-        coding, has_host = b"", False
+        coding, hosts = b"", 0
         for name, value in headers:
             own_bytes += len(name) + len(value)
             if name == b"transfer-encoding":
                 coding += value.lower()
             elif name == b"host":
-                has_host = True
+                hosts += 1
         if own_bytes > most:
             return self._too_large()
         if self._parser.get_http_version() not in {"1.1", "1.0"}:
             return _OTHER_VERSION
         if coding not in {b"", b"chunked"}:  # also chunked twice, which a proxy may have unwrapped once
             return Problem(501, "not_implemented", "a body is sent with Content-Length, or chunked and nothing else")
-        if not has_host and self._parser.get_http_version() == "1.1":
-            return Problem(400, "bad_request", "a request of HTTP/1.1 has the header `Host`")
+        if hosts != 1 and (hosts or self._parser.get_http_version() == "1.1"):  # RFC 9112, 3.2
+            return Problem(400, "bad_request", "a request of HTTP/1.1 has the header `Host` once")
         if len(self._waiting) >= MOST_WAITING:
             crowd = f"{MOST_WAITING} requests wait on this connection for an earlier answer; open more connections"
             return Problem(429, "overloaded", crowd, headers=(retry_after(0),))
