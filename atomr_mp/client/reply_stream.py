@@ -100,10 +100,21 @@ class ReplyStream:
         """Whether it has ended; parts may be left to be read. Takes in what has arrived, and does not wait."""
         return self._reply.done
 
-    @property
-    def has_kept_part(self) -> bool:
-        """Whether a part that was not read is in this process's memory. Does not look for others, unlike `has_part`."""
-        return bool(self._reply.arrived or self._unread) and not self._closed
+    def next_kept(self) -> tuple[Any] | None:
+        """Return the next part if it is in this process's memory, as a value of its own; None otherwise.
+
+        Raises:
+            ActorFailed: The part cannot be read.
+            ResultUnread: The part could not be opened now; it is the next one again.
+        """
+        arrived = self._reply.arrived
+        if not arrived or self._closed or self._unread is not None or arrived[0].leases is not None:
+            return None
+        part = self._reply.take_part(self._lane.go_on)
+        if part is None:
+            return None
+        self.parts += 1
+        return (self._decode(part),)
 
     @property
     def has_part(self) -> bool:

@@ -21,6 +21,10 @@ from atomr_mp.protocol.flow.limits import MAX_DEPTH
 from atomr_mp.protocol.libraries.base import LibraryRequest
 
 
+class JsonArguments(dict[str, Any]):
+    """Arguments by name that were read from JSON, with bytes and arrays in place of some values: all of them cross."""
+
+
 def check(value: object, around: int | None = None) -> None:
     """Check that a value arrives as the one that was sent, or as the documentation says.
 
@@ -35,7 +39,8 @@ def check(value: object, around: int | None = None) -> None:
         InvalidRequest: It would arrive as something else, and the message says how to send it; or it is nested deeper.
     """
     kind = type(value)
-    if kind in SCALARS or isinstance(value, LibraryRequest):  # a library's request checks its own fields
+    # A library's request checks its own fields.
+    if kind in SCALARS or kind is JsonArguments or isinstance(value, LibraryRequest):
         return
     flat = kind is tuple or kind is list
     level: Sequence[object] = value if flat else (value,)  # type: ignore[assignment]

@@ -47,8 +47,10 @@ def _shown(method: str, parameters: Sequence[str]) -> str:
     return f"{method.rpartition('.')[2]}({', '.join(parameters)})"
 
 
-def all_named(method: str, parameters: list[str], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Return all arguments of a call by name."""
+def all_named(method: str, parameters: list[str], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return all arguments of a call by name; `kwargs` itself if these are all."""
+    if not args and isinstance(kwargs, dict) and all(map(parameters.__contains__, kwargs)):
+        return kwargs
     wrong = wrong_names(method, parameters, (), kwargs)
     if wrong or len(args) > len(parameters):
         raise errors.InvalidRequest(wrong or wrong_count(method, parameters, 0, len(args)))
@@ -56,4 +58,4 @@ def all_named(method: str, parameters: list[str], args: tuple[Any, ...], kwargs:
     twice = by_position.keys() & kwargs.keys()
     if twice:
         raise errors.InvalidRequest(f"{method} got {', '.join(sorted(twice))} twice")
-    return by_position | kwargs
+    return {**by_position, **kwargs}

@@ -17,13 +17,14 @@ import math
 import struct
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 import msgspec
 
 from atomr_mp import checks, errors
 from atomr_mp.protocol import dtypes, foreign, type_words
+from atomr_mp.protocol.crossing import JsonArguments
 from atomr_mp.protocol.crossing import check as check_crosses
 from atomr_mp.protocol.flow.limits import AROUND, MAX_BODY_BYTES, MAX_DEPTH, MAX_FRAMES, MAX_PAYLOAD_BYTES
 from atomr_mp.protocol.layout import MAX_DIMENSIONS, check_shape
@@ -240,7 +241,7 @@ _SHARED: Final[dict[int, Callable[[bytes], WireRef | ClientArray]]] = {
     REF: decode_ref,
     CLIENT_ARRAY: decode_client_array,
 }
-_PLAIN: Final = frozenset({type(None), bool, int, float, str, bytes, list, tuple, dict})
+_PLAIN: Final = frozenset({type(None), bool, int, float, str, bytes, list, tuple, dict, JsonArguments})
 CONTAINERS: Final[frozenset[type]] = frozenset({list, dict})
 """Types whose values may be nested."""
 
@@ -377,11 +378,9 @@ def check_depth(value: object) -> None:
 def _check_depth(value: object, left: int) -> None:
     if left == 0:
         raise ValueError(f"the values are nested deeper than {MAX_DEPTH}")
-    if type(value) is list:
-        for item in value:
-            if type(item) in CONTAINERS:
-                _check_depth(item, left - 1)
-    elif type(value) is dict:
-        for item in value.values():
-            if type(item) in CONTAINERS:
-                _check_depth(item, left - 1)
+    items: Collection[object] = value.values() if type(value) is dict else value  # type: ignore[assignment]
+    if CONTAINERS.isdisjoint(map(type, items)):  # in C, for long lists of numbers
+        return
+    for item in items:
+        if type(item) in CONTAINERS:
+            _check_depth(item, left - 1)

@@ -196,9 +196,7 @@ class Application:
         counters.count(route, exchange.status)
         if exchange.called:
             methods = counters.methods
-            methods.took(method_figures.CALL, exchange.called, exchange.code, took_ns)
-            if exchange.device >= 0:
-                methods.took(method_figures.DEVICE_CALL, exchange.called, str(exchange.device), took_ns)
+            methods.answered(exchange.called, exchange.code, exchange.device, took_ns)
             if exchange.parts:
                 first_ns = exchange.first_part_ns - exchange.begun_ns
                 methods.took(method_figures.FIRST_PART, exchange.called, "", first_ns)

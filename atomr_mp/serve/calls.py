@@ -14,6 +14,7 @@ from atomr_mp.serve.http.problems import Problem
 from atomr_mp.serve.source import PoolSource
 from atomr_mp.serve.values import arrays, results, schemas, uploads
 from atomr_mp.serve.values.bodies import from_json, odd_numbers
+from atomr_mp.serve.values.conversions import NO_ODD_NUMBERS
 from atomr_mp.serve.values.multipart import FORM, parts_of
 from atomr_mp.serve.values.schemas import ArgumentPlan
 
@@ -159,7 +160,8 @@ async def arguments(exchange: Exchange, plan: ArgumentPlan) -> tuple[tuple[Any, 
     if not kind:
         # A web page of another origin may send a body without this type, and its browser would not ask first.
         raise Problem(415, "unsupported_media_type", "send the header `Content-Type: application/json`")
-    return plan.arguments(from_json(body, exchange.limits.json_containers), odd_numbers(body))
+    numbers = odd_numbers(body) if plan.has_odd_numbers else NO_ODD_NUMBERS
+    return plan.arguments(from_json(body, exchange.limits.json_containers), numbers)
 
 
 async def _other_arguments(exchange: Exchange, plan: ArgumentPlan, kind: bytes) -> dict[str, Any]:

@@ -74,11 +74,39 @@ class MethodFigures:
         self._slots: Final = slots
         self._slot: Final = slot
         self._rows: dict[tuple[str, str, str], memoryview] = {}
+        self._pairs: Final[dict[tuple[str, str, int], tuple[memoryview, memoryview | None]]] = {}
+        """The rows of a call by method, code and device: that of its outcome, and that of its device."""
         for at in range(ROWS):  # the rows of the process before this one go on
             key = self._key(slot, at)
             if not key:
                 break
             self._rows[key] = self._words(slot, at)
+
+    def answered(self, method: str, code: str, device: int, ns: int) -> None:
+        """Count a call's duration, by its outcome and by its device.
+
+        Args:
+            method: "Actor.method".
+            code: "ok", or an error's code.
+            device: The device that had it; -1 if none had.
+            ns: Its duration in nanoseconds.
+        """
+        pair = self._pairs.get((method, code, device)) or self._pair(method, code, device)
+        bucket = ns.bit_length()
+        for row in pair:
+            if row is not None:
+                row[bucket] += 1
+                row[SUM] += ns
+
+    def _pair(self, method: str, code: str, device: int) -> tuple[memoryview, memoryview | None]:
+        of_code = self._rows.get((CALL, method, code)) or self._row(CALL, method, code)
+        of_device = None
+        if device >= 0:
+            shown = str(device)
+            of_device = self._rows.get((DEVICE_CALL, method, shown)) or self._row(DEVICE_CALL, method, shown)
+        if len(self._pairs) < ROWS:
+            self._pairs[method, code, device] = of_code, of_device
+        return of_code, of_device
 
     def took(self, kind: str, method: str, outcome: str, ns: int) -> None:
         """Count a duration."""

@@ -61,10 +61,6 @@ LINES: Final = Form(
 )
 
 
-def _as_it_is(part: object) -> object:
-    return part
-
-
 def form_of(accept: bytes) -> Form:
     """Return the form in which a client wants a stream.
 
@@ -108,8 +104,11 @@ class StreamCalls:
         async with opened as parts:
             try:
                 first = await parts.begin(form.headers, form.comment)
-                as_json = plan.as_json or _as_it_is
-                await parts.send(first, lambda part: form.part(encode_json(as_json(part))))
+                write, as_json = form.part, plan.as_json
+                if as_json is None:
+                    await parts.send(first, lambda part: write(encode_json(part)))
+                else:
+                    await parts.send(first, lambda part: write(encode_json(as_json(part))))
                 end = {"parts": parts.count, "result": await parts.result()}
                 await exchange.end(form.last(encode_json(end), "end"))
             except (errors.AtomrError, Problem) as error:
@@ -234,10 +233,12 @@ class ServedStream:
             together = [write(found[0])]
             nbytes = len(together[0])
             try:
-                while nbytes < JOIN_BYTES and self._stream.has_kept_part and (found := await self.next()) is not None:
-                    together.append(write(found[0]))
-                    nbytes += len(together[-1])
+                while nbytes < JOIN_BYTES and (found := self._stream.next_kept()) is not None:
+                    self.count += 1
+                    together.append(data := write(found[0]))
+                    nbytes += len(data)
             finally:  # even if a later part has failed
+                self._exchange.parts = self.count
                 await self._exchange.send(b"".join(together))
             found = await self.next()
 

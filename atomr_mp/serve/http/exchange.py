@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from atomr_mp.client.reply import set_done
 from atomr_mp.serve.http.limits import Limits
-from atomr_mp.serve.http.problems import ClientLeft, Header, Problem, retry_after
+from atomr_mp.serve.http.problems import CLOSE, ClientLeft, Header, Problem, lines_of, retry_after
 
 if TYPE_CHECKING:
     from atomr_mp.client.reply import Reply
@@ -176,11 +176,21 @@ class Direct(Protocol):
     def crowd(self) -> Problem | None:
         """Return why no call may run now: clients leave too much unread. None if one may."""
 
+    given: dict[bytes, bytes]
+    """The request's headers by name."""
+
     def body(self) -> bytes | None:
         """Take the whole body; None if it has not come yet and must be received."""
 
-    def answer(self, status: int, headers: Sequence[Header], body: bytes) -> bool:
-        """Write a whole answer; False if it does not, since the client does not read."""
+    def answer(self, status: int, lines: bytes, body: bytes, *, closes: bool) -> bool:
+        """Write a whole answer; False if it does not, since the client does not read.
+
+        Args:
+            status: Its status.
+            lines: The lines of its headers, which are not checked, but for the date and `connection`.
+            body: Its body.
+            closes: Whether the connection ends with it.
+        """
 
     async def readable(self, waiting_bytes: int) -> None:
         """Return when the client has read enough for more, or has left.
@@ -224,7 +234,7 @@ class Exchange:
         path: str = scope["path"]
         self.path: Final = path[len(root) :] if root and path.startswith(root) else path
         given_headers: Sequence[Header] = scope["headers"]
-        self.headers: Final[dict[bytes, bytes]] = dict(given_headers)
+        self.headers: Final[dict[bytes, bytes]] = dict(given_headers) if self._direct is None else self._direct.given
         self._repeats: Final = len(given_headers) != len(self.headers)
         given = self.headers.get(b"x-request-id")
         self.id: Final = (
@@ -450,17 +460,23 @@ class Exchange:
 
     async def answer(self, status: int, body: bytes, content_type: Header = JSON, *more: Header) -> None:
         """Send a whole answer."""
-        length = (b"content-length", b"%d" % len(body))
+        length = b"%d" % len(body)
         if self.method == "HEAD":
             body = b""
         self.sent_bytes = len(body)
         if self._direct is not None:
-            headers = (content_type, length, *more, (b"x-request-id", self.id.encode()), *self.cors, *COMMON)
-            while not self._direct.answer(status, headers, body):
+            name, value = content_type
+            pieces = (name, b": ", value, b"\r\ncontent-length: ", length, b"\r\nx-request-id: ", self.id.encode())
+            lines = b"".join((*pieces, COMMON_LINES))
+            closes = False
+            if more or self.cors:
+                closes = CLOSE in more
+                lines += lines_of([header for header in (*more, *self.cors) if header != CLOSE])
+            while not self._direct.answer(status, lines, body, closes=closes):
                 await self._direct.readable(len(body))
             self.status, self.answered = status, True
             return
-        await self.begin(status, content_type, length, *more)
+        await self.begin(status, content_type, (b"content-length", length), *more)
         self.answered = True
         await self._send({"type": "http.response.body", "body": body})
 
@@ -554,6 +570,7 @@ COMMON: Final[tuple[Header, ...]] = (
     (b"cache-control", b"no-store"),
     (b"x-content-type-options", b"nosniff"),
 )
+COMMON_LINES: Final = b"\r\n" + lines_of(COMMON)
 
 
 def too_large(most_bytes: int) -> Problem:

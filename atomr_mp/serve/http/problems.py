@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -50,6 +50,12 @@ ONLY_BEFORE: Final = frozenset(
 """Errors whose status says that nothing ran; where something may have, the status is 500."""
 
 CLOSE: Final[Header] = (b"connection", b"close")
+
+
+def lines_of(headers: Iterable[Header]) -> bytes:
+    """Return headers as lines of an answer's head."""
+    return b"".join([b"%b: %b\r\n" % header for header in headers])
+
 
 NO_RETRY: Final[Header] = (b"x-should-retry", b"false")
 

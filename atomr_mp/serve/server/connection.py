@@ -13,6 +13,7 @@ import logging
 import os
 import socket
 import struct
+import sys
 import termios
 import urllib.parse
 from collections import deque
@@ -21,7 +22,7 @@ from typing import Any, Final, NamedTuple, cast
 
 import httptools
 
-from atomr_mp.serve.http.exchange import DIRECT, Receive, Scope, Send
+from atomr_mp.serve.http.exchange import Receive, Scope, Send
 from atomr_mp.serve.http.limits import Limits
 from atomr_mp.serve.http.problems import CLOSE, Header, Problem, body_of, retry_after
 from atomr_mp.serve.metrics import CONNECTIONS, REFUSED, Counters
@@ -52,6 +53,13 @@ OF_OTHER_VERSIONS: Final = frozenset({"Invalid HTTP version", "Pause on PRI/Upgr
 """What the parser says of versions that it does not know, and of the first line of a client of HTTP/2."""
 
 _OTHER_VERSION: Final = Problem(505, "http_version_not_supported", "this server speaks HTTP/1.1")
+
+VERSIONS: Final = frozenset({"1.1", "1.0"})
+
+_NO_HOST: Final = Problem(400, "bad_request", "a request of HTTP/1.1 has the header `Host` once")
+"""See RFC 9112, 3.2."""
+
+HAS_EAGER_TASKS: Final = sys.version_info >= (3, 12)
 
 _NO_REQUEST: Final = Problem(400, "bad_request", "these bytes are not an HTTP request")
 
@@ -87,7 +95,7 @@ class HttpConnection(asyncio.Protocol):
         settings: What all connections share.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings) -> None:  # noqa: PLR0915 - the state of a connection
         self._settings: Final = settings
         self._limits: Final = settings.limits
         self._loop: Final = asyncio.get_running_loop()
@@ -107,12 +115,16 @@ class HttpConnection(asyncio.Protocol):
         self._coming: HttpRequest | None = None
         """The request whose body comes."""
         self._answering: HttpRequest | None = None
+        self._unstarted: HttpRequest | None = None
+        """The request that is answered as soon as the bytes at hand are parsed: its body may be among them."""
         self._waiting: Final[deque[HttpRequest]] = deque()
         """Requests that wait for the answers before theirs."""
         self._begun = False
         """Whether a request's line or headers have come in part."""
         self._head_bytes = 0
         """Bytes of pieces that belong to a request's line and headers."""
+        self._piece_bytes = 0
+        """Bytes of the latest piece."""
         self._aside_bytes = 0
         """Bytes of a body's transfer beside its content: lengths of chunks, their extensions, trailers."""
         self._has_content = False
@@ -190,12 +202,16 @@ class HttpConnection(asyncio.Protocol):
         if self._deaf:
             self._linger()
             return
+        self._piece_bytes = piece_bytes = len(data)
         if self._coming is None:
-            self._head_bytes += len(data)
+            self._head_bytes += piece_bytes
         else:
-            self._aside_bytes += len(data)
+            self._aside_bytes += piece_bytes
         self._feed(data)
         self._bound()
+        if self._unstarted is not None:
+            request, self._unstarted = self._unstarted, None
+            self._run_now(request)
 
     def pause_writing(self) -> None:
         """Count what the client does not read, and give it some time."""
@@ -295,14 +311,15 @@ class HttpConnection(asyncio.Protocol):
         """Hand the request to the application, or refuse it."""
         if self._deaf or self._parser.should_upgrade():
             return
+        headers, self._headers = self._headers, _NO_TRAILERS  # lines after the body are no headers, and are not kept
+        parser, given = self._parser, dict(headers)
+        version = parser.get_http_version()
+        problem = self._problem(headers, given, version)
         self._begun, self._head_bytes, self._aside_bytes = False, 0, 0
         self._reading.stop()
-        headers, self._headers = self._headers, _NO_TRAILERS  # lines after the body are no headers, and are not kept
-        problem = self._problem(headers)
         if problem is not None:
             self._refuse(problem)
             return
-        parser = self._parser
         try:
             address: Any = httptools.parse_url(self._url)
         except httptools.HttpParserInvalidURLError:
@@ -313,7 +330,6 @@ class HttpConnection(asyncio.Protocol):
             return
         raw_path: bytes = address.path or b"/"
         path = raw_path.decode("latin-1")
-        version = parser.get_http_version()
         scope: Scope = {
             **self._facts,
             "method": parser.get_method().decode("latin-1"),
@@ -325,33 +341,36 @@ class HttpConnection(asyncio.Protocol):
         }
         keep_alive = version == "1.1" and parser.should_keep_alive()
         request = self._coming = HttpRequest(
-            self, scope, DIRECT, keep_alive=keep_alive, expects_continue=self._expects_continue
+            self, scope, given, keep_alive=keep_alive, expects_continue=self._expects_continue
         )
         if self._answering is None:
-            self._start(request)
+            self._answering = self._unstarted = request
         else:
             self._waiting.append(request)
             self._transport.pause_reading()
 
-    def _problem(self, headers: list[Header]) -> Problem | None:
-        """Return why a request is refused by its line and headers; None if it is not."""
+    def _problem(self, headers: list[Header], given: dict[bytes, bytes], version: str) -> Problem | None:
+        """Return why a request is refused by its line and headers; None if it is not.
+
+        Args:
+            headers: Its headers.
+            given: The same by name.
+            version: "1.1", or another.
+        """
         most = self._limits.header_bytes
-        own_bytes = len(self._url) + BESIDE_HEADER_BYTES * len(headers)
-        coding, hosts = b"", 0
-        for name, value in headers:
-            own_bytes += len(name) + len(value)
-            if name == b"transfer-encoding":
-                coding += value.lower()
-            elif name == b"host":
-                hosts += 1
-        if own_bytes > most:
-            return self._too_large()
-        if self._parser.get_http_version() not in {"1.1", "1.0"}:
+        if self._head_bytes > most or self._piece_bytes > most:  # there may be a body, or another request, as well
+            own_bytes = sum(len(name) + len(value) + BESIDE_HEADER_BYTES for name, value in headers)
+            if len(self._url) + own_bytes > most:
+                return self._too_large()
+        if version not in VERSIONS:
             return _OTHER_VERSION
-        if coding not in {b"", b"chunked"}:  # also chunked twice, which a proxy may have unwrapped once
-            return Problem(501, "not_implemented", "a body is sent with Content-Length, or chunked and nothing else")
-        if hosts != 1 and (hosts or self._parser.get_http_version() == "1.1"):  # RFC 9112, 3.2
-            return Problem(400, "bad_request", "a request of HTTP/1.1 has the header `Host` once")
+        if b"transfer-encoding" in given:
+            coding = b"".join(value for name, value in headers if name == b"transfer-encoding")
+            if coding.lower() != b"chunked":  # also chunked twice, which a proxy may have unwrapped once
+                return Problem(501, "not_implemented", "a body is sent with Content-Length, or chunked, and no more")
+        is_hostless = version == "1.1" and b"host" not in given
+        if is_hostless or (len(given) != len(headers) and [name for name, _ in headers].count(b"host") > 1):
+            return _NO_HOST
         if len(self._waiting) >= MOST_WAITING:
             crowd = f"{MOST_WAITING} requests wait on this connection for an earlier answer; open more connections"
             return Problem(429, "overloaded", crowd, headers=(retry_after(0),))
@@ -384,8 +403,19 @@ class HttpConnection(asyncio.Protocol):
     # --- requests --------------------------------------------------------------------------------------------------
 
     def _start(self, request: HttpRequest) -> None:
+        """Answer a request that has waited for an earlier answer, in a later turn of the loop: others may follow it."""
         self._answering = request
         self._settings.tasks.add(self._loop.create_task(self._run(request)))
+
+    def _run_now(self, request: HttpRequest) -> None:
+        """Answer a request, as far as that goes without waiting: a turn of the loop costs more than some answers."""
+        running = self._run(request)
+        if HAS_EAGER_TASKS:
+            task = asyncio.Task(running, loop=self._loop, eager_start=True)  # type: ignore[call-arg] # since 3.12
+        else:
+            task = self._loop.create_task(running)
+        if not task.done():
+            self._settings.tasks.add(task)
 
     async def _run(self, request: HttpRequest) -> None:
         """Run the application.

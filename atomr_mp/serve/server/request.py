@@ -9,8 +9,8 @@ from email.utils import formatdate
 from http import HTTPStatus
 from typing import Final, Protocol
 
-from atomr_mp.serve.http.exchange import Message, Scope
-from atomr_mp.serve.http.problems import CLOSE, Header, Problem
+from atomr_mp.serve.http.exchange import DIRECT, Message, Scope
+from atomr_mp.serve.http.problems import CLOSE, Header, Problem, lines_of
 
 JOIN_BELOW_BYTES: Final = 64 * 2**10
 """A shorter body is copied behind its headers: a second write would cost more and wake the client twice."""
@@ -55,21 +55,28 @@ class HttpRequest:
     Args:
         connection: The client's.
         scope: ASGI's scope; gets its extensions here.
-        direct: The name of the extension.
+        given: The request's headers by name; the last of those that are there twice.
         keep_alive: Whether the connection goes on after the answer.
         expects_continue: Whether the client waits for "100 Continue" before it sends the body.
     """
 
     __slots__ = (
         "_body", "_chunked", "_connection", "_expects_continue", "_left_bytes", "_told_end", "_wakes", "abandoned",
-        "complete", "keep_alive", "leaving", "scope", "started", "whole",
+        "complete", "given", "keep_alive", "leaving", "scope", "started", "whole",
     )  # fmt: skip
 
     def __init__(
-        self, connection: RequestConnection, scope: Scope, direct: str, *, keep_alive: bool, expects_continue: bool
+        self,
+        connection: RequestConnection,
+        scope: Scope,
+        given: dict[bytes, bytes],
+        *,
+        keep_alive: bool,
+        expects_continue: bool,
     ) -> None:
         self._connection: Final = connection
         self.scope: Final = scope
+        self.given: Final = given
         self.leaving: Final = connection.leaving
         self.keep_alive = keep_alive
         """Whether the connection goes on after the answer."""
@@ -90,7 +97,7 @@ class HttpRequest:
         self._chunked = False
         self._left_bytes = 0
         """Bytes of the answer's body that its Content-Length still promises."""
-        scope["extensions"] = {direct: self}
+        scope["extensions"] = {DIRECT: self}
 
     # --- from the connection ---------------------------------------------------------------------------------------
 
@@ -147,26 +154,20 @@ class HttpRequest:
         found, self._body = self._body, b""
         return bytes(found)
 
-    def answer(self, status: int, headers: Sequence[Header], body: bytes) -> bool:
-        """Write a whole answer; return False without writing if the client does not read.
-
-        The headers are not checked: the front end has made them all, without line ends.
-        """
+    def answer(self, status: int, lines: bytes, body: bytes, *, closes: bool) -> bool:
+        """Write a whole answer; return False without writing if the client does not read."""
         connection = self._connection
         if self.abandoned or connection.gone:
             return True  # nobody wants it
         if connection.write_paused or self.started:
             return False
-        if CLOSE in headers:
+        if closes:
             self.keep_alive = False
-        elif not self.keep_alive:
-            headers = (*headers, CLOSE)
-        head = _head(status, headers)
+        end = b"\r\n" if self.keep_alive else b"connection: close\r\n\r\n"
         if len(body) < JOIN_BELOW_BYTES:
-            head.append(body)
-            connection.write(b"".join(head))
+            connection.write(b"".join((STATUS_LINE[status], _date.line(), lines, end, body)))
         else:
-            connection.write(b"".join(head))
+            connection.write(b"".join((STATUS_LINE[status], _date.line(), lines, end)))
             connection.write(body)
         self.started = self.complete = True
         connection.answered(self)
@@ -231,21 +232,12 @@ class HttpRequest:
             self.keep_alive = False
         if not self.keep_alive and CLOSE not in headers:
             headers.append(CLOSE)
-        self._connection.write(b"".join(_head(status, headers)))
-
-
-def _head(status: int, headers: Sequence[Header]) -> list[bytes]:
-    """Return the pieces of an answer's head."""
-    head = [STATUS_LINE[status], _date.line()]
-    for name, value in headers:
-        head += (name, b": ", value, b"\r\n")
-    head.append(b"\r\n")
-    return head
+        self._connection.write(head_of(status, headers))
 
 
 def head_of(status: int, headers: Sequence[Header]) -> bytes:
     """Return an answer's status line and headers, with the date."""
-    return b"".join(_head(status, headers))
+    return b"".join((STATUS_LINE[status], _date.line(), lines_of(headers), b"\r\n"))
 
 
 class _Date:

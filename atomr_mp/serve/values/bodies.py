@@ -7,6 +7,8 @@ from typing import Any, Final
 
 import msgspec
 
+from atomr_mp.protocol import values
+from atomr_mp.protocol.flow.limits import MAX_DEPTH
 from atomr_mp.serve.http.problems import Problem
 from atomr_mp.serve.values.conversions import OddNumbers
 
@@ -20,9 +22,11 @@ def from_json(body: bytes, most_containers: int) -> Any:
 
     Raises:
         Problem: 400, the body is not JSON, or an object has a name twice; 413, it has too many lists and objects.
+        InvalidRequest: It is nested too deeply.
     """
-    objects = body.count(b"{")
-    if objects + body.count(b"[") > most_containers:
+    objects = count_of(body, b"{")
+    containers = objects + count_of(body, b"[")
+    if containers > most_containers:
         outside = _outside_texts(body)
         if (found := outside.count(b"[") + outside.count(b"{")) > most_containers:
             raise Problem(
@@ -35,11 +39,31 @@ def from_json(body: bytes, most_containers: int) -> Any:
         value = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:
         raise Problem(400, "bad_request", f"the body is no JSON: {error}") from error
+    if containers > MAX_DEPTH:
+        values.check_depth(value)
     # One colon for each name of an object that has no objects in it: then no name is lost.
-    plain = objects <= 1 and body.count(b":") == (len(value) if isinstance(value, dict) else 0)
+    plain = objects <= 1 and count_of(body, b":") == (len(value) if isinstance(value, dict) else 0)
     if not plain and objects and _outside_texts(body).count(b":") != _names(value):
         raise Problem(400, "bad_request", f"the body has the name {_repeated(body)!r} twice in one object")
     return value
+
+
+def count_of(body: bytes, byte: bytes) -> int:
+    """Return how often a byte is in a body.
+
+    `bytes.count` looks at each byte by itself. `find` takes a fiftieth of its time, but for each byte that it finds.
+    """
+    if len(body) < SHORT_BYTES:
+        return body.count(byte)
+    found, at = 0, body.find(byte)
+    while at >= 0 and found < FEW:
+        found, at = found + 1, body.find(byte, at + 1)
+    return found if at < 0 else body.count(byte)
+
+
+SHORT_BYTES: Final = 1024
+FEW: Final = 64
+"""In a longer body, a byte that is there more often is counted by `bytes.count`."""
 
 
 def odd_numbers(body: bytes) -> OddNumbers:

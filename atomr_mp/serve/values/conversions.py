@@ -35,6 +35,9 @@ class OddNumbers(NamedTuple):
     """In more digits than a whole number of 64 bits may have."""
 
 
+NO_ODD_NUMBERS: Final = OddNumbers(pointed=False, long=False)
+
+
 def converter_of(schema: Mapping[str, Any], rules: Rules) -> Convert | None:
     """Return the conversion of a JSON value by its schema; None if the value stays as it is."""
     reference = schema.get("$ref", "")
@@ -100,13 +103,26 @@ class Rules(NamedTuple):
             return functools.partial(_checked, altchars)
         if schema.get("format") == "ndarray":
             return arrays.converter(schema.get("dtype"))
-        return self.number("decimal" if schema.get("format") == "decimal" else schema.get("type", ""))
+        return self.number(schema)
 
-    def number(self, kind: str) -> Convert | None:
-        """Return the conversion of numbers of a kind, None if there are none to convert."""
+    def number(self, schema: Mapping[str, Any]) -> Convert | None:
+        """Return the conversion of a number, None if there is none."""
+        kind = "decimal" if schema.get("format") == "decimal" else schema.get("type", "")
         if self.numbers.pointed and kind == "integer":
             return _integer
         return {"number": _number, "decimal": _decimal}.get(kind) if self.numbers.long else None
+
+
+class RulesOfNumbers(Rules):
+    """The rules of the numbers alone."""
+
+    __slots__ = ()
+
+    def leaf(self, schema: Mapping[str, Any]) -> Convert | None:
+        """Return the conversion of a number."""
+        if "contentEncoding" in schema or schema.get("format") in {"ndarray", *ALPHABETS}:
+            return None
+        return self.number(schema)
 
 
 class RulesOfResult(Rules):

@@ -14,10 +14,10 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from atomr_mp import errors
-from atomr_mp.protocol import values
+from atomr_mp.protocol.crossing import JsonArguments
 from atomr_mp.protocol.messages.devices import MethodInfo
 from atomr_mp.protocol.words import counted
-from atomr_mp.serve.values.conversions import Convert, OddNumbers, Rules, RulesOfResult, converter_of
+from atomr_mp.serve.values.conversions import Convert, OddNumbers, Rules, RulesOfNumbers, RulesOfResult, converter_of
 from atomr_mp.serve.values.slots import MAX_REF_DEPTH, FieldSlot, raw_parameter, slot_of
 from atomr_mp.serve.values.unions import REF, options_of
 
@@ -39,6 +39,8 @@ class ArgumentPlan(NamedTuple):
     """The parameter that a raw body becomes, empty if there is none."""
     result: Mapping[str, Any]
     """The result's schema."""
+    has_odd_numbers: bool
+    """Whether any argument may have odd numbers."""
     as_json: Convert | None = None
     """Returns a result as its JSON has it, where that differs from its form in Python; None if it does not."""
 
@@ -54,20 +56,21 @@ class ArgumentPlan(NamedTuple):
             numbers: The numbers that it may have.
 
         Raises:
-            InvalidRequest: The value is neither, is nested too deeply, or has a part that cannot be converted.
+            InvalidRequest: The value is neither, or has a part that cannot be converted.
         """
-        values.check_depth(given)
         converts = self.converts[numbers]
         if type(given) is dict:
-            if not converts:
-                return (), given
-            return (), {name: self._converted(converts.get(name), name, value) for name, value in given.items()}
+            named = JsonArguments(given)
+            if converts:
+                for name, value in given.items():
+                    named[name] = self._converted(converts.get(name), name, value)
+            return (), named
         if type(given) is list:
             if not converts:
                 return tuple(given), None
             names = self.info.parameters
-            named = zip(names, given, strict=False)
-            found = [self._converted(converts.get(name), name, value) for name, value in named]
+            by_place = zip(names, given, strict=False)
+            found = [self._converted(converts.get(name), name, value) for name, value in by_place]
             # Surplus arguments stay as they are: the worker tells how many there may be.
             return (*found, *given[len(found) :]), None
         raise errors.InvalidRequest(
@@ -109,7 +112,9 @@ def plan_of(method: str, info: MethodInfo) -> ArgumentPlan:
     slots = {name: slot_of(each, definitions) for name, each in properties.items()}
     result = schema.get("result", {})
     as_json = converter_of(result, RulesOfResult(definitions, OddNumbers(), {}))
-    return ArgumentPlan(method, info, converts, array, slots, raw_parameter(slots), result, as_json)
+    of_numbers = RulesOfNumbers(definitions, OddNumbers(), {})
+    odd = any(converter_of(each, of_numbers) is not None for each in properties.values())
+    return ArgumentPlan(method, info, converts, array, slots, raw_parameter(slots), result, odd, as_json)
 
 
 def decoded(info: MethodInfo) -> dict[str, Any]:

@@ -34,10 +34,14 @@ class FakeStream:
             raise found
         return found
 
-    @property
-    def has_kept_part(self) -> bool:
-        """Whether something comes at once."""
-        return not self.parts.empty()
+    def next_kept(self) -> tuple[Any] | None:
+        """Return what comes at once, unless it is an error."""
+        if self.parts.empty():
+            return None
+        found = self.parts.get_nowait()
+        if isinstance(found, Exception):
+            raise found
+        return (found,)
 
     def close(self) -> None:
         """End whoever waits, as the real one does."""

@@ -16,7 +16,8 @@ from atomr_mp import errors
 from atomr_mp.protocol.messages.devices import MethodInfo
 from atomr_mp.serve.http.problems import Problem
 from atomr_mp.serve.values import arrays, results, schemas
-from atomr_mp.serve.values.bodies import from_json, odd_numbers
+from atomr_mp.serve.values.bodies import FEW, SHORT_BYTES, count_of, from_json, odd_numbers
+from atomr_mp.serve.values.conversions import NO_ODD_NUMBERS
 from atomr_mp_workers.schemas import Described, item_of, schema_of
 
 DTYPES: Final = ("bool", "int8", "uint16", "int64", "float16", "float32", "float64", "complex64", "complex128")
@@ -94,6 +95,28 @@ def test_numbers_that_a_body_does_not_have_need_no_look(numbers: list[str], name
     value = from_json(body, 1000)
     found, expected = NUMBERED.arguments(value, odd_numbers(body)), NUMBERED.arguments(value)
     assert repr(found) == repr(expected)
+
+
+@hypothesis.given(json_values, st.sampled_from([*PLANS, NUMBERED]))
+def test_a_method_without_numbers_has_no_odd_ones(value: Any, plan: schemas.ArgumentPlan) -> None:
+    """Its arguments are the same whether or not its body is searched for them."""
+
+    def made(*numbers: Any) -> str:
+        try:
+            return repr(plan.arguments(dict.fromkeys(plan.info.parameters, value), *numbers))
+        except errors.InvalidRequest as error:
+            return str(error)
+
+    assert plan.has_odd_numbers or made() == made(NO_ODD_NUMBERS)
+
+
+@hypothesis.given(st.lists(st.integers(0, 2 * SHORT_BYTES), max_size=2 * FEW), st.integers(0, 2 * SHORT_BYTES))
+def test_a_byte_is_counted_in_bodies_of_any_length(places: list[int], nbytes: int) -> None:
+    """However often it is there."""
+    body = bytearray(b"x" * nbytes)
+    for at in places:
+        body[at : at + 1] = b"["
+    assert count_of(bytes(body), b"[") == body.count(b"[")
 
 
 def written(value: Any, repeats: list[str]) -> str:
