@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import importlib
 import re
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any, Final
@@ -16,6 +17,9 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 DOCS: Final = ROOT / "docs"
 MADE: Final = DOCS / "made"
 """Pages that are made of other files, while the site is built; not kept."""
+
+OUTPUT: Final = re.compile(r"<!-- output of (?P<command>scripts/[\w -]+?) -->\n.*?<!-- end of output -->", re.DOTALL)
+"""Stands in a page for what a script prints, with words between for readers of the page itself."""
 
 sys.path[:0] = [str(ROOT), str(ROOT / "workers")]
 
@@ -61,6 +65,7 @@ TREE: Final = {
         "watching",
         "runbook",
         "serving",
+        "openai",
         "kubernetes",
         "remote",
         "ray",
@@ -109,8 +114,20 @@ REFERENCE: Final = {
 def setup(app: Any) -> None:
     """Have the pages made before they are read."""
     app.connect("builder-inited", lambda _app: _make())
+    app.connect("source-read", _with_output)
     _import_types("atomr_mp.client.reply")
     app.connect("autodoc-process-docstring", _as_restructured_text, priority=400)  # before napoleon
+
+
+def _with_output(_app: Any, _page: str, source: list[str]) -> None:
+    """Put the output of a script where a page names it: tables of the code, which are not kept."""
+    source[0] = OUTPUT.sub(lambda found: _printed(found["command"]), source[0])
+
+
+def _printed(command: str) -> str:
+    script, *arguments = command.split()
+    done = subprocess.run([sys.executable, str(ROOT / script), *arguments], capture_output=True, text=True, check=True)
+    return done.stdout
 
 
 def _as_restructured_text(_app: Any, _what: str, _name: str, _object: Any, _options: Any, lines: list[str]) -> None:

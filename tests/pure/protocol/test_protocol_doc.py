@@ -1,12 +1,14 @@
 """docs/protocol.md says what the code does: limits, states, error codes, examples.
 
-The messages have a page of their own, which `scripts/reference-tables` writes from the code.
+`scripts/reference-tables messages` prints the messages from the code.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Final
 
@@ -18,8 +20,8 @@ from atomr_mp.protocol.zmtp import framing, stream
 from atomr_mp.supervisor.sessions import sessions
 from atomr_mp.transport import session as session_transport
 
-DOC: Final = (Path(__file__).parents[3] / "docs" / "protocol.md").read_text(encoding="utf-8")
-MESSAGES: Final = (Path(__file__).parents[3] / "docs" / "protocol-messages.md").read_text(encoding="utf-8")
+ROOT: Final = Path(__file__).parents[3]
+DOC: Final = (ROOT / "docs" / "protocol.md").read_text(encoding="utf-8")
 LIMITS_FROM: Final = (remote, codec, data, flight, limits, framing, values, stream, sessions, session_transport)
 FACT_TYPES: Final = {"str": "string", "int": "integer", "bool": "bool", "float": "float"}
 
@@ -54,7 +56,9 @@ def test_the_limits_are_those_of_the_code() -> None:
 
 def test_every_state_of_a_device_is_described() -> None:
     """A client in another language knows what to do with calls in each state."""
-    found = re.search(r"^- `state` .+: (Send calls .+)$", MESSAGES, re.MULTILINE)
+    command = [sys.executable, str(ROOT / "scripts" / "reference-tables"), "messages"]
+    messages = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    found = re.search(r"^- `state` .+: (Send calls .+)$", messages, re.MULTILINE)
     assert found
     text = found[1]
     assert all(f"`{state.value}`" in text for state in devices.DeviceState)

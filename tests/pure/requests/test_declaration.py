@@ -90,7 +90,7 @@ def test_messages_survive_the_wire(cls: type[LibraryRequest]) -> None:
     survives()
 
 
-def test_methods_and_the_table_are_written_from_the_declarations() -> None:
+def test_methods_are_written_from_the_declarations() -> None:
     """`scripts/library-methods` was run after the last change."""
     command = [sys.executable, str(ROOT / "scripts" / "library-methods"), "--check"]
     result = subprocess.run(command, capture_output=True, text=True, check=False)

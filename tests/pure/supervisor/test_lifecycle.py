@@ -6,8 +6,6 @@ The model is small enough to be explored completely, so what holds in it holds o
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from collections import deque
 from dataclasses import dataclass, replace
 from enum import StrEnum, auto
@@ -545,34 +543,6 @@ def test_the_diagram_shows_every_row_that_does_something() -> None:
     table = {(state, event, *to) for (state, event), to in lifecycle.TRANSITIONS.items()}
     assert drawn == {row for row in table if row[0] != row[2] or row[3]}
     assert lifecycle.diagram() == lifecycle.diagram()
-
-
-def diagram(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run scripts/diagram."""
-    command = [sys.executable, str(ROOT / "scripts" / "diagram"), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-
-
-def test_the_documented_diagram_is_the_tables() -> None:
-    """`scripts/diagram` was run after the last change."""
-    result = diagram("--check")
-    assert result.returncode == 0, result.stderr
-
-
-def test_a_diagram_that_differs_is_found_and_redrawn(tmp_path: Path) -> None:
-    """The check fails on another diagram, and writing repairs it without touching the rest."""
-    file = tmp_path / "page.md"
-    file.write_text("before\n<!-- lifecycle:begin -->\nold\n<!-- lifecycle:end -->\nafter\n", encoding="utf-8")
-    assert diagram("--check", str(file)).returncode == 1
-    assert diagram(str(file)).returncode == 0
-    assert diagram("--check", str(file)).returncode == 0
-    text = file.read_text(encoding="utf-8")
-    assert text.startswith("before\n<!--")
-    assert text.endswith("-->\nafter\n")
-    assert lifecycle.diagram() in text
-    file.write_text("no markers\n", encoding="utf-8")
-    assert diagram(str(file)).returncode == 1
-    assert file.read_text(encoding="utf-8") == "no markers\n"
 
 
 def test_the_documentation_describes_every_state_event_and_action() -> None:
