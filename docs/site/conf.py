@@ -65,6 +65,7 @@ TREE: Final = {
         "watching",
         "runbook",
         "serving",
+        "http-server",
         "openai",
         "kubernetes",
         "remote",

@@ -40,7 +40,7 @@ LINKED: Final = [
 ]
 COMMAND_PAGES: Final = [
     ROOT / "docs" / f"{name}.md"
-    for name in ("operating", "settings", "watching", "runbook", "getting-started", "serving")
+    for name in ("operating", "settings", "watching", "runbook", "getting-started", "http-server")
 ]
 DEADLINE_S: Final = 50.0
 PYTHON: Final = Path(os.environ.get("ATOMR_MP_DOCS_PYTHON", sys.executable))
@@ -309,27 +309,6 @@ def test_the_messages_of_the_runbook_are_ours() -> None:
         pieces = {piece.strip(" -(),:") for piece in re.split(r"\.{3}|\b[A-Z]+\b", message)}
         for piece in pieces - of_msgspec - {"", "at $"}:
             assert piece in code, message
-
-
-def test_the_unit_on_the_page_is_the_one_in_its_file() -> None:
-    """Whoever copies either has the same."""
-    (shown,) = [block.code for block in blocks(ROOT / "docs" / "operating.md") if block.language == "ini"]
-    assert shown == (ROOT / "docs" / "examples" / "atomr-mp.service").read_text(encoding="utf-8")
-
-
-@pytest.mark.parametrize(
-    ("page", "language", "name"),
-    [
-        ("serving", "nginx", "nginx.conf"),
-        ("serving", "dockerfile", "Containerfile"),
-        ("serving", "ini", "atomr-mp-serve.service"),
-        ("kubernetes", "yaml", "kubernetes.yaml"),
-    ],
-)
-def test_the_examples_on_the_pages_are_the_files(page: str, language: str, name: str) -> None:
-    """Whoever copies either has the same."""
-    (shown,) = [block.code for block in blocks(ROOT / "docs" / f"{page}.md") if block.language == language]
-    assert shown == (ROOT / "docs" / "examples" / name).read_text(encoding="utf-8")
 
 
 def test_the_proxy_of_the_page_waits_longer_than_calls() -> None:

@@ -67,7 +67,7 @@ def test_calls_are_counted_by_method_and_code_in_every_form(server: Server) -> N
 
 def test_every_metric_of_the_front_ends_is_described(server: Server) -> None:
     """In the page about serving, which names no other."""
-    described = set(re.findall(r"`(atomr_mp_http_\w+)`", (DOCS / "serving.md").read_text(encoding="utf-8")))
+    described = set(re.findall(r"`(atomr_mp_http_\w+)`", (DOCS / "http-server.md").read_text(encoding="utf-8")))
     answer = server.ask("GET", "/metrics", headers=OPEN_METRICS)
     served = {
         f"{family.name}_total" if family.type == "counter" else family.name
