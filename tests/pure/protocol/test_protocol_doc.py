@@ -1,18 +1,16 @@
-"""docs/protocol.md says what the code does: limits, states, error codes, examples.
+"""docs/protocol.md says what the code does: limits, states, examples.
 
 `scripts/reference-tables messages` prints the messages from the code.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import re
 import subprocess
 import sys
 from pathlib import Path
 from typing import Final
 
-from atomr_mp import errors
 from atomr_mp.protocol import codec, values
 from atomr_mp.protocol.flow import flight, limits
 from atomr_mp.protocol.messages import data, devices, remote, session
@@ -23,7 +21,6 @@ from atomr_mp.transport import session as session_transport
 ROOT: Final = Path(__file__).parents[3]
 DOC: Final = (ROOT / "docs" / "protocol.md").read_text(encoding="utf-8")
 LIMITS_FROM: Final = (remote, codec, data, flight, limits, framing, values, stream, sessions, session_transport)
-FACT_TYPES: Final = {"str": "string", "int": "integer", "bool": "bool", "float": "float"}
 
 
 def section(heading: str) -> str:
@@ -62,22 +59,6 @@ def test_every_state_of_a_device_is_described() -> None:
     assert found
     text = found[1]
     assert all(f"`{state.value}`" in text for state in devices.DeviceState)
-
-
-def test_every_error_is_described_with_its_facts() -> None:
-    """The codes, in the table and below it, are the tree of `errors`."""
-    text = section("Errors")
-    described = {row[0].strip("`"): row[1] for row in rows(text)}
-    plain = text.partition("No further fields: ")[2]
-    described |= dict.fromkeys(re.findall(r"`(\w+)`", plain), "")
-    assert described.keys() == errors._BY_CODE.keys()
-    for code, error in errors._BY_CODE.items():
-        facts = [
-            f"`{field.name}` ({FACT_TYPES[str(field.type)]})"
-            for field in dataclasses.fields(error)
-            if field.name not in {"message", "maybe_executed"}
-        ]
-        assert described[code] == ", ".join(facts), code
 
 
 def test_every_element_type_is_described() -> None:
