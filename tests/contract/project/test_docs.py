@@ -25,7 +25,7 @@ import pytest
 from atomr_mp import cli, errors
 from atomr_mp.device import DEFAULT_DEADLINE_S
 from atomr_mp.process.files.rundir import PoolState, RunDirectory
-from atomr_mp.protocol.libraries import DECLARED
+from atomr_mp.protocol.libraries import DECLARED, requests_of
 from atomr_mp.startup.config import Config
 from tests.support import free_port
 
@@ -51,7 +51,7 @@ BESIDE: Final = re.compile(r"# runs beside: (?P<command>atomr-mp start .*)")
 FENCE: Final = re.compile(r"^```(?P<language>\w*)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK: Final = re.compile(r"(?<!!)\[[^\]\n]*\]\((?P<target>[^)\s]+)\)")
 PLACE: Final = re.compile(r"\bdocs/(?P<page>[\w/-]+\.md)(?:#(?P<anchor>[\w-]+))?")
-OUTPUT: Final = re.compile(r"<!-- output of (scripts/.+?) -->\n(.*?)\n<!-- end of output -->")
+OUTPUT: Final = re.compile(r"<!-- output of (scripts/.+?) -->\n(.*?)\n<!-- end of output -->", re.DOTALL)
 HEADING: Final = re.compile(r"^#+ (?P<text>.+)$", re.MULTILINE)
 
 RUN_BLOCKS: Final = """
@@ -354,7 +354,7 @@ def test_the_pages_name_the_scripts_whose_output_the_site_has() -> None:
         *(f"scripts/library-methods {library}" for library in DECLARED),
     }
     for command, words in found:
-        assert f"`{command}` prints" in words
+        assert f"`{command}` prints" in " ".join(words.split())
     assert printed("library-methods", "blas").startswith("| Request | Arrays |")
 
 
@@ -366,9 +366,11 @@ def test_every_library_is_in_their_list() -> None:
 
 @pytest.mark.parametrize("library", DECLARED)
 def test_every_library_has_a_page_with_an_example(library: str) -> None:
-    """Tests run the example."""
+    """Tests run the example. Where the site has the table of its requests, the page has their names."""
     page = ROOT / "docs" / "libraries" / f"{library}.md"
     assert page in LIBRARY_PAGES
+    ((_, words),) = OUTPUT.findall(page.read_text(encoding="utf-8"))
+    assert re.findall(r"`(\w+)`[,.]", words) == list(requests_of(library))
     assert any(f".{library}" in block.code for block in blocks(page) if block.language == "python")
 
 
