@@ -40,7 +40,7 @@ LINKED: Final = [
 ]
 COMMAND_PAGES: Final = [
     ROOT / "docs" / f"{name}.md"
-    for name in ("operating", "settings", "watching", "runbook", "getting-started", "http-server")
+    for name in ("operating", "settings", "watching", "runbook", "getting-started", "http-server", "remote")
 ]
 DEADLINE_S: Final = 50.0
 PYTHON: Final = Path(os.environ.get("ATOMR_MP_DOCS_PYTHON", sys.executable))
