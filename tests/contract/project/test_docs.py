@@ -43,6 +43,8 @@ COMMAND_PAGES: Final = [
     for name in ("operating", "settings", "watching", "runbook", "getting-started", "http-server", "remote")
 ]
 DEADLINE_S: Final = 50.0
+MAX_PAGE_WORDS: Final = 4_100
+MAX_WORDS: Final = 60_000
 PYTHON: Final = Path(os.environ.get("ATOMR_MP_DOCS_PYTHON", sys.executable))
 """Runs the examples; `scripts/test-install` names one that has the package and nothing else."""
 
@@ -392,6 +394,23 @@ def test_links_lead_somewhere(path: Path) -> None:
         assert file.exists(), f"{path.name}: {target}"
         if anchor:
             assert anchor in anchors(file), f"{path.name}: {target}"
+
+
+def test_the_pages_stay_short_enough_to_be_read() -> None:
+    """A page that has grown is cut, or split by its readers; what code can print is left to the site."""
+    words = {path: len(path.read_text(encoding="utf-8").split()) for path in LINKED}
+    assert not {path.name: count for path, count in words.items() if count > MAX_PAGE_WORDS}
+    assert sum(words.values()) <= MAX_WORDS
+
+
+def test_the_measurements_are_those_that_their_list_and_a_page_name() -> None:
+    """A file on which no figure rests any more goes."""
+    folder = ROOT / "docs" / "measurements"
+    files = {path.name for path in folder.glob("*.json")}
+    named = re.findall(r"`([\w-]+\.json)`", (folder / "README.md").read_text(encoding="utf-8"))
+    linked = "".join(path.read_text(encoding="utf-8") for path in LINKED)
+    assert sorted(named) == sorted(files)
+    assert not {name for name in files if f"measurements/{name}" not in linked}
 
 
 def test_the_pages_that_code_and_examples_name_exist() -> None:
