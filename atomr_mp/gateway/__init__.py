@@ -9,12 +9,12 @@ fair shares, credit, leases and clean-up are the pool's own. Bodies of calls and
 - `loop.GatewayLoop` is asyncio's event loop, but calls the readers of sockets at once.
 - `server.Gateway` reads the socket and knows which connection is which session.
 - `peers.RemotePeer` is one session: its local client and its calls (`remote.resumption`). `leases` has the buffers it
-holds, `uploads` its large arguments on their way, `answers` the answers it keeps until its client has them, `streams`
-the parts that pass through and their credit, `former` the calls that an earlier gateway has taken along.
+  holds, `uploads` its large arguments on their way, `answers` the answers it keeps until its client has them, `streams`
+  the parts that pass through and their credit, `former` the calls that an earlier gateway has taken along.
 - `admission.AdmittedKeys` tells libzmq whether a key is admitted (ZAP), and has the rights of each key.
 - `bulk.BulkConnections` pulls and serves calls and answers too large for a message.
 - `sockets` sets libzmq up, and `probe` tries a random key before any client can: libzmq admits every key if nobody
-answers its question.
+  answers its question.
 - `channel` talks to the supervisor.
 - `handover` is the door by which other threads reach the loop. Sessions and sockets refuse any thread but the loop's.
 

@@ -112,7 +112,7 @@ class Sparse(SparseRequests):
 
         Args:
             matrix: A SciPy matrix in any format, or its arrays or refs. Indices that do not ascend in each row are
-            sorted in a copy, and data with them.
+                sorted in a copy, and data with them.
             shape: Rows and columns; with arrays only.
 
         Raises:
@@ -147,8 +147,8 @@ class Sparse(SparseRequests):
 
         Args:
             matrix: A SciPy matrix, or (data, indices). data of the shape (rows, width · b) has the blocks of each row
-            side by side; indices of the shape (rows / b, width) have their columns in blocks, ascending, then -1 for no
-            block.
+                side by side; indices of the shape (rows / b, width) have their columns in blocks, ascending, then -1
+                for no block.
             shape: Rows and columns; with arrays only.
             blocksize: b, rows and columns of a block.
         """

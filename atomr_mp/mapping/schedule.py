@@ -59,7 +59,7 @@ class Job(Generic[T]):
     Args:
         idempotent: Items may be run twice.
         attempts: How often an item may be running when its worker ends, or fail otherwise. A send does not count if the
-        item certainly did not run, or had ended and only its answer was lost.
+            item certainly did not run, or had ended and only its answer was lost.
         in_flight: How many items may be in flight in all; None to find out, by `Depth`.
         devices: How many devices take work; may be changed.
         depth: How many items per device may be in flight, if the caller does not say how many in all.

@@ -14,7 +14,7 @@ class Notifier:
 
     Args:
         environment: Has NOTIFY_SOCKET and WATCHDOG_USEC if there is a service manager. They are removed: processes that
-        this one starts must not speak for it.
+            this one starts must not speak for it.
     """
 
     def __init__(self, environment: MutableMapping[str, str] = os.environ) -> None:

@@ -162,7 +162,7 @@ class Decoder(Generic[T]):
             body: Its wire form.
             frames: Payload frames beside it.
             resolve: Returns the object for an array in shared memory, or raises a `RequestError`; None if there can be
-            no such array.
+                no such array.
 
         Raises:
             RequestError: `resolve` has raised it.

@@ -35,7 +35,7 @@ class Caller:
         columns: The columns that are its arguments, in order.
         output: The column that takes the result.
         on_poison: "raise" ends the job at a batch that has ended workers again and again (`PoisonRequest`). "null"
-        gives its rows None, and adds a column "poison_fingerprint" to all rows.
+            gives its rows None, and adds a column "poison_fingerprint" to all rows.
         deadline_s: How long a batch may take, with all attempts.
 
     Raises:

@@ -235,7 +235,7 @@ class Cluster:
             method: "Actor.method".
             *args: Its arguments, see `Pool.call`. Refs in lists and maps need `node`.
             node: The node's index in `nodes`; None for the node of the refs among the arguments, or else the node with
-            the fewest unanswered calls of this process. This process's own node goes first among equals.
+                the fewest unanswered calls of this process. This process's own node goes first among equals.
             device: Index of the device on that node; see `Pool.call`.
             deadline_s: See `Pool.call`; it holds for all attempts together.
             priority: See `Pool.call`.
@@ -319,7 +319,7 @@ class Cluster:
             deadline_s: Deadline of each call.
             priority: Priority of each call.
             return_failures: Yield a `map.Failure` in the place of an item that fails, and go on. Otherwise its error is
-            raised there, and the items in flight are cancelled.
+                raised there, and the items in flight are cancelled.
 
         Raises:
             InvalidRequest: No such method.

@@ -44,7 +44,7 @@ class NodePool:
 
     Args:
         name: The cluster's name and the bundle's number: with the node they name the run directory, so a successor on
-        the same node ends processes that this one left.
+            the same node ends processes that this one left.
         devices: How many GPUs it has, or processes on the host backend.
         settings: For `atomr_mp.start`.
         ports: First and last port for the gateway, None for any.

@@ -275,7 +275,7 @@ class Engine:
 
         Args:
             until: The awaited reply. Once it has come, and nothing else is awaited, libzmq is not asked for more: each
-            question to libzmq takes some hundredths of a call's time.
+                question to libzmq takes some hundredths of a call's time.
             told: The socket's descriptor has told of a message.
         """
         wire, driven = self._wire, self._driven

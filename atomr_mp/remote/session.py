@@ -580,7 +580,7 @@ class RemoteSession:
             reply: The reply.
             error: Its error, None if it has a result.
             answered: Whether it is the gateway's answer. Else the gateway frees what comes with an answer, and a
-            stream's end is told at once.
+                stream's end is told at once.
         """
         if reply.is_over:
             return

@@ -127,7 +127,7 @@ class Context:
             version: Version of the content. After a change the arrays are filled again, beside the old ones while these
                 are in use.
             fill: Called with the arrays by name, in the one elected process: NumPy's on the host backend, CuPy's on a
-            GPU. Their content is undefined at first. `fill` must not ask for resident memory itself.
+                GPU. Their content is undefined at first. `fill` must not ask for resident memory itself.
             checksum: Compute a checksum when they are sealed, and compare it in each process that gets them; takes some
                 seconds a GiB.
 
@@ -242,8 +242,8 @@ class Batch:
         max_bytes: Most bytes of their arguments together; a larger request is alone. None for no limit.
         max_wait_s: How long the first may wait for others; kept to about a millisecond.
         key: Function of a request's arguments; requests with equal results, such as a shape, may share a batch. Or the
-        name of a method of the actor that is such a function. It runs on the process's loop, so keep it short. None if
-        all requests may share a batch.
+            name of a method of the actor that is such a function. It runs on the process's loop, so keep it short. None
+            if all requests may share a batch.
     """
 
     max_items: int = 32

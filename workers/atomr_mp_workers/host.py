@@ -88,9 +88,9 @@ class Host:
         self._faults = parts.envelope.faults
         self._faults.expel = self._expel
         self._ending: list[AdmittedSession] = []
-        self._discarding: list[int] = []
-        """Ended sessions for which the supervisor waits to hear that nothing starts any more."""
         """Sessions that have ended, with requests that still run."""
+        self._discarding: list[int] = []
+        """Ended sessions; the supervisor waits for the report that their waiting requests are dropped."""
         self._outbox = self._answers.outbox
         self._dispatcher = Dispatcher(
             parts.envelope,

@@ -88,7 +88,7 @@ class Live(Generic[A, P]):
     Attributes:
         new: Streams that begin with this step.
         gone: Streams that are no longer live though the method has not ended them: they were cancelled, were late, lost
-        their client, or failed by an exception of an earlier step. Each is in `gone` of one step.
+            their client, or failed by an exception of an earlier step. Each is in `gone` of one step.
     """
 
     def __init__(

@@ -43,7 +43,7 @@ def converter(dtype: str | None) -> Callable[[Any], Any]:
 
     Args:
         dtype: The element type; None for int64, float64 or bool, whichever the lists have. Complex numbers are given as
-        pairs in an additional last dimension.
+            pairs in an additional last dimension.
     """
 
     def convert(value: object) -> object:

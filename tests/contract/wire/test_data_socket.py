@@ -61,9 +61,9 @@ class Ends:
         )
         self.socket.read()
         self.received: list[tuple[bytes, bytes]] = []
+        """Routing id and content of what the worker's end has received."""
         self.gone: list[bytes] = []
         """Routing ids of connections that have ended."""
-        """Routing id and content of what the worker's end has received."""
         self.courier = Courier()
         self.lock = threading.Lock()
         self.connections = [

@@ -74,7 +74,7 @@ class LibraryPlan:
 
         Raises:
             BaseException: The error of making it, a new exception for each caller: one that is raised again keeps the
-            frames of all earlier callers.
+                frames of all earlier callers.
         """
         if self._error is not None:
             raise _another(self._error)

@@ -23,7 +23,7 @@ Three questions have to be asked, in three places:
    extent that has come back carries the number of the last work that was started before, and is used again only once
    all work up to that number has ended (`slabs.SlabTable`).
 3. *Has a process opened the slab?* An empty slab is freed only when its client has closed it. Up to
-`slabs.CACHED_BYTES` of empty slabs are kept, since making one takes milliseconds.
+   `slabs.CACHED_BYTES` of empty slabs are kept, since making one takes milliseconds.
 
 The quota counts slabs, not buffers, because slabs are what the device has given. A process that takes the place of a
 killed one may find the device full of the dead one's memory: `predecessor` waits for its end once.

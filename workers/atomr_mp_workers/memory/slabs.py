@@ -62,7 +62,7 @@ class SlabTable:
         device: The device.
         index: Its number in the pool.
         quota_bytes: Most bytes of all slabs together; a device with memory of its own has as much again in the host's
-        memory.
+            memory.
         in_progress: Work that may still use memory without references.
         changed: Called when `taken_bytes` has changed.
         keeper: Keeps slabs that are handed in.
@@ -264,7 +264,7 @@ class SlabTable:
 
         Args:
             everything: Whether to return parts that work might use, and free empty slabs, since the device is idle and
-            memory is short.
+                memory is short.
         """
         while self._given_back:
             slab, offset = self._given_back.popleft()

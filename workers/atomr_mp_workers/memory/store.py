@@ -34,7 +34,7 @@ class Store:
         device: The device.
         current: This incarnation's token.
         quota_bytes: Most bytes of all slabs together; a device with memory of its own has as much again in the host's
-        memory.
+            memory.
         in_progress: Work that may still use memory without references.
         keeper: Keeps the slabs of results open beyond this process's end; None if they end with it.
     """

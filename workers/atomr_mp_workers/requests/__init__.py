@@ -14,9 +14,9 @@ A request goes this way:
 2. It waits in `fair_queue.FairQueue`: by priority, then in turns by session, and for one session in the order of
    arrival. Methods that run in batches or on an actor's threads have queues of their own.
 3. `Envelope.begin` checks that it still has to run: its client may have gone, its deadline may have passed, the memory
-it reads may be undefined. Then it notes the request on the board, decodes the arguments, and takes the borrows. From
-here on the request counts as started: the supervisor finds it on the board after a crash. 4. `dispatch.Dispatcher` runs
-it where its method says: on the loop, on an actor's thread, on a stream, in a batch, or
+   it reads may be undefined. Then it notes the request on the board, decodes the arguments, and takes the borrows. From
+   here on the request counts as started: the supervisor finds it on the board after a crash.
+4. `dispatch.Dispatcher` runs it where its method says: on the loop, on an actor's thread, on a stream, in a batch, or
    alone while nothing else runs.
 5. `Envelope.complete` takes it off the board and gives its borrows back. `answers.Answers` puts the reply into its
    client's outbox, which leaves at the end of the loop's turn, or earlier. `raised` turns an exception into the

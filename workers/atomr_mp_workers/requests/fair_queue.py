@@ -34,7 +34,7 @@ class FairQueue(Generic[T]):
 
     Args:
         weigh: Returns an owner's weight, above 0. Between two owners with waiting items, one of twice the weight gets
-        twice as much. Called when an owner comes.
+            twice as much. Called when an owner comes.
     """
 
     __slots__ = ("_count", "_owner", "_weigh", "levels", "plain")

@@ -5,7 +5,7 @@ between. The table keeps these promises, whatever the order of events; tests wal
 
 - It is in one place: in its thread's queue (`WAITING`, `READY`), on the thread (`RUNNING`), or aside.
 - Only a stream that has credit, or has to end, is put into the queue; while a suspect runs alone, none that has begun
-is.
+  is.
 - A stream that has begun ends on its thread, so that its `finally` runs there.
 """
 
