@@ -17,7 +17,7 @@ import pytest
 from jupyter_client.manager import AsyncKernelManager
 from nbclient.exceptions import CellExecutionError
 
-from tests.contract.project.test_docs import ROOT, blocks
+from guards.pages import ROOT, blocks
 from tests.support import DEADLINE_S, settled
 
 IN_A_NOTEBOOK: Final = re.compile(r"^(?P<indent> *)\S.*  # in a notebook: (?P<code>.+)$", re.MULTILINE)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.contract.project.test_docs import blocks
+from guards.pages import blocks
 from tests.support import ACTORS, Ledger, settled
 
 pytest.importorskip("httptools")

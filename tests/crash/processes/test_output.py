@@ -26,25 +26,6 @@ from atomr_mp.process.files.events import read_events
 from tests.support import BACKEND, DEADLINE_S, PROBE, Ledger, free_port, running, settled, wait_generation
 
 ROOT: Final = Path(__file__).parents[3]
-CODE: Final = {"atomr_mp", "workers"}
-PROGRAMS: Final = {
-    "atomr_mp/gateway/__main__.py",
-    "atomr_mp/helpers/config_reader.py",
-    "atomr_mp/helpers/gpu_monitor.py",
-    "atomr_mp/helpers/metrics_server.py",
-    "atomr_mp/serve/server/front_end.py",
-    "atomr_mp/serve/server/middleware.py",
-    "atomr_mp/supervisor/__main__.py",
-    "workers/atomr_mp_workers/boot/import_check.py",
-    "workers/atomr_mp_workers/boot/zygote.py",
-}
-COMMANDS: Final = {
-    "atomr_mp/__main__.py",
-    "atomr_mp/cli/__main__.py",
-    "workers/atomr_mp_workers/__main__.py",  # its `worker_main` does
-    "workers/atomr_mp_workers/libraries/__main__.py",
-}
-MAIN: Final = '\nif __name__ == "__main__":\n'
 END = b"end\n"
 NOTICE = re.compile(rb"\[atomr-mp: (\d+) lines? could not be written here\]\n")
 
@@ -214,11 +195,3 @@ def test_an_unread_pipe_keeps_no_process_of_a_pool_waiting(ledger: Ledger) -> No
                 pool.restart(9)
         supervisor.send_signal(signal.SIGTERM)
         assert supervisor.wait(DEADLINE_S) == 0
-
-
-def test_every_process_of_ours_protects_its_output() -> None:
-    """Each program that lives beside a pool does so before it writes; commands write for whoever has asked."""
-    assert {name for name in PROGRAMS if "output.protect()" not in (ROOT / name).read_text("utf-8")} == set()
-    mains = {str(path.relative_to(ROOT)) for path in ROOT.glob("*/**/*.py") if path.parts[len(ROOT.parts)] in CODE}
-    started = {name for name in mains if MAIN in (ROOT / name).read_text("utf-8")}
-    assert started - PROGRAMS == COMMANDS

@@ -128,10 +128,3 @@ def _run(command: list[str | Path], cwd: Path) -> subprocess.CompletedProcess[st
     ):
         out, err = process.communicate(timeout=2 * DEADLINE_S)
     return subprocess.CompletedProcess(command, process.returncode, out, err)
-
-
-def test_every_module_that_we_start_is_started_without_the_current_folder() -> None:
-    """One function makes these command lines: no other code of ours starts an interpreter by `-m`."""
-    sources = [path for folder in ("atomr_mp", "workers/atomr_mp_workers") for path in (ROOT / folder).rglob("*.py")]
-    others = [path for path in sources if '"-m"' in path.read_text("utf-8") and path.name != "interpreter.py"]
-    assert others == []

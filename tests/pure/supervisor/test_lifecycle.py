@@ -543,9 +543,3 @@ def test_the_diagram_shows_every_row_that_does_something() -> None:
     table = {(state, event, *to) for (state, event), to in lifecycle.TRANSITIONS.items()}
     assert drawn == {row for row in table if row[0] != row[2] or row[3]}
     assert lifecycle.diagram() == lifecycle.diagram()
-
-
-def test_the_documentation_describes_every_state() -> None:
-    """Each has its row in docs/failure-model.md."""
-    page = (ROOT / "docs" / "failure-model.md").read_text("utf-8")
-    assert sorted(re.findall(r"^\| `(\w+)` \|", page, flags=re.MULTILINE)) == sorted(State)

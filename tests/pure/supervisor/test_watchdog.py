@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import ast
-import importlib.util
-from pathlib import Path
 from typing import Final
 
 import pytest
@@ -22,7 +19,6 @@ from atomr_mp.protocol.board import (
     Watched,
     stream_bit,
 )
-from atomr_mp.supervision import stacks
 from atomr_mp.supervision.stacks import CallSite, diagnose
 from atomr_mp.supervision.watchdog import LOOK_NS, HangWatch, Thread, able_ns
 
@@ -294,20 +290,3 @@ def test_work_is_unfinished_of_whom_it_concerns() -> None:
 def test_any_text_tells_something(text: str, kind: PlaceKind, answers: bool) -> None:  # noqa: FBT001
     """It is another process's."""
     assert diagnose(text, kind, answers=answers).where in CallSite
-
-
-@pytest.mark.parametrize(
-    ("module", "functions"),
-    [("atomr_mp_workers.host", {"_serve", "_sleep"}), ("atomr_mp_workers.requests.request", {"call"})],
-)
-def test_what_stacks_are_read_by_is_there(module: str, functions: set[str]) -> None:
-    """A file or function that is renamed would have every hang told as one of native code."""
-    source = importlib.util.find_spec(module)
-    assert source is not None
-    assert source.origin is not None
-    names = {
-        node.name for node in ast.walk(ast.parse(Path(source.origin).read_bytes())) if isinstance(node, ast.FunctionDef)
-    }
-    assert functions <= names
-    path = "/".join(module.split(".")[1:])
-    assert f'"{path}.py"' in Path(stacks.__file__).read_text(encoding="utf-8")

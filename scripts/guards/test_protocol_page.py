@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from pathlib import Path
 from typing import Final
 
 from atomr_mp.protocol import codec, values
@@ -17,14 +16,14 @@ from atomr_mp.protocol.messages import data, devices, remote, session
 from atomr_mp.protocol.zmtp import framing, stream
 from atomr_mp.supervisor.sessions import sessions
 from atomr_mp.transport import session as session_transport
+from guards.pages import ROOT
 
-ROOT: Final = Path(__file__).parents[3]
 DOC: Final = (ROOT / "docs" / "protocol.md").read_text(encoding="utf-8")
 LIMITS_FROM: Final = (remote, codec, data, flight, limits, framing, values, stream, sessions, session_transport)
 
 
 def section(heading: str) -> str:
-    """Return what is below a heading, up to the next one."""
+    """Return the text below a heading, up to the next one."""
     found = re.search(rf"^#+ {re.escape(heading)}\n(.*?)(?=^#|\Z)", DOC, re.MULTILINE | re.DOTALL)
     assert found, f"docs/protocol.md has no heading {heading!r}"
     return found[1]

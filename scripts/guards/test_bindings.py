@@ -6,12 +6,11 @@ import ast
 import importlib
 import inspect
 import itertools
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-import pytest
+from guards.pages import ROOT
 
-LIBRARIES: Final = Path(__file__).resolve().parents[3] / "workers" / "atomr_mp_workers" / "libraries"
+LIBRARIES: Final = ROOT / "workers" / "atomr_mp_workers" / "libraries"
 BINDINGS: Final = "nvmath.bindings"
 
 
@@ -56,13 +55,15 @@ def fits(call: ast.Call, function: Any) -> bool:
     return given <= len(parameters) and (starred or given >= required)
 
 
-@pytest.mark.parametrize("use", USES, ids=lambda use: f"{use.file}:{use.line}-{use.binding}.{use.name}")
-def test_a_binding_that_is_used_is_there_and_takes_the_arguments(use: Use) -> None:
+def wrong(use: Use) -> bool:
+    """Return whether a name is not in its binding, or is called with another number of arguments."""
+    found = getattr(importlib.import_module(f"{BINDINGS}.{use.binding}"), use.name, None)
+    return found is None or not (use.call is None or isinstance(found, type) or fits(use.call, found))
+
+
+def test_a_binding_that_is_used_is_there_and_takes_the_arguments() -> None:
     """By name and count: the arguments themselves are addresses and sizes."""
-    binding = importlib.import_module(f"{BINDINGS}.{use.binding}")
-    assert hasattr(binding, use.name)
-    if use.call is not None and not isinstance(getattr(binding, use.name), type):
-        assert fits(use.call, getattr(binding, use.name))
+    assert [f"{use.file}:{use.line}: {use.binding}.{use.name}" for use in USES if wrong(use)] == []
 
 
 def test_every_library_that_has_bindings_is_looked_at() -> None:

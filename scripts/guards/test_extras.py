@@ -1,14 +1,16 @@
+"""The extras that errors name bring what is missing."""
+
 from __future__ import annotations
 
 import re
 import tomllib
-from pathlib import Path
 
 import pytest
 
 from atomr_mp.protocol.extras import how_to_install
+from guards.pages import ROOT
 
-PROJECT = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 DISTRIBUTIONS = {
     "cuda": "cuda-bindings",

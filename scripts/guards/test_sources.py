@@ -1,0 +1,88 @@
+"""What holds for all code of the product, beside what Ruff and import-linter can say."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from atomr_mp.supervision import stacks
+from guards.pages import ROOT
+
+SOURCES: Final = {
+    str(file.relative_to(ROOT)): file.read_text(encoding="utf-8")
+    for folder in ("atomr_mp", "workers")
+    for file in sorted((ROOT / folder).rglob("*.py"))
+}
+PROGRAMS: Final = {
+    "atomr_mp/gateway/__main__.py",
+    "atomr_mp/helpers/config_reader.py",
+    "atomr_mp/helpers/gpu_monitor.py",
+    "atomr_mp/helpers/metrics_server.py",
+    "atomr_mp/serve/server/front_end.py",
+    "atomr_mp/serve/server/middleware.py",
+    "atomr_mp/supervisor/__main__.py",
+    "workers/atomr_mp_workers/boot/import_check.py",
+    "workers/atomr_mp_workers/boot/zygote.py",
+}
+COMMANDS: Final = {
+    "atomr_mp/__main__.py",
+    "atomr_mp/cli/__main__.py",
+    "workers/atomr_mp_workers/__main__.py",  # its `worker_main` does
+    "workers/atomr_mp_workers/libraries/__main__.py",
+}
+MAIN: Final = '\nif __name__ == "__main__":\n'
+OF_DECODERS: Final = {"DecodeError", "MsgspecError", "TOMLDecodeError"}
+
+
+def names(node: ast.AST | None) -> set[str]:
+    """Return the last parts of the names in an expression."""
+    found = list(ast.walk(node)) if node is not None else []
+    attributes = {each.attr for each in found if isinstance(each, ast.Attribute)}
+    return attributes | {each.id for each in found if isinstance(each, ast.Name)}
+
+
+def incomplete(tree: ast.AST) -> Iterator[int]:
+    """Yield the lines of what catches a decoder's errors, but not that of nesting."""
+    for node in ast.walk(tree):
+        caught: list[ast.AST | None] = []
+        if isinstance(node, ast.Try):
+            caught += [each.type for each in node.handlers]
+        elif isinstance(node, ast.Call) and "suppress" in names(node.func):
+            caught += node.args
+        found = set().union(*map(names, caught))
+        if found & OF_DECODERS and not found & {"RecursionError", "Exception", "BaseException"}:
+            assert isinstance(node, ast.stmt | ast.expr)
+            yield node.lineno
+
+
+def test_who_catches_a_decoders_errors_catches_that_of_nesting() -> None:
+    """Deep input is a `RecursionError` of msgspec and of tomllib, which none of their own errors covers."""
+    assert [f"{file}:{line}" for file, source in SOURCES.items() for line in incomplete(ast.parse(source))] == []
+
+
+def test_every_process_of_ours_protects_its_output() -> None:
+    """Each program that lives beside a pool does so before it writes; commands write for whoever has asked."""
+    assert {name for name in PROGRAMS if "output.protect()" not in SOURCES[name]} == set()
+    assert {name for name, source in SOURCES.items() if MAIN in source} - PROGRAMS == COMMANDS
+
+
+def test_every_module_that_we_start_is_started_without_the_current_folder() -> None:
+    """One function makes these command lines: no other code of ours starts an interpreter by `-m`."""
+    found = [name for name, source in SOURCES.items() if '"-m"' in source and not name.endswith("/interpreter.py")]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    ("module", "functions"),
+    [("atomr_mp_workers.host", {"_serve", "_sleep"}), ("atomr_mp_workers.requests.request", {"call"})],
+)
+def test_what_stacks_are_read_by_is_there(module: str, functions: set[str]) -> None:
+    """A file or function that is renamed would have every hang told as one of native code."""
+    path = "/".join(module.split(".")[1:])
+    tree = ast.parse(SOURCES[f"workers/atomr_mp_workers/{path}.py"])
+    assert functions <= {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+    assert f'"{path}.py"' in Path(stacks.__file__).read_text(encoding="utf-8")
