@@ -30,7 +30,7 @@ class Kernel:
     """What is known of a kernel in this process; found out when a client is made, and when a loop first calls."""
 
     is_here = False
-    """Whether there is one. Without one nobody looks at frames."""
+    """Whether there is one. Without one, frames are not inspected."""
 
 
 def notice_kernel() -> None:

@@ -300,7 +300,7 @@ class Client:
 
     @interrupts.defer_interrupts
     def read_session(self) -> None:
-        """Read the supervisor's messages, without waiting; let go of loops that have ended."""
+        """Read the supervisor's messages, without waiting; release the lanes of loops that have ended."""
         with self._session_lock:
             if self.lost is not None:
                 return
@@ -383,7 +383,7 @@ class Client:
 
     @property
     def programs(self) -> KnownPrograms:
-        """The programs that the workers were told."""
+        """The programs that the workers know."""
         return self._programs or self._make_programs()
 
     @interrupts.defer_interrupts
@@ -502,7 +502,7 @@ class Client:
 
     @interrupts.defer_interrupts
     def close_streams(self) -> None:
-        """End all streams of this client. Nobody reads them any more, and a leaving worker would wait for them."""
+        """End all streams of this client: they have no reader, and a leaving worker would wait for them."""
         for lane in (self._blocking, *list(self._loops.values())):
             lane.close_streams(errors.PoolLost("this client was closed"))
 
@@ -548,7 +548,7 @@ class Client:
         return lane
 
     def _let_go_left(self) -> list[EventLoopLane]:
-        """Let go of the lanes of loops that were closed, or whose thread has ended: nobody receives for them any more.
+        """Release the lanes of loops that were closed, or whose thread has ended: they have no receiver.
 
         With the session's lock held. The caller runs the returned lanes' callbacks without it.
         """
@@ -616,7 +616,7 @@ class Client:
         return ended
 
     def _change_device(self, device: devices.DeviceInfo) -> None:
-        """Record a device's new state, and let go of a standby's memory if the standby has gone."""
+        """Record a device's new state, and release a standby's memory if the standby has gone."""
         before, standby = self.devices[device.index].standby, device.standby
         self.devices[device.index] = device
         living = {device.generation, 0 if standby is None else standby.generation}

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class _Told:
-    """A program in a place of an incarnation; the place is free when nothing refers to this any more.
+    """A program in a place of an incarnation; the place is free when the last reference to this has gone.
 
     Args:
         free: Places that are free.

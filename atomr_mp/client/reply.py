@@ -50,7 +50,7 @@ class ReplyLane(Protocol):
         """Whether the lane is driven by this event loop."""
 
     def watch(self, reply: Reply) -> None:
-        """Receive a reply in the background while nobody waits for it."""
+        """Receive a reply in the background while no caller waits for it."""
 
     def decode(self, body: bytes, frames: Sequence[memoryview], leases: Mapping[int, Lease]) -> Any:
         """Return the results in an answer that came with leases. Blocks if their memory has to be opened."""
@@ -95,7 +95,7 @@ class Reply(msgspec.Struct, eq=False, weakref=True):
     frames: Sequence[memoryview] = ()
     """Payload frames of the result."""
     kept: Sequence[object] = ()
-    """Arguments in shared memory, until the worker has answered or ended, even if nobody waits any more."""
+    """Arguments in shared memory, until the worker has answered or ended, even if no caller waits."""
     copies: Sequence[Placement] = ()
     """Arguments that were copied there, and have to be settled then."""
     refs: int = 0
@@ -234,7 +234,7 @@ class Reply(msgspec.Struct, eq=False, weakref=True):
 
 
 class ArrivedPart(msgspec.Struct, eq=False, frozen=True):
-    """A part of a stream that nobody has read yet."""
+    """An unread part of a stream."""
 
     body: bytes
     frames: Sequence[memoryview]

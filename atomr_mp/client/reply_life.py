@@ -67,7 +67,7 @@ class ReplyEvent(StrEnum):
     RESUME = auto()
     """It is sent again."""
     CROWDED = auto()
-    """Its device takes no work any more, and those that do have no room for it."""
+    """Its device has stopped taking work, and those that take work have no room for it."""
     FAIL = auto()
     """It is refused, not sent again, or its pool is lost."""
 
@@ -76,7 +76,7 @@ class ReplyAction(StrEnum):
     """An action that a lane carries out for a reply."""
 
     UNLIST = auto()
-    """Take it out of its lane's backlog, and let go of its arguments in shared memory."""
+    """Take it out of its lane's backlog, and release its arguments in shared memory."""
     DEQUEUE = auto()
     """Take it out of its link's queue."""
     UNPARK = auto()
@@ -88,9 +88,9 @@ class ReplyAction(StrEnum):
     KEEP = auto()
     """Take the answer's leases for the caller."""
     GIVE_BACK = auto()
-    """Give the answer's leases back: nobody wants them."""
+    """Give the answer's unwanted leases back."""
     FREE = auto()
-    """Give its credit back, and let go of its arguments in shared memory."""
+    """Give its credit back, and release its arguments in shared memory."""
     CEDE = auto()
     """Give its credit back. It keeps its arguments in shared memory."""
     END = auto()

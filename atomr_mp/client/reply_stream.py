@@ -24,7 +24,7 @@ class StreamLane(Protocol):
         """Let the stream's worker go on: enough was read for that."""
 
     def close_stream(self, stream: StreamReply) -> None:
-        """Let go of a stream."""
+        """Release a stream."""
 
     def belongs_to(self, loop: asyncio.AbstractEventLoop) -> bool:
         """Whether the lane is driven by this event loop."""
@@ -160,7 +160,7 @@ class ReplyStream:
         return self._result()
 
     def close(self) -> None:
-        """Let go of the stream; does not wait. May be called twice, and from any thread."""
+        """Release the stream; does not wait. May be called twice, and from any thread."""
         self._closed = True
         self._unread = None
         if not self._reply.is_over or self._reply.arrived:
@@ -232,7 +232,7 @@ class ReplyStream:
         return self._drain().__await__()
 
     async def aclose(self) -> None:
-        """Let go of the stream; does not wait. May be called twice."""
+        """Release the stream; does not wait. May be called twice."""
         self.close()
 
     async def __aenter__(self) -> Self:

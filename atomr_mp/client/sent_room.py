@@ -49,7 +49,7 @@ class SentRoom:
             self.forget(stream)
 
     def forget(self, stream: StreamReply) -> None:
-        """Let go of a stream's parts."""
+        """Release a stream's parts."""
         if stream.sent_bytes:
             self.take(-stream.sent_bytes)
             stream.sent, stream.sent_bytes = [], 0

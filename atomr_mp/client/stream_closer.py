@@ -1,4 +1,4 @@
-"""Closes streams that nobody refers to any more."""
+"""Closes streams that have lost their last reference."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class ClosingLane(Protocol):
     """The lane that has sent a stream's request, as its closer uses it."""
 
     def close_stream(self, stream: StreamReply, /) -> None:
-        """Let go of a stream. Any thread."""
+        """Release a stream. Any thread."""
 
 
 class StreamCloser:

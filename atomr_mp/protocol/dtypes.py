@@ -129,7 +129,7 @@ def check_holds(name: str, number: complex) -> None:
 
 
 def _shown(number: complex) -> str:
-    """Return a number as messages show it; Python refuses to write out very large ones, which nobody could read."""
+    """Return a number as messages show it; Python refuses to write out very large ones, which are unreadable."""
     bits = number.bit_length() if isinstance(number, int) else 0
     return f"a whole number of {bits} bits" if bits > SHOWN_BITS else f"{number}"
 

@@ -96,7 +96,7 @@ def _ends_of(text: str, most: int) -> str:
 
 
 def missing_module(error: BaseException) -> str | None:
-    """Return the module that an import has not found, if it was told."""
+    """Return the module that an import has not found, if the exception names it."""
     return _text(_fact(ImportError.__dict__["name"], error)) or None if is_a(error, ImportError) else None
 
 

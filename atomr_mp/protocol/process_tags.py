@@ -57,7 +57,7 @@ def resident_name(epoch: bytes) -> str:
 
 
 def owner(name: str) -> Owner | None:
-    """Return whose memory a name says that it is; None if it is nobody's that we know."""
+    """Return whose memory a name says that it is; None if the owner is unknown."""
     found = _NAME.fullmatch(name)
     if found is None:
         return None

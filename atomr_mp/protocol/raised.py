@@ -25,7 +25,7 @@ WINDOW_S: Final = 60.0
 """For how long an exception is only counted after it was shown."""
 
 MOST_KEYS: Final = 256
-"""How many exceptions are told apart at a time."""
+"""How many exceptions are distinguished at a time."""
 
 MARK: Final = "  | "
 """Begins each line of a traceback in a text."""
@@ -141,7 +141,7 @@ def raised(method: str, error: errors.AtomrError) -> Raised:
 
 
 def _cause_of(message: str) -> str:
-    """Return why a value was not sent, without its numbers: one cause is told once, whatever the sizes are."""
+    """Return why a value was not sent, without its numbers: one cause has one text, whatever the sizes are."""
     return one_line(_NUMBER.sub("N", message.partition("cannot be sent: ")[2]), 200)
 
 

@@ -59,9 +59,10 @@ class PlacedArray(Protocol):
 
 
 Encoded = tuple[bytes, Sequence[bytes], Sequence[PlacedArray]]
-"""A value, ready to be sent: the body; the payload frames; and what the value refers to in shared memory, to be kept
-until the value is not needed any more. The body and the frames are copies: whoever made the value may write to its
-arrays at once, however long the message waits."""
+"""A value, ready to be sent: the body; the payload frames; and what the value refers to in shared memory, to be kept as
+long as the value is needed. The body and the frames are copies: whoever made the value may write to its arrays at once,
+however long the message waits.
+"""
 
 
 def encode(

@@ -1,4 +1,4 @@
-"""Which devices have which actor, as clients are told. Pure."""
+"""Which devices have which actor, as clients learn it. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class KnownActors(NamedTuple):
     names: list[str]
     """Those of its latest ready worker, or before that, those that it is to have."""
     infos: list[ActorInfo]
-    """What its latest ready worker has told of them; empty before that."""
+    """What its latest ready worker has reported of them; empty before that."""
 
 
 def actors_of_pool(devices: Sequence[KnownActors], latest: int = 0) -> list[ActorInfo]:

@@ -19,7 +19,7 @@ class Measure(StrEnum):
     """The measure for a device."""
 
     NOTE = auto()
-    """Nothing: it is told to the operator."""
+    """Nothing: it is shown to the operator."""
     RESTART = auto()
     """The process it concerns has to be replaced, which it asks for by itself."""
     DRAIN = auto()

@@ -68,7 +68,7 @@ class LifecycleEvent(StrEnum):
     QUARANTINE = auto()
     """Nothing may be started on the device: a killed process has not ended, or the GPU needs a reset."""
     RELEASED = auto()
-    """Nothing of that is in the way any more; whether it is well, the next start shows."""
+    """Nothing stands in the way now; whether the device is well, the next start shows."""
     BACKOFF_OVER = auto()
     """The delay has passed."""
     STANDBY_DUE = auto()
@@ -117,7 +117,7 @@ class Action(StrEnum):
     CALL_STANDBY = auto()
     """Feed `TAKE_OVER` if a standby is ready, and directive and restart intensity allow it, or an operator asked."""
     PROMOTE = auto()
-    """The active incarnation becomes the predecessor, the standby the active one: it is told to take calls."""
+    """The active incarnation becomes the predecessor, the standby the active one: it begins to take calls."""
     END_PREDECESSOR = auto()
     """The predecessor is over: what was on it fails, or moves to the next."""
     DISMISS = auto()

@@ -50,7 +50,7 @@ class Reclaims:
         return self._due([number])
 
     def acknowledged(self, number: int, worker: Worker) -> list[Due]:
-        """A worker does nothing for the session any more."""
+        """A worker has finished with the session."""
         if number in self._waiting:
             self._waiting[number].working.discard(worker)
         return self._due([number])
@@ -63,7 +63,7 @@ class Reclaims:
         return self._due(list(self._waiting))
 
     def client_gone(self, number: int) -> list[Due]:
-        """The session's client can reach no memory any more."""
+        """The session's client has lost its access to memory."""
         if number in self._waiting:
             self._waiting[number].gone = True
         return self._due([number])

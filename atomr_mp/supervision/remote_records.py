@@ -39,27 +39,27 @@ class RemoteRecord:
 
     @property
     def is_known(self) -> bool:
-        """Whether nothing of ended local sessions is started any more."""
+        """Whether nothing of ended local sessions will be started."""
         return not self._undiscarded
 
     @property
     def is_quiet(self) -> bool:
-        """Whether nothing of ended local sessions runs any more."""
+        """Whether nothing of ended local sessions runs."""
         return not self._unclosed
 
     def ended(self, number: int, told: Iterable[Worker]) -> None:
-        """A local session has ended, and these workers were told."""
+        """A local session has ended, and these workers were informed."""
         self.local = 0
         waiting = {(number, worker) for worker in told}
         self._undiscarded |= waiting
         self._unclosed |= waiting
 
     def discarded(self, number: int, worker: Worker) -> None:
-        """A worker starts nothing of an ended local session any more; what it has started was added."""
+        """A worker will start nothing of an ended local session; what it has started was added."""
         self._undiscarded.discard((number, worker))
 
     def closed(self, number: int, worker: Worker) -> None:
-        """A worker runs nothing of it any more."""
+        """A worker runs nothing of it now."""
         self._undiscarded.discard((number, worker))
         self._unclosed.discard((number, worker))
 

@@ -26,7 +26,7 @@ class BlobState(StrEnum):
     FILLING = auto()
     SEALED = auto()
     FREED = auto()
-    """Handed to nobody any more; its memory goes with the last process that uses it."""
+    """It is not handed out again; its memory goes with the last process that uses it."""
 
 
 class Key(NamedTuple):
@@ -181,7 +181,7 @@ class Registry:
         return self._elect_next(self.filled_by(worker, key))
 
     def rejected(self, worker: Worker, key: Key) -> list[Action]:
-        """A process was given a blob whose content is not what was sealed: nobody else is to have it."""
+        """A process was given a blob whose content is not what was sealed: no other process may get it."""
         blob = self._blobs.get(key)
         if blob is None or worker not in blob.users:  # it was freed meanwhile
             return []
@@ -189,7 +189,7 @@ class Registry:
         return self._free([blob])
 
     def ended(self, worker: Worker, *, stuck: bool = False) -> list[Action]:
-        """A process has ended: it writes nothing any more, and its mappings are gone.
+        """A process has ended: it has stopped writing, and its mappings are gone.
 
         Args:
             worker: Which.
@@ -262,7 +262,7 @@ class Registry:
         return None
 
     def _elect_next(self, blob: ResidentBlob) -> list[Action]:
-        """Elect the process that has waited longest to fill it; forget it if nobody has."""
+        """Elect the process that has waited longest to fill it; forget it if none waits."""
         if not blob.waiters:
             del self._blobs[blob.key]
             return []

@@ -82,7 +82,7 @@ class Turns:
             self._next()
 
     def done(self, device: int) -> None:
-        """A device's standby does not start any more, or its device wants none. May be called at any time."""
+        """A device's standby has ceased to start, or its device wants none. May be called at any time."""
         self._waiting = deque(each for each in self._waiting if each[0] != device)
         self._has.discard(device)
         self._next()

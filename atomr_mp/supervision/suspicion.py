@@ -45,13 +45,13 @@ class Cause(Enum):
     INSIDE = "inside"
     """From the process: it exited, crashed, signalled itself, hung, or reported a fault."""
     UNKNOWN = "unknown"
-    """From a signal, and nobody knows who sent it."""
+    """From a signal of unknown sender."""
     SUPERVISOR = "supervisor"
     """From the supervisor, for a reason that says nothing of the requests."""
 
 
 def cause_of(ended_by: str, *, exited: bool, sent_by_itself: bool, oom_killed: bool) -> Cause:
-    """Return the origin of a process's end that nobody wanted, if the process had reported no fault.
+    """Return the origin of a process's unwanted end, if the process had reported no fault.
 
     Args:
         ended_by: Name of the signal that ended it, empty if none did.

@@ -298,7 +298,7 @@ class Lane(ABC):
 
     @interrupts.defer_interrupts
     def close_stream(self, stream: StreamReply) -> None:
-        """Close a stream and tell its worker that nobody reads it any more. May be called on any thread."""
+        """Close a stream, and tell its worker that its reader has gone. May be called on any thread."""
         with self._lock:
             if not stream.is_over:
                 self._outcomes.feed(stream, ReplyEvent.EXPIRE, errors.Cancelled("closed", maybe_executed=True))

@@ -73,7 +73,7 @@ class DeviceLink:
         self.timer = 0
         """Number of the timer that runs for the next attempt."""
         self.unread = False
-        """Whether replies may have arrived that the connection's descriptor does not signal any more."""
+        """Whether replies may have arrived that the connection's descriptor no longer signals."""
 
     @property
     def let_go(self) -> bool:

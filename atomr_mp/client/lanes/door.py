@@ -47,7 +47,7 @@ class LaneMemory(Protocol):
         """Record that the call with these arguments was answered."""
 
     def abandoned(self, copies: Iterable[Placement], until_ns: int) -> None:
-        """Record that nobody will read the answer of the call with these arguments, which may start until then."""
+        """Record that the answer of the call with these arguments will not be read. The call may start until then."""
 
     def sent_again(self, copies: Iterable[Placement]) -> None:
         """Record that the call with these arguments is sent again, though the worker that has it lives."""

@@ -51,7 +51,7 @@ class EventLoopLane(Lane):
         self._flushing = False
         """Whether the outboxes will be sent at the end of this turn of the loop."""
         self._granted: dict[StreamReply, None] = {}
-        """Streams whose workers may go on, and are told at the end of this turn of the loop."""
+        """Streams whose workers may go on, and hear of it at the end of this turn of the loop."""
         self._told: deque[Told] = deque()
         """Lifecycle events that have not been applied."""
         self._telling: Final = threading.Lock()
@@ -218,7 +218,7 @@ class EventLoopLane(Lane):
                 self._leave(reply)
 
     def _leave(self, reply: Reply) -> None:
-        """End a reply that nobody receives; its worker ends a stream, but runs a call. With the lock held."""
+        """End a reply that has no receiver; its worker ends a stream, but runs a call. With the lock held."""
         if reply.is_over:
             return
         if self._loop.is_closed():
@@ -241,7 +241,7 @@ class EventLoopLane(Lane):
 
     @interrupts.defer_interrupts
     def _settled(self, link: DeviceLink, reply: Reply, error: errors.AtomrError | None) -> None:
-        """Go on with a device's requests: one waits for no ref any more, and fails if there is an error."""
+        """Go on with a device's requests: one no longer waits for a ref, and fails if there is an error."""
         with self._lock:
             if error is not None and not reply.is_over:
                 self._outcomes.feed(reply, ReplyEvent.FAIL, error)

@@ -77,7 +77,7 @@ class LinkEvent(StrEnum):
     FATAL = auto()
     """The incarnation has answered that it ends."""
     CUT = auto()
-    """The connection has ended, and nobody has reported the incarnation's end."""
+    """The connection has ended, and the incarnation's end was not reported."""
     RETRY = auto()
     """The timer has run out; or a call has come after an attempt that failed for want of a descriptor."""
     ENDED = auto()

@@ -159,7 +159,7 @@ class Receiver:
         at = 0
         stream: Reply | None = None
         told: StreamReply | None = None
-        """The stream whose parts were kept last, and whose readers have not been told."""
+        """The stream whose parts were kept last; its readers are still to be woken."""
         for part in message.parts:
             first, at = at, at + part.frames
             if stream is None or stream.id != part.id:

@@ -56,7 +56,7 @@ class Retry:
         self._admission = admission
 
     def isolate(self, reply: Reply, request: RequestKey) -> None:
-        """Mark a request to run alone; if its worker survives that, the supervisor is told."""
+        """Mark a request to run alone; if its worker survives that, report it to the supervisor."""
         if reply.alone is None:
             reply.callbacks = [*(reply.callbacks or ()), self._client.acquit]
         reply.alone = request
@@ -136,7 +136,7 @@ class Retry:
         return may_write(reply.method, self._client.methods.get(reply.method))
 
     def move(self, link: DeviceLink) -> None:
-        """Move resumable streams elsewhere at once, since their worker is told to finish."""
+        """Move resumable streams elsewhere at once, since their worker is finishing."""
         for _, stream in reversed(link.flight.items()):
             if (
                 isinstance(stream, StreamReply)

@@ -47,7 +47,7 @@ class LossVerdict(NamedTuple):
     was_running: bool
     """It may have been running at the end."""
     moves_on: bool
-    """It goes to the next incarnation: this one was told to leave, and has not started it."""
+    """It goes to the next incarnation: this one is leaving, and has not started it."""
 
 
 class EndFacts:
@@ -72,7 +72,7 @@ class EndFacts:
         return LossVerdict(maybe_executed, running, self._planned and not maybe_executed)
 
     def may_be_answered(self, request_id: int, sent_ns: int) -> bool:
-        """Return whether the answer to a request may be on its way, though nothing runs any more."""
+        """Return whether the answer to a request may be on its way, though the worker has stopped."""
         ended = request_id in self._started and request_id not in self._running
         return ended or sent_ns <= self._known_since_ns
 

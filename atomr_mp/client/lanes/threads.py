@@ -59,7 +59,7 @@ class ThreadsLane(Lane):
         self._watch_more = threading.Condition()
         self._watcher: threading.Thread | None = None
         self._closed = False
-        """Whether no watcher is started any more."""
+        """Whether new watchers are refused."""
         self._flushing = False
         """Whether the flusher looks at the outboxes."""
         self._flush_wanted = threading.Lock()
@@ -175,7 +175,7 @@ class ThreadsLane(Lane):
         self._apply(message)
 
     def close(self) -> None:
-        """Close the descriptors; nobody waits any more."""
+        """Close the descriptors, once no thread waits."""
         with self._watch_more:
             self._closed = True
             watcher, self._watcher = self._watcher, None
@@ -201,7 +201,7 @@ class ThreadsLane(Lane):
             os.close(self._wake)
 
     def _step(self, reply: Reply, timeout_s: float) -> bool:
-        """Receive for all if nobody does, else wait to be woken; return after any news.
+        """Receive for all if no other thread does, else wait to be woken; return after any news.
 
         Return True if this thread was woken to receive for all from now on.
         """
@@ -333,7 +333,7 @@ class ThreadsLane(Lane):
             link.connection.send(data.FROM_CLIENT.encode(message), [])
 
     def _flush_all(self) -> None:
-        """Run the flusher: send outboxes for which nobody waits, until there are none."""
+        """Run the flusher: send outboxes that have no waiting thread, until there are none."""
         while True:
             self._flush_wanted.acquire()
             while self._flushing:

@@ -28,14 +28,14 @@ CLIENT_SLAB_BYTES: Final = 2**30
 """Most memory that a client takes for arrays of its calls."""
 
 KEEP_EMPTY: Final = 64
-"""Number of arrays that are placed elsewhere before an empty slab is let go. The last used empty slab stays."""
+"""Number of arrays that are placed elsewhere before an empty slab is freed. The last used empty slab stays."""
 
 Register = Callable[[int, int], SlabNumber]
 """Makes a slab of (size, descriptor) known to all workers and returns its number; the descriptor stays the caller's."""
 
 
 class ClientSlabs:
-    """Places arrays in shared memory, and takes the memory back when nobody uses it any more. Thread-safe.
+    """Places arrays in shared memory, and takes the memory back after their last use. Thread-safe.
 
     Args:
         register: Makes a slab known; may block, and raise an `AtomrError`.
@@ -62,12 +62,12 @@ class ClientSlabs:
         self._ids = itertools.count(1)
         self._placed = 0
         self._unused: deque[tuple[_Slab, int]] = deque()
-        """Parts of slabs that nobody uses any more. Finalisers append to it; it is emptied when an array is placed."""
+        """Parts of slabs that are out of use. Finalisers append to it; it is emptied when an array is placed."""
         self._uses: weakref.WeakValueDictionary[int, Placement] = weakref.WeakValueDictionary()
         self._kept: dict[int, Placement] = {}
         """Arrays of calls that were answered, which their worker has not returned yet."""
         self._abandoned: list[tuple[int, Placement]] = []
-        """Arrays of calls whose answers nobody reads, and the latest start of these calls, CLOCK_MONOTONIC."""
+        """Arrays of calls whose answers will not be read, and the latest start of these calls, CLOCK_MONOTONIC."""
 
     @interrupts.defer_interrupts
     def array(self, shape: tuple[int, ...], dtype: str) -> np.ndarray[Any, Any]:
@@ -135,12 +135,12 @@ class ClientSlabs:
                 self._kept.pop(placement.id, None)
 
     def abandoned(self, placement: Placement, until_ns: int) -> None:
-        """Record that nobody will read the answer of a call with an array. The call may start until the given time."""
+        """Record that the answer of a call with an array will not be read. The call may start until the given time."""
         with self._lock:
             self._abandoned.append((until_ns, placement))
 
     def returned(self, ids: Iterable[int]) -> None:
-        """Record that nothing in a worker uses these arrays any more."""
+        """Record that these arrays are out of use in a worker."""
         for number in ids:
             placement = self._uses.get(number)
             if placement is not None:
@@ -180,7 +180,7 @@ class ClientSlabs:
         return None
 
     def _take_new(self, nbytes: int) -> tuple[_Slab, int] | None:
-        """Return room in a new slab, None if the limit allows no further one or the workers cannot be told."""
+        """Return room in a new slab, None if the limit allows no further one or the workers cannot be informed."""
         size = slab_bytes_for(aligned(nbytes))
         with self._lock:
             if self._bytes + size > self._limit_bytes:
@@ -227,7 +227,7 @@ class ClientSlabs:
 
 
 class ArgumentRoom:
-    """A part of a slab that is taken; free again when nothing refers to this any more.
+    """A part of a slab that is taken; free again when the last reference to this has gone.
 
     Args:
         unused: The queue that it joins then.
@@ -258,7 +258,7 @@ class Placement:
     uses = 1
     """How often it was sent to living workers, and not returned."""
     returned = False
-    """Whether no worker uses it any more."""
+    """Whether all workers have finished with it."""
 
     def __init__(self, room: ArgumentRoom, number: int, layout: Layout) -> None:
         self._room = room

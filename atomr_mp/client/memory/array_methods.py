@@ -25,7 +25,7 @@ Axis = SupportsIndex | Sequence[SupportsIndex] | None
 ASSIGNMENT: Final = "ref[…] = x"
 
 SHOWN: Final = 1000
-"""Most elements that `show` reads unless it is told otherwise."""
+"""Most elements that `show` reads by default."""
 
 
 @checks_names

@@ -92,7 +92,7 @@ class Releases:
             self._unread = None
 
     def give_back(self, buffers: Iterable[int]) -> None:
-        """Give leases back that nobody wants."""
+        """Give unwanted leases back."""
         self.pending.extend((LeaseKind.LEASE, buffer) for buffer in buffers)
 
     def end_later(self, wait: Callable[[], object], keep: object) -> None:
@@ -161,7 +161,7 @@ class UnreadResults:
 
 
 class Hold:
-    """The core of a lease, given back when nothing refers to it any more. Requests under way refer to it too."""
+    """The core of a lease, given back when the last reference to it has gone. Requests under way refer to it too."""
 
     __slots__ = ("buffer", "count", "releases")
 
@@ -177,7 +177,7 @@ class Hold:
 
 
 class Lease:
-    """This client's hold on a buffer. Given back when it is collected or released, and no request needs it any more.
+    """This client's hold on a buffer. Given back when it is collected or released, after its last request.
 
     Args:
         releases: The releases of the incarnation that made the buffer.

@@ -1,4 +1,4 @@
-"""The end of borrows that other clients may wait for: said at once, by a thread, whoever lets go of them and when."""
+"""Ends the borrows that other clients may wait for: a thread reports each end at once."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class LentBorrow(ViewBorrow):
         self._ended: Final = ended
 
     def release(self) -> None:
-        """End it, and have the worker told. May be called twice."""
+        """End it, and have the worker informed. May be called twice."""
         if not self.released:
             super().release()
             self._ended.put(self.releases)

@@ -165,7 +165,7 @@ class ClientMemory:
             self._slabs.answered(each, worker, executed=executed)
 
     def abandoned(self, copies: Iterable[Placement], until_ns: int) -> None:
-        """Record that nobody will read the answer of a call with these arguments. It may start until the given time."""
+        """Record that the answer of a call with these arguments will not be read. It may start until the given time."""
         for each in copies:
             self._slabs.abandoned(each, until_ns)
 
@@ -209,7 +209,7 @@ class ClientMemory:
     # --- for refs and devices --------------------------------------------------------------------------------------
 
     def check(self, lease: Lease) -> None:
-        """Refuse a lease that cannot be used any more."""
+        """Refuse a lease that has become unusable."""
         client, releases = self._client, lease.releases
         if client.forked or client.lost is not None:
             raise errors.PoolLost(client.lost.message if client.lost else "forked")

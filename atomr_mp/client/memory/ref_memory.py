@@ -41,7 +41,7 @@ class RefMemory(Protocol):
     """A client's memory, as a ref sees it: its refs are `GpuRef`."""
 
     def check(self, lease: Lease) -> None:
-        """Raise an error if the ref cannot be used any more."""
+        """Raise an error if the ref has become unusable."""
 
     def state_of(self, lease: Lease) -> str:
         """Return a word that says whether a buffer can be used."""

@@ -111,7 +111,7 @@ class Mappings:
                 self._mapped.setdefault((releases, slab), _Mapped(mapping))
 
     def forget(self, ended: Releases) -> None:
-        """Let go of an incarnation's slabs, except for views, which keep theirs mapped."""
+        """Release an incarnation's slabs, except for views, which keep theirs mapped."""
         with self._lock:
             for key in [key for key in self._mapped if key[0] is ended]:
                 self._outlived[key] = self._mapped.pop(key).mapping

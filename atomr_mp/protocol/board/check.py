@@ -37,7 +37,7 @@ _UNUSED: Final = bytes(8 * page.SLOT_WORDS - 8) + page.UNUSED.to_bytes(8, sys.by
 
 
 def defect(words: memoryview, now_ns: int) -> str:
-    """Return why no worker can have written this board, "" if one can; nobody must write it any more.
+    """Return why no worker can have written this board, "" if one can; the board must have no writer.
 
     Args:
         words: The board, as unsigned 64-bit words.
@@ -159,7 +159,7 @@ def _unlike(entries: memoryview) -> set[int]:
 
 
 def _names(entries: memoryview) -> str:
-    """Return the damage of the numbers that name sessions and requests: clients are told these, and refuse others."""
+    """Return the damage of the numbers that name sessions and requests: clients receive these, and refuse others."""
     for column in (1, 2):
         if max(entries[column :: page.SLOT_WORDS].tolist(), default=0) > MAX_U64:
             return "an entry has the number of a session or request that none has"

@@ -82,7 +82,7 @@ FIRST_LOOP: Final = 28
 """Word of when the first actor's event loop has last turned."""
 
 LOOPS: Final = 16
-"""Event loops of actors that are told apart; of more, several have a word in common."""
+"""Event loops of actors that have words of their own; of more, several have a word in common."""
 
 FORGOTTEN: Final = 6
 """Word of the latest start that was overwritten, or never written."""
@@ -181,7 +181,7 @@ class Watched(NamedTuple):
     number: int = 0
     """Number within its kind."""
     waits: bool = False
-    """Whether it waits for other requests. On an event loop: whether it was not told to end."""
+    """Whether it waits for other requests. On an event loop: whether it was not asked to end."""
     width: int = 1
     """How many requests run at a time in its place; later ones wait there."""
 

@@ -94,7 +94,7 @@ class BoardReader:
         return found
 
     def left(self) -> list[tuple[int, int, int, int]]:
-        """Return (start, session, request id, end) of all entries, oldest first; nobody must write the board any more.
+        """Return (start, session, request id, end) of all entries, oldest first; the board must have no writer.
 
         Of a stream there is one of its first step, and one of its latest.
 

@@ -231,7 +231,7 @@ class BoardWriter:
         self._free_streams.append(slot)
 
     def alone(self, session: int, request_id: int) -> None:
-        """Record the request that runs alone, zeros if none does any more."""
+        """Record the request that runs alone, zeros if there is none."""
         self._words[ALONE] = 0
         self._words[ALONE + 1] = request_id
         self._words[ALONE_SUM] = entry_sum(0, session, request_id, 0)

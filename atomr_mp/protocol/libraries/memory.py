@@ -155,7 +155,7 @@ class Borrow(LibraryRequest, frozen=True):
 
 
 class Accept(LibraryRequest, frozen=True):
-    """Take a buffer's content as it is, once requests that write it have ended: nothing in it is undefined any more."""
+    """Take a buffer's content as it is, once requests that write it have ended: all of it counts as defined."""
 
     name: ClassVar[str] = "accept"
     array: Read

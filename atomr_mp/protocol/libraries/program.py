@@ -79,7 +79,7 @@ class RunProgram(LibraryRequest, frozen=True):
     name: ClassVar = "run"
     captured: ClassVar = False
     program: Annotated[bytes, Meta(max_length=MAX_BYTES)]
-    """The definition, as msgpack; empty if the worker has been told it, and `digest` and `place` name it."""
+    """The definition, as msgpack; empty if the worker has it already, and `digest` and `place` name it."""
     inputs: Annotated[list[Any], Meta(max_length=MAX_SLOTS)]
     """An array or a ref for each input."""
     refs: Annotated[list[Operand], reads("*_", dtype="_")]

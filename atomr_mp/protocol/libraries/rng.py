@@ -45,7 +45,7 @@ _LARGEST: Final = {"float32": (2 - 2**-23) * 2.0**127}
 """The largest number of the element types that cannot hold every parameter."""
 
 NO_OFFSET: Final = ("mt19937", "mtgp32")
-"""cuRAND's generators that cannot be told where to begin: their state would be lost with the worker."""
+"""cuRAND's generators that take no offset to begin at: their state would be lost with the worker."""
 
 
 class Source(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):

@@ -132,7 +132,7 @@ class SessionEnded(Message, frozen=True, tag="session_ended"):
 
 
 class Reclaim(Message, frozen=True, tag="reclaim"):
-    """Free what only this session held: no worker works for it any more, and its process cannot reach the memory."""
+    """Free what only this session held: no worker works for it now, and its process cannot reach the memory."""
 
     number: U32
 
@@ -165,7 +165,7 @@ class ClientSlab(Message, frozen=True, tag="client_slab"):
 
 
 class ClientSlabForgotten(Message, frozen=True, tag="client_slab_forgotten"):
-    """The client has no use for it any more."""
+    """The client has no further use for it."""
 
     number: U32
     slab: SlabNumber
@@ -262,13 +262,13 @@ class SessionAdmitted(Message, frozen=True, tag="session_admitted"):
 
 
 class SessionDiscarded(Message, frozen=True, tag="session_discarded"):
-    """Nothing of the session will be started any more; what has started is on the board."""
+    """Nothing of the session will be started from now on; what has started is on the board."""
 
     number: U32
 
 
 class SessionClosed(Message, frozen=True, tag="session_closed"):
-    """Nothing of the session runs or will be started any more; what was mapped for it is closed."""
+    """Nothing of the session runs or will be started; what was mapped for it is closed."""
 
     number: U32
 
@@ -308,7 +308,7 @@ class ResultSlab(Message, frozen=True, tag="result_slab"):
 
 
 class ResultSlabFreed(Message, frozen=True, tag="result_slab_freed"):
-    """No result lies in such a slab any more, and the worker has freed it."""
+    """No result lies in such a slab now, and the worker has freed it."""
 
     number: U32
     slab: SlabNumber
@@ -322,7 +322,7 @@ class SessionViolated(Message, frozen=True, tag="session_violated"):
 
 
 class Unsound(Message, frozen=True, tag="unsound"):
-    """The worker goes on, but should be replaced when that disturbs nobody: it meets faults of its own."""
+    """The worker goes on, but should be replaced at a quiet time: it meets faults of its own."""
 
     reason: Annotated[str, msgspec.Meta(max_length=2000)]
 
@@ -332,7 +332,7 @@ class Fault(Message, frozen=True, tag="fault"):
 
     error: ErrorInfo
     settled: bool = False
-    """No request's method runs any more, and the board stays as it is: what was not answered will not be."""
+    """All methods of requests have stopped, and the board stays as it is: unanswered requests will not be answered."""
 
 
 class OfResident(Message, frozen=True):
@@ -352,7 +352,7 @@ class ResidentWanted(OfResident, frozen=True, tag="resident_wanted"):
 
 
 class ResidentSealed(OfResident, frozen=True, tag="resident_sealed"):
-    """It is filled, and nobody can write it any more. With one file descriptor."""
+    """It is filled, and sealed against writing. With one file descriptor."""
 
     checksum: Checksum
 

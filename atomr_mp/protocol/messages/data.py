@@ -152,7 +152,7 @@ class Replies(Message, frozen=True, tag=1):
     replies: Annotated[list[CallReply], msgspec.Meta(max_length=MAX_CALLS)]
     """In the order in which the calls ended."""
     returned: Annotated[list[U64], msgspec.Meta(max_length=MAX_RELEASED)] = msgspec.field(default_factory=list)
-    """Ids of arrays in the client's memory (extension type 3) that nothing in the worker uses any more."""
+    """Ids of arrays in the client's memory (extension type 3) that are out of use in the worker."""
     released: U64 = 0
     """All the session's releases up to this serial have been taken in."""
     number: U64 = 0

@@ -126,7 +126,7 @@ class Order(msgspec.Struct, frozen=True):
 
 
 def names(number: int, times: int | None) -> list[str]:
-    """Return the names of an order's files. An order that holds until it is withdrawn has one, which nobody removes."""
+    """Return the names of an order's files. An order that holds until it is withdrawn has one, which stays."""
     return [f"{number:06}-always"] if times is None else [f"{number:06}-{each:06}" for each in range(times)]
 
 

@@ -456,7 +456,7 @@ class SessionFound(Message, frozen=True, tag="session_found"):
 
 
 class FatesKnown(Message, frozen=True, tag="fates_known"):
-    """Answer to `AskFates`: nothing of former gateways is started any more."""
+    """Answer to `AskFates`: calls of former gateways have ceased to start."""
 
     id: U32
     started: list[RemoteId]
@@ -466,7 +466,7 @@ class FatesKnown(Message, frozen=True, tag="fates_known"):
 
 
 class SessionQuiet(Message, frozen=True, tag="session_quiet"):
-    """Follows `FatesKnown`: nothing of former gateways runs any more."""
+    """Follows `FatesKnown`: calls of former gateways have ceased to run."""
 
     id: U32
 

@@ -246,7 +246,7 @@ class IncarnationEnded(Message, frozen=True, tag="ended"):
 
 
 class IncarnationStopped(Message, frozen=True, tag="stopped"):
-    """No request runs on an incarnation any more, but its connections are still open.
+    """Requests have ceased to run on an incarnation, but its connections are still open.
 
     Its process or its memory is still being taken down. Comes before the `IncarnationEnded` that it holds, or not at
     all.

@@ -10,7 +10,7 @@ import msgspec
 from atomr_mp.protocol.codec import U16, U32, Bytes16, Message, Name
 
 MAX_SUSPECTS: Final = 1024
-"""Most requests of a session that are told at a time of those that ran when a worker ended."""
+"""Most requests of a session that are reported at a time of those that ran when a worker ended."""
 
 
 class Verdict(StrEnum):
@@ -21,7 +21,7 @@ class Verdict(StrEnum):
     QUARANTINED = "quarantined"
     """It ends workers: it is refused."""
     CLEARED = "cleared"
-    """Nothing, any more."""
+    """It is free of suspicion."""
 
 
 class RequestKey(Message, frozen=True):

@@ -22,7 +22,7 @@ class State(StrEnum):
     HELD = "held"
     """Its time is over, but a living process has it, or the next start removes it: it goes with that."""
     UNACCOUNTED = "unaccounted"
-    """Nobody says why it is there, or is not."""
+    """No record says why it is there, or is not."""
 
 
 class Supervision(StrEnum):

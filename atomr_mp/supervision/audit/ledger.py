@@ -291,7 +291,7 @@ class _Compared:
             yield Finding(State.OK, "memory", what, pid=held.pid, nbytes=held.slab_bytes)
 
     def _slabs(self) -> Iterator[Finding]:
-        """Tell of slabs that no worker has any more, and of clients' own."""
+        """Report slabs that have lost their worker, and clients' own."""
         for inode, slab in sorted(self._observed.slabs.items()):
             of = process_tags.owner(slab.name)
             if of is None or of.epoch != self._epoch:
@@ -357,7 +357,7 @@ class _Compared:
         return not using or bool(using & (contexts or self._processes.keys() | {self._observed.supervisor}))
 
     def _on_gpus(self, pid: int) -> int | None:
-        """Return how much memory of GPUs a process takes; None if that is not told."""
+        """Return how much memory of GPUs a process takes; None if that is unknown."""
         taken = [nbytes for each in self._observed.gpus.values() for user, nbytes in each if user == pid]
         return sum(taken) if self._knows_pids and taken and all(taken) else None
 

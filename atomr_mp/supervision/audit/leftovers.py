@@ -94,7 +94,7 @@ class Unsupervised:
 
 
 def still_mapped(observed: Observed, pid: int, slab: Memfd, worker: Worker | None, *, lives: bool) -> Finding:
-    """Return the finding for memory that a process has mapped though nobody has a use for it any more.
+    """Return the finding for memory that a process has mapped without need.
 
     Args:
         observed: What there is.
