@@ -207,7 +207,7 @@ class QueuedOutput(io.RawIOBase):
         return len(view)
 
     def drain(self, timeout_s: float) -> None:
-        """Wait until everything is written, or nobody reads."""
+        """Wait until everything is written, or the reader has gone."""
         with self._changed:
             self._changed.wait_for(lambda: not self._queue, timeout_s)
 

@@ -200,7 +200,7 @@ def batches(_raylets: Raylets, turns: int) -> Figures:
 
 @contextlib.contextmanager
 def marks(*, crashes: bool) -> Any:
-    """Give a directory with a mark of each batch that is not to crash any more."""
+    """Give a directory with a mark of each batch that has crashed often enough."""
     with tempfile.TemporaryDirectory() as directory:
         for number in range(0 if crashes else BATCHES):
             (Path(directory) / str(number)).touch()
@@ -308,7 +308,7 @@ def raylet(raylets: Raylets, turns: int) -> Figures:
 
 
 def keep_calling(cluster: atomr_mp.ray.Cluster, over: threading.Event, longest: list[float], errors: list[str]) -> None:
-    """Call until told to stop; note the longest call, and errors."""
+    """Call until an order to stop; note the longest call, and errors."""
     most = 0.0
     while not over.is_set():
         began = time.perf_counter()

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 FAILURES_SHOWN: Final = 10
 
 _NO_POOL: Final = (errors.PoolLost, errors.DeviceUnavailable)
-"""Errors of the pool, not of an item: nothing takes work any more."""
+"""Errors of the pool, not of an item: the pool has stopped taking work."""
 
 
 def add(commands: Commands) -> argparse.ArgumentParser:

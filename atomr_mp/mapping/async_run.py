@@ -78,7 +78,7 @@ class AsyncMapRun:
         self._flying: Final[dict[Reply, _Item]] = {}
         self._exhausted = False
         self._abandoned = False
-        """Whether to send nothing any more."""
+        """Whether sending has stopped."""
         self._source_error: Exception | None = None
         self._news: Final = asyncio.Event()
 

@@ -225,7 +225,7 @@ class MapRun:
 
     @interrupts.defer_interrupts
     def abandon(self) -> None:
-        """Cancel the sent items whose results nobody needs any more."""
+        """Cancel the sent items whose results are not needed."""
         self._abandoned = True  # a turn may still be due
         flying, self._flying = list(self._flying), {}
         # The garbage collector may close a generator anywhere, even in another task's event loop.

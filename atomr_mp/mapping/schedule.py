@@ -34,7 +34,7 @@ class Failure:
 
 
 class RecordedResult(NamedTuple):
-    """A result that needs no worker any more: it is in a journal, or was read already."""
+    """A result that needs no worker: it is in a journal, or was read already."""
 
     value: Any
 

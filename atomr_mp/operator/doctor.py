@@ -18,7 +18,7 @@ from atomr_mp.supervision.audit.findings import LASTS_S, Finding, Inspection, St
 from atomr_mp.supervision.audit.ledger import compare
 
 AGAIN_S: Final = 0.2
-"""Between two looks: no event tells of what another process lets go."""
+"""Between two looks: no event reports what another process gives up."""
 
 LONGEST_S: Final = 10.0
 """How long a pool is looked at in which there is always something new that is unaccounted for."""

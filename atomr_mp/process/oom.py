@@ -44,7 +44,7 @@ class KillCount(NamedTuple):
 
 
 class OomKills:
-    """Tells whether the kernel has lately killed for memory; which process it was, it tells nobody without privilege.
+    """Tells whether the kernel has lately killed for memory; which process it was, it hides from the unprivileged.
 
     Args:
         counters: Where the kernel may count; the first that does is read.

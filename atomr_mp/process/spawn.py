@@ -209,7 +209,7 @@ class WorkerProcess:
             self._map.close()
 
     def _forget_popen(self, cause: ExitCause) -> None:
-        """Keep `subprocess` from waiting for the pid by itself, and from warning that nobody did."""
+        """Keep `subprocess` from waiting for the pid by itself, and from warning that its end was not waited for."""
         if self._popen is not None:
             self._popen.returncode = cause.status or -(cause.signal or 0)
 

@@ -122,7 +122,7 @@ class Zygote:
             self._popen.send_signal(9)
 
     def close(self) -> str:
-        """End it and let go; return how it ended, in words."""
+        """End it and close its descriptors; return how it ended, in words."""
         self.kill()
         wait_ended([self.pidfd], FORK_S)
         with contextlib.suppress(subprocess.TimeoutExpired):

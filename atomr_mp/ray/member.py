@@ -121,7 +121,7 @@ class Member:
         self._thread.start()
 
     def close(self) -> None:
-        """End the session; the cluster is closed. The thread asks Ray nothing any more once this has returned."""
+        """End the session; the cluster is closed. The thread has asked Ray its last question once this has returned."""
         with self._changed:
             pool, self.pool = self.pool, None
         if pool is not None:

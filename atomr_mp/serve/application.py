@@ -136,7 +136,7 @@ class Application:
         self._streams.end()
 
     def look_at_tokens(self) -> None:
-        """Take up changes of the file of tokens: streams of tokens that are not valid any more end."""
+        """Take up changes of the file of tokens: streams of tokens that have become invalid end."""
         if self._access.look_again():
             self._streams.end_revoked(self._access.admits)
 

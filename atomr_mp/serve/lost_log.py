@@ -54,7 +54,7 @@ class LostLog:
         self._given_up.append(LostRequest(exchange.id, exchange.called or exchange.path, exchange.sent))
 
     def note(self, exchange: Exchange, error: _Lost) -> None:
-        """Take a request that has ended with its worker; it is told together with others."""
+        """Take a request that has ended with its worker; one line reports several."""
         request = LostRequest(exchange.id, exchange.called, error.was_running and error.maybe_executed)
         self._lost.setdefault(_worker_of(exchange, error), []).append(request)
         self._tell_soon()

@@ -39,7 +39,7 @@ class RaisedLog:
         self._timer: asyncio.TimerHandle | None = None
 
     def note(self, exchange: Exchange, error: errors.AtomrError) -> None:
-        """Tell what a method has raised, or count it if it was told a moment ago; leave out other errors."""
+        """Log the error that a method has raised, or count it if it was logged a moment ago; leave out other errors."""
         if self._shows == "off" or error.code in TOLD_ELSEWHERE or status_of(error) < FAULT:
             return
         now_s = time.monotonic()

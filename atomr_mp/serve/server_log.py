@@ -26,7 +26,7 @@ MOST_CHARS: Final = 8192
 
 
 def start_logging(form: LogFormat, stream: TextIO | None = None) -> None:
-    """Write log lines, and what Python itself would print as text: warnings, and exceptions that nobody has caught.
+    """Write log lines, and what Python itself would print as text: warnings, and uncaught exceptions.
 
     Args:
         form: Their form.

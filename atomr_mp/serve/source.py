@@ -87,7 +87,7 @@ class JoinedPool:
         return self._pool
 
     def begin(self) -> None:
-        """Do nothing: the listeners are told when the pool is joined."""
+        """Do nothing: the listeners are called when the pool is joined."""
 
     async def wait_joined(self, timeout_s: float) -> bool:
         """Wait until the pool was joined for the first time; return whether it was."""

@@ -523,7 +523,7 @@ def with_source(plan: Plan, file: Path, settings: dict[str, Any]) -> Plan:
 
 
 def actor_specs(actors: list[str]) -> list[ActorSpec]:
-    """Return actors as workers are told them: named, files with absolute paths.
+    """Return actors as workers get them: named, files with absolute paths.
 
     Raises:
         ConfigurationError: Not of the form "[NAME=]module:Class[@DEVICES]" or "[NAME=]file.py:Class[@DEVICES]", a name

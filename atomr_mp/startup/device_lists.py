@@ -16,7 +16,7 @@ from atomr_mp.protocol.codec import MAX_DEVICES
 _PART: Final = re.compile(r"([0-9]{1,5})(?:-([0-9]{1,5}))?", re.ASCII)
 
 _ALONE: Final = re.compile(r"[0-9][0-9+-]*", re.ASCII)
-"""A list of devices, or a part of one, as far as it can be told from an actor."""
+"""A list of devices, or a part of one, as far as it can be distinguished from an actor."""
 
 
 def check_place(actor: str, location: str) -> None:

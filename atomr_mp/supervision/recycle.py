@@ -70,7 +70,7 @@ class Life(NamedTuple):
     device_bytes: int = 0
     """Its device memory."""
     by_driver: bool = False
-    """The driver has told that; otherwise it is what the worker itself has counted."""
+    """The driver has counted it; otherwise the worker itself has."""
 
 
 def due(limits: RecycleLimits, life: Life) -> str:

@@ -114,7 +114,7 @@ class Plan(msgspec.Struct, frozen=True):
     preload: list[str] = []
     """Modules that the zygote imports, beside those that it always imports."""
     temporary: bool = False
-    """Whether to remove the run directory after an orderly end, since its name was made up and nobody looks for it."""
+    """Whether to remove the run directory after an orderly end, since its made-up name is known to no client."""
     recycling: RecycleLimits = RecycleLimits()
     """Limits after which healthy workers are replaced."""
     metrics: str = METRICS_OFF

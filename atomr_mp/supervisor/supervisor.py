@@ -81,7 +81,7 @@ class Supervisor:
         self._begun = False
         """Whether the devices were started."""
         self._was_ready = False
-        """Whether the service manager was told that the pool is up."""
+        """Whether the service manager knows that the pool is up."""
         self._gateway: GatewayKeeper | None = None
         self._reload: Reload | None = None
         self._reload_waits: list[Done] = []
@@ -296,7 +296,7 @@ class Supervisor:
             self._files.look_soon()
 
     def owner_gone(self) -> None:
-        """End now, even if the pool stops already: nobody waits any more for the workers' answers."""
+        """End now, even if the pool stops already: without waiting for the workers' answers."""
         if self._stopping:
             _LOG.warning("the pool's application has ended: the workers are killed")
         self.stop("its application has ended")

@@ -26,7 +26,7 @@ from atomr_mp.protocol.messages.injection import Fault, Order, Point
 from atomr_mp.protocol.words import counted
 
 WAIT_S: Final = 30.0
-"""How long `Injection.wait` waits, unless told otherwise."""
+"""How long `Injection.wait` waits by default."""
 
 
 @checks_names

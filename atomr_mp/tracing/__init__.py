@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["instrument", "uninstrument"]
 
 tracer: CallTracer | TraceForwarder | None = None
-"""Starts the spans of calls; None as long as nobody wants them."""
+"""Starts the spans of calls; None as long as they are not wanted."""
 
 
 def instrument(tracer_provider: Any = None) -> None:

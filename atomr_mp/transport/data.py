@@ -74,7 +74,7 @@ class DataConnection(Connection):
 
     @property
     def has_message(self) -> bool:
-        """Whether `receive` would return a message that the descriptor does not signal any more."""
+        """Whether `receive` would return a message that the descriptor no longer signals."""
         return bool(self._stream.messages)
 
     @property

@@ -62,7 +62,7 @@ class Descriptor:
         return self._number
 
     def close(self) -> None:
-        """Let go; may be called twice."""
+        """Close them; may be called twice."""
         if self._closed:
             return
         self._closed = True
@@ -161,7 +161,7 @@ class Incoming(Generic[T]):
         return self._carried.pop(carrier, None)
 
     def close(self) -> None:
-        """Close the descriptors that nobody has taken; may be called twice."""
+        """Close the descriptors that were not taken; may be called twice."""
         for descriptor in self._carried.values():
             descriptor.close()
         self._carried.clear()

@@ -135,7 +135,7 @@ class Connection:
         return True
 
     def _send_some(self, piece: Buffer) -> int:
-        """Return how many bytes the kernel has taken; all, if the other end is closed, for nobody wants them."""
+        """Return how many bytes the kernel has taken; all, if the other end is closed, since they are lost then."""
         try:
             return self._send(piece, socket.MSG_NOSIGNAL)
         except BlockingIOError:

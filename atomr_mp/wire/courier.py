@@ -31,7 +31,7 @@ class Debt(NamedTuple):
     lock: AbstractContextManager[object]
     """Held to use it."""
     paid: Callable[[], object]
-    """Called once it owes nothing any more, without the lock."""
+    """Called once its pending bytes are written, without the lock."""
 
 
 class Courier:
@@ -63,7 +63,7 @@ class Courier:
         lock: AbstractContextManager[object],
         paid: Callable[[], object] = lambda: None,
     ) -> None:
-        """See to a connection until it owes nothing any more, and call `paid` then. With its lock held."""
+        """See to a connection until its pending bytes are written, and call `paid` then. With its lock held."""
         descriptor, events = connection.fileno(), connection.waits_for
         with self._lock:
             if not events or self._closed:
@@ -83,7 +83,10 @@ class Courier:
                 self._epoll.unregister(connection.fileno())
 
     def close(self) -> None:
-        """End, whatever is owed; later debts are nobody's. With no connection's lock held; `paid` may call it."""
+        """Stop the thread; pending writes are dropped, later ones ignored.
+
+        With no connection's lock held; `paid` may call it.
+        """
         with self._lock:
             self._closed = True
             self._debts.clear()

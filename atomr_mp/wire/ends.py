@@ -26,7 +26,7 @@ class ClientEnd(Protocol):
 
     @property
     def has_message(self) -> bool:
-        """Whether `receive` would return a message that the descriptor does not signal any more."""
+        """Whether `receive` would return a message that the descriptor no longer signals."""
 
     @property
     def ready(self) -> bool:

@@ -155,7 +155,7 @@ def _fields(lines: list[bytes]) -> dict[bytes, list[bytes]]:
 
 
 def _framing(fields: dict[bytes, list[bytes]]) -> tuple[bool, int]:
-    """Return whether a body is chunked, and otherwise its length; one way to tell it, told once."""
+    """Return whether a body is chunked, and otherwise its length; one way to tell it, given once."""
     codings, lengths = fields.get(b"transfer-encoding"), fields.get(b"content-length")
     if codings is not None:
         if lengths is not None or len(codings) > 1 or codings[0].lower() != b"chunked":

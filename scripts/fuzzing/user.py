@@ -107,7 +107,7 @@ def fork(pool: Pool) -> None:
 
 
 def close_loop(pool: Pool) -> None:
-    """Close a loop with calls and a stream that nobody awaits."""
+    """Close a loop with calls and a stream that are not awaited."""
     loop = asyncio.new_event_loop()
 
     async def begin() -> None:
@@ -151,7 +151,7 @@ def from_threads(pool: Pool) -> None:
 
 
 def call_quietly(pool: Pool) -> None:
-    """Call, in a thread whose errors nobody sees."""
+    """Call, in a thread whose errors are not seen."""
     with contextlib.suppress(errors.AtomrError):
         call_large(pool)
 

@@ -65,7 +65,7 @@ def test_the_messages_of_the_runbook_are_ours() -> None:
 
 
 def test_the_proxy_of_the_page_waits_longer_than_calls() -> None:
-    """Else it gives a call up in the moment in which the server would have told what came of it."""
+    """Else it gives a call up in the moment in which the server would have reported its outcome."""
     site = (ROOT / "docs" / "examples" / "nginx.conf").read_text(encoding="utf-8")
     (waits_s,) = re.findall(r"proxy_read_timeout (\d+)s;", site)
     assert int(waits_s) > DEFAULT_DEADLINE_S

@@ -81,7 +81,7 @@ def test_every_module_that_we_start_is_started_without_the_current_folder() -> N
     [("atomr_mp_workers.host", {"_serve", "_sleep"}), ("atomr_mp_workers.requests.request", {"call"})],
 )
 def test_what_stacks_are_read_by_is_there(module: str, functions: set[str]) -> None:
-    """A file or function that is renamed would have every hang told as one of native code."""
+    """A file or function that is renamed would have every hang reported as one of native code."""
     path = "/".join(module.split(".")[1:])
     tree = ast.parse(SOURCES[f"workers/atomr_mp_workers/{path}.py"])
     assert functions <= {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}

@@ -61,7 +61,7 @@ class Links:
 
     @property
     def lull_s(self) -> float:
-        """For how long nobody is to hold buffers from now on: at the same time in all clients."""
+        """For how long all clients have to hold no buffers from now on, at the same time."""
         every_s = self._lull_every_s
         if not every_s:
             return 0.0
@@ -110,7 +110,7 @@ class Caller(ABC):
         """Do something that ends soon."""
 
     def rest(self) -> None:  # noqa: B027 - not all hold anything
-        """Let go of everything."""
+        """Release everything."""
 
     def call(
         self, method: str, *arguments: Any, device: int | None = None, deadline_s: float = DEADLINE_S

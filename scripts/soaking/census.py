@@ -23,7 +23,7 @@ class Census(NamedTuple):
     slabs: int
     """Mappings of slabs."""
     own_bytes: int
-    """Memory that nobody else has (USS)."""
+    """Memory that no other process has (USS)."""
 
     def exceeds(self, before: Census) -> bool:
         """Whether it holds more of the things counted one by one."""

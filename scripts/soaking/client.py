@@ -1,4 +1,4 @@
-"""One of a soak's clients, a program: it uses the pool whenever it is told to, and reports the outcomes.
+"""One of a soak's clients, a program: it uses the pool on orders, and reports the outcomes.
 
 Arguments: the run directory, and a seed. It leaves when its input ends, and is killed at any time.
 """
@@ -91,7 +91,7 @@ class Program:
         self._saying = threading.Lock()
 
     def run(self) -> None:
-        """Do as told until the input ends."""
+        """Follow orders until the input ends."""
         threading.Thread(target=self._listen, daemon=True).start()
         while isinstance(told := self._told.get(), words.Use):
             self._use(told)

@@ -16,7 +16,7 @@ from typing import Final
 from soaking import words
 
 HAND_ON: Final = 0.8
-"""Largest number of shared arrays that are told."""
+"""Largest number of shared arrays that are reported."""
 
 
 class Client:

@@ -23,7 +23,7 @@ from soaking.soak import CLIENT, SETTLE_S, Moment, Soak
 RECYCLE: Final = "recycle"
 
 OURS: Final = Census(descriptors=2, threads=0, slabs=1, own_bytes=0)
-"""What a worker holds for a slab that nobody has written: its memfd, and that of the mapping."""
+"""What a worker holds for an unwritten slab: its memfd, and that of the mapping."""
 
 
 class Recycling(Soak):
@@ -63,7 +63,7 @@ class Recycling(Soak):
 
     @property
     def expected(self) -> dict[str, int]:
-        """Figures of a device's memory that are not 0 when nobody but us holds anything."""
+        """Figures of a device's memory that are not 0 when no client but us holds anything."""
         return {"slabs": 1, "slab_bytes": SLAB_BYTES} if self._held else super().expected
 
     def take_census(self, pool: atomr_mp.Pool, clients: list[Client]) -> dict[str, Census]:

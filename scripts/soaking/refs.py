@@ -99,7 +99,7 @@ class RefUser(Caller):
             self._close_view()
 
     def rest(self) -> None:
-        """Let go of everything."""
+        """Release everything."""
         while self._views:
             self._close_view()
         self._held.clear()
@@ -313,7 +313,7 @@ class RefUser(Caller):
         self.tally.note("let go")
 
     def _free(self, held: Held) -> None:
-        """Free a ref, and check that it cannot be used any more."""
+        """Free a ref, and check that it has become unusable."""
         held.ref.free()
         self._forget(held)
         try:

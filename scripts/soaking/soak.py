@@ -59,10 +59,10 @@ RESIDENT_BYTES: Final = 2 * 2**20
 """Resident memory of each device's actors: one version, and none that is out of use."""
 
 AT_REST: Final = ("used_bytes", "leases", "views", "shared")
-"""Figures of a device's memory that are 0 when nobody holds anything."""
+"""Figures of a device's memory that are 0 when no client holds anything."""
 
 ALONE: Final = ("slabs", "slab_bytes", "open_elsewhere", "client_slabs", "foreign_slabs")
-"""Those that are 0 when nobody is connected."""
+"""Those that are 0 when no client is connected."""
 
 CACHED: Final[dict[str, int]] = {"slabs": 1, "slab_bytes": SLAB_BYTES}
 """If CuPy allocates in slabs, memory that an actor has allocated and dropped stays in CuPy's pool."""
@@ -81,7 +81,7 @@ class Shape(NamedTuple):
 
     @property
     def spared(self) -> int:
-        """The device that is not disturbed any more from the middle of the first round on.
+        """The device that is left alone from the middle of the first round on.
 
         So its worker grows old, and must not notice what happens to the others.
         """
@@ -139,7 +139,7 @@ class Soak:
         """What has happened, and how often."""
         self._wrong: list[str] = []
         self._condemned: set[str] = set()
-        """Innocent requests that were told of."""
+        """Innocent requests that were reported."""
         self.deadly: Final[set[int]] = set()
         """Pids of workers that have met a deadly fault; all others were killed from outside."""
         self.run_dir = Path()
@@ -320,7 +320,7 @@ class Soak:
         self._wrong += [f"client {client.pid} has not said {kind.__name__}" for client in late]
 
     def _wait_for_ends(self, pool: atomr_mp.Pool, clients: Clients) -> None:
-        """Wait until workers are told of the ends of killed clients: no call of theirs runs behind ours then."""
+        """Wait until workers know of the ends of killed clients: no call of theirs runs behind ours then."""
         until_s = time.monotonic() + SETTLE_S
         with OperatorSession(pool.run_dir / SESSION_SOCKET) as observer:
             while (left := _calling(observer) - 1 - len(clients.living)) > 0:  # without ours
@@ -369,7 +369,7 @@ class Soak:
 
     @property
     def expected(self) -> dict[str, int]:
-        """Figures of a device's memory that are not 0 when nobody holds anything."""
+        """Figures of a device's memory that are not 0 when no client holds anything."""
         return CACHED if self.shape.backend == "cuda" else {}
 
     def _expect_resident(self, pool: atomr_mp.Pool) -> None:

@@ -244,7 +244,7 @@ class Hoard(Actor):
 
     @method
     def drop(self) -> bool:
-        """Keep nothing any more; return whether all was as it was."""
+        """Drop all that is kept; return whether all was as it was."""
         right = [self._is_right(*kept) for kept in self._kept]
         self._kept.clear()
         ctypes.CDLL(None).malloc_trim(0)  # so that what has grown is seen to have grown

@@ -39,10 +39,10 @@ OF_MEMORY: Final = (errors.GpuRefReleased, errors.GpuRefWrongDevice)
 """What besides `GpuRefStale` may tell that the incarnation has ended which had the memory."""
 
 PLACES: Final = 4
-"""How many places of a traceback are told."""
+"""How many places of a traceback are shown."""
 
 MOST_WRONG: Final = 50
-"""Largest number of findings told at a time."""
+"""Largest number of findings shown at a time."""
 
 
 class Tally:

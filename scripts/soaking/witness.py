@@ -1,4 +1,4 @@
-"""Tells what keeps slabs mapped in a worker, for a report of a slab that nobody should have."""
+"""Tells what keeps slabs mapped in a worker, for a report of a slab that should be unmapped."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LONGEST: Final = 14
 """Most objects in a chain from a slab to whatever keeps it."""
 
 MOST_CHAINS: Final = 12
-"""Most chains that are told of."""
+"""Most chains that are shown."""
 
 
 class Witness(Actor):

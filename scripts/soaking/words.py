@@ -19,7 +19,7 @@ class Share(msgspec.Struct, frozen=True, tag=True):
     until_s: float
     """Until then at least it can be claimed; CLOCK_MONOTONIC."""
     exclusive: bool
-    """Whoever has shared it has let go of it, so that it may be written."""
+    """Whoever has shared it has released it, so that it may be written."""
 
 
 # --- to a client ---------------------------------------------------------------------------------------------------
@@ -31,11 +31,11 @@ class Use(msgspec.Struct, frozen=True, tag=True):
     until_s: float
     """CLOCK_MONOTONIC."""
     spared: int | None
-    """A device that nobody kills meanwhile."""
+    """A device that is spared from kills meanwhile."""
     refs: bool = True
     """With refs too; they are looked at as NumPy's arrays, which on a GPU they are not."""
     planned: bool = False
-    """Workers end only as the pool plans it, which nobody may notice but by refs to their memory."""
+    """Workers end only as the pool plans it, which clients may notice by refs to their memory alone."""
     lull_every_s: float = 0.0
     """How often clients hold no buffers for a while, all at the same time; 0 for never."""
     cuts: bool = False
@@ -60,7 +60,7 @@ class Count(msgspec.Struct, frozen=True, tag=True):
 
 
 class Rested(msgspec.Struct, frozen=True, tag=True):
-    """Nothing is called any more, and nothing held; the session goes on."""
+    """Nothing is called or held from now on; the session goes on."""
 
 
 class Left(msgspec.Struct, frozen=True, tag=True):

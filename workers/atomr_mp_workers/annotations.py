@@ -256,7 +256,7 @@ def _validate(adapter: Any, value: Any) -> Any:
 
 
 MAX_TOLD: Final = 5
-"""Most errors of an argument that its caller is told of."""
+"""Most errors of an argument that its caller gets to see."""
 
 
 def _step(part: int | str) -> str:

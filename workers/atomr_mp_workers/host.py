@@ -57,7 +57,7 @@ QUIET_S: Final = 1.0
 """How long after a promotion the loop makes no call of the driver, which the predecessor's end may keep busy."""
 
 STRAGGLERS_NS: Final = 100_000_000
-"""How long a worker that leaves looks for calls that were in flight when clients were told to hold theirs."""
+"""How long a worker that leaves looks for calls that were in flight when clients began to hold theirs."""
 
 
 class Host:
@@ -117,7 +117,7 @@ class Host:
         self._usage = parts.usage
         self._readiness = parts.readiness
         self._is_ready = False
-        """Whether the supervisor was told that this process could take calls."""
+        """Whether the supervisor knows that this process could take calls."""
         self._foreign: Final = ForeignSlabs(parts.store, parts.completions.wake)
         self._read_due_ns = 0
         """When the time of the client's read was over for which the last turn waited in vain."""
@@ -266,7 +266,7 @@ class Host:
         return patience_s < 0 or time.monotonic_ns() + int(patience_s * 1e9) >= self._wakes_ns
 
     def _tidy(self) -> None:
-        """Free memory that nothing refers to any more, and show the figures on the board."""
+        """Free unreferenced memory, and show the figures on the board."""
         self._store.tidy()
         figures = self._store.figures
         if figures is not self._shown:
@@ -496,7 +496,7 @@ class Host:
             self._open(sender.routing_id, packed)
 
     def _left(self, routing_id: bytes) -> None:
-        """End the streams of a connection that has ended, which nobody can read any more; its calls go on."""
+        """End the streams of a connection that has ended, which have lost their reader; its calls go on."""
         peer = self._peers.known(routing_id)
         if peer is not None and peer.streams:
             self._dispatcher.streams.leave([peer])

@@ -73,7 +73,7 @@ class LoadedActor:
 
 
 class Loader:
-    """Loads actors, and keeps those ready that it was told of before."""
+    """Loads actors, and keeps prepared ones ready."""
 
     def __init__(self) -> None:
         self._ahead: dict[ActorSpec, LoadedActor] = {}

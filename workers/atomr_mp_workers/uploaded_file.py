@@ -16,4 +16,4 @@ class UploadedFile(msgspec.Struct, frozen=True):
     filename: str = ""
     """Its name as the client says: any text. Never open a file by it."""
     content_type: str = ""
-    """Its media type as the client says; nobody has looked whether that is true."""
+    """Its media type as the client says, unchecked."""

@@ -73,7 +73,7 @@ class FollowedLog:
         return lines, skipped
 
     def rest(self) -> list[bytes]:
-        """Return the last line, though it has no line end: nothing is waited for any more."""
+        """Return the last line, though it has no line end, without waiting further."""
         half, self._half = self._half, b""
         return [half] if half else []
 

@@ -21,7 +21,7 @@ class Driver:
         self._found: dict[str, nvml.GpuUsage] = {}
 
     def usage(self, timeout_s: float = NVML_S) -> dict[str, nvml.GpuUsage]:
-        """Return the usage told in time, by UUID; empty while an earlier call is stuck, or if there is none."""
+        """Return the usage that NVML reports in time, by UUID; empty if there is none, or an earlier call is stuck."""
         if self._thread is not None and self._thread.is_alive():
             return {}
         self._found = {}

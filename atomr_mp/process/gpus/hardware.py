@@ -1,4 +1,4 @@
-"""The machine's hardware, as far as can be told without CUDA."""
+"""The machine's hardware, as far as it is known without CUDA."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ def usage() -> dict[str, GpuUsage]:
 
 
 def processes() -> dict[str, list[tuple[int, int]]]:
-    """Return which processes use each GPU or slice, by UUID: pids, and the bytes that they take, 0 if not told.
+    """Return which processes use each GPU or slice, by UUID: pids, and the bytes that they take, 0 if unknown.
 
     May block for ever: call it in a thread.
 

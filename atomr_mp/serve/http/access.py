@@ -272,7 +272,7 @@ def _is_good(token: str) -> bool:
 
 
 def checked(tokens: Iterable[str]) -> list[str]:
-    """Return tokens after checking that a header can carry them and nobody can guess them.
+    """Return tokens after checking that a header can carry them and that they are hard to guess.
 
     Raises:
         ConfigurationError: A token is too short, or has a character that no header may have.

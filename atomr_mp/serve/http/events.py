@@ -46,7 +46,7 @@ class OpenHttpStreams:
             close(Problem(500, "ending", "the server ends, and the stream was not over", maybe_executed=True))
 
     def end_revoked(self, admits: Callable[[bytes], bool]) -> None:
-        """End the streams of tokens that are not valid any more.
+        """End the streams of tokens that have become invalid.
 
         Args:
             admits: Returns whether the token of a digest is valid.

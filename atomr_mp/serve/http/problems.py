@@ -93,7 +93,7 @@ class Problem(Exception):
 
 
 class ClientLeft(Exception):
-    """The client has closed its connection, so nobody is left to answer."""
+    """The client has closed its connection, and takes no answer."""
 
 
 def may_have_run(error: errors.AtomrError | Problem, *, sent: bool) -> bool:

@@ -20,7 +20,7 @@ from atomr_mp.serve.values.schemas import decode
 MODEL: Final = "/v1/models/"
 
 STARTED: Final = int(time.time())
-"""When this process was started; clients are told that its models were made then."""
+"""When this process was started; it stands for the time at which its models were made."""
 
 Handler = Callable[[Exchange], Awaitable[None]]
 

@@ -17,13 +17,13 @@ from atomr_mp.protocol.raised import one_line
 from atomr_mp.serve.server_log import tell
 
 MOST_BYTES: Final = 2**16
-"""Most that one look reads, so that a child that writes without end holds up nobody."""
+"""Most that one look reads, so that a child that writes without end does not hold up the others."""
 
 MOST_REST_BYTES: Final = 2**22
 """Most that is read of a child that has ended: more than a pipe holds, since others may write on."""
 
 MOST_HALF_BYTES: Final = 2**17
-"""Longest line that is waited for; of a longer one, what is there is told."""
+"""Longest line that is waited for; of a longer one, the part that has come is logged."""
 
 
 class LinePipe:

@@ -72,7 +72,7 @@ class PoolStory:
         self._events: Follower | None = None
         self._lock: Final = threading.Lock()
         self._trouble = ""
-        """The error of the last look; the same one is told once."""
+        """The error of the last look; repetitions are not logged."""
         self._logs: Final[dict[Path, FollowedLog]] = {}
         self._told: Final[dict[int, bool]] = {}
         """Whether the latest line of a device was one that the front ends tell."""

@@ -22,7 +22,7 @@ ASK_EVERY_S: Final = 2.0
 """How often it is asked."""
 
 SILENT_S: Final = 10.0
-"""How long it may be silent before that is told: on a busy machine an answer takes a while."""
+"""How long it may be silent before that is logged: on a busy machine an answer takes a while."""
 
 
 class Silence:
@@ -49,7 +49,7 @@ class Silence:
         return silent_s
 
     def answered(self, now_s: float) -> float | None:
-        """Note an answer; return how many seconds of silence it ends, if that was told."""
+        """Note an answer; return how many seconds of silence it ends, if the silence was logged."""
         silent_s, told = self.since_s(now_s), self._told
         self._answered_s, self._told = now_s, False
         return silent_s if told else None

@@ -27,7 +27,7 @@ class LazyTimer:
         self._loop: Final = loop
         self._callback: Final = callback
         self._due_s: float | None = None
-        """When to call, by the loop's clock; None if nobody waits."""
+        """When to call, by the loop's clock; None if there are no waiters."""
         self._over_s = 0.0
         """The end that was over at the last look."""
         self._handle: asyncio.TimerHandle | None = None

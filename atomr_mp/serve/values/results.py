@@ -22,7 +22,7 @@ USUAL: Final = frozenset({b"", b"*/*", b"application/json"})
 """The values of `Accept` that most clients send."""
 
 MOST_ELEMENTS: Final = 2**20
-"""Elements of arrays in a JSON answer: a front end that writes them hears nobody else for some tenths of a second."""
+"""Elements of arrays in a JSON answer: a front end that writes them is deaf to others for some tenths of a second."""
 
 NPY_HEADER: Final[Header] = (b"content-type", NPY)
 OCTETS_HEADER: Final[Header] = (b"content-type", OCTETS)

@@ -90,7 +90,7 @@ class Observer:
         return msgspec.msgpack.decode(basis, type=ChartHistory) if basis else ChartHistory()
 
     def _record_alone(self) -> None:
-        """Add a point while nobody looks on."""
+        """Add a point while the page has no viewers."""
         if not self.history().is_due(time.time()):
             return
         status = None

@@ -243,10 +243,10 @@ class Remotes(Protocol):
         """Return whether this is a known remote session whose gateway has ended."""
 
     def when_known(self, key: str, session: bytes, unanswered: Sequence[int], done: Callable[[Fates], object]) -> None:
-        """Call `done` with the started calls, once nothing of former gateways starts any more."""
+        """Call `done` with the started calls, once calls of former gateways have ceased to start."""
 
     def when_quiet(self, key: str, session: bytes, done: Callable[[], object]) -> None:
-        """Call `done` once nothing of former gateways runs any more."""
+        """Call `done` once calls of former gateways have ceased to run."""
 
 
 class Address(NamedTuple):

@@ -27,7 +27,7 @@ STOP_S: Final = 3.0
 
 
 class GatewayProcess:
-    """A gateway that makes everything ready, stands by, and listens when it is told to.
+    """A gateway that makes everything ready, stands by, and listens when it is ordered to.
 
     Args:
         settings: How it is to serve; `control` is filled in here.
@@ -52,7 +52,7 @@ class GatewayProcess:
         self._tell = take
         self._tell_end = ended
         self.listens_since = 0.0
-        """Time of the monotonic clock at which it was told to listen; 0 while it stands by."""
+        """Time of the monotonic clock at which it was ordered to listen; 0 while it stands by."""
         self.heard_at = 0.0
         """Time of its last message, or of the order to listen."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -117,7 +117,7 @@ class GatewayProcess:
             self._loop.forget(self._control.fileno())  # the gateway is about to end; its pidfd tells when
 
     def _read(self) -> bool:
-        """Read its messages; False if it says nothing any more."""
+        """Read its messages; False if its channel has ended."""
         assert self._control is not None
         while True:
             try:

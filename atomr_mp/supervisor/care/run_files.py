@@ -27,7 +27,8 @@ LOOK_S: Final = 1.0
 """Time between two looks."""
 
 AGAIN_S: Final = 0.5
-"""Time after which a worker that has not bound its socket anew is told again; twice as long each further time."""
+"""Time after which a worker that has not bound its socket anew gets the order again; twice as long each further time.
+"""
 
 GIVE_UP_S: Final = 60.0
 """Time after which a directory that cannot be made anew is given up, and the pool with it."""
@@ -71,7 +72,7 @@ class RunFiles:
         self._seen: dict[tuple[int, int], tuple[int, int]] = {}
         """Inodes of workers' sockets, by device and generation."""
         self._told: dict[tuple[int, int], tuple[float, float]] = {}
-        """When a worker is told again to bind its socket anew, and how long after the time before that is."""
+        """When a worker gets the order to bind its socket anew again, and how long after the time before that is."""
         self._soon = False
         self._failing_since = 0.0
         """When something could not be made anew for the first time since all was well; 0 if all is."""

@@ -140,7 +140,7 @@ class Deaths:
             worker.kill()
 
     def hung(self, worker: Incarnation, fault: errors.WorkerHung, stacks: str) -> None:
-        """Act on a process that makes no progress; do nothing if it takes no calls any more.
+        """Act on a process that makes no progress; do nothing if it has stopped taking calls.
 
         Args:
             worker: The process.
@@ -151,7 +151,7 @@ class Deaths:
         self._life.take(lambda: self._on_hung(worker, fault, stacks, hung_ns))
 
     def damaged(self, worker: Incarnation, why: str) -> None:
-        """Act on a process that has written over its own board; do nothing if it takes no calls any more.
+        """Act on a process that has written over its own board; do nothing if it has stopped taking calls.
 
         Args:
             worker: The process.
@@ -164,7 +164,7 @@ class Deaths:
         self._life.take(lambda: self._on_dies(worker))
 
     def stopped(self, worker: Incarnation) -> None:
-        """Nothing of a dying process runs any more, so it sends no further answers."""
+        """A dying process has stopped running, so it sends no further answers."""
         if worker is not self._roles.standby:
             self._ends.foretell(worker)
 
@@ -180,7 +180,7 @@ class Deaths:
         self._life.take(lambda: self._on_exited(worker))
 
     def survived(self, worker: Incarnation) -> None:
-        """A process goes on though it was killed: it is stuck in the kernel, and nobody waits for it any longer."""
+        """A process goes on though it was killed: it is stuck in the kernel, and its end is not waited for."""
         self._life.take(lambda: self._on_survived(worker))
 
     # --- the facts that follow from a sign --------------------------------------------------------------------------
@@ -286,7 +286,7 @@ class Deaths:
             self._life.reason = worker.parting.fault.message
 
     def published(self) -> None:
-        """Clients hold no calls any more."""
+        """Clients have stopped holding calls."""
         self._held_s = 0.0
 
     def kill(self) -> None:
@@ -309,7 +309,7 @@ class Deaths:
             self._log.note("fault", fault.message, code=fault.code)
 
     def end(self) -> None:
-        """`END`: report the fates of the active incarnation's requests, and let go of it."""
+        """`END`: report the fates of the active incarnation's requests, and release it."""
         worker = self._roles.end_active()
         if worker is None:
             self._restarts.ended_unstarted()

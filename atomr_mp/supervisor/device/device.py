@@ -98,7 +98,7 @@ class SupervisedDevice:
         self._changed = changed
         self._actors: list[ActorInfo] | None = None
         self._stopping = False
-        """The pool stops, and nothing is started any more."""
+        """The pool stops, and starts nothing."""
         self._plans: Final = Plans(plan, device.index)
         self._roles: Final = Roles()
         self._log: Final = DeviceLog(device, lambda: self._roles.generation, loop, log)

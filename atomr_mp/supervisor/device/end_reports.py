@@ -71,7 +71,7 @@ class EndReports:
         return None if ending.planned and not worker.parting.retires else ending.lost
 
     def foretell(self, worker: Incarnation) -> None:
-        """Report the fates of the requests on an incarnation that runs nothing any more, but has its connections."""
+        """Report the fates of the requests on an incarnation that has stopped running, but has its connections."""
         if worker.generation not in self._known:
             self._tell(worker, self._sessions.incarnation_stopped)
 
@@ -93,7 +93,7 @@ class EndReports:
     def _tell(
         self, worker: Incarnation, say: Callable[[DeviceView, Callable[[int], IncarnationEnded]], None]
     ) -> IncarnationEnd:
-        """Tell the waiting clients that an incarnation runs nothing any more; then count its end."""
+        """Tell the waiting clients that an incarnation has stopped running; then count its end."""
         known = self._known.get(worker.generation)
         if known is not None:
             say(self._device, known.told)

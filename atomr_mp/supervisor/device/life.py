@@ -25,7 +25,7 @@ _LOG: Final = logging.getLogger("atomr_mp.supervisor")
 
 
 class HalfDoneActionError(BaseException):
-    """An action of a device has failed in its middle: nobody knows what is done of it, and the pool has to end.
+    """An action of a device has failed in its middle: how much of it is done is unknown, and the pool has to end.
 
     It passes by whatever contains the faults of single messages, which catches `Exception`.
     """

@@ -35,7 +35,7 @@ class ResidentListener(Protocol):
         """
 
     def ended(self, worker: Worker, *, stuck: bool = False) -> None:
-        """A process has ended, and was reaped; or it is `stuck`, and nobody waits for its end."""
+        """A process has ended, and was reaped; or it is `stuck`, and its end is not waited for."""
 
 
 class DeviceListener(Protocol):
@@ -48,29 +48,29 @@ class DeviceListener(Protocol):
         """Tell every client the device's new state, and the pool's actors if a `published` worker has changed them."""
 
     def incarnation_stopped(self, device: DeviceView, make: Callable[[int], IncarnationEnded]) -> None:
-        """Tell every client early what `incarnation_ended` will tell: nothing of the incarnation runs any more."""
+        """Tell every client early what `incarnation_ended` will tell: the incarnation has stopped running."""
 
     def incarnation_ended(self, device: DeviceView, make: Callable[[int], IncarnationEnded]) -> None:
         """Tell every client that an incarnation has ended; `make` takes the session's number."""
 
     def died(self, device: DeviceView, generation: int, death: Death) -> None:
-        """An incarnation, or a standby, has ended, maybe by one of its requests; clients are told next."""
+        """An incarnation, or a standby, has ended, maybe by one of its requests; clients hear of it next."""
 
     @property
     def reports_due_s(self) -> float:
         """Longest wait, in seconds, for clients' reports on ends that may be forgiven; 0 if none is due."""
 
     def incarnation_over(self, device: DeviceView, generation: int) -> None:
-        """A process has ended, and the device has let go of it."""
+        """A process has ended, and the device has released it."""
 
     def admitted(self, device: DeviceView, number: int) -> None:
         """A worker, or a standby that is ready, has acknowledged a session."""
 
     def discarded(self, device: DeviceView, generation: int, number: int) -> None:
-        """A worker starts nothing for an ended session any more."""
+        """A worker will start nothing for an ended session."""
 
     def acknowledged(self, device: DeviceView, generation: int, number: int) -> None:
-        """A worker does nothing for a session any more."""
+        """A worker has finished with a session."""
 
     def exported(
         self, device: DeviceView, generation: int, message: control.SlabExported, descriptor: Descriptor | None

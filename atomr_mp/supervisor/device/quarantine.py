@@ -145,7 +145,7 @@ class Quarantine:
             self._release()
 
     def _release(self) -> None:
-        """Go on, if nothing is in the way any more."""
+        """Go on, if all obstacles have gone."""
         life = self._life
         if self.reason:
             return

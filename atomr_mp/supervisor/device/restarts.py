@@ -100,7 +100,7 @@ class Restarts:
             self._count += 1
 
     def release(self, worker: Incarnation) -> None:
-        """Forget a process that sends nothing any more."""
+        """Forget a process that has sent its last message."""
         self._counted.discard(worker.generation)
 
     def not_started(self, why: errors.AtomrError) -> None:
@@ -173,7 +173,7 @@ class Restarts:
         return None
 
     def left_backoff(self) -> None:
-        """The device waits for no verdict and no delay any more."""
+        """The device has stopped waiting for verdicts and delays."""
         self._forget_reports()
         if self._backoff is not None:
             self._backoff.cancel()

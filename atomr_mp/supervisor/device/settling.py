@@ -56,7 +56,7 @@ class Settling:
         self._waiting.append(call)
 
     def end(self) -> None:
-        """End this time early: nobody has taken over after all, or that process is ending too."""
+        """End this time early: no process has taken over after all, or that process is ending too."""
         if self._timer is None:
             return
         self._timer.cancel()

@@ -251,7 +251,7 @@ class Takeover:
         self._timer.forgive()
 
     def stop(self) -> None:
-        """Start no standby for now, and spare no process any more."""
+        """Start no standby for now, and stop sparing processes."""
         self._timer.forget()
         self.settling.end()
 
@@ -293,7 +293,7 @@ class Takeover:
         return not (in_the_way or tried or self._quarantine.reason)
 
     def _on_settled(self) -> None:
-        """Start the next standby, which disturbs nobody any more."""
+        """Start the next standby, which disturbs no takeover now."""
         if self._life.state is State.READY:
             self.want()
 

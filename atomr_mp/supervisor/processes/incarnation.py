@@ -57,10 +57,10 @@ class DeathListener(Protocol):
         """It has begun to end, by a kill or a crash, and is going to hang up."""
 
     def stopped(self, worker: Incarnation) -> None:
-        """Nothing of a dying process (`dies`) runs any more, and its cause is known; it has not hung up yet."""
+        """A dying process (`dies`) has stopped running, and its cause is known; it has not hung up yet."""
 
     def hung_up(self, worker: Incarnation, *, dying: bool) -> None:
-        """Its control channel has ended; if it is dying, nothing of it runs any more, and its cause is known."""
+        """Its control channel has ended; if it is dying, it has stopped running, and its cause is known."""
 
     def exited(self, worker: Incarnation) -> None:
         """Its process has ended, and was reaped."""
@@ -133,7 +133,7 @@ class Incarnation:
         self._hears = True
         """Its control channel has not ended."""
         self._once_frozen: Callable[[], object] | None = None
-        """Called when nothing of it runs any more, though it lives."""
+        """Called when it has stopped running, though it lives."""
         self._over = False
         """Whether it was released."""
         loop.watch(process.pidfd, select.EPOLLIN, self._on_exit)
@@ -161,7 +161,7 @@ class Incarnation:
 
     @property
     def is_ready(self) -> bool:
-        """Whether it can take calls, or could if it was told to."""
+        """Whether it can take calls, or could on an order."""
         return self._ready_s is not None and not self._leaving
 
     @property
@@ -171,12 +171,12 @@ class Incarnation:
 
     @property
     def leaving(self) -> bool:
-        """Whether it was killed, or told to leave, so that its further messages do not count."""
+        """Whether it was killed, or ordered to leave, so that its further messages do not count."""
         return self._leaving
 
     @property
     def drained(self) -> bool:
-        """Whether it was told to finish its requests."""
+        """Whether it was ordered to finish its requests."""
         return self.parting.drained
 
     @property
@@ -191,7 +191,7 @@ class Incarnation:
 
     @property
     def cause(self) -> ExitCause:
-        """The cause of its end, once nothing of it runs any more."""
+        """The cause of its end, once it has stopped running."""
         return self._cause
 
     @property
@@ -245,7 +245,7 @@ class Incarnation:
         self._admitting.add(session)
 
     def closed(self, session: int) -> None:
-        """It does nothing for a session any more."""
+        """It has finished with a session."""
         self._admitted.discard(session)
         self._admitting.discard(session)
 
@@ -314,7 +314,7 @@ class Incarnation:
             self._kill_timer = self._loop.call_later(self._kill_timeout_s, self._on_kill_timeout)
 
     def freeze(self, then: Callable[[], object]) -> None:
-        """Call `then` as soon as nothing of it runs any more, though it lives: it stops by itself, or is stopped."""
+        """Call `then` as soon as it has stopped running, though it lives: it stops by itself, or is stopped."""
         self._loop.call_later(FREEZE_S, self.process.freeze)
         self._once_frozen = then
         self.look()

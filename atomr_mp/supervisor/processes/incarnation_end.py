@@ -78,7 +78,7 @@ class IncarnationEnd:
     def __init__(self, worker: Incarnation, board: BoardReader, *, suspecting: bool, now_ns: int) -> None:
         self._worker = worker
         self.is_told = False
-        """Whether everybody was told."""
+        """Whether all clients were informed."""
         self.planned: Final = is_planned(worker)
         """Whether its end was planned."""
         self._error = error_of_requests(worker)

@@ -32,7 +32,7 @@ class Outbox:
         self._unsent.append(_Unsent(control.FROM_SUPERVISOR.encode(message), descriptor, session, opens))
 
     def send(self) -> bool:
-        """Send waiting messages; return whether none waits any more.
+        """Send waiting messages; return whether all were sent.
 
         Raises:
             OSError: The channel has ended; waiting messages are dropped.

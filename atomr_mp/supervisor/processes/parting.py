@@ -18,12 +18,12 @@ class Parting:
 
     @property
     def wish(self) -> str:
-        """Who asked for the end, in a word: "restart", "recycle"; empty if nobody did."""
+        """Who asked for the end, in a word: "restart", "recycle"; empty if it was not asked for."""
         return self._wish
 
     @property
     def drained(self) -> bool:
-        """Whether the process was told to finish its requests."""
+        """Whether the process was ordered to finish its requests."""
         return self._drained
 
     @property
@@ -61,7 +61,7 @@ class Parting:
         self._wish = wish
 
     def told_to_finish(self) -> None:
-        """The process is told to finish its requests."""
+        """The process is ordered to finish its requests."""
         self._drained = True
 
     def took_too_long(self, limit_s: float) -> None:

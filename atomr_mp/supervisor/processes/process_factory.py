@@ -53,7 +53,7 @@ class ProcessFactory:
         self._warm_s: float | None = None
         """Time since which it forks."""
         self._preloaded: list[str] = []
-        """Further modules that the zygote was told to import."""
+        """Further modules that the zygote was ordered to import."""
         self._begin: Callable[[], None] | None = None
         self._patience: Timer | None = None
         """Calls `_begin` in the end, even without a zygote."""
@@ -161,7 +161,7 @@ class ProcessFactory:
             self._start()
 
     def close(self) -> None:
-        """End the zygote and the processes forked ahead; no worker is made any more. May be called twice."""
+        """End the zygote and the processes forked ahead; no further worker is made. May be called twice."""
         self._begin = None
         self._closed = True
         self._reserve.close()

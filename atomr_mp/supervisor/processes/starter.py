@@ -129,7 +129,7 @@ class Starter:
         return f"ipc://{self._run_dir.worker_socket(self._index, generation)}"
 
     def clear(self, worker: Incarnation) -> None:
-        """Remove a process's endpoint, so that nobody calls it any more, and its cgroup as soon as that is empty."""
+        """Remove a process's endpoint, so that it gets no further calls, and its cgroup as soon as that is empty."""
         self._run_dir.worker_socket(self._index, worker.generation).unlink(missing_ok=True)
         if worker.cgroup is not None:
             self._left.append(worker.cgroup)

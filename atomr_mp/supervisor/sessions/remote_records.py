@@ -52,7 +52,7 @@ class RemoteRecords:
             timer.cancel()
 
     def ended(self, number: int, told: Iterable[Worker], *, bye: bool) -> None:
-        """A session has ended; with `bye` its gateway wanted it, so nobody asks for it again."""
+        """A session has ended; with `bye` its gateway wanted it, and will not ask for it again."""
         key = self._origins.get(number)
         if key is None:
             return
@@ -64,7 +64,7 @@ class RemoteRecords:
         self._look()
 
     def discarded(self, number: int, worker: Worker) -> None:
-        """A worker starts nothing of an ended session any more."""
+        """A worker will start nothing of an ended session."""
         key = self._origins.get(number)
         if key is None:
             return
@@ -74,7 +74,7 @@ class RemoteRecords:
         self._look()
 
     def closed(self, number: int, worker: Worker) -> None:
-        """A worker runs nothing of an ended session any more."""
+        """A worker runs nothing of an ended session now."""
         key = self._origins.get(number)
         if key is None:
             return
@@ -104,7 +104,7 @@ class RemoteRecords:
         return record is not None and record.local == 0
 
     def when_known(self, key: str, session: bytes, unanswered: Sequence[int], done: Callable[[Fates], object]) -> None:
-        """Call `done` with the started calls, once nothing of former gateways starts any more."""
+        """Call `done` with the started calls, once calls of former gateways have ceased to start."""
 
         def known() -> None:
             record = self._records.get((key, session))
@@ -113,7 +113,7 @@ class RemoteRecords:
         self._wait((key, session), lambda record: record.is_known, known)
 
     def when_quiet(self, key: str, session: bytes, done: Callable[[], object]) -> None:
-        """Call `done` once nothing of former gateways runs any more."""
+        """Call `done` once calls of former gateways have ceased to run."""
         self._wait((key, session), lambda record: record.is_quiet, done)
 
     def _wait(

@@ -105,7 +105,7 @@ class ResidentKeeper:
                 self._carry_out(self._registry.rejected(worker, key))
 
     def ended(self, worker: Worker, *, stuck: bool = False) -> None:
-        """A process has ended, and was reaped; or it is `stuck`, and nobody waits for its end."""
+        """A process has ended, and was reaped; or it is `stuck`, and its end is not waited for."""
         self._carry_out(self._registry.ended(worker, stuck=stuck))
 
     def answer(self, request: operators.ListResidents | operators.FreeResident) -> session.FromSupervisor:
@@ -201,7 +201,7 @@ class ResidentKeeper:
 
 
 def _check_sealed(key: Key, descriptor: int, nbytes: int) -> None:
-    """Check that a descriptor is memory of this size, which nobody can write any more.
+    """Check that a descriptor is memory of this size, sealed against writing.
 
     Raises:
         ProtocolError: It is not.

@@ -83,7 +83,7 @@ class SessionReclaim:
         self._carry_out(due)
 
     def acknowledged(self, number: int, worker: Worker) -> None:
-        """A worker does nothing for the session any more."""
+        """A worker has finished with the session."""
         self._carry_out(self._reclaims.acknowledged(number, worker))
 
     def worker_ended(self, worker: Worker) -> None:

@@ -343,7 +343,7 @@ class Sessions:
         message: control.ResultSlab | control.ResultSlabFreed,
         descriptor: Descriptor | None,
     ) -> None:
-        """Keep a slab with results for its session, or let go of it; the descriptor is the caller's."""
+        """Keep a slab with results for its session, or close it; the descriptor is the caller's."""
         worker = device.index, generation
         if isinstance(message, control.ResultSlabFreed):
             self.results.freed(worker, message)

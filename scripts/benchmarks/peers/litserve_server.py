@@ -34,7 +34,7 @@ START_S: Final = 100.0
 ECHO: Final = "none"
 """In place of a backend: the server is to have no model."""
 PATIENCE_S: Final = 60.0
-"""How long an answer may take, where nobody is killed."""
+"""How long an answer may take, without kills."""
 
 
 class LitserveServer(Contestant):

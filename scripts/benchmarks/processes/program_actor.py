@@ -42,7 +42,7 @@ class Chain(Actor):
         """Return."""
 
     def _between(self, x: DeviceArray, count: int) -> list[DeviceArray]:
-        """Return memory for the products that nobody gets."""
+        """Return memory for the products that are dropped."""
         if len(self._arrays) != count:
             self._arrays = [self._context.empty(x.shape, x.dtype) for _ in range(count)]
         return self._arrays

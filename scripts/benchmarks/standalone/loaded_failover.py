@@ -43,7 +43,7 @@ QUIET_S: Final = 3.0
 CALM_S: Final = 0.3
 """How long the load goes on beside a standby that is ready, before the next loss."""
 MOST_SLOW: Final = 12
-"""Slow recoveries that are told in detail, of each kind of loss."""
+"""Slow recoveries that are reported in detail, of each kind of loss."""
 
 LOADS: Final = {"quiet": (1, 2, 0), "loaded": (3, 24, 6)}
 """Clients, calls in flight of each, each how manieth is large."""

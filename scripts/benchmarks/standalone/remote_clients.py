@@ -213,7 +213,7 @@ def actors() -> list[str]:
 
 @contextmanager
 def unlistening() -> Iterator[atomr_mp.Pool]:
-    """Give a pool that listens to nobody."""
+    """Give a pool that does not listen."""
     with atomr_mp.start(backend="host", gpus=1, actors=actors()) as pool:
         yield pool
 
@@ -271,7 +271,7 @@ def bulk_mb_s(far: atomr_mp.Pool, content: np.ndarray[Any, Any]) -> tuple[float,
 
 
 def listening(plain: atomr_mp.Pool, pool: atomr_mp.Pool, turns: int = 10) -> tuple[float, float]:
-    """Return the median of a local call in a pool that listens to nobody, and in one that listens, in turns."""
+    """Return the median of a local call in a pool that does not listen, and in one that listens, in turns."""
     found: tuple[list[float], list[float]] = ([], [])
     for _ in range(turns):
         for times_us, each in zip(found, (plain, pool), strict=True):

@@ -21,7 +21,7 @@ PAUSES_S: Final = {"": 0.0, "_paced": 0.001}
 """How long the client does nothing after a call, by what the figure's name ends in."""
 
 TURNS: Final = 4
-"""Each other one in reverse, so that nobody always comes after the same."""
+"""Each other one in reverse, so that none always comes after the same."""
 
 
 def signals(contestant: Contestant, sizes: Sizes) -> dict[str, float]:

@@ -258,7 +258,7 @@ class WorkerDevice(ABC):
 
     @abstractmethod
     def make_event(self) -> Event:
-        """Return an event that ends when it is told to."""
+        """Return an event that ends on request."""
 
     @abstractmethod
     def make_stream(self, name: str, *, inline_bytes: int, priority: str = "normal") -> Stream:
@@ -311,7 +311,7 @@ class WorkerDevice(ABC):
         return ()
 
     def watch(self, wake: Callable[[], object]) -> None:
-        """Have `wake` called, on any thread, when there may be ended work: nobody polls before."""
+        """Have `wake` called, on any thread, when there may be ended work: the loop does not poll before."""
 
     def unfinished(self) -> int:
         """Return the streams with unfinished work, as bits of the board. Any thread; never blocks."""
@@ -352,7 +352,7 @@ class WorkerDevice(ABC):
         return 0
 
     def forget(self, holder: Any) -> None:
-        """Give back the memory kept for a holder that has nothing running any more."""
+        """Give back the memory kept for a holder that has no running work."""
 
     def free_caches(self) -> None:
         """Give back memory that is kept for later arrays. Waits for all submitted work."""

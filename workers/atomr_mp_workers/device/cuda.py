@@ -210,7 +210,7 @@ class CudaDevice(WorkerDevice):
             holder.pool = None
 
     def free_caches(self) -> None:
-        """Let CuPy's pools give back the memory that they keep, once nothing uses it any more."""
+        """Let CuPy's pools give back the memory that they keep, once it is out of use."""
         runtime.deviceSynchronize()
         with self._holding:
             holders = list(self._holders)

@@ -39,7 +39,7 @@ class HostMemory(SlabMemory):
         self._read_only = not writable
 
     def before_unmap(self, function: Callable[[object, int], object]) -> None:
-        """Have a function called once nothing refers to this any more, before the memory is unmapped.
+        """Have a function called once the last reference to this has gone, before the memory is unmapped.
 
         Args:
             function: Takes the mapping and its address. Must not refer to this.

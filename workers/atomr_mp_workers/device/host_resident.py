@@ -1,4 +1,4 @@
-"""Resident memory of the host backend: a memfd that nobody can write once the kernel has sealed it."""
+"""Resident memory of the host backend: a memfd that the kernel has sealed against writing."""
 
 from __future__ import annotations
 

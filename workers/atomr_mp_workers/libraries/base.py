@@ -115,7 +115,7 @@ class Library:
         return memory
 
     def fixed_workspace(self) -> DeviceArray:
-        """Return `FIXED_BYTES` of the stream's workspace at a fixed address, for handles that are told it once.
+        """Return `FIXED_BYTES` of the stream's workspace at a fixed address, for handles that get the address once.
 
         Raises:
             OutOfMemory: There is no room.

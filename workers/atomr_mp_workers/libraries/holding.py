@@ -22,7 +22,7 @@ class Holding:
         _threads.holding = None
 
     def at_end(self, let_go: Callable[[], None]) -> None:
-        """Have a function called when nothing refers to this any more, on any thread."""
+        """Have a function called when the last reference to this has gone, on any thread."""
         self._let_go.append(let_go)
 
     def __del__(self) -> None:

@@ -264,7 +264,7 @@ class LibraryMethod(Method):
 
 
 def _answered(result: Any, outputs: Any) -> Any:
-    """Return outputs as the result of a method, once it cannot raise any more."""
+    """Return outputs as the result of a method, after its last chance to raise."""
     if type(result) is Later:
         return Later(lambda: (result.read(), outputs)[1])
     if type(result) is Next:

@@ -54,7 +54,7 @@ class Slots:
             self._free.append(slot)
 
     def _let_go(self, slot: Slot) -> None:
-        """Take a slot back that no graph writes any more. Any thread."""
+        """Take a slot back that graphs have finished writing. Any thread."""
         self._held.discard(slot.address)
         self._free.append(slot)
 

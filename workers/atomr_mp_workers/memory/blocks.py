@@ -60,9 +60,9 @@ class Holder:
         self.resolved: list[DeviceArray] = []
         """Refs among the arguments that are being decoded."""
         self.programs: dict[int, tuple[bytes, bytes]] = {}
-        """Programs that this session was told, by place: the digest, and the definition."""
+        """Programs that this session has sent, by place: the digest, and the definition."""
         self.returned: deque[int] = deque()
-        """Uses of client slabs that have ended, which the client has to be told."""
+        """Uses of client slabs that have ended, to be reported to the client."""
         self.pool: Any = None
         """The device's pool for arrays that user code makes."""
         self.gone = False
@@ -88,7 +88,7 @@ class Extent:
 
 
 class Use:
-    """A use of a client's memory: the client is told when the last array over it has gone."""
+    """A use of a client's memory: the client hears of it when the last array over it has gone."""
 
     __slots__ = ("_id", "_returned")
 

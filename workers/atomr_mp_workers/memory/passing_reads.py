@@ -58,7 +58,7 @@ class PassingReads:
         self.waited.add(event)
 
     def grant(self, holder: Holder, number: int, now_ns: int) -> None:
-        """Begin the time of a read: all earlier writers have ended, and its client is told so."""
+        """Begin the time of a read: all earlier writers have ended, and its client hears of that."""
         found = self._open.get((holder.number, number))
         if found is not None:
             read, _ = found

@@ -101,7 +101,7 @@ class RefOpener:
         )
 
     def _open_client(self, holder: Holder, ref: ClientArray) -> Any:
-        """Return an array over memory of a client; the client is told when the last reference to it goes."""
+        """Return an array over memory of a client; the client hears of it when the last reference to it goes."""
         memory = self._heard(holder.client_slabs, ref.slab)
         if memory is None:
             raise errors.InvalidRequest(f"slab {ref.slab} of the client is not registered")

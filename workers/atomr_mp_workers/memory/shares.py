@@ -48,7 +48,7 @@ class Shares:
         return array
 
     def drop_expired(self) -> None:
-        """Release shares that nobody has claimed in time. Cheap when there are none."""
+        """Release shares that were not claimed in time. Cheap when there are none."""
         if self._shares:
             with self._lock:
                 self._drop_expired()

@@ -285,7 +285,7 @@ class SlabTable:
                 cached -= slab.memory.nbytes
 
     def _free(self, slab: OwnSlab, offset: int) -> None:
-        """Return a part to its slab, whose memory nothing uses any more. With the lock."""
+        """Return an unused part to its slab. With the lock."""
         if checks.ON and not self.quiet:
             nbytes = slab.space.taken(offset)
             at_ends = min(nbytes, checks.FILLED_BYTES)

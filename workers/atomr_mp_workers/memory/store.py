@@ -79,7 +79,7 @@ class Store:
             holder.programs.clear()
 
     def reclaim(self, number: int) -> None:
-        """Free the memory that only this session held; nothing outside this process can reach the memory any more."""
+        """Free the memory that only this session held; it is out of reach of other processes."""
         holder = self._holders.pop(number, None)
         if holder is None:
             return

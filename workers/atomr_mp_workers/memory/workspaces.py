@@ -39,7 +39,7 @@ class Workspace:
         return sum(each.nbytes for each in (self._fixed, self._grown) if each is not None)
 
     def fixed(self) -> DeviceArray:
-        """Return `FIXED_BYTES` at a fixed address, for handles that are told it once. Any thread.
+        """Return `FIXED_BYTES` at a fixed address, for handles that get the address once. Any thread.
 
         Raises:
             OutOfMemory: There is no room.

@@ -277,7 +277,7 @@ class Dispatcher:
             self._interrupt(peer, None, "its client has gone")
 
     def _interrupt(self, peer: Peer, ids: Sequence[int] | None, reason: str) -> None:
-        """Interrupt running calls; streams have been told already."""
+        """Interrupt running calls; streams know already."""
         for runner in self._runners:
             for request in runner.running_of(peer, ids):
                 if request.closing is None:
@@ -304,7 +304,7 @@ class Dispatcher:
                 self._envelope.fail(stream, error)
 
     def end_late_streams(self) -> None:
-        """End streams that are late or that nobody reads; send the parts of streams in a long step."""
+        """End streams that are late or have lost their reader; send the parts of streams in a long step."""
         now_ns = time.monotonic_ns()
         self.streams.look_at_turns(now_ns)
         if self.streams.end_late(now_ns):

@@ -38,7 +38,7 @@ SHORTEST_TEXT: Final = 1024
 
 
 class MethodFinder(Protocol):
-    """Finds methods of libraries that nobody has called yet."""
+    """Finds methods of libraries that have not been called yet."""
 
     def find(self, method: str, /) -> Method | None:
         """Return the method of a name, None if there is none; raise a `RequestError` if it cannot be made."""
@@ -432,7 +432,7 @@ class Envelope:
             self._board.watch(request.slot, watched._replace(waits=waits).pack())
 
     def show_interrupted(self, request: Request) -> None:
-        """Note on the board that a request on an event loop was told to end; it hangs if it does not."""
+        """Note on the board that a request on an event loop was asked to end; it hangs if it does not."""
         if request.method.watched:
             watched = Watched.unpack(request.method.watched)._replace(waits=False, from_deadline=False).pack()
             if isinstance(request, StreamRequest) and request.place >= 0:

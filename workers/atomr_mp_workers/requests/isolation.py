@@ -50,7 +50,7 @@ class Isolation:
         self.advance()
 
     def advance(self) -> None:
-        """Start the next suspect, once nothing runs any more."""
+        """Start the next suspect, once all else has stopped running."""
         waiting = self._waiting
         self._note_answer()
         while waiting and not self._running:

@@ -73,7 +73,7 @@ class Method(ABC):
     withdraw: Callable[[Any, Holder], None] | None = None
     """Called with its first argument after `admit`, if the request is not run, or fails."""
     recall: Callable[[Any, Holder], Any] | None = None
-    """Completes its first argument by what its session has told before; raises a `RequestError` if that is unknown."""
+    """Completes its first argument by what its session has sent before; raises a `RequestError` if that is unknown."""
     weigh: Callable[[Any], int] | None = None
     """Returns as how many bytes of memory its first argument counts, besides those of its arrays."""
     prepares = False

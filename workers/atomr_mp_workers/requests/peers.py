@@ -192,7 +192,7 @@ class Peers:
         self._by_number[opened.number] = self._by_name[opened.session] = admitted
 
     def end(self, number: int, *, expelled: bool = False) -> AdmittedSession | None:
-        """Forget a session; its requests that have not started must not start any more.
+        """Forget a session; its requests that have not started must not start from now on.
 
         Args:
             number: The session's number.

@@ -109,7 +109,7 @@ class DataPeer(Connection):
                 self._poll.modify(self.descriptor, select.EPOLLIN)
 
     def flush(self, until_s: float) -> None:
-        """Wait until no bytes are queued any more, at most until a time, CLOCK_MONOTONIC."""
+        """Wait until all queued bytes are sent, at most until a time, CLOCK_MONOTONIC."""
         while True:
             with self._lock:
                 self.advance()

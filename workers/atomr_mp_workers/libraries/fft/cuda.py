@@ -116,7 +116,7 @@ def _turned(values: Any, axes: tuple[int, ...]) -> Any:
 
 
 def _packed(layout: Layout, axes: tuple[int, ...]) -> Any:
-    """Return how a copy is told that is packed with the axes last."""
+    """Return the description of a copy that is packed with the axes last."""
     rest = [axis for axis in range(len(layout.shape)) if axis not in axes]
     shape = [layout.shape[axis] for axis in (*rest, *axes)]
     copy = Layout.contiguous(layout.dtype, shape)

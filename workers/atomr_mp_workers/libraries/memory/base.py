@@ -30,7 +30,7 @@ class MemoryLibrary(Library):
 
     @property
     def withdraw(self) -> Mapping[str, Callable[[Any, Holder], None]]:
-        """A view or read that is refused excludes nobody, and nobody waits for it."""
+        """A view or read that is refused excludes no other, and no request waits for it."""
         return {memory.Borrow.name: self._withdraw_borrow}
 
     def empty(self, request: memory.Empty) -> DeviceArray:

@@ -45,7 +45,8 @@ class CheckedStructure:
         self.indptr: Final = indptr
         self.filled = filled
         self.gap: int | None = None
-        """The first element of the diagonal that is not there, as `first_zero` says it; None if nobody has looked."""
+        """The first element of the diagonal that is not there, as `first_zero` says it; None if it was not looked for.
+        """
         self._plans: OrderedDict[object, Any] = OrderedDict()
 
     @property

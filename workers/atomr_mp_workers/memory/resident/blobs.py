@@ -67,7 +67,7 @@ class ResidentBlobs:
         self._threads.add(thread)
 
     def close(self) -> None:
-        """Hand out nothing any more; arrays handed out before stay."""
+        """Stop handing out memory; arrays handed out before stay."""
         self._closed = True
 
     def get(

@@ -46,7 +46,7 @@ class StreamEvent(StrEnum):
     GRANT = auto()
     """It has credit now."""
     CLOSE = auto()
-    """It has to end: nobody wants it, or it is late."""
+    """It has to end: it is unwanted, or late."""
     RESUME = auto()
     """The suspect has ended."""
     END = auto()

@@ -64,8 +64,9 @@ class Completions:
         self.take_turn: Callable[[], bool] = _not_here
         """Does the work that ended requests make due, with the turn held; returns whether the loop may sleep on."""
         self.descriptor: Final = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        """Descriptor to poll edge-triggered: each write signals. Nobody reads it, since that releases the interpreter's
-        lock."""
+        """Descriptor to poll edge-triggered: each write signals. It is never read, since that releases the
+        interpreter's lock.
+        """
 
     def add(self, request: Run) -> None:
         """Hand a finished request to the loop. Any thread."""
@@ -101,7 +102,7 @@ class Completions:
 
     @property
     def waiting(self) -> bool:
-        """Whether a request has finished that nobody has taken."""
+        """Whether a request has finished that was not taken yet."""
         return bool(self._done)
 
     def begin(self, request: Run) -> None:

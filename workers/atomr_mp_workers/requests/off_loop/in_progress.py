@@ -41,6 +41,6 @@ class InProgress:
         return next(iter(list(self.requests)), number + 1) > number
 
     def take_all(self) -> Iterable[Run]:
-        """Return all requests, which are not waited for any more."""
+        """Return all requests, and stop waiting for them."""
         requests, self.requests, self.on_streams = self.requests, {}, 0
         return requests.values()

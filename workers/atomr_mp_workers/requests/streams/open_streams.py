@@ -214,7 +214,7 @@ class OpenStreams:
                     self._queue(stream, StreamEvent.GRANT)
 
     def cancel(self, peer: Peer, ids: Iterable[int]) -> None:
-        """End streams at their next step that their client does not want any more."""
+        """End streams at their next step that their client has given up."""
         for request_id in ids:
             stream = peer.streams.get(request_id)
             if isinstance(stream, StreamRequest):
@@ -249,7 +249,7 @@ class OpenStreams:
         heapq.heappush(self._again, (now_ns + wait_ns, id(stream), stream.started_ns, wait_ns, stream))
 
     def end_late(self, now_ns: int) -> bool:
-        """End streams that are late, or that nobody reads; return whether there were any."""
+        """End streams that are late, or have lost their reader; return whether there were any."""
         if now_ns < self._due_ns:
             return False
         found = False

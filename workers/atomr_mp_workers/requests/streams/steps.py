@@ -141,7 +141,7 @@ class SteppedMethod:
         self._streams: dict[int, StreamRequest] = {}
         """Live streams by the method's ids."""
         self._gone: list[LiveStream[Any, Any]] = []
-        """Streams that a step has failed; the next step is told."""
+        """Streams that a step has failed; the next step gets them."""
         self._stepping = False
         self._ids = itertools.count(1)
 
