@@ -160,7 +160,7 @@ class Deciding(Library):
 
 
 class DeferringStream(Stream):
-    """A stream whose work goes on when the call has returned, as CUDA's: until it is let go.
+    """A stream whose work goes on when the call has returned, as CUDA's: until the test ends it.
 
     Args:
         device: Makes events.
@@ -196,7 +196,7 @@ class DeferringStream(Stream):
             self.go()
 
     def close(self) -> None:
-        """Do nothing: nobody waits."""
+        """Do nothing: no thread waits."""
 
 
 class DecidingWorker(Worker):

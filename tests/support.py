@@ -183,7 +183,7 @@ def client_of(shared: atomr_mp.Pool) -> Iterator[atomr_mp.Pool]:
 
 
 class Gate:
-    """A place where whoever arrives says so, and waits to be let go. Actors get its path (`probe.arrive`).
+    """A place where whoever arrives says so, and waits until it opens. Actors get its path (`probe.arrive`).
 
     After the `with` it stays open for all who still come, or are about to open it, until it is closed.
     """
@@ -224,7 +224,7 @@ class Gate:
 
 
 class Program:
-    """A program beside the tests, which says lines and is told lines. Killed at the end of the `with`.
+    """A program beside the tests, which says and gets lines. Killed at the end of the `with`.
 
     Args:
         path: The program.
@@ -452,7 +452,7 @@ def pretend_told(device: atomr_mp.Device, program: LibraryProgram) -> KnownProgr
 
 
 def hurry(reply: atomr_mp.Reply) -> None:
-    """Let a reply's deadline pass soon, as seen here; the worker, which may begin late, was told of another."""
+    """Let a reply's deadline pass soon, as seen here; the worker, which may begin late, knows another."""
     reply.deadline_ns = time.monotonic_ns() + 100_000_000
 
 

@@ -101,7 +101,7 @@ class Awaiter(Actor):
 
     @method(hang_timeout_s=1.0)
     async def deaf(self, tag: str) -> None:
-        """Never end, even if it is told to."""
+        """Never end, even on an order."""
         note(f"{tag}-begun")
         while True:
             try:

@@ -133,7 +133,7 @@ OF_KIND = {
 
 
 def arrive(gate: str) -> None:
-    """Say that we are here, and wait to be let go."""
+    """Say that we are here, and wait at the gate."""
     with Path(f"{gate}.here").open("ab", buffering=0) as here:
         here.write(b"%d\n" % os.getpid())
     with Path(f"{gate}.go").open("rb", buffering=0) as go:

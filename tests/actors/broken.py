@@ -1,4 +1,4 @@
-"""An actor that breaks the runtime around it: functions of the worker raise as often as it is told."""
+"""An actor that breaks the runtime around it: functions of the worker raise as often as it asks."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def fork(how: str) -> None:
 
 
 def wanted(where: str) -> bool:
-    """Return whether a test wants a fork where it cannot be told by an argument."""
+    """Return whether a test wants a fork where no argument can say so."""
     return (Path(os.environ["ATOMR_MP_TEST"]) / f"fork-{where}").exists()
 
 

@@ -160,7 +160,7 @@ class Keeper(Actor):
 
 
 def arrive(gate: str) -> None:
-    """Say that we are at a gate, and wait to be let go."""
+    """Say that we are at a gate, and wait until it opens."""
     with Path(f"{gate}.here").open("ab", buffering=0) as here:
         here.write(b"1\n")
     with Path(f"{gate}.go").open("rb", buffering=0) as go:

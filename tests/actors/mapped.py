@@ -90,7 +90,7 @@ class Mapped(Actor):
 
 
 def arrive(gate: str) -> None:
-    """Say that we are here, and wait to be let go."""
+    """Say that we are here, and wait at the gate."""
     with Path(f"{gate}.here").open("ab", buffering=0) as here:
         here.write(b"%d\n" % os.getpid())
     with Path(f"{gate}.go").open("rb", buffering=0) as go:

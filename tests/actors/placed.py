@@ -30,7 +30,7 @@ class Everywhere(Actor):
 
     @method()
     def hold(self, gate: str) -> int:
-        """Wait to be let go, and return the device."""
+        """Wait at the gate, and return the device."""
         arrive(gate)
         return self._context.device
 

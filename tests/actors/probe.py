@@ -25,7 +25,7 @@ SLEEPER: Final = (sys.executable, "-I", "-S", "-c", "import signal; signal.pause
 
 
 class OnPurposeError(Exception):
-    """An exception of a class that nobody expects."""
+    """An exception of an unexpected class."""
 
 
 def die(how: str) -> None:
@@ -68,7 +68,7 @@ def raise_strangely(how: str) -> None:
 
 
 def arrive(gate: str) -> None:
-    """Say that we are here, and wait to be let go."""
+    """Say that we are here, and wait at the gate."""
     announce(gate)
     with Path(f"{gate}.go").open("rb", buffering=0) as go:
         go.read(1)

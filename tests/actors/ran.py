@@ -21,7 +21,7 @@ def fail(how: str) -> None:
 
 
 class Ran(Actor):
-    """Fails as it is told."""
+    """Fails on demand."""
 
     @method(thread=True)
     def call(self, how: str) -> str:

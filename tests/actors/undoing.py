@@ -66,7 +66,7 @@ class Undoing(Actor):
 
 
 def arrive(gate: str) -> None:
-    """Say that we are at a gate, and wait to be let go."""
+    """Say that we are at a gate, and wait until it opens."""
     with Path(f"{gate}.here").open("ab", buffering=0) as here:
         here.write(b"1\n")
     with Path(f"{gate}.go").open("rb", buffering=0) as go:

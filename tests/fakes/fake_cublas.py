@@ -100,11 +100,11 @@ def installed(cublas: FakeCublas) -> AbstractContextManager[Any]:
 
 
 device_memory: Final[dict[int, object]] = {}
-"""Addresses that arrays on the device have told since a test began a request, and those arrays."""
+"""Addresses that arrays on the device have given since a test began a request, and those arrays."""
 
 
 def factor_at(address: int, dtype: str, *, on_device: bool) -> Any:
-    """Return a factor, as a kernel reads it when it runs: a library that is told another memory reads anything."""
+    """Return a factor, as a kernel reads it when it runs: a library that gets another memory reads anything."""
     assert (address in device_memory) == on_device
     return _memory(address, 1, dtype)[0]
 

@@ -115,7 +115,7 @@ class FakeCublasLt(ModuleType):
         found: int,
         count: int,
     ) -> None:
-        """Propose algorithms; remember the alignments that were told, to hold the products to them."""
+        """Propose algorithms; remember the given alignments, to hold the products to them."""
         assert handle == HANDLE
         if self.status:
             raise LtError(self.status)

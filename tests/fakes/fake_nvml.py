@@ -44,7 +44,7 @@ class Card:
     mode: int = ComputeMode.DEFAULT
     pids: tuple[int, ...] | None = ()
     taken: dict[int, int] = field(default_factory=dict)
-    """What of these take how many bytes; of the others it is not told."""
+    """Bytes by process; a process that is not here has an unknown use."""
     slices: tuple[Card | None, ...] | None = None
     """By slot, with None for an empty one; None for a GPU without MIG."""
     lost: bool = False

@@ -48,7 +48,7 @@ def test_no_neighbour_notices_any_message_or_user(ledger: Ledger, name: str) -> 
 
 
 def test_every_folder_of_the_corpus_has_a_target() -> None:
-    """None is checked by nobody."""
+    """None is unchecked."""
     assert {path.name for path in CORPUS.iterdir()} <= set(TARGETS)
 
 

@@ -34,7 +34,7 @@ def close(found: Any, expected: Any, length: int) -> bool:
 
 
 def test_each_answer_comes_when_it_is_right(pool: atomr_mp.Pool) -> None:
-    """Products by the dozen, each behind the last, scalars, and results of actors; nobody waits for the device."""
+    """Products by the dozen, each behind the last, scalars, and results of actors; no thread waits for the device."""
     device, rng = pool.device(), np.random.default_rng(5)
     left, right = (rng.uniform(-1, 1, (N, N)).astype("float32") / 8 for _ in range(2))
     a, b = device.put(left), device.put(right)
@@ -66,7 +66,7 @@ def test_a_fault_is_found_and_the_next_worker_works(pool: atomr_mp.Pool) -> None
 
 
 def test_what_takes_long_keeps_nobody_waiting(pool: atomr_mp.Pool, request: pytest.FixtureRequest) -> None:
-    """Unless the loop is told to wait for each piece of work."""
+    """Unless the loop has to wait for each piece of work."""
     pool.call("Faulty.spin", 1).result(DEADLINE_S)
     slow = pool.call("Faulty.spin", 1_000_000_000)
     assert pool.call("Probe.echo", 7).result(DEADLINE_S) == 7

@@ -47,7 +47,7 @@ class Job:
 
 
 class Held:
-    """A kernel that the device works on until it is let go: it looks at memory of the host."""
+    """A kernel that the device works on until the test ends it: it looks at memory of the host."""
 
     def __init__(self) -> None:
         import cupy

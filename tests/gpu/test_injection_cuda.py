@@ -32,7 +32,7 @@ def poisoned(pool: atomr_mp.Pool) -> errors.ContextPoisoned:
 
 @pytest.mark.parametrize("status", [700, 710, 716, 719])
 def test_the_context_is_really_lost(ledger: Ledger, status: int) -> None:
-    """The request that meets it, or the next one, is told its status; the device comes back."""
+    """The request that meets it, or the next one, gets its status; the device comes back."""
     with ledger.start(FAULTY, faults=[], **OFTEN) as pool:
         fault = testing.Poison(status)  # type: ignore[arg-type]
         with testing.inject(pool, at="enqueue", fault=fault, of="Faulty.total"):

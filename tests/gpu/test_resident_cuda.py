@@ -61,7 +61,7 @@ def test_a_graph_over_it_replays_after_a_promotion(ledger: Ledger, how: str) -> 
 
 
 def test_it_is_a_tensor_and_a_result_like_any_array(ledger: Ledger) -> None:
-    """A tensor over the same memory; a result that is a copy, for nobody is to have the memory itself."""
+    """A tensor over the same memory; a result that is a copy, for no caller may have the memory itself."""
     pytest.importorskip("torch")
     with ledger.start(GRAPHED, **RESTARTING) as pool:
         assert pool.call("Graphed.as_tensor").result() == [True, float(WEIGHTS.sum())]

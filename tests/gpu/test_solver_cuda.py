@@ -130,7 +130,7 @@ def test_a_graph_of_factors_tells_each_of_its_runs(pool: atomr_mp.Pool) -> None:
 
 
 def test_nothing_waits_for_the_device() -> None:
-    """A factorisation is enqueued while the stream is held up, and told when it has ended."""
+    """A factorisation is enqueued while the stream is held up, and reported when it has ended."""
     import cupy
 
     make, *_ = FAILING[3]

@@ -239,7 +239,7 @@ def test_nothing_waits_for_the_device(request_: Any) -> None:
 
 
 def test_a_zero_on_the_diagonal_costs_no_context() -> None:
-    """It is told with its row; a gap is not given to cuSPARSE at all."""
+    """It is reported with its row; a gap is not given to cuSPARSE at all."""
     mask = np.tri(500, dtype=bool)
     for gap in (False, True):
         mask[77, 77] = not gap

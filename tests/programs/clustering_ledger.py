@@ -37,7 +37,7 @@ PACE_S = 0.005
 BACK_S = 60.0
 """How long Ray may take to start an actor anew."""
 STANDS_S = 1.0
-"""How long a process is stopped that nobody replaces."""
+"""How long a process is stopped that is not replaced."""
 STEADY_S = 3.0
 """For how long nothing changes before what nodes hold counts as what they hold at rest."""
 MEMORY_BYTES = 48 * 2**20
@@ -45,7 +45,7 @@ MEMORY_BYTES = 48 * 2**20
 
 
 class Load:
-    """Threads that call all nodes until they are told to stop, and the outcomes of their calls."""
+    """Threads that call all nodes until they are stopped, and the outcomes of their calls."""
 
     def __init__(self, cluster: atomr_mp.ray.Cluster, directory: str) -> None:
         self._cluster, self.directory = cluster, directory

@@ -1,4 +1,4 @@
-"""An application that forks while it holds a pool; the child is told what to try, and outlives its parent.
+"""An application that forks while it holds a pool; the child gets orders what to try, and outlives its parent.
 
 Arguments: run directory, actor, a gate, and one at which the child waits after it has tried everything. Says the
 pids of supervisor, workers and child; then what the child got; then, when told a line, that the pool still answers.

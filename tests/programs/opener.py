@@ -1,4 +1,4 @@
-"""A process that opens a slab whose descriptor it is sent, and does with it as it is told, a line at a time.
+"""A process that opens a slab whose descriptor it is sent, and follows orders about it, a line at a time.
 
 Arguments: the backend, and the path of a socket. Told: "open BYTES HANDLE", "client BYTES", "read OFFSET BYTES",
 "write OFFSET TEXT", "close". Says what it has found, or the name of the error's class.

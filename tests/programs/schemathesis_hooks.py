@@ -1,4 +1,4 @@
-"""What Schemathesis is told of this server: how it asks, and what its schemas cannot say."""
+"""What Schemathesis has to know of this server: how it asks, and what its schemas cannot say."""
 
 from __future__ import annotations
 

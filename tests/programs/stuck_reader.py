@@ -1,4 +1,4 @@
-"""A client that gets stuck in the middle of a copy of a shared ref: says so, goes on when it is told, and says "ok".
+"""A client that gets stuck in the middle of a copy of a shared ref: says so, goes on when asked to, and says "ok".
 
 Arguments: run directory, and the ref as shared, in hex.
 """

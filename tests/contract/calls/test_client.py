@@ -245,7 +245,7 @@ def test_a_callback_may_close_a_client_whose_worker_died(ledger: Ledger) -> None
 
 
 def test_a_client_may_be_closed_while_a_callback_is_added(pool: atomr_mp.Pool, notes: Ledger) -> None:
-    """The close has run the callback; no thread waits for the reply any more."""
+    """The close has run the callback, and has freed the thread that waited for the reply."""
     with atomr_mp.connect(run_dir=pool.run_dir) as other, notes.gate("held") as gate:
         other.wait_ready()
         held = other.call("Probe.hold", gate.path)
@@ -387,7 +387,7 @@ class ClosingLoop(asyncio.SelectorEventLoop):
 
 @pytest.mark.parametrize("what", ["read", "close"])
 def test_a_loop_may_be_closed_while_another_thread_tells_it_something(ledger: Ledger, what: str) -> None:
-    """The loop hears nothing any more, and the thread goes on to tell others."""
+    """The loop has stopped listening, and the thread goes on to wake others."""
     loop = ClosingLoop()
 
     async def use(pool: atomr_mp.Pool) -> int:
@@ -535,7 +535,7 @@ def test_a_cancelled_task_cancels_its_request(pool: atomr_mp.Pool, notes: Ledger
 def test_what_has_expired_before_it_starts_never_runs(
     pool: atomr_mp.Pool, notes: Ledger, wait: Wait, thread: str
 ) -> None:
-    """The caller is told at the deadline, however busy the worker is."""
+    """The caller gets its error at the deadline, however busy the worker is."""
     with notes.gate(f"expire{thread}-{wait.__name__}") as gate:
         held = pool.call("Probe.hold" + thread, gate.path, device=0)
         gate.wait()

@@ -33,7 +33,7 @@ class Debtor:
         return self._readable
 
     def advance(self) -> None:
-        """Owe nothing any more."""
+        """Owe nothing from now on."""
         self.waits_for = 0
         self.advanced.set()
 

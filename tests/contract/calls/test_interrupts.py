@@ -1,4 +1,4 @@
-"""Ctrl-C wherever it may strike: nothing runs twice, nobody waits for ever, and the pool goes on as before."""
+"""Ctrl-C wherever it may strike: nothing runs twice, no caller waits for ever, and the pool goes on as before."""
 
 from __future__ import annotations
 

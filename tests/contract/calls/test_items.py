@@ -207,7 +207,7 @@ def test_a_result_that_cannot_be_read_is_its_item_s_failure(
 
 @pytest.mark.parametrize("window", [1, 2])
 def test_a_map_goes_on_in_small_windows_also_after_another_was_left(ledger: Ledger, window: int) -> None:
-    """Items of the earlier map may fill the windows: then items fail with that, and nobody waits for ever."""
+    """Items of the earlier map may fill the windows: then items fail with that, and no caller waits for ever."""
     with ledger.start(PARCELLED, window_requests=window) as pool:
         assert list(pool.map("Parcelled.roots", range(100))) == [n**0.5 for n in range(100)]
         with ledger.gate("gate") as gate:

@@ -64,7 +64,7 @@ async def unread(pool: atomr_mp.Pool) -> None:
 
 
 def abandoned(pool: atomr_mp.Pool) -> None:
-    """Leave a loop that nobody closes, with a thread that ends."""
+    """Leave an unclosed loop, with a thread that ends."""
     loop = asyncio.new_event_loop()
     LEFT.append(loop)
     loop.run_until_complete(by_break(pool))
@@ -143,7 +143,7 @@ def test_a_pool_whose_streams_were_left_closes_at_once(ledger: Ledger) -> None:
 
 
 def test_more_requests_of_a_library_than_the_window_holds_wait_here(pool: atomr_mp.Pool) -> None:
-    """In a thread that reads no answers meanwhile, in their order; also when nobody ever waits for them."""
+    """In a thread that reads no answers meanwhile, in their order; also when they are never waited for."""
     device = pool.device(0)
     total = device.zeros(1)
     one = device.full(1, 1.0)

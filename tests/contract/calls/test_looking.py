@@ -86,7 +86,7 @@ def test_a_wait_of_no_time_is_a_look(pool: atomr_mp.Pool) -> None:
 
 
 def test_a_reply_that_is_late_is_done_by_its_deadline(pool: atomr_mp.Pool, notes: Ledger) -> None:
-    """Nobody has to wait for that."""
+    """It takes no waiting."""
     with notes.gate("late") as gate:
         held = pool.call("Probe.hold", gate.path)
         gate.wait()

@@ -192,7 +192,7 @@ def test_map_that_is_not_read_to_its_end_leaves_nothing(pool: atomr_mp.Pool) -> 
 
 
 def test_pool_that_is_lost_fails_all_that_remains(pool: atomr_mp.Pool, ledger: Ledger) -> None:
-    """Every remaining item comes out with `PoolLost`; nobody waits for ever."""
+    """Every remaining item comes out with `PoolLost`, and none waits for ever."""
     outcomes = []
     with ledger.gate("gate") as gate:  # nobody gets beyond it before the end is known
         items = ([gate.path if n == 200 else "", n] for n in range(3000))
@@ -207,7 +207,7 @@ def test_pool_that_is_lost_fails_all_that_remains(pool: atomr_mp.Pool, ledger: L
 
 
 def test_devices_that_all_stop_fail_all_that_remains(ledger: Ledger) -> None:
-    """When no device takes work any more, every remaining item comes out with `DeviceUnavailable`."""
+    """When all devices have stopped taking work, every remaining item comes out with `DeviceUnavailable`."""
     with ledger.start(MAPPED, gpus=1, max_restarts=0, give_up=True) as pool:
         outcomes = []
         for outcome in pool.map("Mapped.square", range(500), return_failures=True, in_flight=4):

@@ -82,7 +82,7 @@ def test_refs_of_the_own_device_are_not_used_by_who_has_its_loop(pool: atomr_mp.
 
 
 def test_setup_calls_its_device_only_in_a_standby(ledger: Ledger) -> None:
-    """There the worker answers. Otherwise nobody does before setup has ended."""
+    """There the worker answers. Otherwise no answer comes before setup has ended."""
     with ledger.start(ONE, gpus=1, standby="hot") as pool:
         assert "the actor has the loop of device 0" in pool.call("Introspective.in_setup").result(DEADLINE_S)
         assert settled(lambda: (standby := pool.status().workers[0].standby) is not None and standby.state == "ready")

@@ -60,7 +60,7 @@ class Told:
         self._theirs.shutdown(socket.SHUT_RDWR)
 
     def call(self) -> Reply:
-        """Make a call that nobody will answer."""
+        """Make a call that will not be answered."""
         return self.client.submit("Actor.run", [], device=0, deadline_s=60)
 
     def close(self) -> None:
@@ -79,7 +79,7 @@ def told(tmp_path: Path) -> Iterator[Told]:
 
 @pytest.mark.parametrize("where", ["thread", "loop"])
 def test_nothing_is_sent_to_an_incarnation_that_has_ended(told: Told, where: str) -> None:
-    """Its end may be told some time before the device's next state; a loop that begins meanwhile sends nothing."""
+    """Its end may be heard some time before the device's next state; a loop that begins meanwhile sends nothing."""
 
     async def in_loop() -> None:
         await asyncio.to_thread(told.client.read_session)
@@ -149,7 +149,7 @@ def farewell(error: errors.AtomrError) -> bytes:
     "refused", [errors.NotAuthorized("another user's"), errors.Overloaded("no descriptor left")], ids=lambda e: e.code
 )
 def test_a_client_that_is_refused_before_its_hello_is_told_why(refused: errors.AtomrError) -> None:
-    """Nobody reads its hello any more, but the reason is there to be read."""
+    """Its hello is not read, but the reason is there to be read."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     theirs.sendall(farewell(refused))
     theirs.close()

@@ -77,7 +77,7 @@ def test_a_thread_waits_for_what_it_has_to_know_of_a_pool_that_starts(ledger: Le
 
 
 def test_after_the_loss_of_a_pool_that_starts_calls_say_so(ledger: Ledger) -> None:
-    """The client is not told that the request does not exist."""
+    """The client does not get the error that the request does not exist."""
     with early(ledger) as (pool, _):
         waits = pool.call("Starting.echo", 1)
         os.kill(pool.supervisor_pid, signal.SIGKILL)

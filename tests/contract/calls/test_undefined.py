@@ -179,7 +179,7 @@ def test_a_writer_that_its_client_takes_back_when_late_is_missed_too(pool: atomr
 
 
 def test_neither_cancelling_nor_a_refused_call_undefines(pool: atomr_mp.Pool, ledger: Ledger) -> None:
-    """Who cancels knows it; what is wrong with a call is told where it is made."""
+    """Who cancels knows it; what is wrong with a call is raised where it is made."""
     ref = pool.device(0).put(np.ones(1000))
     with ledger.gate("held") as gate:
         held = pool.call("Undoing.hold_on_thread", gate.path, device=0)
@@ -198,7 +198,7 @@ def test_neither_cancelling_nor_a_refused_call_undefines(pool: atomr_mp.Pool, le
 
 
 def test_what_was_computed_of_undefined_content_is_undefined_too(pool: atomr_mp.Pool, ledger: Ledger) -> None:
-    """A chain behind a failed writer: nobody reads its end."""
+    """A chain behind a failed writer, whose end is not read."""
     device = pool.device(0)
     first, last = device.put(np.ones(1000)), device.zeros(1000, "float64")
     with ledger.gate("writer") as gate:
@@ -220,7 +220,7 @@ def test_what_was_computed_of_undefined_content_is_undefined_too(pool: atomr_mp.
 @pytest.mark.parametrize("n", [3, 100_000])
 @pytest.mark.parametrize("method", ["fill", "fill_in_batch"])
 def test_what_is_written_has_to_be_a_ref(pool: atomr_mp.Pool, method: str, n: int) -> None:
-    """Of an array by value, in the message or in shared memory, nobody would see what was written."""
+    """Of an array by value, in the message or in shared memory, no caller would see what was written."""
     with pytest.raises(errors.InvalidRequest, match=r"target.* is written, so it must be a ref"):
         pool.call(f"Undoing.{method}", np.ones(n), 2.0, device=0).result()
     if method == "fill_in_batch":

@@ -1,4 +1,4 @@
-"""Calls that wait for room in the window: in event loops by themselves, in threads if they are told to."""
+"""Calls that wait for room in the window: in event loops by themselves, in threads on request."""
 
 from __future__ import annotations
 
@@ -249,7 +249,7 @@ def test_threads_that_wait_for_room_are_all_let_in(pool: atomr_mp.Pool) -> None:
 
 
 def test_a_thread_waits_for_room_until_the_deadline(pool: atomr_mp.Pool, notes: Ledger) -> None:
-    """Then it is told that nothing ran; a call that waits may be let in by another thread."""
+    """Then it learns that nothing ran; a call that waits may be let in by another thread."""
     with notes.gate("room") as gate:
         held = [pool.call("Probe.hold_on_thread", gate.path, device=0) for _ in range(WINDOW)]
         started = time.monotonic()

@@ -190,7 +190,7 @@ def test_an_actor_is_placed_by_a_function_too(ledger: Ledger) -> None:
 
 
 def test_a_reload_moves_an_actor(ledger: Ledger) -> None:
-    """From then on calls go where it is; a pool cannot be told of devices that it does not have."""
+    """From then on calls go where it is; a pool refuses devices that it does not have."""
     file = ledger.path / "pool.toml"
 
     def write(*actors: str, workers: int = 2) -> None:

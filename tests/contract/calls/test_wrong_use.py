@@ -1,4 +1,4 @@
-"""Wrong uses of a pool, told in the caller's words."""
+"""Wrong uses of a pool, refused in the caller's words."""
 
 from __future__ import annotations
 

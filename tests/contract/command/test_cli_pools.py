@@ -68,7 +68,7 @@ def test_pools_are_found_wherever_they_run_until_they_end_in_order(ledger: Ledge
 
 
 def test_pools_that_do_not_answer_and_what_killed_ones_left_are_told_apart(ledger: Ledger, user: Path) -> None:
-    """The line says what to do; a pool that stands still keeps nobody from hearing of the others."""
+    """The line says what to do; a pool that stands still does not hide the others."""
     start("--pool", "still")
     start("--pool", "killed")
     still, killed = (RunDirectory.open(user / "atomr-mp" / name) for name in ("still", "killed"))

@@ -44,7 +44,7 @@ def sums(device: atomr_mp.Device, steps: int, n: int = N) -> Program:
 
 
 def test_a_program_gives_what_its_steps_give_one_by_one(device: atomr_mp.Device, random: np.random.Generator) -> None:
-    """Bit for bit, run after run, with inputs by value and by ref, views, and temporaries that nobody sees."""
+    """Bit for bit, run after run, with inputs by value and by ref, views, and unseen temporaries."""
     weights = device.put(random.uniform(-1, 1, (N, N)))
     bias, zero = device.put(random.uniform(-1, 1, N)), device.full((), 0.0, "float64")
     with device.program() as p:
@@ -305,7 +305,7 @@ def test_a_known_program_goes_by_its_digest(device: atomr_mp.Device, monkeypatch
 
 
 def test_a_worker_that_does_not_know_a_program_is_told_it(device: atomr_mp.Device) -> None:
-    """Nobody notices, not a thread nor a loop; large inputs by value are there for the second attempt too."""
+    """No thread or loop notices; large inputs by value are there for the second attempt too."""
     p, large = sums(device, 3), sums(device, 3, n=2**17)
 
     async def together() -> list[Any]:
@@ -323,7 +323,7 @@ def test_a_worker_that_does_not_know_a_program_is_told_it(device: atomr_mp.Devic
 
 
 def test_what_a_worker_keeps_of_programs_is_bounded(device: atomr_mp.Device, random: np.random.Generator) -> None:
-    """Any message of a client names what was told in that place of its session, or is refused; then nothing has run."""
+    """Any message of a client names what was sent to that place of its session, or is refused; then nothing has run."""
     programs = [sums(device, steps) for steps in (1, 2, 3)]
     recorded = [cast("RunProgram", each._recorded) for each in programs]
     told = [(each.program, each.writes, each.digest) for each in recorded]

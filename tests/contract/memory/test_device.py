@@ -339,7 +339,7 @@ def test_a_backend_that_does_not_exist_is_a_mistake_in_the_configuration() -> No
 
 
 class Job:
-    """A piece of work that notes when it is done, and may wait to be let go."""
+    """A piece of work that notes when it is done, and may wait at a gate."""
 
     raised: BaseException | None = None
     goes_on = False

@@ -1,4 +1,4 @@
-"""Requests let go of the memory of their arguments when they have ended, in whichever way; no collection helps them."""
+"""Requests release the memory of their arguments when they have ended, in whichever way; no collection helps them."""
 
 from __future__ import annotations
 

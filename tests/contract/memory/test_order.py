@@ -212,7 +212,7 @@ def test_a_loop_goes_on_while_a_request_waits_for_another_device(ledger: Ledger,
 
 
 def test_a_request_that_is_given_up_lets_those_behind_it_go_on(ledger: Ledger) -> None:
-    """By its caller or its deadline, while it waits for a ref of another device; and nobody else's writer waits."""
+    """By its caller or its deadline, while it waits for a ref of another device; and no other writer waits."""
     with ledger.gate("gate") as gate, ledger.start(KEEPER, gpus=2) as own:
         target, source = own.device(0).zeros(ELEMENTS, "float64"), own.device(1).zeros(ELEMENTS, "float64")
 
@@ -272,7 +272,7 @@ LOOKS: Final[tuple[Look, ...]] = (
 
 @pytest.mark.skipif(BACKEND != "host", reason="a view of a GPU's memory needs CuPy")
 def test_what_blocks_waits_for_room(ledger: Ledger) -> None:
-    """However full the window is of requests that nobody waits for, and though no further one of these may wait."""
+    """However full the window is of requests without waiting callers, and though no further one of these may wait."""
     with ledger.start(KEEPER, gpus=2, window_requests=WINDOW, max_waiting=WINDOW) as own:
         for number, look in enumerate(LOOKS):
             with ledger.gate(f"gate {number}") as gate:

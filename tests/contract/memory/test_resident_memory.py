@@ -95,7 +95,7 @@ def test_other_arrays_have_another_digest(one: dict[str, Any], other: dict[str, 
     ],
 )
 def test_what_is_no_layout_is_refused(layout: Any) -> None:
-    """Nobody was asked for anything."""
+    """No process was asked for anything."""
     with pytest.raises(errors.InvalidRequest, match="layout of resident memory"):
         lay_out(layout)
 

@@ -24,7 +24,7 @@ A, B, C = (0, 1), (0, 2), (1, 1)
 
 
 class Process:
-    """Notes what it is told, and what it was given."""
+    """Notes its orders, and what it was given."""
 
     pid = 7
 
@@ -76,7 +76,7 @@ class Pool:
                 given.close()
 
     def told(self, worker: tuple[int, int]) -> list[Any]:
-        """Return what a process was told since this was last asked."""
+        """Return a process's orders since this was last asked."""
         told, self.processes[worker].told = self.processes[worker].told, []
         return told
 

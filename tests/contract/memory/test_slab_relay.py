@@ -1,4 +1,4 @@
-"""What the supervisor does with slabs: its real loop and sessions, with workers that only note what they are told."""
+"""What the supervisor does with slabs: its real loop and sessions, with workers that only note their orders."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ T = TypeVar("T")
 
 
 class Worker:
-    """Takes the place of a device and its worker; knows what it was told, and the content of descriptors with it."""
+    """Takes the place of a device and its worker; knows its orders, and the content of descriptors with them."""
 
     drained = leaving = False
     is_ready = True
@@ -100,7 +100,7 @@ class Worker:
         return devices.DeviceInfo(self.index, "fake", state, self.generation, "", True, 1, 0, "")
 
     def heard(self, kind: type[T]) -> list[T]:
-        """Return what it was told of a kind."""
+        """Return the orders of a kind that it has got."""
         return [message for message in self.told if isinstance(message, kind)]
 
 
@@ -128,7 +128,7 @@ class Supervisor:
         """Fail: no test asks for it."""
 
     def read_keys(self, _done: object) -> None:
-        """Nobody asks."""
+        """Never asked for."""
 
     def resident(self, _request: object) -> session.FromSupervisor:
         """Refuse."""
@@ -181,7 +181,7 @@ class Supervisor:
         return self.workers[worker].heard(control.ExportSlab)[-1]
 
     def wait_told(self, kind: type[control.ExportSlab | control.SessionEnded], number: int) -> None:
-        """Wait until the first worker was told something of a session."""
+        """Wait until the first worker has got an order about a session."""
         self.until(lambda: any(message.number == number for message in self.workers[0].heard(kind)))
 
     def export(self, message: control.SlabExported, content: bytes | None = b"slab", worker: int = 0) -> None:
@@ -200,7 +200,7 @@ class Supervisor:
             self.sessions.acknowledged(self.devices[worker], self.workers[worker].generation, 1)
 
     def reclaimed(self) -> list[int]:
-        """Return how often each worker was told to give the memory of session 1 back."""
+        """Return how often each worker got the order to give the memory of session 1 back."""
         return [worker.heard(control.Reclaim).count(control.Reclaim(1)) for worker in self.workers]
 
 
@@ -233,7 +233,7 @@ def memory(content: bytes, seals: int = SEALS) -> int:
 
 
 def introduced(supervisor: Supervisor, index: int) -> list[tuple[control.ForeignSlab, bytes]]:
-    """Return the loans that a new worker of a device is told, and their content."""
+    """Return the loans that a new worker of a device gets, and their content."""
     found = []
     for message, descriptor in supervisor.sessions.introductions(supervisor.devices[index]):
         content = b""
@@ -271,7 +271,7 @@ class TestOpening:
     def test_a_slab_that_was_handed_in_is_opened_without_asking(
         self, supervisor: Supervisor, client: SessionConnection, *, behind: bool
     ) -> None:
-        """The worker is told; one that does not listen is asked, as for any other slab, so that little waits for it."""
+        """The worker gets an order; one that does not listen is asked, as for any slab, so that little waits for it."""
         made = Descriptor(memory(b"slab"))
         supervisor.sessions.result_slab(supervisor.devices[0], 1, control.ResultSlab(1, 5, 4), made)
         made.close()
@@ -415,7 +415,7 @@ class TestOpening:
     def test_an_answer_for_a_client_that_has_gone_is_closed(
         self, supervisor: Supervisor, client: SessionConnection
     ) -> None:
-        """So are answers that nobody asked for, or asked of somebody else."""
+        """So are answers to no question, or to a question to somebody else."""
         client.send(session.OpenSlab(1, 0, 1, 5))
         asked = supervisor.asked()
         supervisor.export(control.SlabExported(asked.id, 4), worker=1)
@@ -538,7 +538,7 @@ class TestRegistering:
     def test_no_descriptors_queue_up_for_a_worker_that_does_not_read(
         self, supervisor: Supervisor, client: SessionConnection
     ) -> None:
-        """The client is told, and no worker has it."""
+        """The client gets an error, and no worker has it."""
         supervisor.workers[1].is_behind = True
         register(client, 1)
         assert isinstance(supervisor.refused(client), errors.Overloaded)
@@ -677,7 +677,7 @@ class TestLending:
 
 
 class TestTheEnd:
-    """Memory is given back when nobody can reach it."""
+    """Memory is given back when it is out of reach."""
 
     def test_bye_and_the_workers_words_are_enough(self, supervisor: Supervisor, client: SessionConnection) -> None:
         """The client lives on; its session is over."""
@@ -701,7 +701,7 @@ class TestTheEnd:
         assert supervisor.reclaimed() == [1, 1]
 
     def test_a_client_that_goes_before_its_welcome_stays_with_no_worker(self, supervisor: Supervisor) -> None:
-        """It had only time to say hello: nobody would ever tell the workers of its end."""
+        """It had only time to say hello: the workers would never hear of its end."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         ours.sendall(session.frame(session.FROM_CLIENT.encode(session.Hello(2, "gone", False))))
         ours.close()
@@ -711,7 +711,7 @@ class TestTheEnd:
             assert not worker.heard(control.SessionOpened)
 
     def test_a_worker_that_has_ended_is_not_waited_for(self, supervisor: Supervisor, client: SessionConnection) -> None:
-        """Its next incarnation never heard of the session, and is not told."""
+        """Its next incarnation never heard of the session, and gets no order."""
         client.close()
         supervisor.until(lambda: supervisor.workers[1].heard(control.SessionEnded))
         supervisor.acknowledge(0)
@@ -778,7 +778,7 @@ class Process:
         return ExitCause(signal=9)
 
     def close(self) -> None:
-        """Let go."""
+        """Release it."""
         self.control.close()
         self.channel.close()
 
@@ -862,7 +862,7 @@ def test_a_device_keeps_descriptors_for_a_worker_that_does_not_read(
 def test_sessions_that_come_and_go_cost_nothing_while_a_worker_does_not_read(
     supervisor: Supervisor, client: SessionConnection, process: Process
 ) -> None:
-    """What it has not heard of is withdrawn: nothing waits for it, and its memory is nobody's to give back."""
+    """What it has not heard of is withdrawn: nothing waits for it, and its memory has no owner to give it back."""
     worker = Incarnation(0, process, supervisor.loop, None, Silent(), Mock(), 1.0)  # type: ignore[arg-type]
     supervisor.devices = [Alone(worker)]
     sent = fall_behind(worker)
@@ -895,7 +895,7 @@ class Silent:
     """Hears nothing of a worker."""
 
     def caught_up(self, _worker: Incarnation) -> None:
-        """Nothing waits any more."""
+        """All waiting has ended."""
 
 
 class Alone:

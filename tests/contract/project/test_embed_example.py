@@ -86,7 +86,7 @@ def test_a_map_gives_what_the_model_gives_directly(pool: atomr_mp.Pool, texts: l
 def test_clients_that_call_at_the_same_time_get_their_own(
     pool: atomr_mp.Pool, texts: list[str], direct: Vectors
 ) -> None:
-    """Their requests are in the same batches, and nobody gets another's vector."""
+    """Their requests are in the same batches, and each gets its own vector."""
     found: dict[int, list[Vectors]] = {}
 
     def call(number: int) -> None:

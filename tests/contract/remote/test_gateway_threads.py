@@ -57,7 +57,7 @@ class Host:
 @given(by_thread=st.lists(st.booleans(), min_size=1, max_size=30))
 @settings(max_examples=30)
 def test_what_a_session_hears_it_does_on_the_loop_in_order(by_thread: list[bool]) -> None:
-    """The local client calls its listeners on whichever thread reads; the remote client is told by the loop's."""
+    """The local client calls its listeners on whichever thread reads; the remote client hears of it on the loop's."""
 
     async def main() -> list[tuple[int, int]]:
         host = Host()

@@ -118,7 +118,7 @@ def test_refs_are_handles_of_what_the_pool_has(serving: served.Served) -> None:
 
 
 def test_programs_go_by_their_digest(serving: served.Served) -> None:
-    """Through the gateway too; a worker that lacks one is told it, even with inputs by the bulk connection."""
+    """Through the gateway too; a worker that lacks one gets it, even with inputs by the bulk connection."""
     with serving.connect() as pool:
         pool.wait_ready()
         device = pool.device()

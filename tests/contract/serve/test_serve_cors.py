@@ -44,13 +44,13 @@ def test_a_page_of_a_named_origin_may_ask_and_read_whatever_comes(ledger: Ledger
 
 
 def readers(answer: Answer) -> str | None:
-    """Return the origin whose pages may read an answer; caches are told that it depends on the asker's."""
+    """Return the origin whose pages may read an answer; caches learn that it depends on the asker's."""
     assert answer.headers["vary"] == "Origin"
     return answer.headers.get("access-control-allow-origin")
 
 
 def test_without_the_option_no_page_of_another_origin_may_ask(ledger: Ledger) -> None:
-    """Nor is it told what it might send."""
+    """Nor does it learn what it might send."""
     with Server(ledger) as server:
         asked = server.ask("OPTIONS", "/call/Served.length", None, ASKS, token="")
         assert asked.status == 403

@@ -155,7 +155,7 @@ def test_a_refused_request_is_shown_with_the_command_that_admits_it(browser: Any
 
 
 def test_a_page_without_a_token_asks_for_it(browser: Any, server: Server) -> None:
-    """The keyboard alone is enough; a wrong token is told."""
+    """The keyboard alone is enough; a wrong token is reported."""
     browser.get(f"http://127.0.0.1:{server.port}/")
     assert shows(browser, TOLD, lambda told: told == "A token is needed")
     browser.switch_to.active_element.send_keys("no-token-of-this-server", Keys.ENTER)

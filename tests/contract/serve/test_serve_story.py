@@ -31,7 +31,7 @@ def ledger() -> Iterator[Ledger]:
 
 
 def events(server: Server) -> list[dict[str, Any]]:
-    """Return what a server has told as JSON: every line is an object."""
+    """Return a server's log as JSON: every line is an object."""
     whole, _, _ = server.log().rpartition("\n")  # the last line may be in the middle of being written
     return [json.loads(line) for line in whole.splitlines()]
 
@@ -42,17 +42,17 @@ def named(server: Server, *names: str) -> list[dict[str, Any]]:
 
 
 def has(server: Server, name: str, count: int) -> bool:
-    """Return whether a server has told so many events of this name."""
+    """Return whether a server has logged so many events of this name."""
     return len(named(server, name)) == count
 
 
 def has_ended(server: Server, pid: int) -> bool:
-    """Return whether a server has told that a front end has ended."""
+    """Return whether a server has logged that a front end has ended."""
     return any(event["pid"] == pid for event in named(server, "front_end_ended"))
 
 
 def has_stray(server: Server, text: str) -> bool:
-    """Return whether a server has told a text as another process's."""
+    """Return whether a server has logged a text as another process's."""
     return any(text in event["text"] for event in named(server, "stderr"))
 
 

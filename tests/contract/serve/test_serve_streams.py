@@ -183,7 +183,7 @@ def begins(connection: socket.socket) -> bool:
 
 
 def test_consumers_that_do_not_read_hold_up_nobody(server: Server, ledger: Ledger) -> None:
-    """By the hundred: memory stays flat, others are answered, and the stalled are let go."""
+    """By the hundred: memory stays flat, others are answered, and the stalled are disconnected."""
     (front_end,) = server.front_ends()
     before, refused = memory(front_end), metric(server, REFUSED)
     with contextlib.ExitStack() as closing:

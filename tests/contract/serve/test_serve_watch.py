@@ -106,7 +106,7 @@ def test_top_shows_the_calls_of_all_front_ends_by_method() -> None:
 
 
 def without_repeats(events: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    """Return events but for what is told again in the same words of another end of the same request."""
+    """Return events but for those that repeat the words of another end of the same request."""
     found: list[tuple[Any, ...]] = []
     for each in events:
         if each[1] != "poison_request" or each[2] not in [other[2] for other in found]:

@@ -87,7 +87,7 @@ def test_who_leaves_is_gone_in_the_next_step(pool: atomr_mp.Pool, notes: Ledger)
 
 
 def test_one_fails_alone_or_all_together(pool: atomr_mp.Pool, notes: Ledger) -> None:
-    """`fail` ends one; an exception ends all that are live, and the next step is told that they are gone."""
+    """`fail` ends one; an exception ends all that are live, and the next step learns that they are gone."""
     other = pool.stream("Engine.run", line("other", parts=100_000))
     assert next(other) == "other-0"
     parts, error = parts_of(pool.stream("Engine.run", line("fails", how="fail", at=2)))
@@ -116,14 +116,14 @@ def test_what_is_sent_beyond_the_reader_s_room_is_held_and_bounded(pool: atomr_m
 
 
 def test_a_stream_that_was_ended_takes_no_more(pool: atomr_mp.Pool, notes: Ledger) -> None:
-    """The method is told, and its callers get what came before."""
+    """The method gets the error, and its callers get what came before."""
     parts, error = parts_of(pool.stream("Engine.run", line("x", how="after", at=1)))
     assert (parts, error) == (["x-0"], None)
     assert "refused" in notes.runs()
 
 
 def test_arguments_are_checked_for_each_alone(pool: atomr_mp.Pool) -> None:
-    """One that does not fit is refused, and harms nobody."""
+    """One that does not fit is refused, and harms no other."""
     good = pool.stream("Engine.run", line("good"))
     parts, error = parts_of(pool.stream("Engine.run", {"text": 3}))
     assert (parts, type(error)) == ([], errors.InvalidRequest)

@@ -73,7 +73,7 @@ def test_parts_come_in_order_each_once(pool: atomr_mp.Pool, how: str, count: int
 
 
 def test_the_result_is_what_the_generator_returns(pool: atomr_mp.Pool) -> None:
-    """Parts that nobody has read are dropped; an actor's reference streams too, with arguments by name."""
+    """Unread parts are dropped; an actor's reference streams too, with arguments by name."""
     stream = pool.actor("Streamer").count(upto=100)
     assert isinstance(stream, atomr_mp.ReplyStream)
     assert next(stream) == 0
@@ -291,7 +291,7 @@ def test_a_stream_that_has_not_begun_can_be_closed(pool: atomr_mp.Pool, notes: L
 
 
 def test_nobody_runs_ahead_of_a_slow_reader(pool: atomr_mp.Pool, notes: Ledger) -> None:
-    """The generator stands still when as much as may be is unread, in parts or in bytes; and holds up nobody."""
+    """The generator stands still when as much as may be is unread, in parts or in bytes; and holds up no other."""
     parts = pool.stream("Streamer.endless", "parts", ahead=4)
     nbytes = pool.stream("Streamer.endless", "bytes", 10_000, ahead=1000, ahead_bytes=35_000)
     assert next(parts) == 0
@@ -504,7 +504,7 @@ def test_open_streams_are_bounded(ledger: Ledger) -> None:
 
 
 def test_a_stream_that_nobody_reads_ends(ledger: Ledger) -> None:
-    """It holds what it has borrowed; its reader is told what came of it."""
+    """It holds what it has borrowed; its reader gets the outcome."""
     with ledger.start(STREAMER, stall_s=0.3) as pool:
         stream = pool.stream("Streamer.endless", "stalled", ahead=3)
         assert settled(lambda: bool(ledger.runs()))

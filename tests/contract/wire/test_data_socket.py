@@ -249,7 +249,7 @@ def test_what_waits_for_who_sends_pings_and_reads_nothing_is_bounded(ends: Ends)
     ids=["a wrong secret", "another session's routing id", "a routing id in use"],
 )
 def test_who_is_not_let_in_is_counted(ends: Ends, routing_id: bytes, password: bytes) -> None:
-    """A refused peer is told so; the others go on."""
+    """A refused peer gets the reason; the others go on."""
     peers = ends.peers()
     with zmq.Context() as context, context.socket(zmq.DEALER) as dealer, dealer.get_monitor_socket() as monitor:
         dealer.linger, dealer.routing_id, dealer.reconnect_ivl = 0, routing_id, -1
@@ -309,7 +309,7 @@ def test_what_no_descriptor_is_left_for_is_turned_away(ends: Ends) -> None:
 
 
 def test_what_does_not_read_yet_lets_peers_in_and_reads_nothing(tmp_path: Path) -> None:
-    """A standby does that until it is told to begin; it does hear of ends."""
+    """A standby does that until it is ordered to begin; it does hear of ends."""
     with select.epoll() as poll:
         standby = DataSocket(f"ipc://{tmp_path}/standby", WINDOW, lambda session: session, poll)
         login = Login(SESSIONS[0], SESSIONS[0], WINDOW)
@@ -510,7 +510,7 @@ def test_the_end_comes_behind_the_last_answers(ends: Ends) -> None:
 
 
 class Scripted:
-    """A worker's end that says what it is told to."""
+    """A worker's end that says what the test gives it."""
 
     def __init__(self, directory: Path, says: bytes, owes: Callable[[DataConnection], object] = lambda _: None) -> None:
         self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

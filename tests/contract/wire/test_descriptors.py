@@ -37,7 +37,7 @@ def no_leaks() -> Iterator[None]:
 
 
 def memory(content: bytes) -> int:
-    """Make a descriptor that is told from others by its content."""
+    """Make a descriptor that differs from others by its content."""
     made = os.memfd_create("atomr-mp-test", os.MFD_CLOEXEC)
     os.write(made, content)
     return made
@@ -276,7 +276,7 @@ class TestTheSession:
             client.send(session.Bye())
 
     def test_the_process_of_a_client_can_be_watched(self) -> None:
-        """Its descriptor becomes readable when it ends; one that has been reaped is told from one that lives."""
+        """Its descriptor becomes readable when it ends; one that has been reaped differs from one that lives."""
         listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         with listening:
             listening.bind(f"\0atomr-mp-test-{os.getpid()}")
@@ -381,7 +381,7 @@ class TestTheControlChannel:
         assert worker.receive_waiting() is None
 
     def test_what_is_kept_is_closed_with_the_channel(self, channel: tuple[socket.socket, ControlChannel]) -> None:
-        """Nobody asks for it any more."""
+        """It has become unwanted."""
         ours, worker = channel
         before = len(open_descriptors())
         made = memory(b"")

@@ -141,7 +141,7 @@ def test_it_reads_streams_of_arrays(pool: atomr_mp.Pool) -> None:
 
 
 def test_it_ends_streams(pool: atomr_mp.Pool) -> None:
-    """It closes a stream that it does not want any more."""
+    """It closes a stream that it does not want to the end."""
     assert streamed(pool, "Values.endless", [], "--most", "10") == [*range(10), None]
     assert result(pool, "Values.is_closed", []) is True
 

@@ -41,7 +41,7 @@ def found(run_dir: Path, state: State, lasts_s: float = 2.0) -> list[Finding]:
 
 
 def test_a_pool_in_use_has_nothing_unaccounted(ledger: Ledger) -> None:
-    """Processes, sessions, memory and sockets are told, to people and to programs."""
+    """Processes, sessions, memory and sockets are shown, to people and to programs."""
     with ledger.start(gpus=2) as pool:
         ref = pool.device(0).put(np.ones(100_000))
         view = np.asarray(ref.view()) if pool.status().backend == "host" else ref.view()

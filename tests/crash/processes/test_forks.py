@@ -120,7 +120,7 @@ def test_what_the_supervisor_s_process_had_started_before_is_not_touched(ledger:
 
 
 def test_the_cgroup_of_a_worker_goes_with_the_last_process_in_it(ledger: Ledger) -> None:
-    """Its processes end a little later; a cgroup that a killed supervisor left is in nobody's way."""
+    """Its processes end a little later; a cgroup that a killed supervisor left is in no one's way."""
     parent = CgroupParent.find()
     if parent is None:
         pytest.skip("no writable version 2 cgroup here")

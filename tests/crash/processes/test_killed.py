@@ -142,7 +142,7 @@ def test_a_pool_ends_with_its_killed_application(ledger: Ledger, busy: int) -> N
 
 
 def test_a_pool_ends_with_an_application_that_is_killed_while_it_stops_the_pool(ledger: Ledger) -> None:
-    """It waits for a request then, whose answer nobody needs any more."""
+    """It waits for a request then, whose answer has become superfluous."""
     run_dir = ledger.run_dir()
     with ledger.gate("busy") as gate, ledger.program("application", run_dir, PROBE, "1", gate.path) as program:
         pids = [int(pid) for pid in program.hear()]

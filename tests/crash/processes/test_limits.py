@@ -130,7 +130,7 @@ def test_without_a_count_nothing_is_told(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("wanted", [False, True])
 def test_a_killed_worker_is_told_with_what_the_kernel_has_counted(tmp_path: Path, *, wanted: bool) -> None:
-    """Who was killed the kernel tells nobody, so the words claim no more; a kill of the supervisor's own is known."""
+    """The kernel hides who was killed, so the words claim no more; a kill of the supervisor's own is known."""
     events = tmp_path / "memory.events"
     events.write_text("oom_kill 0\n", encoding="ascii")
     loop, process, owner = Loop(), Threaded(), Mock()

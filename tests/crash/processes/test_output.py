@@ -1,4 +1,4 @@
-"""Output that nobody reads, or that a disk does not take: it costs lines, which are counted, and nothing else."""
+"""Output without a reader, or that a disk does not take: it costs lines, which are counted, and nothing else."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NOTICE = re.compile(rb"\[atomr-mp: (\d+) lines? could not be written here\]\n")
 
 @contextlib.contextmanager
 def unread_pipe(size: int = 4096) -> Iterator[tuple[int, int]]:
-    """Make a pipe that is full, which nobody reads."""
+    """Make a pipe that is full and has no reader."""
     reader, writer = os.pipe()
     try:
         fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, size)

@@ -111,7 +111,7 @@ def end(worker: WorkerProcess) -> ExitCause:
     ],
 )
 def test_the_pidfd_tells_of_the_end_and_reap_of_its_cause(code: str, cause: ExitCause, words: str) -> None:
-    """An exit and a signal are told apart, and said in words."""
+    """An exit and a signal are distinguished, and said in words."""
     with start(code) as worker:
         assert ended(worker.pidfd)
         assert worker.dying() == (cause if words != "exited with status 0" else None)
@@ -225,7 +225,7 @@ class Threaded:
         self.dies_at = 0
         """At which look it dies; 0 if it never does."""
         self.stops_at = 0
-        """At which look nothing of it runs any more; 0 if that is never to be seen."""
+        """At which look it has stopped running; 0 if that is never to be seen."""
 
     def open_threads(self) -> list[int]:
         """Return what becomes readable when the threads end, of those that have not; the caller's."""
@@ -624,7 +624,7 @@ def test_a_cgroup_kills_what_hides_from_group_and_session(subreaper: set[int]) -
 
 
 def test_a_cgroup_tells_what_was_killed_for_want_of_memory(tmp_path: Path) -> None:
-    """Its own counter tells. Without a memory controller, or with an empty line, nothing is told."""
+    """Its own counter tells. Without a memory controller, or with an empty line, nothing is said."""
     cgroup = WorkerCgroup(tmp_path)
     assert cgroup.oom_kills() == 0
     events = tmp_path / "memory.events"

@@ -38,7 +38,7 @@ held.close()
 
 @contextlib.contextmanager
 def process(*argv: str) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a program that says a line when it has arrived, and waits for one to be let go."""
+    """Run a program that says a line when it has arrived, and waits for one to go on."""
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env) as child:
         try:
@@ -61,7 +61,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_a_new_directory_is_private_and_records_its_supervisor(path: Path) -> None:
-    """Mode 0700, a lock that no child gets, paths that are told apart; closing twice is fine."""
+    """Mode 0700, a lock that no child gets, paths that differ; closing twice is fine."""
     with RunDirectory.create(path) as held:
         assert path.stat().st_mode & 0o777 == 0o700
         assert held.supervisor == Identity.of(os.getpid())
@@ -210,7 +210,7 @@ def test_a_directory_that_everybody_may_write_above_is_refused(tmp_path: Path, l
 
 
 def test_a_hidden_proc_is_named_as_the_cause(path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The supervisor lives, and nobody is told that it was killed."""
+    """The supervisor lives, and no report says that it was killed."""
     with RunDirectory.create(path) as held:
         hidden = tmp_path / "proc"
         monkeypatch.setattr(identity, "PROC", hidden)

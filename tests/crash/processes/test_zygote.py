@@ -101,7 +101,7 @@ def test_a_lost_worker_is_forked_anew(ledger: Ledger, how: str) -> None:
 
 
 def test_the_next_worker_is_forked_ahead(ledger: Ledger) -> None:
-    """It waits to be told what it is to be."""
+    """It waits to hear what it has to become."""
     with ledger.start(STANDING, gpus=2, **WARM) as pool:
         assert settled(lambda: len(made_ahead(pool)) == 2)
         ahead = made_ahead(pool)
@@ -128,7 +128,7 @@ def test_nothing_is_ahead_for_a_device_that_is_not_started_again(ledger: Ledger)
 
 
 def test_what_was_forked_ahead_and_ends_is_replaced_but_not_for_ever(ledger: Ledger) -> None:
-    """Such an end is nobody's fault, and costs nobody anything. A worker that is needed then is forked at that time."""
+    """Such an end is no fault, and costs nothing. A worker that is needed then is forked at that time."""
     with ledger.start(STANDING, **WARM) as pool:
         for _ in range(MAX_FAILURES):
             assert settled(lambda: len(made_ahead(pool)) == 1)

@@ -1,4 +1,4 @@
-"""A remote client that dies in an upload, a supervisor that dies, a crowd of strangers: nobody else is harmed."""
+"""A remote client that dies in an upload, a supervisor that dies, a crowd of strangers: no other client is harmed."""
 
 from __future__ import annotations
 

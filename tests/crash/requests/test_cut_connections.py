@@ -73,7 +73,7 @@ def test_it_is_so_in_event_loops_and_for_callbacks(ledger: Ledger, how: str) -> 
 
 @pytest.mark.parametrize("how", HOW)
 def test_leases_of_answers_that_never_arrived_come_back(ledger: Ledger, how: str) -> None:
-    """The worker is told which answers were not read on the lost connection."""
+    """The worker learns which answers were not read on the lost connection."""
     with ledger.start(CUTTING) as pool:
         for _ in range(2):
             with pytest.raises(errors.ConnectionLost):

@@ -1,4 +1,4 @@
-"""Programs, plans and generators under kills: nobody waits for ever, nothing is left, and what follows is right."""
+"""Programs, plans and generators under kills: no caller waits for ever, nothing is left, and what follows is right."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def test_what_waited_in_a_killed_worker_runs_once_in_the_next(ledger: Ledger, st
 
 
 def test_what_waited_in_an_event_loop_too(ledger: Ledger) -> None:
-    """Nobody notices more than the time."""
+    """Callers notice the time alone."""
 
     async def use(pool: atomr_mp.Pool) -> tuple[list[Any], BaseException | None]:
         held = pool.call("Resent.hold", "held", gate.path)
@@ -81,7 +81,7 @@ def test_no_client_that_wants_none_has_anything_sent_again(ledger: Ledger) -> No
 
 
 class Caller(threading.Thread):
-    """Has so many calls on their way until it is told to stop.
+    """Has so many calls on their way until it is stopped.
 
     Args:
         number: Told in what its calls note.

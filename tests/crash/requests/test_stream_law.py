@@ -125,7 +125,7 @@ async def read_in_loop(pool: atomr_mp.Pool, reading: Reading) -> None:
 
 
 class Readers:
-    """Threads that read streams of some pools until they are told to stop.
+    """Threads that read streams of some pools until they are stopped.
 
     Args:
         pools: By name.

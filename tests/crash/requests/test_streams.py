@@ -1,4 +1,4 @@
-"""Streams whose worker, reader or pool ends: what arrived is delivered, in order, once; then the end is told."""
+"""Streams whose worker, reader or pool ends: what arrived is delivered, in order, once; then the end is reported."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def test_the_streams_of_a_client_that_ends_are_closed(ledger: Ledger, how: str) 
 
 
 def test_a_supervisor_s_end_is_told_after_what_arrived(ledger: Ledger) -> None:
-    """It is told as the end of the pool."""
+    """It is reported as the end of the pool."""
     with ledger.start(STREAMER) as pool, ledger.gate("gate") as gate:
         stream = pool.stream("Streamer.held", gate.path, 3)
         gate.wait()

@@ -28,7 +28,7 @@ PROGRAM = Path(__file__).parents[2] / "programs" / "clustering.py"
 LEDGER = PROGRAM.with_name("clustering_ledger.py")
 FAULTS = PROGRAM.with_name("clustering_faults.py")
 RAY_ENDS_S = 30.0
-"""How long Ray may take to end its own processes, after it was told to."""
+"""How long Ray may take to end its own processes, after an order."""
 EXAMPLES = Path(digits_model.__file__).parent
 
 

@@ -28,7 +28,7 @@ LINES = "application/jsonl"
 
 
 class Load:
-    """Clients that call again and again, each on a connection of its own, until they are told to stop."""
+    """Clients that call again and again, each on a connection of its own, until they are stopped."""
 
     def __init__(self, server: Server, method: str, clients: int = 4) -> None:
         self._server = server
@@ -308,7 +308,7 @@ def waiting(ledger: Ledger) -> int:
 
 
 def refuses(server: Server) -> bool:
-    """Whether nobody listens any more."""
+    """Whether the port is closed."""
     try:
         server.connect().close()
     except OSError:

@@ -1,4 +1,4 @@
-"""The attacks of test_hostile.py, and its checks that nobody else was harmed.
+"""The attacks of test_hostile.py, and its checks that no other client was harmed.
 
 Peers are made by hand from sockets, msgpack and, where libzmq is too well-behaved, from ZMTP's own bytes: messages that
 the library refuses to send must be tried too.
@@ -133,7 +133,7 @@ class Victim:
 
     @contextlib.contextmanager
     def unharmed(self, growth_bytes: int = GROWTH_BYTES) -> Iterator[Bystander]:
-        """Check that the attack inside harms nobody: calls, latency, memory, descriptors, incarnations."""
+        """Check that the attack inside is harmless to others: calls, latency, memory, descriptors, incarnations."""
         generations = [device.generation for device in self.pool.devices]
         with Bystander(self, self._watched()) as bystander:
             bystander.wait_calls(3)

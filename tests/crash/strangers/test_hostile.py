@@ -1,4 +1,4 @@
-"""Any bytes on any socket give a message or a typed refusal: nobody else is harmed, and nothing grows without bound."""
+"""Any bytes on any socket give a message or a typed refusal: no client is harmed, and nothing grows without bound."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def target() -> Iterator[Victim]:
 
 @pytest.fixture
 def victim(target: Victim) -> Iterator[Victim]:
-    """Check that a test's attack harms nobody."""
+    """Check that a test's attack is harmless to others."""
     with target.unharmed():
         yield target
 
@@ -368,7 +368,7 @@ class NoPool:
         self.asked.append("reload")
 
     def read_keys(self, _done: object) -> None:
-        """Nobody asks."""
+        """Never asked for."""
 
     def resident(self, _request: object) -> session.FromSupervisor:
         """Refuse."""
@@ -536,7 +536,7 @@ def test_a_stranger_that_dawdles_keeps_nobody_waiting(victim: Victim) -> None:
 
 
 def test_a_wrong_secret_is_refused_and_counted(victim: Victim) -> None:
-    """So is an unknown session, and an invalid one; the peer is told so."""
+    """So is an unknown session, and an invalid one; the peer gets the reason."""
     with RawSession.admitted(victim) as client:
         name, secret = client.login()
         wrong = [
@@ -671,7 +671,7 @@ def test_noise_from_an_admitted_client_ends_its_session(target: Victim, header: 
 
 
 def test_a_session_that_was_ended_stays_out(victim: Victim) -> None:
-    """Its connections are closed, and its secret opens nothing any more."""
+    """Its connections are closed, and its secret has become useless."""
     with RawSession.admitted(victim) as client, Dealer(client) as dealer:
         dealer.send(b"bad")
         assert client.goodbye() == "protocol_error"
@@ -880,7 +880,7 @@ def test_a_message_that_never_ends_ends_its_session(target: Victim) -> None:
 
 
 def test_a_message_that_does_not_go_on_is_freed_with_its_connection(target: Victim) -> None:
-    """The received part is kept until then; nobody else waits for it."""
+    """The received part is kept until then; no other client waits for it."""
     begun = zmtp_long(0, MAX_MESSAGE_BYTES) + bytes(MAX_MESSAGE_BYTES - 1)
     before = psutil.Process(target.pool.devices[0].pid).memory_info().rss
     for _ in range(3):
@@ -961,7 +961,7 @@ def test_a_worker_that_breaks_the_protocol_is_replaced(traitor: Victim, packet: 
 
 
 def test_what_a_worker_says_of_sessions_that_are_none_is_passed_over(traitor: Victim) -> None:
-    """Such messages may cross the session's end; thousands of them keep nobody waiting."""
+    """Such messages may cross the session's end; thousands of them keep no client waiting."""
     said: list[control.FromWorker] = [
         control.SessionAdmitted(4_000_000),
         control.SessionClosed(4_000_000),
@@ -976,7 +976,7 @@ def test_what_a_worker_says_of_sessions_that_are_none_is_passed_over(traitor: Vi
 @LIVE
 @given(packet=st.binary(min_size=1, max_size=300))
 def test_noise_from_the_supervisor_is_an_error_in_the_worker(packet: bytes) -> None:
-    """Typed, and told from the channel's end."""
+    """Typed, and different from the channel's end."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     channel = ControlChannel(theirs.detach())
     try:

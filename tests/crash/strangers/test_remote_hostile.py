@@ -111,7 +111,7 @@ def test_a_hello_may_be_repeated_and_is_for_one_session(serving: served.Served) 
 
 
 def test_a_bulk_connection_belongs_to_its_key_s_session(serving: served.Served) -> None:
-    """Another's session is nobody's, and chunks that nobody asked for end the session that sent them."""
+    """Another's session cannot be used, and unasked chunks end the session that sent them."""
     content = np.arange(200_000, dtype="float64")
     encode = remote.FROM_REMOTE_BULK.encode
     with serving.connect() as alice, connected(serving) as raw:
@@ -153,7 +153,7 @@ def opened(number: int, parts: int = 16, nbytes: int = 2**24, *arguments: object
 
 
 def test_forged_streams_cost_their_own_session(serving: served.Served) -> None:
-    """Ids, credit, acknowledgements and resumptions that cannot be end it; and nobody else's stream."""
+    """Ids, credit, acknowledgements and resumptions that cannot be end it; and no other stream."""
     encode = remote.FROM_REMOTE.encode
 
     def grant(number: int, parts: int, received: int) -> list[remote.RemoteGrant]:

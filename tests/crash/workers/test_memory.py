@@ -35,7 +35,7 @@ def pool(ledger: Ledger) -> Iterator[atomr_mp.Pool]:
 
 
 def statistics(pool: atomr_mp.Pool, device: int = 0) -> dict[str, int]:
-    """Return a device's figures, once nothing is collected any more."""
+    """Return a device's figures, once the collection has ended."""
     gc.collect()
     return pool.device(device).statistics()
 

@@ -1,4 +1,4 @@
-"""Planned ends: a restart that nobody notices, and a stop after which nothing is left undone."""
+"""Planned ends: a restart that stays unnoticed, and a stop after which nothing is left undone."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_a_stop_answers_what_is_in_flight_first(ledger: Ledger, how: str) -> Non
 
 
 def test_a_stop_does_not_wait_for_ever(ledger: Ledger) -> None:
-    """A worker that does not finish in time is killed, and its caller told."""
+    """A worker that does not finish in time is killed, and its caller gets an error."""
     with ledger.gate("gate") as gate:
         pool = ledger.start(drain_timeout_s=0.2)
         stuck = pool.call("Probe.wait_in_c", gate.path)

@@ -34,7 +34,7 @@ def stuck(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def hang(pool: atomr_mp.Pool, ledger: Ledger, device: int = 0) -> int:
-    """Have a worker hang; return its pid when its request was told so."""
+    """Have a worker hang; return its pid when its request has got that error."""
     with ledger.gate(f"gate-{pool.devices[device].generation}") as gate:
         reply = pool.call("Hanging.spin", gate.path, device=device, deadline_s=600)
         (pid,) = gate.wait()

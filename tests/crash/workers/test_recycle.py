@@ -1,4 +1,4 @@
-"""Workers that are replaced although they are well: nobody who calls notices."""
+"""Workers that are replaced although they are well: callers do not notice."""
 
 from __future__ import annotations
 

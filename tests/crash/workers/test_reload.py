@@ -288,7 +288,7 @@ def test_orders_during_a_reload_are_done_after_it(ledger: Ledger, versions: Vers
 
 
 def test_orders_that_wait_for_a_reload_end_with_the_pool(ledger: Ledger, versions: Versions) -> None:
-    """Nobody waits for a reload that never comes."""
+    """No caller waits for a reload that never comes."""
     with (
         ledger.start(versions.target, gpus=1) as pool,
         concurrent.futures.ThreadPoolExecutor(2) as ordering,

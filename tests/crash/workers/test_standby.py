@@ -127,7 +127,7 @@ def test_the_standby_takes_over_under_load(ledger: Ledger, how: str) -> None:
 
 
 def test_what_was_done_is_counted_on(ledger: Ledger) -> None:
-    """The sums do not fall at a takeover, and the fault is told."""
+    """The sums do not fall at a takeover, and the fault is reported."""
     with ledger.start(STANDING, PROBE, **HOT) as pool, ledger.gate("gate") as gate:
         wait_standby(pool)
         for n in range(5):
@@ -171,7 +171,7 @@ def test_a_killed_worker_s_clients_go_on_with_the_standby(ledger: Ledger) -> Non
 
 
 def test_a_poisoned_worker_is_replaced_at_once(ledger: Ledger) -> None:
-    """Its caller is told, and the next call is the standby's."""
+    """Its caller gets an error, and the next call is the standby's."""
     with ledger.start(STANDING, **HOT) as pool:
         standby = wait_standby(pool)
         error = pool.call("Standing.poison").exception()
@@ -181,7 +181,7 @@ def test_a_poisoned_worker_is_replaced_at_once(ledger: Ledger) -> None:
 
 
 def test_nobody_waits_for_a_poisoned_worker_to_end(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All its threads are stopped, and then its callers are told, and what may be sent again is."""
+    """All its threads are stopped, and then its callers get their errors, and what may be sent again is."""
     monkeypatch.setattr(launch, "MODULE", "tests.programs.withholding")
     (ledger.path / "stuck").touch()  # so it does not end
     with ledger.start(STANDING, **HOT, kill_timeout_s=DEADLINE_S) as pool, ledger.gate("gate") as gate:

@@ -1,4 +1,4 @@
-"""A worker that writes over its own board harms nobody else, and nothing that it held is told as not executed."""
+"""A worker that writes over its own board harms no other, and nothing that it held is reported as not executed."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def disbelieved(pool: atomr_mp.Pool) -> list[str]:
     ],
 )
 def test_a_stray_write_before_a_death_costs_nobody_the_pool(ledger: Ledger, word: int, count: int, byte: int) -> None:
-    """Clients decode what they are told, whatever the board says; what ran counts as maybe executed."""
+    """Clients decode what they get, whatever the board says; what ran counts as maybe executed."""
     with ledger.start(STRAY, gpus=2, **NEVER_MIND) as pool, atomr_mp.connect(run_dir=pool.run_dir) as other:
         struck, well = pool.actor("Stray", device=0), other.actor("Stray", device=1)
         assert struck.echo(1).result() == 1

@@ -1,4 +1,4 @@
-"""Where a worker can die, by how: what each of its callers gets, and that nobody else notices."""
+"""Where a worker can die, by how: what each of its callers gets, and that no other caller notices."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_each_caller_gets_what_is_true_of_its_request(running: Running, where: s
 def test_a_start_that_fails_is_tried_again_and_callers_wait_for_it(
     running: Running, where: testing.Point, fault: testing.Fault
 ) -> None:
-    """Only an actor that cannot be imported is not tried again, for that would not help: its callers are told."""
+    """Only an actor that cannot be imported is not tried again, for that would not help: its callers get the error."""
     pool = running.pool
     before = wait_state(pool, DeviceState.READY)
     injected = testing.inject(pool, at=where, fault=fault, device=0)

@@ -43,7 +43,7 @@ def call(pool: atomr_mp.Pool, at: testing.Point, method: str = "Probe.echo") -> 
 @pytest.mark.parametrize("fault", [Kill(), Kill(signal.SIGSEGV), Exit(3)], ids=repr)
 @pytest.mark.parametrize("at", OF_REQUESTS)
 def test_a_process_ends_where_it_is_told_to(pool: atomr_mp.Pool, at: testing.Point, fault: testing.Fault) -> None:
-    """Once; its caller is told that it may have run, and the next request is the next incarnation's."""
+    """Once; its caller learns that it may have run, and the next request is the next incarnation's."""
     before = wait_state(pool, DeviceState.READY)
     wait_generation(pool, before.generation)
     with testing.inject(pool, at=at, fault=fault, of="Probe.echo") as injected:
@@ -58,7 +58,7 @@ def test_a_process_ends_where_it_is_told_to(pool: atomr_mp.Pool, at: testing.Poi
 
 @pytest.mark.parametrize("at", OF_REQUESTS)
 def test_a_poisoned_context_ends_its_worker(pool: atomr_mp.Pool, at: testing.Point) -> None:
-    """Whoever meets it is told, with its status."""
+    """Whoever meets it gets the error, with its status."""
     before = wait_state(pool, DeviceState.READY)
     wait_generation(pool, before.generation)
     with testing.inject(pool, at=at, fault=Poison(716), of="Probe.echo"):
@@ -161,7 +161,7 @@ def test_a_full_disk_costs_events_and_nothing_else(ledger: Ledger) -> None:
 
 
 def test_a_driver_may_be_slow(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody waits for it longer than until a deadline."""
+    """No caller waits for it longer than until a deadline."""
     monkeypatch.setitem(__import__("sys").modules, "pynvml", FakeNvml(Card("GPU-1")))
     with testing.Faults() as faults, faults.here():
         faults.add(testing.At("nvml", Hang(0.5)))

@@ -144,7 +144,7 @@ def test_the_fourth_unplanned_end_opens_the_circuit(ledger: Ledger) -> None:
 
 
 def test_an_open_circuit_half_opens_and_closes_when_a_worker_has_served(ledger: Ledger) -> None:
-    """Nobody need come: one process is tried; it opens the circuit again by ending, and closes it by serving."""
+    """No request need come: one process is tried; it opens the circuit again by ending, and closes it by serving."""
 
     def standby() -> tuple[Circuit, str]:
         worker = pool.status().workers[0]
@@ -170,7 +170,7 @@ def test_an_open_circuit_half_opens_and_closes_when_a_worker_has_served(ledger: 
 
 
 def test_requests_that_wait_for_a_restart_fail_when_there_is_none(ledger: Ledger) -> None:
-    """They were never sent, and are told why; so is a client that connects afterwards."""
+    """They were never sent, and fail with the reason; so does a client that connects afterwards."""
     with (
         ledger.start(PROBE, STANDING, max_restarts=2, backoff_initial_s=0.01, faults=[]) as pool,
         ledger.gate("slow") as slow,

@@ -156,7 +156,7 @@ def test_a_processor_that_raises_fails_no_call(caplog: pytest.LogCaptureFixture)
 
 
 def test_a_tracer_without_an_sdk_makes_no_context() -> None:
-    """OpenTelemetry's API alone, where nobody has set a provider up."""
+    """OpenTelemetry's API alone, without a provider."""
     assert CallTracer(trace.NoOpTracerProvider()).begin("Actor.method") == (None, None)
 
 

@@ -195,7 +195,7 @@ def walked() -> tuple[set[Link], set[tuple[LinkState, LinkEvent]]]:
 
 
 def test_every_walk_keeps_the_promises() -> None:
-    """Nothing is sent to what was let go, nothing waits where nothing comes, and an attempt follows a lost one."""
+    """Nothing is sent to what was closed, nothing waits where nothing comes, and an attempt follows a lost one."""
     found, _ = walked()
     assert {link.state for link in found} == set(S)
 

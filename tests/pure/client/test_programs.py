@@ -84,7 +84,7 @@ class Ways(RuleBasedStateMachine):
     @precondition(lambda self: not any(self.lanes))
     @rule()
     def repeat(self) -> None:
-        """A program that was told alone is named by its digest from then on."""
+        """A program that was sent alone is named by its digest from then on."""
         for _ in range(2):
             self.send(0, 0)
             self.arrive(0, False)

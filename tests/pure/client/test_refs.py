@@ -269,7 +269,7 @@ class FakeSlabs:
             os.close(descriptor)
 
     def closed(self) -> list[int]:
-        """Return the slabs that the worker would be told of."""
+        """Return the slabs that the worker would hear of."""
         return [number for kind, number in self.releases.pending if kind is LeaseKind.SLAB]
 
 
@@ -295,7 +295,7 @@ def test_a_slab_is_asked_for_once() -> None:
 
 
 def test_a_slab_is_closed_as_often_as_it_was_opened() -> None:
-    """The worker counts: also when two threads open it at once, or it is opened before its end was told."""
+    """The worker counts: also when two threads open it at once, or it is opened before its end was reported."""
     fake = FakeSlabs()
     together = threading.Barrier(2)
 

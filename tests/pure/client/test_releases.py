@@ -106,7 +106,7 @@ def test_what_was_not_acknowledged_is_repeated_and_nothing_else() -> None:
 
 
 def test_that_nothing_is_to_be_read_any_more_is_told_once_and_not_before_the_end() -> None:
-    """When the last lease has gone; if answers may still come, not before nobody can take them in."""
+    """When the last lease has gone; if answers may still come, not before all of them are refused."""
     read: deque[tuple[int, int]] = deque()
     unused, living, awaited, known = (Releases(TOKEN, read) for _ in range(4))
     unused.end(awaited=False)

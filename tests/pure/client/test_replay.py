@@ -64,7 +64,7 @@ class FakeConnection:
         self.cancelled: list[int] = []
         self.answers: list[bytes] = []
         self.programs: dict[int, bytes] = {}
-        """Digests of the programs that the worker was told, by place."""
+        """Digests of the programs that the worker knows, by place."""
         self.closed = self.ended = self.broken = False
         self.ready = True
 
@@ -113,11 +113,11 @@ class FakeConnection:
         """All that was answered is there."""
 
     def fileno(self) -> int:
-        """Nobody polls."""
+        """Without a poller."""
         return -1
 
     def close(self) -> None:
-        """Nothing may be read any more."""
+        """Nothing is left to read."""
         self.closed = True
 
 
@@ -147,7 +147,7 @@ class FakeClient:
         return Releases(token.pack(EPOCH, device, generation))
 
     def tell_reach(self, device: int, generation: int, failures: int) -> None:
-        """Keep what was told last."""
+        """Keep the last report."""
         self.failures[device, generation] = failures
 
     def new_lane_number(self) -> int:
@@ -191,7 +191,7 @@ class FakeLane(Lane):
         return made
 
     def connected(self, link: DeviceLink, connection: Any) -> None:
-        """Nobody polls."""
+        """Without a poller."""
 
     def look(self, reply: Reply) -> None:
         """Nothing arrives by itself."""
@@ -209,13 +209,13 @@ class FakeLane(Lane):
     def _give_back(self, link: DeviceLink) -> None: ...
 
     def watch(self, reply: Reply) -> None:
-        """Nobody waits."""
+        """Without waiters."""
 
     def _queued(self, link: DeviceLink) -> None:
         self._sender.flush(link)
 
     def wait(self, reply: Reply, timeout_s: float | None) -> None:
-        """Nobody waits."""
+        """Without waiters."""
 
     def take(self, message: Any) -> None:
         """Take an event in, at once."""
@@ -619,7 +619,7 @@ class Model(RuleBasedStateMachine):
 
     @invariant()
     def nothing_waits_that_can_be_sent(self) -> None:
-        """Nobody may come to send it; nor does anything wait for what takes no calls."""
+        """No thread may come to send it; nor does anything wait for what takes no calls."""
         for link in self.lane._links:
             assert not (link.outbox or link.held) or not (link.sending or link.state in REFUSING)
         for _, home in self.lane.listed():
@@ -646,7 +646,7 @@ class Model(RuleBasedStateMachine):
 
     @invariant()
     def suspects_run_alone(self) -> None:
-        """A worker that has a suspect was told to run it alone."""
+        """A worker that has a suspect was ordered to run it alone."""
         for reply in self.replies:
             if reply.alone is None or reply.done:
                 continue
@@ -665,7 +665,7 @@ _NOT_ON_A_DEVICE = {ReplyState.PARKED, ReplyState.BACKLOG}
 
 
 def _planned_end(device: int, generation: int) -> session.IncarnationEnded:
-    """Return the report of a worker that has left as it was told, and has finished all that it had started."""
+    """Return the report of a worker that has left on an order, and has finished all that it had started."""
     return session.IncarnationEnded(device, generation, True, ErrorInfo.of(errors.WorkerLost("left")), [], 0, [], [])
 
 
@@ -862,7 +862,7 @@ def test_what_could_not_be_sent_was_not_executed(lane: FakeLane) -> None:
 
 @pytest.mark.parametrize("device", [None, 0])
 def test_a_worker_for_which_no_descriptor_was_left_is_tried_again(device: int | None) -> None:
-    """The next call tries it; waiting requests go first. A thread that reads just then is not told."""
+    """The next call tries it; waiting requests go first. A thread that reads just then is not woken."""
     lane = FakeLane(FakeClient(), [info(0, 1), info(1, 1)])
     for each in range(2):
         lane.take(session.DeviceChanged(info(each, 1)))

@@ -151,7 +151,7 @@ def walked() -> tuple[set[Call], set[tuple[ReplyState, ReplyEvent]]]:
 
 
 def test_every_walk_keeps_the_promises() -> None:
-    """One outcome; credit while it is somewhere, and then no more; nothing is sent that nobody wants."""
+    """One outcome; credit while it is somewhere, and then no more; nothing unwanted is sent."""
     found, _ = walked()
     assert {call.state for call in found} == set(S)
 

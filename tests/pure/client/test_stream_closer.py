@@ -1,4 +1,4 @@
-"""Streams that nobody refers to are closed on a thread, whatever the thread that finds them holds."""
+"""Streams without a reference are closed on a thread, whatever the thread that finds them holds."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_all_are_closed_in_order_on_one_thread() -> None:
 
 
 def test_one_that_is_closed_has_no_thread() -> None:
-    """Neither one that was never started; and what is found afterwards bothers nobody."""
+    """Neither one that was never started; and what is found afterwards does no harm."""
     before = threading.active_count()
     lane, closer = Lane(), StreamCloser()
     closer.close()

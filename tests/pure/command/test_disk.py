@@ -17,7 +17,7 @@ STEPS = st.lists(st.tuples(st.sampled_from(["failed", "written", "look", "fills"
 
 
 class Told(logging.Handler):
-    """Keeps what is told."""
+    """Keeps what it hears."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class Told(logging.Handler):
 
 @given(STEPS)
 def test_a_change_of_the_disk_is_told_once(steps: list[tuple[str, Path]]) -> None:
-    """For each file, and for a full disk, that it fails and that it works are told in turn; a full disk by one line."""
+    """For each file, and for a full disk, failing and working are reported in turn; a full disk by one line."""
     state, told, full = DiskState(), Told(), False
     logger = logging.getLogger(disk.NAME)
     logger.addHandler(told)

@@ -52,7 +52,7 @@ def test_a_gpu_is_counted_once_however_many_devices_it_has(workers_per_gpu: int)
 
 
 def test_each_device_tells_where_it_is() -> None:
-    """For joins with what is told by device alone."""
+    """For joins with figures that are given by device alone."""
     (family,) = (family for family in device_metrics(workers(2)) if family.name == "atomr_mp_device_info")
     found = [tuple(sample.labels[name] for name in ("device", "gpu", "worker", "uuid")) for sample in family.samples]
     assert found == [(str(n), str(n // 2), str(n % 2), GPUS[n // 2]) for n in range(4)]

@@ -134,7 +134,7 @@ def test_a_log_that_cannot_be_opened_is_a_typed_error(path: Path) -> None:
 
 
 def test_a_log_that_was_removed_and_cannot_be_made_anew_stays_a_file(path: Path) -> None:
-    """A descriptor of -1 would be a pipe for `subprocess`, which nobody reads; and the next attempt makes it."""
+    """A descriptor of -1 would be a pipe for `subprocess`, which has no reader; and the next attempt makes it."""
     with RotatedOutput(path) as output:
         path.unlink()
         path.mkdir()

@@ -13,7 +13,7 @@ from tests.support import settled
 
 
 def test_a_line_comes_now_and_then_even_if_nothing_is_done(capsys: pytest.CaptureFixture[str]) -> None:
-    """The same progress is told again: whoever reads the log sees that the command lives."""
+    """The same progress is printed again: whoever reads the log sees that the command lives."""
     told: list[str] = []
 
     def twice() -> bool:
@@ -51,7 +51,7 @@ def test_places_are_counted_as_editors_and_numpy_do() -> None:
 
 
 def test_a_pool_that_has_ended_is_not_advised_about() -> None:
-    """Nobody can admit a request there; with a journal, the next run can."""
+    """No operator can admit a request there; with a journal, the next run can."""
     for journal, said in ((None, ""), ("j", "; --retry-failed tries it again")):
         error = errors.PoisonRequest("until (`atomr-mp admit ab`)", method="A.b", ends=2, fingerprint="ab")
         options = Parser().parse_args([])

@@ -1,4 +1,4 @@
-"""The outputs of `atomr-mp map`: what cannot be written is told, and leaves nothing."""
+"""The outputs of `atomr-mp map`: what cannot be written is reported, and leaves nothing."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ def test_a_class_that_workers_cannot_import_is_refused_with_what_to_do(actor: An
 def test_a_class_of_a_program_without_a_file_is_refused_with_what_to_do(
     monkeypatch: pytest.MonkeyPatch, attributes: dict[str, str], says: str
 ) -> None:
-    """Nobody could import it again."""
+    """It could not be imported again."""
     program = types.ModuleType("__main__")
     program.__dict__.update(attributes, __name__="__main__")
     monkeypatch.setitem(sys.modules, "__main__", program)

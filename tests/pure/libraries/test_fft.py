@@ -85,7 +85,7 @@ def test_what_cannot_be_transformed_says_so(call: Any, message: str) -> None:
 
 @st.composite
 def layouts(draw: st.DrawFn, shape: tuple[int, ...]) -> Layout:
-    """Draw a layout, mostly one that cuFFT can be told."""
+    """Draw a layout, mostly one that cuFFT can describe."""
     order = draw(st.permutations(range(len(shape))))
     step, strides = 8, [0] * len(shape)
     for axis in reversed(order):

@@ -90,7 +90,7 @@ def test_another_seed_or_kind_resets_no_generator(curand: FakeCurand) -> None:
 
 
 def test_the_generator_that_was_not_used_for_longest_takes_another_seed(curand: FakeCurand) -> None:
-    """A few generators of a kind are kept. One that was seeded anew is told where to begin."""
+    """A few generators of a kind are kept. One that was seeded anew gets the place to begin at."""
     made = Generators(STREAM)
     for seed in (*range(KEPT), 0):
         made.generate(rng.Source(seed=seed, offset=8 * (seed == 0 and curand.made > 1)), 0, 8, 8)

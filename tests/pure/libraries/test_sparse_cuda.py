@@ -71,7 +71,7 @@ def actor() -> Actor:
 
 @pytest.mark.parametrize("name", requests_of("sparse"))
 def test_what_is_asked_of_cusparse_gives_what_is_meant(actor: Actor, name: str) -> None:
-    """Transposed where it is told another matrix, twice in a row, and never with anything that is empty."""
+    """Transposed where it gets another matrix, twice in a row, and never with anything that is empty."""
 
     @given(requests(requests_of("sparse")[name]), st.integers(0, 2**32 - 1))
     @settings(max_examples=60, deadline=None)

@@ -1,4 +1,4 @@
-"""What callers may write for parameters: element types in any form; what is wrong is told in words."""
+"""What callers may write for parameters: element types in any form; what is wrong is said in words."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ def test_an_element_type_has_all_of_its_names(name: str) -> None:
     ],
 )
 def test_every_parameter_that_names_an_element_type_takes_all_names(case: Case, name: str) -> None:
-    """The same request is made of each; a type that it does not have is told with those that it has."""
+    """The same request is made of each; a type that it does not have is named with those that it has."""
     words = choices(dict(parameters(case))[name])
 
     def same(request: Any, _random: Any) -> None:

@@ -121,7 +121,7 @@ def test_without_checks_nothing_is_wrapped() -> None:
 
 @contextlib.contextmanager
 def connection() -> Iterator[Connection]:
-    """Make a connection to nobody who reads."""
+    """Make a connection without a reader."""
     ours, theirs = socket.socketpair()
     with theirs:
         made = Connection(ours, stream.Dealer(b"peer", b"name", b"word"), lambda _: None)

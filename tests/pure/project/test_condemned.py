@@ -26,6 +26,6 @@ def test_what_met_two_faults_is_guilty() -> None:
 
 
 def test_what_met_fewer_is_innocent() -> None:
-    """It is told with its ends; one that nobody knows is no proof."""
+    """It is shown with its ends; an unknown one is no proof."""
     assert innocent(log((1, 1), (1, 2)), {11}) == ["A.run: device and generation [(1, 1), (1, 2)]"]
     assert len(innocent(log((1, 1), (7, 7)), {11})) == 1

@@ -29,6 +29,7 @@ def run(file: Path) -> subprocess.CompletedProcess[str]:
         ("a.py", 'X = 1\n"""Of the file."""\n'),
         ("a.py", '"""Counts. Not to be called with\nthe lock held."""\n'),
         ("a.py", '"""Says what becomes of a call."""\n'),
+        ("a.py", 'X = 1\n"""Called once nobody waits for it\nany more."""\n'),
         ("a.md", "# A page\n\n- one\n- Likewise.\n"),
         ("a.md", "| What | Where |\n|---|---|\n| Whose it is | here |\n"),
     ],
@@ -47,6 +48,7 @@ def test_a_bad_phrase_is_found_with_its_line(tmp_path: Path, name: str, text: st
     [
         ("a.py", '"""Return two workers, each of which runs; None if there is none."""\n'),
         ("a.py", '"""Return one. Of two with the same age, the first is taken."""\n'),
+        ("a.py", '"""Return one.\n\nNobody waits for it any more.\n"""\n'),
         ("a.md", "# A page\n\n```python\n# of which nothing is looked at\n```\n\nWhose turn is it?\n"),
     ],
 )

@@ -104,7 +104,7 @@ DAMAGE: Final = st.lists(
 
 
 def told(memory: memoryview) -> dict[int, tuple[set[int], int, str]]:
-    """Return what clients are told when a worker with this board has died, by session: as they decode it."""
+    """Return what clients hear when a worker with this board has died, by session: as they decode it."""
     worker = SimpleNamespace(
         parting=Parting(),
         device=0,
@@ -139,7 +139,7 @@ def test_what_a_writer_has_written_is_believed(steps: list[tuple[str, int, int]]
 
 @given(STEPS, st.data())
 def test_a_worker_may_die_between_any_two_words(steps: list[tuple[str, int, int]], drawn: st.DataObject) -> None:
-    """Its board is believed, and no request whose start was noted by then is told as unstarted."""
+    """Its board is believed, and no request whose start was noted by then is reported as unstarted."""
     stores = Stores.zeros(BOARD_BYTES // 8)
     page.prepare(cast("memoryview", stores))
     prepared = len(stores.stores)
@@ -169,7 +169,7 @@ def test_a_worker_may_die_between_any_two_words(steps: list[tuple[str, int, int]
 def test_no_damage_makes_a_started_request_look_unstarted(
     before: list[tuple[str, int, int]], damage: list[tuple[int, int, bytes]], then: list[tuple[str, int, int]]
 ) -> None:
-    """Bursts of ones, of zeros and of anything, the worker may go on; clients can decode what they are told."""
+    """Bursts of ones, of zeros and of anything, the worker may go on; clients can decode what they get."""
     memory = memoryview(bytearray(BOARD_BYTES))
     history = History(memory, before)
     words = memory.cast("Q")

@@ -29,7 +29,7 @@ def open_stream(writer: BoardWriter, number: int, now_ns: int) -> int:
 
 
 def test_a_stream_is_known_as_started_however_many_start_after_it(board: tuple[BoardWriter, BoardReader]) -> None:
-    """It runs in its steps only, and takes nobody's place."""
+    """It runs in its steps only, and takes no other's place."""
     writer, reader = board
     place = open_stream(writer, 7, NOW_NS)
     for n in range(2 * SLOTS):

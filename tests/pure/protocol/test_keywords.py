@@ -1,4 +1,4 @@
-"""A wrong name of an argument is told in words, by everything that users call."""
+"""A wrong name of an argument is refused in words, by everything that users call."""
 
 from __future__ import annotations
 

@@ -147,7 +147,7 @@ def test_any_walk_of_views_is_numpys(dtype: str, shape: tuple[int, ...], order: 
 @example(shape=(), wanted=())
 @example(shape=(1,), wanted=(-1, -1))
 def test_a_shape_fits_where_numpys_does(shape: tuple[int, ...], wanted: tuple[int, ...]) -> None:
-    """Also with a length left open, and where it cannot be told what that would be."""
+    """Also with a length left open, and where it is unknown what that would be."""
     assume(-2 not in wanted or -1 in wanted)  # NumPy takes any single negative length for one that is open
     assume(sum(n < 0 for n in wanted) != 1 or -1 in wanted)
     array = np.zeros(shape, np.int16)
@@ -271,7 +271,7 @@ def test_a_shape_is_admitted_exactly_if_it_can_exist(shape: tuple[int, ...], ite
 
 @pytest.mark.timeout(20)
 def test_a_long_list_of_large_numbers_is_refused_at_once() -> None:
-    """Their product has millions of digits; nobody computes it."""
+    """Their product has millions of digits; it is not computed."""
     for shape in ((2**64,) * 2_000_000, (0, *(2**64,) * 2_000_000)):
         with pytest.raises(errors.InvalidRequest, match="dimensions"):
             check_shape(shape, 8)

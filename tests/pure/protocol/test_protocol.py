@@ -311,7 +311,7 @@ class Credit(RuleBasedStateMachine):
 
     @rule(request_id=ids)
     def take(self, request_id: int) -> None:
-        """Answer one, which may not be out, or not any more."""
+        """Answer one, which may not be out, or is no longer."""
         expected = f"request {request_id}" if request_id in self.out else None
         assert self.flight.take(request_id) == expected
         self.out.pop(request_id, None)

@@ -130,7 +130,7 @@ def test_a_traceback_of_bounded_length_keeps_the_place(chars: int, unit: str, de
 
 @given(st.lists(st.sampled_from(["the values take {} bytes, too many", "a set cannot be sent"]), max_size=20))
 def test_two_causes_of_one_type_are_counted_apart_and_one_cause_of_many_sizes_together(causes: list[str]) -> None:
-    """What cannot be sent has no place by which it is told apart."""
+    """What cannot be sent has no place that distinguishes it."""
     repeats = Repeats()
     shown = []
     for size, cause in enumerate(causes):

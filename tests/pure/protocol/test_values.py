@@ -162,7 +162,7 @@ def test_arrays_may_be_written_or_not_whatever_their_size(
     memory: type[bytes | bytearray],
     writable: bool,  # noqa: FBT001 - drawn
 ) -> None:
-    """However they came: in the body, or in frames of either kind of memory. What is written is nobody else's."""
+    """However they came: in the body, or in frames of either kind of memory. What is written has one owner."""
     body, frames, _ = encode(drawn)
     received = Decoder[Any](writable=writable).decode(body, [memoryview(memory(frame)) for frame in frames])
     assert all(array.flags.writeable is writable for array in received)
@@ -673,7 +673,7 @@ def test_arrays_from_a_size_on_are_placed() -> None:
 
 
 def test_what_cannot_be_placed_travels_beside_the_body() -> None:
-    """There may be no room, or nobody who places."""
+    """There may be no room, or no placer."""
     array = np.zeros(SHARED_BYTES, np.uint8)
     for _, frames, placed in (encode(array), encode(array, lambda _: None)):
         assert not placed
@@ -746,7 +746,7 @@ def test_a_field_for_refs_takes_nothing_else() -> None:
 
 
 def test_a_ref_where_there_can_be_none_is_refused() -> None:
-    """Nobody there resolves refs."""
+    """Refs are not resolved there."""
     array = FakeArray.of([1, 2], "int8")
     with pytest.raises(errors.InvalidRequest, match="can be none"):
         ANY.decode(encode(array)[0])

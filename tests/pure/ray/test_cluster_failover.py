@@ -66,7 +66,7 @@ def test_the_gpus_that_ray_names_are_taken(ids: list[object], visible: str, expe
     ("ids", "visible"), [(["0"], None), (["0"], ""), (["0"], "1"), (["0"], "0,1"), ([], "0"), ([], None)]
 )
 def test_a_pool_does_not_start_on_gpus_that_ray_has_not_given(ids: list[object], visible: str | None) -> None:
-    """A variable that was set by hand, or that Ray was told not to set, is refused."""
+    """A variable that was set by hand, or that Ray was ordered not to set, is refused."""
     with pytest.raises(errors.ConfigurationError, match="leave that variable to Ray"):
         given_gpus(ids, visible)
 

@@ -17,7 +17,7 @@ from atomr_mp.ray.failover import ClusterCall
 
 
 class Answered:
-    """A reply that has its outcome, or gets it when it is told to."""
+    """A reply that has its outcome, or gets it from the test."""
 
     def __init__(self, value: Any = None, error: errors.AtomrError | None = None) -> None:
         self.value, self.error = value, error
@@ -118,7 +118,7 @@ def test_a_call_whose_node_was_named_ends_with_its_loss() -> None:
 
 
 def test_a_cancelled_call_is_not_sent_again() -> None:
-    """Nobody wants it."""
+    """It is unwanted."""
     nodes = Nodes(first := lost(), Answered(7))
     reply = nodes.call()
     reply.cancel()
@@ -198,7 +198,7 @@ def test_what_a_map_lost_with_a_node_runs_again_side_by_side() -> None:
 
 
 def test_a_map_that_is_left_cancels_what_is_under_way() -> None:
-    """Nobody reads it."""
+    """It has no reader."""
     made: list[Answered] = []
 
     def call(item: int) -> ClusterReply:

@@ -50,7 +50,7 @@ class Session:
             return found
 
     def call_back(self) -> None:
-        """Have nobody to call back."""
+        """Have no one to call back."""
 
 
 @contextmanager
@@ -74,7 +74,7 @@ def watched(session: Session, gateway_s: float = 10.0) -> Iterator[Callable[[], 
 
 @pytest.fixture
 def listener() -> Iterator[socket.socket]:
-    """A socket that listens, and whose connections nobody takes."""
+    """A socket that listens, and whose connections are not accepted."""
     with socket.create_server(("127.0.0.1", 0)) as found:
         yield found
 
@@ -105,7 +105,7 @@ def test_a_gateway_that_is_replaced_is_no_death(listener: socket.socket) -> None
 
 
 def test_a_node_that_listens_and_never_answers_is_dead_in_the_end(listener: socket.socket) -> None:
-    """A pool whose processes are all stopped keeps nobody for ever."""
+    """A pool whose processes are all stopped keeps no caller for ever."""
     session = Session(listener.getsockname()[1])
     with watched(session, gateway_s=0.2) as verdict:
         session.become(RemoteLinkState.DOWN)

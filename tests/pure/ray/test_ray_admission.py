@@ -43,7 +43,7 @@ def test_a_client_that_comes_again_takes_nobodys_place() -> None:
 
 
 def test_a_key_has_one_owner() -> None:
-    """Nobody takes another's place by its key."""
+    """No node takes another's place by its key."""
     before = Admitted(keys=[key("a")])
     with pytest.raises(errors.ConfigurationError, match="admitted already"):
         admit(before, AdmittedKey(name="b", public=list(before.keys[0].public)), ())

@@ -50,7 +50,7 @@ def test_only_outputs_that_an_error_names_are_undefined(worker: DecidingWorker, 
 
 
 def test_outputs_that_are_well_again_are_read(worker: DecidingWorker) -> None:
-    """An output that the error does not name was written: what was undefined there before is not any more."""
+    """An output that the error does not name was written: what was undefined there before is defined now."""
     peer = worker.client(1)
     x, out, zeros = worker.array(peer, [1.0, 0.0]), worker.array(peer, [0.0] * 2), worker.array(peer, [0.0])
     worker.library.names = ""
@@ -132,7 +132,7 @@ def test_between_two_parts_others_run_unless_they_need_the_memory(worker: Decidi
 
 @pytest.mark.parametrize("worker", ["deferring"], indirect=True)
 def test_a_request_between_two_parts_ends_with_its_worker(worker: DecidingWorker) -> None:
-    """Nobody waits for a part that never comes."""
+    """No request waits for a part that never comes."""
     peer = worker.client(1)
     waiting = worker.request(peer, Nonzero(worker.array(peer, [1.0])))
     worker.run()
@@ -181,7 +181,7 @@ def test_what_fails_elsewhere_fails_alone(worker: DecidingWorker) -> None:
 
 @pytest.mark.parametrize("worker", ["deferring"], indirect=True)
 def test_a_request_whose_work_is_elsewhere_ends_with_its_worker(worker: DecidingWorker) -> None:
-    """Nobody waits for it; that it comes to an end later harms nothing."""
+    """It is not waited for; that it comes to an end later harms nothing."""
     peer = worker.client(1)
     waiting = worker.request(peer, Measure(worker.array(peer, [1.0])))
     worker.run()
@@ -259,7 +259,7 @@ def test_steps_are_put_on_a_stream_in_turns(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_run_that_fails_reads_what_its_steps_before_have_found(worker: DecidingWorker) -> None:
-    """They may have something to give back; the first failure is told."""
+    """They may have something to give back; the first failure is reported."""
     read: list[int] = []
 
     def step(number: int, *, ends_with: BaseException | None = None, raises: BaseException | None = None) -> Any:

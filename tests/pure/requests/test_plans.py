@@ -24,7 +24,7 @@ from tests.pure.worker.test_dispatch import DEADLINE_S, NEVER_NS, TOKEN, Worker,
 
 
 class Planned(Library):
-    """A library whose plans take until they are let go."""
+    """A library whose plans take until the test ends them."""
 
     slow = frozenset({"nrm2"})
 
@@ -37,7 +37,7 @@ class Planned(Library):
         self.log: list[tuple[str, Any]] = []
 
     def prepare_nrm2(self, request: blas.Nrm2) -> str:
-        """Make a plan when it is let go."""
+        """Make a plan when the test allows it."""
         self.begun.release()
         assert self.go.acquire(timeout=DEADLINE_S), "nobody has let it go"
         if self.fails is not None:
@@ -89,13 +89,13 @@ class PlannedWorker(Worker):
 
 
 class Opened(Planned):
-    """A library that takes until it is let go to open too; norms have plans that are made at once."""
+    """A library that takes until the test opens it too; norms have plans that are made at once."""
 
     slow = frozenset()
     opens = 0
 
     def open(self) -> None:
-        """Open when it is let go."""
+        """Open when the test allows it."""
         self.opens += 1
         self.begun.release()
         assert self.go.acquire(timeout=DEADLINE_S), "nobody has let it go"

@@ -25,7 +25,7 @@ STEPS: Final = 200
 
 
 class Checks:
-    """The checks of programs' steps, which pause in the middle of the first program until they are let go."""
+    """The checks of programs' steps, which pause in the middle of the first program until the test goes on."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.by_thread: Final[Counter[str]] = Counter()

@@ -27,7 +27,7 @@ class FakeBlock:
 
 
 class FakePool:
-    """CuPy's pool: what is not in use any more stays in it, also when it is dropped, unless it is emptied."""
+    """CuPy's pool: what has gone out of use stays in it, also when it is dropped, unless it is emptied."""
 
     def __init__(self) -> None:
         self._blocks: WeakSet[FakeBlock] = WeakSet()
@@ -150,7 +150,7 @@ def test_a_recording_that_fails_gives_its_memory_back(cuda: FakeCuda, recorder: 
 
 
 def test_a_capture_that_cuda_finds_invalid_gives_its_memory_back(cuda: FakeCuda, recorder: Any) -> None:
-    """That is told at its end only; what the steps have returned is kept by nobody."""
+    """That is reported at its end only; what the steps have returned is not kept."""
     cuda.invalid = True
     with pytest.raises(RuntimeError, match="invalid"):
         recorder.record(Steps(cuda), 4096)

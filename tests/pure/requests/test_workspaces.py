@@ -94,7 +94,7 @@ def test_a_piece_that_does_not_fit_is_refused(context: LibraryContext) -> None:
 
 
 def test_who_is_short_of_memory_gets_what_has_grown(context: LibraryContext) -> None:
-    """What handles were told stays, and so does what somebody works in."""
+    """The addresses that handles have stay, and so does what somebody works in."""
     library, busy = Library(context, stream(context)), Library(context, stream(context))
     fixed = library.fixed_workspace().address
     library.workspace(LARGE)

@@ -441,7 +441,7 @@ def test_a_request_with_two_meanings_is_refused(request_bytes: bytes, status: by
 
 
 class SlowTransport(WatchedTransport):
-    """A client that has read no more than it is told to."""
+    """A client that has read no more than the test asks for."""
 
     def __init__(self) -> None:
         super().__init__()

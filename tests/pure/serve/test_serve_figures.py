@@ -56,7 +56,7 @@ def _figures_of(source: FakeSource) -> Any:
 
 
 async def at_once(asked: PoolFigures) -> Any:
-    """Return what is told without any waiting."""
+    """Return the figures that need no waiting."""
     coming = asyncio.ensure_future(asked.status())
     await asyncio.sleep(0)
     assert coming.done()

@@ -26,7 +26,7 @@ def info(index: int = 0, *, admitted: bool = True) -> DeviceInfo:
 
 
 class FakePool:
-    """A pool whose devices answer as they are told to."""
+    """A pool whose devices answer as the test wants."""
 
     def __init__(self, answer: Exception | None = None, *, running: int = 0, count: int = 1) -> None:
         self.devices = [info(index) for index in range(count)]

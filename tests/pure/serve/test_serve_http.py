@@ -83,7 +83,7 @@ def test_an_error_tells_its_facts_and_hides_what_is_the_actor_s() -> None:
 
 
 def test_a_strange_fact_is_told_as_text() -> None:
-    """No error is ever lost because it cannot be told."""
+    """No error is ever lost because it cannot be sent."""
     error = errors.OutOfMemory("no", requested_bytes=object())  # type: ignore[arg-type]
     assert "object" in json.loads(problems.body_of(error, "", debug=False))["error"]["facts"]["requested_bytes"]
 

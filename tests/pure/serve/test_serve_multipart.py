@@ -154,7 +154,7 @@ def test_other_arguments_of_a_raw_body_are_in_the_address() -> None:
 
 
 def test_a_raw_body_is_for_the_one_parameter_that_takes_a_file() -> None:
-    """With two, or none, nobody could tell which one is meant."""
+    """With two, or none, it would be unknown which one is meant."""
     assert {name: plan.raw for name, plan in PLANS.items()} == {
         "turned": "content",
         "pixels": "picture",

@@ -55,7 +55,7 @@ class Captured:
 
     @property
     def events(self) -> list[dict[str, Any]]:
-        """The events that were told."""
+        """The events that were logged."""
         return [json.loads(line) for line in self.stream.getvalue().splitlines()]
 
 
@@ -135,7 +135,7 @@ def test_a_notice_begins_a_line_of_its_own_whoever_has_cut_the_last(tmp_path: Pa
 
 
 def test_exceptions_and_warnings_outside_of_requests_have_the_logs_form() -> None:
-    """Of a thread that nobody waits for, of a destructor, and of Python itself."""
+    """Of a thread that is not waited for, of a destructor, and of Python itself."""
 
     def fail() -> None:
         raise ValueError("in a thread")
@@ -247,7 +247,7 @@ EVERY: list[type[errors.AtomrError]] = [
 
 @pytest.mark.parametrize("kind", EVERY, ids=lambda kind: kind.__name__)
 def test_every_error_is_the_callers_or_is_told(kind: type[errors.AtomrError]) -> None:
-    """An error with a status from 500 on is told, unless its cause is told as an event of the worker or the pool."""
+    """An error with a status from 500 on is logged, unless its cause is logged as an event of worker or pool."""
     error = kind("on purpose")
     if isinstance(error, errors.RequestError):
         error.maybe_executed = True

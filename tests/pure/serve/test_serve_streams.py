@@ -142,7 +142,7 @@ def test_parts_that_are_there_go_together_and_none_is_held_back() -> None:
 @pytest.mark.parametrize("leaves", [True, False])
 @pytest.mark.parametrize("begun", [True, False])
 def test_who_leaves_and_who_ends_are_told_apart(leaves: bool, begun: bool) -> None:  # noqa: FBT001
-    """Nobody is told of a client that has left; the server's end is the stream's error, or that of any call before."""
+    """A client that has left is not reported; the server's end is the stream's error, or that of any call before."""
     wanted: type[Exception] = ClientLeft if leaves else Problem if begun else errors.Cancelled
 
     async def read() -> None:

@@ -44,7 +44,7 @@ def test_a_worker_that_is_killed_is_down_until_the_next_starts() -> None:
 
 
 def test_a_standby_takes_over_before_the_cause_is_known() -> None:
-    """Its lane ends where it takes over, and the break gets the cause of the end that is told afterwards."""
+    """Its lane ends where it takes over, and the break gets the cause of the end that is reported afterwards."""
     standby = (event(3, "standby_start", 2), event(4, "standby_ready", 2))
     found = shown(*START, *standby, event(9, "promoted", 2), event(9.1, "end", 1, "killed by SIGKILL"))
     assert found["worker"][1:] == [
@@ -55,7 +55,7 @@ def test_a_standby_takes_over_before_the_cause_is_known() -> None:
 
 
 def test_a_reload_is_no_fault() -> None:
-    """Its reason is at the break, not that the worker left as told, whether or not a standby takes over."""
+    """Its reason is at the break, not that the worker left on an order, whether or not a standby takes over."""
     reload = event(5, "reload", 1, "to run the present code")
     end = event(6, "planned_end", 1, "left as told")
     plain = shown(*START, reload, end, event(7, "start", 2))
@@ -113,7 +113,7 @@ def test_a_worker_that_ends_without_end_stays_bounded() -> None:
 
 
 def test_the_latest_events_are_told_once_whenever_they_were_written(tmp_path: Path) -> None:
-    """Before the first look, between two, or in a log that is made anew; the same words of two ends are told once."""
+    """Before the first look, between two, or in a log that is made anew; the same words of two ends are shown once."""
     path = tmp_path / "events.jsonl"
     with EventLog(path) as log:
         for n in range(MOST_NEWS):

@@ -48,7 +48,7 @@ class Peer:
 def test_a_fault_with_a_message_ends_its_session_alone(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The client is told a reference, and the log has the stack under it."""
+    """The client gets a reference, and the log has the stack under it."""
     sessions = Sessions.__new__(Sessions)
     peers = [Peer(), Peer()]
     clients = [ClientSession(number, peer, owner=False) for number, peer in enumerate(peers)]  # type: ignore[arg-type]
@@ -66,7 +66,7 @@ def test_a_fault_with_a_message_ends_its_session_alone(
 
 
 def test_an_action_that_fails_in_its_middle_passes_by_what_contains_faults() -> None:
-    """Nobody knows what is done of it; an event without a meaning is one message's fault."""
+    """How much of it is done is unknown; an event without a meaning is one message's fault."""
     event, actions = next(
         (event, row[1]) for (state, event), row in TRANSITIONS.items() if state is State.STOPPED and row[1]
     )

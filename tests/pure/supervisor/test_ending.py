@@ -68,7 +68,7 @@ class Ended:
     ],
 )
 def test_where_an_end_came_from(ended: Ended, cause: Cause) -> None:
-    """The supervisor's own kills are nobody's doing."""
+    """The supervisor's own kills are no one's doing."""
     assert death_of(ended).cause is cause
 
 

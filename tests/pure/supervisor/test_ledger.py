@@ -89,7 +89,7 @@ def states(findings: list[Finding], state: State) -> list[str]:
 
 @given(st.integers(1, 4), st.integers(1, 3))
 def test_an_honest_pool_has_nothing_unaccounted(devices: int, clients: int) -> None:
-    """Each process, socket, session and slab is told, and all of them are well."""
+    """Each process, socket, session and slab is shown, and all of them are well."""
     observed, believed = pool(devices, clients)
     findings = compare(Observed(**observed), Supervision.ANSWERS, believed)
     assert {each.state for each in findings} == {State.OK}
@@ -184,7 +184,7 @@ def test_what_an_actor_has_started_is_its_worker_s() -> None:
 
 
 def test_what_a_living_client_has_mapped_of_the_dead_is_shown_with_its_pid() -> None:
-    """It is held, not unaccounted for; that of other pools is nobody's business here."""
+    """It is held, not unaccounted for; that of other pools does not matter here."""
     observed, believed = pool(1)
     slabs = observed["slabs"] | {60: slab(0, 2), 61: slab(0, 2, epoch=bytes(16))}
     client = observed["processes"][CLIENT]._replace(mapped=frozenset(slabs))
@@ -222,7 +222,7 @@ def test_memory_of_a_worker_whose_board_is_not_believed_is_held() -> None:
 
 
 def on_gpus(*gpus: Mapping[int, int | None], running: int = 0) -> list[Finding]:
-    """Return what is found of a CUDA pool in mid-failover: its GPUs' users, and how much each takes if that is told."""
+    """Return what is found of a CUDA pool in mid-failover: its GPUs' users, and how much each takes, if known."""
     observed, believed = pool(1)
     roles = {200: "worker", 201: "standby", 202: "predecessor"}
     contexts = {pid: process(pid, parent=SUPERVISOR, marked=True, descriptors={"gpu": 20}) for pid in roles}
@@ -325,7 +325,7 @@ PROCESSES: Final = st.dictionaries(
 def test_anything_can_be_compared(
     processes: Mapping[int, Process], supervision: Supervision, notes: frozenset[int], survivors: frozenset[int]
 ) -> None:
-    """Whatever a look finds, it is findings; each process that is believed is told."""
+    """Whatever a look finds, it is findings; each process that is believed is shown."""
     observed, believed = pool(2)
     slabs = observed["slabs"] | {60: slab(0, 2)}
     named = {pid: each._replace(pid=pid) for pid, each in processes.items()}
@@ -379,7 +379,7 @@ def test_only_what_lasts_is_told(steps: list[tuple[float, frozenset[str]]]) -> N
 
 
 def test_names_of_memory_say_whose_it_is() -> None:
-    """Those of others are of nobody that is known."""
+    """Those of others have no known owner."""
     assert process_tags.owner(process_tags.slab_name(EPOCH, 3, 17)) == (LABEL, (3, 17), False)
     assert process_tags.owner(process_tags.client_slab_name(EPOCH)) == (LABEL, None, False)
     assert process_tags.owner(process_tags.resident_name(EPOCH)) == (LABEL, None, True)

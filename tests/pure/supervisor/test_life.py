@@ -17,7 +17,7 @@ class Stage:
 
     def __init__(self) -> None:
         self.done: list[str] = []
-        """Actions, and the states that were told, in their order."""
+        """Actions, and the reported states, in their order."""
         self.does: dict[Action, Act] = {}
         self.life = DeviceLife(0, tell=self._tell, changed=lambda: None)
         self.life.carry_out({each: self._act(each) for each in Action})
@@ -74,7 +74,7 @@ def test_a_standby_that_reports_while_it_is_called_takes_over_once() -> None:
 
 
 def test_a_promotion_waits_for_no_message() -> None:
-    """Nobody is told of the states that a chain of steps passes through."""
+    """The states that a chain of steps passes through are not reported."""
     stage = Stage().ready()
     stage.does[Action.CALL_STANDBY] = lambda: LifecycleEvent.TAKE_OVER
     stage.life.feed(LifecycleEvent.END_OF_FILE)

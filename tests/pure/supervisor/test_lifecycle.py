@@ -47,7 +47,7 @@ class Standby(StrEnum):
     STARTING = auto()
     READY = auto()
     LEAVING = auto()
-    """Told to leave, or killed: its exit is awaited."""
+    """Ordered to leave, or killed: its exit is awaited."""
 
 
 WAITING: Final = {Standby.STARTING, Standby.READY}
@@ -270,7 +270,7 @@ FAILED: Final = {
     LifecycleEvent.END_OF_FILE: State.LOST,
     LifecycleEvent.START_TIMEOUT: State.LOST,
 }
-"""What a worker that nobody has asked to end is waited for as, by how it failed."""
+"""What a worker that was not asked to end is waited for as, by how it failed."""
 
 BY_EVENT: Final[dict[LifecycleEvent, dict[str, Any]]] = {
     LifecycleEvent.START: {"started": True},

@@ -58,7 +58,7 @@ def test_a_worker_that_ends_is_not_waited_for_and_not_told() -> None:
 
 
 def test_nothing_is_waited_for_where_no_worker_lives() -> None:
-    """Not even the client: there is no memory any more."""
+    """Not even the client: the memory has gone."""
     reclaims = Reclaims()
     assert reclaims.ended(1, [], gone=False) == [Due(1, [])]
     assert reclaims.ended(2, [A], gone=False) == []

@@ -58,7 +58,7 @@ def test_age_is_never_passed_and_no_worker_goes_much_too_early(early: float, age
 
 
 def test_one_at_a_time_the_oldest_first() -> None:
-    """And nobody while a device is away."""
+    """And none while a device is away."""
     limits = RecycleLimits(max_requests=1)
     ready = {0: Life(1.0, 0.0, 9, 0), 1: Life(3.0, 0.0, 9, 0), 2: Life(5.0, 0.0, 0, 0)}
     assert choose(limits, ready, away=1) is None

@@ -205,7 +205,7 @@ def test_what_is_corrupt_is_handed_to_nobody_any_more() -> None:
 
 @pytest.mark.parametrize("said", ["sealed", "abandoned"])
 def test_only_its_filler_may_seal_it(said: str) -> None:
-    """A process that breaks the protocol is told so."""
+    """A process that breaks the protocol gets an error."""
     registry = Registry(0)
     registry.wanted(A, V1, SMALL)
     registry.wanted(B, V1, SMALL)
@@ -224,7 +224,7 @@ QUOTA = 45
 
 
 class AnyWalk(RuleBasedStateMachine):
-    """Processes that ask, fill, give up and die in any order, an operator who frees, and what each was told."""
+    """Processes that ask, fill, give up and die in any order, an operator who frees, and what each has heard."""
 
     def __init__(self) -> None:
         super().__init__()

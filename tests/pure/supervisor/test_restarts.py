@@ -31,7 +31,7 @@ class Scene:
         for module in ("device.restarts", "sessions.suspects"):
             monkeypatch.setattr(f"atomr_mp.supervisor.{module}.time.monotonic", self.timers.monotonic)
         self.told: list[str] = []
-        """States that clients were told, and when, in seconds from the start."""
+        """States that clients were sent, and when, in seconds from the start."""
         self.notes: list[str] = []
         self.roles: Any = SimpleNamespace(generation=0, active=None)
         self.quarantine: Any = SimpleNamespace(reason="")
@@ -105,7 +105,7 @@ class Scene:
 def test_a_device_is_not_stopped_by_an_end_that_is_forgiven_next(
     monkeypatch: pytest.MonkeyPatch, *, give_up: bool
 ) -> None:
-    """The report comes after the process has ended: clients are never told that the device is out of use."""
+    """The report comes after the process has ended: clients never hear that the device is out of use."""
     scene = Scene(monkeypatch, max_restarts=1, give_up=give_up)
     scene.end(BESIDE)
     scene.report(1, POISON, RequestKey("Actor.run", bytes(range(16))))
@@ -135,7 +135,7 @@ def test_a_device_is_stopped_at_once_by_an_end_that_no_report_can_forgive(
 def test_a_device_is_stopped_as_soon_as_a_report_forgives_nothing(
     monkeypatch: pytest.MonkeyPatch, requests: list[RequestKey]
 ) -> None:
-    """There was nothing to tell, or the request is only suspected: nothing is waited for any more."""
+    """There was nothing to tell, or the request is only suspected: all waiting has ended."""
     scene = Scene(monkeypatch, max_restarts=0)
     scene.end(ALONE)
     scene.report(1, *requests)

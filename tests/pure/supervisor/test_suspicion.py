@@ -16,7 +16,7 @@ A, B, C = (RequestKey("A.run", bytes([n]) * 16) for n in range(3))
 
 
 def verdicts(changed: Iterable[Suspicion]) -> dict[RequestKey, Verdict]:
-    """Return what was told of each request."""
+    """Return the verdict on each request."""
     return {each.request: each.verdict for each in changed}
 
 
@@ -86,7 +86,7 @@ def test_only_so_much_is_remembered_and_what_is_forgotten_is_told() -> None:
 
 
 def test_without_a_limit_nothing_is_held_of_anything() -> None:
-    """Nor of an end of unknown cause, or of nobody's fault."""
+    """Nor of an end of unknown cause, or without fault."""
     docket = Docket(0)
     docket.ended((0, 1), Death(1), 0)
     assert docket.suspect((0, 1), [A], 0) == []
@@ -137,7 +137,7 @@ def test_unexplained_signals_isolate_and_do_not_condemn() -> None:
 
 
 def test_who_dies_alone_where_nothing_else_is_struck_is_condemned() -> None:
-    """Nothing else speaks for it: the same signal comes whenever it runs, and to nobody else."""
+    """Nothing else speaks for it: the same signal comes whenever it runs, and at no other time."""
     docket = Docket(2)
     assert die(docket, (0, 1), STRUCK, [A]) == {A: Verdict.SUSPECTED}
     assert die(docket, (0, 2), STRUCK_ALONE, [A]) == {A: Verdict.SUSPECTED}
@@ -198,7 +198,7 @@ class AnyWalk(RuleBasedStateMachine):
         self.ends_of_poison = 0
 
     def hear(self, changed: list[Suspicion]) -> None:
-        """Take in what a client would be told."""
+        """Take in what a client would hear."""
         for each in changed:
             if each.verdict is Verdict.CLEARED:
                 self.ends_of_poison *= each.request != A
@@ -255,7 +255,7 @@ class AnyWalk(RuleBasedStateMachine):
 
     @invariant()
     def clients_know_what_is_held(self) -> None:
-        """The told verdicts add up to the known ones."""
+        """The sent verdicts add up to the known ones."""
         assert self.told == verdicts(self.docket.known())
 
     @invariant()

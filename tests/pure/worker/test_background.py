@@ -13,7 +13,7 @@ from tests.support import DEADLINE_S
 
 
 class Held:
-    """Something that can be let go of."""
+    """Something that can be dropped."""
 
 
 def test_what_is_submitted_is_done_in_order_on_another_thread() -> None:
@@ -53,7 +53,7 @@ def test_it_goes_on_when_it_has_rested() -> None:
 
 
 def test_what_fails_is_logged_and_holds_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    """The next is done, and what was done is let go of."""
+    """The next is done, and what was done is dropped."""
     background, held = Background(), [Held()]
     gone = weakref.ref(held[0])
 

@@ -1,4 +1,4 @@
-"""Batches in the making, with a clock that moves when told."""
+"""Batches in the making, with a clock that the test moves."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_a_batch_goes_when_it_is_full_or_its_first_item_has_waited() -> None:
 
 
 def test_without_a_wait_what_has_come_goes() -> None:
-    """Continuous batching: nobody waits for anybody."""
+    """Continuous batching: no request waits for another."""
     batches = forming(max_wait_ns=0)
     batches.add(1, nbytes=1, now_ns=7)
     assert batches.take(7, full=True) == []

@@ -81,7 +81,7 @@ class Clock:
     now_ns: int = 10**9
 
     def monotonic_ns(self) -> int:
-        """Return the time that it was told."""
+        """Return the time that the test has set."""
         return self.now_ns
 
 
@@ -134,7 +134,7 @@ class Session:
     """Uses that must have been returned."""
 
     def resolve(self, ref: WireRef | ClientArray) -> Any:
-        """Return what a ref stands for, as for a request; which is told of it, and forgets it when it is done."""
+        """Return what a ref stands for, as for a request; which hears of it, and forgets it when it is done."""
         noted = self.holder.resolved
         assert noted == []
         found = self.resolver(ref)
@@ -198,7 +198,7 @@ class DeviceMemory(RuleBasedStateMachine):
         self.mappings: dict[int, SlabMemory] = {}
         """What the openers see of a slab."""
         self.gone: list[WireRef] = []
-        """Refs to what nobody needed any more."""
+        """Refs to what had become superfluous."""
         self.numbers = 0
 
     @initialize(spare=st.booleans())
@@ -283,7 +283,7 @@ class DeviceMemory(RuleBasedStateMachine):
     @precondition(lambda self: len(self.present) < len(self.sessions))
     @rule(pick=picks)
     def reclaim(self, pick: int) -> None:
-        """Nobody outside can reach an ended session's memory any more."""
+        """An ended session's memory is out of reach from outside."""
         session = self.pick(pick, [session for session in self.sessions.values() if session.ended])
         self.store.reclaim(session.number)
         del self.sessions[session.number]
@@ -389,7 +389,7 @@ class DeviceMemory(RuleBasedStateMachine):
     @precondition(lambda self: self.present and self.buffers)
     @rule(pick=picks, other=picks, start=picks, length=picks, keep=st.sampled_from(["nothing", "ref", "array", "view"]))
     def resolve(self, pick: int, other: int, start: int, length: int, keep: str) -> None:
-        """A ref in a request is an array of the right content, for whoever has a lease of it and nobody else."""
+        """A ref in a request is an array of the right content, for whoever has a lease of it and no one else."""
         session, buffer = self.pick(pick, self.present), self.pick(other, list(self.buffers.values()))
         low = start % (len(buffer.pattern) + 1)
         high = low + length % (len(buffer.pattern) + 1 - low)
@@ -550,7 +550,7 @@ class DeviceMemory(RuleBasedStateMachine):
         self.expire()
 
     def expire(self) -> None:
-        """Forget what nobody has claimed in time."""
+        """Forget what was not claimed in time."""
         for buffer in self.buffers.values():
             buffer.shares = {each: until for each, until in buffer.shares.items() if until >= self.clock.now_ns}
 
@@ -649,7 +649,7 @@ class DeviceMemory(RuleBasedStateMachine):
     @precondition(lambda self: self.present)
     @rule(pick=picks, other=picks)
     def return_client_memory(self, pick: int, other: int) -> None:
-        """The client is told of each use that has ended, once, and of no other."""
+        """The client hears of each use that has ended, once, and of no other."""
         session = self.pick(pick, self.present)
         if session.client_arrays:
             use = self.pick(other, list(session.client_arrays))
@@ -802,7 +802,7 @@ def test_the_view_of_another_sessions_same_id_is_another() -> None:
 
 @pytest.fixture
 def small() -> Iterator[Clock]:
-    """Make slabs small, and the clock one that is told."""
+    """Make slabs small, and the clock one that the test moves."""
     clock = Clock()
     with (
         mock.patch.object(allocation, "SLAB_BYTES", SMALL_SLAB_BYTES),
@@ -939,7 +939,7 @@ def test_a_result_goes_through_the_socket_if_there_is_no_room() -> None:
 
 
 def test_threads_may_allocate_share_and_claim_while_the_loop_tidies_up() -> None:
-    """Nothing is lost, nothing is used twice, and nobody stumbles over the others."""
+    """Nothing is lost, nothing is used twice, and no session stumbles over the others."""
     store = Store(HostDevice(), CURRENT, 2**30, InProgress())
     begin, failures = threading.Barrier(5), list[BaseException]()
 
@@ -1017,7 +1017,7 @@ def test_nobody_waits_for_a_slab_that_another_has_asked_for() -> None:
 
 @pytest.mark.usefixtures("small")
 def test_room_can_be_made_beforehand_and_elsewhere() -> None:
-    """Whoever needs it is told when it is there; who has some already is told that, and nothing is made."""
+    """Whoever needs it hears when it is there; who has some already hears that, and nothing is made."""
     device = SlowDevice()
     store = Store(device, CURRENT, QUOTA_BYTES, InProgress())
     session, event, woken = store.admit(1), device.make_event(), threading.Event()
@@ -1051,7 +1051,7 @@ def test_room_for_a_session_that_has_ended_meanwhile_is_given_back() -> None:
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("driver", [False, True])
 def test_after_a_promotion_spare_slabs_are_let_go_of(*, driver: bool) -> None:
-    """Once the driver was left alone, and then the loop is told; one stays where a slab takes long to make."""
+    """Once the driver was left alone, and then the loop hears of it; one stays where a slab takes long to make."""
     device, woken, background = CountingDevice(), threading.Event(), Background()
     host = CountingDevice() if driver else device
     with (
@@ -1113,7 +1113,7 @@ def test_a_standby_has_a_slab_ready_for_results_of_a_session() -> None:
 
 @pytest.mark.usefixtures("small")
 def test_room_that_cannot_be_made_is_told_too() -> None:
-    """The request finds out what there is to be told; nothing stays counted."""
+    """The request finds out what there is to report; nothing stays counted."""
     device = CountingDevice()
     store = Store(device, CURRENT, QUOTA_BYTES, InProgress())
     session, event, woken = store.admit(1), device.make_event(), threading.Event()

@@ -28,7 +28,7 @@ class Device:
             yield self.ended.pop()
 
     def watch(self, _wake: object) -> None:
-        """Say nothing any more."""
+        """Say nothing from now on."""
 
 
 def run(*, stream: bool) -> Any:
@@ -38,7 +38,7 @@ def run(*, stream: bool) -> Any:
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_what_a_stream_has_done_is_not_left_for_what_a_thread_has(strategy: str) -> None:
-    """Both have come to an end at once: nobody tells of either again."""
+    """Both have come to an end at once: neither is reported again."""
     device: Any = Device()
     completions = Completions(strategy, device, InProgress())
     on_thread, on_stream = run(stream=False), run(stream=True)

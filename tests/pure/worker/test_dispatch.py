@@ -147,7 +147,7 @@ class Worker:
         return [call.id]
 
     def put_on_stream(self, name: str, go: threading.Event) -> Stream:
-        """Have a method run on a stream, where it waits to be let go."""
+        """Have a method run on a stream, where it waits for the test."""
         stream = self.methods[name].stream = self.device.make_stream("stream", inline_bytes=-1)
         self.hold(name, lambda: go.wait(DEADLINE_S))
         return stream
@@ -403,7 +403,7 @@ def test_a_worker_has_a_bound_for_all_methods_together() -> None:
 
 
 def test_whatever_ends_a_request_that_waits_makes_room(worker: Worker) -> None:
-    """Cancelled, late, undecodable, of a session that has ended: none of them counts any more."""
+    """Cancelled, late, undecodable, of a session that has ended: none of them counts now."""
     client, ending = worker.client(1), worker.client(2)
     cancelled, _ = worker.call(client, ["cancelled", "runs"], "few")
     worker.call(client, ["late"], "few", deadline_ns=1)

@@ -34,7 +34,7 @@ def session(number: int, sent: int, *devices: Any) -> Any:
 
 
 class TestUsage:
-    """What is told to the supervisor."""
+    """The reports to the supervisor."""
 
     def test_what_is_used_is_told_when_it_changes(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Sessions that had an answer within a minute count, for each kind of memory that they have; not too often."""
@@ -59,7 +59,7 @@ class TestUsage:
         assert told[1:] == [control.Used(["blas.gemm"], 0, 1, [2])]
 
     def test_where_all_memory_is_the_host_s_it_counts_once(self) -> None:
-        """And there are limits to what is told."""
+        """And there are limits to what is reported."""
         told = list[control.Used]()
         sessions = [session(number, 1, HOST) for number in range(2000)]
         usage = Usage(HOST, told.append)

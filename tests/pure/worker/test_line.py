@@ -41,7 +41,7 @@ def test_nothing_is_lost_and_the_order_of_an_owner_is_kept(steps: list[tuple[str
 
 @given(st.lists(st.integers(1, 50), min_size=2, max_size=5))
 def test_owners_get_as_much_as_each_other_whatever_their_items_cost(costs: list[int]) -> None:
-    """As long as they have something waiting, nobody is ahead by more than one item of the most expensive."""
+    """As long as they have something waiting, none is ahead by more than one item of the most expensive."""
     line: FairQueue[int] = FairQueue()
     for owner in range(len(costs)):
         for _ in range(200):
@@ -60,7 +60,7 @@ COSTS = st.integers(1, 50)
 
 @given(st.lists(st.tuples(WEIGHTS, COSTS), min_size=2, max_size=5), st.integers(1, 400))
 def test_owners_with_items_waiting_get_by_their_weights(owners: list[tuple[float, int]], steps: int) -> None:
-    """No two are further apart than one item of each; nobody is left out, and each has its items in order."""
+    """No two are further apart than one item of each; none is left out, and each has its items in order."""
     line: FairQueue[tuple[int, int]] = FairQueue(lambda owner: owners[cast("int", owner)][0])
     for owner in range(len(owners)):
         for number in range(steps):

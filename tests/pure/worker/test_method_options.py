@@ -1,4 +1,4 @@
-"""What `method`, `Batch` and `Steps` take, and what is told of anything else."""
+"""What `method`, `Batch` and `Steps` take, and what error anything else gets."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Built(Actor):
 
 
 def loaded(function: Callable[..., Any], options: dict[str, Any]) -> ActorInfo:
-    """Load an actor with one method, as a worker does; return what clients are told."""
+    """Load an actor with one method, as a worker does; return what clients hear of it."""
     made = type("Made", (Built,), {"right": method(**options)(function), "__module__": __name__})
     setattr(sys.modules[__name__], "Made", made)  # noqa: B010 - the loader finds it by its name
     actor = load(ActorSpec("Made", f"{__name__}:Made"))
@@ -71,7 +71,7 @@ KINDS = st.sampled_from(["plain", "generator", "stepping", "coroutine"])
 
 @given(kind=KINDS, options=st.dictionaries(st.sampled_from(OPTIONS), ANY, max_size=3))
 def test_any_option_is_taken_whole_or_refused_by_name(kind: str, options: dict[str, Any]) -> None:
-    """Clients read what they are told of the method, and nobody restarts a worker whose code must change."""
+    """Clients read what they get of the method, and no operator restarts a worker whose code must change."""
     check(kinds()[kind], options, OPTIONS)
 
 

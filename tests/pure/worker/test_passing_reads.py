@@ -47,7 +47,7 @@ class Use:
         self.ended = False
 
     def end(self) -> None:
-        """Nothing has to wait for it any more."""
+        """Nothing has to wait for it now."""
         self.ended = True
         self.event.end()
 
@@ -148,7 +148,7 @@ class ReadsAndWriters(RuleBasedStateMachine):
 
     @invariant()
     def nothing_waits_without_a_reason(self) -> None:
-        """Whatever has no blocker left may run, so that nobody waits for ever."""
+        """Whatever has no blocker left may run, so that no request waits for ever."""
         for use in self.uses:
             blockers = [each for each in use.earlier if not each.ended and not self.is_overdue(each)]
             assert use.ended or bool(blockers) == (not all(event.done for event in use.after))
