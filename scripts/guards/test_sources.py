@@ -61,7 +61,9 @@ def incomplete(tree: ast.AST) -> Iterator[int]:
 
 def test_who_catches_a_decoders_errors_catches_that_of_nesting() -> None:
     """Deep input is a `RecursionError` of msgspec and of tomllib, which none of their own errors covers."""
-    assert [f"{file}:{line}" for file, source in SOURCES.items() for line in incomplete(ast.parse(source))] == []
+    decoding = {file: source for file, source in SOURCES.items() if any(name in source for name in OF_DECODERS)}
+    assert decoding
+    assert [f"{file}:{line}" for file, source in decoding.items() for line in incomplete(ast.parse(source))] == []
 
 
 def test_every_process_of_ours_protects_its_output() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -85,3 +86,37 @@ def test_skipped_tests_are_counted_by_reason() -> None:
     assert last
     assert sum(int(found[1]) for found in counts) == int(last[1])
     assert not any(line.startswith("SKIPPED") for line in lines)
+
+
+def test_a_check_of_what_has_changed_runs_no_other(tmp_path: Path) -> None:
+    """A page has no types; a module has, and checks of single files read it alone. Without a change nothing is run."""
+    tools = tmp_path / ".venv" / "bin"
+    tools.mkdir(parents=True)
+    (tmp_path / "scripts").mkdir()
+    for name in ("ruff", "mypy", "lint-imports", "python", "pytest"):
+        (tools / name).write_text('#!/bin/sh\necho "ran ${0##*/} $*"\n', encoding="utf-8")
+        (tools / name).chmod(0o700)
+    (tmp_path / "scripts" / "setup").symlink_to("/bin/true")
+    shutil.copy(ROOT / "scripts" / "check", tmp_path / "scripts")
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=A", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
+    for command in (["init", "-q"], ["add", "."], ["commit", "-qm", "first"]):
+        subprocess.run([*git, *command], check=True)
+
+    def ran(*files: str) -> set[str]:
+        for file in files:
+            (tmp_path / file).write_text("", encoding="utf-8")
+        done = subprocess.run(
+            [str(tmp_path / "scripts" / "check"), "--changed"],
+            env={**os.environ, "ATOMR_MP_VENV": ".venv"},
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=DEADLINE_S,
+        )
+        return set(re.findall(r"^ran (.+?) *$", done.stdout, re.MULTILINE))
+
+    always = {"ruff check", "ruff format --check", "pytest scripts/guards -q -p no:cacheprovider"}
+    assert ran() == set()
+    assert ran("README.md") == {*always, "python scripts/english README.md"}
+    both = {"python scripts/english README.md a.py", "python scripts/docstrings a.py"}
+    assert ran("a.py") == {*always, *both, "mypy"}
