@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, SupportsIndex, cast
 
 from atomr_mp import errors
+from atomr_mp.client import interrupts
 from atomr_mp.libraries import base as libraries
 from atomr_mp.protocol import amounts, dtypes
 from atomr_mp.protocol.keywords import checks_names
@@ -20,8 +21,9 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import DTypeLike
 
-    from atomr_mp.client.client import Client
     from atomr_mp.client.memory.refs import GpuRef
+    from atomr_mp.client.pool_client import PoolClient
+    from atomr_mp.client.programs import KnownPrograms
     from atomr_mp.client.reply import Reply
     from atomr_mp.libraries.program import Program
     from atomr_mp.protocol.libraries.base import LibraryRequest
@@ -44,7 +46,10 @@ class Device:
         index: The device's index in the pool.
     """
 
-    def __init__(self, client: Client, index: int) -> None:
+    _programs: KnownPrograms | None = None
+    """The programs that its worker was told."""
+
+    def __init__(self, client: PoolClient, index: int) -> None:
         self._client: Final = client
         self.index: Final = index
 
@@ -159,9 +164,8 @@ class Device:
         """
         program = None
         if library == "program":
-            request, program = self._client.programs.shortened(
-                cast("RunProgram", request), self.index, self._generation
-            )
+            programs = self._programs or self._make_programs()
+            request, program = programs.shortened(cast("RunProgram", request), self._generation)
         return self._client.submit(
             f"{library}.{request.name}",
             request,
@@ -175,6 +179,13 @@ class Device:
     @property
     def _generation(self) -> int:
         return self._client.devices[self.index].generation
+
+    @interrupts.defer_interrupts
+    def _make_programs(self) -> KnownPrograms:
+        from atomr_mp.client.programs import KnownPrograms  # late: few devices run programs
+
+        made: KnownPrograms = self.__dict__.setdefault("_programs", KnownPrograms())  # for all threads the same
+        return made
 
     def program(self) -> Program:
         """Return a program to record: many requests that are sent and run as one, see `atomr_mp.libraries.program`."""

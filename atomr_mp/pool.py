@@ -6,16 +6,14 @@ import contextlib
 import os
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Never, Self, cast
+from typing import TYPE_CHECKING, Any, Final, Never, Self
 
 from atomr_mp import errors
 from atomr_mp.client import interrupts
 from atomr_mp.client.actor_ref import ActorRef
 from atomr_mp.client.callers import calling_loop
-from atomr_mp.client.client import Client
 from atomr_mp.client.reply import Reply
 from atomr_mp.client.reply_stream import AHEAD, AHEAD_BYTES, BETWEEN_S, ReplyStream
 from atomr_mp.device import DEFAULT_DEADLINE_S, Device, lengths
@@ -37,13 +35,11 @@ if TYPE_CHECKING:
     from numpy.typing import DTypeLike
 
     from atomr_mp.client.memory.refs import GpuRef
+    from atomr_mp.client.pool_client import PoolClient
     from atomr_mp.mapping.journal import Journal
     from atomr_mp.mapping.run import Mapper, Progress
     from atomr_mp.operator.pool_status import PoolStatus
-    from atomr_mp.remote.client import RemoteClient, RemoteOperator
-
-ADMIT_S: Final = 10.0
-"""How long a map waits at most to hear that requests are admitted which the supervisor has admitted."""
+    from atomr_mp.remote.client import RemoteOperator
 
 
 @checks_names
@@ -56,22 +52,25 @@ class Pool:
         client: The session.
         run_dir: The pool's run directory; None if it is on another machine.
         supervisor: The supervisor, if this application started it.
+        operator: Makes a session for questions and orders; None for one by the run directory.
     """
 
     def __init__(
         self,
-        client: Client | RemoteClient,
-        run_dir: Path | None,
-        supervisor: OwnedSupervisor | None,
+        client: PoolClient,
+        run_dir: Path | None = None,
+        supervisor: OwnedSupervisor | None = None,
+        operator: Callable[[], RemoteOperator] | None = None,
     ) -> None:
-        self._client = cast("Client", client)  # a remote client has the same face
-        self._remote = client if run_dir is None else None
+        self._client: Final = client
+        self._ask: Final = operator
         self._mapper: Mapper | None = None
         self._devices: dict[int, Device] = {}
         self._supervisor = supervisor
         self._run_dir = run_dir
         self._closed = False
         self.name: Final = client.pool
+        self.epoch: Final = client.epoch
         self.supervisor_pid: Final = client.supervisor_pid
 
     __reduce__ = refusal(CONNECT, "its `run_dir`, by which a process joins it")
@@ -137,11 +136,9 @@ class Pool:
             raise errors.Unsupported("a remote client has no way to the pool's run directory, and its logs")
         return self._run_dir
 
-    def _operator(self) -> AbstractContextManager[OperatorSession | RemoteOperator]:
+    def _operator(self) -> OperatorSession | RemoteOperator:
         """Return a session for questions and orders."""
-        if self._run_dir is None:
-            return cast("RemoteClient", self._remote).operator()
-        return OperatorSession(self._run_dir / SESSION_SOCKET)
+        return OperatorSession(self.run_dir / SESSION_SOCKET) if self._ask is None else self._ask()
 
     @property
     def devices(self) -> list[DeviceInfo]:
@@ -592,12 +589,16 @@ class Pool:
                 error.message = f"device {device.index} did not start: {device.reason}{log}"
                 raise error
 
-    def status(self) -> PoolStatus:
-        """Return a snapshot of the pool: states, queues, processes; in the words of `atomr-mp status --json`."""
+    def status(self, timeout_s: float = 10.0) -> PoolStatus:
+        """Return a snapshot of the pool: states, queues, processes; in the words of `atomr-mp status --json`. Blocks.
+
+        Raises:
+            TimeoutError: The supervisor has not answered in time.
+        """
         from atomr_mp.operator.pool_status import status_of  # late: most applications do not ask
 
         with self._operator() as observer:
-            return status_of(observer.status(), self._run_dir, time.time())
+            return status_of(observer.status(timeout_s), self._run_dir, time.time())
 
     def restart(self, device: int) -> None:
         """Order a device's worker to be replaced after it has finished what it holds. Returns at once.
@@ -651,7 +652,6 @@ class Pool:
         supervisor, self._supervisor = self._supervisor, None
         try:
             if supervisor is not None and self._client.lost is None:
-                self._client.close_streams()
                 interrupts.wait(supervisor.stop, interrupted)
         finally:
             # If the pool still stops, the end of our session has its workers killed.
@@ -665,12 +665,10 @@ class Pool:
         """Have requests admitted that are refused; those of other maps stay refused."""
         try:
             with self._operator() as observer:
-                refused = [each.request for each in observer.status().quarantined if each.request in requests]
-                for request in refused:
+                for request in {each.request for each in observer.status().quarantined} & requests:
+                    # This client hears of it before the order is answered, and looks before it refuses a request.
                     with contextlib.suppress(errors.InvalidRequest):  # somebody else was faster
                         observer.admit(request)
-            suspicions = self._client.suspicions
-            self._client.wait_until(lambda: not any(map(suspicions.refuses, refused)), ADMIT_S)
         except BaseException:
             journal.close()
             raise

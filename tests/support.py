@@ -33,6 +33,7 @@ import scipy.linalg.blas
 
 import atomr_mp
 from atomr_mp import errors, testing
+from atomr_mp.client.client import Client
 from atomr_mp.client.programs import KnownPrograms
 from atomr_mp.client.reply_life import ReplyState
 from atomr_mp.libraries.program import Program as LibraryProgram
@@ -410,6 +411,13 @@ class Events:
         return next(filter(condition, self._devices))
 
 
+def local_client(pool: atomr_mp.Pool) -> Client:
+    """Return the client of a pool on this machine, to look inside."""
+    client = pool._client
+    assert isinstance(client, Client)
+    return client
+
+
 def wait_until(pool: atomr_mp.Pool, condition: Callable[[], bool], within_s: float = DEADLINE_S) -> None:
     """Take in a pool's events until the condition holds."""
     assert pool._client.wait_until(condition, within_s), f"in vain: {pool!r}"
@@ -444,8 +452,8 @@ def wait_sent(*replies: atomr_mp.Reply) -> None:
 def pretend_told(device: atomr_mp.Device, program: LibraryProgram) -> KnownPrograms:
     """Have a client believe that its worker knows a program, which it names by the digest from now on."""
     assert program._recorded is not None
-    known = device._client.programs
-    _, run = known.shortened(program._recorded, device.index, device._generation)
+    known = device._programs or device._make_programs()
+    _, run = known.shortened(program._recorded, device._generation)
     assert run is not None
     run._told.known = True
     return known

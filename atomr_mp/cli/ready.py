@@ -48,7 +48,7 @@ def run(options: argparse.Namespace) -> int:
     begun = time.monotonic()
     directory = open_pool(options)
     client = Client(SessionConnection.connect(directory.session_socket), "atomr-mp ready", probe=True)
-    with Pool(client, directory.path, None) as pool:
+    with Pool(client, directory.path) as pool:
         failures = ask(pool, begun + options.deadline)
         count = len(pool.devices)
         tried = [info.index for info in pool.devices if info.circuit.value == "half_open"]

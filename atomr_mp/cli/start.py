@@ -156,7 +156,7 @@ def _detached(config: Config, plan: Plan) -> int:
         from atomr_mp.client.client import Client
         from atomr_mp.pool import Pool
 
-        with Pool(Client(connection, "atomr-mp start"), plan.run_path, None) as pool:
+        with Pool(Client(connection, "atomr-mp start"), plan.run_path) as pool:
             _announce(config, plan)
             pool.wait_ready(plan.start_timeout_s + START_MARGIN_S)
     except BaseException:

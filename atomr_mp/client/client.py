@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from atomr_mp.client.lanes.event_loop import EventLoopLane
     from atomr_mp.client.memory.argument_slabs import Placement
     from atomr_mp.client.memory.memory import ClientMemory
-    from atomr_mp.client.programs import KnownPrograms, ProgramRun
+    from atomr_mp.client.programs import ProgramRun
 
 _LOG: Final = logging.getLogger("atomr_mp")
 
@@ -151,7 +151,6 @@ class Client:
         self._results_read: deque[tuple[int, int]] = deque()
         """Ended incarnations whose results have all been read, to be reported."""
         self._memory: ClientMemory | None = None
-        self._programs: KnownPrograms | None = None
         self._ids = itertools.count(1 if origin is None else MAX_REMOTE_ID + 1)
         self._lane_numbers = itertools.cycle(range(1, MAX_LANE + 1))
         self._closed = False
@@ -380,20 +379,6 @@ class Client:
             if self._memory is None:
                 self._memory = ClientMemory(self)
         return self._memory
-
-    @property
-    def programs(self) -> KnownPrograms:
-        """The programs that the workers know."""
-        return self._programs or self._make_programs()
-
-    @interrupts.defer_interrupts
-    def _make_programs(self) -> KnownPrograms:
-        from atomr_mp.client.programs import KnownPrograms  # late: few clients run programs
-
-        with self._memory_lock:
-            if self._programs is None:
-                self._programs = KnownPrograms()
-        return self._programs
 
     def place(self, array: np.ndarray[Any, Any]) -> Placement | None:
         """Copy an argument into memory that workers can read; None if it has to travel otherwise."""

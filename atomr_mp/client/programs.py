@@ -1,4 +1,4 @@
-"""The programs that the workers know in this session: a run of a known program is sent with its digest alone.
+"""The programs that a device's worker knows in this session: a run of a known program is sent with its digest alone.
 
 A worker keeps programs of a session in numbered places, each until the client tells it another one for that place. To
 be named by its digest, a program must have been told in a run that has been answered with a result; and a place is
@@ -84,33 +84,31 @@ class _Incarnation:
 
 
 class KnownPrograms:
-    """The programs that the workers know in a session. Thread-safe.
+    """The programs that a device's worker knows in a session. Thread-safe.
 
     Args:
-        places: Number of programs that each worker keeps.
+        places: Number of programs that the worker keeps.
     """
 
     def __init__(self, places: int = PLACES) -> None:
         self._places: Final = places
         self._lock: Final = threading.Lock()
-        self._incarnations: Final[dict[int, _Incarnation]] = {}
-        """By device."""
+        self._incarnation: _Incarnation | None = None
 
-    def shortened(self, request: RunProgram, device: int, generation: int) -> tuple[RunProgram, ProgramRun | None]:
+    def shortened(self, request: RunProgram, generation: int) -> tuple[RunProgram, ProgramRun | None]:
         """Return a run as it is sent, and the object that its request keeps.
 
         Args:
             request: The run, with definition and digest; without a digest it is sent as it is.
-            device: The target.
             generation: The device's incarnation, as far as the client knows.
         """
         definition, digest = request.program, request.digest
         if not digest:
             return request, None
         with self._lock:
-            found = self._incarnations.get(device)
+            found = self._incarnation
             if found is None or found.generation != generation:
-                found = self._incarnations[device] = _Incarnation(generation, self._places)
+                found = self._incarnation = _Incarnation(generation, self._places)
             told = found.told.get(digest)
             if told is not None:
                 found.told.move_to_end(digest)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from atomr_mp import errors
@@ -19,12 +20,20 @@ class OwnedSupervisor:
     Args:
         process: The supervisor.
         run_dir: Its pool's run directory.
+        close_streams: Ends the application's own streams, for which a worker that stops would wait.
         drain_timeout_s: How long the pool's workers may take to finish what they hold when it stops.
     """
 
-    def __init__(self, process: subprocess.Popen[bytes], run_dir: Path, drain_timeout_s: float = 0.0) -> None:
+    def __init__(
+        self,
+        process: subprocess.Popen[bytes],
+        run_dir: Path,
+        close_streams: Callable[[], None],
+        drain_timeout_s: float = 0.0,
+    ) -> None:
         self._process = process
         self._socket = run_dir / SESSION_SOCKET
+        self._close_streams = close_streams
         self._drain_timeout_s = drain_timeout_s
 
     def stop(self, interrupted: bool) -> None:  # noqa: FBT001 - see interrupts.wait
@@ -36,6 +45,7 @@ class OwnedSupervisor:
         Raises:
             KeyboardInterrupt: The pool has ended; or this was the second interrupt, and it has not.
         """
+        self._close_streams()
         # Without an answer, or a descriptor to ask with, the end of the caller's session has to do.
         with (
             contextlib.suppress(errors.AtomrError, OSError),

@@ -19,10 +19,10 @@ from atomr_mp.client.callers import calling_loop
 from atomr_mp.client.reply_stream import ReplyStream
 from atomr_mp.device import DEFAULT_DEADLINE_S
 from atomr_mp.mapping.schedule import MAX_DEPTH
+from atomr_mp.operator.pool_status import PoolStatus
 from atomr_mp.pool import Pool
 from atomr_mp.protocol.keywords import checks_names
 from atomr_mp.protocol.messages.devices import MethodInfo
-from atomr_mp.protocol.messages.operators import Status
 from atomr_mp.protocol.words import did_you_mean
 from atomr_mp.ray.cluster_map import run_map
 from atomr_mp.ray.cluster_reply import ClusterReply
@@ -56,7 +56,7 @@ class NodeStatus(NamedTuple):
     """A node and its pool's status."""
 
     info: NodeInfo
-    pool: Status | None
+    pool: PoolStatus | None
     """The pool's status; None if it does not answer."""
 
 
@@ -180,8 +180,7 @@ class Cluster:
             pool, told = member.reached, None
             if pool is not None:
                 try:
-                    with pool._operator() as operator:  # noqa: SLF001 - of this package
-                        told = operator.status(timeout_s)
+                    told = pool.status(timeout_s)
                 except (errors.AtomrError, OSError, TimeoutError):
                     told = None  # the pool ends just now, or hangs; the node's info soon tells more
             found.append(NodeStatus(member.info, told))

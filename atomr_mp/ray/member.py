@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
 import time
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import ray
 from ray.exceptions import RayError
 
-import atomr_mp
 from atomr_mp import errors
+from atomr_mp.client.client import Client
+from atomr_mp.client.lanes.threads import LONGEST_WAIT_S
+from atomr_mp.client.memory.refs import GpuRef
+from atomr_mp.client.pool_client import PoolClient
 from atomr_mp.pool import Pool
+from atomr_mp.process.files.rundir import RunDirectory
 from atomr_mp.ray.node_death import wait_lost
 from atomr_mp.ray.outcomes import Outcome, value_of
 from atomr_mp.remote import keys
 from atomr_mp.remote.client import RemoteClient
+from atomr_mp.transport.session import SessionConnection
 from atomr_mp.version import __version__
 
 ASK_S: Final = 10.0
@@ -87,20 +92,22 @@ class Member:
         self.local = False
         """Whether its node is this process's."""
         self.pool: Pool | None = None
-        """The session with its pool, None while there is none."""
+        """The pool, None while there is no session."""
+        self._client: PoolClient | None = None
+        """The last session."""
         self.error: errors.AtomrError | None = None
 
     @property
     def reached(self) -> Pool | None:
-        """The session with its pool, None if there is none or it has ended."""
+        """The pool, None if there is no session or it has ended."""
         pool = self.pool
         return pool if pool is not None and pool.lost is None else None
 
     @property
     def unanswered(self) -> int:
         """Number of calls of this process that the node has not answered."""
-        pool = self.pool
-        return 0 if pool is None else pool._client.unanswered  # noqa: SLF001 - of this package
+        client = self._client
+        return 0 if client is None or self.pool is None else client.unanswered
 
     @property
     def info(self) -> NodeInfo:
@@ -115,6 +122,11 @@ class Member:
             self.unanswered,
             None if connected else self.error,
         )
+
+    def owns(self, ref: GpuRef) -> bool:
+        """Whether the node's pool has a ref's memory, by this session."""
+        client = self._client
+        return client is not None and self.reached is not None and ref.is_of(client.memory)
 
     def start(self) -> None:
         """Begin to join."""
@@ -141,7 +153,7 @@ class Member:
             else:
                 again_s = FIRST_AGAIN_S
                 self._set(pool, None)
-                lost = self._wait_lost(pool)
+                lost = self._wait_lost()
                 self._set(None, lost)
                 pool.close()
             if self._closed.wait(again_s):
@@ -156,11 +168,14 @@ class Member:
         self._found = found = value_of(self._answer(self._opening, OPEN_S))
         self.local = found["node"] == self._here
         if self.local:
-            return atomr_mp.connect(run_dir=found["run_dir"])
+            directory = RunDirectory.open(Path(found["run_dir"]))
+            self._client = Client(SessionConnection.connect(directory.session_socket))
+            return Pool(self._client, directory.path)
         pair = self._pair = self._pair or keys.new_pair()
         value_of(self._answer(self._actor.admit.remote(self._name, pair.public), ASK_S))
         own = keys.ClientKeys(name=self._name, public=pair.public, secret=pair.secret, server=found["server"])
-        return Pool(RemoteClient(found["address"], own), None, None)
+        self._client = client = RemoteClient(found["address"], own)
+        return Pool(client, operator=client.operator)
 
     def _answer(self, question: Any, within_s: float) -> Outcome:
         """Wait for an answer of the node's actor, but not beyond the cluster's end.
@@ -180,15 +195,17 @@ class Member:
         answer: Outcome = ray.get(question, timeout=ASK_S)
         return answer
 
-    def _wait_lost(self, pool: Pool) -> errors.PoolLost:
+    def _wait_lost(self) -> errors.PoolLost:
         """Return the reason when the pool can be called no more; its calls end with `PoolLost` then."""
-        client, remote = pool._client, pool._remote  # noqa: SLF001 - of this package
-        if isinstance(remote, RemoteClient):
-            return wait_lost(remote.session, self.index)
-        with contextlib.suppress(errors.PoolLost):
-            while not client.wait_until(lambda: client.lost is not None, 3600.0):
-                pass
-        return pool.lost or errors.PoolLost(f"the pool of node {self.index} has ended")
+        client = self._client
+        assert client is not None
+        if isinstance(client, RemoteClient):
+            return wait_lost(client.session, self.index)
+        try:
+            while True:
+                client.wait_until(lambda: False, LONGEST_WAIT_S)
+        except errors.PoolLost as lost:
+            return lost
 
     def _set(self, pool: Pool | None, error: errors.AtomrError | None) -> None:
         with self._changed:

@@ -96,7 +96,7 @@ class NodePool:
             "address": self._address,
             "server": self._server,
             "supervisor": self._pool.supervisor_pid,
-            "epoch": self._pool._client.epoch.hex(),  # noqa: SLF001 - of this package
+            "epoch": self._pool.epoch.hex(),
         }
 
     def _has_ended(self) -> bool:

@@ -208,8 +208,7 @@ class Nodes:
         """Return the node whose pool has the memory of a call's ref."""
         ref = call.ref
         for member in self.members:
-            pool = member.reached
-            if pool is not None and ref is not None and pool._client.memory is ref._buffers:  # noqa: SLF001 - of this package
+            if ref is not None and member.owns(ref):
                 return member
         raise errors.GpuRefStale("the pool that has this ref's memory was lost: put the data again")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import os
 import time
@@ -17,7 +16,6 @@ from atomr_mp.client.client import MAX_WAITING, check_max_replays, check_max_wai
 from atomr_mp.client.handshake import default_name
 from atomr_mp.client.lanes.base import FORKED
 from atomr_mp.client.lanes.homes import Homes, home_for
-from atomr_mp.client.lanes.retry_policy import KnownSuspicions
 from atomr_mp.client.reply import Reply
 from atomr_mp.client.reply_life import ReplyState
 from atomr_mp.client.reply_stream import ReplyStream
@@ -38,7 +36,7 @@ from atomr_mp.remote.streams import RemoteStreamReply
 if TYPE_CHECKING:
     import asyncio
 
-    from atomr_mp.client.programs import KnownPrograms, ProgramRun
+    from atomr_mp.client.programs import ProgramRun
 
 CONNECT_S: Final = 10.0
 """How long a gateway may take to answer."""
@@ -74,11 +72,8 @@ class RemoteClient:
         notice_kernel()
         waiting, max_replays = check_max_waiting(max_waiting), check_max_replays(max_replays)
         self._session: Final = RemoteSession(endpoint, keys, (name or default_name())[:200], max_replays, waiting)
-        self.suspicions: Final = KnownSuspicions(())
-        """No suspicions here: the gateway checks for quarantined requests."""
         self.forked = False
         self._memory: RemoteMemory | None = None
-        self._programs: KnownPrograms | None = None
         self._threads: Final = ThreadsFace(self._session)
         self._loops: dict[asyncio.AbstractEventLoop, LoopFace] = {}
         self._questions = itertools.count(1)
@@ -91,7 +86,7 @@ class RemoteClient:
             raise
         assert self._session.welcomed is not None
         self.pool: Final[str] = self._session.welcomed.pool
-        self.pool_epoch: Final[bytes] = self._session.welcomed.pool_epoch
+        self.epoch: Final[bytes] = self._session.welcomed.pool_epoch
         self.supervisor_pid: Final[int] = self._session.welcomed.supervisor_pid
         _CLIENTS.add(self)
 
@@ -160,23 +155,9 @@ class RemoteClient:
     def _make_memory(self) -> RemoteMemory:
         with self._session.lock:
             if self._session.memory is None:
-                self._session.memory = RemoteMemory(self)
+                self._session.memory = RemoteMemory(self, self.give_back)
             self._memory = self._session.memory
         return self._memory
-
-    @property
-    def programs(self) -> KnownPrograms:
-        """The programs that the workers were told."""
-        return self._programs or self._make_programs()
-
-    @interrupts.defer_interrupts
-    def _make_programs(self) -> KnownPrograms:
-        from atomr_mp.client.programs import KnownPrograms  # late, since few clients run programs
-
-        with self._session.lock:
-            if self._programs is None:
-                self._programs = KnownPrograms()
-        return self._programs
 
     def on_lost(self, listener: Callable[[errors.PoolLost], object]) -> None:
         """Call a listener when the session ends, or at once if it has; see `Pool.on_lost`."""
@@ -281,12 +262,7 @@ class RemoteClient:
         self._closer.start()
         return ReplyStream(reply, face, self._closer, self._threads.wait_for_part if loop is None else None)
 
-    def close_streams(self) -> None:
-        """End all streams of this client: nobody will read them."""
-        if not self.forked:
-            self._session.close_streams(errors.PoolLost("this client was closed"))
-
-    def submit_items(self, method: str, _items: Sequence[Sequence[Any]], **_options: object) -> NoReturn:
+    def submit_items(self, method: str, _items: Sequence[Sequence[Any]], /, **_options: object) -> NoReturn:
         """Refuse: a remote client's calls have one item each, and travel together by themselves."""
         raise errors.Unsupported(f"{method}: several items in one call, over tcp://")
 
@@ -295,20 +271,15 @@ class RemoteClient:
         if not self.forked:
             self._session.give_back()
 
-    def why_lost(self) -> errors.PoolLost | None:
-        """Return why the session has ended, None if it has not."""
-        return self._session.lost
-
     def close(self) -> None:
         """End the session; unanswered requests end with `PoolLost`. May be called twice. Not for a forked child."""
         if not self.forked:
             self._session.close()
             self._closer.close()
 
-    @contextlib.contextmanager
-    def operator(self) -> Iterator[RemoteOperator]:
-        """Lend a session for questions and orders."""
-        yield RemoteOperator(self._session, self._questions)
+    def operator(self) -> RemoteOperator:
+        """Return a session for questions and orders."""
+        return RemoteOperator(self._session, self._questions)
 
     def forget_in_child(self) -> None:
         """Drop everything, in a forked child."""
@@ -360,10 +331,6 @@ class RemoteOperator:
     def admit(self, request: suspects.RequestKey, timeout_s: float = 10.0) -> None:
         """Release a quarantined request."""
         self._session.questions.ask(operators.AdmitRequest(next(self._ids), request), timeout_s)
-
-    def stop(self) -> NoReturn:
-        """Refuse: this client has not started the pool."""
-        raise errors.Unsupported("a remote client does not stop the pool; `atomr-mp stop` on its machine does")
 
 
 _CLIENTS: Final[weakref.WeakSet[RemoteClient]] = weakref.WeakSet()

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from atomr_mp import errors
 from atomr_mp.client.memory.leases import Lease, LeaseKind, Releases
 from atomr_mp.client.memory.refs import GpuRef, SharedRef, read_shared, write_shared
-from atomr_mp.client.reply import Reply
+from atomr_mp.client.pool_client import PoolClient
 from atomr_mp.protocol import token
 from atomr_mp.protocol.declaration.factors import Scalar
 from atomr_mp.protocol.libraries import memory
 from atomr_mp.protocol.libraries.base import LibraryRequest
-from atomr_mp.protocol.messages.devices import DeviceInfo
 from atomr_mp.protocol.messages.remote import MAX_REMOTE_IDS, RefLeased, RefsReleased
 from atomr_mp.protocol.refs import ClientArray, WireRef
 
@@ -30,45 +29,17 @@ NO_VIEWS: Final = (
 )
 
 
-class RefClient(Protocol):
-    """A remote client, as its memory sees it."""
-
-    @property
-    def pool_epoch(self) -> bytes:
-        """The life of the pool."""
-
-    @property
-    def devices(self) -> Sequence[DeviceInfo]:
-        """The devices as the gateway has last described them."""
-
-    def why_lost(self) -> errors.PoolLost | None:
-        """Return why the pool is lost, None if it is not."""
-
-    def submit(
-        self,
-        method: str,
-        arguments: object,
-        *,
-        device: int | None,
-        deadline_s: float,
-        blocking: bool = False,
-        wait: bool | None = None,
-    ) -> Reply:
-        """Send a request, once there is room for it."""
-
-    def give_back(self) -> None:
-        """Send due releases, if possible."""
-
-
 class RemoteMemory:
     """The state that a remote client's refs share. Thread-safe.
 
     Args:
         client: The client.
+        give_back: Sends due releases, if possible.
     """
 
-    def __init__(self, client: RefClient) -> None:
-        self._client = client
+    def __init__(self, client: PoolClient, give_back: Callable[[], None]) -> None:
+        self._client: Final = client
+        self._give_back: Final = give_back
         self._releases: dict[bytes, Releases] = {}
         """Releases of the incarnations whose leases this gateway holds, by token."""
 
@@ -115,7 +86,7 @@ class RemoteMemory:
 
     def incarnation_ended(self, device: int, generation: int) -> None:
         """Take in that a worker has ended, and its memory with it."""
-        ended = self._releases.pop(token.pack(self._client.pool_epoch, device, generation), None)
+        ended = self._releases.pop(token.pack(self._client.epoch, device, generation), None)
         if ended is not None:
             ended.over = True
 
@@ -142,7 +113,7 @@ class RemoteMemory:
             assert isinstance(each, GpuRef)
             wire = each.to_wire()
             if not each.is_of(self):
-                if wire.token[:16] != self._client.pool_epoch:
+                if wire.token[:16] != self._client.epoch:
                     raise errors.PoolMismatch(f"{each!r} is of another pool, or of an earlier life of this one")
                 raise errors.GpuRefReleased(
                     f"{each!r} is another client's, and this one has no lease of it: share() and claim() it",
@@ -175,7 +146,7 @@ class RemoteMemory:
 
     def check(self, lease: Lease) -> None:
         """Raise the error of a lease that cannot be used any more."""
-        lost, releases = self._client.why_lost(), lease.releases
+        lost, releases = self._client.lost, lease.releases
         if lost is not None:
             raise errors.PoolLost(lost.message)
         if lease.released:
@@ -215,7 +186,7 @@ class RemoteMemory:
         """Give a buffer back, and say so at once if possible."""
         if not lease.released:
             lease.release()
-            self._client.give_back()
+            self._give_back()
 
     def view(self, _ref: GpuRef, *, write: bool) -> NoReturn:  # noqa: ARG002 - the face of all memories
         """Refuse: another machine's memory cannot be mapped."""
@@ -271,7 +242,7 @@ class RemoteMemory:
 
     def claim(self, shared: bytes) -> GpuRef:
         """Claim a buffer that another client has shared."""
-        message, device, generation = read_shared(shared, self._client.pool_epoch)
+        message, device, generation = read_shared(shared, self._client.epoch)
         if device >= len(self._client.devices):
             raise errors.ProtocolError(
                 f"what was shared is of device {device}; this pool has {len(self._client.devices)}"

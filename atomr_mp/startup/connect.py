@@ -96,7 +96,6 @@ def _connect(
     return Pool(
         Client(SessionConnection.connect(directory.session_socket), name, max_replays, weight, max_waiting),
         directory.path,
-        None,
     )
 
 
@@ -126,7 +125,8 @@ def _connect_remote(
     if keys is None:
         check_loopback(endpoint)
     pair = None if keys is None else read_client(Path(keys))
-    return Pool(RemoteClient(endpoint, pair, name, max_replays, max_waiting), None, None)
+    client = RemoteClient(endpoint, pair, name, max_replays, max_waiting)
+    return Pool(client, operator=client.operator)
 
 
 def check_loopback(endpoint: str) -> None:

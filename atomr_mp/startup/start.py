@@ -149,7 +149,8 @@ def begin(
 
         most = MAX_WAITING if max_waiting is None else max_waiting
         client = Client(connection, weight=weight, max_waiting=most)
-        started = Pool(client, plan.run_path, OwnedSupervisor(process, plan.run_path, plan.drain_timeout_s))
+        supervisor = OwnedSupervisor(process, plan.run_path, client.close_streams, plan.drain_timeout_s)
+        started = Pool(client, plan.run_path, supervisor)
     except BaseException:
         connection.close()
         process.wait()

@@ -25,6 +25,7 @@ import numpy as np
 
 import atomr_mp
 from atomr_mp import errors
+from atomr_mp.client.memory.memory import ClientMemory
 
 ACTORS: Final = Path(__file__).resolve().parents[3] / "tests" / "actors"
 FAULTY: Final = f"{ACTORS}/faulty.py:Faulty"
@@ -282,6 +283,7 @@ def transfers(pool: atomr_mp.Pool) -> dict[str, Any]:
 def opening(pool: atomr_mp.Pool) -> dict[str, Any]:
     """A ref opened in this process: the first of a slab, and others."""
     device, buffers = pool.device(), pool._client.memory  # noqa: SLF001 - what is timed is a part of `view`
+    assert isinstance(buffers, ClientMemory)
     large = [device.empty((2**27 + 1,), "uint8") for _ in range(10)]  # each needs a slab of its own
     first = [timed(functools.partial(buffers._mapping, ref.lease, ref.slab), 1, warm=0)[0] for ref in large]  # noqa: SLF001
     ref = device.put(np.ones(1000, "float32"))

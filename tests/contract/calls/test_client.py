@@ -26,7 +26,17 @@ from atomr_mp.client.lanes.event_loop import MOST_TOLD, EventLoopLane
 from atomr_mp.protocol.messages.data import MAX_LANES
 from atomr_mp.protocol.messages.devices import DeviceState
 from atomr_mp.protocol.messages.session import DeviceChanged, IncarnationEnded
-from tests.support import DEADLINE_S, Ledger, client_of, hurry, settled, wait_generation, wait_state, wait_until
+from tests.support import (
+    DEADLINE_S,
+    Ledger,
+    client_of,
+    hurry,
+    local_client,
+    settled,
+    wait_generation,
+    wait_state,
+    wait_until,
+)
 
 THREADS: Final = 8
 CALLS: Final = 500
@@ -249,7 +259,7 @@ def test_a_client_may_be_closed_while_a_callback_is_added(pool: atomr_mp.Pool, n
     with atomr_mp.connect(run_dir=pool.run_dir) as other, notes.gate("held") as gate:
         other.wait_ready()
         held = other.call("Probe.hold", gate.path)
-        lane, watch, called = other._client._blocking, other._client._blocking.watch, threading.Event()
+        lane, watch, called = local_client(other)._blocking, local_client(other)._blocking.watch, threading.Event()
 
         def close_first(reply: atomr_mp.Reply) -> None:
             other.close()
@@ -342,7 +352,7 @@ def test_a_client_serves_one_loop_after_another(pool: atomr_mp.Pool) -> None:
     for n in range(MAX_LANES + 4):
         assert asyncio.run(use(n)) == [[n, m] for m in range(10)]
         assert pool.call("Probe.echo", n, deadline_s=10).result() == n
-    assert len(pool._client._loops) <= 1
+    assert len(local_client(pool)._loops) <= 1
 
 
 def test_a_lane_lets_go_of_its_connections_with_its_lock_held(
@@ -352,7 +362,7 @@ def test_a_lane_lets_go_of_its_connections_with_its_lock_held(
 
     async def use() -> Any:
         assert await pool.call("Probe.echo", 1) == 1
-        return pool._client._loops[asyncio.get_running_loop()]
+        return local_client(pool)._loops[asyncio.get_running_loop()]
 
     lane = asyncio.run(use())
     held: list[bool] = []
@@ -571,7 +581,7 @@ def test_an_answer_that_came_in_time_counts_though_nobody_looked(pool: atomr_mp.
     """The request's deadline counts, not the time at which a caller looks."""
     pool.call("Probe.echo", 4, device=0).result()  # what can be read from now on is no part of the login
     reply = pool.call("Probe.echo", 5, device=0)
-    connection = pool._client._blocking._links[0].connection
+    connection = local_client(pool)._blocking._links[0].connection
     assert connection is not None
     assert select.select([connection], [], [], DEADLINE_S)[0], "no answer has come"
     hurry(reply)
@@ -742,7 +752,7 @@ def test_what_a_loop_is_told_while_it_does_not_run_is_bounded(ledger: Ledger) ->
 
         held = loop.run_until_complete(call())
         gate.wait()
-        lane = pool._client._loops[loop]
+        lane = local_client(pool)._loops[loop]
         assert isinstance(lane, EventLoopLane)
         events: list[Any] = []
         pool.on_event(events.append)
@@ -835,7 +845,7 @@ def test_a_thread_that_is_to_lead_and_need_not_lets_another(ledger: Ledger, monk
         third = pool.call("Probe.hold_on_thread", gate.path, device=1)
         gate.wait()
         never.wait()
-        lane, pid = pool._client._blocking, pool.devices[0].pid
+        lane, pid = local_client(pool)._blocking, pool.devices[0].pid
         follow = lane._follow
 
         def slowly(reply: atomr_mp.Reply, timeout_s: float) -> bool:
@@ -869,7 +879,7 @@ def test_a_thread_that_is_interrupted_is_not_to_lead(ledger: Ledger) -> None:
 
     with ledger.start() as pool, ledger.gate("gate") as gate:
         first, second, third = (pool.call("Probe.hold_on_thread", gate.path) for _ in range(3))
-        lane = pool._client._blocking
+        lane = local_client(pool)._blocking
 
         def use() -> None:
             assert settled(lambda: len(lane._followers) == 1)
@@ -901,7 +911,7 @@ def test_who_waits_for_the_supervisor_is_woken_by_a_close(ledger: Ledger) -> Non
     with ledger.start() as pool, atomr_mp.connect(run_dir=pool.run_dir) as other:
         other.wait_ready()
         view = other.device().put(np.arange(3.0)).view()
-        client, found = other._client, []
+        client, found = local_client(other), []
 
         def wait() -> None:
             with pytest.raises(errors.PoolLost, match="closed"):

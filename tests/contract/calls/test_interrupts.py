@@ -20,7 +20,7 @@ import pytest
 import atomr_mp
 from atomr_mp import mapping
 from atomr_mp.mapping import run as map_module
-from tests.support import ACTORS, DEADLINE_S, PROBE, Ledger, settled
+from tests.support import ACTORS, DEADLINE_S, PROBE, Ledger, local_client, settled
 
 PACKAGE: Final = str(Path(atomr_mp.__file__).parent)
 SPARED: Final = frozenset({"__del__", "release", "_loop"})
@@ -111,7 +111,7 @@ def _map_together(pool: atomr_mp.Pool, _number: int) -> None:
 def _is_well(pool: atomr_mp.Pool, number: int) -> None:
     """Check that another call has its own answer, and that nothing is kept of the interrupted call."""
     array = np.full(5_000, number)
-    (link,) = pool._client._blocking._links
+    (link,) = local_client(pool)._blocking._links
 
     def all_came_back() -> bool:
         assert (pool.call("Probe.echo", array).result(DEADLINE_S / 3) == array).all()
@@ -165,7 +165,7 @@ def test_what_is_interrupted_in_an_event_loop_leaves_the_pool_well(ledger: Ledge
         for task in left:
             task.cancel()
         await asyncio.gather(*left, return_exceptions=True)
-        (link,) = pool._client._loops[loop]._links
+        (link,) = local_client(pool)._loops[loop]._links
         until = time.monotonic() + DEADLINE_S / 3
         while link.flight.requests and time.monotonic() < until:
             await pool.call("Probe.note", f"r{time.monotonic()}")
@@ -190,7 +190,7 @@ def test_who_is_interrupted_while_another_thread_receives_harms_nobody(ledger: L
         held = pool.call("Probe.hold_on_thread", gate.path)
         leading = threading.Thread(target=held.exception)
         leading.start()
-        assert settled(lambda: pool._client._blocking._outcomes.leading is held)
+        assert settled(lambda: local_client(pool)._blocking._outcomes.leading is held)
         line = 1
         while Interrupted(line).by(lambda: _note(pool, line)):  # noqa: B023 - called at once
             _note(pool, -line)
@@ -226,7 +226,7 @@ def test_who_waits_is_interrupted_at_once(ledger: Ledger) -> None:
             yield 1
 
     with ledger.start(PROBE, f"{ACTORS}/mapped.py:Mapped") as pool, ledger.gate("gate") as gate:
-        lane = pool._client._blocking
+        lane = local_client(pool)._blocking
         first, second = (pool.call("Probe.hold_on_thread", gate.path, deadline_s=DEADLINE_S) for _ in range(2))
         _interrupted_once(lambda: lane._outcomes.leading is first, first.result)
         leading = threading.Thread(target=first.exception)
@@ -234,7 +234,7 @@ def test_who_waits_is_interrupted_at_once(ledger: Ledger) -> None:
         assert settled(lambda: lane._outcomes.leading is first)
         _interrupted_once(lambda: second in lane._followers.values(), second.result)
         _interrupted_once(
-            lambda: bool(pool._client._waiting), lambda: pool._client.wait_until(lambda: False, DEADLINE_S / 3)
+            lambda: bool(local_client(pool)._waiting), lambda: pool._client.wait_until(lambda: False, DEADLINE_S / 3)
         )
         _interrupted_once(asked.is_set, lambda: list(pool.map("Mapped.square", endless())))
         assert not first.done, "only the answer's deadline has ended some wait"
@@ -280,8 +280,8 @@ def test_what_a_signal_handler_raises_sends_nothing_twice(ledger: Ledger, monkey
 
     with ledger.start() as pool:
         pool.call("Probe.note", "first").result()
-        assert settled(lambda: not pool._client.courier._debts)  # its thread may just be done with the login
-        lane = pool._client._blocking
+        assert settled(lambda: not local_client(pool).courier._debts)  # its thread may just be done with the login
+        lane = local_client(pool)._blocking
         connection: Any = lane._links[0].connection
         assert connection is not None
         send = connection._send

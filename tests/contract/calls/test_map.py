@@ -13,7 +13,7 @@ import atomr_mp
 from atomr_mp import errors
 from atomr_mp.mapping.run import Failure, Progress
 from atomr_mp.protocol.messages.devices import Circuit, DeviceState
-from tests.support import ACTORS, Ledger, client_of, settled, wait_generation, wait_state
+from tests.support import ACTORS, Ledger, client_of, local_client, settled, wait_generation, wait_state
 
 MAPPED = f"{ACTORS}/mapped.py:Mapped"
 
@@ -158,7 +158,7 @@ def completed(pool: atomr_mp.Pool) -> int:
 
 def has_arrived(client: atomr_mp.Pool) -> bool:
     """Return whether an answer to a map waits to be read."""
-    links = (link for lane in client._client._loops.values() for link in lane._links)
+    links = (link for lane in local_client(client)._loops.values() for link in lane._links)
     return bool(select.select([link.connection for link in links if link.connection is not None], [], [], 0)[0])
 
 

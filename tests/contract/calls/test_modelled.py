@@ -12,7 +12,7 @@ import pytest
 
 import atomr_mp
 from atomr_mp import errors
-from tests.support import ACTORS, DEADLINE_S, Ledger
+from tests.support import ACTORS, DEADLINE_S, Ledger, local_client
 
 MODELLED = f"{ACTORS}/modelled.py:Modelled"
 
@@ -120,7 +120,7 @@ def test_numbers_and_handles_arrive_as_annotated(pool: atomr_mp.Pool) -> None:
 
 def test_schemas_of_models_are_pydantic_s(pool: atomr_mp.Pool) -> None:
     """With the definitions that they refer to, and the arrays among them."""
-    methods = {each.name: json.loads(each.schema) for each in pool._client.actors[0].methods}
+    methods = {each.name: json.loads(each.schema) for each in local_client(pool).actors[0].methods}
     name = methods["name"]
     assert name["arguments"]["properties"]["picture"]["title"] == "Picture"
     assert name["arguments"]["properties"]["size"] == {"minimum": 1, "type": "integer"}

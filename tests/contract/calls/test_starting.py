@@ -14,7 +14,18 @@ import pytest
 
 import atomr_mp
 from atomr_mp import errors
-from tests.support import ACTORS, BACKEND, DEADLINE_S, Gate, Ledger, in_loop, running, settled, wait_generation
+from tests.support import (
+    ACTORS,
+    BACKEND,
+    DEADLINE_S,
+    Gate,
+    Ledger,
+    in_loop,
+    local_client,
+    running,
+    settled,
+    wait_generation,
+)
 
 STARTING = f"{ACTORS}/starting.py:Starting"
 
@@ -122,5 +133,5 @@ def test_a_device_that_serves_again_is_not_refused_by_old_news(ledger: Ledger) -
             client.call("Probe.echo", 1)
         pool.restart(0)
         wait_generation(pool, 2)
-        client._client.session_polled_ns = 2**63 - 1  # as if it had been read just now
+        local_client(client).session_polled_ns = 2**63 - 1  # as if it had been read just now
         assert client.call("Probe.echo", 1).result() == 1

@@ -448,7 +448,8 @@ def test_a_device_has_what_its_plan_says(ledger: Ledger, monkeypatch: pytest.Mon
     device = msgspec.structs.replace(device, uuid="GPU-aa11", notes=["[others] use it"], environment=seen)
     much = ["m" * 2**20]  # more than the kernel keeps of it; imported by nobody without standbys
     process, connection, _ = launch(lambda: msgspec.structs.replace(plan, devices=[device], preload=much), bound=True)
-    with Pool(Client(connection), plan.run_path, OwnedSupervisor(process, plan.run_path)) as pool:
+    client = Client(connection)
+    with Pool(client, plan.run_path, OwnedSupervisor(process, plan.run_path, client.close_streams)) as pool:
         pool.wait_ready()
         (shown,) = status(plan.run_path)["devices"]
         assert (shown["uuid"], shown["notes"]) == ("GPU-aa11", ["[others] use it"])

@@ -319,7 +319,9 @@ def test_a_worker_that_does_not_know_a_program_is_told_it(device: atomr_mp.Devic
         np.testing.assert_array_equal(np.array(results), 4.0 * np.arange(8)[:, None] * np.ones(N))
         pretend_told(device, large)
         assert (large.run(x=np.full(2**17, float(turn))).result().numpy() == 4 * turn).all()
-    assert len(pretend_told(device, p)._incarnations[0].told) < messages.PLACES
+    known = pretend_told(device, p)._incarnation
+    assert known is not None
+    assert len(known.told) < messages.PLACES
 
 
 def test_what_a_worker_keeps_of_programs_is_bounded(device: atomr_mp.Device, random: np.random.Generator) -> None:

@@ -38,6 +38,7 @@ from tests.support import (
     client_of,
     hurry,
     in_loop,
+    local_client,
     settled,
     wait_generation,
 )
@@ -330,7 +331,7 @@ def test_large_arrays_travel_in_shared_memory(pool: atomr_mp.Pool) -> None:
         back = pool.call("Probe.double", array).result()
     np.testing.assert_array_equal(back, array * 2)
     assert back.flags.writeable
-    assert pool._client.memory._slabs.nbytes <= 2 * 64 * 2**20
+    assert local_client(pool).memory._slabs.nbytes <= 2 * 64 * 2**20
     large = np.ones(5_000_000)  # more than a message may have
     assert pool.call("Keeper.total", large).result() == 5e6
     assert pool.call("Keeper.total", np.asfortranarray(array.reshape(1000, 1000))[::2]).result() == pytest.approx(
@@ -347,7 +348,7 @@ def test_what_an_actor_keeps_is_not_written_over(fresh: atomr_mp.Pool) -> None:
     for _ in range(10):
         fresh.call("Keeper.total", np.full(100_000, 9.0)).result()
     assert fresh.call("Keeper.kept_total").result() == 300_000
-    slabs = fresh._client.memory._slabs
+    slabs = local_client(fresh).memory._slabs
     assert len(slabs._kept) == 3
     fresh.call("Keeper.drop").result()
     fresh.call("Keeper.total", np.full(100_000, 9.0)).result()
@@ -492,7 +493,7 @@ def test_a_late_answer_lets_go_of_what_its_call_referred_to(pool: atomr_mp.Pool,
         with pytest.raises(errors.DeadlineExceeded):
             reply.result()
         gc.collect()
-        assert not pool._client.releases(0).pending
+        assert not local_client(pool).releases(0).pending
         gate.open()
     assert settled(lambda: statistics(pool)["leases"] == 0)
     assert reply.done
@@ -551,11 +552,11 @@ def test_a_slab_that_is_opened_again_can_be_closed(pool: atomr_mp.Pool) -> None:
     pool.device().put(np.ones(3)).free()
     replies = [pool.call("Probe.echo", large) for _ in range(3)]
     assert [reply.exception() for reply in replies] == [None] * 3
-    mappings = pool._client.memory._mappings
+    mappings = local_client(pool).memory._mappings
     for reply in replies:
         assert reply.result().all()
         reply.leases = None
-        mappings.close_unused(pool._client.releases(0))
+        mappings.close_unused(local_client(pool).releases(0))
     replies.clear()
     assert settled(lambda: statistics(pool)["open_elsewhere"] == 0)
 
@@ -678,7 +679,7 @@ def test_a_worker_s_end_in_the_middle_of_a_put_is_not_noticed(
     fresh: atomr_mp.Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The client still has the array, and sends it to the next worker."""
-    buffers = fresh._client.memory
+    buffers = local_client(fresh).memory
     mapping = buffers._mapping
 
     def after_its_end(*arguments: Any) -> Any:
@@ -759,7 +760,7 @@ def test_an_event_loop_turns_while_a_task_opens_large_results(
     pool: atomr_mp.Pool, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     """The supervisor answers as late as it does: other tasks go on, and one of them lets it answer here."""
-    ask, go = pool._client.ask, threading.Event()
+    ask, go = local_client(pool).ask, threading.Event()
 
     async def read() -> Any:
         if what == "a result":
@@ -873,7 +874,7 @@ def test_a_large_result_that_is_let_go_is_told_as_what_it_is(fresh: atomr_mp.Poo
     assert reply.exception() is None
     fresh.restart(0)
     wait_generation(fresh, 2)
-    fresh._client.tell(session.ResultsRead(0, 1))
+    local_client(fresh).tell(session.ResultsRead(0, 1))
     with pytest.raises(errors.WorkerLost, match="large result") as lost:
         reply.result()
     assert (lost.value.maybe_executed, lost.value.was_running, lost.value.generation) == (True, False, 1)
@@ -895,7 +896,7 @@ def test_requests_lost_with_a_worker_give_their_memory_back(fresh: atomr_mp.Pool
         reply.exception()
     wait_generation(fresh, 2)
     assert fresh.call("Keeper.total", np.ones(100_000)).result() == 100_000
-    slabs = fresh._client.memory._slabs
+    slabs = local_client(fresh).memory._slabs
     assert not slabs._kept
     slabs._take_back()
     assert sum(len(slab.space._taken) for slab in slabs._slabs) <= 1
@@ -949,7 +950,7 @@ def test_an_array_where_workers_reach_it_is_not_copied_on_its_way(pool: atomr_mp
     """Whole or in part; its memory is used again once the array has gone."""
     array = pool.host_array((100_000,), "float64")
     array[:] = np.arange(100_000.0)
-    slabs = len(pool._client.memory._slabs._slabs)
+    slabs = len(local_client(pool).memory._slabs._slabs)
     assert pool.call("Keeper.total", array).result() == array.sum()
     assert pool.call("Keeper.total", array[40_000:]).result() == array[40_000:].sum()
     assert pool.call("Keeper.total", array[::2]).result() == array[::2].sum()
@@ -957,9 +958,9 @@ def test_an_array_where_workers_reach_it_is_not_copied_on_its_way(pool: atomr_mp
     out = pool.host_array((100_000,), "float64")
     assert ref.numpy(out=out) is out
     assert np.array_equal(out, array)
-    assert len(pool._client.memory._slabs._slabs) == slabs
+    assert len(local_client(pool).memory._slabs._slabs) == slabs
     del array, out
     gc.collect()
     again = pool.host_array((4_000_000,), "float64")
-    assert len(pool._client.memory._slabs._slabs) == slabs
+    assert len(local_client(pool).memory._slabs._slabs) == slabs
     assert again.shape == (4_000_000,)

@@ -132,10 +132,11 @@ def test_programs_go_by_their_digest(serving: served.Served) -> None:
                 return [each.numpy()[-1] for each in await asyncio.gather(*[p.run(x=np.ones(n)) for _ in range(4)])]
 
             assert asyncio.run(together()) == [2.0] * 4
-            pretend_told(device, p)
+            known = pretend_told(device, p)._incarnation
+            assert known is not None
             for turn in range(4):
                 assert (p.run(x=np.full(n, turn + 0.5)).result().numpy() == 2 * turn + 1).all()
-            assert all(each.known for each in device._client.programs._incarnations[0].told.values())
+            assert all(each.known for each in known.told.values())
         serving.pool.restart(0)
         assert settled(lambda: pool.devices[0].generation == 2)
         assert (p.run(x=np.ones(n)).result().numpy() == 2).all()

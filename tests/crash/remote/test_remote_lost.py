@@ -268,10 +268,10 @@ def test_a_lost_answer_s_lease_is_freed_if_its_call_was_given_up(ledger: Ledger)
     found = served.serve(ledger, ACTOR)
     with found.pool, through(found) as proxy, connect(found, proxy) as pool:
         pool.wait_ready()
-        assert isinstance(pool._remote, RemoteClient)
-        session = pool._remote.session
+        assert isinstance(pool._client, RemoteClient)
+        session = pool._client.session
         proxy.stalled = {"down"}
-        reply = pool._remote.submit("memory.put", memory.Put(np.ones(3)), device=0, deadline_s=DEADLINE_S)
+        reply = pool._client.submit("memory.put", memory.Put(np.ones(3)), device=0, deadline_s=DEADLINE_S)
         assert settled(lambda: _session(found).refs == 1, DEADLINE_S)
         with session.lock:
             session.expired(reply)
@@ -383,8 +383,8 @@ def test_large_values_survive_cuts_and_a_killed_gateway(ledger: Ledger) -> None:
     content = np.arange(600_000, dtype="float64")  # 19 chunks
     with found.pool, found.connect() as pool, contextlib.ExitStack() as stack:
         pool.wait_ready()
-        assert isinstance(pool._remote, RemoteClient)
-        session = pool._remote._session
+        assert isinstance(pool._client, RemoteClient)
+        session = pool._client._session
         proxy = stack.enter_context(Proxy("127.0.0.1", session.transfers.port))
         session.transfers.port = int(proxy.address.rpartition(":")[2])  # the bulk connection alone goes by the proxy
         ref = pool.device().put(content)

@@ -72,8 +72,8 @@ def test_large_parts_and_refs_survive_cuts_of_either_connection(ledger: Ledger) 
     found = served.serve(ledger, STREAMER)
     with found.pool, through(found) as proxy, connect(found, proxy) as pool, contextlib.ExitStack() as stack:
         pool.wait_ready()
-        assert isinstance(pool._remote, RemoteClient)
-        transfers = pool._remote.session.transfers
+        assert isinstance(pool._client, RemoteClient)
+        transfers = pool._client.session.transfers
         bulk = stack.enter_context(Proxy("127.0.0.1", transfers.port))
         transfers.port = int(bulk.address.rpartition(":")[2])
         for number, part in enumerate(pool.stream("Streamer.arrays", 20, 200_000, ahead=6)):
@@ -157,8 +157,8 @@ def test_a_stream_outlives_the_gateway_if_it_can(ledger: Ledger) -> None:
         assert parts_of(large) == ([bytes(100_000)] * 4, None)
         assert parts_of(unbegun) == (list(range(5)), None)
         assert unbegun.result() == 10
-        assert isinstance(pool._remote, RemoteClient)
-        assert pool._remote.session.streams.sent_room._bytes == 0
+        assert isinstance(pool._client, RemoteClient)
+        assert pool._client.session.streams.sent_room._bytes == 0
     withs = [line for line in ledger.runs() if line.startswith(("with-", "from-"))]
     assert len(withs) == 6
     assert {"with-0", "from-0"} <= set(withs)
@@ -237,8 +237,8 @@ def test_a_gateway_that_stands_still_in_the_midst_costs_time_only(ledger: Ledger
     found = served.serve(ledger, STREAMER, CREW, RESUMER)
     with found.pool, found.connect() as pool, ledger.gate("gate") as gate:
         pool.wait_ready()
-        assert isinstance(pool._remote, RemoteClient)
-        session, pid = pool._remote.session, found.pid
+        assert isinstance(pool._client, RemoteClient)
+        session, pid = pool._client.session, found.pid
         begun = pool.stream("Crew.count", 1000, ahead=8)
         said = pool.stream("Resumer.spell", TEXT, -1, "", ahead=3)
         held = pool.stream("Streamer.held", gate.path, 2)

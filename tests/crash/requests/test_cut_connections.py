@@ -18,7 +18,7 @@ from atomr_mp import errors
 from atomr_mp.operator.doctor import examine
 from atomr_mp.operator.session import OperatorSession
 from atomr_mp.supervision.audit.findings import State
-from tests.support import ACTORS, BACKEND, DEADLINE_S, Ledger, open_descriptors, settled
+from tests.support import ACTORS, BACKEND, DEADLINE_S, Ledger, local_client, open_descriptors, settled
 
 CUTTING = f"{ACTORS}/cutting.py:Cutting"
 UNDOING = f"{ACTORS}/undoing.py:Undoing"
@@ -149,7 +149,7 @@ def stopped(pid: int) -> Iterator[None]:
 
 def cut_here(pool: atomr_mp.Pool) -> None:
     """Shut this client's connection to device 0."""
-    connection = pool._client._blocking._links[0].connection
+    connection = local_client(pool)._blocking._links[0].connection
     assert connection is not None
     with socket.socket(fileno=os.dup(connection.fileno())) as duplicate:
         duplicate.shutdown(socket.SHUT_RDWR)
@@ -157,7 +157,7 @@ def cut_here(pool: atomr_mp.Pool) -> None:
 
 def unacknowledged(pool: atomr_mp.Pool) -> bool:
     """Return whether the client keeps releases that it might have to repeat."""
-    return bool(pool._client.releases(0).to_repeat())
+    return bool(local_client(pool).releases(0).to_repeat())
 
 
 @pytest.mark.parametrize("how", HOW)
@@ -166,13 +166,13 @@ def test_arguments_of_lost_calls_come_back(ledger: Ledger, how: str) -> None:
     array = np.ones(2**17)
     with ledger.start(CUTTING) as pool:
         assert pool.call("Cutting.total", array).result() == 2**17
-        before = pool._client.memory._slabs._bytes
+        before = local_client(pool).memory._slabs._bytes
         for _ in range(2):
             with pytest.raises(errors.ConnectionLost):
                 pool.call("Cutting.cut_and_total", how, array).result(DEADLINE_S)
         assert pool.call("Cutting.cut_once_and_total", how, array).result(DEADLINE_S) == 2**17
         assert pool.call("Cutting.total", array).result() == 2**17
-        slabs = pool._client.memory._slabs
+        slabs = local_client(pool).memory._slabs
 
         def returned() -> bool:
             pool.call("Cutting.pid").result()

@@ -11,7 +11,7 @@ import pytest
 import atomr_mp
 from atomr_mp import errors
 from atomr_mp.process.files.events import read_events
-from tests.support import ACTORS, BACKEND, Ledger, settled, wait_until
+from tests.support import ACTORS, BACKEND, Ledger, local_client, settled, wait_until
 
 DEADLY: Final = f"{ACTORS}/deadly_plans.py:DeadlyPlans"
 SETTINGS: Final[dict[str, Any]] = {"max_suspicions": 2, "max_restarts": 100, "backoff_initial_s": 0.01}
@@ -92,7 +92,7 @@ def test_content_that_ends_a_process_is_not_held_against_other_content(ledger: L
             error = square(13.0).exception()
             assert type(error) is errors.WorkerLost, error
             assert square(3.0).result().numpy().tolist() == [9.0] * 5
-            wait_until(pool, lambda: not pool._client.suspicions.methods)
+            wait_until(pool, lambda: not local_client(pool).suspicions.methods)
         for _ in range(2):
             error = square(13.0).exception()
         assert isinstance(error, errors.PoisonRequest), error

@@ -17,7 +17,7 @@ import pytest
 import atomr_mp
 from atomr_mp import errors, testing
 from atomr_mp.testing import Kill, Poison
-from tests.support import ACTORS, DEADLINE_S, Ledger, settled, wait_generation
+from tests.support import ACTORS, DEADLINE_S, Ledger, local_client, settled, wait_generation
 
 KEEPER: Final = f"{ACTORS}/keeper.py:Keeper"
 ONCE, AGAIN = "Keeper.large", "Keeper.large_again"
@@ -118,7 +118,7 @@ def test_a_worker_is_not_asked_for_results_that_it_has_handed_in(pool: atomr_mp.
     assert right(pool.call(ONCE, COUNT).result(DEADLINE_S))
     reply = pool.call(ONCE, COUNT)
     assert reply.exception() is None
-    pool._client.memory._mappings.close_unused(pool._client.releases(0))
+    local_client(pool).memory._mappings.close_unused(local_client(pool).releases(0))
     with testing.inject(pool, at="export", fault=Kill()) as injected:
         assert right(reply.result(DEADLINE_S))
         assert injected.fired == []
@@ -184,7 +184,7 @@ def test_a_session_s_results_go_with_it(pool: atomr_mp.Pool) -> None:
 def test_a_standby_has_the_slabs_of_those_who_read_large_results(monkeypatch: pytest.MonkeyPatch) -> None:
     """They are mapped before it takes over, without a question. A standby that is lost leaves none mapped."""
     with Ledger() as ledger, ledger.start(KEEPER, faults=[], **OFTEN, standby="hot") as pool:
-        client, asked = pool._client, list[object]()
+        client, asked = local_client(pool), list[object]()
         ask = client.ask
 
         def counted(*question: Any) -> Any:
@@ -217,7 +217,7 @@ def test_a_standby_has_the_slabs_of_those_who_read_large_results(monkeypatch: py
 
 def mapped(pool: atomr_mp.Pool) -> set[int]:
     """Return the incarnations whose slabs this client has mapped."""
-    return {releases.generation for releases, _ in pool._client.memory._mappings._mapped}
+    return {releases.generation for releases, _ in local_client(pool).memory._mappings._mapped}
 
 
 def offered(pool: atomr_mp.Pool) -> bool:

@@ -32,6 +32,7 @@ from tests.support import (
     DEADLINE_S,
     Ledger,
     Watched,
+    local_client,
     settled,
     wait_generation,
     wait_sent,
@@ -56,7 +57,7 @@ def innocent(tag: object) -> list[str]:
 
 def unsuspecting(pool: atomr_mp.Pool) -> bool:
     """Whether nothing is held of anything, but what is in quarantine."""
-    found = [each for held in pool._client.suspicions.methods.values() for each in held.values()]
+    found = [each for held in local_client(pool).suspicions.methods.values() for each in held.values()]
     return all(each.verdict == "quarantined" for each in found)
 
 
@@ -174,7 +175,7 @@ def test_calls_that_had_not_left_go_elsewhere_too(
         held = pool.call("Poisonous.once", ["held", gate.path, ""], device=0)
         busy = [pool.call("Poisonous.on_thread", ["busy", gate.path, ""], device=1) for _ in range(9)]
         gate.wait(2)
-        monkeypatch.setattr(pool._client._blocking, "_queued", lambda _link: None)  # nobody sends them
+        monkeypatch.setattr(local_client(pool)._blocking, "_queued", lambda _link: None)  # nobody sends them
         free = [pool.call("Poisonous.where") for _ in range(8)]
         named = pool.call("Poisonous.where", device=0)
         assert {reply.device for reply in free} == {0}
@@ -328,7 +329,7 @@ def test_a_signal_that_nobody_can_explain_is_held_against_who_is_struck_alone(le
         wait_state(pool, DeviceState.READY)
         kill(pool)  # whoever does that may have done the rest
         wait_generation(pool, generation + 1)
-        wait_until(pool, lambda: not pool._client.suspicions.refuses(held.request))
+        wait_until(pool, lambda: not local_client(pool).suspicions.refuses(held.request))
         assert pool.status().quarantined == []
         assert [event["text"] for event in events(pool) if event["event"] == "request_admitted"]
 
@@ -397,7 +398,7 @@ def test_what_runs_once_is_quarantined_when_it_comes_again(ledger: Ledger) -> No
         gate.open(5)
         assert isinstance(first, errors.WorkerLost)
         assert beside.result() == "beside"
-        wait_until(other, lambda: bool(other._client.suspicions.methods))
+        wait_until(other, lambda: bool(local_client(other).suspicions.methods))
         second = other.call("Poisonous.once", poison).exception()
         assert isinstance(second, errors.PoisonRequest)
         assert second.maybe_executed
@@ -410,7 +411,7 @@ def test_what_runs_once_is_quarantined_when_it_comes_again(ledger: Ledger) -> No
         assert Counter(ledger.runs())["poison"] == 2
         assert pool.devices[0].restarts == 2
         pool.reload()
-        wait_until(pool, lambda: not pool._client.suspicions.methods)
+        wait_until(pool, lambda: not local_client(pool).suspicions.methods)
         assert isinstance(pool.call("Poisonous.once", poison).exception(), errors.WorkerLost)
 
 
@@ -516,7 +517,7 @@ def test_without_suspicion_all_is_as_it_was(ledger: Ledger) -> None:
         error = pool.call("Poisonous.on_loop", ["poison", "", "exit"]).exception()
         assert isinstance(error, errors.WorkerLost)
         assert Counter(ledger.runs()) == {"poison": 3}  # and two replays
-        assert not pool._client.suspicions.methods
+        assert not local_client(pool).suspicions.methods
         assert isinstance(pool.call("Poisonous.on_loop", ["poison", "", "exit"]).exception(), errors.RequestError)
         wait_state(pool, DeviceState.STOPPED)
 
@@ -547,7 +548,7 @@ def test_an_operator_sees_what_is_refused_and_lets_it_back_in(ledger: Ledger) ->
         admitted = cli("admit", error.fingerprint[:8], *where)
         assert f"fingerprint {error.fingerprint} is admitted again; it has ended 2 workers" in admitted.stdout
         assert json.loads(cli("status", "--json", *where).stdout)["quarantined"] == []
-        wait_until(pool, lambda: not pool._client.suspicions.methods)
+        wait_until(pool, lambda: not local_client(pool).suspicions.methods)
         again = pool.call("Poisonous.on_loop", poison).exception()
         assert isinstance(again, errors.PoisonRequest)
         assert again.ends == 2

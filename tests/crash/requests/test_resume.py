@@ -11,7 +11,7 @@ import pytest
 
 import atomr_mp
 from atomr_mp import errors
-from tests.support import ACTORS, DEADLINE_S, Ledger, parts_of, settled, wait_generation
+from tests.support import ACTORS, DEADLINE_S, Ledger, local_client, parts_of, settled, wait_generation
 
 RESUMER = f"{ACTORS}/streaming.py:Resumer"
 ENGINE = f"{ACTORS}/streaming.py:Engine"
@@ -113,7 +113,7 @@ def test_more_than_is_kept_is_not_resumed(ledger: Ledger) -> None:
         parts, error = parts_of(pool.stream("Resumer.large", 60, 100_000, 50, ahead=4))
         assert isinstance(error, errors.WorkerLost)
         assert 41 < len(parts) <= 50  # it is at most four parts ahead of those that have come
-        assert pool._client.sent_room._bytes == 0
+        assert local_client(pool).sent_room._bytes == 0
 
 
 def test_a_planned_end_moves_it_at_once(ledger: Ledger) -> None:

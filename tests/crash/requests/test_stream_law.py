@@ -259,8 +259,8 @@ def _expect_rest(found: served.Served, remote: atomr_mp.Pool) -> None:
         for method in METHODS:
             argument = Count(5) if method == "Counting.together" else 5
             assert list(pool.stream(method, argument)) == list(range(5))
-    assert isinstance(remote._remote, RemoteClient)
-    streams = remote._remote.session.streams
+    assert isinstance(remote._client, RemoteClient)
+    streams = remote._client.session.streams
 
     def rests() -> bool:
         status = found.pool.status()

@@ -14,7 +14,7 @@ import pytest
 
 import atomr_mp
 from atomr_mp import errors
-from tests.support import ACTORS, DEADLINE_S, Ledger, parts_of, settled, wait_generation, wait_until
+from tests.support import ACTORS, DEADLINE_S, Ledger, local_client, parts_of, settled, wait_generation, wait_until
 
 STREAMER = f"{ACTORS}/streaming.py:Streamer"
 
@@ -90,7 +90,7 @@ def test_a_suspect_stream_is_acquitted_by_its_first_part(ledger: Ledger) -> None
             assert next(beside) == n
             assert next(stream)[1] == n + 1
         assert pool.call("Streamer.where").result(DEADLINE_S) == pool.devices[0].pid
-        wait_until(pool, lambda: not pool._client.suspicions.methods)
+        wait_until(pool, lambda: not local_client(pool).suspicions.methods)
 
 
 def test_begun_streams_pause_while_a_suspect_runs_alone(ledger: Ledger) -> None:

@@ -116,8 +116,8 @@ def test_a_bulk_connection_belongs_to_its_key_s_session(serving: served.Served) 
     encode = remote.FROM_REMOTE_BULK.encode
     with serving.connect() as alice, connected(serving) as raw:
         np.testing.assert_array_equal(alice.call("Probe.echo", content).result(), content)
-        assert isinstance(alice._remote, RemoteClient)
-        hers = alice._remote._session._session
+        assert isinstance(alice._client, RemoteClient)
+        hers = alice._client._session._session
         assert hers is not None
         welcome = begin(raw)
         with connected(serving, welcome.bulk_port) as bulk:

@@ -33,6 +33,7 @@ from tests.support import (
     PROBE,
     Ledger,
     Watched,
+    local_client,
     settled,
     wait_generation,
     wait_state,
@@ -220,7 +221,7 @@ def test_a_standby_does_not_answer_before_its_promotion(ledger: Ledger) -> None:
     with ledger.start(STANDING, **HOT) as pool:
         standby = wait_standby(pool)
         pid = pool.call("Standing.where").result()[0]
-        attached = pool._client._blocking._links[0].standby
+        attached = local_client(pool)._blocking._links[0].standby
         assert attached is not None
         current = token.pack(pool._client.epoch, 0, standby.generation)
         call = data.Call(10**6, "Standing.note", time.monotonic_ns() + 10**11, 0, b"\x91\xa5early")

@@ -62,7 +62,7 @@ class Ways(RuleBasedStateMachine):
     @rule(number=st.integers(0, PROGRAMS - 1), lane=st.integers(0, LANES - 1))
     def send(self, number: int, lane: int) -> None:
         """A run is sent on a connection."""
-        self.lanes[lane].append(Sent(*self.programs.shortened(run_of(number), 0, self.generation)))
+        self.lanes[lane].append(Sent(*self.programs.shortened(run_of(number), self.generation)))
 
     @rule(lane=st.integers(0, LANES - 1), fails=st.booleans())
     def arrive(self, lane: int, fails: bool) -> None:  # noqa: FBT001 - drawn
@@ -106,19 +106,19 @@ def test_a_request_says_the_whole_once_its_worker_does_not_know_it() -> None:
     """The next request tells it again, with all else as it was."""
     programs = KnownPrograms()
     given = RunProgram(b"definition", [1.5, "x"], [], [3], digest(b"definition"))
-    told, run = programs.shortened(given, 0, 7)
+    told, run = programs.shortened(given, 7)
     assert told == msgspec.structs.replace(given, digest=b"", place=0)
     assert run is not None
     assert run.tells
     run.answered(cast("Reply", SimpleNamespace(error=None, generation=7)))
-    short, run = programs.shortened(given, 0, 7)
+    short, run = programs.shortened(given, 7)
     assert short == msgspec.structs.replace(given, program=b"", place=0)
     reply = Reply(cast("Any", None), 1, "program.run", 0, values.encode(short)[0], kept=("other", run))
     assert say_whole(reply)
     assert msgspec.msgpack.decode(reply.body, type=RunProgram) == msgspec.structs.replace(given, digest=b"", place=-1)
     assert reply.kept == ("other",)
     assert not say_whole(reply)
-    assert programs.shortened(given, 0, 7)[0] == told
+    assert programs.shortened(given, 7)[0] == told
 
 
 def test_what_is_not_kept_is_sent_whole() -> None:
@@ -126,15 +126,15 @@ def test_what_is_not_kept_is_sent_whole() -> None:
     programs = KnownPrograms(places=1)
     long = bytes(KEPT_BYTES + 1)
     for _ in range(2):
-        sent, run = programs.shortened(RunProgram(long, [], [], [], digest(long)), 0, 1)
+        sent, run = programs.shortened(RunProgram(long, [], [], [], digest(long)), 1)
         assert (sent.program, sent.digest, sent.place, run) == (long, b"", -1, None)
-    first, holds = programs.shortened(run_of(1), 0, 1)
-    second, run = programs.shortened(run_of(2), 0, 1)
+    first, holds = programs.shortened(run_of(1), 1)
+    second, run = programs.shortened(run_of(2), 1)
     assert (first.place, second.place, run) == (0, -1, None)
     del holds
     gc.collect()
-    third, run = programs.shortened(run_of(2), 0, 1)
+    third, run = programs.shortened(run_of(2), 1)
     assert third.place == 0
     assert run is not None
     run.answered(cast("Reply", SimpleNamespace(error=None, generation=2)))  # it was sent to the next incarnation
-    assert not programs.shortened(run_of(2), 0, 1)[0].digest
+    assert not programs.shortened(run_of(2), 1)[0].digest

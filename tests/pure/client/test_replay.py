@@ -288,7 +288,7 @@ class Model(RuleBasedStateMachine):
         self.generations = [1, 1]
         self.formers: list[int | None] = [None, None]
         """By device: the incarnation that finishes its requests beside the one that has taken over."""
-        self.programs = KnownPrograms(PLACES)
+        self.programs = [KnownPrograms(PLACES), KnownPrograms(PLACES)]
         self.heard = [1, 1]
         """By device: the incarnation that runs of programs are meant for."""
         for device in range(2):
@@ -340,7 +340,7 @@ class Model(RuleBasedStateMachine):
             self.heard[device] = self.lane._links[device].info.generation
         definition = bytes([n]) * 9
         request = RunProgram(definition, [], [], [], digest(definition))
-        request, program = self.programs.shortened(request, device, self.heard[device])
+        request, program = self.programs[device].shortened(request, self.heard[device])
         deadline_ns = time.monotonic_ns() + 10**12
         with contextlib.suppress(errors.PoisonRequest):
             number = len(self.replies) + 1
@@ -931,13 +931,13 @@ def test_what_a_former_worker_does_not_know_goes_to_the_present_one_at_once(lane
     definition, never = b"definition", time.monotonic_ns() + 10**12
     request = RunProgram(definition, [], [], [], digest(definition))
     programs = KnownPrograms()
-    told, program = programs.shortened(request, 0, 1)
+    told, program = programs.shortened(request, 1)
     lane.submit(1, 0, RUN, told, never, program=program)
     lane.made["0", 1].answer(1)
     lane.receive(0)
     former = lane.made["0", 1]
     former.programs.clear()  # as one that is another than the client knows
-    known, program = programs.shortened(request, 0, 1)
+    known, program = programs.shortened(request, 1)
     run = lane.submit(2, 0, RUN, known, never, program=program)
     lane.submit(3, 0, "A.once", (1,), never)
     lane.take(session.DeviceChanged(info(0, 2)))
