@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from atomr_mp.mapping.journal import Journal
     from atomr_mp.mapping.run import Mapper, Progress
     from atomr_mp.operator.pool_status import PoolStatus
+    from atomr_mp.protocol.messages.operators import Status
     from atomr_mp.remote.client import RemoteOperator
 
 
@@ -597,8 +598,12 @@ class Pool:
         """
         from atomr_mp.operator.pool_status import status_of  # late: most applications do not ask
 
+        return status_of(self.figures(timeout_s), self._run_dir, time.time())
+
+    def figures(self, timeout_s: float = 10.0) -> Status:
+        """Return the supervisor's own answer, with all counters of the workers, for exporters; see `status`. Blocks."""
         with self._operator() as observer:
-            return status_of(observer.status(timeout_s), self._run_dir, time.time())
+            return observer.status(timeout_s)
 
     def restart(self, device: int) -> None:
         """Order a device's worker to be replaced after it has finished what it holds. Returns at once.

@@ -91,8 +91,8 @@ def kill(cluster: atomr_mp.ray.Cluster, times: int, done: threading.Event) -> No
     """Kill the workers of this machine's pool, every half a second."""
     for _ in range(times):
         for node in cluster.status():
-            for worker in node.pool.workers if node.info.local and node.pool else ():
-                if (pid := worker.device.worker_pid) is not None:
+            for device in node.pool.devices if node.info.local and node.pool else ():
+                if (pid := device.pid) is not None:
                     with contextlib.suppress(ProcessLookupError):  # it has ended just now
                         os.kill(pid, signal.SIGKILL)
                         print(f"digits_ray: killed worker {pid}", file=sys.stderr)

@@ -100,7 +100,7 @@ class Demonstration:
         )
         with atomr_mp.start(actors=[f"{ACTOR}:Digits", f"{SABOTEUR}:Saboteur"], backend=backend) as pool:
             status = pool.status()
-            pids = [worker.device.pid for worker in status.workers]
+            pids = [device.pid for device in pool.devices]
             self._note_processes([pool.supervisor_pid, *pids])
             self._tell(
                 f"{status.backend} backend ready: supervisor {pool.supervisor_pid}, workers {', '.join(map(str, pids))}"
@@ -113,7 +113,7 @@ class Demonstration:
         shutil.rmtree(pool.run_dir, ignore_errors=True)
         wrong = list(self._wrong(predicted, left))
         if not wrong:
-            self._console.print(f"[bold green]{self._proven(status.message.backend)}[/]", soft_wrap=True)
+            self._console.print(f"[bold green]{self._proven(str(status.backend))}[/]", soft_wrap=True)
         return wrong
 
     def _job(self, pool: atomr_mp.Pool) -> NDArray[np.int64]:
@@ -145,7 +145,7 @@ class Demonstration:
     def _kill(self, pool: atomr_mp.Pool) -> None:
         """Kill the worker that has most to do."""
         status = pool.status()
-        victim = max(status.workers, key=lambda worker: worker.queue_depth).device
+        victim = pool.devices[max(status.devices, key=lambda device: device.queue_depth).index]
         self._victim = victim.index
         if status.backend == "cuda":
             self._tell(f"[red]a kernel writes to address 0x10 on device {victim.index}, in the middle of its work[/]")

@@ -163,7 +163,7 @@ def _pid_before_standby(pool: atomr_mp.Pool, killed: int) -> int:
         pool.wait_ready(STANDBY_S)
         pid = pool.devices[0].pid
         if pid != killed:
-            standby = pool.status().workers[0].standby
+            standby = pool.status().devices[0].standby
             if standby is not None and standby.state == "ready":
                 return pid
         time.sleep(0.02)  # nothing tells a client

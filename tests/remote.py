@@ -42,7 +42,7 @@ class Served(NamedTuple):
         with self.connect() as own:
             own.wait_ready()
             yield own
-        assert settled(lambda: all(worker.queue_depth == 0 for worker in self.pool.status().workers))
+        assert settled(lambda: all(worker.queue_depth == 0 for worker in self.pool.status().devices))
 
 
 @contextlib.contextmanager

@@ -180,7 +180,7 @@ def client_of(shared: atomr_mp.Pool) -> Iterator[atomr_mp.Pool]:
         own.wait_ready()
         yield own
     assert shared.devices == before
-    assert settled(lambda: all(worker.queue_depth == 0 for worker in shared.status().workers))
+    assert settled(lambda: all(worker.queue_depth == 0 for worker in shared.status().devices))
 
 
 class Gate:

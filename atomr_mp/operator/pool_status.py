@@ -158,7 +158,7 @@ class GatewayStatus(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     standby_pid: int
 
 
-class PoolStatus(msgspec.Struct, kw_only=True, dict=True, forbid_unknown_fields=True):
+class PoolStatus(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """A snapshot of a pool: its states, queues and processes.
 
     Of a pool that cannot be asked, all but the first fields are null, 0 or empty.
@@ -189,27 +189,6 @@ class PoolStatus(msgspec.Struct, kw_only=True, dict=True, forbid_unknown_fields=
     """Null if no remote clients are admitted."""
     devices: list[DeviceStatus] = msgspec.field(default_factory=list)
 
-    @property
-    def message(self) -> operators.Status:
-        """The supervisor's answer itself, with the counters that exporters read; it is no part of the JSON."""
-        found: operators.Status = self.__dict__["message"]
-        return found
-
-    @property
-    def workers(self) -> list[operators.WorkerStatus]:
-        """The devices in the supervisor's answer."""
-        return self.message.workers
-
-    @property
-    def stopping(self) -> bool:
-        """Whether the pool stops."""
-        return self.message.stopping
-
-    @property
-    def unanswered(self) -> int:
-        """Requests that the workers hold: those that run and those that wait there."""
-        return self.message.unanswered
-
 
 def status_of(answer: operators.Status, run_dir: Path | None, now: float) -> PoolStatus:
     """Return a pool's status.
@@ -222,7 +201,7 @@ def status_of(answer: operators.Status, run_dir: Path | None, now: float) -> Poo
     devices = [_device(worker, now) for worker in answer.workers]
     ready = sum(device.state is DeviceState.READY for device in devices)
     state: PoolState = DOWN if answer.stopping or not ready else HEALTHY if ready == len(devices) else DEGRADED
-    found = PoolStatus(
+    return PoolStatus(
         pool=answer.pool,
         state=state,
         reason="the pool stops" if answer.stopping else "",
@@ -240,8 +219,6 @@ def status_of(answer: operators.Status, run_dir: Path | None, now: float) -> Poo
         remote=None if answer.remote is None else _gateway(answer.remote),
         devices=devices,
     )
-    found.__dict__["message"] = answer
-    return found
 
 
 def _device(worker: operators.WorkerStatus, now: float) -> DeviceStatus:

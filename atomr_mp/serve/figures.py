@@ -70,7 +70,7 @@ class PoolFigures:
 def _ask(pool: Pool, loop: asyncio.AbstractEventLoop, told: asyncio.Future[Status | None]) -> None:
     """Ask in a thread, and tell the answer in the loop."""
     try:
-        status = pool.status().message
+        status = pool.figures()
     except (errors.AtomrError, OSError, TimeoutError):
         status = None
     with contextlib.suppress(RuntimeError):  # the loop is closed

@@ -136,7 +136,7 @@ def _count(pool: atomr_mp.Pool | None) -> _Count:
         supervisor_descriptors=sum(
             count for kind, count in (supervisor.descriptors if supervisor else {}).items() if kind != "socket"
         ),
-        worker_slab_bytes=sum(each.slab_bytes for each in status.workers),
+        worker_slab_bytes=sum(each.slab_bytes for each in status.devices),
     )
 
 

@@ -177,8 +177,8 @@ class Runtime(Contestant):
             return pool.devices[0].pid
 
         def standby_pid() -> int | None:
-            found = pool.status().workers[0].standby
-            return found.standby_pid if found is not None and found.state == "ready" else None
+            found = pool.status().devices[0].standby
+            return found.pid if found is not None and found.state == "ready" else None
 
         request = http_request("/call/Echo.again", b"{}", token)
         stream = http_request("/call/Stream.count", b"[%d]" % STREAM_PARTS, token)

@@ -81,7 +81,7 @@ class Neighbourhood:
     def _holdings(self) -> dict[str, int]:
         """Return the counts of sessions, queued requests and leases."""
         status = self.pool.status()
-        worker = status.workers[0]
+        worker = status.devices[0]
         return {"sessions": status.sessions, "queued": worker.queue_depth, "leases": worker.leases}
 
 

@@ -228,9 +228,9 @@ class Chaos(Soak):
             case "kill of a client":
                 self.kill_client(moment, what)
             case "kill of a standby" | "kill of the zygote":
-                standby = moment.pool.status().workers[device].standby
-                if standby is not None and standby.standby_pid is not None:
-                    self.kill(moment.pool, standby.standby_pid, what.kind)
+                standby = moment.pool.status().devices[device].standby
+                if standby is not None and standby.pid is not None:
+                    self.kill(moment.pool, standby.pid, what.kind)
             case "cut by a worker":
                 self._cut(moment.pool, device)
             case "restart":
@@ -260,9 +260,9 @@ class Chaos(Soak):
 
     def _kill_from_outside(self, moment: Moment, device: int, what: Disturbance) -> None:
         """Kill any of a device's processes, whatever it does, as an operator or the OOM killer may."""
-        found = moment.pool.status().workers[device]
-        standby_pid = None if found.standby is None else found.standby.standby_pid
-        pids = [pid for pid in (found.device.worker_pid, standby_pid) if pid is not None]
+        found = moment.pool.status().devices[device]
+        standby_pid = None if found.standby is None else found.standby.pid
+        pids = [pid for pid in (found.pid, standby_pid) if pid is not None]
         if pids:
             self.kill(moment.pool, what.choose(pids), OUTSIDE)
 

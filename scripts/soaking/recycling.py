@@ -95,7 +95,7 @@ class Recycling(Soak):
         before = [sum(each) for each in zip(*self.recycles, strict=True)] or [0] * self.shape.devices
         until_s = time.monotonic() + self._age_s + SETTLE_S
         while True:
-            ends = [{each.cause: each.count for each in worker.figures.ends} for worker in pool.status().workers]
+            ends = [{each.cause: each.count for each in worker.figures.ends} for worker in pool.figures().workers]
             recycles = [causes.get(RECYCLE, 0) - earlier for causes, earlier in zip(ends, before, strict=True)]
             if all(recycles) or time.monotonic() > until_s:
                 break

@@ -476,7 +476,7 @@ class Soak:
     def _report(self, pool: atomr_mp.Pool, number: int, left_s: float) -> None:
         status = pool.status()
         memory = [f"supervisor {status.supervisor_memory_bytes >> 20} MiB"]
-        memory += [f"worker {worker.device.index} {worker.memory_bytes >> 20} MiB" for worker in status.workers]
+        memory += [f"worker {worker.index} {worker.memory_bytes >> 20} MiB" for worker in status.devices]
         counts = ", ".join(f"{name} {count:,}" for name, count in sorted(self.counts.items()))
         self._console.print(f"round {number + 1}, {left_s:.0f} s left: {counts}; {', '.join(memory)}")
 

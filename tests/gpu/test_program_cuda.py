@@ -12,7 +12,7 @@ import pytest
 
 import atomr_mp
 from atomr_mp import errors
-from atomr_mp.protocol.messages.operators import GraphStatus
+from atomr_mp.operator.pool_status import GraphFigures
 from tests.gpu import on_device
 from tests.support import Ledger, wait_generation
 from tests.tolerances import assert_close
@@ -33,12 +33,13 @@ def pool() -> Iterator[atomr_mp.Pool]:
         yield pool
 
 
-def counted(pool: atomr_mp.Pool) -> GraphStatus:
+def counted(pool: atomr_mp.Pool) -> GraphFigures:
     """Return the counts of graphs."""
-    return pool.status().workers[0].graphs or GraphStatus(0, 0, 0, 0, 0, 0, 0)
+    nothing = GraphFigures(**dict.fromkeys(GraphFigures.__struct_fields__, 0))
+    return pool.status().devices[0].graphs or nothing
 
 
-def told(pool: atomr_mp.Pool) -> tuple[GraphStatus, list[str]]:
+def told(pool: atomr_mp.Pool) -> tuple[GraphFigures, list[str]]:
     """Return the counts of graphs, and why some could not be recorded, for whoever reads of a failure."""
     logs = [path.read_text(encoding="utf-8", errors="replace") for path in Path(pool.run_dir).rglob("*.log")]
     refused = [line for log in logs for line in log.splitlines() if "not captured" in line or "Error" in line]

@@ -95,7 +95,7 @@ class Observer:
             return
         status = None
         with contextlib.suppress(errors.AtomrError, OSError, TimeoutError):
-            status = self._source.pool.status().message
+            status = self._source.pool.figures()
         if self.shared.acquire():
             try:
                 self.record(status)

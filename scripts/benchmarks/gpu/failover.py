@@ -135,9 +135,9 @@ class Failovers:
         """Wait until the device answers, and what is to stand behind it does."""
         until = time.monotonic() + DEADLINE_S
         while time.monotonic() < until:
-            worker = self._pool.status().workers[0]
-            stands = worker.standby is None or worker.standby.mode == "none" or worker.standby.state == "ready"
-            if worker.device.state == "ready" and stands:
+            device = self._pool.status().devices[0]
+            stands = device.standby is None or device.standby.mode == "none" or device.standby.state == "ready"
+            if device.state == "ready" and stands:
                 assert self._pool.call(f"{self._model}.answer", 2.0).result(DEADLINE_S) == self._right
                 return
             time.sleep(0.02)

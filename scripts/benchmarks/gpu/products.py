@@ -179,7 +179,7 @@ def main() -> None:
                 report[name] = measured(ways, "direct", CALLS, ROUNDS)
             except Exception as error:  # noqa: BLE001 - the others are measured all the same
                 report[name] = {"error": f"{type(error).__name__}: {error}"}
-        report["engines"] = {each.library: each.engine for each in pool.status().workers[0].plans if each.engine}
+        report["engines"] = {each.library: each.engine for each in pool.status().devices[0].plans if each.engine}
     json.dump(report, sys.stdout, indent=1)
     sys.stdout.write("\n")
 

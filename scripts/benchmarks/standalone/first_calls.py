@@ -52,9 +52,9 @@ def settle(pool: atomr_mp.Pool, *, standby: bool, after: int = 0) -> None:
     """Wait until the device answers, under a generation after another, and its standby is ready if there is one."""
     until_s = time.monotonic() + DEADLINE_S
     while time.monotonic() < until_s:
-        worker = pool.status().workers[0]
-        stands = not standby or (worker.standby is not None and worker.standby.state == "ready")
-        if worker.device.state == "ready" and worker.device.generation > after and stands:
+        device = pool.status().devices[0]
+        stands = not standby or (device.standby is not None and device.standby.state == "ready")
+        if device.state == "ready" and device.generation > after and stands:
             return
         time.sleep(0.02)
     raise TimeoutError(f"the device is not as it should be: {pool.status()}")

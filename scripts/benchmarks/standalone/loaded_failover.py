@@ -176,9 +176,9 @@ class Losses:
         """Wait until the device answers and its standby is ready, and for a while."""
         until_s = time.monotonic() + DEADLINE_S
         while time.monotonic() < until_s:
-            worker = self._pool.status().workers[0]
-            stands = worker.standby is not None and worker.standby.state == "ready"
-            if worker.device.state == "ready" and stands:
+            device = self._pool.status().devices[0]
+            stands = device.standby is not None and device.standby.state == "ready"
+            if device.state == "ready" and stands:
                 time.sleep(CALM_S)
                 return
             time.sleep(0.02)

@@ -163,8 +163,8 @@ def test_what_a_client_has_queued_takes_no_room_after_its_end(ledger: Ledger, po
             for number in range(3):
                 other.call("Admitted.few", number)
             been_read(other)
-            assert pool.status().workers[0].queue_depth == 4
-        assert settled(lambda: pool.status().workers[0].queue_depth == 1)
+            assert pool.status().devices[0].queue_depth == 4
+        assert settled(lambda: pool.status().devices[0].queue_depth == 1)
         mine = [pool.call("Admitted.few", number) for number in range(3)]
         been_read(pool)
         gate.open()

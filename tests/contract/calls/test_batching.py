@@ -54,8 +54,8 @@ def been_read(pool: atomr_mp.Pool) -> None:
 
 def figures(pool: atomr_mp.Pool, method: str) -> tuple[int, int]:
     """Return how many batches a method has had, and how many requests in them."""
-    (found,) = [each for each in pool.status().workers[0].batches if each.method == method]
-    assert sum(found.sizes) == found.batches
+    (found,) = [each for each in pool.status().devices[0].batches if each.method == method]
+    assert sum(found.sizes.values()) == found.batches
     return found.batches, found.items
 
 
@@ -279,7 +279,7 @@ def test_the_longest_wait_is_kept(ledger: Ledger) -> None:
 
         assert asyncio.run(send()) == [3] * 3
         assert 0.2 <= time.monotonic() - began < DEADLINE_S
-        batches, _ = pool.status().workers[0].batches
+        batches, _ = pool.figures().workers[0].batches
         assert (batches.batches, batches.items) == (2, 4)
         assert 0.2 <= batches.longest_wait_s <= batches.wait_s
 

@@ -61,13 +61,13 @@ def outcomes(reply: ItemsReply, count: int) -> list[Any]:
 
 def figures(pool: atomr_mp.Pool, method: str) -> tuple[int, int]:
     """Return how many batches a method has had, and how many items in them."""
-    (found,) = [each for each in pool.status().workers[0].batches if each.method == method]
+    (found,) = [each for each in pool.status().devices[0].batches if each.method == method]
     return found.batches, found.items
 
 
 def requests(pool: atomr_mp.Pool) -> tuple[int, int, int]:
     """Return how many requests the worker has started, completed, and answered with a failure."""
-    worker = pool.status().workers[0]
+    worker = pool.figures().workers[0]
     return worker.started, worker.completed, worker.figures.failed
 
 
@@ -242,7 +242,7 @@ def test_items_that_are_late_are_told_so(ledger: Ledger) -> None:
         failures = [each for each in found if isinstance(each, Failure)]
         assert len(found) == 32
         assert {type(each.error) for each in failures} == {errors.DeadlineExceeded}
-        assert settled(lambda: all(worker.queue_depth == 0 for worker in pool.status().workers))
+        assert settled(lambda: all(worker.queue_depth == 0 for worker in pool.status().devices))
 
 
 def test_results_that_are_too_much_for_one_answer_come_in_several(pool: atomr_mp.Pool) -> None:
@@ -282,7 +282,7 @@ def test_refs_are_results_and_go_by_themselves_as_items(pool: atomr_mp.Pool) -> 
     del refs
     gc.collect()  # the error's traceback had them too
     # What is given back goes with the next call.
-    assert settled(lambda: pool.call("Parcelled.single", 1).result() and pool.status().workers[0].leases == 0)
+    assert settled(lambda: pool.call("Parcelled.single", 1).result() and pool.status().devices[0].leases == 0)
 
 
 def test_a_call_is_cancelled_or_late_as_a_whole_until_it_has_begun(

@@ -95,7 +95,7 @@ async def echoed(pool: atomr_mp.Pool) -> int:
 
 def open_streams(pool: atomr_mp.Pool) -> int:
     """Return how many streams the worker has."""
-    return sum(worker.queue_depth for worker in pool.status().workers)
+    return sum(worker.queue_depth for worker in pool.status().devices)
 
 
 @hypothesis.settings(max_examples=6)
@@ -156,8 +156,8 @@ def test_more_requests_of_a_library_than_the_window_holds_wait_here(pool: atomr_
 def test_answers_that_have_come_make_room_for_a_thread_s_calls(pool: atomr_mp.Pool) -> None:
     """It need not read them first."""
     for round_ in range(3):
-        answered = pool.status().workers[0].completed + WINDOW
+        answered = pool.status().devices[0].completed + WINDOW
         replies = [pool.call("Probe.echo", n) for n in range(WINDOW)]
-        assert settled(lambda due=answered: pool.status().workers[0].completed >= due)  # type: ignore[misc]
+        assert settled(lambda due=answered: pool.status().devices[0].completed >= due)  # type: ignore[misc]
         assert pool.call("Probe.echo", round_).result() == round_
         assert all(reply.done for reply in replies)

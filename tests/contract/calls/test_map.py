@@ -153,7 +153,7 @@ def test_slow_input_does_not_hold_back_what_it_gave_before(pool: atomr_mp.Pool) 
 
 def completed(pool: atomr_mp.Pool) -> int:
     """Return how many requests the workers have completed."""
-    return sum(worker.completed for worker in pool.status().workers)
+    return sum(worker.completed for worker in pool.status().devices)
 
 
 def has_arrived(client: atomr_mp.Pool) -> bool:

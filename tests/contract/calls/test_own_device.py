@@ -85,7 +85,7 @@ def test_setup_calls_its_device_only_in_a_standby(ledger: Ledger) -> None:
     """There the worker answers. Otherwise no answer comes before setup has ended."""
     with ledger.start(ONE, gpus=1, standby="hot") as pool:
         assert "the actor has the loop of device 0" in pool.call("Introspective.in_setup").result(DEADLINE_S)
-        assert settled(lambda: (standby := pool.status().workers[0].standby) is not None and standby.state == "ready")
+        assert settled(lambda: (standby := pool.status().devices[0].standby) is not None and standby.state == "ready")
         pid = pool.devices[0].worker_pid
         assert pid is not None
         os.kill(pid, signal.SIGKILL)

@@ -219,7 +219,7 @@ def test_what_waits_when_the_session_ends_was_not_executed(shared: tuple[Ledger,
     with atomr_mp.connect(run_dir=shared[1].run_dir) as own:
         own.wait_ready()
         in_loop(use)
-    assert settled(lambda: all(worker.queue_depth == 0 for worker in shared[1].status().workers))
+    assert settled(lambda: all(worker.queue_depth == 0 for worker in shared[1].status().devices))
     assert notes.runs() == []
 
 
@@ -323,7 +323,7 @@ def test_amap_takes_items_as_there_is_room(pool: atomr_mp.Pool) -> None:
         assert taken <= 10 + 4 * 4 + 1
 
     in_loop(use)
-    assert settled(lambda: all(worker.queue_depth == 0 for worker in pool.status().workers))
+    assert settled(lambda: all(worker.queue_depth == 0 for worker in pool.status().devices))
 
 
 def test_amap_raises_in_the_place_of_an_item_that_fails(pool: atomr_mp.Pool) -> None:

@@ -49,7 +49,7 @@ def test_plans_are_counted_whoever_makes_them(pool: atomr_mp.Pool) -> None:
     actor, x = pool.actor("Calculating"), pool.device(0).put(np.eye(N))
 
     def counted() -> tuple[int, int, int]:
-        plans = {each.library: each for each in pool.status().workers[0].plans}
+        plans = {each.library: each for each in pool.status().devices[0].plans}
         found = plans.get("program")
         return (0, 0, 0) if found is None else (found.misses, found.hits, found.kept)
 

@@ -16,9 +16,9 @@ from atomr_mp import errors
 from atomr_mp.cli import main
 from atomr_mp.client.lanes import sending
 from atomr_mp.libraries.program import Program
+from atomr_mp.operator.pool_status import PlanFigures
 from atomr_mp.protocol.libraries import program as messages
 from atomr_mp.protocol.libraries.program import RunProgram
-from atomr_mp.protocol.messages.operators import PlanStatus
 from tests.support import DEADLINE_S, Ledger, pretend_told, wait_generation
 from tests.tolerances import assert_close
 
@@ -407,16 +407,16 @@ def test_the_status_counts_plans(ledger: Ledger, capsys: pytest.CaptureFixture[s
     """By library: those of other requests, and whether one was there already."""
     with ledger.start(backend="host") as pool:
         device = pool.device(0)
-        assert pool.status().workers[0].plans == []
+        assert pool.status().devices[0].plans == []
         with device.program() as p:
             p.returns(p.elementwise.negative(p.input("x", (2,), "float32")))
         for _ in range(4):
             p.run(x=np.ones(2, "float32")).result()
         device.rng.poisson(lam=3.0, size=2).result()
-        told = {each.library: each for each in pool.status().workers[0].plans}
+        told = {each.library: each for each in pool.status().devices[0].plans}
         assert told == {
-            "program": PlanStatus("program", misses=1, hits=3, dropped=0, kept=1),
-            "rng": PlanStatus("rng", misses=1, hits=0, dropped=0, kept=1),
+            "program": PlanFigures(library="program", misses=1, hits=3, dropped=0, kept=1, engine=None),
+            "rng": PlanFigures(library="rng", misses=1, hits=0, dropped=0, kept=1, engine=None),
         }
         assert main(["status", "--run-dir", str(pool.run_dir)]) == 0
         assert "device 0, program: 1 plan, there for 75.0% of 4 requests\n" in capsys.readouterr().out

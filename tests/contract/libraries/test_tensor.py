@@ -82,7 +82,7 @@ def test_status_says_what_serves(pool: atomr_mp.Pool, backend: str) -> None:
     device = pool.device(0)
     a = device.put(numbers(3, 3))
     device.tensor.permutation(a, modes_a="ij", modes_b="ji").result()
-    (worker,) = pool.status().workers
+    (worker,) = pool.status().devices
     found = {each.library: each.engine for each in worker.plans}
     assert found["tensor"] in ({""} if backend == "host" else {"cuTENSOR", "CuPy"})
 

@@ -880,7 +880,7 @@ def test_a_large_result_that_is_let_go_is_told_as_what_it_is(fresh: atomr_mp.Poo
     assert (lost.value.maybe_executed, lost.value.was_running, lost.value.generation) == (True, False, 1)
     results = fresh.map("Keeper.large_again", [200_000] * 8, in_flight=4)
     first = next(results)
-    assert settled(lambda: fresh.status().workers[0].completed >= 4)
+    assert settled(lambda: fresh.status().devices[0].completed >= 4)
     fresh.restart(0)
     wait_generation(fresh, 3)
     assert [len(result) for result in (first, *results)] == [200_000] * 8

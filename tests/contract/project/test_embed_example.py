@@ -79,7 +79,7 @@ def check(found: list[Vectors] | Vectors, direct: Vectors) -> None:
 def test_a_map_gives_what_the_model_gives_directly(pool: atomr_mp.Pool, texts: list[str], direct: Vectors) -> None:
     """Results come in the order of the texts; they were computed in batches."""
     check(list(pool.map("Embed.embed", texts, deadline_s=LOADING_S)), direct)
-    (figures,) = pool.status().workers[0].batches
+    (figures,) = pool.status().devices[0].batches
     assert figures.batches < figures.items == TEXTS
 
 

@@ -85,7 +85,7 @@ def test_calls_are_made_as_to_a_local_pool(serving: served.Served, ledger: Ledge
             gate.open()
             assert held.result() == 1
             assert isinstance(waits.exception(), errors.Cancelled | None)  # it may have come too late
-        assert pool.status().workers[0].device.index == 0
+        assert pool.status().devices[0].index == 0
 
 
 def test_refs_are_handles_of_what_the_pool_has(serving: served.Served) -> None:
@@ -114,7 +114,7 @@ def test_refs_are_handles_of_what_the_pool_has(serving: served.Served) -> None:
             pool.host_array((2, 2))
         with pytest.raises(errors.GpuRefReleased):
             other.call("Probe.echo", zeros)
-    assert settled(lambda: serving.pool.status().workers[0].leases == 0, DEADLINE_S)
+    assert settled(lambda: serving.pool.status().devices[0].leases == 0, DEADLINE_S)
 
 
 def test_programs_go_by_their_digest(serving: served.Served) -> None:

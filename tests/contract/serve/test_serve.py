@@ -192,8 +192,8 @@ def test_a_client_that_leaves_takes_its_waiting_call_along(server: Server, ledge
         with atomr_mp.connect(run_dir=ledger.run_dir()) as pool:
             with server.connect() as leaving:
                 leaving.sendall(request(server, "/call/Served.wait_at", body))
-                assert settled(lambda: pool.status().workers[0].queue_depth == 2)
-            assert settled(lambda: pool.status().workers[0].queue_depth == 1)  # the worker has dropped it
+                assert settled(lambda: pool.status().devices[0].queue_depth == 2)
+            assert settled(lambda: pool.status().devices[0].queue_depth == 1)  # the worker has dropped it
         assert settled(lambda: left(server) == before + 1)
         gate.open()
         busy.join(DEADLINE_S)

@@ -203,7 +203,7 @@ def test_consumers_that_do_not_read_hold_up_nobody(server: Server, ledger: Ledge
         assert settled(lambda: metric(server, REFUSED) >= refused + 100)
     assert settled(lambda: metric(server, "atomr_mp_http_streams") == 0)
     with atomr_mp.connect(run_dir=ledger.run_dir()) as pool:
-        assert settled(lambda: pool.status().workers[0].queue_depth == 0)
+        assert settled(lambda: pool.status().devices[0].queue_depth == 0)
 
 
 def test_there_are_only_so_many_streams(server: Server, ledger: Ledger) -> None:

@@ -70,7 +70,7 @@ def test_as_many_run_as_may_and_others_wait(pool: atomr_mp.Pool, notes: Ledger) 
     with notes.gate("gate") as gate:
         replies = [pool.call("Awaiter.at_a_time", gate.path) for _ in range(20)]
         gate.wait(8)
-        assert settled(lambda: pool.status().workers[0].queue_depth == 20)
+        assert settled(lambda: pool.status().devices[0].queue_depth == 20)
         gate.open(20)
         assert {each.result(DEADLINE_S) for each in replies} <= set(range(1, 9))
 
@@ -117,7 +117,7 @@ def test_a_cancelled_call_is_cancelled_where_it_awaits(pool: atomr_mp.Pool, note
 
     in_loop(use)
     assert noted(notes, "b-cancelled")
-    assert settled(lambda: pool.status().workers[0].queue_depth == 0)
+    assert settled(lambda: pool.status().devices[0].queue_depth == 0)
 
 
 async def _await(reply: Any) -> Any:
@@ -247,7 +247,7 @@ def test_what_yields_when_it_is_closed_fails(pool: atomr_mp.Pool) -> None:
     stream = pool.stream("Awaiter.odd", "stubborn", ahead=1)
     assert next(stream) == 1
     stream.close()
-    assert settled(lambda: pool.status().workers[0].queue_depth == 0)
+    assert settled(lambda: pool.status().devices[0].queue_depth == 0)
     assert pool.call("Awaiter.add", 1, 1).result(DEADLINE_S) == 2
 
 

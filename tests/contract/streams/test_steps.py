@@ -55,9 +55,9 @@ def test_clients_take_turns_for_the_places_of_a_step(shared: tuple[Ledger, atomr
         holders = [one.stream("Engine.run", line("holds", parts=10**6)) for _ in range(4)]
         assert [next(each) for each in holders] == ["holds-0"] * 4
         waiting = [one.stream("Engine.run", line("first", parts=0)) for _ in range(6)]
-        assert settled(lambda: one.status().workers[0].queue_depth == 6)
+        assert settled(lambda: one.status().devices[0].queue_depth == 6)
         waiting.append(other.stream("Engine.run", line("second", parts=0)))
-        assert settled(lambda: one.status().workers[0].queue_depth == 7)
+        assert settled(lambda: one.status().devices[0].queue_depth == 7)
         for each in holders:
             each.close()
         assert [parts_of(each) for each in waiting] == [([], None)] * 7
@@ -176,7 +176,7 @@ def test_figures_of_batches_are_those_of_their_methods(ledger: Ledger) -> None:
         assert next(left) == "left-0"
         left.close()
         assert settled(lambda: "gone-left" in ledger.runs())
-        names = [each.method for each in pool.status().workers[0].batches]
+        names = [each.method for each in pool.status().devices[0].batches]
         assert names
         assert not any(name.startswith("Engine.") for name in names)
-        assert pool.status().workers[0].figures.failed == 0
+        assert pool.figures().workers[0].figures.failed == 0

@@ -277,11 +277,11 @@ def test_a_stream_that_has_not_begun_can_be_closed(pool: atomr_mp.Pool, notes: L
         first = pool.stream("Streamer.held", gate.path, 0)
         gate.wait()
         second = pool.stream("Streamer.endless", "never")
-        assert settled(lambda: pool.status().workers[0].queue_depth == 2)
+        assert settled(lambda: pool.status().devices[0].queue_depth == 2)
         second.close()
         with pytest.raises(errors.Cancelled):
             next(second)
-        assert settled(lambda: pool.status().workers[0].queue_depth == 1)  # until then the worker might begin it
+        assert settled(lambda: pool.status().devices[0].queue_depth == 1)  # until then the worker might begin it
         gate.open()
         assert list(first) == [0]
     assert notes.runs() == ["over"]

@@ -66,7 +66,7 @@ def test_a_pool_in_use_has_nothing_unaccounted(ledger: Ledger) -> None:
 def test_an_idle_pool_with_a_standby_has_nothing_unaccounted(ledger: Ledger) -> None:
     """The standby has made a slab ahead, and its memory figures are right before it has served."""
     with ledger.start(gpus=2, standby="hot") as pool:
-        assert settled(lambda: all(each.standby and each.standby.state == "ready" for each in pool.status().workers))
+        assert settled(lambda: all(each.standby and each.standby.state == "ready" for each in pool.status().devices))
         status, told = doctor(pool.run_dir, "--leaks")
         assert status == 0, told
 

@@ -61,8 +61,8 @@ def test_an_error_that_a_worker_finds_out_by_itself_is_noted_and_no_more(ledger:
         ((measure, text),) = reports(pool)
         assert measure == "restart"
         assert "Xid 31" in str(text)
-        assert pool.status().workers[0].notes == [text]
-        assert pool.status().workers[1].notes == []
+        assert pool.status().devices[0].notes == [text]
+        assert pool.status().devices[1].notes == []
         assert pool.devices[0] == before
         assert pool.call("Hanging.where", device=0).result() == [before.pid, before.generation]
 
@@ -110,7 +110,7 @@ def test_a_gpu_that_needs_a_reset_is_out_of_use_until_it_had_one(ledger: Ledger,
         report("recovery 0")
         after = wait_generation(pool, before.generation + 1)
         assert pool.call("Hanging.where", device=0).result() == [after.pid, after.generation]
-        assert settled(lambda: pool.status().workers[0].notes == [])
+        assert settled(lambda: pool.status().devices[0].notes == [])
 
 
 def test_the_illness_of_a_gpu_is_that_of_all_its_devices(ledger: Ledger, report: Report) -> None:
@@ -125,7 +125,7 @@ def test_the_illness_of_a_gpu_is_that_of_all_its_devices(ledger: Ledger, report:
             ):
                 pool.call("Hanging.where", device=device)
         assert pool.devices[2:] == before[2:]
-        assert [bool(worker.notes) for worker in pool.status().workers] == [True, True, False, False]
+        assert [bool(worker.notes) for worker in pool.status().devices] == [True, True, False, False]
         sick = [(event["device"], event["gpu"], event["worker"]) for event in events(pool, "sick")]
         assert sick == [(0, 0, 0), (1, 0, 1)]
         report("recovery 0")
@@ -133,7 +133,7 @@ def test_the_illness_of_a_gpu_is_that_of_all_its_devices(ledger: Ledger, report:
             after = wait_generation(pool, before[device].generation + 1, device)
             assert pool.call("Hanging.where", device=device).result() == [after.pid, after.generation]
         assert pool.devices[2:] == before[2:]
-        assert settled(lambda: not any(worker.notes for worker in pool.status().workers))
+        assert settled(lambda: not any(worker.notes for worker in pool.status().devices))
 
 
 def test_a_gpu_at_reduced_capacity_finishes_what_it_holds(ledger: Ledger, report: Report) -> None:
@@ -172,7 +172,7 @@ def test_a_driver_that_does_not_answer_delays_nobody(ledger: Ledger, report: Rep
             (asking, *_) = injected.wait()
             assert asking not in {pool.supervisor_pid, before.pid}
             assert pool.call("Hanging.where").result() == [before.pid, before.generation]
-            assert pool.status().workers[0].device.pid == before.pid
+            assert pool.status().devices[0].pid == before.pid
             os.kill(before.pid, signal.SIGKILL)
             after = wait_generation(pool, before.generation + 1)
             assert pool.call("Hanging.where").result() == [after.pid, after.generation]

@@ -31,7 +31,7 @@ def test_a_killed_client_s_queue_is_discarded(ledger: Ledger, hold: str, note: s
             others = [pool.call(note, f"other-{n}") for n in range(5)]
             if hold == "Probe.hold_on_thread":
                 # The loop has them all, and listens: what it reads just now could keep it from hearing of the end.
-                assert settled(lambda: pool.status().workers[0].queue_depth == 1 + 20 + 5)
+                assert settled(lambda: pool.status().devices[0].queue_depth == 1 + 20 + 5)
             client.kill()
             # With the session the workers have been told: they listen to that before they run anything.
             assert settled(lambda: pool.status().sessions == sessions)
@@ -39,9 +39,9 @@ def test_a_killed_client_s_queue_is_discarded(ledger: Ledger, hold: str, note: s
             assert [reply.result() for reply in others] == [f"other-{n}" for n in range(5)]
         assert pool.call(note, "last").result() == "last"
         assert ledger.runs() == [*(f"other-{n}" for n in range(5)), "last"]
-        status = pool.status().workers[0]
+        status = pool.status().devices[0]
         assert (status.running, status.queue_depth) == (0, 0)
-        assert (status.device.generation, pool.devices[0].restarts) == (1, 0)
+        assert (status.generation, pool.devices[0].restarts) == (1, 0)
 
 
 def test_many_clients_come_and_are_killed(ledger: Ledger) -> None:
@@ -149,7 +149,7 @@ def test_a_pool_ends_with_an_application_that_is_killed_while_it_stops_the_pool(
         gate.wait()
         with Watched(pids) as watched, atomr_mp.connect(run_dir=run_dir) as client:
             program.tell()
-            assert settled(lambda: client.status().stopping)
+            assert settled(lambda: client.status().reason == "the pool stops")
             program.kill()
             assert watched.left() == []
 
@@ -167,7 +167,7 @@ def test_the_second_interrupt_ends_a_pool_that_waits_for_a_request(ledger: Ledge
         with Watched([program.pid, *pids]) as watched, atomr_mp.connect(run_dir=run_dir) as client:
             if closes:
                 program.tell()
-                assert settled(lambda: client.status().stopping)
+                assert settled(lambda: client.status().reason == "the pool stops")
             program.interrupt()
             told = " ".join(program.hear_error())
             assert told == "atomr-mp: waiting for 1 request, at most 30 s; Ctrl-C again kills"

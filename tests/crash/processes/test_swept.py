@@ -69,7 +69,7 @@ def test_whatever_is_swept_away_the_pool_is_served_found_and_one(ledger: Ledger)
     """After each: a new client is served at once, a second start is refused, the files are there again."""
     run_dir = ledger.run_dir()
     with ledger.start(standby="hot", metrics="unix:metrics.sock") as pool:
-        assert settled(lambda: bool((standby := pool.status().workers[0].standby) and standby.state == "ready"))
+        assert settled(lambda: bool((standby := pool.status().devices[0].standby) and standby.state == "ready"))
         pid, expected = pool.supervisor_pid, {path.name for path in run_dir.iterdir()}
         for name, sweep in list(sweeps(run_dir)):
             sweep()
@@ -84,7 +84,7 @@ def test_whatever_is_swept_away_the_pool_is_served_found_and_one(ledger: Ledger)
             assert found.supervisor.pid == pid, name
             needed = {each for each in expected if each == "lock" or each.endswith(".sock") or each == "workers"}
             assert settled(lambda needed=needed: needed <= {path.name for path in run_dir.iterdir()}), name  # type: ignore[misc]
-            assert settled(lambda: _notes(run_dir) >= {worker.device.pid for worker in pool.status().workers}), name
+            assert settled(lambda: _notes(run_dir) >= {worker.pid for worker in pool.status().devices}), name
             assert found.supervisor.pid == pool.supervisor_pid
         generation = pool.devices[0].generation
         os.kill(pool.devices[0].pid, signal.SIGKILL)

@@ -14,10 +14,10 @@ import pytest
 
 import atomr_mp
 from atomr_mp import errors
+from atomr_mp.operator.pool_status import DeviceStandby
 from atomr_mp.operator.session import OperatorSession
 from atomr_mp.process.files.events import read_events
 from atomr_mp.protocol.messages.devices import DeviceState
-from atomr_mp.protocol.messages.operators import StandbyStatus
 from atomr_mp.supervision.standby import MAX_FAILURES
 from tests.support import ACTORS, BACKEND, PROBE, Ledger, Watched, settled, wait_generation, wait_state
 
@@ -27,11 +27,18 @@ MANY: Final = 2 * FD_SETSIZE
 WARM: Final[dict[str, Any]] = {"standby": "warm", "max_restarts": 1000, "backoff_initial_s": 0.05}
 
 
-def zygote_of(pool: atomr_mp.Pool) -> StandbyStatus:
+def zygote_of(pool: atomr_mp.Pool) -> DeviceStandby:
     """Return what `status` tells of the zygote."""
-    standby = pool.status().workers[0].standby
+    standby = pool.status().devices[0].standby
     assert standby is not None
     return standby
+
+
+def pid_of(pool: atomr_mp.Pool) -> int:
+    """Return the zygote's process, which it has."""
+    pid = zygote_of(pool).pid
+    assert pid is not None
+    return pid
 
 
 def process_of(pool: atomr_mp.Pool, device: int = 0) -> dict[str, Any]:
@@ -47,7 +54,7 @@ def is_forked(process: dict[str, Any]) -> bool:
 
 def made_ahead(pool: atomr_mp.Pool) -> set[int]:
     """Return the pids of forked processes without a device; not of ended ones, which may not be reaped yet."""
-    others = {zygote_of(pool).standby_pid, *(device.worker_pid for device in pool.devices)}
+    others = {zygote_of(pool).pid, *(device.worker_pid for device in pool.devices)}
     return {each.pid for each in psutil.Process(pool.supervisor_pid).children() if is_ahead(each)} - others
 
 
@@ -110,7 +117,7 @@ def test_the_next_worker_is_forked_ahead(ledger: Ledger) -> None:
             wait_generation(pool, 2, device)
         assert {device.pid for device in pool.devices} == ahead
         assert settled(lambda: len(made_ahead(pool)) == 2)
-        assert pool.status().workers[0].device.restarts == 1
+        assert pool.status().devices[0].restarts == 1
 
 
 def test_nothing_is_ahead_for_a_device_that_is_not_started_again(ledger: Ledger) -> None:
@@ -165,9 +172,7 @@ def test_a_killed_zygote_is_replaced_quietly(ledger: Ledger, monkeypatch: pytest
             wait_generation(pool, 3)
             assert not is_forked(process_of(pool))
             imports.open()
-            assert settled(
-                lambda: zygote_of(pool).state == "ready" and zygote_of(pool).standby_pid not in {None, before}
-            )
+            assert settled(lambda: zygote_of(pool).state == "ready" and zygote_of(pool).pid not in {None, before})
             os.kill(pool.devices[0].pid, signal.SIGKILL)
             wait_generation(pool, 4)
             assert is_forked(process_of(pool))
@@ -187,11 +192,11 @@ def test_a_zygote_is_asked_whatever_the_number_of_its_channel(ledger: Ledger) ->
             assert settled(lambda: len(made_ahead(pool)) == 1)
             for _ in range(FD_SETSIZE):
                 stack.enter_context(OperatorSession(pool.run_dir / "session.sock"))
-            os.kill(zygote_of(pool).pid, signal.SIGKILL)
-            assert settled(lambda: zygote_of(pool).standby_pid is None)
+            os.kill(pid_of(pool), signal.SIGKILL)
+            assert settled(lambda: zygote_of(pool).pid is None)
             for _ in range(8):  # what the zygote had is theirs
                 stack.enter_context(OperatorSession(pool.run_dir / "session.sock"))
-            assert zygote_of(pool).standby_pid is None
+            assert zygote_of(pool).pid is None
             assert settled(lambda: zygote_of(pool).state == "ready")
             for generation in (2, 3):
                 os.kill(pool.devices[0].pid, signal.SIGKILL)
@@ -274,7 +279,7 @@ def test_a_stop_ends_the_zygote(ledger: Ledger) -> None:
     """The workers are torn down first."""
     pool = ledger.start(STANDING, **WARM)
     assert settled(lambda: len(made_ahead(pool)) == 1)
-    with Watched([zygote_of(pool).pid, pool.devices[0].pid, *made_ahead(pool)]) as watched:
+    with Watched([pid_of(pool), pool.devices[0].pid, *made_ahead(pool)]) as watched:
         pool.close()
         assert watched.left() == []
     assert ledger.runs("teardowns") == ["0-1"]

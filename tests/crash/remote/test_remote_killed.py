@@ -90,7 +90,7 @@ def test_a_suspect_runs_alone_and_is_refused_if_it_ends_a_second_worker(ledger: 
         gate.wait()
         assert pool.call("Poisonous.once", ["innocent", "", ""]).result() == "innocent"
         again = pool.call("Poisonous.once", poison)
-        assert settled(lambda: found.pool.status().workers[0].queue_depth == 2, DEADLINE_S)
+        assert settled(lambda: found.pool.status().devices[0].queue_depth == 2, DEADLINE_S)
         gate.open()
         assert beside.result() == "beside"
         ended, refused = again.exception(), pool.call("Poisonous.once", poison).exception()

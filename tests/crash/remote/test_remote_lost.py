@@ -278,7 +278,7 @@ def test_a_lost_answer_s_lease_is_freed_if_its_call_was_given_up(ledger: Ledger)
         proxy.cut()
         proxy.heal()
         assert settled(lambda: _session(found).refs == 0, DEADLINE_S)
-        assert settled(lambda: found.pool.status().workers[0].leases == 0, DEADLINE_S)
+        assert settled(lambda: found.pool.status().devices[0].leases == 0, DEADLINE_S)
         assert pool.device().put(np.ones(3)).numpy().sum() == 3
 
 
@@ -295,10 +295,10 @@ def test_nothing_of_a_dead_client_stays(ledger: Ledger, how: signal.Signals) -> 
         "signal.pause()\n"
     )
     with found.pool, served.client_process(found, code, "ready") as client:
-        assert settled(lambda: found.pool.status().workers[0].leases == 1, DEADLINE_S)
+        assert settled(lambda: found.pool.status().devices[0].leases == 1, DEADLINE_S)
         client.send_signal(how)
         assert settled(lambda: not _sessions(found), DEADLINE_S)
-        assert settled(lambda: found.pool.status().workers[0].leases == 0, DEADLINE_S)
+        assert settled(lambda: found.pool.status().devices[0].leases == 0, DEADLINE_S)
 
 
 def test_a_pool_that_stops_says_so(ledger: Ledger) -> None:
@@ -336,8 +336,8 @@ def test_a_standby_s_end_and_a_stopped_supervisor_are_not_noticed(ledger: Ledger
         pool.wait_ready()
 
         def standby() -> int:
-            behind = found.pool.status().workers[0].standby
-            return (behind is not None and behind.state == "ready" and behind.standby_pid) or 0
+            behind = found.pool.status().devices[0].standby
+            return (behind is not None and behind.state == "ready" and behind.pid) or 0
 
         assert settled(lambda: standby() > 0, DEADLINE_S)
         supervisor = found.pool.supervisor_pid

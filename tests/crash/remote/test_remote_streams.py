@@ -90,7 +90,7 @@ def test_large_parts_and_refs_survive_cuts_of_either_connection(ledger: Ledger) 
             np.testing.assert_array_equal(each.numpy(), array + number)
             each.free()
         ref.free()
-        assert settled(lambda: found.pool.status().workers[0].leases == 0, DEADLINE_S)
+        assert settled(lambda: found.pool.status().devices[0].leases == 0, DEADLINE_S)
 
 
 @pytest.mark.parametrize("lost", [{"up", "down"}, {"down"}, set()], ids=["both ways", "parts", "nothing"])
@@ -115,10 +115,10 @@ def test_the_leases_of_parts_on_their_way_are_freed_with_their_stream(ledger: Le
         other = pool.device().put(array)
         np.testing.assert_array_equal(ref.numpy(), array)
         assert settled(lambda: _leases(found) == 2, DEADLINE_S)
-        assert settled(lambda: found.pool.status().workers[0].leases == 2, DEADLINE_S)
+        assert settled(lambda: found.pool.status().devices[0].leases == 2, DEADLINE_S)
         other.free()
         ref.free()
-        assert settled(lambda: found.pool.status().workers[0].leases == 0, DEADLINE_S)
+        assert settled(lambda: found.pool.status().devices[0].leases == 0, DEADLINE_S)
 
 
 def test_a_stream_outlives_the_gateway_if_it_can(ledger: Ledger) -> None:
@@ -207,7 +207,7 @@ def test_a_cut_behind_the_end_loses_nothing(ledger: Ledger) -> None:
         proxy.stalled = {"down"}
         gate.open()
         assert settled(lambda: "over" in ledger.runs())
-        assert settled(lambda: found.pool.status().workers[0].queue_depth == 0, DEADLINE_S)
+        assert settled(lambda: found.pool.status().devices[0].queue_depth == 0, DEADLINE_S)
         proxy.heal()
         proxy.cut()
         assert parts_of(stream) == ([4], None)

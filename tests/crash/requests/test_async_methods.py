@@ -117,7 +117,7 @@ def test_a_client_that_is_killed_cancels_its_tasks(ledger: Ledger) -> None:
         assert settled(lambda: {"call-begun", "stream-waits"} <= set(ledger.runs()))
         os.kill(client.pid, signal.SIGKILL)
         assert settled(lambda: {"call-cancelled", "stream-cancelled"} <= set(ledger.runs()))
-        assert settled(lambda: pool.status().workers[0].queue_depth == 0)
+        assert settled(lambda: pool.status().devices[0].queue_depth == 0)
 
 
 def test_a_restart_lets_calls_and_streams_end(ledger: Ledger) -> None:

@@ -55,7 +55,7 @@ def test_a_preparation_that_ends_its_process_is_held_against_its_request(
         lost = send(device, n)
         gate.wait()
         also_lost = send(device, 5)
-        assert settled(lambda: pool.status().workers[0].running == 2)
+        assert settled(lambda: pool.status().devices[0].running == 2)
         pool.call("DeadlyPlans.nothing").result()  # the loop goes on beside a preparation
         gate.open(2)
         for reply in (lost, also_lost):

@@ -50,9 +50,9 @@ def in_preparation(pool: atomr_mp.Pool) -> list[Any]:
     device = pool.device(0)
     p = iteration(device, 500)
     ref = device.put(np.ones((N, N)))
-    before = pool.status().workers[0].started
+    before = pool.status().devices[0].started
     replies = [p.run(x=ref), p.run(x=np.eye(N)), device.blas.scal(ref[0], alpha=2.0)]
-    assert settled(lambda: pool.status().workers[0].started > before)
+    assert settled(lambda: pool.status().devices[0].started > before)
     return [*replies, device.fft.fft2(device.put(np.ones((N, N), "complex128")))]
 
 
@@ -151,7 +151,7 @@ def test_killed_clients_leave_nothing_of_their_programs(ledger: Ledger) -> None:
                 assert client.hear() == ["ready"]
                 client.kill()
             assert settled(lambda: pool.status().sessions == 1)
-            assert settled(lambda: pool.status().workers[0].queue_depth == 0)
+            assert settled(lambda: pool.status().devices[0].queue_depth == 0)
             with OperatorSession(pool.run_dir / "session.sock") as observer:  # whose memory was given back is no more
                 assert settled(lambda: not any(each.state == "ended" for each in observer.inventory().sessions))
 
@@ -166,7 +166,7 @@ def test_killed_clients_leave_nothing_of_their_programs(ledger: Ledger) -> None:
 
 def plans(pool: atomr_mp.Pool) -> int:
     """Return how many plans the worker keeps."""
-    return sum(each.kept for each in pool.status().workers[0].plans)
+    return sum(each.kept for each in pool.status().devices[0].plans)
 
 
 @pytest.mark.skipif(BACKEND != "host", reason="a GPU is done before the kill")
@@ -179,7 +179,7 @@ def test_a_run_after_a_kill_in_a_run_does_not_wait_for_its_deadline(ledger: Ledg
         p, x = iteration(pool.device(0), 40, LARGE), np.eye(LARGE) / 2
         expected = p.run(x=x).result().numpy()
         running = p.run(x=x)
-        assert settled(lambda: pool.status().workers[0].running == 1)
+        assert settled(lambda: pool.status().devices[0].running == 1)
         os.kill(pool.devices[0].pid, signal.SIGKILL)
         assert isinstance(running.exception(DEADLINE_S), errors.WorkerLost)
         following = p.run(x=x, deadline_s=DEADLINE_S)

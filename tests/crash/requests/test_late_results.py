@@ -63,13 +63,13 @@ def right(result: Any) -> bool:
 def ready(pool: atomr_mp.Pool) -> None:
     """Wait until the device answers, and what is to stand by does."""
     pool.call(ONCE, 1).result(DEADLINE_S)
-    standby = pool.status().workers[0].standby
+    standby = pool.status().devices[0].standby
     if standby is not None and standby.mode == "hot":
         assert settled(lambda: _standby(pool) == "ready")
 
 
 def _standby(pool: atomr_mp.Pool) -> str:
-    standby = pool.status().workers[0].standby
+    standby = pool.status().devices[0].standby
     assert standby is not None
     return standby.state
 
@@ -196,10 +196,10 @@ def test_a_standby_has_the_slabs_of_those_who_read_large_results(monkeypatch: py
         assert len(asked) == 1
         ready(pool)
         assert settled(lambda: offered(pool))
-        lost = pool.status().workers[0].standby
+        lost = pool.status().devices[0].standby
         assert lost is not None
-        assert lost.standby_pid is not None
-        os.kill(lost.standby_pid, signal.SIGKILL)
+        assert lost.pid is not None
+        os.kill(lost.pid, signal.SIGKILL)
         assert settled(lambda: not offered(pool))
         for end in (restart, poison):
             ready(pool)

@@ -309,8 +309,9 @@ def test_a_killed_standby_speaks_for_what_its_worker_ran(ledger: Ledger) -> None
     """The killer of a standby kills workers too."""
     with start(ledger, standby="hot") as pool, ledger.gate("gate") as gate:
         wait_until(pool, lambda: pool._client.devices[0].standby is not None)
-        standby = pool.status().workers[0].standby
+        standby = pool.status().devices[0].standby
         assert standby is not None
+        assert standby.pid is not None
         os.kill(standby.pid, signal.SIGKILL)
         assert settled(lambda: any(event["event"] == "standby_end" for event in events(pool)))
         unlucky = pool.call("Poisonous.on_loop", ["innocent", gate.path, ""])
@@ -508,7 +509,7 @@ def test_a_client_that_dies_while_its_suspect_waits_harms_nobody(ledger: Ledger)
         gate.open(2)
         assert waiting.result() == "waiting"
         assert pool.call("Poisonous.on_loop", innocent("next")).result() == "next"
-        assert settled(lambda: pool.status().workers[0].running == 0)
+        assert settled(lambda: pool.status().devices[0].running == 0)
 
 
 def test_without_suspicion_all_is_as_it_was(ledger: Ledger) -> None:

@@ -268,7 +268,7 @@ def _expect_rest(found: served.Served, remote: atomr_mp.Pool) -> None:
         return (
             not streams.open
             and streams.sent_room._bytes == 0
-            and not any(worker.queue_depth or worker.leases for worker in status.workers)
+            and not any(worker.queue_depth or worker.leases for worker in status.devices)
             and sum(session.open_calls for session in status.remote.sessions)
             <= 1  # the last, told with what comes next
         )

@@ -89,8 +89,9 @@ def test_workers_are_killed_under_load_and_no_client_sees_an_error(ledger: Ledge
             wait_generation(pool, generation + 1)
             load.more()
         assert settled(lambda: standby(pool) == "ready")
-        behind = pool.status().workers[0].standby
+        behind = pool.status().devices[0].standby
         assert behind is not None
+        assert behind.pid is not None
         os.kill(behind.pid, signal.SIGKILL)
         load.more()
     assert set(load.answers) == {200}, load.errors[:3]
@@ -109,7 +110,7 @@ def test_a_call_that_dies_with_its_worker_is_told_whether_it_may_have_run(ledger
         gate.wait()
         waited = threading.Thread(target=call, args=("waited", "Served.wait_at", [gate.path]))
         waited.start()
-        assert settled(lambda: pool.status().workers[0].queue_depth >= 2)
+        assert settled(lambda: pool.status().devices[0].queue_depth >= 2)
         os.kill(pool.devices[0].pid, signal.SIGKILL)
         for thread in (ran, waited):
             thread.join(DEADLINE_S)
@@ -297,14 +298,14 @@ def test_clients_that_vanish_by_the_hundred_leave_nothing(ledger: Ledger) -> Non
 
 def standby(pool: atomr_mp.Pool) -> str:
     """Return the state of what stands behind the worker."""
-    found = pool.status().workers[0].standby
+    found = pool.status().devices[0].standby
     return "" if found is None else found.state
 
 
 def waiting(ledger: Ledger) -> int:
     """Return how many requests the worker holds."""
     with pool_of(ledger) as pool:
-        return pool.status().workers[0].queue_depth
+        return pool.status().devices[0].queue_depth
 
 
 def refuses(server: Server) -> bool:

@@ -129,7 +129,7 @@ class Victim:
     def refused(self) -> tuple[int, int]:
         """Return what the supervisor and the first worker have refused so far."""
         status = self.pool.status()
-        return status.refused, status.workers[0].refused
+        return status.refused, status.devices[0].refused
 
     @contextlib.contextmanager
     def unharmed(self, growth_bytes: int = GROWTH_BYTES) -> Iterator[Bystander]:

@@ -80,7 +80,7 @@ def test_a_buffer_that_a_client_holds_delays_a_recycle(ledger: Ledger) -> None:
         wait_generation(pool, 1)
         ref = pool.device().full((10,), 7, "int32")
         generation = ref.generation
-        assert settled(lambda: pool.status().workers[0].leases == 1)
+        assert settled(lambda: pool.status().devices[0].leases == 1)
         for _ in range(10):
             assert pool.call("Probe.echo", 1).result() == 1
         time.sleep(4 * LOOK_S)  # nothing has to happen, and no event can tell that

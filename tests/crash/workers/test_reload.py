@@ -15,9 +15,9 @@ import pytest
 
 import atomr_mp
 from atomr_mp import errors
+from atomr_mp.operator.pool_status import DeviceStandby
 from atomr_mp.process.files.events import read_events
 from atomr_mp.protocol.messages.devices import DeviceState
-from atomr_mp.protocol.messages.operators import StandbyStatus
 from tests.support import BACKEND, DEADLINE_S, Ledger, running, settled, wait_generation, wait_state
 
 ACTOR = """
@@ -54,9 +54,9 @@ def versions(ledger: Ledger) -> Versions:
     return made
 
 
-def standby_of(pool: atomr_mp.Pool) -> StandbyStatus:
+def standby_of(pool: atomr_mp.Pool) -> DeviceStandby:
     """Return what stands by."""
-    told = pool.status().workers[0].standby
+    told = pool.status().devices[0].standby
     assert told is not None
     return told
 
@@ -208,7 +208,7 @@ def test_a_reload_starts_workers_and_standbys_anew(ledger: Ledger, versions: Ver
         def standby() -> int:
             told = standby_of(pool)
             assert told.restarts == 0
-            return told.generation if told.state == "ready" else 0
+            return (told.state == "ready" and told.generation) or 0
 
         assert settled(lambda: standby() == 2)
         versions.write("the second")
@@ -326,11 +326,11 @@ def test_orders_that_a_start_meets_do_not_begin_it_anew(ledger: Ledger, versions
             assert wait_generation(pool, 2).generation == 2
             pool.restart(0)
             gate.wait()
-            assert pool.status().workers[0].device.state is DeviceState.STARTING
+            assert pool.status().devices[0].state is DeviceState.STARTING
             versions.write("second")
             pool.reload(DEADLINE_S)
             assert pool.call("Versioned.version").result() == "second"
-            assert pool.status().workers[0].device.restarts == 0
+            assert pool.status().devices[0].restarts == 0
 
 
 def _restarts(pool: atomr_mp.Pool) -> int:

@@ -17,12 +17,12 @@ import pytest
 
 import atomr_mp
 from atomr_mp import errors, testing
+from atomr_mp.operator.pool_status import DeviceStandby
 from atomr_mp.operator.session import OperatorSession
 from atomr_mp.process.files.events import read_events
 from atomr_mp.protocol import token
 from atomr_mp.protocol.messages import data
 from atomr_mp.protocol.messages.devices import DeviceState, StandbyInfo
-from atomr_mp.protocol.messages.operators import StandbyStatus
 from atomr_mp.protocol.messages.session import DeviceChanged
 from atomr_mp.startup import launch
 from tests.support import (
@@ -58,11 +58,17 @@ def wait_standby(pool: atomr_mp.Pool, generation: int = 0, device: int = 0) -> S
     return standby
 
 
-def standby_of(pool: atomr_mp.Pool, device: int = 0) -> StandbyStatus:
+def standby_of(pool: atomr_mp.Pool, device: int = 0) -> DeviceStandby:
     """Return what `status` tells of a device's standby."""
-    standby = pool.status().workers[device].standby
+    standby = pool.status().devices[device].standby
     assert standby is not None
     return standby
+
+
+def pid_of(standby: DeviceStandby) -> int:
+    """Return the process of a standby that has one."""
+    assert standby.pid is not None
+    return standby.pid
 
 
 def events(ledger: Ledger) -> list[str]:
@@ -137,17 +143,17 @@ def test_what_was_done_is_counted_on(ledger: Ledger) -> None:
         gate.wait()
         pool.restart(0)
         wait_generation(pool, 2)
-        assert pool.status().workers[0].figures.received == 6
-        assert not pool.status().workers[0].figures.ends
+        assert pool.figures().workers[0].figures.received == 6
+        assert not pool.figures().workers[0].figures.ends
         pool.call("Standing.note", "on the next").result()
         gate.open()
         held.result()
         wait_standby(pool, 3)
-        assert not pool.status().workers[0].last_fault
+        assert not pool.status().devices[0].last_fault
         os.kill(pool.devices[0].pid, signal.SIGKILL)
         wait_generation(pool, 3)
-        assert settled(lambda: len(pool.status().workers[0].figures.ends) == 2)
-        told = pool.status().workers[0]
+        assert settled(lambda: len(pool.figures().workers[0].figures.ends) == 2)
+        told = pool.figures().workers[0]
         assert (told.figures.received, told.figures.answered, told.figures.lost) == (7, 7, 0)
         assert {end.cause: end.count for end in told.figures.ends} == {"restart": 1, "sigkill": 1}
         assert "SIGKILL" in told.last_fault
@@ -243,8 +249,8 @@ def test_a_standby_that_dies_is_replaced_quietly(ledger: Ledger) -> None:
         gate.wait()
         standby = wait_standby(pool)
         before = pool.devices[0]
-        with Watched([standby_of(pool).pid]) as watched:
-            os.kill(standby_of(pool).pid, signal.SIGKILL)
+        with Watched([pid_of(standby_of(pool))]) as watched:
+            os.kill(pid_of(standby_of(pool)), signal.SIGKILL)
             assert watched.left() == []
         following = wait_standby(pool, standby.generation + 1)
         assert following.generation == standby.generation + 1
@@ -264,7 +270,7 @@ def test_a_standby_that_cannot_start_is_given_up_and_tried_again_after_a_restart
     with ledger.start(STANDING, faults=[], **HOT | {"backoff_initial_s": 0.01}) as pool:
         standby = wait_standby(pool)
         injected = testing.inject(pool, at="setup", fault=testing.Exit(7), times=None)
-        os.kill(standby_of(pool).pid, signal.SIGKILL)
+        os.kill(pid_of(standby_of(pool)), signal.SIGKILL)
         assert settled(lambda: standby_of(pool).state == "failed")
         assert "3 standbys have ended in a row" in standby_of(pool).note
         assert "exited with status 7" in standby_of(pool).note
@@ -282,7 +288,7 @@ def test_both_killed_at_once_are_replaced(ledger: Ledger) -> None:
     """By a new process, as without a standby."""
     with ledger.start(STANDING, **HOT) as pool:
         standby = wait_standby(pool)
-        pids = [pool.devices[0].pid, standby_of(pool).pid]
+        pids = [pool.devices[0].pid, pid_of(standby_of(pool))]
         with Watched(pids) as watched:
             for pid in pids:
                 os.kill(pid, signal.SIGKILL)
@@ -332,7 +338,7 @@ def test_too_many_promotions_open_the_circuit(ledger: Ledger) -> None:
         os.kill(pool.devices[0].pid, signal.SIGKILL)
         wait_generation(pool, standby.generation)
         wait_standby(pool, standby.generation + 1)
-        pids = [pool.devices[0].pid, standby_of(pool).pid]
+        pids = [pool.devices[0].pid, pid_of(standby_of(pool))]
         with Watched(pids) as watched:
             os.kill(pids[0], signal.SIGKILL)
             stopped = wait_state(pool, DeviceState.TRIPPED)
@@ -429,7 +435,7 @@ def test_nothing_outlives_a_killed_supervisor(ledger: Ledger) -> None:
     for device in range(2):
         wait_standby(pool, device=device)
     pids = [pool.supervisor_pid, *(device.pid for device in pool.devices)]
-    pids += [standby_of(pool, device).pid for device in range(2)]
+    pids += [pid_of(standby_of(pool, device)) for device in range(2)]
     assert set(pids) <= {pool.supervisor_pid, *(each.pid for each in psutil.Process(pool.supervisor_pid).children())}
     with Watched(pids) as watched:
         os.kill(pool.supervisor_pid, signal.SIGKILL)
@@ -448,7 +454,7 @@ def test_a_stop_ends_standbys_too(ledger: Ledger, *, ready: bool) -> None:
         slow.wait(2)
         if ready:
             wait_standby(pool)
-        pids = [pool.devices[0].pid, standby_of(pool).pid]
+        pids = [pool.devices[0].pid, pid_of(standby_of(pool))]
         with Watched(pids) as watched:
             pool.close()
             assert watched.left() == []
@@ -461,7 +467,7 @@ def test_one_standby_starts_at_a_time(ledger: Ledger) -> None:
         (first,) = later.wait()
         states = [standby_of(pool, device) for device in range(2)]
         assert sorted(each.state for each in states) == ["none", "starting"]
-        assert {each.standby_pid for each in states} == {None, first}
+        assert {each.pid for each in states} == {None, first}
         later.open(2)
         for device in range(2):
             wait_standby(pool, device=device)
@@ -496,7 +502,7 @@ def test_a_standby_has_ready_what_the_worker_is_used_for(ledger: Ledger) -> None
             for client in (pool, other):
                 ones = client.device(0).put(np.ones((64, 64)))
                 assert client.device(0).blas.gemm(ones, ones).result().numpy()[0, 0] == 64
-            pid = standby_of(pool).standby_pid
+            pid = pid_of(standby_of(pool))
             assert settled(lambda pid=pid: "_fblas" in Path(f"/proc/{pid}/maps").read_text())  # type: ignore[misc]
             assert settled(lambda: pool.device(0).put(np.ones(3)).numpy().sum() == 3 and spares(standby_of(pool)) >= 2)
             os.kill(pool.devices[0].pid, signal.SIGKILL)
@@ -510,9 +516,9 @@ def test_a_standby_has_ready_what_the_worker_is_used_for(ledger: Ledger) -> None
                 del refs
 
 
-def spares(status: StandbyStatus) -> int:
+def spares(status: DeviceStandby) -> int:
     """Return how many slabs a standby has made."""
-    return Path(f"/proc/{status.standby_pid}/maps").read_text(encoding="utf-8").count("memfd:atomr-mp-slab")
+    return Path(f"/proc/{status.pid}/maps").read_text(encoding="utf-8").count("memfd:atomr-mp-slab")
 
 
 def test_another_device_s_memory_can_be_used_at_once_after_a_promotion(ledger: Ledger) -> None:

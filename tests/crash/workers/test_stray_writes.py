@@ -65,7 +65,7 @@ def test_a_stray_write_before_a_death_costs_nobody_the_pool(ledger: Ledger, word
         assert struck.echo(3).result() == 3
         assert other.actor("Stray", device=0).echo(4).result() == 4
         assert len(disbelieved(pool)) == 1
-        figures = pool.status().workers[0].figures
+        figures = pool.figures().workers[0].figures
         assert figures.received < 100, "nothing of a board that is not believed is counted"
 
 
@@ -93,11 +93,11 @@ def test_figures_of_a_damaged_board_never_fall(ledger: Ledger) -> None:
         actor = pool.actor("Stray")
         for number in range(50):
             assert actor.echo(number).result() == number
-        before = pool.status().workers[0].figures
+        before = pool.figures().workers[0].figures
         assert before.answered >= 50
         assert isinstance(actor.write(int(Counter.RECEIVED), 3, 0xFF, die=True).exception(), errors.WorkerLost)
         wait_generation(pool, 2)
-        after = pool.status().workers[0].figures
+        after = pool.figures().workers[0].figures
         assert before.answered <= after.answered < before.answered + 50
         assert before.received <= after.received < before.received + 50
 
@@ -114,4 +114,4 @@ def test_a_living_worker_with_such_a_board_is_drained_and_replaced(ledger: Ledge
         tripped = wait_state(pool, DeviceState.TRIPPED)
         assert (tripped.generation, tripped.restarts) == (2, 2)
         assert "not believed" in tripped.reason
-        assert pool.status().workers[0].figures.ends == [EndCount("board", 2)]
+        assert pool.figures().workers[0].figures.ends == [EndCount("board", 2)]

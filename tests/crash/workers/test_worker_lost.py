@@ -146,10 +146,10 @@ def test_the_fourth_unplanned_end_opens_the_circuit(ledger: Ledger) -> None:
 def test_an_open_circuit_half_opens_and_closes_when_a_worker_has_served(ledger: Ledger) -> None:
     """No request need come: one process is tried; it opens the circuit again by ending, and closes it by serving."""
 
-    def standby() -> tuple[Circuit, str]:
-        worker = pool.status().workers[0]
+    def standby() -> tuple[str, str]:
+        worker = pool.status().devices[0]
         assert worker.standby is not None
-        return worker.device.circuit, worker.standby.state
+        return worker.circuit, worker.standby.state
 
     with ledger.start(standby="hot", max_restarts=0, within_s=2.0, backoff_initial_s=0.1) as pool:
         tripped, seen = pool.devices[0], Events(pool)

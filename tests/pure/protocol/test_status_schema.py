@@ -28,8 +28,7 @@ def test_whatever_a_supervisor_answers_is_told_by_the_schema(answer: Status) -> 
     """Each field that it may have, and no other."""
     found = status_of(answer, Path("/run"), time.time())
     VALIDATOR.validate(msgspec.to_builtins(found))
-    assert len(found.devices) == len(found.workers) == len(answer.workers)
-    assert found.unanswered == answer.unanswered
+    assert len(found.devices) == len(answer.workers)
     assert [each.request for each in found.quarantined] == [each.request for each in answer.quarantined]
 
 

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import types
 from typing import Any
 
 import pytest
@@ -23,13 +22,13 @@ class FakePool:
         self.may_answer.set()
         self.error: Exception | None = None
 
-    def status(self) -> Any:
+    def figures(self) -> Any:
         """Return what a test can tell apart."""
         self.asked += 1
         assert self.may_answer.wait(DEADLINE_S)
         if self.error is not None:
             raise self.error
-        return types.SimpleNamespace(message=f"status {self.asked}")
+        return f"status {self.asked}"
 
 
 class FakeSource:

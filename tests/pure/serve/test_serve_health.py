@@ -55,9 +55,9 @@ class FakePool:
 
         return answering()
 
-    def status(self) -> Any:
+    def figures(self) -> Any:
         """Return what the supervisor would tell."""
-        return SimpleNamespace(message=SimpleNamespace(workers=[SimpleNamespace(running=self._running)]))
+        return SimpleNamespace(workers=[SimpleNamespace(running=self._running)])
 
 
 class FakeSource:
