@@ -120,7 +120,7 @@ class InvalidRequest(RequestError):
 
 
 class WrongArgument(InvalidRequest, TypeError):
-    """A function of this package was given an argument by a name that it does not have.
+    """A function of this package was given an argument that it does not take, or not all that it needs.
 
     Holds: nothing ran.
     Do: use the name that the message says.

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from atomr_mp.client.callers import can_await
+from atomr_mp.protocol.keywords import checked_names
 from atomr_mp.startup.launch import launch
 from atomr_mp.startup.patched import check_not_patched
 from atomr_mp.startup.targets import Actors, check_no_actor_loads, targets
@@ -25,6 +26,7 @@ START_MARGIN_S: Final = 30.0
 """Time beyond the workers' own start timeout: for the supervisor's start, and a wait for survivors of a former one."""
 
 
+@checked_names
 def start(
     *,
     actors: Actors = (),

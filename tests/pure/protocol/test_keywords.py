@@ -1,4 +1,4 @@
-"""A wrong name of an argument is refused in words, by everything that users call."""
+"""Arguments that a function does not take are refused in words, by everything that users call."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from atomr_mp import errors, testing
 from atomr_mp.client.actor_ref import ActorRef
 from atomr_mp.libraries.base import LibraryReference
 from atomr_mp.libraries.program import Program
+from atomr_mp.protocol.keywords import checked_names
 from atomr_mp.protocol.libraries import DECLARED
 from atomr_mp.protocol.messages.devices import MethodInfo
 from atomr_mp.protocol.words import did_you_mean
@@ -85,6 +86,34 @@ def test_a_misspelt_argument_is_refused_with_the_right_one(function: Callable[..
         assert misspelt in refused.value.message
         assert name in refused.value.message.partition(misspelt)[2]
         assert isinstance(refused.value, TypeError)
+
+
+@pytest.mark.parametrize("function", [*functions(), pytest.param(atomr_mp.start, id="atomr_mp.start")])
+def test_a_wrong_number_of_arguments_is_refused_in_words(function: Callable[..., Any]) -> None:
+    """Too many by position, with a name for one if there is one; or too few. Hot functions leave it to Python."""
+    of = inspect.signature(function).parameters.values()
+    if any(each.annotation == "Never" for each in of):
+        return
+    wrong = [] if any(each.kind is inspect.Parameter.VAR_POSITIONAL for each in of) else [[MagicMock()] * 99]
+    if required := _required(function):
+        wrong.append(required[1:])
+    for arguments in wrong:
+        with pytest.raises(errors.WrongArgument, match="argument") as refused:
+            function(*arguments)
+        by_name = [each.name for each in of if each.kind is inspect.Parameter.KEYWORD_ONLY]
+        assert not by_name or len(arguments) < 99 or f"such as {by_name[0]}=" in refused.value.message
+
+
+def test_a_type_error_of_the_function_itself_stays_what_it_is() -> None:
+    """Its arguments were those that the function takes."""
+
+    @checked_names
+    def add(one: Any, other: Any = 1) -> Any:
+        return one + other
+
+    with pytest.raises(TypeError, match="concatenate") as raised:
+        add("x")
+    assert not isinstance(raised.value, errors.WrongArgument)
 
 
 WORDS: Final = MethodInfo("length", ["word"], idempotent=True, deadline_s=None, doc="")
