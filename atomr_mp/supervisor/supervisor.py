@@ -17,6 +17,7 @@ from atomr_mp.process.notify import Notifier
 from atomr_mp.process.oom import OomKills
 from atomr_mp.process.prctl import set_child_subreaper
 from atomr_mp.protocol.board import BoardReader, Counter, Gauge
+from atomr_mp.protocol.codec import ErrorInfo
 from atomr_mp.protocol.library_names import ENGINES, LIBRARIES
 from atomr_mp.protocol.messages import devices, operators, session
 from atomr_mp.protocol.process_tags import epoch_label
@@ -33,13 +34,13 @@ from atomr_mp.supervisor.care.reload import Done, Reload
 from atomr_mp.supervisor.care.run_files import RunFiles
 from atomr_mp.supervisor.care.usage import memory_bytes, started_at
 from atomr_mp.supervisor.care.watchdog import Watchdog
-from atomr_mp.supervisor.device.device import SupervisedDevice
+from atomr_mp.supervisor.device.device import PoolServices, SupervisedDevice
 from atomr_mp.supervisor.device.quarantine import StuckOnGpu
 from atomr_mp.supervisor.loop import Loop
 from atomr_mp.supervisor.plan import METRICS_OFF, Plan
 from atomr_mp.supervisor.processes.process_factory import ProcessFactory
 from atomr_mp.supervisor.sessions.residents import ResidentKeeper
-from atomr_mp.supervisor.sessions.sessions import Sessions
+from atomr_mp.supervisor.sessions.sessions import Answer, Order, Question, Sessions
 from atomr_mp.transport.session import SessionPeer
 from atomr_mp.version import __version__
 
@@ -95,31 +96,38 @@ class Supervisor:
         self._started_at = time.time()
         epoch = self._epoch = os.urandom(16)
         self._events = EventLog(run_dir.events)
-        self._sessions = Sessions(plan, epoch, self._loop, self)
+        self.devices: Final[list[SupervisedDevice]] = []
+        self._sessions = Sessions(
+            plan,
+            epoch,
+            self._loop,
+            self.devices,
+            describe=self._describe,
+            carry_out=self._carry_out,
+            unreached=self._look_after_files,
+            owner_gone=self._owner_gone,
+        )
         self._factory = ProcessFactory(plan, self._loop, run_dir, self._events)
-        turns = Turns(plan.standby_starts)
-        self._residents = ResidentKeeper(plan.backend, plan.resident_max_bytes, lambda: self.devices, self._events)
+        self._residents = ResidentKeeper(plan.backend, plan.resident_max_bytes, self.devices, self._events)
         self._oom_kills: Final = OomKills()
         stuck = {device.gpu: StuckOnGpu() for device in plan.devices}
-        self.devices: Final[list[SupervisedDevice]] = [
+        shared = PoolServices(
+            self._loop,
+            run_dir,
+            self._events,
+            epoch,
+            self._sessions,
+            self._residents,
+            self._factory,
+            Turns(plan.standby_starts),
+            self._oom_kills,
+        )
+        self.devices.extend(
             SupervisedDevice(
-                plan,
-                device,
-                loop=self._loop,
-                run_dir=run_dir,
-                log=self._events,
-                epoch=epoch,
-                sessions=self._sessions,
-                factory=self._factory,
-                turns=turns,
-                residents=self._residents,
-                on_gpu=stuck[device.gpu],
-                ended=self._worker_ended,
-                oom_kills=self._oom_kills,
-                changed=self._device_changed,
+                plan, each, shared, stuck[each.gpu], ended=self._worker_ended, changed=self._device_changed
             )
-            for device in plan.devices
-        ]
+            for each in plan.devices
+        )
         gpus = {device.gpu: device.uuid for device in plan.devices if device.uuid}
         self._health = HealthWatch(self._loop, self._helpers, self.devices, gpus)
         self._recycler = Recycler(
@@ -174,7 +182,7 @@ class Supervisor:
         self._sessions.close(errors.PoolLost("the pool was stopped"))
         self._residents.close()
         for device in self.devices:
-            device.tidy(TIDY_S)
+            device.starter.tidy(TIDY_S)
         files.close()
         self._loop.close()
         self._events.close()
@@ -195,11 +203,42 @@ class Supervisor:
     @property
     def has_failed(self) -> bool:
         """Whether some device has ever ended unplanned: its logs are worth keeping."""
-        return any(device.restarts for device in self.devices)
+        return any(device.restarts.count for device in self.devices)
 
     # --- orders ----------------------------------------------------------------------------------------------------
 
-    def restart(self, device: int) -> None:
+    def _carry_out(self, client: str, order: Order, answer: Answer) -> None:  # noqa: C901 - one case for each kind
+        """Carry out a client's order."""
+
+        def done(error: errors.AtomrError | None = None) -> None:
+            answer(session.Answer(order.id, None if error is None else ErrorInfo.of(error)))
+
+        def reloaded(error: errors.AtomrError | None, pending: list[str]) -> None:
+            if error is None:
+                answer(operators.Reloaded(order.id, pending))
+            else:
+                done(error)
+
+        try:
+            match order:
+                case operators.RestartRequest():
+                    self._restart(order.device)
+                    done()
+                case operators.AdmitRequest():
+                    answer(self._sessions.suspects.admit(order))
+                case operators.ReloadRequest():
+                    self.reload(reloaded)
+                case operators.ReadKeys():
+                    self._read_keys(done)
+                case operators.ListResidents() | operators.FreeResident():
+                    answer(self._residents.answer(order))
+                case operators.StopRequest():
+                    done()
+                    self.stop(f"{client} asked for it")
+        except errors.AtomrError as error:
+            done(error)
+
+    def _restart(self, device: int) -> None:
         """Replace a device's worker."""
         if device >= len(self.devices):
             raise errors.InvalidRequest(f"there is no device {device}; this pool has {len(self.devices)}")
@@ -290,12 +329,12 @@ class Supervisor:
             device.stop()
         self._stop_if_done()
 
-    def look_after_files(self) -> None:
+    def _look_after_files(self) -> None:
         """Make anew what was removed of the run directory."""
         if self._files is not None:
             self._files.look_soon()
 
-    def owner_gone(self) -> None:
+    def _owner_gone(self) -> None:
         """End now, even if the pool stops already: without waiting for the workers' answers."""
         if self._stopping:
             _LOG.warning("the pool's application has ended: the workers are killed")
@@ -303,14 +342,18 @@ class Supervisor:
         for device in self.devices:
             device.kill()
 
-    def resident(self, request: operators.ListResidents | operators.FreeResident) -> session.FromSupervisor:
-        """Return the answer to a request about resident memory."""
-        return self._residents.answer(request)
+    def _describe(self, question: Question) -> operators.Status | operators.Inventory:
+        """Return the snapshot that a client asks for.
 
-    def status(self, request_id: int) -> operators.Status:
+        Raises:
+            Overloaded: No descriptor is left for looking.
+        """
+        return self._status() if isinstance(question, operators.StatusRequest) else self._take_inventory()
+
+    def _status(self) -> operators.Status:
         """Return a snapshot."""
         return operators.Status(
-            id=request_id,
+            id=0,
             pool=self._plan.pool,
             backend=self._plan.backend,
             version=__version__,
@@ -321,13 +364,13 @@ class Supervisor:
             sessions=len(self._sessions),
             refused=self._sessions.refused,
             unkept_results=self._sessions.results.unkept,
-            workers=[_worker_status(device, self._notes(device)) for device in self.devices],
+            workers=[_worker_status(device, self._factory, self._notes(device)) for device in self.devices],
             resident_bytes=self._residents.nbytes,
             quarantined=self._sessions.suspects.quarantined,
             remote=self._remote_status(),
         )
 
-    def read_keys(self, done: Callable[[errors.AtomrError | None], object]) -> None:
+    def _read_keys(self, done: Callable[[errors.AtomrError | None], object]) -> None:
         """Tell the gateway to read the admitted keys again.
 
         Raises:
@@ -339,17 +382,12 @@ class Supervisor:
 
     def _notes(self, device: SupervisedDevice) -> list[str]:
         """Return an operator's notes on a device."""
-        return [*self._health.notes(device.gpu), *self._sessions.notes(device.index, device.generation)]
+        return [*self._health.notes(device.gpu), *self._sessions.notes(device.index, device.roles.generation)]
 
-    def inventory(self, request_id: int) -> operators.Inventory:
-        """Return an account of the pool's processes, descriptors and memory.
-
-        Raises:
-            Overloaded: No descriptor is left for looking.
-        """
+    def _take_inventory(self) -> operators.Inventory:
+        """Return an account of the pool's processes, descriptors and memory."""
         try:
             return take_inventory(
-                request_id,
                 self._epoch,
                 self._plan.backend,
                 self.devices,
@@ -372,7 +410,7 @@ class Supervisor:
                 device.kill()
             return
         self.stop(name)
-        waiting = self.status(0).unanswered
+        waiting = self._status().unanswered
         if waiting:
             key = "Ctrl-C" if name == "SIGINT" else name
             requests = "1 request" if waiting == 1 else f"{waiting} requests"
@@ -426,7 +464,7 @@ class Supervisor:
         self._recycler.start()
 
     def _summary(self) -> str:
-        ready = sum(device.state is State.READY for device in self.devices)
+        ready = sum(device.life.state is State.READY for device in self.devices)
         return f"{ready} of {counted(len(self.devices), 'device')} ready"
 
     def _feed_watchdog(self) -> None:
@@ -437,7 +475,7 @@ class Supervisor:
         """Tell the service manager the state: up, once a device is ready and all others are too, or out of use."""
         if self._stopping:
             return
-        states = {device.state for device in self.devices}
+        states = {device.life.state for device in self.devices}
         if not self._was_ready and State.READY in states <= {State.READY, *devices.OUT_OF_USE}:
             self._was_ready = True
             self._notifier.ready(self._summary())
@@ -456,14 +494,14 @@ class Supervisor:
     def _on_child(self) -> None:
         """A child, or a process that a worker has left behind, has ended or stopped."""
         for device in self.devices:
-            if device.predecessor is not None:
-                device.predecessor.look()
+            if device.roles.predecessor is not None:
+                device.roles.predecessor.look()
         self._end_orphans()
 
     def _end_orphans(self) -> None:
         """End the processes that dead workers have left behind; called again by SIGCHLD until all have ended."""
         self._strangers = still_running(self._strangers)
-        workers = {worker.pid for device in self.devices for worker in (*device.workers, *device.quarantine.stuck)}
+        workers = {worker.pid for device in self.devices for worker in (*device.roles.all, *device.quarantine.stuck)}
         try:
             kill_adopted(workers | self._helpers.pids | self._factory.pids | self._strangers, timeout_s=0)
             self._has_orphans = False
@@ -472,10 +510,12 @@ class Supervisor:
                 _LOG.warning("the search for processes of dead workers failed, and is tried again: %s", error)
             self._has_orphans = True
         for device in self.devices:
-            device.tidy()
+            device.starter.tidy()
 
     def _stop_if_done(self) -> None:
-        if self._stopping and all(device.state is State.STOPPED and not device.workers for device in self.devices):
+        if self._stopping and all(
+            device.life.state is State.STOPPED and not device.roles.all for device in self.devices
+        ):
             self._loop.stop()
 
     def _housekeep(self) -> None:
@@ -502,8 +542,8 @@ def _has_terminal() -> bool:
     return True
 
 
-def _worker_status(device: SupervisedDevice, health: list[str]) -> operators.WorkerStatus:
-    active = device.active
+def _worker_status(device: SupervisedDevice, factory: ProcessFactory, health: list[str]) -> operators.WorkerStatus:
+    active = device.roles.active
     board = active.live_board.read() if active else None
     pid = active.pid if active else 0
     running = board.running() if board else []
@@ -522,10 +562,10 @@ def _worker_status(device: SupervisedDevice, health: list[str]) -> operators.Wor
         batches=_batches(device, board) if board else [],
         slab_bytes=board.read(Gauge.SLAB_BYTES) if board else 0,
         leases=board.read(Gauge.LEASES) if board else 0,
-        figures=device.figures(),
-        last_fault=device.last_fault[1],
-        last_fault_at=device.last_fault[0],
-        standby=device.standby_status(),
+        figures=device.ends.figures((active, device.roles.predecessor)),
+        last_fault=device.ends.last_fault[1],
+        last_fault_at=device.ends.last_fault[0],
+        standby=device.takeover.status(factory),
         plans=_plans(board) if board else [],
         graphs=_graphs(board) if board else None,
     )

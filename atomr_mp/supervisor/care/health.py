@@ -146,9 +146,10 @@ class HealthWatch:
 def _act_on(device: SupervisedDevice, judgement: Judgement) -> None:
     """Do to a device what its GPU's health calls for."""
     measure, text = judgement
-    device.note_health(measure, text)
+    active = device.roles.active
+    device.log.note("gpu", text, measure=measure, pid=active.pid if active else None)
     match measure:
-        case Measure.DRAIN if device.state is State.READY:
+        case Measure.DRAIN if device.life.state is State.READY:
             device.replace("health", text)
         case Measure.RETIRE | Measure.QUARANTINE:
             device.quarantine.fall_sick(text, at_once=measure is Measure.QUARANTINE)

@@ -21,7 +21,6 @@ MOST: Final = 8192
 
 
 def take_inventory(
-    request_id: int,
     epoch: bytes,
     backend: str,
     devices: Sequence[SupervisedDevice],
@@ -32,15 +31,15 @@ def take_inventory(
     strangers: Iterable[int],
     remote: operators.RemoteStatus | None,
 ) -> operators.Inventory:
-    """Return it."""
+    """Return it, under no id yet."""
     descriptors = [*sessions.descriptors, *residents.descriptors]
     held, memfds = sessions.held(), sorted({os.fstat(each).st_ino for each in descriptors})
     return operators.Inventory(
-        id=request_id,
+        id=0,
         epoch=epoch,
         backend=backend,
         processes=[
-            *(_worker(device, worker) for device in devices for worker in (*device.workers, *device.quarantine.stuck)),
+            *(_worker(each, worker) for each in devices for worker in (*each.roles.all, *each.quarantine.stuck)),
             *(operators.ProcessHeld("helper", pid, start_ticks(pid)) for pid in sorted(helpers.pids)),
             *(
                 operators.ProcessHeld("process from before the pool", pid, start_ticks(pid))
@@ -59,7 +58,7 @@ def take_inventory(
 
 
 def _worker(device: SupervisedDevice, worker: Incarnation) -> operators.ProcessHeld:
-    role = "worker" if worker is device.active else "standby" if worker is device.standby else "predecessor"
+    role = "worker" if worker is device.roles.active else "standby" if worker is device.roles.standby else "predecessor"
     if worker.is_stuck:
         role = "stuck"
     board = worker.live_board.read()

@@ -60,9 +60,9 @@ class Recycler:
         limits = self._limits()
         if not limits.any or self._pausing():
             return
-        ready = [device for device in self._devices if device.state is State.READY and not device.quarantine.reason]
+        ready = [each for each in self._devices if each.life.state is State.READY and not each.quarantine.reason]
         away = sum(not device.is_settled for device in self._devices)
-        keys = [(device.index, device.generation) for device in ready]
+        keys = [(device.index, device.roles.generation) for device in ready]
         self._early = {key: self._early.get(key, random.random()) for key in keys}  # noqa: S311 - no secret
         self._due_s = {key: since_s for key, since_s in self._due_s.items() if key in self._early}
         lives = {device.index: life for device in ready if (life := self._life(device, limits)) is not None}
@@ -73,12 +73,12 @@ class Recycler:
 
     def _life(self, device: SupervisedDevice, limits: RecycleLimits) -> Life | None:
         """Return the counts and the memory of a device's worker; None if its board is not believed."""
-        worker = device.active
+        worker = device.roles.active
         assert worker is not None
         board = worker.live_board.read()
         if board is None:
             return None
-        key = device.index, device.generation
+        key = device.index, device.roles.generation
         told = self._driver_bytes(device.index, worker.pid)
         life = Life(
             age_s=worker.age_s,

@@ -91,16 +91,16 @@ class Reload:
             return
         device = self._left[0]
         # An end counts at its first sign; its cause is known once the process has gone, maybe after the next start.
-        failed = device.restarts > self._restarts and device.lost not in {None, self._lost}
-        if failed or device.state is State.QUARANTINED:
-            after = f"device {device.index} is {device.state.value}, and its next worker loads what is there then"
-            if device.state is State.STOPPED:
+        failed = device.restarts.count > self._restarts and device.restarts.lost not in {None, self._lost}
+        if failed or device.life.state is State.QUARANTINED:
+            after = f"device {device.index} is {device.life.state.value}, and its next worker loads what is there then"
+            if device.life.state is State.STOPPED:
                 after = (
                     f"device {device.index} is stopped and has no worker; correct that, then `atomr-mp reload` again, "
                     f"or `atomr-mp restart {device.index}`"
                 )
-            self._stop_at("the reload stopped at device", device.lost, f"; {after}")
-        elif device.state is State.READY and device.generation > self._generation:
+            self._stop_at("the reload stopped at device", device.restarts.lost, f"; {after}")
+        elif device.life.state is State.READY and device.roles.generation > self._generation:
             device.take_plan(self._new)
             self._left.pop(0)
             self._replaced += 1
@@ -167,16 +167,17 @@ class Reload:
             self._done(None, self._pending)
             return
         device = self._left[0]
-        if device.state is State.QUARANTINED:  # the device runs the new code when it comes back
+        if device.life.state is State.QUARANTINED:  # the device runs the new code when it comes back
             device.take_plan(self._new)
             self._left.pop(0)
             self._loop.call_later(0, self._next)
             return
-        self._generation, self._restarts, self._lost = device.generation, device.restarts, device.lost
+        self._generation = device.roles.generation
+        self._restarts, self._lost = device.restarts.count, device.restarts.lost
         if device.may_set_up:
-            device.set_up(self._new, self._was_set_up)
+            device.takeover.set_up(self._new, self._was_set_up)
         else:
-            device.try_plan(self._new)
+            device.plans.try_next(self._new)
             self._replace(device, anew=True)
 
     def _was_set_up(self, error: errors.AtomrError | None) -> None:
@@ -185,7 +186,7 @@ class Reload:
             return
         if error is not None:
             self._stop_at("the reload stopped before device", error)
-        elif (device := self._left[0]).generation == self._generation:
+        elif (device := self._left[0]).roles.generation == self._generation:
             self._replace(device, anew=False)
         else:
             self.advance()
@@ -205,7 +206,7 @@ class Reload:
         code = f"{counted(left, 'other device')} keep{'s' if left == 1 else ''} the old code"
         if self._replaced:
             code += f", {self._replaced} {'has' if self._replaced == 1 else 'have'} the new"
-        why = lost.message if lost else device.reason
+        why = lost.message if lost else device.life.reason
         self._give_up(_like(lost, f"{where} {device.index}, {code}: {why}{after}"))
 
     def _give_up(self, error: errors.AtomrError) -> None:

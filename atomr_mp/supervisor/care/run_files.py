@@ -150,6 +150,6 @@ class RunFiles:
 
 def _serving(device: SupervisedDevice) -> list[Incarnation]:
     """Return the processes of a device whose sockets clients may look for."""
-    found = [device.active] if device.state is State.READY else []
-    found += [device.standby] if device.standby is not None and device.standby.is_ready else []
+    found = [device.roles.active] if device.life.state is State.READY else []
+    found += [device.roles.standby] if device.roles.standby is not None and device.roles.standby.is_ready else []
     return [worker for worker in found if worker is not None and not worker.leaving]

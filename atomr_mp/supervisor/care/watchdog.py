@@ -84,10 +84,10 @@ class _DeviceWatch:
         """The worker that was asked for its stacks."""
 
     def look(self) -> None:
-        worker = self._device.active
+        worker = self._device.roles.active
         if worker is not self._worker:
             self._worker, self._watch, self._threads, self._doubted = worker, HangWatch(), {}, False
-        if worker is None or self._device.state is not State.READY or self._asked is worker:
+        if worker is None or self._device.life.state is not State.READY or self._asked is worker:
             return
         board = worker.live_board.read()
         doubted, self._doubted = self._doubted, board is None
@@ -96,7 +96,7 @@ class _DeviceWatch:
             if entry is not None:
                 self._ask(worker, entry)
         elif doubted and not self._device.quarantine.reason:  # a quarantined device would get no other worker
-            self._device.damaged(worker, disbelieved(worker.live_board.defect))
+            self._device.deaths.damaged(worker, disbelieved(worker.live_board.defect))
 
     def _entry(self, worker: Incarnation, board: BoardReader) -> Entry | None:
         """Return a request that hangs, if there is one."""
@@ -128,7 +128,7 @@ class _DeviceWatch:
             before: The stacks at the last look.
             dumped: It did not answer, and its stacks are written by code in C.
         """
-        if worker is not self._device.active:
+        if worker is not self._device.roles.active:
             self._asked = None
             return
         board = worker.board
@@ -151,7 +151,7 @@ class _DeviceWatch:
                 unfinished = board.surveyed_ns >= asked_ns and bool(board.unfinished & watched.device_bits)
                 hang = diagnose(text, watched.kind, answers=answers, unfinished=unfinished)
                 fault = _fault(worker, entry, watched, hang)
-                self._device.hung(worker, fault, text)
+                self._device.deaths.hung(worker, fault, text)
         finally:
             board.release()
 

@@ -37,18 +37,15 @@ from collections.abc import Callable
 
 from atomr_mp import errors
 from atomr_mp.process.files.logs import RotatedOutput
-from atomr_mp.process.files.rundir import HeldRunDirectory
 from atomr_mp.protocol.messages import control
 from atomr_mp.supervision.lifecycle import LifecycleEvent, State, UnexpectedEventError
 from atomr_mp.supervisor.device.end_reports import EndReports
 from atomr_mp.supervisor.device.life import DeviceLife
-from atomr_mp.supervisor.device.listener import DeviceListener, DeviceView, ResidentListener
 from atomr_mp.supervisor.device.plans import Plans
 from atomr_mp.supervisor.device.quarantine import Quarantine
 from atomr_mp.supervisor.device.restarts import Restarts
 from atomr_mp.supervisor.device.roles import Roles
 from atomr_mp.supervisor.device.takeover import Takeover
-from atomr_mp.supervisor.loop import Loop
 from atomr_mp.supervisor.processes.device_log import DeviceLog
 from atomr_mp.supervisor.processes.incarnation import Incarnation
 
@@ -57,51 +54,36 @@ class Deaths:
     """The ends of a device's processes, from the first sign to the last action.
 
     Args:
-        device: The device, as clients are shown it.
-        life: Its life.
+        life: The device's life.
         roles: Its processes.
         plans: Its plans.
         log: Its events.
-        loop: The supervisor's loop.
-        sessions: Tells the clients.
-        residents: Keeps the memory that outlives the processes.
-        run_dir: Notes which processes there are.
         output: Where the processes print.
-        ends: Reports each end.
+        ends: Reports each end, and lets go of the process.
         restarts: Judges the ends.
         quarantine: Knows processes that do not end.
         takeover: Knows the standby.
-        ended: Called after each process end, when it has been reaped.
+        ended: Called after each process end, with the pid if it has been reaped, or None if it never will end.
     """
 
     def __init__(
         self,
-        device: DeviceView,
         *,
         life: DeviceLife,
         roles: Roles,
         plans: Plans,
         log: DeviceLog,
-        loop: Loop,
-        sessions: DeviceListener,
-        residents: ResidentListener,
-        run_dir: HeldRunDirectory,
         output: RotatedOutput,
         ends: EndReports,
         restarts: Restarts,
         quarantine: Quarantine,
         takeover: Takeover,
-        ended: Callable[[], None],
+        ended: Callable[[int | None], None],
     ) -> None:
-        self._device = device
         self._life = life
         self._roles = roles
         self._plans = plans
         self._log = log
-        self._loop = loop
-        self._sessions = sessions
-        self._residents = residents
-        self._run_dir = run_dir
         self._output = output
         self._ends = ends
         self._restarts = restarts
@@ -249,11 +231,10 @@ class Deaths:
         elif worker is roles.standby:
             self._takeover.ended(worker)
         elif worker in self._quarantine.stuck:
-            self._on_unstuck(worker)
+            self._ends.unstuck(worker)
         else:
             self._life.step(LifecycleEvent.PREDECESSOR_EXITED)
-        self._run_dir.forget_worker(worker.pid)
-        self._ended()
+        self._ended(worker.pid)
 
     def _on_survived(self, worker: Incarnation) -> None:
         limit_s = self._plans.held.kill_timeout_s
@@ -264,17 +245,12 @@ class Deaths:
             self._life.step(LifecycleEvent.KILL_TIMEOUT)
             if self._life.state is not State.STOPPED:
                 self._life.reason = self._quarantine.reason
-            self._sessions.device_changed(self._device)
+            self._life.tell()
         elif worker is self._roles.standby:
             self._takeover.ended(worker)
         else:
             self._life.step(LifecycleEvent.PREDECESSOR_EXITED)
-        self._ended()
-
-    def _on_unstuck(self, worker: Incarnation) -> None:
-        worker.close()
-        self._residents.ended((worker.device, worker.generation))
-        self._quarantine.unstuck(worker)
+        self._ended(None)
 
     # --- the actions, in the order in which the table asks for them ------------------------------------------------
 

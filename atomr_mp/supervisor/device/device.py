@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 from atomr_mp import checks, errors
 from atomr_mp.process.cgroup import WorkerCgroup
@@ -15,7 +15,6 @@ from atomr_mp.process.oom import OomKills
 from atomr_mp.process.spawn import WorkerProcess
 from atomr_mp.protocol.codec import ErrorInfo, clip
 from atomr_mp.protocol.messages.devices import OUT_OF_USE, ActorInfo, Circuit, DeviceInfo, StandbyInfo
-from atomr_mp.protocol.messages.operators import Figures, StandbyStatus
 from atomr_mp.supervision.actor_homes import KnownActors
 from atomr_mp.supervision.lifecycle import Action, LifecycleEvent, State
 from atomr_mp.supervision.standby import Turns
@@ -41,6 +40,27 @@ INFO_CHARS: Final = 1200
 actor's long message does not keep clients from connecting. The worker's log and the event log have it whole."""
 
 
+class PoolServices(NamedTuple):
+    """The parts of a supervisor that its devices share."""
+
+    loop: Loop
+    """The supervisor's loop."""
+    run_dir: HeldRunDirectory
+    """Where sockets and logs are."""
+    events: EventLog
+    epoch: bytes
+    sessions: DeviceListener
+    """Tells the clients."""
+    residents: ResidentListener
+    """Keeps the memory that outlives the processes."""
+    factory: ProcessFactory
+    """Makes the processes."""
+    turns: Turns
+    """Grants standbys their starts."""
+    oom_kills: OomKills | None = None
+    """Tells whether the kernel has lately killed for memory."""
+
+
 @checks.owned(by_maker=True)
 class SupervisedDevice:
     """A device's life, through all its incarnations.
@@ -48,37 +68,21 @@ class SupervisedDevice:
     Args:
         plan: The pool's plan.
         device: This device's part of it.
-        loop: The supervisor's loop.
-        run_dir: Where sockets and logs are.
-        log: The event log.
-        epoch: The pool's.
-        sessions: Tells the clients.
-        factory: Makes the processes.
-        turns: Grants standbys their starts.
-        residents: Keeps the memory that outlives the processes.
+        pool: What all devices share.
         on_gpu: What is stuck of its GPU.
         ended: Called after each process end, when it has been reaped.
         changed: Called after each change of state; must not act on the device at once.
-        oom_kills: Tells whether the kernel has lately killed for memory.
     """
 
     def __init__(
         self,
         plan: Plan,
         device: DevicePlan,
-        *,
-        loop: Loop,
-        run_dir: HeldRunDirectory,
-        log: EventLog,
-        epoch: bytes,
-        sessions: DeviceListener,
-        factory: ProcessFactory,
-        turns: Turns,
-        residents: ResidentListener,
+        pool: PoolServices,
         on_gpu: StuckOnGpu,
+        *,
         ended: Callable[[], None],
         changed: Callable[[], None] = lambda: None,
-        oom_kills: OomKills | None = None,
     ) -> None:
         self.index: Final = device.index
         self.name: Final = device.name
@@ -87,160 +91,105 @@ class SupervisedDevice:
         self.facts: Final = device.facts
         """What events tell of it."""
         self.notes: Final = device.notes
-        self.output: Final = RotatedOutput(run_dir.log(f"device-{device.index}"), max_bytes=plan.log_max_bytes)
+        self.output: Final = RotatedOutput(pool.run_dir.log(f"device-{device.index}"), max_bytes=plan.log_max_bytes)
         """The output of its processes."""
-        self._loop = loop
-        self._sessions = sessions
-        self._residents = residents
-        self._factory = factory
+        self._pool = pool
         self._ended = ended
-        self._oom_kills = oom_kills
         self._changed = changed
         self._actors: list[ActorInfo] | None = None
-        self._stopping = False
-        """The pool stops, and starts nothing."""
-        self._plans: Final = Plans(plan, device.index)
-        self._roles: Final = Roles()
-        self._log: Final = DeviceLog(device, lambda: self._roles.generation, loop, log)
-        self._life: Final = DeviceLife(
-            device.index, tell=lambda: sessions.device_changed(self), changed=self._on_changed
+        self.plans: Final = Plans(plan, device.index)
+        self.roles: Final = Roles()
+        self.log: Final = DeviceLog(device, lambda: self.roles.generation, pool.loop, pool.events)
+        self.life: Final = DeviceLife(
+            device.index, tell=lambda: pool.sessions.device_changed(device.index), changed=self._on_changed
         )
         self.quarantine: Final = Quarantine(
             device.index,
             on_gpu,
-            self._life,
-            self._roles,
-            self._log,
-            dismiss=self._dismiss_standby,
-            want=self._want_standby,
+            self.life,
+            self.roles,
+            self.log,
         )
-        self._restarts: Final = Restarts(
-            self._life,
-            self._roles,
-            self._plans,
-            self._log,
-            loop,
+        self.restarts: Final = Restarts(
+            self.life,
+            self.roles,
+            self.plans,
+            self.log,
+            pool.loop,
             self.quarantine,
-            tell=lambda: sessions.device_changed(self),
-            reports_due_s=lambda: sessions.reports_due_s,
+            reports_due_s=lambda: pool.sessions.reports_due_s,
         )
-        self._ends: Final = EndReports(self, sessions, self._log, self._plans, self._restarts, self._release)
-        self._starter: Final = Starter(
+        self.starter: Final = Starter(
             plan,
             device,
-            log=self._log,
+            log=self.log,
             output=self.output,
             adopt=self._adopt,
-            late=self._on_late,
-            run_dir=run_dir,
-            epoch=epoch,
-            factory=factory,
-            introductions=lambda: sessions.introductions(self),
+            run_dir=pool.run_dir,
+            epoch=pool.epoch,
+            factory=pool.factory,
+            introductions=lambda: pool.sessions.introductions(device.index),
         )
-        self._takeover: Final = Takeover(
-            self,
-            life=self._life,
-            roles=self._roles,
-            plans=self._plans,
-            log=self._log,
-            loop=loop,
-            sessions=sessions,
-            starter=self._starter,
-            turns=turns,
-            restarts=self._restarts,
+        self.ends: Final = EndReports(
+            pool.sessions, pool.residents, self.log, self.plans, self.restarts, self.quarantine, self.starter
+        )
+        self.takeover: Final = Takeover(
+            life=self.life,
+            roles=self.roles,
+            plans=self.plans,
+            log=self.log,
+            loop=pool.loop,
+            starter=self.starter,
+            turns=pool.turns,
+            restarts=self.restarts,
             quarantine=self.quarantine,
-            release=self._release,
+            ends=self.ends,
         )
-        self._deaths: Final = Deaths(
-            self,
-            life=self._life,
-            roles=self._roles,
-            plans=self._plans,
-            log=self._log,
-            loop=loop,
-            sessions=sessions,
-            residents=residents,
-            run_dir=run_dir,
+        self.deaths: Final = Deaths(
+            life=self.life,
+            roles=self.roles,
+            plans=self.plans,
+            log=self.log,
             output=self.output,
-            ends=self._ends,
-            restarts=self._restarts,
+            ends=self.ends,
+            restarts=self.restarts,
             quarantine=self.quarantine,
-            takeover=self._takeover,
-            ended=ended,
+            takeover=self.takeover,
+            ended=self._on_ended,
         )
         self._messages: Final = WorkerMessages(
-            self,
-            life=self._life,
-            roles=self._roles,
-            log=self._log,
-            sessions=sessions,
-            residents=residents,
-            takeover=self._takeover,
-            deaths=self._deaths,
+            life=self.life,
+            roles=self.roles,
+            log=self.log,
+            sessions=pool.sessions,
+            residents=pool.residents,
+            takeover=self.takeover,
+            deaths=self.deaths,
             replace=self.replace,
         )
-        self._life.carry_out(
+        self.life.carry_out(
             {
                 Action.SPAWN: self._spawn,
                 Action.PUBLISH: self._publish,
-                Action.HOLD: self._deaths.hold,
+                Action.HOLD: self.deaths.hold,
                 Action.DRAIN: self._drain,
-                Action.KILL: self._deaths.kill,
-                Action.END: self._deaths.end,
-                Action.ASK_RESTART: self._restarts.ask,
-                Action.ARM_BACKOFF: self._restarts.arm_backoff,
-                Action.RESET_BACKOFF: self._restarts.succeeded,
-                Action.RESET_INTENSITY: self._restarts.forget,
-                Action.WANT_STANDBY: self._takeover.want,
-                Action.SPAWN_STANDBY: self._takeover.spawn,
-                Action.ANNOUNCE: self._takeover.announce,
-                Action.CALL_STANDBY: self._takeover.call,
-                Action.PROMOTE: self._takeover.promote,
-                Action.END_PREDECESSOR: self._deaths.end_predecessor,
-                Action.DISMISS: self._takeover.dismiss,
+                Action.KILL: self.deaths.kill,
+                Action.END: self.deaths.end,
+                Action.ASK_RESTART: self.restarts.ask,
+                Action.ARM_BACKOFF: self.restarts.arm_backoff,
+                Action.RESET_BACKOFF: self.restarts.succeeded,
+                Action.RESET_INTENSITY: self.restarts.forget,
+                Action.WANT_STANDBY: self.takeover.want,
+                Action.SPAWN_STANDBY: self.takeover.spawn,
+                Action.ANNOUNCE: self.life.tell,
+                Action.CALL_STANDBY: self.takeover.call,
+                Action.PROMOTE: self.takeover.promote,
+                Action.END_PREDECESSOR: self.deaths.end_predecessor,
+                Action.DISMISS: self.takeover.dismiss,
             }
         )
 
     # --- what others ask -------------------------------------------------------------------------------------------
-
-    @property
-    def state(self) -> State:
-        """The state of the active incarnation, or of the device where there is none."""
-        return self._life.state
-
-    @property
-    def reason(self) -> str:
-        """The reason for its state, for a person."""
-        return self._life.reason
-
-    @property
-    def generation(self) -> int:
-        """The generation of the active incarnation, or of the last one."""
-        return self._roles.generation
-
-    @property
-    def active(self) -> Incarnation | None:
-        """The incarnation that the states are about."""
-        return self._roles.active
-
-    @property
-    def standby(self) -> Incarnation | None:
-        """The process that waits to be the next, or that has failed at that and has not ended yet."""
-        return self._roles.standby
-
-    @property
-    def predecessor(self) -> Incarnation | None:
-        """The process whose place a standby has taken, and which has not ended yet."""
-        return self._roles.predecessor
-
-    @property
-    def workers(self) -> list[Incarnation]:
-        """All processes, except stuck ones."""
-        return self._roles.all
-
-    def worker(self, generation: int) -> Incarnation | None:
-        """Return the process of a generation, if it has not ended."""
-        return self._roles.of(generation)
 
     @property
     def actors(self) -> list[ActorInfo]:
@@ -251,70 +200,49 @@ class SupervisedDevice:
     def known_actors(self) -> KnownActors:
         """The names of the actors that it has, or is to have, and what is known of them."""
         if self._actors is None:
-            return KnownActors([actor.name for actor in self._plans.held.actors_on(self.index)], [])
+            return KnownActors([actor.name for actor in self.plans.held.actors_on(self.index)], [])
         return KnownActors([actor.name for actor in self._actors], self._actors)
-
-    @property
-    def restarts(self) -> int:
-        """Unplanned ends so far."""
-        return self._restarts.count
-
-    @property
-    def lost(self) -> errors.AtomrError | None:
-        """The cause of the last incarnation's end, if that was unplanned."""
-        return self._restarts.lost
-
-    @property
-    def last_fault(self) -> tuple[float, str]:
-        """Time and cause of the last unplanned end."""
-        return self._ends.last_fault
 
     def info(self, session_number: int) -> DeviceInfo:
         """Return the device as a session may see it."""
-        active, standby, lost = self.active, self.standby, self.lost
-        admitted = self.state is State.READY and active is not None and session_number in active.admitted
+        state, generation, device = self.life.state, self.roles.generation, self.plans.device
+        active, standby, lost = self.roles.active, self.roles.standby, self.restarts.lost
+        admitted = state is State.READY and active is not None and session_number in active.admitted
         waits = standby is not None and standby.is_ready and session_number in standby.admitted
         return DeviceInfo(
             index=self.index,
             name=self.name,
-            state=self.state,
-            generation=self.generation,
-            endpoint=self._starter.endpoint(self.generation) if admitted else "",
+            state=state,
+            generation=generation,
+            endpoint=self.starter.endpoint(generation) if admitted else "",
             admitted=admitted,
             worker_pid=active.pid if active else None,
-            restarts=self.restarts,
-            reason=clip(self.reason, INFO_CHARS),
-            error=ErrorInfo.of(lost, INFO_CHARS) if self.state in OUT_OF_USE and lost else None,
-            uuid=self._plans.device.uuid,
-            standby=StandbyInfo(standby.generation, self._starter.endpoint(standby.generation))
+            restarts=self.restarts.count,
+            reason=clip(self.life.reason, INFO_CHARS),
+            error=ErrorInfo.of(lost, INFO_CHARS) if state in OUT_OF_USE and lost else None,
+            uuid=device.uuid,
+            standby=StandbyInfo(standby.generation, self.starter.endpoint(standby.generation))
             if waits and standby
             else None,
-            circuit=self._restarts.circuit,
-            retry_at=self._restarts.retry_at if self.state is State.TRIPPED else 0.0,
+            circuit=self.restarts.circuit,
+            retry_at=self.restarts.retry_at if state is State.TRIPPED else 0.0,
             gpu=self.gpu,
-            worker=self._plans.device.worker,
-            workers_per_gpu=self._plans.device.workers_per_gpu,
+            worker=device.worker,
+            workers_per_gpu=device.workers_per_gpu,
         )
-
-    def standby_status(self) -> StandbyStatus:
-        """Return the standby's status, or the zygote's."""
-        return self._takeover.status(self._factory)
-
-    def figures(self) -> Figures:
-        """Return the counts of all incarnations, running ones included."""
-        return self._ends.figures((self.active, self.predecessor))
 
     @property
     def is_settled(self) -> bool:
         """Whether nothing of it is on its way: no worker, no standby, and nothing of their predecessors."""
-        standby_comes = self.standby is not None and not self.standby.is_ready
-        return self.state in {State.READY, *OUT_OF_USE} and self.predecessor is None and not standby_comes
+        standby = self.roles.standby
+        standby_comes = standby is not None and not standby.is_ready
+        return self.life.state in {State.READY, *OUT_OF_USE} and self.roles.predecessor is None and not standby_comes
 
     # --- orders ----------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Start the first incarnation."""
-        self._life.feed(LifecycleEvent.START)
+        self.life.feed(LifecycleEvent.START)
 
     def replace(self, event: str, why: str, *, anew: bool = False) -> None:
         """Replace the worker after it has finished its requests; close an open circuit.
@@ -326,88 +254,47 @@ class SupervisedDevice:
             why: The reason in words.
             anew: Replace it by a process that is started from now on, not by the present standby.
         """
-        self._life.take(lambda: self._replace(event, why, anew=anew))
-
-    def try_plan(self, plan: Plan) -> None:
-        """Start the next incarnation by another plan, and those after it by the one that holds."""
-        self._plans.try_next(plan)
+        self.life.take(lambda: self._replace(event, why, anew=anew))
 
     @property
     def may_set_up(self) -> bool:
         """Whether a next worker can be set up beside the one that runs: there are standbys, and all is well."""
-        well = self._restarts.circuit is Circuit.CLOSED and not self.quarantine.reason
-        return self._takeover.is_hot and well and self.state is State.READY and self.predecessor is None
-
-    def set_up(self, plan: Plan, done: Callable[[errors.AtomrError | None], None]) -> None:
-        """Set up the next worker by another plan, as the running one's standby.
-
-        Args:
-            plan: The plan; `take_plan` ends the attempt.
-            done: Called once, later: with None when it is ready to take over, or has; with the reason if it has ended.
-        """
-        self._life.take(lambda: self._takeover.set_up(plan, done))
+        well = self.restarts.circuit is Circuit.CLOSED and not self.quarantine.reason
+        return self.takeover.is_hot and well and self.life.state is State.READY and self.roles.predecessor is None
 
     def take_plan(self, plan: Plan) -> None:
         """Start further incarnations by another plan."""
-        self._plans.hold(plan)
-        self._life.take(self._takeover.take_plan)
+        self.plans.hold(plan)
+        self.life.take(self.takeover.take_plan)
 
     def stop(self) -> None:
         """Let the worker finish, and start no other."""
-        self._life.take(self._stop)
+        self.life.take(self._stop)
 
     def kill(self) -> None:
         """End all processes now; with `stop` before it, for good."""
-        for worker in (*self.workers, *self.quarantine.stuck):
+        for worker in (*self.roles.all, *self.quarantine.stuck):
             worker.kill()
 
-    def hung(self, worker: Incarnation, fault: errors.WorkerHung, stacks: str) -> None:
-        """A process makes no progress: see `Deaths.hung`."""
-        self._deaths.hung(worker, fault, stacks)
-
-    def damaged(self, worker: Incarnation, why: str) -> None:
-        """A process has written over its own board: see `Deaths.damaged`."""
-        self._deaths.damaged(worker, why)
-
-    def forgive(self, generation: int, why: str) -> None:
-        """Forgive the end of an incarnation, which was not the device's fault."""
-        self._life.take(lambda: self._restarts.forgive(generation, why, stopping=self._stopping))
-
-    def reported(self) -> None:
-        """A client has reported which of its requests ran when a worker ended, here or elsewhere."""
-        self._life.take(self._restarts.ask_again)
-
-    def tidy(self, timeout_s: float = 0.0) -> None:
-        """Remove the cgroups of ended workers whose children outlived them; waits so long for each."""
-        self._starter.tidy(timeout_s)
-
-    def note(self, event: str, text: str, generation: int | None = None) -> None:
-        """Write an event into the log."""
-        self._log.note(event, text, generation)
-
-    def note_health(self, measure: str, text: str) -> None:
-        """Log the driver's report of the GPU."""
-        self._log.note("gpu", text, measure=measure, pid=self.active.pid if self.active else None)
-
     def _replace(self, event: str, why: str, *, anew: bool) -> None:
-        starts = self.state is State.STARTING
+        starts = self.life.state is State.STARTING
         is_met = starts and not anew
-        self._log.note(event, f"{why}, which the worker that starts is" if is_met else why)
-        if self.active is not None and not is_met:
-            self.active.parting.wished(event)
+        self.log.note(event, f"{why}, which the worker that starts is" if is_met else why)
+        if self.roles.active is not None and not is_met:
+            self.roles.active.parting.wished(event)
         if anew:
-            self._takeover.dismiss()
+            self.takeover.dismiss()
         self.quarantine.overrule()
-        self._takeover.try_again()
-        self._life.step(LifecycleEvent.OUTDATED if starts and anew else LifecycleEvent.DRAIN)
+        self.takeover.try_again()
+        self.life.step(LifecycleEvent.OUTDATED if starts and anew else LifecycleEvent.DRAIN)
 
     def _stop(self) -> None:
-        self._stopping = True
-        self._life.reason = "the pool stops"
-        if self.active is not None:
-            self.active.parting.wished("stop")
-        self._takeover.stop()
-        self._life.step(LifecycleEvent.STOP)
+        self.restarts.stop()
+        self.life.reason = "the pool stops"
+        if self.roles.active is not None:
+            self.roles.active.parting.wished("stop")
+        self.takeover.stop()
+        self.life.step(LifecycleEvent.STOP)
 
     # --- a start, from the process to the first call ---------------------------------------------------------------
 
@@ -416,95 +303,80 @@ class SupervisedDevice:
         if why := self.quarantine.forbids():
             self._not_started(errors.DeviceUnavailable(why, device=self.index))
             return None
-        self._restarts.tried()
-        fits, standby = self._plans.begin(), self.standby
+        self.restarts.tried()
+        fits, standby = self.plans.begin(), self.roles.standby
         if fits and standby is not None and not standby.leaving:
-            return self._takeover.use()
-        self._takeover.try_again()
+            return self.takeover.use()
+        self.takeover.try_again()
         try:
-            worker = self._starter.start(self._plans.in_use, standby=False)
+            worker = self.starter.start(self.plans.in_use, standby=False)
         except errors.SetupFailed as error:
             self._not_started(error)
             return None
-        self._roles.start(worker)
-        self._life.reason = "its worker starts"
-        self._log.note("start", "a worker starts", pid=worker.pid)
+        self.roles.start(worker)
+        self.life.reason = "its worker starts"
+        self.log.note("start", "a worker starts", pid=worker.pid)
         return None
 
     def _not_started(self, why: errors.AtomrError) -> None:
         """Report that no process could be made; later, so that the loop serves others between two attempts."""
-        self._roles.not_started(self._starter.last_generation)
-        self._restarts.not_started(why)
-        self._loop.call_later(0, self._on_no_process)
+        self.roles.not_started(self.starter.last_generation)
+        self.restarts.not_started(why)
+        self._pool.loop.call_later(0, self._on_no_process)
 
     def _on_no_process(self) -> None:
-        self._life.feed(LifecycleEvent.EXITED)
+        self.life.feed(LifecycleEvent.EXITED)
         self._ended()
 
     def _adopt(self, process: WorkerProcess, cgroup: WorkerCgroup | None, kill_timeout_s: float) -> Incarnation:
-        told = self._messages, self._deaths
-        return Incarnation(self.index, process, self._loop, cgroup, *told, kill_timeout_s, self._oom_kills)
-
-    def _on_late(self, worker: Incarnation) -> None:
-        self._deaths.late(worker)
-
-    def _dismiss_standby(self) -> None:
-        self._takeover.dismiss()
-
-    def _want_standby(self) -> None:
-        self._takeover.want()
+        told = self._messages, self.deaths
+        return Incarnation(self.index, process, self._pool.loop, cgroup, *told, kill_timeout_s, self._pool.oom_kills)
 
     def _publish(self) -> None:
         """`PUBLISH`: tell the clients the active incarnation's endpoint, before anything else is done."""
-        worker = self.active
+        worker = self.roles.active
         assert worker is not None
         worker.cancel_timer()
-        self._life.reason = ""
+        self.life.reason = ""
         self._actors = worker.actors
-        self._sessions.device_changed(self, published=True)
-        now_s, held_s = time.monotonic(), self._deaths.held_s
+        self._pool.sessions.device_changed(self.index, published=True)
+        now_s, held_s = time.monotonic(), self.deaths.held_s
         away_s = now_s - (held_s or now_s)
-        self._deaths.published()
+        self.deaths.published()
         if worker.took_over_ready:
-            self._takeover.took(away_s)
+            self.takeover.took(away_s)
             event, text = "promoted", f"the standby has taken over within {away_s * 1000:.1f} ms"
         else:
             waited = f"; the device took no calls for {away_s * 1000:.0f} ms" if away_s else ""
             event, text = "ready", f"ready after {worker.start_s * 1000:.0f} ms{waited}"
-        self._log.note(event, text, pid=worker.pid, took_s=round(worker.start_s, 4), away_s=round(away_s, 4))
+        self.log.note(event, text, pid=worker.pid, took_s=round(worker.start_s, 4), away_s=round(away_s, 4))
 
     # --- a planned end; others are `Deaths`' -----------------------------------------------------------------------
 
     def _drain(self) -> None:
         """`DRAIN`: tell the worker to finish its requests and leave."""
-        worker = self.active
+        worker = self.roles.active
         if worker is None:  # none could be made, which is the next event
             return
-        self._life.reason = "its worker finishes what it holds"
-        timeout_s = self._plans.held.drain_timeout_s
-        worker.drain(timeout_s, lambda: self._life.take(lambda: self._on_drain_timeout(worker, timeout_s)))
+        self.life.reason = "its worker finishes what it holds"
+        timeout_s = self.plans.held.drain_timeout_s
+        worker.drain(timeout_s, lambda: self.life.take(lambda: self._on_drain_timeout(worker, timeout_s)))
 
     def _on_drain_timeout(self, worker: Incarnation, timeout_s: float) -> None:
         worker.parting.took_too_long(timeout_s)
         text = f"not done within {timeout_s:g} s (drain_timeout_s)"
-        self._log.note("drain_timeout", text, generation=worker.generation)
-        if worker is self.active:
-            self._life.step(LifecycleEvent.DRAIN_TIMEOUT)
+        self.log.note("drain_timeout", text, generation=worker.generation)
+        if worker is self.roles.active:
+            self.life.step(LifecycleEvent.DRAIN_TIMEOUT)
         else:
             worker.kill()
 
-    def _release(self, worker: Incarnation) -> None:
-        """Forget a process that has ended, or never will, here and in all listeners."""
-        if worker.is_stuck:
-            self.quarantine.hold(worker)
-        else:
-            worker.close()
-        self._restarts.release(worker)
-        self._starter.clear(worker)
-        self._sessions.incarnation_over(self, worker.generation)
-        self._residents.ended((self.index, worker.generation), stuck=worker.is_stuck)
+    def _on_ended(self, pid: int | None) -> None:
+        if pid is not None:
+            self._pool.run_dir.forget_worker(pid)
+        self._ended()
 
     def _on_changed(self) -> None:
-        if self.state not in {State.REBUILDING, State.TRIPPED}:
-            self._restarts.left_backoff()
+        if self.life.state not in {State.REBUILDING, State.TRIPPED}:
+            self.restarts.left_backoff()
         self._changed()

@@ -1,4 +1,4 @@
-"""Reports the end of each process of a device: to the clients first, once; then it is counted."""
+"""Reports the end of each process of a device: to the clients first, once; then it is counted, and let go of."""
 
 from __future__ import annotations
 
@@ -11,13 +11,16 @@ from atomr_mp.protocol.board.check import disbelieved
 from atomr_mp.protocol.codec import clip
 from atomr_mp.protocol.messages.operators import Figures
 from atomr_mp.protocol.messages.session import IncarnationEnded
+from atomr_mp.supervision.suspicion import Death
 from atomr_mp.supervision.tally import DeviceTally
-from atomr_mp.supervisor.device.listener import DeviceListener, DeviceView
+from atomr_mp.supervisor.device.listener import DeviceListener, ResidentListener
 from atomr_mp.supervisor.device.plans import Plans
+from atomr_mp.supervisor.device.quarantine import Quarantine
 from atomr_mp.supervisor.device.restarts import Restarts
 from atomr_mp.supervisor.processes.device_log import DeviceLog
 from atomr_mp.supervisor.processes.incarnation import Incarnation
-from atomr_mp.supervisor.processes.incarnation_end import IncarnationEnd
+from atomr_mp.supervisor.processes.incarnation_end import IncarnationEnd, cause_of_end
+from atomr_mp.supervisor.processes.starter import Starter
 
 FAULT_CHARS: Final = 300
 """Longest text of a past fault in a status, which has a text for each device."""
@@ -27,29 +30,32 @@ class EndReports:
     """The ends of a device's processes.
 
     Args:
-        device: The device, as clients are shown it.
         sessions: Tells the clients.
+        residents: Keeps the memory that outlives the processes.
         log: The device's events.
         plans: Decide whether requests are suspected.
         restarts: Counts the ends.
-        release: Called with a process whose end was reported.
+        quarantine: Keeps processes that do not end.
+        starter: Has made the processes, and removes what they leave.
     """
 
     def __init__(
         self,
-        device: DeviceView,
         sessions: DeviceListener,
+        residents: ResidentListener,
         log: DeviceLog,
         plans: Plans,
         restarts: Restarts,
-        release: Callable[[Incarnation], None],
+        quarantine: Quarantine,
+        starter: Starter,
     ) -> None:
-        self._device = device
         self._sessions = sessions
+        self._residents = residents
         self._log = log
         self._plans = plans
         self._restarts = restarts
-        self._release = release
+        self._quarantine = quarantine
+        self._starter = starter
         self._last_fault = (0.0, "")
         self._known: dict[int, IncarnationEnd] = {}
         """Fates of the requests, by generation, from the first sign of an end until the process is released."""
@@ -64,7 +70,7 @@ class EndReports:
         """Report the fates of the requests on an incarnation; return why it ended, None if it was planned."""
         self._restarts.add(worker)
         ending = self.tell(worker)
-        self._release(worker)
+        self.release(worker)
         self._known.pop(worker.generation, None)
         event = "planned_end" if ending.planned else "end"
         self._log.note(event, ending.text, generation=worker.generation, **ending.facts)
@@ -83,6 +89,31 @@ class EndReports:
             ending.is_told = True
         return ending
 
+    def standby_over(self, worker: Incarnation, *, unplanned: bool) -> None:
+        """Let go of a standby that has ended, or never will. A signal that struck it may strike others too."""
+        if unplanned:
+            board = worker.board
+            self._sessions.died(worker.key, Death(0, cause=cause_of_end(worker, board)))
+            board.release()
+        self.release(worker)
+
+    def release(self, worker: Incarnation) -> None:
+        """Forget a process that has ended, or never will, here and in all listeners."""
+        if worker.is_stuck:
+            self._quarantine.hold(worker)
+        else:
+            worker.close()
+        self._restarts.release(worker)
+        self._starter.clear(worker)
+        self._sessions.incarnation_over(worker.key)
+        self._residents.ended(worker.key, stuck=worker.is_stuck)
+
+    def unstuck(self, worker: Incarnation) -> None:
+        """Release the device and its GPU: a process that was stuck has ended. This is part of a fact."""
+        worker.close()
+        self._residents.ended(worker.key)
+        self._quarantine.unstuck(worker)
+
     def figures(self, workers: Iterable[Incarnation | None]) -> Figures:
         """Return the counts of all incarnations, running ones included."""
         # The tally has the ended ones.
@@ -90,20 +121,18 @@ class EndReports:
         boards = [worker.live_board.read() or worker.live_board.last for worker in running]
         return self._tally.figures(board for board in boards if board is not None)
 
-    def _tell(
-        self, worker: Incarnation, say: Callable[[DeviceView, Callable[[int], IncarnationEnded]], None]
-    ) -> IncarnationEnd:
+    def _tell(self, worker: Incarnation, say: Callable[[Callable[[int], IncarnationEnded]], None]) -> IncarnationEnd:
         """Tell the waiting clients that an incarnation has stopped running; then count its end."""
         known = self._known.get(worker.generation)
         if known is not None:
-            say(self._device, known.told)
+            say(known.told)
             return known
         board = worker.board
         ending = self._known[worker.generation] = IncarnationEnd(
             worker, board, suspecting=self._plans.held.max_suspicions > 0, now_ns=time.monotonic_ns()
         )
-        self._sessions.died(self._device, worker.generation, ending.death)
-        say(self._device, ending.told)
+        self._sessions.died(worker.key, ending.death)
+        say(ending.told)
         # If the board is not believed, the figures from before the damage count: sums never fall.
         lost = not (ending.planned or ending.doubt)
         self._tally.add(worker.live_board.last if ending.doubt else board, ending.in_a_word, lost=lost)

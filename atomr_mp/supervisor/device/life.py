@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from atomr_mp import errors
+from atomr_mp import checks, errors
 from atomr_mp.supervision.lifecycle import TRANSITIONS, Action, LifecycleEvent, State, step
 
 _LOG: Final = logging.getLogger("atomr_mp.supervisor")
@@ -35,12 +35,14 @@ Act = Callable[[], LifecycleEvent | None]
 """Carries out an action; returns the event that it leads to at once, None if to none."""
 
 
+@checks.owned(by_maker=True)
 class DeviceLife:
     """A device's state, and the queue of its events.
 
     Args:
         index: The device's index.
-        tell: Called at the end of a chain of steps that has changed the state and has not published it.
+        tell: Tells the clients of the device; called at the end of a chain of steps that has changed the state and has
+            not published it, and by whoever changes something else that clients are shown.
         changed: Called after each such chain.
     """
 
@@ -49,7 +51,7 @@ class DeviceLife:
         """The reason for the device's state, for a person; written by whoever causes the state."""
         self._index = index
         self._act: Mapping[Action, Act] = {}
-        self._tell = tell
+        self.tell: Final = tell
         self._changed = changed
         self._state = State.STOPPED
         self._facts: deque[Callable[[], None]] = deque()
@@ -108,16 +110,16 @@ class DeviceLife:
                 following = None
                 for action in actions:
                     assert following is None, "an action after one that leads on"
-                    following = self._carried_out(action)
+                    following = self.act(action)
         finally:
             self._steps = False
         if changed and not published:
-            self._tell()
+            self.tell()
         if changed:
             self._changed()
 
-    def _carried_out(self, action: Action) -> LifecycleEvent | None:
-        """Carry an action out; return the event that it leads to."""
+    def act(self, action: Action) -> LifecycleEvent | None:
+        """Carry an action out, as part of a fact; return the event that it leads to."""
         try:
             return self._act[action]()
         except errors.AtomrError:

@@ -6,22 +6,10 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from atomr_mp.protocol.messages import control
-from atomr_mp.protocol.messages.devices import DeviceInfo
 from atomr_mp.protocol.messages.session import IncarnationEnded
 from atomr_mp.supervision.reclaim import Worker
 from atomr_mp.supervision.suspicion import Death
 from atomr_mp.transport.descriptors import Descriptor
-
-
-class DeviceView(Protocol):
-    """A device, as its listeners see it."""
-
-    @property
-    def index(self) -> int:
-        """Its number in the pool."""
-
-    def info(self, session_number: int) -> DeviceInfo:
-        """Return it as a session may see it."""
 
 
 class ResidentListener(Protocol):
@@ -41,48 +29,42 @@ class ResidentListener(Protocol):
 class DeviceListener(Protocol):
     """The sessions, as a device sees them."""
 
-    def introductions(self, device: DeviceView) -> Iterable[tuple[control.FromSupervisor, Descriptor | None]]:
+    def introductions(self, device: int) -> Iterable[tuple[control.FromSupervisor, Descriptor | None]]:
         """Return the messages that introduce every client to a device's worker; the descriptors are the receiver's."""
 
-    def device_changed(self, device: DeviceView, *, published: bool = False) -> None:
+    def device_changed(self, device: int, *, published: bool = False) -> None:
         """Tell every client the device's new state, and the pool's actors if a `published` worker has changed them."""
 
-    def incarnation_stopped(self, device: DeviceView, make: Callable[[int], IncarnationEnded]) -> None:
+    def incarnation_stopped(self, make: Callable[[int], IncarnationEnded]) -> None:
         """Tell every client early what `incarnation_ended` will tell: the incarnation has stopped running."""
 
-    def incarnation_ended(self, device: DeviceView, make: Callable[[int], IncarnationEnded]) -> None:
+    def incarnation_ended(self, make: Callable[[int], IncarnationEnded]) -> None:
         """Tell every client that an incarnation has ended; `make` takes the session's number."""
 
-    def died(self, device: DeviceView, generation: int, death: Death) -> None:
+    def died(self, worker: Worker, death: Death) -> None:
         """An incarnation, or a standby, has ended, maybe by one of its requests; clients hear of it next."""
 
     @property
     def reports_due_s(self) -> float:
         """Longest wait, in seconds, for clients' reports on ends that may be forgiven; 0 if none is due."""
 
-    def incarnation_over(self, device: DeviceView, generation: int) -> None:
+    def incarnation_over(self, worker: Worker) -> None:
         """A process has ended, and the device has released it."""
 
-    def admitted(self, device: DeviceView, number: int) -> None:
+    def admitted(self, device: int, number: int) -> None:
         """A worker, or a standby that is ready, has acknowledged a session."""
 
-    def discarded(self, device: DeviceView, generation: int, number: int) -> None:
+    def discarded(self, worker: Worker, number: int) -> None:
         """A worker will start nothing for an ended session."""
 
-    def acknowledged(self, device: DeviceView, generation: int, number: int) -> None:
+    def acknowledged(self, worker: Worker, number: int) -> None:
         """A worker has finished with a session."""
 
-    def exported(
-        self, device: DeviceView, generation: int, message: control.SlabExported, descriptor: Descriptor | None
-    ) -> None:
+    def exported(self, worker: Worker, message: control.SlabExported, descriptor: Descriptor | None) -> None:
         """A worker has answered for a slab; the descriptor is the callee's."""
 
     def result_slab(
-        self,
-        device: DeviceView,
-        generation: int,
-        message: control.ResultSlab | control.ResultSlabFreed,
-        descriptor: Descriptor | None,
+        self, worker: Worker, message: control.ResultSlab | control.ResultSlabFreed, descriptor: Descriptor | None
     ) -> None:
         """A worker has handed in a slab with results, or freed one; the descriptor is the caller's."""
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from atomr_mp import errors
-from atomr_mp.supervision.lifecycle import LifecycleEvent, State
+from atomr_mp.supervision.lifecycle import Action, LifecycleEvent, State
 from atomr_mp.supervisor.device.life import DeviceLife
 from atomr_mp.supervisor.device.roles import Roles
 from atomr_mp.supervisor.processes.device_log import DeviceLog
@@ -40,8 +40,6 @@ class Quarantine:
         life: Its life.
         roles: Its processes.
         log: Its events.
-        dismiss: Tells the standby to leave.
-        want: Asks for a standby.
     """
 
     def __init__(
@@ -51,17 +49,12 @@ class Quarantine:
         life: DeviceLife,
         roles: Roles,
         log: DeviceLog,
-        *,
-        dismiss: Callable[[], None],
-        want: Callable[[], None],
     ) -> None:
         self._index = index
         self._on_gpu = on_gpu
         self._life = life
         self._roles = roles
         self._log = log
-        self._dismiss = dismiss
-        self._want = want
         self._stuck: list[Incarnation] = []
         self._sick = ""
         self._overruled = False
@@ -126,7 +119,7 @@ class Quarantine:
             self._log.note("sick", why)
         self._sick = why
         if self._roles.standby is not None:
-            self._dismiss()
+            self._life.act(Action.DISMISS)
         worker, life = self._roles.active, self._life
         if worker is None:
             return
@@ -152,4 +145,4 @@ class Quarantine:
         if life.state is State.QUARANTINED:
             life.step(LifecycleEvent.RELEASED)
         elif life.state is State.READY:
-            self._want()
+            life.act(Action.WANT_STANDBY)

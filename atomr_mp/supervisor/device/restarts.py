@@ -34,7 +34,6 @@ class Restarts:
         log: Its events.
         loop: The supervisor's loop.
         quarantine: The reason why nothing is started.
-        tell: Tells the clients of a change of the circuit without a change of state.
         reports_due_s: Returns the longest wait for clients' reports on ends that may be forgiven.
     """
 
@@ -46,7 +45,6 @@ class Restarts:
         log: DeviceLog,
         loop: Loop,
         quarantine: Quarantine,
-        tell: Callable[[], None],
         reports_due_s: Callable[[], float],
     ) -> None:
         self._life = life
@@ -55,8 +53,9 @@ class Restarts:
         self._log = log
         self._loop = loop
         self._quarantine = quarantine
-        self._tell = tell
         self._reports_due_s = reports_due_s
+        self._stopping = False
+        """The pool stops, and nothing is started any more."""
         self._count = 0
         self._counted: set[int] = set()
         """Generations whose ends were counted, while reports of their processes may still come."""
@@ -127,8 +126,11 @@ class Restarts:
             self._count += 1
         return self._verdict()
 
-    def ask_again(self) -> None:
-        """Give the waiting verdict, if there is one and enough clients have reported; this is a fact."""
+    def reported(self) -> None:
+        """Give the waiting verdict, if there is one: a client has reported what ran when a worker ended somewhere."""
+        self._life.take(self._ask_again)
+
+    def _ask_again(self) -> None:
         if self._reports is not None:
             self._forget_reports()
             verdict = self._verdict()
@@ -146,7 +148,7 @@ class Restarts:
         if isinstance(verdict, intensity.Opened | intensity.Refused) and not _ends_for_good(lost):
             due_s = self._reports_due_s()
             if due_s > 0:
-                self._reports = self._loop.call_later(due_s, lambda: self._life.take(self.ask_again))
+                self._reports = self._loop.call_later(due_s, self.reported)
                 return None
         self._take(history)
         match verdict:
@@ -211,24 +213,26 @@ class Restarts:
         if worker is self._roles.active and self._life.state is State.READY:
             self._log.note("circuit_closed", f"its worker has served for {worker.ready_for_s:.3g} s")
             self._life.step(LifecycleEvent.SERVED)
-            self._tell()
+            self._life.tell()
 
-    def forgive(self, generation: int, why: str, *, stopping: bool) -> None:
-        """Forgive the end of an incarnation, which was not the device's fault: the intensity counts it no more.
+    def stop(self) -> None:
+        """Start nothing any more: the pool stops."""
+        self._stopping = True
 
-        Args:
-            generation: The incarnation's.
-            why: The reason in words.
-            stopping: The pool stops, and nothing is to be started.
-        """
+    def forgive(self, generation: int, why: str) -> None:
+        """Forgive the end of an incarnation, which was not the device's fault: the intensity counts it no more."""
+        self._life.take(lambda: self._forgive(generation, why))
+
+    def _forgive(self, generation: int, why: str) -> None:
         self._log.note("poison_request", why, generation=generation)
         then_s = self._judged.pop(generation, None)
         if then_s is None:
             self._judged[generation] = FORGIVEN
             return
         self._history = intensity.forgiven(self._history, then_s)
-        if self._life.state in {State.STOPPED, State.TRIPPED} and generation == self._roles.generation and not stopping:
-            self._life.step(LifecycleEvent.START)  # this end has stopped it
+        has_stopped_it = self._life.state in {State.STOPPED, State.TRIPPED} and generation == self._roles.generation
+        if has_stopped_it and not self._stopping:
+            self._life.step(LifecycleEvent.START)
 
     def _judge(self, lost: errors.AtomrError) -> tuple[intensity.History, intensity.RestartVerdict]:
         """Judge the unplanned end of the active incarnation by its error and by those before it."""

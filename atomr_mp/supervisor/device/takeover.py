@@ -37,9 +37,8 @@ from atomr_mp.protocol.messages.devices import ActorInfo, Circuit
 from atomr_mp.protocol.messages.operators import StandbyStatus
 from atomr_mp.supervision.lifecycle import LifecycleEvent, State
 from atomr_mp.supervision.standby import StandbyMode, Turns
-from atomr_mp.supervision.suspicion import Death
+from atomr_mp.supervisor.device.end_reports import EndReports
 from atomr_mp.supervisor.device.life import DeviceLife
-from atomr_mp.supervisor.device.listener import DeviceListener, DeviceView
 from atomr_mp.supervisor.device.plans import Plans
 from atomr_mp.supervisor.device.quarantine import Quarantine
 from atomr_mp.supervisor.device.restarts import Restarts
@@ -50,7 +49,6 @@ from atomr_mp.supervisor.loop import Loop
 from atomr_mp.supervisor.plan import Plan
 from atomr_mp.supervisor.processes.device_log import DeviceLog
 from atomr_mp.supervisor.processes.incarnation import Incarnation
-from atomr_mp.supervisor.processes.incarnation_end import cause_of_end
 from atomr_mp.supervisor.processes.process_factory import ProcessFactory
 from atomr_mp.supervisor.processes.starter import Starter
 from atomr_mp.transport.descriptors import Descriptor
@@ -60,18 +58,16 @@ class Takeover:
     """A device's standby, and its promotion.
 
     Args:
-        device: The device, as clients are shown it.
-        life: Its life.
+        life: The device's life.
         roles: Its processes.
         plans: Its plans.
         log: Its events.
         loop: The supervisor's loop.
-        sessions: Tells the clients.
         starter: Makes the processes.
         turns: Grants standbys their starts.
         restarts: Judges whether a standby may take over.
         quarantine: The reason why nothing is started.
-        release: Called with a standby that has ended.
+        ends: Lets go of a standby that has ended.
 
     Attributes:
         settling: The time after a promotion, in which no standby is started.
@@ -79,31 +75,27 @@ class Takeover:
 
     def __init__(
         self,
-        device: DeviceView,
         *,
         life: DeviceLife,
         roles: Roles,
         plans: Plans,
         log: DeviceLog,
         loop: Loop,
-        sessions: DeviceListener,
         starter: Starter,
         turns: Turns,
         restarts: Restarts,
         quarantine: Quarantine,
-        release: Callable[[Incarnation], None],
+        ends: EndReports,
     ) -> None:
-        self._device = device
         self._life = life
         self._roles = roles
         self._plans = plans
         self._log = log
         self._loop = loop
-        self._sessions = sessions
         self._starter = starter
         self._restarts = restarts
         self._quarantine = quarantine
-        self._release = release
+        self._ends = ends
         self._set_up_generation = 0
         """The standby that a reload has set up, while its outcome is awaited."""
         self._set_up_done: Callable[[errors.AtomrError | None], None] | None = None
@@ -112,7 +104,7 @@ class Takeover:
         self.settling: Final = Settling(loop, roles, lambda: life.take(self._on_settled))
         plan = plans.held
         self._timer: Final = StandbyTimer(
-            device.index, StandbyMode(plan.standby), plan.intensity, loop, turns, self._on_due
+            plans.device.index, StandbyMode(plan.standby), plan.intensity, loop, turns, self._on_due
         )
 
     # --- what the lifecycle asks for -------------------------------------------------------------------------------
@@ -123,7 +115,7 @@ class Takeover:
             # After this step, which is more urgent.
             self._loop.call_later(0, self._make_ahead)
         if self._set_up_done is not None and (why := self._quarantine.reason):
-            self._set_up_over(errors.DeviceUnavailable(why, device=self._device.index))
+            self._set_up_over(errors.DeviceUnavailable(why, device=self._plans.device.index))
         if self._has_room:
             self._timer.want()
 
@@ -151,10 +143,6 @@ class Takeover:
             self._foreseen = control.MakeReady(used.methods, used.slabs, used.results, used.readers)
             if self._roles.standby is not None:
                 self._roles.standby.tell(self._foreseen)
-
-    def announce(self) -> None:
-        """`ANNOUNCE`: tell the clients the standby's endpoint."""
-        self._sessions.device_changed(self._device)
 
     def call(self) -> LifecycleEvent | None:
         """`CALL_STANDBY`: have the standby take over, if it is ready and the device may go on."""
@@ -228,13 +216,12 @@ class Takeover:
         else:
             fault = worker.parting.fault
             self._failed(fault.message if fault else worker.end, worker)
-            self._note_death(worker)
-        self._release(worker)
+        self._ends.standby_over(worker, unplanned=not worker.parting.wish)
         self._life.step(LifecycleEvent.STANDBY_LOST)
         if worker.generation == self._set_up_generation:
             self._set_up_over(worker.parting.fault or errors.SetupFailed(f"its new worker {worker.end}"))
         if worker.was_ready:  # clients have heard of it
-            self._sessions.device_changed(self._device)
+            self._life.tell()
 
     # --- what others tell and ask ----------------------------------------------------------------------------------
 
@@ -261,10 +248,15 @@ class Takeover:
         return self._timer.mode is StandbyMode.HOT
 
     def set_up(self, plan: Plan, done: Callable[[errors.AtomrError | None], None]) -> None:
-        """Set up a standby by another plan in the place of the present one; see `SupervisedDevice.set_up`.
+        """Set up the next worker by another plan, as the running one's standby, in the place of the present one.
 
-        This is part of a fact.
+        Args:
+            plan: The plan; `take_plan` ends the attempt.
+            done: Called once, later: with None when it is ready to take over, or has; with the reason if it has ended.
         """
+        self._life.take(lambda: self._set_up(plan, done))
+
+    def _set_up(self, plan: Plan, done: Callable[[errors.AtomrError | None], None]) -> None:
         self._plans.set_up_by(plan)
         self._set_up_done = done
         self._timer.forgive()
@@ -323,12 +315,6 @@ class Takeover:
             self._life.step(LifecycleEvent.STANDBY_DUE)
         if self._roles.standby is None:
             self._timer.not_now()
-
-    def _note_death(self, worker: Incarnation) -> None:
-        """Report the standby's end to the sessions: a signal that struck it may strike others too."""
-        board = worker.board
-        self._sessions.died(self._device, worker.generation, Death(0, cause=cause_of_end(worker, board)))
-        board.release()
 
     def _failed(self, why: str, worker: Incarnation | None) -> None:
         generation = self._starter.last_generation if worker is None else worker.generation

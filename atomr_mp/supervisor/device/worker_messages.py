@@ -10,7 +10,7 @@ from atomr_mp.protocol.messages.devices import ActorInfo
 from atomr_mp.supervision.lifecycle import LifecycleEvent
 from atomr_mp.supervisor.device.death import Deaths
 from atomr_mp.supervisor.device.life import DeviceLife
-from atomr_mp.supervisor.device.listener import DeviceListener, DeviceView, ResidentListener
+from atomr_mp.supervisor.device.listener import DeviceListener, ResidentListener
 from atomr_mp.supervisor.device.roles import Roles
 from atomr_mp.supervisor.device.takeover import Takeover
 from atomr_mp.supervisor.processes.device_log import DeviceLog
@@ -22,8 +22,7 @@ class WorkerMessages:
     """Receives processes' messages, and hands them to the parts that they concern.
 
     Args:
-        device: The device, as clients are shown it.
-        life: Its life.
+        life: The device's life.
         roles: Its processes.
         log: Its events.
         sessions: Is told of messages that concern clients.
@@ -35,7 +34,6 @@ class WorkerMessages:
 
     def __init__(
         self,
-        device: DeviceView,
         *,
         life: DeviceLife,
         roles: Roles,
@@ -46,7 +44,6 @@ class WorkerMessages:
         deaths: Deaths,
         replace: Callable[[str, str], None],
     ) -> None:
-        self._device = device
         self._life = life
         self._roles = roles
         self._log = log
@@ -65,19 +62,19 @@ class WorkerMessages:
                 worker.acknowledged(number)
                 self.caught_up(worker)
             case control.SessionDiscarded(number):
-                self._sessions.discarded(self._device, worker.generation, number)
+                self._sessions.discarded(worker.key, number)
             case control.SessionClosed(number):
                 worker.closed(number)
-                self._sessions.acknowledged(self._device, worker.generation, number)
+                self._sessions.acknowledged(worker.key, number)
             case control.SlabExported():
                 shared = None if descriptor is None else descriptor.share()
-                self._sessions.exported(self._device, worker.generation, message, shared)
+                self._sessions.exported(worker.key, message, shared)
             case control.Used():
                 self._takeover.foresee(worker, message)
             case control.ResultSlab() | control.ResultSlabFreed():
-                self._sessions.result_slab(self._device, worker.generation, message, descriptor)
+                self._sessions.result_slab(worker.key, message, descriptor)
             case control.OfResident():
-                self._residents.heard((worker.device, worker.generation), message, descriptor)
+                self._residents.heard(worker.key, message, descriptor)
             case control.SessionViolated(number, reason):
                 self._log.note("violation", reason, session=number)
                 self._sessions.violated(number, reason)
@@ -95,7 +92,7 @@ class WorkerMessages:
         """Let admitted clients call a worker, once it can read all messages that have to precede their calls."""
         for number in worker.admit():
             if worker.is_ready and worker in {self._roles.active, self._roles.standby}:
-                self._sessions.admitted(self._device, number)
+                self._sessions.admitted(worker.device, number)
 
     def _on_ready(self, worker: Incarnation, actors: list[ActorInfo]) -> None:
         if worker is self._roles.active:

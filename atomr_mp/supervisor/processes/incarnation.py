@@ -53,6 +53,9 @@ class MessageListener(Protocol):
 class DeathListener(Protocol):
     """Receives the signs of a process's end. Messages and end of file come before its exit."""
 
+    def late(self, worker: Incarnation) -> None:
+        """It was not ready in time."""
+
     def dies(self, worker: Incarnation) -> None:
         """It has begun to end, by a kill or a crash, and is going to hang up."""
 
@@ -104,6 +107,8 @@ class Incarnation:
         self.device: Final = device
         self.process: Final = process
         self.generation: Final = process.generation
+        self.key: Final = (device, process.generation)
+        """Its device and generation."""
         self.pid: Final = process.pid
         self.cgroup: Final = cgroup
         self.parting: Final = Parting()
@@ -213,6 +218,10 @@ class Incarnation:
     def live_board(self) -> LiveBoard:
         """Its board, as far as it is believed."""
         return LiveBoard(self.process.board)
+
+    def expect_ready(self, timeout_s: float) -> None:
+        """Start the timer of its start."""
+        self.set_timer(timeout_s, lambda: self._deaths.late(self))
 
     def became_ready(self, actors: list[ActorInfo]) -> None:
         """Record that it can take calls, and its actors; its end is seen sooner from now on."""

@@ -33,7 +33,6 @@ class Starter:
         log: The device's events.
         output: Where the processes print.
         adopt: Takes charge of each process.
-        late: Called with a process that is not ready in time.
         run_dir: Where sockets and logs are.
         epoch: The pool's.
         factory: Makes the processes.
@@ -48,7 +47,6 @@ class Starter:
         log: DeviceLog,
         output: RotatedOutput,
         adopt: Adopt,
-        late: Callable[[Incarnation], None],
         run_dir: HeldRunDirectory,
         epoch: bytes,
         factory: ProcessFactory,
@@ -60,7 +58,6 @@ class Starter:
         self._log = log
         self._output = output
         self._adopt = adopt
-        self._late = late
         self._last_generation = 0
         self._run_dir = run_dir
         self._epoch = epoch
@@ -113,7 +110,7 @@ class Starter:
         )
         for introduction, descriptor in self._introductions():
             worker.tell(introduction, descriptor)
-        worker.set_timer(plan.start_timeout_s, lambda: self._late(worker))
+        worker.expect_ready(plan.start_timeout_s)
         return worker
 
     def make_ahead(self) -> None:

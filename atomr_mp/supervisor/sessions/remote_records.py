@@ -26,10 +26,10 @@ class RemoteRecords:
     Args:
         grace_s: How long a gateway keeps sessions after a cut.
         loop: The supervisor's loop.
-        devices: Returns the pool's devices, by index.
+        devices: The pool's devices, by index.
     """
 
-    def __init__(self, grace_s: float, loop: Loop, devices: Callable[[], Sequence[SupervisedDevice]]) -> None:
+    def __init__(self, grace_s: float, loop: Loop, devices: Sequence[SupervisedDevice]) -> None:
         self._grace_s = grace_s
         self._loop = loop
         self._devices = devices
@@ -139,7 +139,7 @@ class RemoteRecords:
     def _read_board(self, record: RemoteRecord, number: int, worker: Worker) -> None:
         """Record the calls that a living worker has started; if its board is not believed, all may have started."""
         index, generation = worker
-        process = self._devices()[index].worker(generation)
+        process = self._devices[index].roles.of(generation)
         if process is None:  # its end is reported separately
             return
         board = process.live_board.read()

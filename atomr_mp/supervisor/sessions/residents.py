@@ -20,7 +20,7 @@ from __future__ import annotations
 import fcntl
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from atomr_mp import checks, errors
@@ -53,13 +53,11 @@ class ResidentKeeper:
     Args:
         backend: The pool's backend; the devices of the host, or of one GPU, share memory.
         max_bytes: Most bytes in all; 0 for no limit.
-        devices: Returns the pool's devices, by index.
+        devices: The pool's devices, by index.
         events: The event log.
     """
 
-    def __init__(
-        self, backend: str, max_bytes: int, devices: Callable[[], Sequence[SupervisedDevice]], events: EventLog
-    ) -> None:
+    def __init__(self, backend: str, max_bytes: int, devices: Sequence[SupervisedDevice], events: EventLog) -> None:
         self._on_host: Final = backend == "host"
         self._devices = devices
         self._events = events
@@ -135,7 +133,7 @@ class ResidentKeeper:
         Raises:
             InvalidRequest: There is no such device.
         """
-        devices = self._devices()
+        devices = self._devices
         if device >= len(devices):
             raise errors.InvalidRequest(f"there is no device {device}; this pool has {len(devices)}")
         return None if self._on_host else devices[device].gpu
@@ -170,16 +168,16 @@ class ResidentKeeper:
 
     def _tell(self, worker: Worker, message: _Answer, descriptor: Descriptor | None = None) -> None:
         index, generation = worker
-        process = self._devices()[index].worker(generation)
+        process = self._devices[index].roles.of(generation)
         if process is not None:
             process.tell(message, descriptor)
         elif descriptor is not None:
             descriptor.close()
 
     def _info(self, blob: ResidentBlob) -> operators.ResidentInfo:
-        devices = self._devices()
+        devices = self._devices
         users = sorted(blob.users if blob.filler is None else {blob.filler, *blob.waiters})
-        processes = [(index, generation, devices[index].worker(generation)) for index, generation in users]
+        processes = [(index, generation, devices[index].roles.of(generation)) for index, generation in users]
         return operators.ResidentInfo(
             device=next((each.index for each in devices if each.gpu == blob.key.gpu), None),
             name=blob.key.name,
@@ -196,7 +194,7 @@ class ResidentKeeper:
 
     def _note(self, event: str, worker: Worker | None, text: str) -> None:
         _LOG.info("%s", text)
-        who = {} if worker is None else {**self._devices()[worker[0]].facts, "generation": worker[1]}
+        who = {} if worker is None else {**self._devices[worker[0]].facts, "generation": worker[1]}
         self._events.append({"time": time.time(), "event": event, "text": text, **who})
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import select
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from atomr_mp import checks, errors
@@ -33,10 +33,10 @@ class SessionReclaim:
 
     Args:
         loop: The supervisor's loop.
-        devices: Returns the pool's devices, by index.
+        devices: The pool's devices, by index.
     """
 
-    def __init__(self, loop: Loop, devices: Callable[[], Sequence[SupervisedDevice]]) -> None:
+    def __init__(self, loop: Loop, devices: Sequence[SupervisedDevice]) -> None:
         self._loop = loop
         self._devices = devices
         self._reclaims = Reclaims()
@@ -126,7 +126,7 @@ class SessionReclaim:
     def _carry_out(self, due: list[Due]) -> None:
         for number, workers in due:
             for index, generation in workers:
-                worker = self._devices()[index].worker(generation)
+                worker = self._devices[index].roles.of(generation)
                 if worker is not None:
                     worker.tell(control.Reclaim(number))
             for client in list(self._watched.values()):

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import os
 import secrets
 import select
-from collections.abc import Callable, Iterable
-from typing import Final, Protocol
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
 
 import msgspec
 
 from atomr_mp import checks, errors
 from atomr_mp.protocol.codec import VERSION, ErrorInfo, clip
 from atomr_mp.protocol.exceptions import traceback_of
-from atomr_mp.protocol.messages import control, devices, operators, session, suspects
+from atomr_mp.protocol.messages import control, operators, session, suspects
+from atomr_mp.protocol.messages.devices import ActorInfo
 from atomr_mp.protocol.words import counted
 from atomr_mp.supervision.actor_homes import actors_of_pool
+from atomr_mp.supervision.reclaim import Worker
 from atomr_mp.supervision.suspicion import Death
 from atomr_mp.supervisor.device.device import SupervisedDevice
-from atomr_mp.supervisor.device.listener import DeviceView
 from atomr_mp.supervisor.loop import Loop, Timer
 from atomr_mp.supervisor.plan import Plan
 from atomr_mp.supervisor.sessions import slabs
@@ -45,63 +47,6 @@ ACCEPT_PAUSE_S: Final = 0.1
 """Pause after a failed accept: the waiting client would be tried without end otherwise."""
 
 
-Done = Callable[[errors.AtomrError | None, list[str]], None]
-"""Called at a reload's end with the reason of a failure, and with the settings that need a restart of the pool."""
-
-
-class Orders(Protocol):
-    """The orders that sessions may give to the supervisor."""
-
-    @property
-    def devices(self) -> list[SupervisedDevice]:
-        """The pool's devices."""
-
-    def status(self, request_id: int) -> operators.Status:
-        """Return a snapshot."""
-
-    def inventory(self, request_id: int) -> operators.Inventory:
-        """Return an account of the pool's processes, descriptors and memory.
-
-        Raises:
-            Overloaded: It cannot be seen at present.
-        """
-
-    def restart(self, device: int) -> None:
-        """Replace a device's worker.
-
-        Raises:
-            InvalidRequest: There is no such device.
-        """
-
-    def reload(self, done: Done) -> None:
-        """Read the configuration again and replace all workers, one device at a time.
-
-        While another runs, the order waits for its end.
-
-        Raises:
-            InvalidRequest: Too many orders wait already, or the pool stops.
-        """
-
-    def read_keys(self, done: Callable[[errors.AtomrError | None], object]) -> None:
-        """Tell the gateway to read the admitted keys again.
-
-        Raises:
-            InvalidRequest: There is none.
-        """
-
-    def resident(self, request: operators.ListResidents | operators.FreeResident) -> session.FromSupervisor:
-        """Return the answer to a request about resident memory."""
-
-    def stop(self, why: str) -> None:
-        """Stop the pool."""
-
-    def look_after_files(self) -> None:
-        """A client cannot connect to a worker: its socket's file may have been removed."""
-
-    def owner_gone(self) -> None:
-        """The session to which the pool's life is bound has ended."""
-
-
 Order = (
     operators.RestartRequest
     | operators.ReloadRequest
@@ -112,6 +57,12 @@ Order = (
     | operators.ReadKeys
 )
 """Messages of operators, and messages that may change a status."""
+
+Question = operators.StatusRequest | operators.InventoryRequest
+"""Messages that are answered with a snapshot of the pool."""
+
+Answer = Callable[[session.FromSupervisor], None]
+"""Answers a client's message, now or later; a client that has gone is not told."""
 
 
 class ClientSession:
@@ -166,30 +117,47 @@ class Sessions:
         plan: The pool's plan.
         epoch: The pool's epoch.
         loop: The supervisor's loop.
-        orders: Carries out clients' requests.
+        devices: The pool's devices, by index; complete before the first client comes.
+        describe: Returns the snapshot that a client asks for.
+        carry_out: Carries out an order; takes the client's name, the order, and what answers it.
+        unreached: Called when a client cannot connect to a worker: its socket's file may have been removed.
+        owner_gone: Called when the session to which the pool's life is bound has ended.
     """
 
-    def __init__(self, plan: Plan, epoch: bytes, loop: Loop, orders: Orders) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        epoch: bytes,
+        loop: Loop,
+        devices: Sequence[SupervisedDevice],
+        *,
+        describe: Callable[[Question], operators.Status | operators.Inventory],
+        carry_out: Callable[[str, Order, Answer], None],
+        unreached: Callable[[], None],
+        owner_gone: Callable[[], None],
+    ) -> None:
         self._plan = plan
         self._epoch = epoch
         self._loop = loop
-        self._orders = orders
+        self._devices = devices
+        self._describe = describe
+        self._carry_out = carry_out
+        self._unreached = unreached
+        self._owner_gone = owner_gone
         self._sessions: dict[int, ClientSession] = {}
         self.results: Final = KeptResultSlabs(loop, lambda device: plan.devices[device].execution.memory_bytes)
-        self._slabs = slabs.Slabs(lambda: orders.devices, self._reply, self.results)
-        self.suspects: Final = Suspects(plan.max_suspicions, loop, lambda: orders.devices, self._announce)
-        self._reclaim = SessionReclaim(loop, lambda: orders.devices)
+        self._slabs = slabs.Slabs(devices, self._reply, self.results)
+        self.suspects: Final = Suspects(plan.max_suspicions, loop, devices, self._announce)
+        self._reclaim = SessionReclaim(loop, devices)
         grace_s = 0.0 if plan.gateway is None else plan.gateway.grace_s
-        self.remotes: Final = RemoteRecords(grace_s, loop, lambda: orders.devices)
+        self.remotes: Final = RemoteRecords(grace_s, loop, devices)
         self._last_number = 0
         self._listener: SessionListener | None = None
         """The listener whose connections are taken."""
-        self._actors: list[devices.ActorInfo] = []
-        self._snapshot: operators.Status | None = None
-        """Status for all questions of one read, so that a client that asks without end does not keep the others
+        self._actors: list[ActorInfo] = []
+        self._snapshots: dict[type[Question], operators.Status | operators.Inventory] = {}
+        """Snapshots for all questions of one read, so that a client that asks without end does not keep the others
         waiting."""
-        self._inventory: operators.Inventory | None = None
-        """The same for questions about the inventory."""
         self.refused = 0
 
     def __len__(self) -> int:
@@ -261,34 +229,34 @@ class Sessions:
 
     # --- what devices tell -----------------------------------------------------------------------------------------
 
-    def introductions(self, device: DeviceView) -> Iterable[tuple[control.FromSupervisor, Descriptor | None]]:
+    def introductions(self, device: int) -> Iterable[tuple[control.FromSupervisor, Descriptor | None]]:
         """Yield the messages that introduce every client to a device's worker; the descriptors are the receiver's."""
         for each in list(self._sessions.values()):
             if each.may_call:
                 yield _introduction(each), None
-                yield from self._slabs.introductions(each.number, device.index)
+                yield from self._slabs.introductions(each.number, device)
 
-    def device_changed(self, device: DeviceView, *, published: bool = False) -> None:
+    def device_changed(self, device: int, *, published: bool = False) -> None:
         """Tell every client the device's new state, and the pool's actors if a worker that is ready has changed them.
 
         Args:
-            device: The device.
+            device: The device's index.
             published: Whether a worker of it is ready from now on.
         """
         actors = None
         if published:
-            found = actors_of_pool([each.known_actors for each in self._orders.devices], device.index)
+            found = actors_of_pool([each.known_actors for each in self._devices], device)
             if found != self._actors:
                 self._actors = actors = found
-        self._tell_all(lambda number: session.DeviceChanged(device.info(number), actors))
+        self._tell_all(lambda number: session.DeviceChanged(self._devices[device].info(number), actors))
         for each in list(self._sessions.values()):
             self._offer(each, device)
 
-    def incarnation_stopped(self, _device: DeviceView, make: Callable[[int], session.IncarnationEnded]) -> None:
+    def incarnation_stopped(self, make: Callable[[int], session.IncarnationEnded]) -> None:
         """Tell every client how an incarnation ends."""
         self._tell_all(lambda number: session.IncarnationStopped(make(number)))
 
-    def incarnation_ended(self, _device: DeviceView, make: Callable[[int], session.IncarnationEnded]) -> None:
+    def incarnation_ended(self, make: Callable[[int], session.IncarnationEnded]) -> None:
         """Tell every client that an incarnation has ended."""
         self.remotes.incarnation_ended(make)
         self._tell_all(make)
@@ -299,63 +267,56 @@ class Sessions:
             if each.name:
                 self._send(each, make(each.number))
 
-    def died(self, device: DeviceView, generation: int, death: Death) -> None:
+    def died(self, worker: Worker, death: Death) -> None:
         """An incarnation, or a standby, has ended, maybe by one of its requests."""
-        self.suspects.ended((device.index, generation), death)
+        self.suspects.ended(worker, death)
 
     @property
     def reports_due_s(self) -> float:
         """Longest wait, in seconds, for clients' reports on ends that may be forgiven; 0 if none is due."""
         return self.suspects.reports_due_s
 
-    def incarnation_over(self, device: DeviceView, generation: int) -> None:
+    def incarnation_over(self, worker: Worker) -> None:
         """Release the memory of an ended incarnation that clients and other workers had."""
-        self._slabs.incarnation_over(device.index, generation)
-        self._reclaim.worker_ended((device.index, generation))
-        self.remotes.worker_ended((device.index, generation))
+        self._slabs.incarnation_over(*worker)
+        self._reclaim.worker_ended(worker)
+        self.remotes.worker_ended(worker)
 
-    def acknowledged(self, device: DeviceView, generation: int, number: int) -> None:
+    def acknowledged(self, worker: Worker, number: int) -> None:
         """Give a session's memory back if this worker was the last to work for it."""
-        self.remotes.closed(number, (device.index, generation))
-        self._reclaim.acknowledged(number, (device.index, generation))
+        self.remotes.closed(number, worker)
+        self._reclaim.acknowledged(number, worker)
 
-    def discarded(self, device: DeviceView, generation: int, number: int) -> None:
+    def discarded(self, worker: Worker, number: int) -> None:
         """Keep the calls that a worker has started for an ended session of a remote client."""
-        self.remotes.discarded(number, (device.index, generation))
+        self.remotes.discarded(number, worker)
 
-    def exported(
-        self, device: DeviceView, generation: int, message: control.SlabExported, descriptor: Descriptor | None
-    ) -> None:
+    def exported(self, worker: Worker, message: control.SlabExported, descriptor: Descriptor | None) -> None:
         """Hand a slab on to the session or worker that has asked for it; the descriptor is owned from here on."""
-        self._slabs.exported((device.index, generation), message, descriptor)
+        self._slabs.exported(worker, message, descriptor)
 
-    def admitted(self, device: DeviceView, number: int) -> None:
+    def admitted(self, device: int, number: int) -> None:
         """Tell a client that it may call a device, or connect to its standby."""
         each = self._sessions.get(number)
         if each is not None:
-            self._send(each, session.DeviceChanged(device.info(number)))
+            self._send(each, session.DeviceChanged(self._devices[device].info(number)))
             self._offer(each, device)
 
     def result_slab(
-        self,
-        device: DeviceView,
-        generation: int,
-        message: control.ResultSlab | control.ResultSlabFreed,
-        descriptor: Descriptor | None,
+        self, worker: Worker, message: control.ResultSlab | control.ResultSlabFreed, descriptor: Descriptor | None
     ) -> None:
         """Keep a slab with results for its session, or close it; the descriptor is the caller's."""
-        worker = device.index, generation
         if isinstance(message, control.ResultSlabFreed):
             self.results.freed(worker, message)
         elif message.number in self._sessions:
             self.results.hand_in(worker, message, descriptor)
-            self._offer(self._sessions[message.number], device)
+            self._offer(self._sessions[message.number], worker[0])
 
-    def _offer(self, each: ClientSession, device: DeviceView) -> None:
+    def _offer(self, each: ClientSession, device: int) -> None:
         """Give a client the slabs that the standby of a device has made for its results, once it may connect there."""
         if each.slab_offers and not each.closed:
             with contextlib.suppress(errors.Overloaded):  # the client asks for a slab when it needs one
-                self._slabs.offer(each.number, device.index, lambda: self._reclaim.may_map(each.number, each.peer))
+                self._slabs.offer(each.number, device, lambda: self._reclaim.may_map(each.number, each.peer))
 
     def violated(self, number: int, reason: str) -> None:
         """End a session that broke the rules of the data plane."""
@@ -380,7 +341,7 @@ class Sessions:
             if messages is None:
                 self._end(each, None)
                 return
-            self._snapshot = self._inventory = None
+            self._snapshots.clear()
             for message in messages:
                 self._hear(each, message)
                 if each.closed:
@@ -407,70 +368,26 @@ class Sessions:
                 self._welcome(each, message)
             case _ if not each.name or isinstance(message, session.Hello):
                 raise errors.ProtocolError("a session begins with one hello")
-            case operators.InventoryRequest(request_id):
-                self._inventory = self._inventory or self._orders.inventory(request_id)
-                self._send(each, msgspec.structs.replace(self._inventory, id=request_id))
-            case operators.StatusRequest(request_id):
-                self._snapshot = self._snapshot or self._orders.status(request_id)
-                self._send(each, msgspec.structs.replace(self._snapshot, id=request_id))
+            case operators.StatusRequest() | operators.InventoryRequest():
+                snapshot = self._snapshots.get(type(message)) or self._describe(message)
+                self._snapshots[type(message)] = snapshot
+                self._send(each, msgspec.structs.replace(snapshot, id=message.id))
             case _ if isinstance(message, Order):
-                self._snapshot = None
-                self._carry_out(each, message)
+                self._snapshots.pop(operators.StatusRequest, None)
+                self._carry_out(each.name, message, functools.partial(self._send, each))
             case suspects.Suspect() | suspects.Acquit():
                 self.suspects.hear(each.number, message)
             case session.Reach():
-                self._snapshot = None
-                each.take_reach(message, len(self._orders.devices))
+                self._snapshots.pop(operators.StatusRequest, None)
+                each.take_reach(message, len(self._devices))
                 if message.failures:
-                    self._orders.look_after_files()
+                    self._unreached()
             case session.Bye():
                 self._end(each, None, bye=True)
             case _ if isinstance(message, slabs.Request):
                 if each.observer:
                     raise errors.ProtocolError("slabs are for sessions that may call, and this is an observer's")
                 self._relay(each, message)
-
-    def _carry_out(self, each: ClientSession, order: Order) -> None:
-        match order:
-            case operators.RestartRequest(request_id, device):
-                try:
-                    self._orders.restart(device)
-                except errors.AtomrError as error:
-                    self._send(each, session.Answer(request_id, ErrorInfo.of(error)))
-                else:
-                    self._send(each, session.Answer(request_id))
-            case operators.AdmitRequest():
-                self._send(each, self.suspects.admit(order))
-            case operators.ReloadRequest(request_id):
-                self._reload(each, request_id)
-            case operators.ReadKeys(request_id):
-                self._read_keys(each, request_id)
-            case operators.ListResidents() | operators.FreeResident():
-                self._send(each, self._orders.resident(order))
-            case operators.StopRequest(request_id):
-                self._send(each, session.Answer(request_id))
-                self._orders.stop(f"{each.name} asked for it")
-
-    def _reload(self, each: ClientSession, request_id: int) -> None:
-        def done(error: errors.AtomrError | None, pending: list[str]) -> None:
-            if error is not None:
-                self._send(each, session.Answer(request_id, ErrorInfo.of(error)))
-            else:
-                self._send(each, operators.Reloaded(request_id, pending))
-
-        try:
-            self._orders.reload(done)
-        except errors.InvalidRequest as error:
-            self._send(each, session.Answer(request_id, ErrorInfo.of(error)))
-
-    def _read_keys(self, each: ClientSession, request_id: int) -> None:
-        def done(error: errors.AtomrError | None) -> None:
-            self._send(each, session.Answer(request_id, None if error is None else ErrorInfo.of(error)))
-
-        try:
-            self._orders.read_keys(done)
-        except errors.InvalidRequest as error:
-            done(error)
 
     def _relay(self, each: ClientSession, request: slabs.Request) -> None:
         descriptor = None
@@ -503,14 +420,14 @@ class Sessions:
             session=each.session,
             secret=each.secret,
             window=self._plan.window,
-            devices=[device.info(each.number) for device in self._orders.devices],
+            devices=[device.info(each.number) for device in self._devices],
             actors=self._actors,
             suspicions=self.suspects.known,
             max_replays=self._plan.max_replays,
         )
         self._send(each, welcome)
         if each.may_call and not each.closed:  # a client that has gone already was reported to the workers
-            for worker in workers_of(self._orders.devices):
+            for worker in workers_of(self._devices):
                 worker.tell(_introduction(each))
 
     def _announce(self, message: suspects.Suspicions, number: int) -> None:
@@ -556,8 +473,8 @@ class Sessions:
         self._slabs.session_ended(each.number)
         if each.may_call:
             told = []
-            for device in self._orders.devices:
-                for worker in device.workers:  # a standby too: it knows the session, and may be called next
+            for device in self._devices:
+                for worker in device.roles.all:  # a standby too: it knows the session, and may be called next
                     if worker.withdraw(each.number):
                         continue
                     worker.tell(control.SessionEnded(each.number, each.is_remote and not bye))
@@ -567,7 +484,7 @@ class Sessions:
             self._reclaim.ended(each.number, told, bye=bye)
         if each.owner:
             # Later, since the caller may be in the middle of a device's step.
-            self._loop.call_later(0, self._orders.owner_gone)
+            self._loop.call_later(0, self._owner_gone)
 
 
 def _crowded(peer: SessionPeer) -> errors.Overloaded | None:

@@ -84,14 +84,14 @@ class Slabs:
     """Carries out clients' requests about slabs.
 
     Args:
-        devices: Returns the pool's devices, by index.
+        devices: The pool's devices, by index.
         reply: Answers a session: its number, the message, and a descriptor to go with it, owned by the callee.
         results: The slabs of ended incarnations that can still be opened.
     """
 
     def __init__(
         self,
-        devices: Callable[[], Sequence[SupervisedDevice]],
+        devices: Sequence[SupervisedDevice],
         reply: Callable[[int, session.FromSupervisor, Descriptor | None], None],
         results: KeptResultSlabs,
     ) -> None:
@@ -153,7 +153,7 @@ class Slabs:
             device: The device.
             may_map: Called before the session gets any; raises `Overloaded` if it must not.
         """
-        standby = self._device(device).standby
+        standby = self._device(device).roles.standby
         if standby is None or not standby.is_ready or standby.is_behind or number not in standby.admitted:
             return
         held = self._holdings.setdefault(number, _Holdings())
@@ -203,9 +203,9 @@ class Slabs:
             held.offered = {each for each in held.offered if each[0] != (device, generation)}
             for loan in [loan for loan in held.loans if (loan.device, loan.generation) == (device, generation)]:
                 _close(held.loans.pop(loan))
-        for other in self._devices():
+        for other in self._devices:
             if other.index != device:
-                for worker in other.workers:
+                for worker in other.roles.all:
                     worker.tell(control.IncarnationOver(device, generation))
 
     def session_ended(self, number: int) -> None:
@@ -231,7 +231,7 @@ class Slabs:
     # --- what clients ask ------------------------------------------------------------------------------------------
 
     def _open(self, number: int, held: _Holdings, request: session.OpenSlab) -> None:
-        owner = self._device(request.device).worker(request.generation)
+        owner = self._device(request.device).roles.of(request.generation)
         if (owner is None or owner.leaving) and self._open_kept(number, request):
             return
         owner = self._incarnation(request.device, request.generation, number)
@@ -270,18 +270,18 @@ class Slabs:
         if len(held.slabs) >= MAX_SLABS:
             raise errors.Overloaded(f"this session has {MAX_SLABS} slabs registered; forget some first")
         check_room(descriptor.fileno())
-        for worker in workers_of(self._devices()):
+        for worker in workers_of(self._devices):
             _check_listens(worker)
         held.last_slab = request.slab
         held.slabs[request.slab] = RegisteredSlab(request.nbytes, descriptor.share())
-        for worker in workers_of(self._devices()):
+        for worker in workers_of(self._devices):
             worker.tell(control.ClientSlab(number, request.slab, request.nbytes), descriptor.share())
 
     def _forget(self, number: int, held: _Holdings, slab: int) -> None:
         forgotten = held.slabs.pop(slab, None)
         if forgotten is not None:
             forgotten.descriptor.close()
-            for worker in workers_of(self._devices()):
+            for worker in workers_of(self._devices):
                 worker.tell(control.ClientSlabForgotten(number, slab))
 
     # --- what workers are asked ------------------------------------------------------------------------------------
@@ -364,7 +364,7 @@ class Slabs:
             InvalidRequest: There is no such device, or the session was never admitted there.
             GpuRefStale: The incarnation has ended.
         """
-        worker = self._device(index).worker(generation)
+        worker = self._device(index).roles.of(generation)
         if worker is None:
             raise self._stale(index, generation)
         if number not in worker.admitted:
@@ -372,14 +372,13 @@ class Slabs:
         return worker
 
     def _device(self, index: int) -> SupervisedDevice:
-        devices = self._devices()
-        if index >= len(devices):
-            raise errors.InvalidRequest(f"there is no device {index}; this pool has {len(devices)}")
-        return devices[index]
+        if index >= len(self._devices):
+            raise errors.InvalidRequest(f"there is no device {index}; this pool has {len(self._devices)}")
+        return self._devices[index]
 
     def _stale(self, index: int, generation: int) -> errors.GpuRefStale:
-        device = self._devices()[index]
-        current = device.generation if device.active is not None else 0
+        device = self._devices[index]
+        current = device.roles.generation if device.roles.active is not None else 0
         now = f"its current one is {current}" if current else "it has none at present"
         return errors.GpuRefStale(
             f"generation {generation} of device {index} has ended, and its memory with it; {now}",
@@ -404,8 +403,8 @@ def workers_of(devices: Iterable[SupervisedDevice]) -> list[Incarnation]:
     """Return all workers that take calls, may take calls later, or finish their requests."""
     workers = []
     for device in devices:
-        former = device.predecessor
-        workers += [worker for worker in (device.active, device.standby) if worker is not None]
+        former = device.roles.predecessor
+        workers += [worker for worker in (device.roles.active, device.roles.standby) if worker is not None]
         if former is not None and former.drained and not former.leaving:
             workers.append(former)
     return workers

@@ -27,7 +27,7 @@ class Suspects:
     Args:
         limit: See `Docket`.
         loop: The supervisor's loop.
-        devices: Returns the devices, whose ends by a quarantined request are forgiven.
+        devices: The devices, whose ends by a quarantined request are forgiven.
         tell: Sends to clients.
     """
 
@@ -35,7 +35,7 @@ class Suspects:
         self,
         limit: int,
         loop: Loop,
-        devices: Callable[[], Sequence[SupervisedDevice]],
+        devices: Sequence[SupervisedDevice],
         tell: Tell,
     ) -> None:
         self._docket = Docket(limit)
@@ -91,8 +91,8 @@ class Suspects:
                     self._loop.call_later(SUSPECTED_S, lambda: self._announce(self._docket.expire(time.monotonic())))
                 self._announce(changed)
                 self._tell(suspects.Suspicions([], message.id), number)
-                for device in self._devices():
-                    device.reported()
+                for device in self._devices:
+                    device.restarts.reported()
             case suspects.Acquit(request):
                 self._announce(self._docket.acquit(request))
 
@@ -119,7 +119,7 @@ class Suspects:
             f"{who} {request.method} with the arguments of fingerprint {request.fingerprint.hex()} is admitted again; "
             f"it has ended {_workers(ends)}"
         )
-        self._devices()[device].note("request_admitted", why, generation=generation)
+        self._devices[device].log.note("request_admitted", why, generation=generation)
 
     def _quarantine(self, found: suspects.Suspicion) -> None:
         request = found.request
@@ -128,9 +128,8 @@ class Suspects:
             f"has ended {_workers(found.ends)}, at last when nothing else ran there; it is refused until the actors "
             "are reloaded, or an operator lets it in (`atomr-mp admit`)"
         )
-        devices = self._devices()
         for device, generation in sorted(self._docket.ends(request)):
-            devices[device].forgive(generation, why)
+            self._devices[device].restarts.forgive(generation, why)
 
     def _announce(self, changed: list[suspects.Suspicion]) -> None:
         if changed:

@@ -7,7 +7,7 @@ import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import pytest
 
@@ -45,7 +45,7 @@ class Pool:
     def __init__(self, backend: str, log: EventLog) -> None:
         self.processes: Final = {worker: Process() for worker in (A, B, C)}
         devices: Any = [self._device(index) for index in range(2)]
-        self.residents: Final = ResidentKeeper(backend, 0, lambda: devices, log)
+        self.residents: Final = ResidentKeeper(backend, 0, devices, log)
 
     def _device(self, index: int) -> Any:
         pool = self
@@ -56,7 +56,11 @@ class Pool:
             def __init__(self) -> None:
                 self.index = self.gpu = index
 
-            def worker(self, generation: int) -> Process | None:
+            @property
+            def roles(self) -> Self:
+                return self
+
+            def of(self, generation: int) -> Process | None:
                 return pool.processes.get((index, generation))
 
         return Device()

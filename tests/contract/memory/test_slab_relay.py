@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, TypeVar
 from unittest.mock import Mock
 
 import pytest
@@ -25,12 +25,12 @@ from atomr_mp.process.identity import Identity
 from atomr_mp.process.spawn import ExitCause
 from atomr_mp.protocol.board import BOARD_BYTES
 from atomr_mp.protocol.codec import ErrorInfo
-from atomr_mp.protocol.messages import control, devices, operators, session
+from atomr_mp.protocol.messages import control, devices, session
 from atomr_mp.startup.config import Config
 from atomr_mp.supervision.standby import Turns
-from atomr_mp.supervisor.care.reload import Done
 from atomr_mp.supervisor.device import device as device_module
 from atomr_mp.supervisor.device.quarantine import StuckOnGpu
+from atomr_mp.supervisor.device.roles import Roles
 from atomr_mp.supervisor.loop import Loop
 from atomr_mp.supervisor.processes import process_factory
 from atomr_mp.supervisor.processes.incarnation import Incarnation
@@ -72,11 +72,16 @@ class Worker:
         return self if self.lives else None
 
     @property
-    def workers(self) -> list[Worker]:
+    def roles(self) -> Worker:
+        """Return itself: it knows its processes too."""
+        return self
+
+    @property
+    def all(self) -> list[Worker]:
         """Return it and those beside it, if they live."""
         return [each for each in (self, self.standby, self.predecessor) if each is not None and each.lives]
 
-    def worker(self, generation: int) -> Worker | None:
+    def of(self, generation: int) -> Worker | None:
         """Return the incarnation of a generation, if it lives."""
         return self if self.lives and generation == self.generation else None
 
@@ -109,39 +114,18 @@ class Supervisor:
 
     def __init__(self) -> None:
         self.workers = [Worker(0), Worker(1)]
-        self.devices: Any = self.workers
+        self.devices: Any = list(self.workers)
         self.loop = Loop()
-        self.sessions = Sessions(Config(backend="host", gpus="2").plan(), bytes(16), self.loop, self)
-
-    def status(self, _request_id: int) -> operators.Status:
-        """Refuse."""
-        raise errors.InvalidRequest("no status here")
-
-    def inventory(self, _request_id: int) -> operators.Inventory:
-        """Refuse."""
-        raise errors.InvalidRequest("no inventory here")
-
-    def restart(self, _device: int) -> None:
-        """Do nothing."""
-
-    def reload(self, _done: Done) -> None:
-        """Fail: no test asks for it."""
-
-    def read_keys(self, _done: object) -> None:
-        """Never asked for."""
-
-    def resident(self, _request: object) -> session.FromSupervisor:
-        """Refuse."""
-        raise errors.InvalidRequest("no resident memory here")
-
-    def stop(self, _why: str) -> None:
-        """Do nothing."""
-
-    def look_after_files(self) -> None:
-        """Do nothing."""
-
-    def owner_gone(self) -> None:
-        """Do nothing."""
+        self.sessions = Sessions(
+            Config(backend="host", gpus="2").plan(),
+            bytes(16),
+            self.loop,
+            self.devices,
+            describe=Mock(side_effect=errors.InvalidRequest("no snapshot here")),
+            carry_out=Mock(),
+            unreached=Mock(),
+            owner_gone=Mock(),
+        )
 
     def until(self, condition: Callable[[], T]) -> T:
         """Run the loop until something is so."""
@@ -187,17 +171,17 @@ class Supervisor:
     def export(self, message: control.SlabExported, content: bytes | None = b"slab", worker: int = 0) -> None:
         """Answer for a worker."""
         descriptor = None if content is None else Descriptor(memory(content))
-        self.sessions.exported(self.devices[worker], self.workers[worker].generation, message, descriptor)
+        self.sessions.exported((worker, self.workers[worker].generation), message, descriptor)
 
     def end_worker(self, index: int) -> None:
         """End an incarnation."""
         self.workers[index].lives = False
-        self.sessions.incarnation_over(self.devices[index], self.workers[index].generation)
+        self.sessions.incarnation_over((index, self.workers[index].generation))
 
     def acknowledge(self, *workers: int) -> None:
         """Have workers acknowledge the end of session 1."""
         for worker in workers:
-            self.sessions.acknowledged(self.devices[worker], self.workers[worker].generation, 1)
+            self.sessions.acknowledged((worker, self.workers[worker].generation), 1)
 
     def reclaimed(self) -> list[int]:
         """Return how often each worker got the order to give the memory of session 1 back."""
@@ -235,7 +219,7 @@ def memory(content: bytes, seals: int = SEALS) -> int:
 def introduced(supervisor: Supervisor, index: int) -> list[tuple[control.ForeignSlab, bytes]]:
     """Return the loans that a new worker of a device gets, and their content."""
     found = []
-    for message, descriptor in supervisor.sessions.introductions(supervisor.devices[index]):
+    for message, descriptor in supervisor.sessions.introductions(index):
         content = b""
         if descriptor is not None:
             content = os.pread(descriptor.fileno(), 100, 0)
@@ -273,7 +257,7 @@ class TestOpening:
     ) -> None:
         """The worker gets an order; one that does not listen is asked, as for any slab, so that little waits for it."""
         made = Descriptor(memory(b"slab"))
-        supervisor.sessions.result_slab(supervisor.devices[0], 1, control.ResultSlab(1, 5, 4), made)
+        supervisor.sessions.result_slab((0, 1), control.ResultSlab(1, 5, 4), made)
         made.close()
         supervisor.workers[0].is_behind = behind
         client.send(session.OpenSlab(77, 0, 1, 5))
@@ -292,7 +276,7 @@ class TestOpening:
     ) -> None:
         """Otherwise the worker would count it as open for as long as the session lasts."""
         made = Descriptor(memory(b"slab"))
-        supervisor.sessions.result_slab(supervisor.devices[0], 1, control.ResultSlab(1, 5, 4), made)
+        supervisor.sessions.result_slab((0, 1), control.ResultSlab(1, 5, 4), made)
         made.close()
         known_first: list[bool] = []
 
@@ -315,17 +299,17 @@ class TestOpening:
         standby.admitted |= {1, 2} if ready_first else {2}
         for number, slab in ((1, 5), (2, 6)):
             made = Descriptor(memory(b"slab"))
-            supervisor.sessions.result_slab(cast("Any", standby), 2, control.ResultSlab(number, slab, 4), made)
+            supervisor.sessions.result_slab((0, 2), control.ResultSlab(number, slab, 4), made)
             made.close()
         if not ready_first:
             assert not list(clients[0].receive_waiting())
             standby.is_ready = True
-            supervisor.sessions.device_changed(supervisor.devices[0])
+            supervisor.sessions.device_changed(0)
             assert isinstance(supervisor.hear(clients[0]), session.DeviceChanged)
             assert not standby.heard(control.ResultSlabOpened)  # it has not acknowledged the session yet
             standby.admitted.add(1)
-        supervisor.sessions.admitted(supervisor.devices[0], 1)
-        supervisor.sessions.admitted(supervisor.devices[0], 2)
+        supervisor.sessions.admitted(0, 1)
+        supervisor.sessions.admitted(0, 2)
         heard = supervisor.until(clients[0].receive_waiting) + (clients[0].receive_waiting() or [])
         offers = [each for each in heard if isinstance(each, session.SlabOffered)]
         assert offers == [session.SlabOffered(0, 2, 5, 4)]
@@ -348,7 +332,7 @@ class TestOpening:
         client.send(session.OpenSlab(77, 0, 1, 5))
         supervisor.asked()
         made = Descriptor(memory(b"slab"))
-        supervisor.sessions.result_slab(supervisor.devices[0], 1, control.ResultSlab(1, 5, 4), made)
+        supervisor.sessions.result_slab((0, 1), control.ResultSlab(1, 5, 4), made)
         made.close()
         supervisor.end_worker(0)
         assert supervisor.hear(client) == session.SlabOpened(77, 4)
@@ -457,7 +441,7 @@ class TestRegistering:
             assert worker.told[-1] == control.ClientSlab(1, 3, 3)
             assert worker.contents[-1] == b"own"
         later = Worker(0)
-        for message, descriptor in supervisor.sessions.introductions(supervisor.devices[1]):
+        for message, descriptor in supervisor.sessions.introductions(1):
             later.tell(message, descriptor)
         assert [type(message) for message in later.told] == [control.SessionOpened, control.ClientSlab]
         assert later.contents == [None, b"own"]
@@ -465,7 +449,7 @@ class TestRegistering:
         client.send(session.ForgetSlab(4))
         forgotten = [control.ClientSlabForgotten(1, 3)]
         supervisor.until(lambda: supervisor.workers[1].heard(control.ClientSlabForgotten) == forgotten)
-        assert len(list(supervisor.sessions.introductions(supervisor.devices[1]))) == 1
+        assert len(list(supervisor.sessions.introductions(1))) == 1
 
     @pytest.mark.parametrize(
         "wrong",
@@ -742,7 +726,7 @@ sys.stdin.read()
                 process.stdin.write(b"\n")
                 supervisor.wait_told(control.SessionEnded, number)
                 for worker in supervisor.devices:
-                    supervisor.sessions.acknowledged(worker, worker.generation, number)
+                    supervisor.sessions.acknowledged((worker.index, worker.generation), number)
             assert len(open_descriptors()) == before + 1
             assert not supervisor.workers[0].heard(control.Reclaim)
             process.kill()
@@ -800,27 +784,29 @@ def test_a_device_keeps_descriptors_for_a_worker_that_does_not_read(
         made = device_module.SupervisedDevice(
             plan,
             plan.devices[0],
-            loop=supervisor.loop,
-            run_dir=run_dir,
-            log=log,
-            epoch=bytes(16),
-            sessions=supervisor.sessions,
-            factory=ProcessFactory(plan, supervisor.loop, run_dir, log),
-            turns=Turns(1),
-            residents=ResidentKeeper("host", 0, list, log),
-            on_gpu=StuckOnGpu(),
+            device_module.PoolServices(
+                supervisor.loop,
+                run_dir,
+                log,
+                bytes(16),
+                supervisor.sessions,
+                ResidentKeeper("host", 0, [], log),
+                ProcessFactory(plan, supervisor.loop, run_dir, log),
+                Turns(1),
+            ),
+            StuckOnGpu(),
             ended=lambda: None,
         )
         register(client, 1, b"introduced")
         assert supervisor.hear(client) == session.Answer(1)
-        supervisor.devices = [made]
+        supervisor.devices[:] = [made]
         made.start()
         assert isinstance(supervisor.hear(client), session.DeviceChanged)
         assert isinstance(process.channel.receive(), control.Start)
         assert isinstance(process.channel.receive(), control.SessionOpened)
         assert process.channel.receive() == control.ClientSlab(1, 1, 10)
         assert os.pread(taken(process.channel), 100, 0) == b"introduced"
-        worker = made.active
+        worker = made.roles.active
         assert worker is not None
         sent = fall_behind(worker)
         for number in range(3):
@@ -854,7 +840,7 @@ def test_a_device_keeps_descriptors_for_a_worker_that_does_not_read(
         worker.tell(control.ClientSlab(1, 7, 1), Descriptor(memory(b"7")))
         made.stop()
         process.kill()
-        supervisor.until(lambda: made.active is None)
+        supervisor.until(lambda: made.roles.active is None)
         worker.tell(control.ClientSlab(1, 8, 1), Descriptor(memory(b"8")))
         made.output.close()
 
@@ -864,7 +850,7 @@ def test_sessions_that_come_and_go_cost_nothing_while_a_worker_does_not_read(
 ) -> None:
     """What it has not heard of is withdrawn: nothing waits for it, and its memory has no owner to give it back."""
     worker = Incarnation(0, process, supervisor.loop, None, Silent(), Mock(), 1.0)  # type: ignore[arg-type]
-    supervisor.devices = [Alone(worker)]
+    supervisor.devices[:] = [Alone(worker)]
     sent = fall_behind(worker)
     waiting = len(worker._outbox)
     stays = supervisor.connect()
@@ -902,15 +888,10 @@ class Alone:
     """A device with one worker."""
 
     index = 0
-    standby = predecessor = None
 
     def __init__(self, worker: Incarnation) -> None:
-        self.active = worker
-        self.workers = [worker]
-
-    def worker(self, _generation: int) -> Incarnation:
-        """Return the worker."""
-        return self.workers[0]
+        self.roles = Roles()
+        self.roles.start(worker)
 
     def info(self, _number: int) -> devices.DeviceInfo:
         """Describe it."""

@@ -13,10 +13,11 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
+from unittest.mock import Mock
 
 import msgpack
 import psutil
@@ -31,14 +32,13 @@ from atomr_mp.process.files.events import EventLog
 from atomr_mp.process.files.rundir import RunDirectory
 from atomr_mp.protocol.codec import MAX_MESSAGE_BYTES, MAX_SESSION_MESSAGE_BYTES, ErrorInfo
 from atomr_mp.protocol.flow import flight, limits
-from atomr_mp.protocol.messages import control, data, operators, session
+from atomr_mp.protocol.messages import control, data, session
 from atomr_mp.protocol.zmtp.framing import pack
 from atomr_mp.protocol.zmtp.stream import MAX_COMMAND_BYTES
 from atomr_mp.startup.config import Config
 from atomr_mp.supervision.lifecycle import State
 from atomr_mp.supervision.standby import Turns
-from atomr_mp.supervisor.care.reload import Done
-from atomr_mp.supervisor.device.device import SupervisedDevice
+from atomr_mp.supervisor.device.device import PoolServices, SupervisedDevice
 from atomr_mp.supervisor.device.quarantine import StuckOnGpu
 from atomr_mp.supervisor.loop import Loop
 from atomr_mp.supervisor.processes.process_factory import ProcessFactory
@@ -263,7 +263,7 @@ def test_a_listener_that_cannot_accept_is_tried_again_after_a_pause(
         return accept()
 
     monkeypatch.setattr(listener, "accept", accept_or_fail)
-    connected = Sessions(Config(backend="host", gpus="1").plan(), bytes(16), loop, NoPool())
+    connected = sessions_alone(loop)
     connected.listen(listener)
     with RawSession(tmp_path / "socket") as client:
         loop.run()
@@ -344,46 +344,19 @@ except OSError as error:
 # --- sessions without a pool ---------------------------------------------------------------------------------------
 
 
-class NoPool:
-    """Takes the place of the supervisor; notes what it is asked for."""
-
-    def __init__(self) -> None:
-        self.devices: list[SupervisedDevice] = []
-        self.asked: list[str] = []
-
-    def status(self, _request_id: int) -> operators.Status:
-        """Refuse."""
-        raise errors.InvalidRequest("no status here")
-
-    def inventory(self, _request_id: int) -> operators.Inventory:
-        """Refuse."""
-        raise errors.InvalidRequest("no inventory here")
-
-    def restart(self, device: int) -> None:
-        """Note it."""
-        self.asked.append(f"restart {device}")
-
-    def reload(self, _done: Done) -> None:
-        """Note it."""
-        self.asked.append("reload")
-
-    def read_keys(self, _done: object) -> None:
-        """Never asked for."""
-
-    def resident(self, _request: object) -> session.FromSupervisor:
-        """Refuse."""
-        raise errors.InvalidRequest("no resident memory here")
-
-    def stop(self, why: str) -> None:
-        """Note it."""
-        self.asked.append(f"stop: {why}")
-
-    def look_after_files(self) -> None:
-        """Do nothing."""
-
-    def owner_gone(self) -> None:
-        """Note it."""
-        self.asked.append("owner gone")
+def sessions_alone(loop: Loop, owner_gone: Callable[[], None] = lambda: None) -> Sessions:
+    """Return sessions of a supervisor without devices, which carries out no order."""
+    unexpected = Mock(side_effect=AssertionError)
+    return Sessions(
+        Config(backend="host", gpus="1").plan(),
+        bytes(16),
+        loop,
+        [],
+        describe=unexpected,
+        carry_out=unexpected,
+        unreached=unexpected,
+        owner_gone=owner_gone,
+    )
 
 
 @pytest.fixture
@@ -398,7 +371,7 @@ def loop() -> Iterator[Loop]:
 def test_a_connection_without_a_hello_ends(monkeypatch: pytest.MonkeyPatch, loop: Loop) -> None:
     """Its time is bounded, and it is counted; one that has said hello stays."""
     monkeypatch.setattr(sessions, "HELLO_S", 0.01)
-    connected = Sessions(Config(backend="host", gpus="1").plan(), bytes(16), loop, NoPool())
+    connected = sessions_alone(loop)
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     polite, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     with ours, polite:
@@ -418,8 +391,8 @@ def test_a_connection_without_a_hello_ends(monkeypatch: pytest.MonkeyPatch, loop
 
 def test_an_owner_that_dies_is_noticed_between_the_steps_of_a_device(loop: Loop) -> None:
     """The pool's end must not begin while a device tells its clients something, in the middle of a step."""
-    pool = NoPool()
-    connected = Sessions(Config(backend="host", gpus="1").plan(), bytes(16), loop, pool)
+    owner_gone = Mock()
+    connected = sessions_alone(loop, owner_gone)
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     ours.sendall(session.frame(session.FROM_CLIENT.encode(session.Hello(2, "owner"))))
     connected.add(SessionPeer(theirs), owner=True)
@@ -428,15 +401,14 @@ def test_an_owner_that_dies_is_noticed_between_the_steps_of_a_device(loop: Loop)
     loop.forget(ours.fileno())
     ours.close()
     lost = ErrorInfo.of(errors.WorkerLost("gone"))
-    device: Any = None
-    connected.incarnation_ended(device, lambda _: session.IncarnationEnded(0, 1, False, lost, [], 0))
+    connected.incarnation_ended(lambda _: session.IncarnationEnded(0, 1, False, lost, [], 0))
     assert len(connected) == 0
-    assert pool.asked == []
+    owner_gone.assert_not_called()
     again = Loop.run
     loop._stopped = False
     loop.call_later(0, loop.stop)
     again(loop)
-    assert pool.asked == ["owner gone"]
+    owner_gone.assert_called_once_with()
 
 
 def test_a_long_error_of_every_device_keeps_nobody_from_connecting(tmp_path: Path, loop: Loop) -> None:
@@ -449,21 +421,23 @@ def test_a_long_error_of_every_device_keeps_nobody_from_connecting(tmp_path: Pat
         device = SupervisedDevice(
             plan,
             described,
-            loop=loop,
-            run_dir=run_dir,
-            log=log,
-            epoch=bytes(16),
-            sessions=connected,
-            factory=ProcessFactory(plan, loop, run_dir, log),
-            turns=Turns(1),
-            residents=ResidentKeeper("host", 0, list, log),
-            on_gpu=StuckOnGpu(),
+            PoolServices(
+                loop,
+                run_dir,
+                log,
+                bytes(16),
+                connected,
+                ResidentKeeper("host", 0, [], log),
+                ProcessFactory(plan, loop, run_dir, log),
+                Turns(1),
+            ),
+            StuckOnGpu(),
             ended=lambda: None,
         )
         text = "\N{GRINNING FACE}" * 100_000
-        assert device.state is State.STOPPED
-        device._life.reason = text
-        device._restarts.ended(errors.SetupFailed(text, traceback_text=text))
+        assert device.life.state is State.STOPPED
+        device.life.reason = text
+        device.restarts.ended(errors.SetupFailed(text, traceback_text=text))
         info = device.info(1)
         device.output.close()
     welcome = session.Welcome(1, "p", bytes(16), 1, bytes(16), bytes(16), flight.Window(1, 1), [info] * 64, [])

@@ -41,13 +41,6 @@ class Scene:
         quarantine: Any = self.quarantine
         log: Any = SimpleNamespace(note=lambda event, *_, **__: self.notes.append(event))
         loop: Any = self.timers
-        device: Any = SimpleNamespace(
-            forgive=lambda generation, why: self.life.take(
-                lambda: self.restarts.forgive(generation, why, stopping=False)
-            ),
-            reported=lambda: self.life.take(self.restarts.ask_again),
-        )
-        self.suspects: Final = Suspects(2, loop, lambda: [device], lambda *_: None)
         self.restarts: Restarts = Restarts(
             self.life,
             roles,
@@ -55,9 +48,10 @@ class Scene:
             log,
             loop,
             quarantine,
-            tell=lambda: None,
             reports_due_s=lambda: self.suspects.reports_due_s,
         )
+        device: Any = SimpleNamespace(restarts=self.restarts)
+        self.suspects: Final = Suspects(2, loop, [device], lambda *_: None)
         acts: dict[Action, Act] = {each: lambda: None for each in Action}
         acts[Action.SPAWN] = self._spawn
         acts[Action.ASK_RESTART] = self.restarts.ask
