@@ -2,52 +2,43 @@
 
 from __future__ import annotations
 
-import contextlib
+import functools
 import itertools
 import logging
 import os
-import select
 import threading
 import time
 import weakref
-from collections import deque
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
-
-import msgspec
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 from atomr_mp import errors
 from atomr_mp.client import interrupts
 from atomr_mp.client.callers import Kernel, calling_loop, in_cell, notice_kernel, running_loop
 from atomr_mp.client.handshake import default_name, greet
-from atomr_mp.client.lanes.base import FORKED, Lane, Told
-from atomr_mp.client.lanes.homes import Homes, homes_of
-from atomr_mp.client.lanes.retry_policy import KnownSuspicions, was_answered
-from atomr_mp.client.lanes.threads import LONGEST_WAIT_S, ThreadsLane
+from atomr_mp.client.lanes.base import FORKED, Lane
+from atomr_mp.client.lanes.services import LaneServices, LazyMemory
+from atomr_mp.client.lanes.session import PoolSession, Told
+from atomr_mp.client.lanes.threads import ThreadsLane
 from atomr_mp.client.memory.leases import LeaseKind, Releases
 from atomr_mp.client.reply import ItemsReply, Reply, StreamReply
 from atomr_mp.client.reply_life import ReplyState
 from atomr_mp.client.reply_stream import ReplyStream
 from atomr_mp.client.sent_room import SentRoom
 from atomr_mp.client.stream_closer import StreamCloser
-from atomr_mp.protocol import amounts, token
-from atomr_mp.protocol.exceptions import traceback_of
+from atomr_mp.protocol import amounts
 from atomr_mp.protocol.flow.flight import Window
 from atomr_mp.protocol.flow.stream_credit import ReaderCredit
-from atomr_mp.protocol.messages import devices, session, suspects
+from atomr_mp.protocol.messages import session
 from atomr_mp.protocol.messages.devices import Resumes
 from atomr_mp.protocol.messages.session import MAX_REMOTE_ID
-from atomr_mp.transport.data import Login
 from atomr_mp.transport.session import SessionConnection
 from atomr_mp.wire.courier import Courier
 
 if TYPE_CHECKING:
     import asyncio
 
-    import numpy as np
-
     from atomr_mp.client.lanes.event_loop import EventLoopLane
-    from atomr_mp.client.memory.argument_slabs import Placement
     from atomr_mp.client.memory.memory import ClientMemory
     from atomr_mp.client.programs import ProgramRun
 
@@ -82,12 +73,10 @@ class Client:
         NotAuthorized: It refuses this process.
     """
 
-    workers_live = False
-    """Whether only the session has ended, and not the pool: its workers will not disconnect."""
     forked = False
     """Whether this process was forked from the client's, so that the client is of no use here."""
 
-    def __init__(  # noqa: PLR0915 - one line for each thing that it has
+    def __init__(
         self,
         connection: SessionConnection,
         name: str | None = None,
@@ -100,62 +89,51 @@ class Client:
         origin: session.RemoteOrigin | None = None,
         probe: bool = False,
     ) -> None:
-        self._connection = connection
         notice_kernel()
         try:
             session.check_weight(weight)
             welcome = greet(
                 connection, name or default_name(), observer=False, weight=weight, origin=origin, probe=probe
             )
-            self.max_waiting: Final = check_max_waiting(max_waiting)
+            max_waiting = check_max_waiting(max_waiting)
             check_max_replays(max_replays)
         except BaseException:
             connection.close()
             raise
         self.pool: Final = welcome.pool
-        self.epoch: Final = welcome.epoch
         self.supervisor_pid: Final = welcome.supervisor_pid
-        self.login: Final = Login(welcome.session, welcome.secret, welcome.window)
+        self._memory: Final = LazyMemory(self._make_memory)
+        told = self._session = PoolSession(
+            connection,
+            welcome,
+            max_replays,
+            1 if origin is None else MAX_REMOTE_ID + 1,
+            heard=self._on_heard,
+            over=self._memory.over,
+            offered=self._on_offered,
+            after_read=self._after_read,
+        )
+        self.epoch: Final = told.epoch
+        self.login: Final = told.login
+        self.devices: Final = told.devices
+        self.suspicions: Final = told.suspicions
+        self.listeners: Final = told.listeners
+        self.actors, self.homes, self.methods = told.actors, told.homes, told.methods
+        self.read_session: Final = told.read
+        self.wait_until: Final = told.wait_until
+        self.on_lost: Final = told.on_lost
+        self.place: Final = self._memory.place
         self.courier: Final = courier or Courier()
         self._own_courier: Final = courier is None
         self.sent_room: Final = sent_room or SentRoom()
-        self.session_descriptor: Final = connection.fileno()
-        self.devices = list(welcome.devices)
-        """The devices, as the supervisor last reported them."""
-        self.max_replays: Final = welcome.max_replays if max_replays is None else max_replays
-        self.suspicions: Final = KnownSuspicions(welcome.suspicions)
-        self.methods: dict[str, devices.MethodInfo] = {}
-        """The pool's requests by "Actor.method"."""
-        self.actors: list[devices.ActorInfo] = []
-        """The actors, as the supervisor reported them."""
-        self.homes: Homes = {}
-        """The devices of those actors that not all have."""
-        self.listeners: list[Callable[[session.DeviceChanged | session.IncarnationEnded], object]] = []
-        """Called with every lifecycle event, on whichever thread reads it; must be short."""
-        self.lost: errors.PoolLost | None = None
-        self._lost_listeners: list[Callable[[errors.PoolLost], object]] = []
-        self._learn(welcome.actors)
-        self.session_polled_ns = 0
-        """Latest time at which the session is known to have been read, CLOCK_MONOTONIC."""
-        self._session_lock = threading.RLock()
-        self._waiting: set[int] = set()
-        """Descriptors of threads in `wait_until`; every event wakes them."""
-        self._sending = threading.Lock()
-        """Held while a message is sent in the session."""
-        self._questions = itertools.count(1)
-        self._answers: dict[int, Answered | None] = {}
-        """Answers in the session for which threads wait."""
-        self._memory_lock = threading.Lock()
-        """Held while the objects below are made."""
-        self._releases: weakref.WeakValueDictionary[tuple[int, int], Releases] = weakref.WeakValueDictionary()
-        self._results_read: deque[tuple[int, int]] = deque()
-        """Ended incarnations whose results have all been read, to be reported."""
-        self._memory: ClientMemory | None = None
-        self._ids = itertools.count(1 if origin is None else MAX_REMOTE_ID + 1)
+        self._ids = told.request_ids
         self._lane_numbers = itertools.cycle(range(1, MAX_LANE + 1))
         self._closed = False
         self._closer: Final = StreamCloser()
-        self._blocking = ThreadsLane(self, 0, self.devices)
+        self._services: Final = LaneServices(
+            told, self._memory, self.courier, self.sent_room, max_waiting, self.give_back, self._new_lane_number
+        )
+        self._blocking: Final = ThreadsLane(self._services, 0)
         self._loops: dict[asyncio.AbstractEventLoop, EventLoopLane] = {}
         """Lanes of event loops; those of closed loops go when the next one comes."""
         for device in self.devices:
@@ -199,7 +177,7 @@ class Client:
                 loop, backlog = None, backlog or wait is None
             lane = self._blocking if loop is None else self._loops.get(loop) or self._new_lane(loop)
             now_ns = time.monotonic_ns()
-            if now_ns - self.session_polled_ns > READ_EVERY_NS:
+            if now_ns - self._session.polled_ns > READ_EVERY_NS:
                 self.read_session()
             deadline_ns = now_ns + int(deadline_s * 1e9)
             waits = loop is not None if wait is None else wait
@@ -294,65 +272,13 @@ class Client:
 
     def read_session_if_old(self) -> None:
         """Read the supervisor's messages, unless that was done in the last millisecond; for what each call looks at."""
-        if time.monotonic_ns() - self.session_polled_ns > READ_EVERY_NS:
+        if time.monotonic_ns() - self._session.polled_ns > READ_EVERY_NS:
             self.read_session()
 
-    @interrupts.defer_interrupts
-    def read_session(self) -> None:
-        """Read the supervisor's messages, without waiting; release the lanes of loops that have ended."""
-        with self._session_lock:
-            if self.lost is not None:
-                return
-            left = self._let_go_left() if self._loops else ()
-            self.session_polled_ns = time.monotonic_ns()
-            try:
-                for message in self._connection.receive_waiting():
-                    if isinstance(message, session.Answer | session.SlabOpened):
-                        self._answer(message)
-                    elif isinstance(message, suspects.Suspicions):
-                        self.suspicions.take(message.changed)
-                        self._tell_lanes(message)
-                    else:
-                        self._hear(message)
-            except (errors.PoolLost, errors.ProtocolError) as error:
-                self._lose(errors.PoolLost(error.message))
-            while self._results_read:
-                self.tell(session.ResultsRead(*self._results_read.popleft()))
-        self._blocking.call_back()
-        for lane in left:
-            lane.call_back()
-
-    @interrupts.defer_interrupts
-    def wait_until(self, condition: Callable[[], bool], timeout_s: float) -> bool:
-        """Take in lifecycle events until `condition()` holds; False if it does not within `timeout_s`.
-
-        Raises:
-            PoolLost: The supervisor went away.
-        """
-        until = time.monotonic() + timeout_s
-        heard = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)  # another thread may read the awaited event
-        poll = select.poll()
-        poll.register(self.session_descriptor, select.POLLIN)
-        poll.register(heard, select.POLLIN)
-        with self._session_lock:
-            self._waiting.add(heard)
-        try:
-            while True:
-                self.read_session()
-                if condition():
-                    return True
-                if self.lost is not None:
-                    raise errors.PoolLost(self.lost.message)
-                left_s = until - time.monotonic()
-                if left_s <= 0:
-                    return False
-                interrupts.wait(poll.poll, min(left_s, LONGEST_WAIT_S) * 1000)
-                with contextlib.suppress(BlockingIOError):
-                    os.eventfd_read(heard)
-        finally:
-            with self._session_lock:
-                self._waiting.discard(heard)
-            os.close(heard)
+    @property
+    def lost(self) -> errors.PoolLost | None:
+        """Why the session has ended, None if it has not."""
+        return self._session.lost
 
     @property
     def window(self) -> Window:
@@ -369,121 +295,32 @@ class Client:
     @property
     def memory(self) -> ClientMemory:
         """This client's shared memory."""
-        return self._memory or self._make_memory()
+        return self._memory.get()
 
-    @interrupts.defer_interrupts  # a half-imported package cannot be imported again
     def _make_memory(self) -> ClientMemory:
         from atomr_mp.client.memory.memory import ClientMemory  # late: it takes NumPy
 
-        with self._memory_lock:
-            if self._memory is None:
-                self._memory = ClientMemory(self)
-        return self._memory
+        told = self._session
+        return ClientMemory(
+            told.epoch,
+            told.devices,
+            lost=lambda: told.lost,
+            read_session=told.read,
+            ask=told.ask,
+            tell=told.tell,
+            call=self._call,
+            give_back=functools.partial(self.give_back, freed=True),
+        )
 
-    def place(self, array: np.ndarray[Any, Any]) -> Placement | None:
-        """Copy an argument into memory that workers can read; None if it has to travel otherwise."""
-        return self.memory.place(array)
-
-    def releases(self, device: int, generation: int | None = None) -> Releases:
-        """Return the releases for an incarnation, by default for the device's current one."""
-        if generation is None:
-            generation = self.devices[device].generation
-        with self._memory_lock:
-            found = self._releases.get((device, generation))
-            if found is None:
-                found = Releases(token.pack(self.epoch, device, generation), self._results_read)
-                self._releases[device, generation] = found
-        return found
-
-    def out_of_memory(self, releases: Releases) -> None:
-        """Record that an incarnation has run out of memory; called with a lane's lock held."""
-        if self._memory is not None:
-            self._memory.out_of_memory(releases)
+    def _call(self, method: str, request: object, device: int, deadline_s: float) -> Any:
+        """Make a request of a method that blocks: without room in the window it blocks until there is some."""
+        return self.submit(method, request, device=device, deadline_s=deadline_s, blocking=True, wait=True).result()
 
     @interrupts.defer_interrupts
     def give_back(self, releases: Releases, *, freed: bool = False) -> None:
         """Send due releases to an incarnation, if possible; see `ThreadsLane.give_back`."""
         if not self.forked:
             self._blocking.give_back(releases, freed=freed)
-
-    @interrupts.defer_interrupts
-    def ask(
-        self, question: Callable[[int], session.FromClient], timeout_s: float, descriptor: int | None = None
-    ) -> Answered:
-        """Ask a question in the session; wait for the answer and the descriptor that came with it. Thread-safe.
-
-        Args:
-            question: Returns the message with the given id; called when nothing else can be sent before it.
-            timeout_s: How long to wait.
-            descriptor: Travels with it; stays the caller's.
-
-        Raises:
-            PoolLost: There is no pool any more.
-            DeadlineExceeded: No answer came in time.
-            AtomrError: It was refused.
-        """
-        number = next(self._questions)
-        self._answers[number] = None
-        try:
-            try:
-                self._say(lambda: question(number), descriptor)
-            except errors.PoolLost as lost:
-                self.read_session()  # a goodbye in the session says why
-                raise errors.PoolLost((self.lost or lost).message, maybe_executed=False) from lost
-            if not self.wait_until(lambda: self._answers[number] is not None, timeout_s):
-                raise errors.DeadlineExceeded(f"the supervisor did not answer within {timeout_s:g} s")
-            answered, self._answers[number] = self._answers[number], None
-        finally:
-            with self._session_lock:
-                too_late = self._answers.pop(number)
-            if too_late is not None and too_late.descriptor is not None:
-                os.close(too_late.descriptor)
-        assert answered is not None
-        if isinstance(answered.message, session.Answer) and answered.message.error is not None:
-            raise answered.message.error.error()
-        return answered
-
-    @interrupts.defer_interrupts
-    def tell(self, message: session.FromClient) -> None:
-        """Send a message without an answer in the session; do nothing if the pool is lost."""
-        with contextlib.suppress(errors.PoolLost):
-            self._say(lambda: message)
-
-    def report(self, device: int, generation: int, requests: list[suspects.RequestKey]) -> int:
-        """Report which requests ran when an incarnation ended; return the number of the answer, `Suspicions`."""
-        number = next(self._questions)
-        self.tell(suspects.Suspect(number, device, generation, requests[: suspects.MAX_SUSPECTS]))
-        return number
-
-    def tell_reach(self, device: int, generation: int, failures: int) -> None:
-        """Report failed attempts in a row to connect to a living worker; 0 after a success."""
-        self.tell(session.Reach(device, generation, failures))
-
-    def acquit(self, reply: Reply) -> None:
-        """Report a suspect as acquitted, if it has run alone and its worker lives."""
-        request = reply.alone
-        if request is not None and was_answered(reply):
-            self.tell(suspects.Acquit(request))
-
-    def _say(self, message: Callable[[], session.FromClient], descriptor: int | None = None) -> None:
-        with self._sending:
-            if self.lost is not None:
-                raise errors.PoolLost(self.lost.message, maybe_executed=False)
-            self._connection.send(message(), descriptor)
-
-    def _answer(self, message: session.Answer | session.SlabOpened) -> None:
-        """Keep an answer for the thread that waits for it."""
-        carries = isinstance(message, session.SlabOpened)
-        descriptor = self._connection.take_descriptor(message.id) if carries else None
-        if message.id in self._answers:
-            self._answers[message.id] = Answered(message, descriptor)
-            self._wake_waiting()
-        elif descriptor is not None:
-            os.close(descriptor)
-
-    def _wake_waiting(self) -> None:
-        for eventfd in self._waiting:
-            os.eventfd_write(eventfd, 1)
 
     @interrupts.defer_interrupts
     def close_streams(self) -> None:
@@ -494,22 +331,23 @@ class Client:
     @interrupts.defer_interrupts
     def close(self) -> None:
         """End the session; unanswered requests end with `PoolLost`. May be called twice."""
-        with self._session_lock:
+        told = self._session
+        with told.lock:
             if self._closed or self.forked:
                 return
-            self._closed = self.workers_live = True
-            lives = self.lost is None
-            self._lose(errors.PoolLost("this client was closed"))
+            self._closed = told.workers_live = True
+            lives = told.lost is None
+            told.lose(errors.PoolLost("this client was closed"))
             lanes = list(self._loops.values())
         self._blocking.call_back()
         self._closer.close()
         self._blocking.close()
         for lane in lanes:
             lane.close()
-        if (self._memory is None or self._memory.close()) and lives:
-            with contextlib.suppress(errors.PoolLost), self._sending:
-                self._connection.send(session.Bye())
-        self._connection.close()
+        memory = self._memory.made
+        if (memory is None or memory.close()) and lives:
+            told.say_bye()
+        told.close()
         if self._own_courier:
             self.courier.close()
 
@@ -521,11 +359,11 @@ class Client:
         from atomr_mp.client.lanes.event_loop import EventLoopLane
 
         notice_kernel()
-        with self._session_lock:
+        with self._session.lock:
             if self.lost is not None:  # the session has ended, and would not tell a new lane
                 raise errors.PoolLost(self.lost.message, maybe_executed=False)
             left = self._let_go_left()
-            lane = self._loops[loop] = EventLoopLane(self, self.new_lane_number(), self.devices, loop)
+            lane = self._loops[loop] = EventLoopLane(self._services, self._new_lane_number(), loop)
             for device in self.devices:
                 lane.take(session.DeviceChanged(device))
         for each in left:
@@ -543,11 +381,7 @@ class Client:
             lane.close()
         return [lane for _, lane in left]
 
-    def new_request_id(self) -> int:
-        """Return an id that no other request of the session has."""
-        return next(self._ids)
-
-    def new_lane_number(self) -> int:
+    def _new_lane_number(self) -> int:
         """Return a number that no living connection has: a worker ignores a second connection of the same name."""
         used = {number for lane in (self._blocking, *list(self._loops.values())) for number in lane.numbers()}
         for number in itertools.islice(self._lane_numbers, MAX_LANE):
@@ -555,107 +389,51 @@ class Client:
                 return number
         raise errors.Overloaded(f"this client is used in {MAX_LANE} event loops; close some")
 
-    def _hear(self, message: session.FromSupervisor) -> None:
-        match message:
-            case session.DeviceChanged(device, actors):
-                self._change_device(device)
-                if actors is not None:
-                    self._learn(actors)
-            case session.IncarnationEnded(device_index, generation):
-                ended = self._end_incarnation(device_index, generation)
-            case session.IncarnationStopped():
-                self._tell_lanes(message)
-                return
-            case session.SlabOffered():
-                self._take_offered(message)
-                return
-            case session.Goodbye(error):
-                self.workers_live = error.code != errors.PoolLost.code
-                self._lose(errors.PoolLost(f"the supervisor ended this session: {error.message}"))
-                return
-            case _:
-                return
-        self._tell_lanes(message)
-        if isinstance(message, session.IncarnationEnded) and ended is not None:
-            lanes = [self._blocking, *self._loops.values()]
-            ended.end(awaited=any(lane.awaits(message.device, message.generation) for lane in lanes))
-            if self._memory is not None:
-                self._memory.over(ended)  # after the lanes, which take in its last answers
-        self._wake_waiting()
-        for listener in self.listeners:
-            _tell(listener, message)
+    # --- what the session tells -------------------------------------------------------------------------------------
 
-    def _tell_lanes(self, message: Told) -> None:
-        for lane in (self._blocking, *self._loops.values()):
+    def _on_heard(self, message: Told) -> None:
+        told = self._session
+        self.actors, self.homes, self.methods = told.actors, told.homes, told.methods
+        ended = None
+        if isinstance(message, session.IncarnationEnded):
+            ended = told.known_releases(message.device, message.generation)
+        lanes: list[Lane] = [self._blocking, *self._loops.values()]
+        for lane in lanes:
             lane.take(message)
-
-    def _end_incarnation(self, device: int, generation: int) -> Releases | None:
-        """Record that an incarnation has ended; return its releases."""
-        info = self.devices[device]
-        if info.generation == generation:
-            # The device's new state is told later; a lane that is made meanwhile must not send to this one.
-            self.devices[device] = msgspec.structs.replace(info, admitted=False, endpoint="")
-        ended = self._releases.get((device, generation))
         if ended is not None:
-            ended.over = True
-        return ended
+            ended.end(awaited=any(lane.awaits(ended.device, ended.generation) for lane in lanes))
+            self._memory.over(ended)  # after the lanes, which take in its last answers
 
-    def _change_device(self, device: devices.DeviceInfo) -> None:
-        """Record a device's new state, and release a standby's memory if the standby has gone."""
-        before, standby = self.devices[device.index].standby, device.standby
-        self.devices[device.index] = device
-        living = {device.generation, 0 if standby is None else standby.generation}
-        if before is None or before.generation in living:
-            return
-        ended = self._releases.get((device.index, before.generation))
-        if ended is not None:
-            ended.end(awaited=False)
-            if self._memory is not None:
-                self._memory.over(ended)
-
-    def _take_offered(self, offered: session.SlabOffered) -> None:
+    def _on_offered(self, offered: session.SlabOffered, releases: Releases, descriptor: int | None) -> None:
         """Map a slab that a standby has made for results of this client."""
-        descriptor = self._connection.take_offered(offered)
-        releases = self.releases(offered.device, offered.generation)
         releases.keep_results()
-        if descriptor is None or self._memory is None:  # without memory, a later result asks for the slab
+        memory = self._memory.made
+        if descriptor is None or memory is None:  # without memory, a later result asks for the slab
             releases.pending.append((LeaseKind.SLAB, offered.slab))
             if descriptor is not None:
                 os.close(descriptor)
         else:
-            self._memory.take_offered(releases, offered.slab, offered.nbytes, descriptor)
+            memory.take_offered(releases, offered.slab, offered.nbytes, descriptor)
 
-    def _learn(self, actors: list[devices.ActorInfo]) -> None:
-        self.actors = actors
-        self.homes = homes_of(actors)
-        self.methods = {f"{actor.name}.{method.name}": method for actor in actors for method in actor.methods}
-
-    def _lose(self, lost: errors.PoolLost) -> None:
-        if self.lost is None:
-            self.lost = lost
-            self._tell_lanes(lost)
-            self._wake_waiting()  # a thread that polls a descriptor is not woken when another thread closes it
-            for listener in self._lost_listeners:
-                _tell(listener, lost)
-
-    def on_lost(self, listener: Callable[[errors.PoolLost], object]) -> None:
-        """Call a listener when the session ends, or at once if it has; see `Pool.on_lost`."""
-        with self._session_lock:
-            self._lost_listeners.append(listener)
-            lost = self.lost
-        if lost is not None:
-            _tell(listener, lost)
+    def _after_read(self) -> None:
+        """Run callbacks, and let go of loops that have ended."""
+        left: Sequence[EventLoopLane] = ()
+        if self._loops:
+            with self._session.lock:
+                left = self._let_go_left()
+        self._blocking.call_back()
+        for lane in left:
+            lane.call_back()
 
     def forget_in_child(self) -> None:
         """Close the session's descriptor in a forked child, which would otherwise keep the session alive."""
         if not self._closed:
             self.forked = True
-            self._session_lock = threading.RLock()  # a thread of the parent may hold the other
-            self._sending, self._memory_lock = threading.Lock(), threading.Lock()
-            self.lost = errors.PoolLost(FORKED)
+            self._session.forget_in_child(errors.PoolLost(FORKED))
+            self._memory.forget_in_child()
+            self._programs_lock = threading.Lock()
             for lane in (self._blocking, *self._loops.values()):
                 lane.forget_in_child()
-            self._connection.close()
 
 
 def check_max_waiting(max_waiting: int) -> int:
@@ -670,23 +448,6 @@ _OUTDATED: Final = (errors.DeviceUnavailable, errors.PoisonRequest, errors.GpuRe
 def check_max_replays(max_replays: int | None) -> int | None:
     """Return a valid limit; None stands for the pool's."""
     return None if max_replays is None else amounts.whole("max_replays", max_replays, 0, 2**16 - 1)
-
-
-class Answered(NamedTuple):
-    """An answer in the session."""
-
-    message: session.Answer | session.SlabOpened
-    descriptor: int | None
-    """The descriptor that came with it; the asker closes it."""
-
-
-def _tell(listener: Callable[[Any], object], message: object) -> None:
-    try:
-        listener(message)
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # noqa: BLE001 - the reading thread is not to blame
-        _LOG.error("a listener to lifecycle events failed:\n%s", traceback_of(error))
 
 
 def _forget_clients_in_child() -> None:

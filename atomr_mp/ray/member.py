@@ -13,7 +13,7 @@ from ray.exceptions import RayError
 
 from atomr_mp import errors
 from atomr_mp.client.client import Client
-from atomr_mp.client.lanes.threads import LONGEST_WAIT_S
+from atomr_mp.client.lanes.session import LONGEST_WAIT_S
 from atomr_mp.client.memory.refs import GpuRef
 from atomr_mp.client.pool_client import PoolClient
 from atomr_mp.pool import Pool

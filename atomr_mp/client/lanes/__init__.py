@@ -37,7 +37,9 @@ Four parts act. Each carries out actions of a table, and feeds it with events:
 - `failover.Failover` carries out the table of links.
 - `retry.Retry` decides, by `retry_policy`, about each request that was lost with an incarnation or a connection.
 
-`base.Lane` puts them together; the two kinds of lanes own sockets, threads and timers, and nothing else.
+`base.Lane` puts them together; the two kinds of lanes own sockets, threads and timers, and nothing else. What all lanes
+of a client share comes in `services.LaneServices`, above all the session with the supervisor (`session.PoolSession`),
+which hands its messages on to the client, and the client to the lanes.
 
 The way of most calls is written out by hand, beside the table: `Lane.submit`, `Sender.send`, and the middle of
 `Receiver.receive` set the states `WAITING`, `SENT` and `OVER` themselves. An event would cost a microsecond or two of a

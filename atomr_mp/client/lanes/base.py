@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from atomr_mp import checks, errors, tracing
@@ -13,8 +13,7 @@ from atomr_mp.client import interrupts
 from atomr_mp.client.lanes.admission import BacklogAdmission
 from atomr_mp.client.lanes.backlog import Backlog
 from atomr_mp.client.lanes.device_link import DeviceLink, unavailable
-from atomr_mp.client.lanes.door import LaneClient
-from atomr_mp.client.lanes.failover import Failover
+from atomr_mp.client.lanes.failover import ConnectionCalls, Failover
 from atomr_mp.client.lanes.homes import Home, home_for
 from atomr_mp.client.lanes.link_life import REFUSING, LinkState
 from atomr_mp.client.lanes.outcomes import Callback, Outcomes, forget_forked
@@ -22,12 +21,13 @@ from atomr_mp.client.lanes.receiving import Receiver
 from atomr_mp.client.lanes.retry import Retry
 from atomr_mp.client.lanes.retry_policy import NEVER, identify, key_of
 from atomr_mp.client.lanes.sending import Sender
+from atomr_mp.client.lanes.services import LaneServices
+from atomr_mp.client.lanes.session import Told
 from atomr_mp.client.memory.leases import Lease, NotOpenError
 from atomr_mp.client.reply import SEND_RESULT, ItemsReply, Reply, StreamReply, decode_leased
 from atomr_mp.client.reply_life import ReplyEvent, ReplyState
 from atomr_mp.protocol import own_device, values
 from atomr_mp.protocol.flow.flight import Flight
-from atomr_mp.protocol.messages.devices import DeviceInfo
 from atomr_mp.protocol.messages.session import DeviceChanged, IncarnationEnded, IncarnationStopped
 from atomr_mp.protocol.messages.suspects import RequestKey, Suspicions
 from atomr_mp.protocol.own_device import OwnDevice
@@ -44,41 +44,48 @@ if TYPE_CHECKING:
 
 FORKED: Final = "this process was forked from the client's; connect again in the child"
 
-Told = DeviceChanged | IncarnationStopped | IncarnationEnded | Suspicions | errors.PoolLost
-"""Messages of the supervisor to lanes."""
-
 
 class Lane(ABC):
     """Base of both kinds of lanes: sends requests, and ends them.
 
     Args:
-        client: The lane's client.
+        services: What the client's lanes share.
         number: Distinguishes the lane's connections from those of the session's other lanes.
-        devices: The devices as they are now.
     """
 
     # The encoder, which knows structs, finds it in a reply.
     __reduce__ = refusal(CONNECT, SEND_RESULT, name="Reply")
 
-    def __init__(self, client: LaneClient, number: int, devices: Iterable[DeviceInfo]) -> None:
-        self._client = client
+    def __init__(self, services: LaneServices, number: int) -> None:
+        session = self._session = services.session
+        memory = self._memory = services.memory
+        self._courier = services.courier
         self.number: Final = number
         self._lock = checks.lock()
-        self._place_array: Final = client.place
-        self._suspicions: Final = client.suspicions
-        window = client.login.window
-        links = self._links = [DeviceLink(info, Flight(window, info.index), number) for info in devices]
+        self._place_array: Final = memory.place
+        self._suspicions: Final = session.suspicions
+        window = session.login.window
+        links = self._links = [DeviceLink(info, Flight(window, info.index), number) for info in session.devices]
         flights = [link.flight for link in links]
-        backlog = self._backlog = Backlog(flights, client.max_waiting, window.payload_bytes)
-        outcomes = self._outcomes = Outcomes(client, links, backlog, self._finished)
+        backlog = self._backlog = Backlog(flights, services.max_waiting, window.payload_bytes)
+        outcomes = self._outcomes = Outcomes(services.sent_room, memory, session.acquit, links, backlog, self._finished)
         sender = self._sender = Sender(links, self._give_back, self._reach, self._broken)
         admission = self._admission = BacklogAdmission(links, backlog, outcomes, sender)
         ended = self._on_fatal, self._ended, self._admitted
-        receiver = Receiver(client, outcomes, *ended, backlog, admission.admit, admission.settle)
+        receiver = Receiver(memory, outcomes, *ended, backlog, admission.admit, admission.settle)
         self._receive: Final = receiver.receive
         self._send: Final = sender.send
-        self._retry: Final = Retry(client, links, outcomes, sender, backlog, admission)
-        self._failover: Final = Failover(client, self, outcomes, sender, receiver, self._retry, admission)
+        self._retry: Final = Retry(session, memory, links, outcomes, sender, backlog, admission)
+        self._failover: Final = Failover(
+            session,
+            services.new_number,
+            ConnectionCalls(self.connect, self.connected, self.disconnect, self.repeat_releases, self.retry_later),
+            outcomes,
+            sender,
+            receiver,
+            self._retry,
+            admission,
+        )
         self._parts: Final = sender, backlog, admission, outcomes, receiver, self._retry, self._failover
         """What is used with the lock held."""
         checks.entrust(self._lock, *self._parts)
@@ -133,7 +140,7 @@ class Lane(ABC):
             reply.replays = replays
         foreign: Sequence[GpuRef] = ()
         if placed:
-            reply.kept, reply.copies, reply.refs, device, foreign = self._client.memory.attach(placed, device)
+            reply.kept, reply.copies, reply.refs, device, foreign = self._memory.get().attach(placed, device)
         payload_bytes = len(body)
         if payload:
             reply.payload = payload
@@ -144,7 +151,7 @@ class Lane(ABC):
                 reply.callbacks = [program.answered]
             else:
                 payload_bytes += len(program.definition)  # a worker that does not know the program gets all of it later
-        home = home_for(homes, method, device) if (homes := self._client.homes) else None
+        home = home_for(homes, method, device) if (homes := self._session.homes) else None
         if own_device.here is not None:
             device = self._apart(own_device.here, method, device, home, foreign)
         if foreign:
@@ -202,7 +209,7 @@ class Lane(ABC):
         Raises:
             InvalidRequest: Only this process could answer, which cannot before the caller ends.
         """
-        why = here.refusal(method) if here.epoch == self._client.epoch else ""
+        why = here.refusal(method) if here.epoch == self._session.epoch else ""
         own = self._links[here.device] if why else None
         if own is None or own.info.generation != here.generation:  # this process is a standby
             return device
@@ -229,13 +236,13 @@ class Lane(ABC):
         stream.body, stream.payload, placed = values.encode(arguments, self._place_array)
         foreign: Sequence[GpuRef] = ()
         if placed:
-            stream.kept, stream.copies, stream.refs, device, foreign = self._client.memory.attach(placed, device)
+            stream.kept, stream.copies, stream.refs, device, foreign = self._memory.get().attach(placed, device)
         if own_device.here is not None:
-            home = home_for(self._client.homes, method, device)
+            home = home_for(self._session.homes, method, device)
             device = self._apart(own_device.here, method, device, home, foreign)
         if foreign:
             assert device is not None
-            home_for(self._client.homes, method, device)
+            home_for(self._session.homes, method, device)
             self._lend(stream, foreign, device)
         self._open_stream(stream, device, alone)
 
@@ -250,12 +257,12 @@ class Lane(ABC):
         alone = self._suspicions.admit(identify(stream)) if stream.method in self._suspicions.methods else None
         if foreign:
             assert device is not None
-            home_for(self._client.homes, stream.method, device)
+            home_for(self._session.homes, stream.method, device)
             self._lend(stream, foreign, device)
         self._open_stream(stream, device, alone)
 
     def _open_stream(self, stream: StreamReply, device: int | None, alone: RequestKey | None) -> None:
-        home = home_for(homes, stream.method, device) if (homes := self._client.homes) else None
+        home = home_for(homes, stream.method, device) if (homes := self._session.homes) else None
         with self._lock:
             if self._lost is not None:
                 raise _copy(self._lost)
@@ -356,7 +363,7 @@ class Lane(ABC):
         reply = ItemsReply(self, request_id, method, deadline_ns, body)
         reply.items, reply.replays, reply.priority, reply.payload = len(items), NEVER, priority, payload
         reply.open.update(range(len(items)))
-        home = home_for(self._client.homes, method, None)
+        home = home_for(self._session.homes, method, None)
         device = None if own_device.here is None else self._apart(own_device.here, method, None, home)
         with self._lock:
             if self._lost is not None:
@@ -412,7 +419,7 @@ class Lane(ABC):
         reply.replays = replays
         if callback is not None:
             reply.callbacks = [callback]
-        home = home_for(homes, method, device) if (homes := self._client.homes) else None
+        home = home_for(homes, method, device) if (homes := self._session.homes) else None
         if foreign:
             assert device is not None
             self._lend(reply, foreign, device)
@@ -552,17 +559,17 @@ class Lane(ABC):
 
     def connect(self, link: DeviceLink, endpoint: str) -> ClientEnd:
         """Connect to an incarnation; raises `OSError` if no descriptor is left."""
-        courier, lock = self._client.courier, self._lock
+        courier, lock = self._courier, self._lock
 
         def owes(debtor: ClientEnd) -> None:
             courier.owes(debtor, lock, lambda: self._paid(link, debtor))
 
-        return DataConnection(endpoint, self._client.login, link.number, owes)
+        return DataConnection(endpoint, self._session.login, link.number, owes)
 
     def disconnect(self, link: DeviceLink, connection: ClientEnd) -> None:
         """Close a connection. With the lock held."""
         self._disconnecting(link, connection)
-        self._client.courier.forget(connection)
+        self._courier.forget(connection)
         connection.close()
 
     def _pool_lost(self, lost: errors.PoolLost) -> None:
@@ -664,7 +671,7 @@ class Lane(ABC):
     @interrupts.defer_interrupts
     def decode(self, body: bytes, frames: Sequence[memoryview], leases: Mapping[int, Lease]) -> Any:
         """Return the results in an answer that came with leases. Blocks if their memory has to be opened."""
-        return decode_leased(body, frames, lambda: self._client.memory.resolver(leases))
+        return decode_leased(body, frames, lambda: self._memory.get().resolver(leases))
 
     async def decode_aside(self, body: bytes, frames: Sequence[memoryview], leases: Mapping[int, Lease]) -> Any:
         """Do the same in a task; memory is opened in a thread of the event loop's executor."""
@@ -677,7 +684,7 @@ class Lane(ABC):
 
     @interrupts.defer_interrupts
     def _decode_opened(self, body: bytes, frames: Sequence[memoryview], leases: Mapping[int, Lease]) -> Any:
-        return decode_leased(body, frames, lambda: self._client.memory.resolver(leases, opens=False))
+        return decode_leased(body, frames, lambda: self._memory.get().resolver(leases, opens=False))
 
 
 _AT_WORKER: Final = frozenset({ReplyState.SENT, ReplyState.STREAMING, ReplyState.CANCELLING})

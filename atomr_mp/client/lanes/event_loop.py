@@ -7,18 +7,18 @@ import functools
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from atomr_mp import errors
 from atomr_mp.client import interrupts
-from atomr_mp.client.lanes.base import Lane, Told
+from atomr_mp.client.lanes.base import Lane
 from atomr_mp.client.lanes.device_link import DeviceLink
-from atomr_mp.client.lanes.door import LaneClient
 from atomr_mp.client.lanes.lending import LoopLending
+from atomr_mp.client.lanes.services import LaneServices
+from atomr_mp.client.lanes.session import Told
 from atomr_mp.client.reply import Reply, StreamReply, would_block
 from atomr_mp.client.reply_life import ReplyEvent, ReplyState
-from atomr_mp.protocol.messages.devices import DeviceInfo
 from atomr_mp.protocol.messages.session import DeviceChanged, IncarnationEnded, IncarnationStopped
 from atomr_mp.wire.ends import ClientEnd
 
@@ -42,10 +42,9 @@ _running_loop: Final = asyncio._get_running_loop  # noqa: SLF001 - exported; the
 class EventLoopLane(Lane):
     """An event loop's lane. Its methods are for the loop's own thread, except where they name others."""
 
-    def __init__(
-        self, client: LaneClient, number: int, devices: Iterable[DeviceInfo], loop: asyncio.AbstractEventLoop
-    ) -> None:
-        super().__init__(client, number, devices)
+    def __init__(self, services: LaneServices, number: int, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(services, number)
+        self._give_back_from = services.give_back
         self._loop = loop
         self._thread: Final = threading.current_thread()
         self._flushing = False
@@ -62,7 +61,8 @@ class EventLoopLane(Lane):
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ns = 0
         self._lending: Final = LoopLending(
-            client,
+            self._memory,
+            self._session.request_ids,
             self._links,
             make=functools.partial(Reply, self),
             enter=self._enter,
@@ -70,7 +70,7 @@ class EventLoopLane(Lane):
             cancel=self.cancel,
             call_soon=self._call_soon,
         )
-        loop.add_reader(client.session_descriptor, client.read_session)
+        loop.add_reader(self._session.descriptor, self._session.read)
 
     def belongs_to(self, loop: asyncio.AbstractEventLoop) -> bool:
         """Whether this is the lane's loop."""
@@ -96,12 +96,12 @@ class EventLoopLane(Lane):
         """Take in what has arrived; from any thread. While the loop runs elsewhere, it does that by itself."""
         if _running_loop() is not self._loop:
             if self._loop.is_closed():
-                self._client.read_session()  # which lets go of this lane
+                self._session.read()  # which lets go of this lane
             return
         if not self._lock.acquire(blocking=False):
             return  # this thread is taking answers in, and writes a reply into a log
         self._lock.release()
-        self._client.read_session()  # which takes the lock itself
+        self._session.read()  # which takes the lock itself
         with self._lock:
             for link in self._links:
                 if link.outbox:
@@ -167,7 +167,7 @@ class EventLoopLane(Lane):
 
     def _pool_lost(self, lost: errors.PoolLost) -> None:
         # The ended session's descriptor stays readable, so the loop would spin.
-        self._loop.remove_reader(self._client.session_descriptor)
+        self._loop.remove_reader(self._session.descriptor)
         super()._pool_lost(lost)
 
     @property
@@ -202,7 +202,7 @@ class EventLoopLane(Lane):
 
     def _close(self) -> None:
         if not self._loop.is_closed():
-            self._loop.remove_reader(self._client.session_descriptor)
+            self._loop.remove_reader(self._session.descriptor)
             if self._timer is not None:
                 self._timer.cancel()
         with self._lock:  # the courier may be about to use a connection
@@ -211,7 +211,7 @@ class EventLoopLane(Lane):
                 link.sending = False
                 for _, reply in link.flight.items():  # noqa: PERF102 - no dict
                     if reply.copies and reply.generation:  # its worker may still read them
-                        self._client.memory.abandoned(reply.copies, reply.deadline_ns)
+                        self._memory.get().abandoned(reply.copies, reply.deadline_ns)
                     self._leave(reply)
                 self._failover.disconnect(link)
             for reply in self._backlog.all():
@@ -225,7 +225,7 @@ class EventLoopLane(Lane):
             reply.future = None  # whose callbacks would go to the loop
         why = f"the event loop that has called {reply.method} has ended, and receives no answers"
         left: errors.RequestError = errors.Cancelled(why, maybe_executed=reply.generation != 0)
-        lost = self._client.lost
+        lost = self._session.lost
         if lost is not None:
             left = errors.PoolLost(lost.message, maybe_executed=reply.generation != 0)
         self._outcomes.feed(reply, ReplyEvent.EXPIRE if isinstance(reply, StreamReply) else ReplyEvent.FAIL, left)
@@ -273,7 +273,7 @@ class EventLoopLane(Lane):
                     self._sender.flush(link)
 
     def _give_back(self, link: DeviceLink) -> None:
-        self._client.give_back(link.releases)
+        self._give_back_from(link.releases)
 
     @interrupts.defer_interrupts
     def _on_readable(self, link: DeviceLink) -> None:

@@ -8,19 +8,19 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Container, Sequence
-from typing import Final, Protocol
+from collections.abc import Callable, Container, Sequence
+from typing import Final, NamedTuple
 
 from atomr_mp import checks, errors
 from atomr_mp.client.lanes.admission import BacklogAdmission
 from atomr_mp.client.lanes.device_link import Attached, DeviceLink, unavailable
-from atomr_mp.client.lanes.door import LaneClient
 from atomr_mp.client.lanes.link_life import LinkAction, LinkEvent, LinkState, failed, heard, retry_s, step
 from atomr_mp.client.lanes.outcomes import Outcomes
 from atomr_mp.client.lanes.receiving import Receiver
 from atomr_mp.client.lanes.retry import Retry
 from atomr_mp.client.lanes.retry_policy import EndFacts
 from atomr_mp.client.lanes.sending import Sender
+from atomr_mp.client.lanes.session import PoolSession
 from atomr_mp.client.reply import ItemsReply, Reply, StreamReply
 from atomr_mp.client.reply_life import ReplyEvent, ReplyState
 from atomr_mp.protocol.messages import data
@@ -34,23 +34,19 @@ DRAIN_MS: Final = 1000
 _LOG: Final = logging.getLogger("atomr_mp.client")
 
 
-class Connections(Protocol):
+class ConnectionCalls(NamedTuple):
     """Makes a lane's connections, has them read, and keeps its timers."""
 
-    def connect(self, link: DeviceLink, endpoint: str) -> ClientEnd:
-        """Connect to an incarnation; raises `OSError` if no descriptor is left."""
-
-    def connected(self, link: DeviceLink, connection: ClientEnd) -> None:
-        """Watch a new connection's descriptor."""
-
-    def disconnect(self, link: DeviceLink, connection: ClientEnd) -> None:
-        """Close a connection."""
-
-    def repeat_releases(self, link: DeviceLink) -> None:
-        """Repeat the releases of this lane that the incarnation has not acknowledged."""
-
-    def retry_later(self, link: DeviceLink, number: int, delay_s: float) -> None:
-        """Call `Failover.retry` with this number, after a time."""
+    connect: Callable[[DeviceLink, str], ClientEnd]
+    """Connects to an incarnation's endpoint; raises `OSError` if no descriptor is left."""
+    connected: Callable[[DeviceLink, ClientEnd], None]
+    """Watches a new connection's descriptor."""
+    disconnect: Callable[[DeviceLink, ClientEnd], None]
+    """Closes a connection."""
+    repeat_releases: Callable[[DeviceLink], None]
+    """Repeats the releases of this lane that the incarnation has not acknowledged."""
+    retry_later: Callable[[DeviceLink, int, float], None]
+    """Has `Failover.retry` called with a number, after a time."""
 
 
 @checks.owned()
@@ -58,7 +54,8 @@ class Failover:
     """A part of a lane. Call it with the lane's lock held.
 
     Args:
-        client: The lane's client.
+        session: The session with the supervisor.
+        new_number: Returns a number that no other connection of the session has.
         connections: Makes the lane's connections.
         outcomes: Ends replies.
         sender: Sends requests.
@@ -69,15 +66,17 @@ class Failover:
 
     def __init__(
         self,
-        client: LaneClient,
-        connections: Connections,
+        session: PoolSession,
+        new_number: Callable[[], int],
+        connections: ConnectionCalls,
         outcomes: Outcomes,
         sender: Sender,
         receiver: Receiver,
         retry: Retry,
         admission: BacklogAdmission,
     ) -> None:
-        self._client = client
+        self._session = session
+        self._new_number = new_number
         self._connections = connections
         self._outcomes = outcomes
         self._sender = sender
@@ -237,7 +236,7 @@ class Failover:
             case LinkAction.TELL:
                 if link.failures or link.told_failures:
                     link.told_failures = link.failures
-                    self._client.tell_reach(link.device, link.generation, link.failures)
+                    self._session.tell_reach(link.device, link.generation, link.failures)
             case LinkAction.ARM:
                 link.timer += 1
                 self._connections.retry_later(link, link.timer, retry_s(link.failures))
@@ -265,7 +264,7 @@ class Failover:
             link.lost.clear()
             link.told_failures = 0
             link.generation = info.generation
-            link.releases = self._client.releases(info.index, info.generation)
+            link.releases = self._session.releases(info.index, info.generation)
             link.token = link.releases.token
         link.unread = False
         try:
@@ -273,7 +272,7 @@ class Failover:
                 link.connection, link.number, link.standby = standby.connection, standby.number, None
             else:
                 if link.state in _ATTEMPTS:
-                    link.number = self._client.new_lane_number()
+                    link.number = self._new_number()
                 link.connection = self._connections.connect(link, info.endpoint)
         except OSError as error:
             if not link.lacks_descriptor:
@@ -311,7 +310,7 @@ class Failover:
             self._connections.disconnect(link, link.standby.connection)
             link.standby = None
         if standby is not None:
-            releases = self._client.releases(link.device, standby.generation)
+            releases = self._session.releases(link.device, standby.generation)
             with contextlib.suppress(OSError):  # the standby is tried again when it takes calls
                 connection = self._connections.connect(link, standby.endpoint)
                 link.standby = Attached(connection, standby.generation, releases, link.number)
@@ -328,7 +327,7 @@ class Failover:
             link.former = None
 
     def _drain(self, link: DeviceLink) -> None:
-        if not self._client.workers_live:
+        if not self._session.workers_live:
             for connection in (link.former and link.former.connection, link.connection):
                 if connection is not None:
                     connection.wait_disconnected(DRAIN_MS)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import copy
 import itertools
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
 from atomr_mp import errors
 from atomr_mp.client.lanes.device_link import DeviceLink
-from atomr_mp.client.lanes.door import LaneClient
+from atomr_mp.client.lanes.services import LazyMemory
 from atomr_mp.client.reply import Reply
 from atomr_mp.protocol import values
 
@@ -29,7 +29,8 @@ class LoopLending:
     for each other.
 
     Args:
-        client: The lane's client.
+        memory: The client's shared memory.
+        request_ids: The session's.
         links: The lane's links, by device.
         make: Makes a request of the lane from its id, method, deadline and body.
         enter: Sends a question to a device, or holds it.
@@ -40,7 +41,8 @@ class LoopLending:
 
     def __init__(
         self,
-        client: LaneClient,
+        memory: LazyMemory,
+        request_ids: Iterator[int],
         links: Sequence[DeviceLink],
         *,
         make: Callable[[int, str, int, bytes], Reply],
@@ -49,7 +51,8 @@ class LoopLending:
         cancel: Callable[[Reply], None],
         call_soon: Callable[..., object],
     ) -> None:
-        self._client = client
+        self._memory = memory
+        self._request_ids = request_ids
         self._links = links
         self._make = make
         self._enter = enter
@@ -63,7 +66,7 @@ class LoopLending:
         Raises:
             AtomrError: One cannot be asked for.
         """
-        memory = self._client.memory
+        memory = self._memory.get()
         loans = memory.loans(foreign)
         questions = [self._question(loan, reply.deadline_ns) for loan in loans]
         links = [*[self._links[loan.device] for loan in loans], self._links[device]]
@@ -88,9 +91,9 @@ class LoopLending:
             ).start()
 
     def _question(self, loan: RefLoan, deadline_ns: int) -> Reply:
-        body, _, placed = values.encode(loan.request, self._client.place)
-        question = self._make(self._client.new_request_id(), f"memory.{loan.request.name}", deadline_ns, body)
-        question.kept, question.copies, question.refs, *_ = self._client.memory.attach(placed, loan.device)
+        body, _, placed = values.encode(loan.request, self._memory.place)
+        question = self._make(next(self._request_ids), f"memory.{loan.request.name}", deadline_ns, body)
+        question.kept, question.copies, question.refs, *_ = self._memory.get().attach(placed, loan.device)
         return question
 
     def _reach(self, link: DeviceLink, reply: Reply, refs: Sequence[GpuRef]) -> None:
@@ -98,7 +101,7 @@ class LoopLending:
         error: errors.AtomrError | None = None
         try:
             for ref in refs:
-                self._client.memory.reach(ref, link.device)
+                self._memory.get().reach(ref, link.device)
         except errors.AtomrError as failed:
             error = failed
         self._call_soon(self._lent, link, reply, error)

@@ -12,10 +12,11 @@ from typing import Final, NamedTuple
 from atomr_mp import checks, errors
 from atomr_mp.client.lanes.backlog import Backlog
 from atomr_mp.client.lanes.device_link import DeviceLink
-from atomr_mp.client.lanes.door import LaneClient
+from atomr_mp.client.lanes.services import LazyMemory
 from atomr_mp.client.memory.leases import Releases
 from atomr_mp.client.reply import ArrivedPart, ItemsPart, ItemsReply, Reply, StreamReply, set_done
 from atomr_mp.client.reply_life import ReplyAction, ReplyEvent, ReplyState, step
+from atomr_mp.client.sent_room import SentRoom
 from atomr_mp.protocol.exceptions import describe, traceback_of
 from atomr_mp.protocol.messages import data
 from atomr_mp.protocol.messages.devices import Resumes
@@ -41,16 +42,26 @@ class Outcomes:
     """A part of a lane. Call it with the lane's lock held, except `call_back`.
 
     Args:
-        client: The lane's client.
+        sent_room: Keeps parts of streams.
+        memory: The client's shared memory.
+        acquit: Reports a request that has run alone, if its worker lives.
         links: The lane's links, by device.
         backlog: The lane's calls that wait for room.
         finished: Wakes the threads that wait for a reply.
     """
 
     def __init__(
-        self, client: LaneClient, links: Sequence[DeviceLink], backlog: Backlog, finished: Callable[[Reply], None]
+        self,
+        sent_room: SentRoom,
+        memory: LazyMemory,
+        acquit: Callable[[Reply], None],
+        links: Sequence[DeviceLink],
+        backlog: Backlog,
+        finished: Callable[[Reply], None],
     ) -> None:
-        self._client = client
+        self._sent_room = sent_room
+        self._memory = memory
+        self._acquit = acquit
         self._links = links
         self._backlog = backlog
         self._finished = finished
@@ -101,7 +112,7 @@ class Outcomes:
                 link.held.appendleft(reply)
             case ReplyAction.END:
                 if isinstance(reply, StreamReply):
-                    self._client.sent_room.forget(reply)
+                    self._sent_room.forget(reply)
                 self.end(reply, error)
                 self.tell_news(reply)
             case _:  # the others concern answers, and there is none
@@ -137,14 +148,14 @@ class Outcomes:
         """Keep a part for the stream's readers; `tell_parts` comes later."""
         stream.arrived.append(part)
         if stream.resumes is Resumes.SENT:
-            self._client.sent_room.keep(stream, part)
+            self._sent_room.keep(stream, part)
 
     def tell_parts(self, stream: StreamReply) -> None:
         """Take in that parts of a stream have been kept: wake its readers."""
         stream.expect_next(time.monotonic_ns())
         stream.replays = 0
         if stream.alone is not None:
-            self._client.acquit(stream)  # the stream has made progress, and its worker lives
+            self._acquit(stream)  # the stream has made progress, and its worker lives
             stream.alone = None
         self.tell_news(stream)
         if stream.future is not None:
@@ -157,7 +168,7 @@ class Outcomes:
         assert isinstance(message, data.CallReply)  # a part is not the answer
         executed = message.error is None or bool(message.error.fields.get("maybe_executed", True))
         copies, reply.copies = reply.copies, ()
-        self._client.memory.answered(copies, releases, executed=executed)
+        self._memory.get().answered(copies, releases, executed=executed)
 
     def end(self, reply: Reply, error: errors.AtomrError | None) -> None:
         """Give a reply its outcome; the caller sets its state."""

@@ -9,8 +9,8 @@ from typing import Any, Final, cast
 from atomr_mp import checks, errors
 from atomr_mp.client.lanes.backlog import Backlog
 from atomr_mp.client.lanes.device_link import DeviceLink
-from atomr_mp.client.lanes.door import LaneClient
 from atomr_mp.client.lanes.outcomes import AnswerFacts, Outcomes
+from atomr_mp.client.lanes.services import LazyMemory
 from atomr_mp.client.memory.leases import Releases
 from atomr_mp.client.reply import ArrivedPart, ItemsReply, Reply, StreamReply
 from atomr_mp.client.reply_life import ReplyEvent, ReplyState
@@ -26,7 +26,7 @@ class Receiver:
     """A part of a lane. Call it with the lane's lock held.
 
     Args:
-        client: The lane's client.
+        memory: The client's shared memory.
         outcomes: Ends replies.
         on_fatal: Called when a link's incarnation has answered that it ends.
         disconnected: Called when a connection has ended and everything sent on it was received, or cannot be read.
@@ -38,7 +38,7 @@ class Receiver:
 
     def __init__(
         self,
-        client: LaneClient,
+        memory: LazyMemory,
         outcomes: Outcomes,
         on_fatal: Callable[[DeviceLink], None],
         disconnected: Callable[[DeviceLink, ClientEnd], None],
@@ -47,7 +47,7 @@ class Receiver:
         room: Callable[[], None],
         settle: Callable[[], None],
     ) -> None:
-        self._client = client
+        self._memory = memory
         self._outcomes = outcomes
         self._end = outcomes.end
         self._on_fatal = on_fatal
@@ -99,7 +99,7 @@ class Receiver:
                 self._take_parts(link, releases, number, decoded, frames, former=former)
                 continue
             if decoded.returned:
-                self._client.memory.returned(decoded.returned)
+                self._memory.get().returned(decoded.returned)
             releases.unheard = 0
             releases.read[number] = decoded.number
             if decoded.released > releases.acknowledged:  # noqa: PLR1730 - a call would cost more
@@ -243,7 +243,7 @@ class Receiver:
 
         if not say_whole(reply):
             return False
-        self._client.memory.sent_again(reply.copies)
+        self._memory.get().sent_again(reply.copies)
         self._outcomes.feed(reply, ReplyEvent.LEFT, errors.Cancelled("cancelled before it started"))
         self._goes_again = True
         return True
@@ -253,7 +253,7 @@ class Receiver:
         if error is not None and error.ends_worker and not former:
             self._on_fatal(link)  # the supervisor will report it too, but later
         elif isinstance(error, errors.OutOfMemory):
-            self._client.out_of_memory(releases)
+            self._memory.out_of_memory(releases)
 
 
 def _generation_of(link: DeviceLink, *, former: bool) -> int:

@@ -12,12 +12,13 @@ from atomr_mp.client.fingerprint import is_of_library
 from atomr_mp.client.lanes.admission import BacklogAdmission
 from atomr_mp.client.lanes.backlog import Backlog
 from atomr_mp.client.lanes.device_link import DeviceLink, unavailable
-from atomr_mp.client.lanes.door import LaneClient
 from atomr_mp.client.lanes.homes import Home, home_for
 from atomr_mp.client.lanes.link_life import REFUSING
 from atomr_mp.client.lanes.outcomes import Outcomes
 from atomr_mp.client.lanes.retry_policy import Lost, identify, identify_items, may_replay, may_write, poison
 from atomr_mp.client.lanes.sending import Sender
+from atomr_mp.client.lanes.services import LazyMemory
+from atomr_mp.client.lanes.session import PoolSession
 from atomr_mp.client.memory.leases import Hold, Releases
 from atomr_mp.client.reply import ItemsReply, Reply, StreamReply
 from atomr_mp.client.reply_life import ReplyEvent, ReplyState
@@ -31,7 +32,8 @@ class Retry:
     """A part of a lane. Call it with the lane's lock held.
 
     Args:
-        client: The lane's client.
+        session: The session with the supervisor.
+        memory: The client's shared memory.
         links: The lane's links, by device.
         outcomes: Ends replies.
         sender: Sends requests.
@@ -41,14 +43,16 @@ class Retry:
 
     def __init__(
         self,
-        client: LaneClient,
+        session: PoolSession,
+        memory: LazyMemory,
         links: Sequence[DeviceLink],
         outcomes: Outcomes,
         sender: Sender,
         backlog: Backlog,
         admission: BacklogAdmission,
     ) -> None:
-        self._client = client
+        self._session = session
+        self._memory = memory
         self._links = links
         self._outcomes = outcomes
         self._sender = sender
@@ -58,7 +62,7 @@ class Retry:
     def isolate(self, reply: Reply, request: RequestKey) -> None:
         """Mark a request to run alone; if its worker survives that, report it to the supervisor."""
         if reply.alone is None:
-            reply.callbacks = [*(reply.callbacks or ()), self._client.acquit]
+            reply.callbacks = [*(reply.callbacks or ()), self._session.acquit]
         reply.alone = request
 
     def resolve(self, link: DeviceLink, ended: IncarnationEnded, lost: list[tuple[Reply, errors.RequestError]]) -> None:
@@ -70,7 +74,7 @@ class Retry:
         items: list[RequestKey] = []
         suspected = [reply for reply, _ in lost if reply.id in ended.suspects]
         for reply in suspected:
-            if reply.method in self._client.methods or is_of_library(reply.method):
+            if reply.method in self._session.methods or is_of_library(reply.method):
                 request = identify(reply)
                 if request is not None:
                     suspects[reply] = request
@@ -78,7 +82,7 @@ class Retry:
                     items += identify_items(reply)
         told = [*suspects.values(), *items]
         # The supervisor waits for the report, even an empty one, before it stops the device.
-        report = self._client.report(ended.device, ended.generation, told) if suspected else 0
+        report = self._session.report(ended.device, ended.generation, told) if suspected else 0
         if not told:
             report = 0
         for reply, error in reversed(lost):
@@ -110,9 +114,9 @@ class Retry:
             copies = reply.copies
             self._park(link, reply, Lost(0, error, None, self._may_replay(reply)))
             if copies and reply.state is ReplyState.OVER:
-                self._client.memory.abandoned(copies, reply.deadline_ns)
+                self._memory.get().abandoned(copies, reply.deadline_ns)
             elif copies:
-                self._client.memory.sent_again(copies)
+                self._memory.get().sent_again(copies)
         if unwritten:
             self._refuse_behind(link, unwritten)
 
@@ -133,7 +137,7 @@ class Retry:
                 self._outcomes.feed(reply, ReplyEvent.FAIL, error)
 
     def _may_write(self, reply: Reply) -> bool:
-        return may_write(reply.method, self._client.methods.get(reply.method))
+        return may_write(reply.method, self._session.methods.get(reply.method))
 
     def move(self, link: DeviceLink) -> None:
         """Move resumable streams elsewhere at once, since their worker is finishing."""
@@ -188,7 +192,7 @@ class Retry:
         self._admission.settle()
 
     def _may_replay(self, reply: Reply) -> bool:
-        return may_replay(reply, self._client.methods.get(reply.method), self._client.max_replays)
+        return may_replay(reply, self._session.methods.get(reply.method), self._session.max_replays)
 
     def _park(self, link: DeviceLink, reply: Reply, lost: Lost) -> None:
         """Take a request back from its worker; resume it at once if no verdict is awaited."""
@@ -258,7 +262,7 @@ class Retry:
 
     def _home(self, reply: Reply) -> Home | None:
         """Return the devices that a request may go to; None for any."""
-        homes = self._client.homes
+        homes = self._session.homes
         return home_for(homes, reply.method, None) if homes else None
 
     def _look_again(self, link: DeviceLink) -> None:
@@ -279,7 +283,7 @@ class Retry:
 
     def _looked_at(self, reply: Reply) -> RequestKey | None:
         """Refuse a request that must not be sent, by what is known now; return its key if it has to run alone now."""
-        if isinstance(reply, ItemsReply) and reply.method in self._client.suspicions.methods:
+        if isinstance(reply, ItemsReply) and reply.method in self._session.suspicions.methods:
             error = errors.InvalidRequest(f"some request of {reply.method} has ended workers")
             self._outcomes.feed(reply, ReplyEvent.FAIL, error)
             return None
@@ -291,11 +295,11 @@ class Retry:
 
     def _held_of(self, reply: Reply, request: RequestKey | None) -> Suspicion | None:
         """Return the verdict on a request, if one is known already."""
-        if reply.method not in self._client.suspicions.methods:
+        if reply.method not in self._session.suspicions.methods:
             return None
         if request is None:
             request = identify(reply)
-        return None if request is None else self._client.suspicions.of(request)
+        return None if request is None else self._session.suspicions.of(request)
 
 
 def _nbytes(reply: Reply) -> int:

@@ -7,19 +7,19 @@ import os
 import select
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from atomr_mp.client import interrupts
-from atomr_mp.client.lanes.base import Lane, Told
+from atomr_mp.client.lanes.base import Lane
 from atomr_mp.client.lanes.device_link import DeviceLink
-from atomr_mp.client.lanes.door import LaneClient
 from atomr_mp.client.lanes.sending import MESSAGE_CALLS
+from atomr_mp.client.lanes.services import LaneServices
+from atomr_mp.client.lanes.session import LONGEST_WAIT_S, Told
 from atomr_mp.client.memory.leases import Releases
 from atomr_mp.client.reply import Reply, StreamReply
 from atomr_mp.client.reply_life import ReplyState
 from atomr_mp.protocol.messages import data
-from atomr_mp.protocol.messages.devices import DeviceInfo
 from atomr_mp.wire.ends import ClientEnd
 
 if TYPE_CHECKING:
@@ -32,9 +32,6 @@ FLUSH_S: Final = 0.001
 FAR_NS: Final = 2**63 - 1
 """A time that never comes, for waits without a limit."""
 
-LONGEST_WAIT_S: Final = 3600.0
-"""Longest wait at a time, since `poll` takes no more than some weeks."""
-
 MAX_UNHEARD: Final = 64
 """Most messages with nothing but releases that are sent to a silent worker; further releases travel with the next call.
 So they never fill the connection, however long the worker is busy."""
@@ -43,8 +40,8 @@ So they never fill the connection, however long the worker is busy."""
 class ThreadsLane(Lane):
     """Drives the connections from whichever thread waits for a reply."""
 
-    def __init__(self, client: LaneClient, number: int, devices: Iterable[DeviceInfo]) -> None:
-        super().__init__(client, number, devices)
+    def __init__(self, services: LaneServices, number: int) -> None:
+        super().__init__(services, number)
         self._leader = threading.Lock()
         self._followers: dict[threading.Lock, Reply] = {}
         """Wakers of the threads that wait and do not lead, the longest-waiting first."""
@@ -71,7 +68,7 @@ class ThreadsLane(Lane):
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._epoll = select.epoll()
         self._epoll.register(self._wake, select.EPOLLIN)
-        self._epoll.register(client.session_descriptor, select.EPOLLIN)
+        self._epoll.register(self._session.descriptor, select.EPOLLIN)
 
     @interrupts.defer_interrupts
     def wait(self, reply: Reply, timeout_s: float | None) -> None:
@@ -131,7 +128,7 @@ class ThreadsLane(Lane):
 
     def _lend(self, reply: Reply, foreign: Sequence[GpuRef], device: int) -> None:
         left_s = max(0.0, (reply.deadline_ns - time.monotonic_ns()) / 1e9)
-        reply.kept = (*reply.kept, *self._client.memory.lend(foreign, device, left_s))
+        reply.kept = (*reply.kept, *self._memory.get().lend(foreign, device, left_s))
 
     def wait_for_part(self, stream: StreamReply, timeout_s: float | None) -> bool:
         """Wait for a part of a stream, or its end; False if neither comes within `timeout_s`."""
@@ -214,7 +211,7 @@ class ThreadsLane(Lane):
                     self._hand_over()
             # Only now, since both run callbacks, which may wait for other replies, or close the client.
             if session_spoke:
-                self._client.read_session()
+                self._session.read()
             if self._outcomes.owes_callbacks:
                 self.call_back()
             return False
@@ -243,7 +240,7 @@ class ThreadsLane(Lane):
                 os.eventfd_read(self._wake)
             else:
                 session_spoke = True
-        self._client.session_polled_ns = reply.sent_ns
+        self._session.polled_ns = reply.sent_ns
         return session_spoke
 
     def _follow(self, reply: Reply, timeout_s: float) -> bool:

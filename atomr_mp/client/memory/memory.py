@@ -16,7 +16,6 @@ import numpy as np
 from atomr_mp import errors
 from atomr_mp.client import interrupts
 from atomr_mp.client.memory.argument_slabs import ClientSlabs, Placement
-from atomr_mp.client.memory.door import MemoryCall, MemoryClient
 from atomr_mp.client.memory.leases import Lease, Releases, ViewBorrow
 from atomr_mp.client.memory.loans import LentBorrow, LoanReturner
 from atomr_mp.client.memory.refs import GpuRef, SharedRef, read_shared, write_shared
@@ -26,6 +25,7 @@ from atomr_mp.protocol.declaration.factors import Scalar
 from atomr_mp.protocol.libraries import memory
 from atomr_mp.protocol.libraries.base import LibraryRequest
 from atomr_mp.protocol.messages import session
+from atomr_mp.protocol.messages.devices import DeviceInfo
 from atomr_mp.protocol.process_tags import client_slab_name
 from atomr_mp.protocol.refs import ClientArray, Operand, WireRef
 from atomr_mp.protocol.values import SHARED_BYTES
@@ -51,16 +51,41 @@ class ClientMemory:
     """The memory that a client's refs and calls share. Thread-safe.
 
     Args:
-        client: The client.
+        epoch: The pool's epoch.
+        devices: The devices, as the supervisor last reported them.
+        lost: Returns why the pool is lost, None if it is not.
+        read_session: Takes in the supervisor's messages.
+        ask: Asks the supervisor; see `PoolSession.ask`.
+        tell: Tells the supervisor.
+        call: Makes a request of a method, on a device, by a deadline in seconds; waits for room and for the result.
+        give_back: Sends due releases to an incarnation, if possible.
     """
 
-    def __init__(self, client: MemoryClient) -> None:
-        self._client = client
-        self._slabs: Final = ClientSlabs(self._register, self._forget, name=client_slab_name(client.epoch))
+    def __init__(
+        self,
+        epoch: bytes,
+        devices: Sequence[DeviceInfo],
+        *,
+        lost: Callable[[], errors.PoolLost | None],
+        read_session: Callable[[], None],
+        ask: Callable[..., tuple[session.Answer | session.SlabOpened, int | None]],
+        tell: Callable[[session.FromClient], None],
+        call: Callable[[str, LibraryRequest, int, float], Any],
+        give_back: Callable[[Releases], None],
+    ) -> None:
+        self._epoch = epoch
+        self._devices = devices
+        self._lost = lost
+        self._read_session = read_session
+        self._ask = ask
+        self._tell = tell
+        self._call = call
+        self._give_back = give_back
+        self._slabs: Final = ClientSlabs(self._register, self._forget, name=client_slab_name(epoch))
         self._mappings: Final = Mappings(self._open)
         self._borrows = itertools.count(1)
         self._own_slabs = itertools.count(1)
-        self._loans: Final = LoanReturner(functools.partial(client.give_back, freed=True))
+        self._loans: Final = LoanReturner(give_back)
         self._lent: set[tuple[Releases, int, int]] = set()
         """Slabs that another device's workers map: (of, number, by)."""
 
@@ -70,7 +95,7 @@ class ClientMemory:
         """Copy an argument into memory that workers can read; None if it has to travel otherwise, and can."""
         if not isinstance(array, np.ndarray):
             return None
-        lost = self._client.lost
+        lost = self._lost()
         if lost is not None:
             raise errors.PoolLost(lost.message, maybe_executed=False)
         return self._slabs.place(array)
@@ -138,7 +163,7 @@ class ClientMemory:
     def reach(self, ref: GpuRef, device: int) -> None:
         """Let a device reach another device's memory. Blocks."""
         releases = ref.lease.releases
-        self._client.ask(
+        self._ask(
             lambda number: session.LendSlab(number, releases.device, releases.generation, ref.slab, device),
             ASK_TIMEOUT_S,
         )
@@ -210,14 +235,14 @@ class ClientMemory:
 
     def check(self, lease: Lease) -> None:
         """Refuse a lease that has become unusable."""
-        client, releases = self._client, lease.releases
-        if client.forked or client.lost is not None:
-            raise errors.PoolLost(client.lost.message if client.lost else "forked")
+        releases, lost = lease.releases, self._lost()
+        if lost is not None:
+            raise errors.PoolLost(lost.message)
         if lease.released:
             raise errors.GpuRefReleased(
                 f"buffer {lease.buffer:#x} of device {releases.device} was freed", device=releases.device
             )
-        current = client.devices[releases.device].generation
+        current = self._devices[releases.device].generation
         if releases.over or current > releases.generation:
             current = current if current > releases.generation else 0
             raise errors.GpuRefStale(
@@ -244,7 +269,7 @@ class ClientMemory:
         """Give a buffer back, and say so at once if possible."""
         if not lease.released:
             lease.release()
-            self._client.give_back(lease.releases, freed=True)
+            self._give_back(lease.releases)
 
     def view(self, ref: GpuRef, *, write: bool) -> Any:
         """Return a ref's elements where they are, as an array of NumPy's or, in a GPU's memory, of CuPy's."""
@@ -275,7 +300,7 @@ class ClientMemory:
             np.copyto(out, mapping.array(ref.layout, writable=False))
         finally:
             borrow.release()
-            self._client.give_back(borrow.releases, freed=True)  # another client may want to write
+            self._give_back(borrow.releases)  # another client may want to write
         return out
 
     def put(self, array: np.ndarray[Any, Any], dtype: str, device: int) -> GpuRef:
@@ -302,7 +327,7 @@ class ClientMemory:
 
     def uuid_of(self, device: int) -> str:
         """Return the UUID of a device's GPU, "" if it has none."""
-        return self._client.devices[device].uuid
+        return self._devices[device].uuid
 
     def fill(self, ref: GpuRef, value: Scalar) -> None:
         """Write a value into all elements."""
@@ -324,12 +349,11 @@ class ClientMemory:
 
     def claim(self, shared: bytes) -> GpuRef:
         """Take a ref that another client has shared."""
-        client = self._client
-        message, device, generation = read_shared(shared, client.epoch)
-        if device >= len(client.devices):
-            raise errors.ProtocolError(f"the shared ref is of device {device}; this pool has {len(client.devices)}")
-        client.read_session()
-        current = client.devices[device].generation
+        message, device, generation = read_shared(shared, self._epoch)
+        if device >= len(self._devices):
+            raise errors.ProtocolError(f"the shared ref is of device {device}; this pool has {len(self._devices)}")
+        self._read_session()
+        current = self._devices[device].generation
         if generation != current:
             raise errors.GpuRefStale(
                 f"the shared ref is of generation {generation} of device {device}, which is now at {current}",
@@ -347,21 +371,17 @@ class ClientMemory:
         request.check()
         method = f"{library}.{request.name}"
         try:
-            return self._submit(method, request, device, deadline_s).result()
+            return self._call(method, request, device, deadline_s)
         except errors.OutOfMemory:
             if not isinstance(request, memory.Empty | memory.Full) and not request.results():
                 raise
         # Once more: unused memory of this client goes back with it.
-        return self._submit(method, request, device, deadline_s).result()
+        return self._call(method, request, device, deadline_s)
 
     # --- inside ----------------------------------------------------------------------------------------------------
 
-    def _submit(self, method: str, request: LibraryRequest, device: int, deadline_s: float) -> MemoryCall:
-        """Send a request of a method that blocks: without room in the window it blocks until there is some."""
-        return self._client.submit(method, request, device=device, deadline_s=deadline_s, blocking=True, wait=True)
-
     def _not_ours(self, ref: GpuRef) -> errors.RequestError:
-        if ref.to_wire().token[:16] != self._client.epoch:
+        if ref.to_wire().token[:16] != self._epoch:
             return errors.PoolMismatch(f"{ref!r} is of another pool, or of an earlier life of this one")
         return errors.GpuRefReleased(
             f"{ref!r} is another client's, and this one has no lease of it: share() and claim() it", device=ref.device
@@ -398,7 +418,7 @@ class ClientMemory:
         return mapping.array(ref.layout, writable=write, keep=(borrow, ref.lease))
 
     def _mapping(self, lease: Lease, slab: int, *, opens: bool = True) -> SlabMapping:
-        device = self._client.devices[lease.releases.device]
+        device = self._devices[lease.releases.device]
         if device.pid == os.getpid():
             raise errors.GpuRefSameProcess(f"this process is the worker of device {device.index}")
         return self._mappings.get(lease, slab, opens=opens)
@@ -421,7 +441,7 @@ class ClientMemory:
         return borrow
 
     def _open(self, releases: Releases, slab: int, unmapped: Callable[[], object]) -> SlabMapping:
-        opened, descriptor = self._client.ask(
+        opened, descriptor = self._ask(
             lambda number: session.OpenSlab(number, releases.device, releases.generation, slab), ASK_TIMEOUT_S
         )
         assert isinstance(opened, session.SlabOpened)
@@ -433,7 +453,7 @@ class ClientMemory:
             )
         from atomr_mp.interop.cuda import CudaMapping
 
-        uuid = self._client.devices[releases.device].uuid
+        uuid = self._devices[releases.device].uuid
         return CudaMapping(opened.handle, opened.nbytes, uuid, releases.end_later, unmapped)
 
     def _register(self, nbytes: int, descriptor: int) -> int:
@@ -444,11 +464,11 @@ class ClientMemory:
             registered = next(self._own_slabs)
             return session.RegisterSlab(number, registered, nbytes)
 
-        self._client.ask(numbered, ASK_TIMEOUT_S, descriptor)
+        self._ask(numbered, ASK_TIMEOUT_S, descriptor)
         return registered
 
     def _forget(self, slab: int) -> None:
-        self._client.tell(session.ForgetSlab(slab))
+        self._tell(session.ForgetSlab(slab))
 
 
 def _foreign(placed: Iterable[object], named: int | None, device: int | None) -> list[GpuRef]:

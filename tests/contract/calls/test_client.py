@@ -366,13 +366,13 @@ def test_a_lane_lets_go_of_its_connections_with_its_lock_held(
 
     lane = asyncio.run(use())
     held: list[bool] = []
-    disconnect = lane.disconnect
+    calls = lane._failover._connections
 
     def noting(*arguments: Any) -> None:
         held.append(lane._lock.locked())
-        disconnect(*arguments)
+        calls.disconnect(*arguments)
 
-    monkeypatch.setattr(lane, "disconnect", noting)
+    monkeypatch.setattr(lane._failover, "_connections", calls._replace(disconnect=noting))
     assert asyncio.run(use()) is not lane
     assert held
     assert all(held)
@@ -920,7 +920,7 @@ def test_who_waits_for_the_supervisor_is_woken_by_a_close(ledger: Ledger) -> Non
 
         thread = threading.Thread(target=wait)
         thread.start()
-        assert settled(lambda: bool(client._waiting))
+        assert settled(lambda: bool(client._session._waiting))
         other.close()
         thread.join(DEADLINE_S / 3)
         assert found, "it waits still"

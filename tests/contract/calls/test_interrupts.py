@@ -234,7 +234,8 @@ def test_who_waits_is_interrupted_at_once(ledger: Ledger) -> None:
         assert settled(lambda: lane._outcomes.leading is first)
         _interrupted_once(lambda: second in lane._followers.values(), second.result)
         _interrupted_once(
-            lambda: bool(local_client(pool)._waiting), lambda: pool._client.wait_until(lambda: False, DEADLINE_S / 3)
+            lambda: bool(local_client(pool)._session._waiting),
+            lambda: pool._client.wait_until(lambda: False, DEADLINE_S / 3),
         )
         _interrupted_once(asked.is_set, lambda: list(pool.map("Mapped.square", endless())))
         assert not first.done, "only the answer's deadline has ended some wait"

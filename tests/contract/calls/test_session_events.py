@@ -165,5 +165,5 @@ def test_who_asks_in_a_session_that_was_ended_is_told_why(told: Told) -> None:
     """The question was certainly not taken."""
     told.end(farewell(errors.ProtocolError("it sent nonsense")))
     with pytest.raises(errors.PoolLost, match="it sent nonsense") as lost:
-        told.client.ask(lambda number: session.OpenSlab(number, 0, 1, 1), 10)
+        told.client._session.ask(lambda number: session.OpenSlab(number, 0, 1, 1), 10)
     assert not lost.value.maybe_executed

@@ -133,5 +133,5 @@ def test_a_device_that_serves_again_is_not_refused_by_old_news(ledger: Ledger) -
             client.call("Probe.echo", 1)
         pool.restart(0)
         wait_generation(pool, 2)
-        local_client(client).session_polled_ns = 2**63 - 1  # as if it had been read just now
+        local_client(client)._session.polled_ns = 2**63 - 1  # as if it had been read just now
         assert client.call("Probe.echo", 1).result() == 1

@@ -493,7 +493,7 @@ def test_a_late_answer_lets_go_of_what_its_call_referred_to(pool: atomr_mp.Pool,
         with pytest.raises(errors.DeadlineExceeded):
             reply.result()
         gc.collect()
-        assert not local_client(pool).releases(0).pending
+        assert not local_client(pool)._session.releases(0, pool.devices[0].generation).pending
         gate.open()
     assert settled(lambda: statistics(pool)["leases"] == 0)
     assert reply.done
@@ -556,7 +556,7 @@ def test_a_slab_that_is_opened_again_can_be_closed(pool: atomr_mp.Pool) -> None:
     for reply in replies:
         assert reply.result().all()
         reply.leases = None
-        mappings.close_unused(local_client(pool).releases(0))
+        mappings.close_unused(local_client(pool)._session.releases(0, pool.devices[0].generation))
     replies.clear()
     assert settled(lambda: statistics(pool)["open_elsewhere"] == 0)
 
@@ -760,7 +760,7 @@ def test_an_event_loop_turns_while_a_task_opens_large_results(
     pool: atomr_mp.Pool, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     """The supervisor answers as late as it does: other tasks go on, and one of them lets it answer here."""
-    ask, go = local_client(pool).ask, threading.Event()
+    ask, go = local_client(pool).memory._ask, threading.Event()
 
     async def read() -> Any:
         if what == "a result":
@@ -776,7 +776,7 @@ def test_an_event_loop_turns_while_a_task_opens_large_results(
             assert go.wait(DEADLINE_S), "the loop stands still"
             return ask(*arguments)
 
-        monkeypatch.setattr(pool._client, "ask", ask_late)
+        monkeypatch.setattr(local_client(pool).memory, "_ask", ask_late)
         reading = asyncio.ensure_future(read())
         await asyncio.wait_for(asked.wait(), 2 * DEADLINE_S)
         assert not reading.done()
@@ -874,7 +874,7 @@ def test_a_large_result_that_is_let_go_is_told_as_what_it_is(fresh: atomr_mp.Poo
     assert reply.exception() is None
     fresh.restart(0)
     wait_generation(fresh, 2)
-    local_client(fresh).tell(session.ResultsRead(0, 1))
+    local_client(fresh)._session.tell(session.ResultsRead(0, 1))
     with pytest.raises(errors.WorkerLost, match="large result") as lost:
         reply.result()
     assert (lost.value.maybe_executed, lost.value.was_running, lost.value.generation) == (True, False, 1)

@@ -157,7 +157,7 @@ def cut_here(pool: atomr_mp.Pool) -> None:
 
 def unacknowledged(pool: atomr_mp.Pool) -> bool:
     """Return whether the client keeps releases that it might have to repeat."""
-    return bool(local_client(pool).releases(0).to_repeat())
+    return bool(local_client(pool)._session.releases(0, pool.devices[0].generation).to_repeat())
 
 
 @pytest.mark.parametrize("how", HOW)

@@ -118,7 +118,7 @@ def test_a_worker_is_not_asked_for_results_that_it_has_handed_in(pool: atomr_mp.
     assert right(pool.call(ONCE, COUNT).result(DEADLINE_S))
     reply = pool.call(ONCE, COUNT)
     assert reply.exception() is None
-    local_client(pool).memory._mappings.close_unused(local_client(pool).releases(0))
+    local_client(pool).memory._mappings.close_unused(local_client(pool)._session.releases(0, 1))
     with testing.inject(pool, at="export", fault=Kill()) as injected:
         assert right(reply.result(DEADLINE_S))
         assert injected.fired == []
@@ -184,14 +184,14 @@ def test_a_session_s_results_go_with_it(pool: atomr_mp.Pool) -> None:
 def test_a_standby_has_the_slabs_of_those_who_read_large_results(monkeypatch: pytest.MonkeyPatch) -> None:
     """They are mapped before it takes over, without a question. A standby that is lost leaves none mapped."""
     with Ledger() as ledger, ledger.start(KEEPER, faults=[], **OFTEN, standby="hot") as pool:
-        client, asked = local_client(pool), list[object]()
-        ask = client.ask
+        memory, asked = local_client(pool).memory, list[object]()
+        ask = memory._ask
 
         def counted(*question: Any) -> Any:
             asked.append(question)
             return ask(*question)
 
-        monkeypatch.setattr(client, "ask", counted)
+        monkeypatch.setattr(memory, "_ask", counted)
         assert right(pool.call(ONCE, COUNT).result())
         assert len(asked) == 1
         ready(pool)

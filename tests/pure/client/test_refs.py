@@ -9,7 +9,8 @@ import pickle
 import threading
 import weakref
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
+from unittest.mock import Mock
 
 import msgspec
 import numpy as np
@@ -36,16 +37,20 @@ class FakeClient:
 
     def __init__(self, epoch: bytes = EPOCH) -> None:
         self.epoch = epoch
-        self.forked = False
         self.lost: errors.PoolLost | None = None
         self.devices = [DeviceInfo(n, f"host:{n}", DeviceState.READY, 2, "", True, 1, 0, "") for n in range(2)]
-        self.memory = ClientMemory(cast("Any", self))
         self.given_back: list[Releases] = []
-
-    def give_back(self, releases: Releases, *, freed: bool) -> None:
-        """Note what would be sent."""
-        assert freed
-        self.given_back.append(releases)
+        sends = Mock(side_effect=AssertionError("nothing may be sent"))
+        self.memory = ClientMemory(
+            epoch,
+            self.devices,
+            lost=lambda: self.lost,
+            read_session=sends,
+            ask=sends,
+            tell=sends,
+            call=sends,
+            give_back=self.given_back.append,
+        )
 
     def ref(self, shape: tuple[int, ...] = (3, 4), device: int = 0) -> GpuRef:
         """Return a ref of the current generation."""

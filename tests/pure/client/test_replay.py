@@ -23,10 +23,12 @@ from atomr_mp.client.lanes.device_link import DeviceLink
 from atomr_mp.client.lanes.homes import Home, Homes
 from atomr_mp.client.lanes.link_life import MOST_FAILURES, REFUSING, LinkState
 from atomr_mp.client.lanes.retry_policy import KnownSuspicions, may_write
+from atomr_mp.client.lanes.services import LaneServices, LazyMemory
 from atomr_mp.client.memory.leases import Releases
 from atomr_mp.client.programs import KnownPrograms
 from atomr_mp.client.reply import Reply
 from atomr_mp.client.reply_life import ReplyState
+from atomr_mp.client.sent_room import SentRoom
 from atomr_mp.protocol import token
 from atomr_mp.protocol.codec import ErrorInfo
 from atomr_mp.protocol.flow import flight
@@ -125,22 +127,17 @@ class FakeClient:
     """The parts of a client that the tested code uses."""
 
     def __init__(self, window: int = 100) -> None:
+        self.devices: list[devices.DeviceInfo] = []
         self.login = SimpleNamespace(window=flight.Window(window, 2**30))
-        self.max_waiting = 1000
         self.methods = METHODS
         self.max_replays = MAX_REPLAYS
         self.homes = HOMES
         self.suspicions = KnownSuspicions([])
         self.workers_live = False
-        self.courier = SimpleNamespace(forget=lambda _: None)
-        self.memory = SimpleNamespace(sent_again=lambda _: None)
         self.reports: list[tuple[int, int, int, list[suspects.RequestKey]]] = []
         self.acquitted: list[suspects.RequestKey] = []
         self.numbers = 0
         self.failures: Counter[tuple[int, int]] = Counter()
-
-    def place(self, _array: Any) -> None:
-        """Nothing is in shared memory."""
 
     def releases(self, device: int, generation: int) -> Releases:
         """Return the due releases: none."""
@@ -177,7 +174,14 @@ class FakeLane(Lane):
         """Workers end new connections at once."""
         self.timers: dict[int, int] = {}
         """Number of the last timer, by device."""
-        super().__init__(cast("Any", client), 0, devices)
+        self.client = client
+        client.devices = devices
+        memory: Any = SimpleNamespace(sent_again=lambda _: None)
+        session, courier = cast("Any", client), cast("Any", SimpleNamespace(forget=lambda _: None))
+        room, give_back = SentRoom(), lambda _: None
+        super().__init__(
+            LaneServices(session, LazyMemory(lambda: memory), courier, room, 1000, give_back, client.new_lane_number), 0
+        )
 
     def connect(self, _link: DeviceLink, endpoint: str) -> Any:
         """Connect to an incarnation, or fail."""
@@ -703,7 +707,7 @@ def lane() -> Iterator[FakeLane]:
 
 def test_what_is_suspected_while_it_waits_goes_alone(lane: FakeLane) -> None:
     """Calls that were made before anything was held of them are looked at again before they are sent."""
-    client = cast("FakeClient", lane._client)
+    client = lane.client
     lane.take(session.DeviceChanged(info(0, 1, devices.DeviceState.LOST)))
     never = time.monotonic_ns() + 10**12
     replies = [lane.submit(n, None, "A.again", (n,), never) for n in range(1, 4)]
@@ -726,7 +730,7 @@ def test_what_is_suspected_while_it_waits_goes_alone(lane: FakeLane) -> None:
 
 def test_a_call_is_sent_again_so_often_and_no_more(lane: FakeLane) -> None:
     """Ends while it ran count; an end before it had started does not."""
-    client = cast("FakeClient", lane._client)
+    client = lane.client
     reply = lane.submit(1, None, "A.again", (1,), time.monotonic_ns() + 10**12)
     for generation in range(1, 2 * MAX_REPLAYS + 2):
         assert not reply.done

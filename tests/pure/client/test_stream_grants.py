@@ -7,8 +7,10 @@ import os
 import time
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import Mock
 
 from atomr_mp.client.lanes.event_loop import EventLoopLane
+from atomr_mp.client.lanes.services import LaneServices
 from atomr_mp.client.reply import StreamReply
 from atomr_mp.client.reply_life import ReplyState
 from atomr_mp.protocol.flow import flight
@@ -38,17 +40,13 @@ def test_streams_that_are_read_in_one_turn_go_on_by_one_message() -> None:
 
     async def read() -> list[Sent]:
         session = os.eventfd(0)
-        client = SimpleNamespace(
-            login=SimpleNamespace(window=flight.Window(100, 2**30)),
-            max_waiting=10,
-            place=None,
-            suspicions=None,
-            session_descriptor=session,
-            read_session=lambda: None,
-        )
         loop, ready = asyncio.get_running_loop(), devices.DeviceState.READY
-        infos = [devices.DeviceInfo(n, f"host:{n}", ready, 1, "", True, 1, 0, "") for n in range(2)]
-        lane = EventLoopLane(cast("Any", client), 0, infos, loop)
+        told: Any = Mock(
+            login=SimpleNamespace(window=flight.Window(100, 2**30)),
+            descriptor=session,
+            devices=[devices.DeviceInfo(n, f"host:{n}", ready, 1, "", True, 1, 0, "") for n in range(2)],
+        )
+        lane = EventLoopLane(LaneServices(told, Mock(), Mock(), Mock(), 10, Mock(), Mock()), 0, loop)
         connections = [Sent(), Sent()]
         for link, connection in zip(lane._links, connections, strict=True):
             link.connection, link.generation = cast("Any", connection), 1
