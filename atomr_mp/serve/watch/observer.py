@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -108,7 +108,7 @@ class Observer:
         self._viewers += 1
         self._counters.own[VIEWERS] += 1
         if self._watching is None:
-            self._watching = _Watching(self)
+            self._watching = _Watching(self._source, self.shared, self._encode, self._publish)
         try:
             yield
         finally:
@@ -129,37 +129,45 @@ class Observer:
             await self._changed.wait()
         return self._number, self._latest
 
-    def encode(self, shown: dict[str, Any]) -> bytes:
-        """Return a look in the page's form, with the front ends' own figures, in which viewers do not count."""
-        total = self._counters.total
+    def _encode(self, shown: dict[str, Any], status: Status | None) -> bytes:
+        """Return a look in the page's form, with the front ends' own figures, in which viewers do not count.
+
+        A point is added to the history if one is due.
+        """
+        at_s, total = self.record(status), self._counters.total
         viewers = total(VIEWERS)
         http = {"in_flight": max(0, total(IN_FLIGHT) - viewers), "streams": max(0, total(STREAMS) - viewers)}
-        return encode_json(shown | {"http": http})
+        return encode_json(shown | {"now": time.time(), "history": at_s, "http": http})
 
-    def publish(self, watching: _Watching, look: bytes) -> None:
+    def _publish(self, look: bytes) -> None:
         """Take a look from the thread that watches."""
-        if watching is not self._watching:
-            return  # no viewer was left for a while, and another thread watches now
         self._latest = look
         self._number += 1
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 
-    @property
-    def run_dir(self) -> Path:
-        """The pool's run directory.
-
-        Raises:
-            PoolUnreachable: There is no pool now.
-        """
-        return self._source.pool.run_dir
-
 
 class _Watching:
-    """A thread that looks at the pool, or follows another front end's looks, until it is stopped."""
+    """A thread that looks at the pool, or follows another front end's looks, until it is stopped.
 
-    def __init__(self, observer: Observer) -> None:
-        self._observer = observer
+    Args:
+        source: The source of the pool.
+        shared: The latest look, shared by all front ends.
+        encode: Returns a look, from the page's content and the pool's status; called on this thread.
+        publish: Takes each look, on the event loop's thread.
+    """
+
+    def __init__(
+        self,
+        source: PoolSource,
+        shared: SharedLook,
+        encode: Callable[[dict[str, Any], Status | None], bytes],
+        publish: Callable[[bytes], None],
+    ) -> None:
+        self._source = source
+        self._shared = shared
+        self._encode = encode
+        self._publish = publish
         self._loop = asyncio.get_running_loop()
         self._stop = threading.Event()
         self._story: Story | None = None
@@ -170,7 +178,7 @@ class _Watching:
         self._stop.set()
 
     def _run(self) -> None:
-        shared, seen = self._observer.shared, 0
+        shared, seen = self._shared, 0
         while not self._stop.is_set():
             if shared.acquire():
                 try:
@@ -187,14 +195,14 @@ class _Watching:
         try:
             while not self._stop.is_set():
                 try:
-                    run_dir = self._observer.run_dir
+                    run_dir = self._source.pool.run_dir
                     if self._story is None:
                         with contextlib.suppress(OSError):  # the page goes on without it
                             self._story = Story(run_dir / EVENTS)
                     with OperatorSession(run_dir / SESSION_SOCKET) as session:
                         self._watch(session, run_dir)
                 except (errors.AtomrError, OSError, TimeoutError) as error:
-                    self._publish({"lost": str(error)[:400]}, None)
+                    self._show({"lost": str(error)[:400]}, None)
                     self._stop.wait(RETRY_S)  # nothing tells that a pool was started
         finally:
             if self._story is not None:
@@ -205,7 +213,7 @@ class _Watching:
         base: Look | None = None
         while not self._stop.is_set():
             look = Look(time.monotonic(), session.status())
-            self._publish(snapshot(base, look) | {"run_dir": str(run_dir)}, look.status)
+            self._show(snapshot(base, look) | {"run_dir": str(run_dir)}, look.status)
             if base is None or look.at_s - base.at_s >= INTERVAL_S:
                 base = look
             until_s = look.at_s + INTERVAL_S
@@ -214,15 +222,18 @@ class _Watching:
                 while True:  # one look serves all events that come together
                     session.next_event(0.005)
 
-    def _publish(self, shown: dict[str, Any], status: Status | None) -> None:
+    def _show(self, shown: dict[str, Any], status: Status | None) -> None:
         told: dict[str, Any] = {"news": [], "timeline": {}}
         with contextlib.suppress(OSError):
             told = told if self._story is None else self._story.shown()
-        at_s = self._observer.record(status)
-        look = self._observer.encode(shown | told | {"now": time.time(), "history": at_s})
-        self._observer.shared.publish(look)
+        look = self._encode(shown | told, status)
+        self._shared.publish(look)
         self._tell(look)
 
     def _tell(self, look: bytes) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed
-            self._loop.call_soon_threadsafe(self._observer.publish, self, look)
+            self._loop.call_soon_threadsafe(self._take, look)
+
+    def _take(self, look: bytes) -> None:
+        if not self._stop.is_set():  # else no viewer was left for a while, and another thread may watch now
+            self._publish(look)

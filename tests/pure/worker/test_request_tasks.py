@@ -65,7 +65,7 @@ def test_an_interruption_that_comes_while_a_generator_is_closed_spares_its_final
         stream = StreamRequest(cast("Any", SimpleNamespace(session=None)), call, cast("Any", method))
         stream.arguments = ()
         owner = Owner()
-        task = _RequestTask(cast("Any", owner), cast("Any", Loop()), stream)
+        task = _RequestTask(cast("Any", Loop()), stream, owner.give)
         await asyncio.wait_for(owner.rested.wait(), 10)  # the first turn ends with the first part
         stream.next, stream.closing = None, errors.Cancelled("closed", maybe_executed=True)
         task.go_on()

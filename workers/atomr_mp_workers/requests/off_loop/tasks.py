@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from typing import Any, Final
 
 from atomr_mp import errors
@@ -73,7 +73,7 @@ class RequestTasks(ActorRunner):
 
     # --- on the event loop's thread -----------------------------------------------------------------------------------
 
-    def give(self, request: Request, *, ended: bool) -> None:
+    def _take(self, request: Request, *, ended: bool) -> None:
         """Take a request that has ended or rests; hand it over together with the others of this turn of the loop."""
         if ended:
             del self._tasks[request]
@@ -91,7 +91,7 @@ class RequestTasks(ActorRunner):
     def _go_on(self, request: Request) -> None:
         task = self._tasks.get(request)
         if task is None:
-            self._tasks[request] = _RequestTask(self, self._loop, request)
+            self._tasks[request] = _RequestTask(self._loop, request, self._take)
             self._loop.beat_while(lambda: bool(self._tasks))
         else:
             task.go_on()
@@ -103,10 +103,10 @@ class RequestTasks(ActorRunner):
 
 
 class _RequestTask:
-    """A request on the event loop's thread."""
+    """A request on the event loop's thread; `give` takes it, and whether it has `ended`, after each of its turns."""
 
-    def __init__(self, owner: RequestTasks, loop: EventLoop, request: Request) -> None:
-        self._owner = owner
+    def __init__(self, loop: EventLoop, request: Request, give: Callable[..., None]) -> None:
+        self._give = give
         self._loop = loop
         self._request: Final = request
         self._cell: Final = TaskCell(request)
@@ -143,7 +143,7 @@ class _RequestTask:
                 self._next_turn = asyncio.get_running_loop().create_future()
             else:
                 self._cell.run = None  # tasks that the method has left behind work for no request
-            self._owner.give(request, ended=not goes_on)
+            self._give(request, ended=not goes_on)
             if goes_on:
                 assert self._next_turn is not None
                 await regardless(self._next_turn)
