@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from atomr_mp import checks
 from atomr_mp.supervisor.processes.incarnation import Incarnation
 
 
+@checks.owned(by_maker=True)
 class Roles:
     """The processes of a device, by role. A process changes its role here and nowhere else."""
 
