@@ -1,14 +1,17 @@
 """Runs the tests that need a GPU and reports: what `scripts/test-gpu` does once the environment is there.
 
 It also writes `verified.json`, unless it was told to run only some tests of a file: the requests that the tests have
-vouched for, beside earlier marks that still hold.
+vouched for, with the functions that their own tests have executed, beside earlier marks.
 """
 
 from __future__ import annotations
 
+import collections
+import contextlib
 import json
 import os
 import platform
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -16,16 +19,24 @@ import time
 import xml.etree.ElementTree as ET
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from atomr_mp.protocol.libraries import LIBRARIES, requests_of
 from atomr_mp_workers.libraries import evidence
+
+RECORDING: Final = Path(__file__).parent / "recording"
+sys.path.append(str(RECORDING))
+
+import ran  # noqa: E402 - through the line above
 
 SHARED: Final = {
     "memory": ("tests.contract.memory.test_buffers::", "tests.gpu.test_memory_cuda::"),
     "program": ("tests.contract.libraries.test_program::", "tests.gpu.test_program_cuda::"),
 }
 """Tests of libraries whose requests are no cases of their own."""
+
+CASES: Final = "tests.gpu.test_actor_libraries_cuda::"
+"""Begins the names of tests that are of one request each."""
 
 DRIVER: Final = Path("/dev/nvidiactl")
 
@@ -57,34 +68,83 @@ def main() -> int:
     """Run the tests, print a summary, write the report; return pytest's status."""
     backend = "cuda" if DRIVER.exists() else "host"
     with tempfile.TemporaryDirectory() as folder:
-        results = Path(folder, "results.xml")
+        results, records = Path(folder, "results.xml"), Path(folder, "records")
+        records.mkdir()
         began = time.monotonic()
+        command = [sys.executable, "-m", "pytest", "-q", "--tb=short", f"--junitxml={results}", "-p", "ran_by_tests"]
         # The arguments are this script's own and a developer's, no stranger's.
         status = subprocess.run(
-            [sys.executable, "-m", "pytest", "-q", "--tb=short", f"--junitxml={results}", *(sys.argv[1:] or TESTS)],
-            env=os.environ | {"ATOMR_MP_TEST_BACKEND": backend},
+            [*command, *(sys.argv[1:] or TESTS)],
+            env=os.environ | {"ATOMR_MP_TEST_BACKEND": backend} | recording(records),
             check=False,
         ).returncode
         report = {"backend": backend, **machine(), "seconds": round(time.monotonic() - began, 1), **counted(results)}
-    targets = [Path(out)] if (out := os.environ.get("OUT")) else []
-    for target in targets:
-        target.joinpath("gpu-tests.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+        targets = [Path(out)] if (out := os.environ.get("OUT")) else []
+        for target in targets:
+            target.joinpath("gpu-tests.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+            shutil.make_archive(str(target / "records"), "gztar", records)
+        executed = recorded(records)
+    report["recorded"] = len(executed)
     if backend == "cuda" and all(Path(argument).exists() for argument in sys.argv[1:]):
-        marks = json.dumps(kept(report) | verified(report), indent=1, sort_keys=True) + "\n"
+        marks = evidence.encoded(kept(report) | verified(report, executed))
         for target in (evidence.FILE.parent, *targets):
             target.joinpath(evidence.FILE.name).write_text(marks, encoding="utf-8")
     print(json.dumps({name: value for name, value in report.items() if name != "tests"}, indent=1))
     return status
 
 
-def verified(report: Mapping[str, Any]) -> dict[str, Any]:
+def recording(folder: Path) -> dict[str, str]:
+    """Return the environment in which tests are recorded."""
+    tests = [CASES, *(name for library in LIBRARIES for name in files_of(library))]
+    path = os.pathsep.join(filter(None, [str(RECORDING), os.environ.get("PYTHONPATH")]))
+    return {
+        "PYTHONPATH": path,
+        ran.FOLDER: str(folder),
+        ran.ROOMS: ",".join(evidence.ROOMS),
+        ran.TESTS: ",".join(tests),
+    }
+
+
+class Executed(NamedTuple):
+    """The functions of libraries that a test has executed."""
+
+    ran: set[str]
+    once: set[str]
+    """Those of its processes that ran once, in any test or at imports."""
+    ever: set[str]
+    """All of its processes."""
+
+
+NOTHING: Final = Executed(set(), set(), set())
+
+
+def recorded(folder: Path) -> dict[str, Executed]:
+    """Return the functions that each test has executed."""
+    found: dict[str, Executed] = {}
+    for file in folder.glob("*.jsonl"):
+        lines: dict[str, set[str]] = collections.defaultdict(set)
+        for line in file.read_text(encoding="utf-8").splitlines():
+            with contextlib.suppress(ValueError):  # a worker was killed while it wrote
+                test, names = json.loads(line)
+                lines[test].update(names)
+        ever = evidence.functions(lines.pop(ran.EVER, set()))
+        once = ever - lines.pop(ran.AGAIN, set())
+        for test, names in lines.items():
+            each = found.setdefault(test, Executed(set(), set(), set()))
+            for known, new in zip(each, (evidence.functions(names), once, ever), strict=True):
+                known.update(new)
+    return found
+
+
+def verified(report: Mapping[str, Any], executed: Mapping[str, Executed]) -> dict[str, Any]:
     """Return a mark for each request on CUDA that tests have vouched for, and none has spoken against.
 
     Those that have its name are its own; those of its library's files speak for all requests of the library. One whose
-    own test there was skipped, since a package is missing, has no mark.
+    own test there was skipped, since a package is missing, has no mark, nor has one whose tests were not recorded.
 
     Args:
         report: How the tests went, and on what.
+        executed: What each has executed.
     """
     name, driver, *_ = [part.strip() for part in report["gpus"][0].split(",")]
     where = {"device": name, "driver": driver, "cuda": report.get("cuda_runtime", ""), "date": report["date"]}
@@ -94,25 +154,33 @@ def verified(report: Mapping[str, Any]) -> dict[str, Any]:
     marks = {}
     for library in LIBRARIES:
         shared = files_of(library)
+        of_all = [test for test in passed if test.startswith(shared) and "[host" not in test]
         for request in requests_of(library):
-            own = f"{library}.{request} "
-            vouched = any(test.startswith(shared) and "[host" not in test for test in passed)
-            vouched &= library in SHARED or any(own in test for test in passed)
-            vouched &= not any(test.startswith(shared) and f"[{request}]" in test for test in skipped)
-            if vouched and not any(test.startswith(shared) or own in test for test in against):
-                marks[f"{library}.{request}.cuda"] = where | {"digest": evidence.digest(library, "cuda")}
+            of_it, its_case = f"[{request}]", f"{library}.{request} "
+            own = [test for test in passed if its_case in test]
+            vouched = bool(of_all) and bool(own or library in SHARED)
+            vouched &= not any(test.startswith(shared) and of_it in test for test in skipped)
+            if not vouched or any(test.startswith(shared) or its_case in test for test in against):
+                continue
+            own = of_all if library in SHARED else [*own, *(test for test in of_all if of_it in test)]
+            each = [executed.get(test, NOTHING) for test in own]
+            found = [set().union(*sets) for sets in zip(*each, strict=True)]
+            mark = evidence.mark(library, request, "cuda", *found, of_all=library in SHARED)
+            if mark is not None and all(test in executed for test in own):
+                marks[f"{library}.{request}.cuda"] = where | mark
+            else:
+                print(f"test-gpu: {library}.{request} has no mark: what its tests executed was not recorded")
     return marks
 
 
 def kept(report: Mapping[str, Any]) -> dict[str, Any]:
     """Return the earlier marks of libraries without a test in this run."""
-    marks = json.loads(evidence.FILE.read_text(encoding="utf-8")) if evidence.FILE.exists() else {}
     tested = {
         library
         for library in LIBRARIES
         if any(test["name"].startswith(files_of(library)) or f"[{library}." in test["name"] for test in report["tests"])
     }
-    return {name: mark for name, mark in marks.items() if name.partition(".")[0] not in tested}
+    return {name: mark for name, mark in evidence.marks(evidence.FILE).items() if name.partition(".")[0] not in tested}
 
 
 def files_of(library: str) -> tuple[str, ...]:

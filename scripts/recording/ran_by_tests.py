@@ -1,0 +1,56 @@
+"""Plugin of pytest that records what each test executes, the making of its fixtures included."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Generator
+from typing import Final
+
+import pytest
+import ran
+
+now: Final[set[str]] = set()
+ever: Final[set[str]] = set()
+in_tests: Final[set[str]] = set()
+again: Final[set[str]] = set()
+tests: Final = tuple(os.environ[ran.TESTS].split(","))
+restart: Final = ran.watch(now.add)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Write down what runs, and begin anew: with what functions keep, others would not run again."""
+    write()
+    file, _, rest = item.nodeid.partition("::")
+    name = f"{file.removesuffix('.py').replace('/', '.')}::{rest}"
+    if matters := name.startswith(tests):
+        os.environ[ran.TEST] = name
+        forget()
+    restart()
+    try:
+        return (yield)
+    finally:
+        os.environ.pop(ran.TEST, None)
+        if matters:
+            ran.write(name, now)
+        ran.write(ran.AGAIN, now & in_tests - again)
+        again.update(now & in_tests)
+        in_tests.update(now)
+        write()
+
+
+def write() -> None:
+    """Write what has never run before."""
+    ran.write(ran.EVER, now - ever)
+    ever.update(now)
+    now.clear()
+
+
+def forget() -> None:
+    """Clear the caches of the product's functions."""
+    for name, module in list(sys.modules.items()):
+        if name.startswith(("atomr_mp.protocol.", "atomr_mp_workers.libraries.")):
+            for value in list(vars(module).values()):
+                if getattr(value, "__module__", "") == name and hasattr(value, "cache_clear"):
+                    value.cache_clear()
