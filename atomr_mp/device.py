@@ -47,7 +47,7 @@ class Device:
     """
 
     _programs: KnownPrograms | None = None
-    """The programs that its worker was told."""
+    """The programs that its worker knows."""
 
     def __init__(self, client: PoolClient, index: int) -> None:
         self._client: Final = client

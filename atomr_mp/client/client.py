@@ -416,7 +416,7 @@ class Client:
             memory.take_offered(releases, offered.slab, offered.nbytes, descriptor)
 
     def _after_read(self) -> None:
-        """Run callbacks, and let go of loops that have ended."""
+        """Run callbacks, and close the lanes of loops that have ended."""
         left: Sequence[EventLoopLane] = ()
         if self._loops:
             with self._session.lock:

@@ -72,7 +72,7 @@ def test_the_proxy_of_the_page_waits_longer_than_calls() -> None:
 
 
 def printed(script: str, *arguments: str) -> str:
-    """Return what a script prints."""
+    """Return the output of a script."""
     command = [sys.executable, str(ROOT / "scripts" / script), *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=DEADLINE_S).stdout
 
@@ -122,7 +122,7 @@ def test_the_pages_stay_short_enough_to_be_read() -> None:
 
 
 def test_the_measurements_are_those_that_their_list_and_a_page_name() -> None:
-    """A file on which no figure rests any more goes."""
+    """A file on which no figure rests goes."""
     folder = ROOT / "docs" / "measurements"
     files = {path.name for path in folder.glob("*.json")}
     named = re.findall(r"`([\w-]+\.json)`", (folder / "README.md").read_text(encoding="utf-8"))

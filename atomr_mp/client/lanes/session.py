@@ -1,4 +1,4 @@
-"""A client's session with the supervisor: what the supervisor has told of the pool, and what it is asked and told."""
+"""A client's session with the supervisor: the state of the pool as it reports it, questions, and reports."""
 
 from __future__ import annotations
 
@@ -275,7 +275,7 @@ class PoolSession:
                 _tell(listener, lost)
 
     def say_bye(self) -> None:
-        """Tell the supervisor that nothing of the workers' memory is mapped here any more."""
+        """Report that this process has unmapped all of the workers' memory."""
         with contextlib.suppress(errors.PoolLost), self._sending:
             self._connection.send(session.Bye())
 
@@ -331,7 +331,7 @@ class PoolSession:
             ended.over = True
 
     def _change_device(self, device: devices.DeviceInfo) -> None:
-        """Record a device's new state, and let go of a standby's memory if the standby has gone."""
+        """Record a device's new state, and release a standby's memory if the standby has gone."""
         before, standby = self.devices[device.index].standby, device.standby
         self.devices[device.index] = device
         living = {device.generation, 0 if standby is None else standby.generation}

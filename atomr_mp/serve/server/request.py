@@ -55,7 +55,7 @@ class HttpRequest:
     Args:
         connection: The client's.
         scope: ASGI's scope; gets its extensions here.
-        given: The request's headers by name; the last of those that are there twice.
+        given: The request's headers by name. Of a repeated header it has the last.
         keep_alive: Whether the connection goes on after the answer.
         expects_continue: Whether the client waits for "100 Continue" before it sends the body.
     """

@@ -1,4 +1,4 @@
-"""Reports the end of each process of a device: to the clients first, once; then it is counted, and let go of."""
+"""Reports the end of each process of a device: to the clients first, once; then it is counted and released."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class EndReports:
         return ending
 
     def standby_over(self, worker: Incarnation, *, unplanned: bool) -> None:
-        """Let go of a standby that has ended, or never will. A signal that struck it may strike others too."""
+        """Release a standby that has ended, or never will. A signal that struck it may strike others too."""
         if unplanned:
             board = worker.board
             self._sessions.died(worker.key, Death(0, cause=cause_of_end(worker, board)))

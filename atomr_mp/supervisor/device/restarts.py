@@ -55,7 +55,7 @@ class Restarts:
         self._quarantine = quarantine
         self._reports_due_s = reports_due_s
         self._stopping = False
-        """The pool stops, and nothing is started any more."""
+        """The pool stops, and starts nothing."""
         self._count = 0
         self._counted: set[int] = set()
         """Generations whose ends were counted, while reports of their processes may still come."""
@@ -216,7 +216,7 @@ class Restarts:
             self._life.tell()
 
     def stop(self) -> None:
-        """Start nothing any more: the pool stops."""
+        """Start nothing from now on: the pool stops."""
         self._stopping = True
 
     def forgive(self, generation: int, why: str) -> None:

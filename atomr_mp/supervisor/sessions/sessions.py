@@ -62,7 +62,7 @@ Question = operators.StatusRequest | operators.InventoryRequest
 """Messages that are answered with a snapshot of the pool."""
 
 Answer = Callable[[session.FromSupervisor], None]
-"""Answers a client's message, now or later; a client that has gone is not told."""
+"""Answers a client's message, now or later; a client that has gone gets no answer."""
 
 
 class ClientSession:

@@ -252,7 +252,7 @@ def _text(value: object) -> str:
             if not isinstance(each, ast.Constant):
                 joined += [each, ""]
             else:
-                joined[-1] = f"{joined[-1]}{each.value}"
+                joined[-1] = f"{joined[-1]}{each.value!s}"
         fields["values"] = joined
     kept = (f"{name}={_text(each)}" for name, each in fields.items() if name not in {"ctx", "kind"} and _is_there(each))
     return f"{type(value).__name__}({' '.join(kept)})"
