@@ -18,7 +18,7 @@ from atomr_mp.client.callers import Kernel, calling_loop, in_cell, notice_kernel
 from atomr_mp.client.handshake import default_name, greet
 from atomr_mp.client.lanes.base import FORKED, Lane
 from atomr_mp.client.lanes.services import LaneServices, LazyMemory
-from atomr_mp.client.lanes.session import PoolSession, Told
+from atomr_mp.client.lanes.session import PoolSession, SupervisorNews
 from atomr_mp.client.lanes.threads import ThreadsLane
 from atomr_mp.client.memory.leases import LeaseKind, Releases
 from atomr_mp.client.reply import ItemsReply, Reply, StreamReply
@@ -391,7 +391,7 @@ class Client:
 
     # --- what the session tells -------------------------------------------------------------------------------------
 
-    def _on_heard(self, message: Told) -> None:
+    def _on_heard(self, message: SupervisorNews) -> None:
         told = self._session
         self.actors, self.homes, self.methods = told.actors, told.homes, told.methods
         ended = None

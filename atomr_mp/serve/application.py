@@ -32,7 +32,7 @@ from atomr_mp.serve.source import PoolSource
 from atomr_mp.serve.streams import StreamCalls
 from atomr_mp.serve.values.results import encode_json
 from atomr_mp.serve.watch.observer import Observer
-from atomr_mp.serve.watch.shared_look import SharedLook
+from atomr_mp.serve.watch.shared_sample import SharedSample
 from atomr_mp.tracing.forwarding import forwarding
 
 _LOG: Final = logging.getLogger("atomr_mp.serve")
@@ -63,7 +63,7 @@ class Application:
         access: Decides who may ask.
         limits: Limits of a client's requests.
         counters: Counters of answers; its own by default.
-        look: The front ends' shared memory for the latest look at the pool; its own by default.
+        sample: The front ends' shared memory for the latest sample of the pool; its own by default.
         debug: Whether errors show the actor's traceback.
         access_log: Whether to log a line for each answer.
         log_errors: What the log shows of exceptions that methods raise: "full", "type" or "off".
@@ -77,7 +77,7 @@ class Application:
         *,
         limits: Limits = DEFAULT_LIMITS,
         counters: Counters | None = None,
-        look: SharedLook | None = None,
+        sample: SharedSample | None = None,
         debug: bool = False,
         access_log: bool = False,
         log_errors: LogErrors = "full",
@@ -99,7 +99,7 @@ class Application:
         self._figures: Final = PoolFigures(source)
         self.health: Final = PoolHealth(source, self._figures)
         self._streams: Final = OpenHttpStreams(limits.streams)
-        self._observer: Final = Observer(source, self.counters, look or SharedLook())
+        self._observer: Final = Observer(source, self.counters, sample or SharedSample())
         stream_calls = StreamCalls(self._streams, self.health, self.counters, debug=debug)
         calls = PoolCalls(source, self.health, stream_calls.answer)
         self._call: Final = Route("call", "POST", calls.answer)

@@ -47,20 +47,20 @@ class DataConnection(Connection):
         endpoint: Address of one incarnation's data socket.
         login: The session's proof.
         lane: Number of this connection in the session.
-        owes: Called with this when there is something to `advance`.
+        pending: Called with this when there is something to `advance`.
 
     Raises:
         OSError: No descriptor is left, or the worker's queue of connections is full.
     """
 
     def __init__(
-        self, endpoint: str, login: Login, lane: int, owes: Callable[[DataConnection], object] = lambda _: None
+        self, endpoint: str, login: Login, lane: int, pending: Callable[[DataConnection], object] = lambda _: None
     ) -> None:
         user, secret = login.session.hex().encode(), login.secret.hex().encode()
         talk = stream.Dealer(data.routing_id(login.session, lane), user, secret)
         connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            super().__init__(connected, talk, owes, patience_ms=WRITABLE_MS)
+            super().__init__(connected, talk, pending, patience_ms=WRITABLE_MS)
             with contextlib.suppress(FileNotFoundError, ConnectionError):  # the worker has ended: so will this
                 connected.connect(endpoint.removeprefix("ipc://"))
                 if (uid := credentials(connected).uid) != os.geteuid():  # it is shown no secret
@@ -70,7 +70,7 @@ class DataConnection(Connection):
         except BaseException:
             connected.close()
             raise
-        owes(self)
+        pending(self)
 
     @property
     def has_message(self) -> bool:
@@ -125,5 +125,5 @@ class DataConnection(Connection):
         elif found and self._unsent and self._stream.ready:
             super().advance()
             if self._unsent:
-                self._owes(self)
+                self._pending(self)
         return found

@@ -34,7 +34,7 @@ class Connection:
     Args:
         connected: The socket; it is owned from now on.
         talk: The protocol on it.
-        owes: Called with this, and with `keeping` held, when there is something to `advance`.
+        pending: Called with this, and with `keeping` held, when there is something to `advance`.
         keeping: Held to change what waits; nothing where the caller holds a lock for all uses.
         patience_ms: How long `send` waits for the other end to make room.
     """
@@ -43,7 +43,7 @@ class Connection:
         self,
         connected: socket.socket,
         talk: stream.ZmtpStream,
-        owes: Callable[[Any], object],
+        pending: Callable[[Any], object],
         keeping: AbstractContextManager[object] | None = None,
         patience_ms: int = 0,
     ) -> None:
@@ -52,7 +52,7 @@ class Connection:
         self._socket = connected
         self._send, self._recv = connected.send, connected.recv
         self._stream: Any = talk
-        self._owes = owes
+        self._pending = pending
         self._keeping = contextlib.nullcontext() if keeping is None else keeping
         self._patience_ms = patience_ms
         self._writable = select.poll()
@@ -127,7 +127,7 @@ class Connection:
             self._unsent.append(memoryview(piece))
             self.unsent_bytes += len(piece) + PIECE_BYTES
             if len(self._unsent) == 1 and self._may_send:  # with more than one piece, it is owed already
-                self._owes(self)
+                self._pending(self)
 
     @property
     def _may_send(self) -> bool:

@@ -1,4 +1,4 @@
-"""Does connections' owed work while their thread does something else: logins, and what the kernel did not take."""
+"""Does connections' pending work while their thread does something else: logins, and what the kernel did not take."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from contextlib import AbstractContextManager
 from typing import Final, NamedTuple, Protocol
 
 
-class Debtor(Protocol):
-    """A connection, which may owe something."""
+class PendingWriter(Protocol):
+    """A connection that may have bytes to write, or a login to end."""
 
     def fileno(self) -> int:
         """Return the descriptor."""
 
     @property
     def waits_for(self) -> int:
-        """Events to poll the descriptor for before `advance`; 0 if nothing is owed."""
+        """Events to poll the descriptor for before `advance`; 0 if there is nothing to do."""
 
     def advance(self) -> None:
-        """Do as much of the owed work as possible."""
+        """Do as much of the pending work as possible."""
 
 
-class Debt(NamedTuple):
-    """A connection that owes something."""
+class PendingWork(NamedTuple):
+    """A connection with pending work."""
 
-    connection: Debtor
+    connection: PendingWriter
     lock: AbstractContextManager[object]
     """Held to use it."""
-    paid: Callable[[], object]
+    flushed: Callable[[], object]
     """Called once its pending bytes are written, without the lock."""
 
 
@@ -48,7 +48,7 @@ class Courier:
         self._epoll: Final = select.epoll()
         self._wake: Final = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._epoll.register(self._wake, select.EPOLLIN)
-        self._debts: Final[dict[int, Debt]] = {}
+        self._pending: Final[dict[int, PendingWork]] = {}
         """By descriptor."""
         self._lock: Final = threading.Lock()
         """To be taken last, to change any of this."""
@@ -57,39 +57,39 @@ class Courier:
         if at_once:
             self._start()
 
-    def owes(
+    def pending(
         self,
-        connection: Debtor,
+        connection: PendingWriter,
         lock: AbstractContextManager[object],
-        paid: Callable[[], object] = lambda: None,
+        flushed: Callable[[], object] = lambda: None,
     ) -> None:
-        """See to a connection until its pending bytes are written, and call `paid` then. With its lock held."""
+        """See to a connection until its pending bytes are written, and call `flushed` then. With its lock held."""
         descriptor, events = connection.fileno(), connection.waits_for
         with self._lock:
             if not events or self._closed:
                 return
-            if descriptor in self._debts:
+            if descriptor in self._pending:
                 self._epoll.modify(descriptor, events | select.EPOLLONESHOT)
             else:
                 self._epoll.register(descriptor, events | select.EPOLLONESHOT)
-            self._debts[descriptor] = Debt(connection, lock, paid)
+            self._pending[descriptor] = PendingWork(connection, lock, flushed)
             if self._thread is None:
                 self._start()
 
-    def forget(self, connection: Debtor) -> None:
+    def forget(self, connection: PendingWriter) -> None:
         """See to a connection no more; it is about to be closed. With its lock held."""
         with self._lock:
-            if self._debts.pop(connection.fileno(), None) is not None:
+            if self._pending.pop(connection.fileno(), None) is not None:
                 self._epoll.unregister(connection.fileno())
 
     def close(self) -> None:
         """Stop the thread; pending writes are dropped, later ones ignored.
 
-        With no connection's lock held; `paid` may call it.
+        With no connection's lock held; `flushed` may call it.
         """
         with self._lock:
             self._closed = True
-            self._debts.clear()
+            self._pending.clear()
             thread = self._thread
             if thread is not None:
                 os.eventfd_write(self._wake, 1)
@@ -112,25 +112,25 @@ class Courier:
                 if descriptor == self._wake:
                     self._let_go()
                     return
-                with self._lock:  # a debt is there before its descriptor speaks
-                    debt = self._debts.get(descriptor)
-                if debt is None:
+                with self._lock:  # a work is there before its descriptor speaks
+                    work = self._pending.get(descriptor)
+                if work is None:
                     continue
-                paid = False
-                with debt.lock:
-                    if self._debts.get(descriptor) is debt:  # else it was closed meanwhile
-                        debt.connection.advance()
-                        self._watch_on(descriptor, debt.connection.waits_for)
-                        paid = not debt.connection.waits_for
-                if paid:
-                    debt.paid()
+                flushed = False
+                with work.lock:
+                    if self._pending.get(descriptor) is work:  # else it was closed meanwhile
+                        work.connection.advance()
+                        self._watch_on(descriptor, work.connection.waits_for)
+                        flushed = not work.connection.waits_for
+                if flushed:
+                    work.flushed()
 
     def _watch_on(self, descriptor: int, events: int) -> None:
         with self._lock:
-            if descriptor not in self._debts:  # this is being closed
+            if descriptor not in self._pending:  # this is being closed
                 return
             if events:
                 self._epoll.modify(descriptor, events | select.EPOLLONESHOT)
             else:
-                del self._debts[descriptor]
+                del self._pending[descriptor]
                 self._epoll.unregister(descriptor)

@@ -118,7 +118,7 @@ def build(start: control.Start, channel: ControlChannel, board: BoardWriter, loa
         names = start.pool, start.device, start.name, start.backend, start.generation
         return Context(*names, log, memory, residents, libraries)
 
-    rooms = Rooms(device, completions, streams, residents, board)
+    rooms = ExecutionPlaces(device, completions, streams, residents, board)
     own_device.here = OwnCalls(start.epoch, start.device, start.generation, rooms.runners)
     actors = rooms.make_actors(start.actors, loader, context_of)
     residents.close()
@@ -175,7 +175,7 @@ def _make_streams(execution: control.Execution, device: WorkerDevice) -> StreamA
     )
 
 
-class Rooms:
+class ExecutionPlaces:
     """The places where actors work: their streams, threads and event loops.
 
     Args:

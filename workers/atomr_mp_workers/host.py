@@ -143,7 +143,7 @@ class Host:
             self._answer_all(fatal.error)  # first, since the supervisor ends this process once it knows
             report(self._channel, fatal.error, settled=settled)
             if isinstance(fatal.error, errors.ContextPoisoned):
-                self._stand_still()
+                self._freeze()
             raise
 
     # --- the loop --------------------------------------------------------------------------------------------------
@@ -678,7 +678,7 @@ class Host:
             self._answers.end_turn()
         self._send()
 
-    def _stand_still(self) -> None:
+    def _freeze(self) -> None:
         """Send the last answers, stop all threads, and wait to be ended when that disturbs no client."""
         self._data.close(flush=True)  # clients need them once they hear of the end
         os.kill(os.getpid(), signal.SIGSTOP)

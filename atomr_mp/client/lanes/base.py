@@ -22,7 +22,7 @@ from atomr_mp.client.lanes.retry import Retry
 from atomr_mp.client.lanes.retry_policy import NEVER, identify, key_of
 from atomr_mp.client.lanes.sending import Sender
 from atomr_mp.client.lanes.services import LaneServices
-from atomr_mp.client.lanes.session import Told
+from atomr_mp.client.lanes.session import SupervisorNews
 from atomr_mp.client.memory.leases import Lease, NotOpenError
 from atomr_mp.client.reply import SEND_RESULT, ItemsReply, Reply, StreamReply, decode_leased
 from atomr_mp.client.reply_life import ReplyEvent, ReplyState
@@ -540,10 +540,10 @@ class Lane(ABC):
     # --- messages of the supervisor --------------------------------------------------------------------------------
 
     @abstractmethod
-    def take(self, message: Told) -> None:
+    def take(self, message: SupervisorNews) -> None:
         """Take a lifecycle event. The thread that has received it calls this, and then `call_back`."""
 
-    def _apply(self, message: Told) -> None:
+    def _apply(self, message: SupervisorNews) -> None:
         with self._lock:
             match message:
                 case DeviceChanged(info):
@@ -561,10 +561,10 @@ class Lane(ABC):
         """Connect to an incarnation; raises `OSError` if no descriptor is left."""
         courier, lock = self._courier, self._lock
 
-        def owes(debtor: ClientEnd) -> None:
-            courier.owes(debtor, lock, lambda: self._paid(link, debtor))
+        def pending(writer: ClientEnd) -> None:
+            courier.pending(writer, lock, lambda: self._flushed(link, writer))
 
-        return DataConnection(endpoint, self._session.login, link.number, owes)
+        return DataConnection(endpoint, self._session.login, link.number, pending)
 
     def disconnect(self, link: DeviceLink, connection: ClientEnd) -> None:
         """Close a connection. With the lock held."""
@@ -599,7 +599,7 @@ class Lane(ABC):
 
     # --- on whichever thread, without the lock ---------------------------------------------------------------------
 
-    def _paid(self, link: DeviceLink, connection: ClientEnd) -> None:
+    def _flushed(self, link: DeviceLink, connection: ClientEnd) -> None:
         """Record that a connection has no bytes left to send: its worker has admitted it, or it has ended."""
         with self._lock:
             self._failover.login_over(link, connection)

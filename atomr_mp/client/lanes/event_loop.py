@@ -16,7 +16,7 @@ from atomr_mp.client.lanes.base import Lane
 from atomr_mp.client.lanes.device_link import DeviceLink
 from atomr_mp.client.lanes.lending import LoopLending
 from atomr_mp.client.lanes.services import LaneServices
-from atomr_mp.client.lanes.session import Told
+from atomr_mp.client.lanes.session import SupervisorNews
 from atomr_mp.client.reply import Reply, StreamReply, would_block
 from atomr_mp.client.reply_life import ReplyEvent, ReplyState
 from atomr_mp.protocol.messages.session import DeviceChanged, IncarnationEnded, IncarnationStopped
@@ -51,7 +51,7 @@ class EventLoopLane(Lane):
         """Whether the outboxes will be sent at the end of this turn of the loop."""
         self._granted: dict[StreamReply, None] = {}
         """Streams whose workers may go on, and hear of it at the end of this turn of the loop."""
-        self._told: deque[Told] = deque()
+        self._told: deque[SupervisorNews] = deque()
         """Lifecycle events that have not been applied."""
         self._telling: Final = threading.Lock()
         """Guards `_told`, `_known` and `_called_for_told`."""
@@ -118,7 +118,7 @@ class EventLoopLane(Lane):
         else:
             self._call_soon(self.cancel, reply)
 
-    def take(self, message: Told) -> None:
+    def take(self, message: SupervisorNews) -> None:
         """Apply a lifecycle event in the loop, after those that came before; from any thread."""
         in_loop = _running_loop() is self._loop
         with self._telling:
@@ -139,7 +139,7 @@ class EventLoopLane(Lane):
             self._apply(message)
         self._loop.call_soon(self.call_back)
 
-    def _next_told(self) -> Told | None:
+    def _next_told(self) -> SupervisorNews | None:
         with self._telling:
             if not self._told:
                 return None
@@ -152,7 +152,7 @@ class EventLoopLane(Lane):
         """Drop outdated events for a loop that has not run for long, such as those of past generations."""
         last = {told.device.index: told for told in self._told if isinstance(told, DeviceChanged)}
 
-        def counts(told: Told) -> bool:
+        def counts(told: SupervisorNews) -> bool:
             match told:
                 case DeviceChanged(device):
                     return last[device.index] is told
@@ -293,8 +293,8 @@ class EventLoopLane(Lane):
         """Schedule the retry in the loop."""
         self._loop.call_later(delay_s, self._retry_link, link, number)
 
-    def _paid(self, link: DeviceLink, connection: ClientEnd) -> None:
-        self._call_soon(super()._paid, link, connection)
+    def _flushed(self, link: DeviceLink, connection: ClientEnd) -> None:
+        self._call_soon(super()._flushed, link, connection)
 
     def _finished(self, reply: Reply) -> None:
         """Do nothing: this lane's waiters use futures and callbacks."""

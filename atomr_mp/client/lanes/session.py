@@ -33,7 +33,7 @@ _LOG: Final = logging.getLogger("atomr_mp")
 LONGEST_WAIT_S: Final = 3600.0
 """Longest wait at a time, since `poll` takes no more than some weeks."""
 
-Told = (
+SupervisorNews = (
     session.DeviceChanged
     | session.IncarnationStopped
     | session.IncarnationEnded
@@ -67,7 +67,7 @@ class PoolSession:
         max_replays: int | None,
         first_id: int,
         *,
-        heard: Callable[[Told], None],
+        heard: Callable[[SupervisorNews], None],
         over: Callable[[Releases], None],
         offered: Callable[[session.SlabOffered, Releases, int | None], None],
         after_read: Callable[[], None],

@@ -15,7 +15,7 @@ from atomr_mp.client.lanes.base import Lane
 from atomr_mp.client.lanes.device_link import DeviceLink
 from atomr_mp.client.lanes.sending import MESSAGE_CALLS
 from atomr_mp.client.lanes.services import LaneServices
-from atomr_mp.client.lanes.session import LONGEST_WAIT_S, Told
+from atomr_mp.client.lanes.session import LONGEST_WAIT_S, SupervisorNews
 from atomr_mp.client.memory.leases import Releases
 from atomr_mp.client.reply import Reply, StreamReply
 from atomr_mp.client.reply_life import ReplyState
@@ -167,7 +167,7 @@ class ThreadsLane(Lane):
         with contextlib.suppress(TimeoutError):
             self.wait(news, timeout_s)
 
-    def take(self, message: Told) -> None:
+    def take(self, message: SupervisorNews) -> None:
         """Take a lifecycle event, at once."""
         self._apply(message)
 

@@ -18,7 +18,7 @@ class LentBorrow(ViewBorrow):
     Args:
         releases: Of the incarnation that made the buffer.
         number: The client's number for it.
-        ended: Told when it ends.
+        ended: SupervisorNews when it ends.
     """
 
     __slots__ = ("_ended",)

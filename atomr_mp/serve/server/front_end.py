@@ -1,7 +1,7 @@
 """A front-end process: answers HTTP on a socket that its parent owns, and joins the pool itself.
 
 `parent.py` starts it. Its arguments are the descriptors of the plan, the listening socket and the counters' memory, its
-slot there, a descriptor to which it writes when it accepts, one of the memory of the latest look, and one to which it
+slot there, a descriptor to which it writes when it accepts, one of the memory of the latest sample, and one to which it
 writes its log. What goes to standard error instead is a crash, or of code that is not ours. After SIGTERM it
 reports that it is not ready, still accepts for a while, then ends open requests and exits.
 """
@@ -33,7 +33,7 @@ from atomr_mp.serve.server.plan import FrontEndPlan
 from atomr_mp.serve.server.server import HttpServer
 from atomr_mp.serve.server_log import lost_notice, start_logging
 from atomr_mp.serve.source import JoinedPool
-from atomr_mp.serve.watch.shared_look import SharedLook
+from atomr_mp.serve.watch.shared_sample import SharedSample
 
 JOIN_S: Final = 5.0
 """How long a front end waits for its pool before it accepts."""
@@ -51,7 +51,7 @@ def main() -> int:
     with asyncio.Runner(loop_factory=_loop) as runner:
         runner.run(
             _serve(
-                plan, socket.socket(fileno=int(sys.argv[2])), counters, int(sys.argv[5]), SharedLook(int(sys.argv[6]))
+                plan, socket.socket(fileno=int(sys.argv[2])), counters, int(sys.argv[5]), SharedSample(int(sys.argv[6]))
             )
         )
     return 0
@@ -64,7 +64,7 @@ def _loop() -> asyncio.AbstractEventLoop:
 
 
 async def _serve(
-    plan: FrontEndPlan, listening: socket.socket, counters: Counters, accepts: int, look: SharedLook
+    plan: FrontEndPlan, listening: socket.socket, counters: Counters, accepts: int, sample: SharedSample
 ) -> None:
     source = JoinedPool(Path(plan.run_dir), f"{FRONT_END}{counters.slot}")
     tokens = Tokens(plan.tokens, None if plan.token_file is None else Path(plan.token_file))
@@ -74,7 +74,7 @@ async def _serve(
         Access(tokens, plan.allowed_hosts, cors),
         limits=plan.limits,
         counters=counters,
-        look=look,
+        sample=sample,
         debug=plan.debug,
         access_log=plan.access_log,
         log_errors=plan.log_errors,

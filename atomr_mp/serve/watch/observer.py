@@ -24,12 +24,12 @@ from atomr_mp.serve.metrics import IN_FLIGHT, STREAMS, VIEWERS, Counters
 from atomr_mp.serve.source import PoolSource
 from atomr_mp.serve.values.results import encode_json
 from atomr_mp.serve.watch.history import STEP_S, ChartHistory
-from atomr_mp.serve.watch.shared_look import SharedLook
-from atomr_mp.serve.watch.snapshot import Look, snapshot
+from atomr_mp.serve.watch.shared_sample import SharedSample
+from atomr_mp.serve.watch.snapshot import Sample, snapshot
 from atomr_mp.serve.watch.story import Story
 
 INTERVAL_S: Final = 1.0
-"""Time between two looks; an event of the supervisor causes a look at once."""
+"""Time between two samples; an event of the supervisor causes a sample at once."""
 
 FOLLOW_S: Final = 0.1
 """How often a front end checks whether another has seen something new, or no longer watches."""
@@ -42,17 +42,17 @@ RETRY_S: Final = 0.5
 
 
 class Observer:
-    """The latest look at a pool, for any number of viewers. For the event loop's thread.
+    """The latest sample of a pool, for any number of viewers. For the event loop's thread.
 
-    A slow viewer misses looks but no events: each look has the latest events, from the pool's event log.
+    A slow viewer misses samples but no events: each sample has the latest events, from the pool's event log.
 
     Args:
         source: The source of the pool.
         counters: The front ends' counters.
-        shared: The latest look, shared by all front ends.
+        shared: The latest sample, shared by all front ends.
     """
 
-    def __init__(self, source: PoolSource, counters: Counters, shared: SharedLook) -> None:
+    def __init__(self, source: PoolSource, counters: Counters, shared: SharedSample) -> None:
         self.shared: Final = shared
         self._source: Final = source
         self._counters: Final = counters
@@ -70,7 +70,7 @@ class Observer:
         asyncio.get_running_loop().call_later(STEP_S - time.time() % STEP_S + LATER_S, self.begin)
 
     def record(self, status: Status | None) -> float:
-        """Add a point to the history if one is due. For who has acquired the shared look.
+        """Add a point to the history if one is due. For who has acquired the shared sample.
 
         Returns:
             The time of the last point, in seconds since 1970.
@@ -81,13 +81,13 @@ class Observer:
             usage = self._driver.usage() if status is not None and status.backend == "cuda" else {}
             workers = status.workers if status is not None else []
             history.record(now_s, self._counters.methods.all(), workers, usage)
-            self.shared.publish_basis(msgspec.msgpack.encode(history))
+            self.shared.publish_history(msgspec.msgpack.encode(history))
         return history.at_s
 
     def history(self) -> ChartHistory:
         """Return the history of all front ends; an empty one if there is none yet."""
-        basis = self.shared.basis()
-        return msgspec.msgpack.decode(basis, type=ChartHistory) if basis else ChartHistory()
+        history = self.shared.history()
+        return msgspec.msgpack.decode(history, type=ChartHistory) if history else ChartHistory()
 
     def _record_alone(self) -> None:
         """Add a point while the page has no viewers."""
@@ -120,17 +120,17 @@ class Observer:
                 self._latest = b""
 
     async def next(self, after: int) -> tuple[int, bytes]:
-        """Return the latest look that is newer than one, with its number.
+        """Return the latest sample that is newer than one, with its number.
 
         Args:
-            after: The number of the last look that the viewer has seen, 0 for none.
+            after: The number of the last sample that the viewer has seen, 0 for none.
         """
         while self._number <= after or not self._latest:
             await self._changed.wait()
         return self._number, self._latest
 
     def _encode(self, shown: dict[str, Any], status: Status | None) -> bytes:
-        """Return a look in the page's form, with the front ends' own figures, in which viewers do not count.
+        """Return a sample in the page's form, with the front ends' own figures, in which viewers do not count.
 
         A point is added to the history if one is due.
         """
@@ -139,28 +139,28 @@ class Observer:
         http = {"in_flight": max(0, total(IN_FLIGHT) - viewers), "streams": max(0, total(STREAMS) - viewers)}
         return encode_json(shown | {"now": time.time(), "history": at_s, "http": http})
 
-    def _publish(self, look: bytes) -> None:
-        """Take a look from the thread that watches."""
-        self._latest = look
+    def _publish(self, sample: bytes) -> None:
+        """Take a sample from the thread that watches."""
+        self._latest = sample
         self._number += 1
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 
 
 class _Watching:
-    """A thread that looks at the pool, or follows another front end's looks, until it is stopped.
+    """A thread that samples the pool, or follows another front end's samples, until it is stopped.
 
     Args:
         source: The source of the pool.
-        shared: The latest look, shared by all front ends.
-        encode: Returns a look, from the page's content and the pool's status; called on this thread.
-        publish: Takes each look, on the event loop's thread.
+        shared: The latest sample, shared by all front ends.
+        encode: Returns a sample, from the page's content and the pool's status; called on this thread.
+        publish: Takes each sample, on the event loop's thread.
     """
 
     def __init__(
         self,
         source: PoolSource,
-        shared: SharedLook,
+        shared: SharedSample,
         encode: Callable[[dict[str, Any], Status | None], bytes],
         publish: Callable[[bytes], None],
     ) -> None:
@@ -182,16 +182,16 @@ class _Watching:
         while not self._stop.is_set():
             if shared.acquire():
                 try:
-                    self._look()
+                    self._sample()
                 finally:
                     shared.release()
             elif (found := shared.latest(seen)) is not None:
-                seen, look = found
-                self._tell(look)
+                seen, sample = found
+                self._tell(sample)
             self._stop.wait(FOLLOW_S)
 
-    def _look(self) -> None:
-        """Look at the pool for all front ends."""
+    def _sample(self) -> None:
+        """Take samples of the pool for all front ends."""
         try:
             while not self._stop.is_set():
                 try:
@@ -210,30 +210,30 @@ class _Watching:
                 self._story = None
 
     def _watch(self, session: OperatorSession, run_dir: Path) -> None:
-        base: Look | None = None
+        base: Sample | None = None
         while not self._stop.is_set():
-            look = Look(time.monotonic(), session.status())
-            self._show(snapshot(base, look) | {"run_dir": str(run_dir)}, look.status)
-            if base is None or look.at_s - base.at_s >= INTERVAL_S:
-                base = look
-            until_s = look.at_s + INTERVAL_S
+            sample = Sample(time.monotonic(), session.status())
+            self._show(snapshot(base, sample) | {"run_dir": str(run_dir)}, sample.status)
+            if base is None or sample.at_s - base.at_s >= INTERVAL_S:
+                base = sample
+            until_s = sample.at_s + INTERVAL_S
             with contextlib.suppress(TimeoutError):
                 session.next_event(max(0.0, until_s - time.monotonic()))
-                while True:  # one look serves all events that come together
+                while True:  # one sample serves all events that come together
                     session.next_event(0.005)
 
     def _show(self, shown: dict[str, Any], status: Status | None) -> None:
-        told: dict[str, Any] = {"news": [], "timeline": {}}
+        told: dict[str, Any] = {"events": [], "timeline": {}}
         with contextlib.suppress(OSError):
             told = told if self._story is None else self._story.shown()
-        look = self._encode(shown | told, status)
-        self._shared.publish(look)
-        self._tell(look)
+        sample = self._encode(shown | told, status)
+        self._shared.publish(sample)
+        self._tell(sample)
 
-    def _tell(self, look: bytes) -> None:
+    def _tell(self, sample: bytes) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed
-            self._loop.call_soon_threadsafe(self._take, look)
+            self._loop.call_soon_threadsafe(self._take, sample)
 
-    def _take(self, look: bytes) -> None:
+    def _take(self, sample: bytes) -> None:
         if not self._stop.is_set():  # else no viewer was left for a while, and another thread may watch now
-            self._publish(look)
+            self._publish(sample)

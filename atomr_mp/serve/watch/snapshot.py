@@ -1,4 +1,4 @@
-"""The page's figures of a pool, from two looks at its status. Pure."""
+"""The page's figures of a pool, from two samples of its status. Pure."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ MOST_REFUSED: Final = 50
 MOST_TEXT: Final = 400
 
 
-class Look(NamedTuple):
+class Sample(NamedTuple):
     """A status, and when it was asked for."""
 
     at_s: float
     status: Status
 
 
-def snapshot(before: Look | None, after: Look) -> dict[str, Any]:
+def snapshot(before: Sample | None, after: Sample) -> dict[str, Any]:
     """Return the figures, as JSON values only.
 
     Args:
-        before: An earlier look, for rates and latencies; None for figures since the pool's start.
+        before: An earlier sample, for rates and latencies; None for figures since the pool's start.
         after: The latest.
     """
     status = after.status
@@ -109,7 +109,7 @@ def _standby(worker: WorkerStatus) -> dict[str, Any] | None:
 
 
 def _batches(before: WorkerStatus | None, after: WorkerStatus, seconds: float) -> list[dict[str, Any]]:
-    """Return the work of batched methods between two looks, or since the start of a new incarnation."""
+    """Return the work of batched methods between two samples, or since the start of a new incarnation."""
     same = before is not None and before.device.generation == after.device.generation
     old = {each.method: each for each in before.batches} if before is not None and same else {}
     found: list[dict[str, Any]] = []

@@ -11,7 +11,7 @@ from typing import Any, Final
 from atomr_mp.process.files.events import Follower, Scalar, read_events
 from atomr_mp.serve.watch.timeline import MOST_TEXT, Timeline
 
-MOST_NEWS: Final = 100
+MOST_EVENTS: Final = 100
 """How many of the latest events are shown."""
 
 BAD: Final = frozenset(
@@ -41,7 +41,7 @@ class Story:
 
     def __init__(self, path: Path) -> None:
         self._follower: Final = Follower(path)  # first: no event falls between
-        self._news: Final[deque[dict[str, Any]]] = deque(maxlen=MOST_NEWS)
+        self._events: Final[deque[dict[str, Any]]] = deque(maxlen=MOST_EVENTS)
         self._timeline: Final = Timeline()
         # The follower comes upon the last of these again if they were written meanwhile.
         latest: deque[dict[str, Scalar]] = deque(maxlen=1000)
@@ -64,18 +64,18 @@ class Story:
         """Return the latest events and the timelines, as JSON values."""
         for event in self._follower.more():
             self._take(event)
-        return {"news": list(self._news), "timeline": self._timeline.shown(time.time())}
+        return {"events": list(self._events), "timeline": self._timeline.shown(time.time())}
 
     def _take(self, event: dict[str, Scalar]) -> None:
         self._timeline.take(event)
-        told = news(event)
+        told = shown_event(event)
         # A request that has ended two workers is told of for each of them, in the same words.
-        recent = itertools.islice(reversed(self._news), 8)
+        recent = itertools.islice(reversed(self._events), 8)
         if told["event"] != "poison_request" or told["text"] not in [each["text"] for each in recent]:
-            self._news.append(told)
+            self._events.append(told)
 
 
-def news(event: dict[str, Scalar]) -> dict[str, Any]:
+def shown_event(event: dict[str, Scalar]) -> dict[str, Any]:
     """Return an event as the page shows it."""
     name = str(event.get("event"))
     at = event.get("time")

@@ -20,7 +20,8 @@ place if there is one that is ready (`takeover`). Then nobody waits for the rest
 Without a standby the device waits in `lost`, `poisoned` or `hung` for `exited`.
 
 Clients are told the fate of their requests as soon as nothing of the process runs any more, which may be at sign 3,
-4 or 5 (`EndReports`): `foretell` says it while the process may still hang up something, `tell` says it for good, once.
+4 or 5 (`EndReports`): `report_early` says it while the process may still hang up something, `report_final` says it for
+good, once.
 
 With `exited` the process is over: `END`, or `END_PREDECESSOR` for one that was replaced. Its end is counted and written
 down, and its endpoint, cgroup and descriptors are given back. `ASK_RESTART` then judges the end (`restarts`), unless
@@ -148,7 +149,7 @@ class Deaths:
     def stopped(self, worker: Incarnation) -> None:
         """A dying process has stopped running, so it sends no further answers."""
         if worker is not self._roles.standby:
-            self._ends.foretell(worker)
+            self._ends.report_early(worker)
 
     def hung_up(self, worker: Incarnation, *, dying: bool) -> None:
         """A process has closed its control channel."""
@@ -186,8 +187,8 @@ class Deaths:
         self.step_as_told(worker, LifecycleEvent.POISONED if poisoned else LifecycleEvent.FAULT)
         if worker is self._roles.predecessor:  # a standby has taken over: nobody has to wait for this end
             if settled:
-                self._ends.foretell(worker)
-            worker.freeze(lambda: self._ends.tell(worker))
+                self._ends.report_early(worker)
+            worker.freeze(lambda: self._ends.report_final(worker))
 
     def step_as_told(self, worker: Incarnation, event: LifecycleEvent) -> None:
         """Step by a process's message. A message out of turn breaks the protocol, which is a fault."""
@@ -222,7 +223,9 @@ class Deaths:
                 self._restarts.add(worker)  # before anybody hears of it
             self._life.step(LifecycleEvent.END_OF_FILE)
         if dying:
-            self._ends.tell(worker)  # the kernel may take long to take its memory down, but nobody has to wait for that
+            self._ends.report_final(
+                worker
+            )  # the kernel may take long to take its memory down, but nobody has to wait for that
 
     def _on_exited(self, worker: Incarnation) -> None:
         roles = self._roles

@@ -69,19 +69,19 @@ class EndReports:
     def over(self, worker: Incarnation) -> errors.AtomrError | None:
         """Report the fates of the requests on an incarnation; return why it ended, None if it was planned."""
         self._restarts.add(worker)
-        ending = self.tell(worker)
+        ending = self.report_final(worker)
         self.release(worker)
         self._known.pop(worker.generation, None)
         event = "planned_end" if ending.planned else "end"
         self._log.note(event, ending.text, generation=worker.generation, **ending.facts)
         return None if ending.planned and not worker.parting.retires else ending.lost
 
-    def foretell(self, worker: Incarnation) -> None:
+    def report_early(self, worker: Incarnation) -> None:
         """Report the fates of the requests on an incarnation that has stopped running, but has its connections."""
         if worker.generation not in self._known:
             self._tell(worker, self._sessions.incarnation_stopped)
 
-    def tell(self, worker: Incarnation) -> IncarnationEnd:
+    def report_final(self, worker: Incarnation) -> IncarnationEnd:
         """Report the fates of the requests on an ended incarnation; once."""
         ending = self._known.get(worker.generation)
         if ending is None or not ending.is_told:

@@ -380,11 +380,11 @@ class Incarnation:
         self._forget_thread(thread)
         if self._look is not None:
             self._look.cancel()
-        self._look_whether_it_dies(LOOKS)
+        self._check_dying(LOOKS)
         if self._hears and not (self._dies or self._over):
             self.watch_threads()  # the thread may have ended by itself
 
-    def _look_whether_it_dies(self, looks: int) -> None:
+    def _check_dying(self, looks: int) -> None:
         """A watched thread has ended. If it did not end by itself, the kernel is ending the others too."""
         if not self._hears or self._over:
             return
@@ -399,7 +399,7 @@ class Incarnation:
             self._ended_by(dying)
             self._deaths.stopped(self)
         elif looks:
-            self._look = self._loop.call_later(LOOK_S, lambda: self._look_whether_it_dies(looks - 1))
+            self._look = self._loop.call_later(LOOK_S, lambda: self._check_dying(looks - 1))
 
     def _forget_threads(self) -> None:
         for thread in self._threads:

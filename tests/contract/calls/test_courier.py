@@ -19,7 +19,7 @@ OFTEN_S = 1e-6
 ROUNDS = 300
 
 
-class Debtor:
+class PendingWriter:
     """A connection whose other end has answered before anybody looks."""
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ class Debtor:
         self.advanced.set()
 
     def close(self) -> None:
-        """Close both ends; the next debtor has the same descriptors."""
+        """Close both ends; the next writer has the same descriptors."""
         os.close(self._readable)
         os.close(self._writable)
 
@@ -57,31 +57,31 @@ def test_a_descriptor_that_speaks_at_once_is_heard() -> None:
     """There is no gap between watching the descriptor and knowing its debt."""
     courier, lock = Courier(), threading.Lock()
     for _ in range(ROUNDS):
-        debtor = Debtor()
-        connection = cast("DataConnection", debtor)
+        writer = PendingWriter()
+        connection = cast("DataConnection", writer)
         with lock:
-            courier.owes(connection, lock)
-        assert debtor.advanced.wait(DEADLINE_S)
+            courier.pending(connection, lock)
+        assert writer.advanced.wait(DEADLINE_S)
         with lock:
             courier.forget(connection)
-        debtor.close()
+        writer.close()
     courier.close()
 
 
 def test_who_is_told_that_a_debt_is_paid_may_close_the_courier() -> None:
     """The courier's own thread may close it: the thread then ends by itself."""
-    courier, lock, closed, debtor = Courier(), threading.Lock(), threading.Event(), Debtor()
+    courier, lock, closed, writer = Courier(), threading.Lock(), threading.Event(), PendingWriter()
 
     def close() -> None:
         courier.close()
         closed.set()
 
     with lock:
-        courier.owes(cast("DataConnection", debtor), lock, close)
+        courier.pending(cast("DataConnection", writer), lock, close)
     assert closed.wait(DEADLINE_S)
     thread = courier._thread
     assert thread is not None
     thread.join(DEADLINE_S)
     assert not thread.is_alive()
     assert courier._epoll.closed
-    debtor.close()
+    writer.close()

@@ -281,7 +281,7 @@ def test_what_a_signal_handler_raises_sends_nothing_twice(ledger: Ledger, monkey
 
     with ledger.start() as pool:
         pool.call("Probe.note", "first").result()
-        assert settled(lambda: not local_client(pool).courier._debts)  # its thread may just be done with the login
+        assert settled(lambda: not local_client(pool).courier._pending)  # its thread may just be done with the login
         lane = local_client(pool)._blocking
         connection: Any = lane._links[0].connection
         assert connection is not None

@@ -35,7 +35,7 @@ pytestmark = pytest.mark.skipif(
 
 STATE: Final = "return document.querySelector('#devices tr:nth-child(1) .state')?.textContent ?? ''"
 TOLD: Final = "return document.getElementById('told').textContent"
-NEWS: Final = "return document.getElementById('news').textContent"
+NEWS: Final = "return document.getElementById('events').textContent"
 
 
 @pytest.fixture(scope="module")
@@ -133,7 +133,7 @@ def test_after_a_reload_of_the_page_nothing_is_missing(browser: Any, server: Ser
     with OperatorSession(ledger.run_dir() / "session.sock") as session:
         assert settled(lambda: standby_is_ready(session))
         os.kill(session.status().workers[0].device.pid, signal.SIGKILL)
-    news = "return [...document.querySelectorAll('#news li')].map((line) => line.textContent)"
+    news = "return [...document.querySelectorAll('#events li')].map((line) => line.textContent)"
     assert shows(browser, news, lambda lines: any("has taken over" in line for line in lines))
     before = browser.execute_script(news)
     watch(browser, server)
@@ -150,7 +150,7 @@ def test_a_refused_request_is_shown_with_the_command_that_admits_it(browser: Any
     deadly = "return document.getElementById('deadly').textContent"
     assert shows(browser, deadly, lambda text: "Served.die" in text and "atomr-mp admit " in text)
     assert shows(browser, STATE, lambda state: state == "ready")
-    lines = "return document.querySelector('#news li').className"
+    lines = "return document.querySelector('#events li').className"
     assert shows(browser, lines, lambda kind: kind.startswith("ready"))
 
 

@@ -75,7 +75,7 @@ class Ends:
     def connect(self, endpoint: str, login: Login, lane: int) -> DataConnection:
         """Return a connection that the courier looks after."""
         with self.lock:
-            return DataConnection(endpoint, login, lane, lambda connection: self.courier.owes(connection, self.lock))
+            return DataConnection(endpoint, login, lane, lambda connection: self.courier.pending(connection, self.lock))
 
     def send(self, connection: DataConnection, header: bytes, frames: list[Buffer]) -> None:
         """Send something to the worker's end."""
@@ -512,12 +512,14 @@ def test_the_end_comes_behind_the_last_answers(ends: Ends) -> None:
 class Scripted:
     """A worker's end that says what the test gives it."""
 
-    def __init__(self, directory: Path, says: bytes, owes: Callable[[DataConnection], object] = lambda _: None) -> None:
+    def __init__(
+        self, directory: Path, says: bytes, pending: Callable[[DataConnection], object] = lambda _: None
+    ) -> None:
         self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.listener.bind(str(directory / "scripted"))
         self.listener.listen()
         login = Login(SESSIONS[0], SESSIONS[0], WINDOW)
-        self.connection = DataConnection(f"ipc://{directory}/scripted", login, 1, owes)
+        self.connection = DataConnection(f"ipc://{directory}/scripted", login, 1, pending)
         self.accepted, _ = self.listener.accept()
         self.accepted.sendall(says)
 
@@ -530,7 +532,7 @@ class Scripted:
 def test_what_the_other_end_makes_no_room_for_is_sent_when_it_does(tmp_path: Path) -> None:
     """It is sent in order, and whole, even if no thread waits."""
     courier, lock = Courier(), threading.Lock()
-    scripted = Scripted(tmp_path, LOGIN, lambda connection: courier.owes(connection, lock))
+    scripted = Scripted(tmp_path, LOGIN, lambda connection: courier.pending(connection, lock))
     connection = scripted.connection
     sent = [random.Random(number).randbytes(700_000) for number in range(10)]
     with lock:
@@ -602,10 +604,10 @@ def test_a_worker_that_has_gone_already_is_an_end(tmp_path: Path) -> None:
 def test_what_is_owed_when_the_courier_has_ended_is_nobodys(tmp_path: Path) -> None:
     """An event loop may close its connections after its client."""
     courier, lock = Courier(), threading.Lock()
-    scripted = Scripted(tmp_path, LOGIN[:10], lambda connection: courier.owes(connection, lock))
+    scripted = Scripted(tmp_path, LOGIN[:10], lambda connection: courier.pending(connection, lock))
     assert scripted.connection.waits_for
     courier.close()
     with lock:
-        courier.owes(scripted.connection, lock)
+        courier.pending(scripted.connection, lock)
         courier.forget(scripted.connection)
     scripted.close()

@@ -231,7 +231,7 @@ class FakeLane(Lane):
         self._retry_link(self._links[device], self.timers[device])
         connection = self._links[device].connection
         if connection is not None:
-            self._paid(self._links[device], connection)
+            self._flushed(self._links[device], connection)
 
     def listed(self) -> list[tuple[Reply, Home]]:
         """Return the calls that wait for room, each with the devices that may take it."""

@@ -8,7 +8,7 @@ from atomr_mp.process.gpus.nvml import GpuUsage
 from atomr_mp.serve.method_figures import BUCKETS, CALL, DEVICE_CALL, MethodFigure
 from atomr_mp.serve.values.results import encode_json
 from atomr_mp.serve.watch.history import MOST_METHODS, STEP_S, STEPS, ChartHistory
-from atomr_mp.serve.watch.shared_look import LOOK_BYTES
+from atomr_mp.serve.watch.shared_sample import SAMPLE_BYTES
 from tests.pure.command.test_top import worker
 from tests.pure.serve.test_serve_watch import IDLE
 
@@ -108,5 +108,5 @@ def test_the_fullest_history_has_room_in_the_shared_memory() -> None:
         figures = [MethodFigure(CALL, f"{LONG}{at}", "ok", counts, step) for at in range(2 * MOST_METHODS)]
         history.record(1000 + step * STEP_S, figures, [worker(at, IDLE) for at in range(64)], {})
     assert len(history.methods) == MOST_METHODS
-    assert len(msgspec.msgpack.encode(history)) < LOOK_BYTES / 4
+    assert len(msgspec.msgpack.encode(history)) < SAMPLE_BYTES / 4
     assert {len(each.rate) for each in history.methods.values()} == {STEPS}

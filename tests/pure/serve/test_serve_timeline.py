@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atomr_mp.process.files.events import EventLog, Scalar
-from atomr_mp.serve.watch.story import MOST_NEWS, Story
+from atomr_mp.serve.watch.story import MOST_EVENTS, Story
 from atomr_mp.serve.watch.timeline import ENDS, MEANINGS, MOST_SPANS, OUT, REASONS, WINDOW_S, Timeline
 
 Event = dict[str, Scalar]
@@ -116,17 +116,17 @@ def test_the_latest_events_are_told_once_whenever_they_were_written(tmp_path: Pa
     """Before the first look, between two, or in a log that is made anew; the same words of two ends are shown once."""
     path = tmp_path / "events.jsonl"
     with EventLog(path) as log:
-        for n in range(MOST_NEWS):
+        for n in range(MOST_EVENTS):
             log.append(event(n, "ready", n))
         story = Story(path)
         log.append(event(500, "end", 7, "killed"))
         log.append(event(501, "poison_request", 7, "refused"))
         log.append(event(501, "poison_request", 8, "refused"))
-        told = story.shown()["news"]
+        told = story.shown()["events"]
     story.close()
-    assert len(told) == MOST_NEWS
+    assert len(told) == MOST_EVENTS
     assert [(each["event"], each["kind"], each["generation"]) for each in told[-3:]] == [
-        ("ready", "ready", MOST_NEWS - 1),
+        ("ready", "ready", MOST_EVENTS - 1),
         ("end", "fault", 7),
         ("poison_request", "fault", 7),
     ]

@@ -8,8 +8,8 @@ import pytest
 from atomr_mp.protocol.messages.operators import BatchStatus, Figures, QuarantinedRequest, Status, WorkerStatus
 from atomr_mp.protocol.messages.suspects import RequestKey
 from atomr_mp.serve.values.results import encode_json
-from atomr_mp.serve.watch.shared_look import LOOK_BYTES, SharedLook
-from atomr_mp.serve.watch.snapshot import Look, snapshot
+from atomr_mp.serve.watch.shared_sample import SAMPLE_BYTES, SharedSample
+from atomr_mp.serve.watch.snapshot import Sample, snapshot
 from tests.pure.command.test_top import histogram, worker
 
 IDLE = Figures(0, 0, 0, 0, 0, 0, 0, 0, histogram([]), [])
@@ -20,19 +20,19 @@ def status_of(*workers: WorkerStatus) -> Status:
     return Status(1, "p", "host", "1", 7, 0.0, 0, False, 1, 0, list(workers))
 
 
-def test_a_look_has_the_rates_of_the_last_interval() -> None:
+def test_a_sample_has_the_rates_of_the_last_interval() -> None:
     """And none of JSON's strangers."""
     busy = msgspec.structs.replace(IDLE, answered=90, failed=10, latencies=histogram([2**20] * 100))
     sizes = [0] * 11
     before = msgspec.structs.replace(worker(0, IDLE), batches=[BatchStatus("A.m", 10, 100, 1.0, 0.5, sizes)])
     after = msgspec.structs.replace(worker(0, busy), batches=[BatchStatus("A.m", 20, 300, 2.0, 0.5, sizes)])
-    shown = snapshot(Look(1.0, status_of(before)), Look(3.0, status_of(after)))
+    shown = snapshot(Sample(1.0, status_of(before)), Sample(3.0, status_of(after)))
     (device,) = shown["devices"]
     assert (device["rate"], device["errors"]) == (50.0, 5.0)
     assert 0.5 < device["p50_ms"] <= device["p99_ms"] < 2.1
     assert device["batches"] == [{"method": "A.m", "rate": 5.0, "items": 20.0, "wait_ms": 5.0}]
     assert encode_json(shown)
-    first = snapshot(None, Look(1.0, status_of(before)))
+    first = snapshot(None, Sample(1.0, status_of(before)))
     assert first["devices"][0]["p50_ms"] is None
 
 
@@ -40,32 +40,32 @@ def test_a_refused_request_is_named() -> None:
     """With its method, its fingerprint as the command takes it, and how many workers it has ended."""
     key = RequestKey("A.deadly", b"\x0f" * 16)
     status = msgspec.structs.replace(status_of(), quarantined=[QuarantinedRequest(key, 5.0, 2, [])])
-    shown = snapshot(None, Look(1.0, status))
+    shown = snapshot(None, Sample(1.0, status))
     assert shown["refused"] == [{"method": "A.deadly", "fingerprint": "0f" * 16, "since": 5.0, "ends": 2}]
     assert shown["refused_in_all"] == 1
 
 
-def test_one_at_a_time_writes_looks_and_all_read_the_latest() -> None:
-    """One torn by its writer's end is no look, and what was seen by one that watches no more is not shown."""
+def test_one_at_a_time_writes_samples_and_all_read_the_latest() -> None:
+    """One torn by its writer's end is no sample, and what was seen by one that watches no more is not shown."""
     descriptor = os.memfd_create("look")
-    first, second = SharedLook(descriptor), SharedLook(descriptor)
+    first, second = SharedSample(descriptor), SharedSample(descriptor)
     assert first.latest() is None
     assert first.acquire()
     assert not first.acquire()
-    first.publish(b"a look")
-    first.publish_basis(b"for the next")
+    first.publish(b"a sample")
+    first.publish_history(b"for the next")
     found = second.latest()
     assert found is not None
-    number, look = found
-    assert look == b"a look"
+    number, sample = found
+    assert sample == b"a sample"
     assert second.latest(number) is None
-    first.publish(b"a longer look")
-    assert second.latest(number) == (number + 1, b"a longer look")
+    first.publish(b"a longer sample")
+    assert second.latest(number) == (number + 1, b"a longer sample")
     with pytest.raises(ValueError, match="at most"):
-        first.publish(bytes(LOOK_BYTES))
+        first.publish(bytes(SAMPLE_BYTES))
     first.release()
-    assert (second.latest(), second.basis()) == (None, b"for the next")
+    assert (second.latest(), second.history()) == (None, b"for the next")
     assert second.acquire()
     os.pwrite(descriptor, b"torn", 20)
-    assert (second.latest(), second.basis()) == (None, b"")
+    assert (second.latest(), second.history()) == (None, b"")
     second.release()

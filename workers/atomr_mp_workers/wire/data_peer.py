@@ -34,7 +34,7 @@ class DataPeer(Connection):
         courier: Courier,
     ) -> None:
         lock = self._lock = threading.Lock()
-        super().__init__(connected, router, lambda peer: courier.owes(peer, lock, peer.resume), lock)
+        super().__init__(connected, router, lambda peer: courier.pending(peer, lock, peer.resume), lock)
         self._poll = poll
         self._courier = courier
         self._dropped = False

@@ -1,6 +1,6 @@
-"""The latest look at the pool in memory that all front ends share: one of them watches, the others read.
+"""The latest sample of the pool in memory that all front ends share: one of them watches, the others read.
 
-The one that watches holds a lock of the kernel's, which ends with its process. It writes a look with its number, its
+The one that watches holds a lock of the kernel's, which ends with its process. It writes a sample with its number, its
 length and its checksum. A reader that finds a wrong checksum has read during a write, and reads again later.
 """
 
@@ -15,18 +15,18 @@ import threading
 import zlib
 from typing import Final
 
-LOOK_BYTES: Final = 4 * 2**20
-"""Size of the shared memory, which is only taken as far as it is written: a look has some hundred kilobytes at most."""
+SAMPLE_BYTES: Final = 4 * 2**20
+"""Size of the shared memory, which is only taken as far as it is written: a sample has some hundred kilobytes."""
 
 ATTEMPTS: Final = 3
 """How often one reads what somebody else writes at that moment, or has left torn."""
 
 _HEAD: Final = struct.Struct("=QIII")
-"""Number, length of the look, length of the next one's basis, checksum of both."""
+"""Number, length of the sample, length of the next one's history, checksum of both."""
 
 
-class SharedLook:
-    """The latest look. For the threads that watch.
+class SharedSample:
+    """The latest sample. For the threads that watch.
 
     Args:
         descriptor: Descriptor of the shared memory; None for memory of this process alone.
@@ -34,10 +34,10 @@ class SharedLook:
 
     def __init__(self, descriptor: int | None = None) -> None:
         if descriptor is not None:
-            os.ftruncate(descriptor, LOOK_BYTES)
+            os.ftruncate(descriptor, SAMPLE_BYTES)
         self._descriptor: Final = descriptor
         """Stays open: closing any descriptor of this memory here would end the kernel's lock."""
-        self._memory: Final = mmap.mmap(-1 if descriptor is None else descriptor, LOOK_BYTES)
+        self._memory: Final = mmap.mmap(-1 if descriptor is None else descriptor, SAMPLE_BYTES)
         self._ours: Final = threading.Lock()
         """The kernel's lock belongs to the process; this one is for its threads."""
 
@@ -54,44 +54,44 @@ class SharedLook:
         return True
 
     def release(self) -> None:
-        """Let another process watch. The latest look is forgotten, since readers would take it for a new one."""
+        """Let another process watch. The latest sample is forgotten, since readers would take it for a new one."""
         self.publish(b"")
         if self._descriptor is not None:
             with contextlib.suppress(OSError):
                 fcntl.lockf(self._descriptor, fcntl.LOCK_UN)
         self._ours.release()
 
-    def publish(self, look: bytes) -> None:
-        """Write a look; empty for none. The basis stays.
+    def publish(self, sample: bytes) -> None:
+        """Write a sample; empty for none. The history stays.
 
         Raises:
             ValueError: It is too long.
         """
-        self._write(look, self.basis())
+        self._write(sample, self.history())
 
-    def publish_basis(self, basis: bytes) -> None:
-        """Write data for the next process that watches, to go on from; the look stays.
+    def publish_history(self, history: bytes) -> None:
+        """Write data for the next process that watches, to go on from; the sample stays.
 
         Raises:
             ValueError: It is too long.
         """
-        self._write(self._read()[1], basis)
+        self._write(self._read()[1], history)
 
-    def _write(self, look: bytes, basis: bytes) -> None:
-        both = look + basis
-        if len(both) > LOOK_BYTES - _HEAD.size:
-            raise ValueError(f"a look of {len(both)} bytes, at most {LOOK_BYTES - _HEAD.size} are shared")
+    def _write(self, sample: bytes, history: bytes) -> None:
+        both = sample + history
+        if len(both) > SAMPLE_BYTES - _HEAD.size:
+            raise ValueError(f"a sample of {len(both)} bytes, at most {SAMPLE_BYTES - _HEAD.size} are shared")
         number = _HEAD.unpack_from(self._memory)[0]
         self._memory[_HEAD.size : _HEAD.size + len(both)] = both
-        _HEAD.pack_into(self._memory, 0, number + 1, len(look), len(basis), zlib.crc32(both))
+        _HEAD.pack_into(self._memory, 0, number + 1, len(sample), len(history), zlib.crc32(both))
 
     def latest(self, after: int = 0) -> tuple[int, bytes] | None:
-        """Return the latest look and its number, None if there is none newer than `after`."""
-        number, look, _ = self._read()
-        return (number, look) if number != after and look else None
+        """Return the latest sample and its number, None if there is none newer than `after`."""
+        number, sample, _ = self._read()
+        return (number, sample) if number != after and sample else None
 
-    def basis(self) -> bytes:
-        """Return the basis of the latest look; empty if there was none."""
+    def history(self) -> bytes:
+        """Return the history of the latest sample; empty if there was none."""
         return self._read()[2]
 
     def _read(self) -> tuple[int, bytes, bytes]:
