@@ -155,17 +155,19 @@ def verified(report: Mapping[str, Any], executed: Mapping[str, Executed]) -> dic
     for library in LIBRARIES:
         shared = files_of(library)
         of_all = [test for test in passed if test.startswith(shared) and "[host" not in test]
-        for request in requests_of(library):
-            of_it, its_case = f"[{request}]", f"{library}.{request} "
+        requests = requests_of(library)
+        alike = library in SHARED or len(requests) == 1
+        for request in requests:
+            its_case = f"{library}.{request} "
             own = [test for test in passed if its_case in test]
             vouched = bool(of_all) and bool(own or library in SHARED)
-            vouched &= not any(test.startswith(shared) and of_it in test for test in skipped)
+            vouched &= not any(test.startswith(shared) and f"[{request}]" in test for test in skipped)
             if not vouched or any(test.startswith(shared) or its_case in test for test in against):
                 continue
-            own = of_all if library in SHARED else [*own, *(test for test in of_all if of_it in test)]
+            own += [test for test in of_all if alike or request in test.rpartition("[")[2].rstrip("]").split("-")]
             each = [executed.get(test, NOTHING) for test in own]
             found = [set().union(*sets) for sets in zip(*each, strict=True)]
-            mark = evidence.mark(library, request, "cuda", *found, of_all=library in SHARED)
+            mark = evidence.mark(library, request, "cuda", *found, of_all=alike)
             if mark is not None and all(test in executed for test in own):
                 marks[f"{library}.{request}.cuda"] = where | mark
             else:
