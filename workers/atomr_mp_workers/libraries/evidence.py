@@ -96,7 +96,8 @@ class Code:
         ran: The functions that its own tests have executed, as "module:name".
         once: Functions that ran once in the processes of these tests. Those count too that the counted code names, for
             they have made what was kept: a handle, a table.
-        ever: All functions that ran there; those count that such functions name.
+        ever: All functions that ran there. Those count that such functions name, and methods of counted classes that
+            make their objects, or that their counted methods name.
     """
 
     def __init__(
@@ -121,7 +122,8 @@ class Code:
         self._names[f"atomr_mp.libraries.{library}"].add("Reference")
         self._names[f"atomr_mp_workers.libraries.{library}.{backend}"].add("Implementation")
         self._attributes: Final[set[str]] = set()
-        self._classes: Final[set[str]] = set()
+        self._classes: Final[dict[str, set[str]]] = collections.defaultdict(set)
+        """Classes that count, each with the attributes that its methods use."""
         self._named_in_code: Final[set[str]] = set()
         """Names in the library's functions, and of its classes' bases: other requests that they name count."""
         self._named_once: Final[set[str]] = set()
@@ -173,10 +175,11 @@ class Code:
                     self.functions.add(part.key)
                     self._named_once.update(part.words)
                 self._name(part, part.words)
-                self._names[part.module].add(part.owner)
-                self._classes.add(f"{part.module}:{part.owner}")
+                if part.owner:
+                    self._names[part.module].add(part.owner)
+                    self._classes[f"{part.module}:{part.owner}"] |= part.attributes
             elif part.is_class:
-                self._classes.add(part.key)
+                self._classes[part.key] |= set()
                 self._name(part, part.bases)
         return bool(new)
 
@@ -185,14 +188,18 @@ class Code:
             self._named_in_code.update(words)
 
     def _has_run(self, part: CodePart) -> bool:
-        """Return whether a function has run before the request's tests, for what these use."""
+        """Return whether a function may have made what the request's tests use, before them."""
         if self._is_of_another(part, part.plain_name):
             return False
-        if part.owner and f"{part.module}:{part.owner}" not in self._classes:
-            return False
+        if part.owner:
+            used = self._classes.get(f"{part.module}:{part.owner}")
+            if used is None:
+                return False
+            if part.is_dunder or part.plain_name in used:
+                return True  # an object was made, and keeps what its method has made
         if part.key in self._once:
-            return part.is_dunder or part.plain_name in self._names[part.module] or part.plain_name in self._attributes
-        return (part.owner if part.is_dunder else part.plain_name) in self._named_once
+            return part.plain_name in self._names[part.module] or part.plain_name in self._attributes
+        return part.plain_name in self._named_once
 
     def _is_used(self, part: CodePart) -> bool:
         """Return whether a class or a binding counts that is named by what counts, or binds nothing."""
