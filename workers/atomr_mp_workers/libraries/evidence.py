@@ -51,9 +51,9 @@ def marks(file: Path = FILE) -> dict[str, dict[str, Any]]:
 @functools.lru_cache(maxsize=1)
 def _decoded(text: str) -> dict[str, dict[str, Any]]:
     content = json.loads(text)
-    lines = content["functions"]
+    lines = content.get("functions", [])
     found = {}
-    for name, mark in content["marks"].items():
+    for name, mark in content.get("marks", {}).items():
         modules = (lines[int(number)].split(": ") for number in mark["ran"].split())
         found[name] = mark | {"ran": [f"{module}:{each}" for module, names in modules for each in names.split()]}
     return found
