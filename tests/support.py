@@ -37,6 +37,7 @@ from atomr_mp.client.client import Client
 from atomr_mp.client.programs import KnownPrograms
 from atomr_mp.client.reply_life import ReplyState
 from atomr_mp.libraries.program import Program as LibraryProgram
+from atomr_mp.operator.pool_status import DeviceStandby
 from atomr_mp.process.identity import wait_ended
 from atomr_mp.process.scheduling import threads
 from atomr_mp.protocol.messages.devices import DeviceInfo, DeviceState
@@ -438,6 +439,20 @@ def wait_generation(pool: atomr_mp.Pool, generation: int, device: int = 0, withi
 
     wait_until(pool, admitted, within_s)
     return pool._client.devices[device]
+
+
+def standby_of(pool: atomr_mp.Pool, device: int = 0) -> DeviceStandby:
+    """Return what `status` tells of a device's standby, or of its zygote."""
+    standby = pool.status().devices[device].standby
+    assert standby is not None
+    return standby
+
+
+def standby_pid(pool: atomr_mp.Pool, device: int = 0) -> int:
+    """Return the process of a device's standby, which it has."""
+    pid = standby_of(pool, device).pid
+    assert pid is not None
+    return pid
 
 
 def wait_sent(*replies: atomr_mp.Reply) -> None:

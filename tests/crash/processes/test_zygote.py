@@ -14,31 +14,27 @@ import pytest
 
 import atomr_mp
 from atomr_mp import errors
-from atomr_mp.operator.pool_status import DeviceStandby
 from atomr_mp.operator.session import OperatorSession
 from atomr_mp.process.files.events import read_events
 from atomr_mp.protocol.messages.devices import DeviceState
 from atomr_mp.supervision.standby import MAX_FAILURES
-from tests.support import ACTORS, BACKEND, PROBE, Ledger, Watched, settled, wait_generation, wait_state
+from tests.support import (
+    ACTORS,
+    BACKEND,
+    PROBE,
+    Ledger,
+    Watched,
+    settled,
+    standby_of,
+    standby_pid,
+    wait_generation,
+    wait_state,
+)
 
 STANDING: Final = f"{ACTORS}/standing.py:Standing"
 FD_SETSIZE: Final = 1024
 MANY: Final = 2 * FD_SETSIZE
 WARM: Final[dict[str, Any]] = {"standby": "warm", "max_restarts": 1000, "backoff_initial_s": 0.05}
-
-
-def zygote_of(pool: atomr_mp.Pool) -> DeviceStandby:
-    """Return what `status` tells of the zygote."""
-    standby = pool.status().devices[0].standby
-    assert standby is not None
-    return standby
-
-
-def pid_of(pool: atomr_mp.Pool) -> int:
-    """Return the zygote's process, which it has."""
-    pid = zygote_of(pool).pid
-    assert pid is not None
-    return pid
 
 
 def process_of(pool: atomr_mp.Pool, device: int = 0) -> dict[str, Any]:
@@ -54,7 +50,7 @@ def is_forked(process: dict[str, Any]) -> bool:
 
 def made_ahead(pool: atomr_mp.Pool) -> set[int]:
     """Return the pids of forked processes without a device; not of ended ones, which may not be reaped yet."""
-    others = {zygote_of(pool).pid, *(device.worker_pid for device in pool.devices)}
+    others = {standby_of(pool).pid, *(device.worker_pid for device in pool.devices)}
     return {each.pid for each in psutil.Process(pool.supervisor_pid).children() if is_ahead(each)} - others
 
 
@@ -90,7 +86,7 @@ def test_a_forked_worker_is_like_any_other(ledger: Ledger, monkeypatch: pytest.M
         assert len(one["open"]) == len(cold["open"])
         log = (ledger.run_dir() / "device-0.log").read_text()
         assert log.count("generation 1 speaks") == 1
-        zygote = zygote_of(pool)
+        zygote = standby_of(pool)
         assert (zygote.mode, zygote.state, zygote.note) == ("warm", "ready", "")
         assert len(list(Path(f"/proc/{zygote.pid}/task").iterdir())) == 1
     assert events(ledger)["zygote_ready"].endswith("what they need")
@@ -104,7 +100,7 @@ def test_a_lost_worker_is_forked_anew(ledger: Ledger, how: str) -> None:
             assert pool.call("Standing.where").result()[1] == generation
             assert isinstance(pool.call("Probe.fail", how).exception(), errors.WorkerLost)
             assert is_forked(process_of(pool))
-        assert zygote_of(pool).restarts == 0
+        assert standby_of(pool).restarts == 0
 
 
 def test_the_next_worker_is_forked_ahead(ledger: Ledger) -> None:
@@ -159,7 +155,7 @@ def test_a_killed_zygote_is_replaced_quietly(ledger: Ledger, monkeypatch: pytest
         imports.open()
         with ledger.start(STANDING, preload=["waiting_preload"], **WARM) as pool:
             (before,) = imports.wait()
-            assert zygote_of(pool).pid == before
+            assert standby_of(pool).pid == before
             assert settled(lambda: len(made_ahead(pool)) == 1)
             worker = pool.devices[0].pid
             os.kill(before, signal.SIGKILL)
@@ -172,11 +168,11 @@ def test_a_killed_zygote_is_replaced_quietly(ledger: Ledger, monkeypatch: pytest
             wait_generation(pool, 3)
             assert not is_forked(process_of(pool))
             imports.open()
-            assert settled(lambda: zygote_of(pool).state == "ready" and zygote_of(pool).pid not in {None, before})
+            assert settled(lambda: standby_of(pool).state == "ready" and standby_of(pool).pid not in {None, before})
             os.kill(pool.devices[0].pid, signal.SIGKILL)
             wait_generation(pool, 4)
             assert is_forked(process_of(pool))
-            assert zygote_of(pool).restarts == 1
+            assert standby_of(pool).restarts == 1
     assert "killed by signal 9" in events(ledger)["zygote_end"]
     assert "a fresh interpreter is started" in events(ledger)["cold_start"]
 
@@ -192,12 +188,12 @@ def test_a_zygote_is_asked_whatever_the_number_of_its_channel(ledger: Ledger) ->
             assert settled(lambda: len(made_ahead(pool)) == 1)
             for _ in range(FD_SETSIZE):
                 stack.enter_context(OperatorSession(pool.run_dir / "session.sock"))
-            os.kill(pid_of(pool), signal.SIGKILL)
-            assert settled(lambda: zygote_of(pool).pid is None)
+            os.kill(standby_pid(pool), signal.SIGKILL)
+            assert settled(lambda: standby_of(pool).pid is None)
             for _ in range(8):  # what the zygote had is theirs
                 stack.enter_context(OperatorSession(pool.run_dir / "session.sock"))
-            assert zygote_of(pool).pid is None
-            assert settled(lambda: zygote_of(pool).state == "ready")
+            assert standby_of(pool).pid is None
+            assert settled(lambda: standby_of(pool).state == "ready")
             for generation in (2, 3):
                 os.kill(pool.devices[0].pid, signal.SIGKILL)
                 wait_generation(pool, generation)
@@ -210,7 +206,7 @@ def test_a_zygote_with_a_thread_refuses_and_workers_are_started_cold(ledger: Led
     """`status` and the event log say so, and why."""
     with ledger.start(STANDING, preload=["tests.actors.threaded"], **WARM) as pool:
         assert not is_forked(process_of(pool))
-        zygote = zygote_of(pool)
+        zygote = standby_of(pool)
         assert zygote.state == "failed"
         assert "2 threads" in zygote.note
         os.kill(pool.devices[0].pid, signal.SIGKILL)
@@ -230,9 +226,9 @@ def test_a_module_that_ends_the_zygote_leaves_cold_starts(ledger: Ledger) -> Non
     """The pool starts without it, and it is not tried without end."""
     with ledger.start(STANDING, preload=["tests.actors.leaving"], **WARM) as pool:
         assert not is_forked(process_of(pool))
-        assert settled(lambda: zygote_of(pool).state == "failed")
-        assert "3 have ended in a row" in zygote_of(pool).note
-        assert "exited with status 7" in zygote_of(pool).note
+        assert settled(lambda: standby_of(pool).state == "failed")
+        assert "3 have ended in a row" in standby_of(pool).note
+        assert "exited with status 7" in standby_of(pool).note
 
 
 def test_a_reload_imports_anew_what_is_preloaded(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -250,14 +246,14 @@ def test_a_reload_imports_anew_what_is_preloaded(ledger: Ledger, monkeypatch: py
         "        return preloaded_weights.VERSION\n"
     )
     with ledger.start(f"{actor}:Weighing", preload=["preloaded_weights"], **WARM) as pool:
-        before = zygote_of(pool).pid
+        before = standby_of(pool).pid
         assert pool.call("Weighing.version").result() == "first"
         weights.write_text("VERSION = 'the second'\n")
         assert pool.reload() == []
         wait_generation(pool, 2)
         assert pool.call("Weighing.version").result() == "the second"
-        assert zygote_of(pool).pid != before
-        assert zygote_of(pool).restarts == 0
+        assert standby_of(pool).pid != before
+        assert standby_of(pool).restarts == 0
     assert "cold_start" not in events(ledger)
 
 
@@ -266,7 +262,7 @@ def test_nothing_outlives_a_killed_supervisor(ledger: Ledger) -> None:
     pool = ledger.start(STANDING, gpus=2, **WARM)
     assert settled(lambda: len(made_ahead(pool)) == 2)
     pids = [pool.supervisor_pid, *(each.pid for each in psutil.Process(pool.supervisor_pid).children())]
-    assert {zygote_of(pool).pid, *(device.pid for device in pool.devices)} <= set(pids)
+    assert {standby_of(pool).pid, *(device.pid for device in pool.devices)} <= set(pids)
     with Watched(pids) as watched:
         os.kill(pool.supervisor_pid, signal.SIGKILL)
         assert watched.left() == []
@@ -279,7 +275,7 @@ def test_a_stop_ends_the_zygote(ledger: Ledger) -> None:
     """The workers are torn down first."""
     pool = ledger.start(STANDING, **WARM)
     assert settled(lambda: len(made_ahead(pool)) == 1)
-    with Watched([pid_of(pool), pool.devices[0].pid, *made_ahead(pool)]) as watched:
+    with Watched([standby_pid(pool), pool.devices[0].pid, *made_ahead(pool)]) as watched:
         pool.close()
         assert watched.left() == []
     assert ledger.runs("teardowns") == ["0-1"]
@@ -289,6 +285,6 @@ def test_a_stop_ends_the_zygote(ledger: Ledger) -> None:
 def test_the_zygote_imports_what_workers_need(ledger: Ledger) -> None:
     """It imports no actor's module, and no CUDA."""
     with ledger.start(STANDING, **WARM) as pool:
-        mapped = Path(f"/proc/{zygote_of(pool).pid}/maps").read_text()
+        mapped = Path(f"/proc/{standby_of(pool).pid}/maps").read_text()
         assert "numpy" in mapped
         assert "libcuda" not in mapped

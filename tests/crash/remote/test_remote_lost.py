@@ -23,7 +23,7 @@ from atomr_mp.operator.pool_status import RemoteClientStatus
 from atomr_mp.protocol.libraries import memory
 from atomr_mp.remote.client import RemoteClient
 from tests import remote as served
-from tests.support import ACTORS, DEADLINE_S, Ledger, settled
+from tests.support import ACTORS, DEADLINE_S, Ledger, settled, standby_of
 from tests.tcp_proxy import Proxy, faults
 
 ACTOR = f"{ACTORS}/noting.py:Noting"
@@ -336,8 +336,8 @@ def test_a_standby_s_end_and_a_stopped_supervisor_are_not_noticed(ledger: Ledger
         pool.wait_ready()
 
         def standby() -> int:
-            behind = found.pool.status().devices[0].standby
-            return (behind is not None and behind.state == "ready" and behind.pid) or 0
+            behind = standby_of(found.pool)
+            return (behind.state == "ready" and behind.pid) or 0
 
         assert settled(lambda: standby() > 0, DEADLINE_S)
         supervisor = found.pool.supervisor_pid

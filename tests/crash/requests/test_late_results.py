@@ -17,7 +17,7 @@ import pytest
 import atomr_mp
 from atomr_mp import errors, testing
 from atomr_mp.testing import Kill, Poison
-from tests.support import ACTORS, DEADLINE_S, Ledger, local_client, settled, wait_generation
+from tests.support import ACTORS, DEADLINE_S, Ledger, local_client, settled, standby_of, standby_pid, wait_generation
 
 KEEPER: Final = f"{ACTORS}/keeper.py:Keeper"
 ONCE, AGAIN = "Keeper.large", "Keeper.large_again"
@@ -63,15 +63,8 @@ def right(result: Any) -> bool:
 def ready(pool: atomr_mp.Pool) -> None:
     """Wait until the device answers, and what is to stand by does."""
     pool.call(ONCE, 1).result(DEADLINE_S)
-    standby = pool.status().devices[0].standby
-    if standby is not None and standby.mode == "hot":
-        assert settled(lambda: _standby(pool) == "ready")
-
-
-def _standby(pool: atomr_mp.Pool) -> str:
-    standby = pool.status().devices[0].standby
-    assert standby is not None
-    return standby.state
+    if standby_of(pool).mode == "hot":
+        assert settled(lambda: standby_of(pool).state == "ready")
 
 
 def kept(pool: atomr_mp.Pool, generation: int) -> int:
@@ -196,10 +189,7 @@ def test_a_standby_has_the_slabs_of_those_who_read_large_results(monkeypatch: py
         assert len(asked) == 1
         ready(pool)
         assert settled(lambda: offered(pool))
-        lost = pool.status().devices[0].standby
-        assert lost is not None
-        assert lost.pid is not None
-        os.kill(lost.pid, signal.SIGKILL)
+        os.kill(standby_pid(pool), signal.SIGKILL)
         assert settled(lambda: not offered(pool))
         for end in (restart, poison):
             ready(pool)

@@ -34,6 +34,7 @@ from tests.support import (
     Watched,
     local_client,
     settled,
+    standby_pid,
     wait_generation,
     wait_sent,
     wait_state,
@@ -309,10 +310,7 @@ def test_a_killed_standby_speaks_for_what_its_worker_ran(ledger: Ledger) -> None
     """The killer of a standby kills workers too."""
     with start(ledger, standby="hot") as pool, ledger.gate("gate") as gate:
         wait_until(pool, lambda: pool._client.devices[0].standby is not None)
-        standby = pool.status().devices[0].standby
-        assert standby is not None
-        assert standby.pid is not None
-        os.kill(standby.pid, signal.SIGKILL)
+        os.kill(standby_pid(pool), signal.SIGKILL)
         assert settled(lambda: any(event["event"] == "standby_end" for event in events(pool)))
         unlucky = pool.call("Poisonous.on_loop", ["innocent", gate.path, ""])
         assert type(fate_of(unlucky, gate)) is errors.WorkerLost

@@ -17,7 +17,7 @@ import atomr_mp
 from tests.contract.serve.test_serve import in_flight
 from tests.contract.serve.test_serve_streams import open_stream
 from tests.serving import Answer, Server, ask, command_line, read
-from tests.support import DEADLINE_S, Ledger, Watched, settled, wait_generation
+from tests.support import DEADLINE_S, Ledger, Watched, settled, standby_of, standby_pid, wait_generation
 
 pytest.importorskip("httptools")
 pytest.importorskip("uvloop")
@@ -84,15 +84,12 @@ def test_workers_are_killed_under_load_and_no_client_sees_an_error(ledger: Ledge
     """A hot standby and an idempotent method make it so; a standby's death is not noticed either."""
     with Server(ledger, *HOT) as server, pool_of(ledger) as pool, Load(server, "Served.where") as load:
         for generation in range(1, 4):
-            assert settled(lambda: standby(pool) == "ready")
+            assert settled(lambda: standby_of(pool).state == "ready")
             os.kill(pool.devices[0].pid, signal.SIGKILL)
             wait_generation(pool, generation + 1)
             load.more()
-        assert settled(lambda: standby(pool) == "ready")
-        behind = pool.status().devices[0].standby
-        assert behind is not None
-        assert behind.pid is not None
-        os.kill(behind.pid, signal.SIGKILL)
+        assert settled(lambda: standby_of(pool).state == "ready")
+        os.kill(standby_pid(pool), signal.SIGKILL)
         load.more()
     assert set(load.answers) == {200}, load.errors[:3]
 
@@ -294,12 +291,6 @@ def test_clients_that_vanish_by_the_hundred_leave_nothing(ledger: Ledger) -> Non
         assert settled(lambda: waiting(ledger) <= 1)
         gate.open()
         assert settled(lambda: waiting(ledger) == 0)
-
-
-def standby(pool: atomr_mp.Pool) -> str:
-    """Return the state of what stands behind the worker."""
-    found = pool.status().devices[0].standby
-    return "" if found is None else found.state
 
 
 def waiting(ledger: Ledger) -> int:

@@ -15,10 +15,9 @@ import pytest
 
 import atomr_mp
 from atomr_mp import errors
-from atomr_mp.operator.pool_status import DeviceStandby
 from atomr_mp.process.files.events import read_events
 from atomr_mp.protocol.messages.devices import DeviceState
-from tests.support import BACKEND, DEADLINE_S, Ledger, running, settled, wait_generation, wait_state
+from tests.support import BACKEND, DEADLINE_S, Ledger, running, settled, standby_of, wait_generation, wait_state
 
 ACTOR = """
 from atomr_mp_workers import Actor, Context, method
@@ -52,13 +51,6 @@ def versions(ledger: Ledger) -> Versions:
     made = Versions(ledger)
     made.write("first")
     return made
-
-
-def standby_of(pool: atomr_mp.Pool) -> DeviceStandby:
-    """Return what stands by."""
-    told = pool.status().devices[0].standby
-    assert told is not None
-    return told
 
 
 def events(run_dir: Path, name: str) -> list[dict[str, Any]]:

@@ -17,7 +17,6 @@ import pytest
 
 import atomr_mp
 from atomr_mp import errors, testing
-from atomr_mp.operator.pool_status import DeviceStandby
 from atomr_mp.operator.session import OperatorSession
 from atomr_mp.process.files.events import read_events
 from atomr_mp.protocol import token
@@ -35,6 +34,8 @@ from tests.support import (
     Watched,
     local_client,
     settled,
+    standby_of,
+    standby_pid,
     wait_generation,
     wait_state,
     wait_until,
@@ -56,19 +57,6 @@ def wait_standby(pool: atomr_mp.Pool, generation: int = 0, device: int = 0) -> S
     standby = found()
     assert standby is not None
     return standby
-
-
-def standby_of(pool: atomr_mp.Pool, device: int = 0) -> DeviceStandby:
-    """Return what `status` tells of a device's standby."""
-    standby = pool.status().devices[device].standby
-    assert standby is not None
-    return standby
-
-
-def pid_of(standby: DeviceStandby) -> int:
-    """Return the process of a standby that has one."""
-    assert standby.pid is not None
-    return standby.pid
 
 
 def events(ledger: Ledger) -> list[str]:
@@ -249,8 +237,8 @@ def test_a_standby_that_dies_is_replaced_quietly(ledger: Ledger) -> None:
         gate.wait()
         standby = wait_standby(pool)
         before = pool.devices[0]
-        with Watched([pid_of(standby_of(pool))]) as watched:
-            os.kill(pid_of(standby_of(pool)), signal.SIGKILL)
+        with Watched([standby_pid(pool)]) as watched:
+            os.kill(standby_pid(pool), signal.SIGKILL)
             assert watched.left() == []
         following = wait_standby(pool, standby.generation + 1)
         assert following.generation == standby.generation + 1
@@ -270,7 +258,7 @@ def test_a_standby_that_cannot_start_is_given_up_and_tried_again_after_a_restart
     with ledger.start(STANDING, faults=[], **HOT | {"backoff_initial_s": 0.01}) as pool:
         standby = wait_standby(pool)
         injected = testing.inject(pool, at="setup", fault=testing.Exit(7), times=None)
-        os.kill(pid_of(standby_of(pool)), signal.SIGKILL)
+        os.kill(standby_pid(pool), signal.SIGKILL)
         assert settled(lambda: standby_of(pool).state == "failed")
         assert "3 standbys have ended in a row" in standby_of(pool).note
         assert "exited with status 7" in standby_of(pool).note
@@ -288,7 +276,7 @@ def test_both_killed_at_once_are_replaced(ledger: Ledger) -> None:
     """By a new process, as without a standby."""
     with ledger.start(STANDING, **HOT) as pool:
         standby = wait_standby(pool)
-        pids = [pool.devices[0].pid, pid_of(standby_of(pool))]
+        pids = [pool.devices[0].pid, standby_pid(pool)]
         with Watched(pids) as watched:
             for pid in pids:
                 os.kill(pid, signal.SIGKILL)
@@ -338,7 +326,7 @@ def test_too_many_promotions_open_the_circuit(ledger: Ledger) -> None:
         os.kill(pool.devices[0].pid, signal.SIGKILL)
         wait_generation(pool, standby.generation)
         wait_standby(pool, standby.generation + 1)
-        pids = [pool.devices[0].pid, pid_of(standby_of(pool))]
+        pids = [pool.devices[0].pid, standby_pid(pool)]
         with Watched(pids) as watched:
             os.kill(pids[0], signal.SIGKILL)
             stopped = wait_state(pool, DeviceState.TRIPPED)
@@ -435,7 +423,7 @@ def test_nothing_outlives_a_killed_supervisor(ledger: Ledger) -> None:
     for device in range(2):
         wait_standby(pool, device=device)
     pids = [pool.supervisor_pid, *(device.pid for device in pool.devices)]
-    pids += [pid_of(standby_of(pool, device)) for device in range(2)]
+    pids += [standby_pid(pool, device) for device in range(2)]
     assert set(pids) <= {pool.supervisor_pid, *(each.pid for each in psutil.Process(pool.supervisor_pid).children())}
     with Watched(pids) as watched:
         os.kill(pool.supervisor_pid, signal.SIGKILL)
@@ -454,7 +442,7 @@ def test_a_stop_ends_standbys_too(ledger: Ledger, *, ready: bool) -> None:
         slow.wait(2)
         if ready:
             wait_standby(pool)
-        pids = [pool.devices[0].pid, pid_of(standby_of(pool))]
+        pids = [pool.devices[0].pid, standby_pid(pool)]
         with Watched(pids) as watched:
             pool.close()
             assert watched.left() == []
@@ -502,9 +490,9 @@ def test_a_standby_has_ready_what_the_worker_is_used_for(ledger: Ledger) -> None
             for client in (pool, other):
                 ones = client.device(0).put(np.ones((64, 64)))
                 assert client.device(0).blas.gemm(ones, ones).result().numpy()[0, 0] == 64
-            pid = pid_of(standby_of(pool))
+            pid = standby_pid(pool)
             assert settled(lambda pid=pid: "_fblas" in Path(f"/proc/{pid}/maps").read_text())  # type: ignore[misc]
-            assert settled(lambda: pool.device(0).put(np.ones(3)).numpy().sum() == 3 and spares(standby_of(pool)) >= 2)
+            assert settled(lambda: pool.device(0).put(np.ones(3)).numpy().sum() == 3 and spares(standby_pid(pool)) >= 2)
             os.kill(pool.devices[0].pid, signal.SIGKILL)
             for client in (pool, other):
                 wait_generation(client, generation + 1)
@@ -516,9 +504,9 @@ def test_a_standby_has_ready_what_the_worker_is_used_for(ledger: Ledger) -> None
                 del refs
 
 
-def spares(status: DeviceStandby) -> int:
+def spares(pid: int) -> int:
     """Return how many slabs a standby has made."""
-    return Path(f"/proc/{status.pid}/maps").read_text(encoding="utf-8").count("memfd:atomr-mp-slab")
+    return Path(f"/proc/{pid}/maps").read_text(encoding="utf-8").count("memfd:atomr-mp-slab")
 
 
 def test_another_device_s_memory_can_be_used_at_once_after_a_promotion(ledger: Ledger) -> None:

@@ -28,6 +28,7 @@ from tests.support import (
     Events,
     Ledger,
     settled,
+    standby_of,
     wait_generation,
     wait_state,
 )
@@ -147,9 +148,7 @@ def test_an_open_circuit_half_opens_and_closes_when_a_worker_has_served(ledger: 
     """No request need come: one process is tried; it opens the circuit again by ending, and closes it by serving."""
 
     def standby() -> tuple[str, str]:
-        worker = pool.status().devices[0]
-        assert worker.standby is not None
-        return worker.circuit, worker.standby.state
+        return pool.status().devices[0].circuit, standby_of(pool).state
 
     with ledger.start(standby="hot", max_restarts=0, within_s=2.0, backoff_initial_s=0.1) as pool:
         tripped, seen = pool.devices[0], Events(pool)
