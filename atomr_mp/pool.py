@@ -602,6 +602,7 @@ class Pool:
 
     def figures(self, timeout_s: float = 10.0) -> Status:
         """Return the supervisor's own answer, with all counters of the workers, for exporters; see `status`. Blocks."""
+        timeout_s = amounts.duration("timeout_s", timeout_s)
         with self._operator() as observer:
             return observer.status(timeout_s)
 
