@@ -714,7 +714,7 @@ def test_a_large_result_that_cannot_be_opened_now_says_that_its_request_ran(
     reply = pool.call("Keeper.large", 200_000)
     assert reply.exception() is None
     with monkeypatch.context() as patch:
-        patch.setattr(pool._client, "ask", refuse)
+        patch.setattr(pool._client.memory, "_ask", refuse)
         with pytest.raises(errors.ResultUnread, match="ran") as unread:
             reply.result()
         assert unread.value.maybe_executed
@@ -733,7 +733,7 @@ def test_a_part_that_cannot_be_opened_now_is_the_next_one_again(
     async def read() -> list[float]:
         async with pool.stream("Keeper.large_parts", 200_000, 3) as stream:
             with monkeypatch.context() as patch:
-                patch.setattr(pool._client, "ask", refuse)
+                patch.setattr(pool._client.memory, "_ask", refuse)
                 for _ in range(2):
                     with pytest.raises(errors.ResultUnread, match="next part"):
                         await anext(stream)
@@ -746,7 +746,7 @@ def test_a_part_that_cannot_be_opened_now_is_the_next_one_again(
         return
     with pool.stream("Keeper.large_parts", 200_000, 3) as stream:
         with monkeypatch.context() as patch:
-            patch.setattr(pool._client, "ask", refuse)
+            patch.setattr(pool._client.memory, "_ask", refuse)
             for _ in range(2):
                 with pytest.raises(errors.ResultUnread, match="next part"):
                     next(stream)
