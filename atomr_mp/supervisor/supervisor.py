@@ -40,7 +40,7 @@ from atomr_mp.supervisor.loop import Loop
 from atomr_mp.supervisor.plan import METRICS_OFF, Plan
 from atomr_mp.supervisor.processes.process_factory import ProcessFactory
 from atomr_mp.supervisor.sessions.residents import ResidentKeeper
-from atomr_mp.supervisor.sessions.sessions import Answer, Order, Question, Sessions
+from atomr_mp.supervisor.sessions.sessions import Order, Question, Respond, Sessions
 from atomr_mp.transport.session import SessionPeer
 from atomr_mp.version import __version__
 
@@ -207,7 +207,7 @@ class Supervisor:
 
     # --- orders ----------------------------------------------------------------------------------------------------
 
-    def _carry_out(self, client: str, order: Order, answer: Answer) -> None:  # noqa: C901 - one case for each kind
+    def _carry_out(self, client: str, order: Order, answer: Respond) -> None:  # noqa: C901 - one case for each kind
         """Carry out a client's order."""
 
         def done(error: errors.AtomrError | None = None) -> None:

@@ -21,17 +21,17 @@ class LazyMemory:
     """A client's shared memory, made when it is first used, since that takes NumPy.
 
     Args:
-        make: Makes it.
+        make: Makes the memory.
     """
 
     def __init__(self, make: Callable[[], ClientMemory]) -> None:
         self._make = make
         self.made: ClientMemory | None = None
-        """It, if it was ever used."""
+        """The memory, if it was ever used."""
         self._making = threading.Lock()
 
     def get(self) -> ClientMemory:
-        """Return it."""
+        """Return the memory."""
         return self.made or self._get_made()
 
     @interrupts.defer_interrupts  # a half-imported package cannot be imported again

@@ -61,7 +61,7 @@ Order = (
 Question = operators.StatusRequest | operators.InventoryRequest
 """Messages that are answered with a snapshot of the pool."""
 
-Answer = Callable[[session.FromSupervisor], None]
+Respond = Callable[[session.FromSupervisor], None]
 """Answers a client's message, now or later; a client that has gone gets no answer."""
 
 
@@ -132,7 +132,7 @@ class Sessions:
         devices: Sequence[SupervisedDevice],
         *,
         describe: Callable[[Question], operators.Status | operators.Inventory],
-        carry_out: Callable[[str, Order, Answer], None],
+        carry_out: Callable[[str, Order, Respond], None],
         unreached: Callable[[], None],
         owner_gone: Callable[[], None],
     ) -> None:
