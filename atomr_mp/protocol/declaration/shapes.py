@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import functools
+import math
+from collections.abc import Mapping
+from fractions import Fraction
+from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 from atomr_mp import errors
@@ -91,3 +95,53 @@ def _names(shape: str) -> _Names:
         return _Names(tuple(words), "", ())
     (at,) = stars
     return _Names(tuple(words[:at]), words[at][1:], tuple(words[at + 1 :]))
+
+
+class ByParameter(NamedTuple):
+    """A formula for each value of a parameter."""
+
+    parameter: str
+    formulas: Mapping[str, str]
+
+
+def evaluated(formula: str | ByParameter, request: Any, sizes: Sizes) -> int:
+    """Return the number that a formula has for a request, rounded towards 0.
+
+    Args:
+        formula: Terms such as "2 m n k - 2/3 k³". A name is that of a size; of all lengths of a star multiplied; of an
+            array, for its number of elements; of a number in the request, as "a.nnz"; or "short" or "long", for the
+            shorter and the longer of m and n.
+        request: The request.
+        sizes: Its sizes.
+    """
+    if isinstance(formula, ByParameter):
+        formula = formula.formulas[getattr(request, formula.parameter)]
+    return int(
+        sum(factor * math.prod(_number(name, request, sizes) for name in names) for factor, names in _terms(formula))
+    )
+
+
+def _number(name: str, request: Any, sizes: Sizes) -> int:
+    found: Any = sizes.get(name)
+    if name in {"short", "long"}:
+        found = (min if name == "short" else max)(sizes["m"], sizes["n"])
+    elif found is None:
+        argument = next((argument for each, argument, _ in arrays_of(request) if each == name), None)
+        found = attrgetter(name)(request) if argument is None else shape_of(request, argument, sizes)
+    return math.prod(found) if isinstance(found, tuple) else int(found)
+
+
+@functools.cache
+def _terms(formula: str) -> list[tuple[Fraction, list[str]]]:
+    """Return the terms of a formula, each a factor and names; a name with a power comes as often as that says."""
+    found: list[tuple[Fraction, list[str]]] = [(Fraction(1), [])]
+    for word in formula.split():
+        factor, names = found[-1]
+        if word in {"+", "-"}:
+            found.append((Fraction(f"{word}1"), []))
+        elif word[0].isdecimal():
+            found[-1] = factor * Fraction(word), names
+        else:
+            name = word.rstrip("²³")
+            names += [name] * {"": 1, "²": 2, "³": 3}[word[len(name) :]]
+    return found

@@ -22,7 +22,7 @@ from atomr_mp.protocol.declaration.arguments import (
     writes,
 )
 from atomr_mp.protocol.declaration.factors import FactorType, Scalar, decoded
-from atomr_mp.protocol.declaration.shapes import sizes_of
+from atomr_mp.protocol.declaration.shapes import ByParameter, evaluated, sizes_of
 from atomr_mp.protocol.layout import Layout
 from atomr_mp.protocol.refs import Operand
 
@@ -66,13 +66,10 @@ class LibraryRequest(msgspec.Struct, frozen=True, array_like=True, forbid_unknow
     """Whether CUDA can record it in a graph: it allocates nothing and does not depend on the host."""
     answers: ClassVar[bool] = False
     """Whether it answers with a value that is computed on the device, so that it cannot be a step of a program."""
+    work: ClassVar[str | ByParameter] = "0"
+    """The number of arithmetic operations, as is usual to count them, in the form that `shapes.evaluated` takes."""
     undefined: ClassVar[str] = ""
     """The data that make it fail with `NumericalError`, with undefined outputs. Empty if none do."""
-
-    @staticmethod
-    def work(_request: Any, _sizes: Sizes) -> int:
-        """Return the number of arithmetic operations, as is usual for this kind of request."""
-        return 0
 
     @property
     def made_bytes(self) -> int:
@@ -161,7 +158,7 @@ class LibraryRequest(msgspec.Struct, frozen=True, array_like=True, forbid_unknow
 
     def flops(self) -> int:
         """Return the number of arithmetic operations."""
-        return type(self).work(self, self.sizes())
+        return evaluated(self.work, self, self.sizes())
 
     def moved_bytes(self) -> int:
         """Return how many bytes are read and written at least."""

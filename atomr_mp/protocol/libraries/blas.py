@@ -9,11 +9,11 @@ Source of the rules: the BLAS Technical Forum's standard; cuBLAS' documentation 
 
 from __future__ import annotations
 
-import math
 from typing import Annotated, Any, ClassVar, Literal
 
 from atomr_mp.protocol.declaration.arguments import Sizes, reads, updates, writes
 from atomr_mp.protocol.declaration.factors import Factor, RealFactor
+from atomr_mp.protocol.declaration.shapes import ByParameter
 from atomr_mp.protocol.declaration.strides import forward, matrices, matrix, vector
 from atomr_mp.protocol.libraries.base import FULL, HALF, LibraryRequest
 from atomr_mp.protocol.refs import Operand
@@ -42,14 +42,10 @@ class Axpy(LibraryRequest, frozen=True):
 
     name: ClassVar = "axpy"
     types: ClassVar = {"T": (*HALF, *FULL)}
+    work: ClassVar = "2 n"
     x: Annotated[Operand, reads("n", lies=vector, factor="alpha")]
     y: Annotated[Operand, updates("n", lies=vector)]
     alpha: Factor = 1.0
-
-    @staticmethod
-    def work(_request: Any, sizes: Sizes) -> int:
-        """Return a product and a sum for each element."""
-        return int(2 * sizes["n"])
 
 
 class Scal(LibraryRequest, frozen=True):
@@ -57,13 +53,9 @@ class Scal(LibraryRequest, frozen=True):
 
     name: ClassVar = "scal"
     types: ClassVar = {"T": (*HALF, *FULL)}
+    work: ClassVar = "n"
     x: Annotated[Operand, updates("n", lies=vector)]
     alpha: Factor
-
-    @staticmethod
-    def work(_request: Any, sizes: Sizes) -> int:
-        """Return a product for each element."""
-        return int(sizes["n"])
 
 
 class Nrm2(LibraryRequest, frozen=True):
@@ -73,12 +65,8 @@ class Nrm2(LibraryRequest, frozen=True):
     types: ClassVar = {"T": FULL}
     captured: ClassVar = False
     answers: ClassVar = True
+    work: ClassVar = "2 n"
     x: Annotated[Operand, reads("n", lies=vector)]
-
-    @staticmethod
-    def work(_request: Any, sizes: Sizes) -> int:
-        """Return a product and a sum for each element."""
-        return int(2 * sizes["n"])
 
 
 class Dot(LibraryRequest, frozen=True):
@@ -91,15 +79,11 @@ class Dot(LibraryRequest, frozen=True):
     types: ClassVar = {"T": FULL}
     captured: ClassVar = False
     answers: ClassVar = True
+    work: ClassVar = "2 n"
     x: Annotated[Operand, reads("n", lies=vector)]
     y: Annotated[Operand, reads("n", lies=vector)]
     conjugate: bool = False
     """Take the conjugate of x_i; nothing changes for reals."""
-
-    @staticmethod
-    def work(_request: Any, sizes: Sizes) -> int:
-        """Return a product and a sum for each element."""
-        return int(2 * sizes["n"])
 
 
 class Inner(LibraryRequest, frozen=True):
@@ -107,16 +91,12 @@ class Inner(LibraryRequest, frozen=True):
 
     name: ClassVar = "inner"
     types: ClassVar = {"T": FULL}
+    work: ClassVar = "2 n"
     x: Annotated[Operand, reads("n", lies=vector)]
     y: Annotated[Operand, reads("n", lies=vector)]
     out: Annotated[Operand | None, writes("")] = None
     conjugate: bool = False
     """Take the conjugate of x_i; nothing changes for reals."""
-
-    @staticmethod
-    def work(_request: Any, sizes: Sizes) -> int:
-        """Return a product and a sum for each element."""
-        return int(2 * sizes["n"])
 
 
 class Asum(LibraryRequest, frozen=True):
@@ -126,12 +106,8 @@ class Asum(LibraryRequest, frozen=True):
     types: ClassVar = {"T": FULL}
     captured: ClassVar = False
     answers: ClassVar = True
+    work: ClassVar = "n"
     x: Annotated[Operand, reads("n", lies=vector)]
-
-    @staticmethod
-    def work(_request: Any, sizes: Sizes) -> int:
-        """Return a sum for each element."""
-        return int(sizes["n"])
 
 
 class Iamax(LibraryRequest, frozen=True):
@@ -187,6 +163,7 @@ class Rot(LibraryRequest, frozen=True):
 
     name: ClassVar = "rot"
     types: ClassVar = {"T": FULL}
+    work: ClassVar = "6 n"
     x: Annotated[Operand, updates("n", lies=vector)]
     y: Annotated[Operand, updates("n", lies=vector)]
     c: RealFactor
@@ -194,17 +171,13 @@ class Rot(LibraryRequest, frozen=True):
     s: Factor
     """A factor; for a rotation, the sine. Complex only for complex arrays."""
 
-    @staticmethod
-    def work(_request: Any, sizes: Sizes) -> int:
-        """Return four products and two sums for each pair."""
-        return int(6 * sizes["n"])
-
 
 class Gemv(LibraryRequest, frozen=True):
     """Compute y ← alpha·a·x + beta·y."""
 
     name: ClassVar = "gemv"
     types: ClassVar = {"T": FULL}
+    work: ClassVar = "2 m n"
     a: Annotated[Operand, reads("m n", lies=matrix, factor="alpha")]
     x: Annotated[Operand, reads("n", lies=vector, factor="alpha")]
     y: Annotated[Operand | None, writes("m", lies=vector, factor="beta")] = None
@@ -213,17 +186,13 @@ class Gemv(LibraryRequest, frozen=True):
     conj_a: bool = False
     """Take the conjugate of a."""
 
-    @staticmethod
-    def work(_request: Any, sizes: Sizes) -> int:
-        """Return a product and a sum for each element of a."""
-        return int(2 * sizes["m"] * sizes["n"])
-
 
 class Ger(LibraryRequest, frozen=True):
     """Compute a ← alpha·x·yᵀ + a."""
 
     name: ClassVar = "ger"
     types: ClassVar = {"T": FULL}
+    work: ClassVar = "2 m n"
     a: Annotated[Operand, updates("m n", lies=matrix)]
     x: Annotated[Operand, reads("m", lies=vector, factor="alpha")]
     y: Annotated[Operand, reads("n", lies=vector, factor="alpha")]
@@ -231,17 +200,13 @@ class Ger(LibraryRequest, frozen=True):
     conjugate: bool = False
     """Take the conjugate of y."""
 
-    @staticmethod
-    def work(_request: Any, sizes: Sizes) -> int:
-        """Return a product and a sum for each element of a."""
-        return int(2 * sizes["m"] * sizes["n"])
-
 
 class Geam(LibraryRequest, frozen=True):
     """Compute c ← alpha·a + beta·b. With beta 0 this transposes, scales and copies."""
 
     name: ClassVar = "geam"
     types: ClassVar = {"T": FULL}
+    work: ClassVar = "3 m n"
     a: Annotated[Operand, reads("m n", lies=matrix, factor="alpha")]
     b: Annotated[Operand, reads("m n", lies=matrix, factor="beta")]
     c: Annotated[Operand | None, writes("m n", lies=matrix, alias=("a", "b"))] = None
@@ -252,11 +217,6 @@ class Geam(LibraryRequest, frozen=True):
     conj_b: bool = False
     """Take the conjugate of b."""
 
-    @staticmethod
-    def work(_request: Any, sizes: Sizes) -> int:
-        """Return two products and a sum for each element."""
-        return int(3 * sizes["m"] * sizes["n"])
-
 
 class Syrk(LibraryRequest, frozen=True):
     """Compute c ← alpha·a·aᵀ + beta·c in the named triangle of c; nothing is conjugated.
@@ -266,17 +226,13 @@ class Syrk(LibraryRequest, frozen=True):
 
     name: ClassVar = "syrk"
     types: ClassVar = {"T": FULL}
+    work: ClassVar = "n² k + n k"
     a: Annotated[Operand, reads("n k", lies=matrix, factor="alpha")]
     uplo: Triangle
     """The triangle of c, as c is seen: "L" or "U"."""
     c: Annotated[Operand | None, writes("n n", lies=matrix, factor="beta", triangle="uplo")] = None
     alpha: Factor = 1.0
     beta: Factor = 0.0
-
-    @staticmethod
-    def work(_request: Any, sizes: Sizes) -> int:
-        """Return a product and a sum for each term of the triangle."""
-        return int(sizes["n"] * (sizes["n"] + 1) * sizes["k"])
 
 
 class Trsm(LibraryRequest, frozen=True):
@@ -287,6 +243,7 @@ class Trsm(LibraryRequest, frozen=True):
 
     name: ClassVar = "trsm"
     types: ClassVar = {"T": FULL}
+    work: ClassVar = ByParameter("side", {"L": "m² n", "R": "m n²"})
     a: Annotated[Operand, reads(_stands_beside_b, lies=matrix, factor="alpha", triangle="uplo")]
     b: Annotated[Operand, updates("m n", lies=matrix)]
     uplo: Triangle
@@ -299,17 +256,13 @@ class Trsm(LibraryRequest, frozen=True):
     diag: Diagonal = "N"
     """"U": the diagonal of a is all ones, and is not read."""
 
-    @staticmethod
-    def work(request: Any, sizes: Sizes) -> int:
-        """Return a product and a sum for each element of the triangle and right-hand side."""
-        return int(sizes["m"] * sizes["n"] * _stands_beside_b(request, sizes)[0])
-
 
 class Gemm(LibraryRequest, frozen=True):
     """Compute c ← alpha·a·b + beta·c."""
 
     name: ClassVar = "gemm"
     types: ClassVar = {"T": (*HALF, *FULL)}
+    work: ClassVar = "2 m n k"
     a: Annotated[Operand, reads("m k", lies=matrix, factor="alpha")]
     b: Annotated[Operand, reads("k n", lies=matrix, factor="alpha")]
     c: Annotated[Operand | None, writes("m n", lies=matrix, factor="beta")] = None
@@ -320,11 +273,6 @@ class Gemm(LibraryRequest, frozen=True):
     conj_b: bool = False
     """Take the conjugate of b."""
 
-    @staticmethod
-    def work(_request: Any, sizes: Sizes) -> int:
-        """Return a product and a sum for each term."""
-        return int(2 * sizes["m"] * sizes["n"] * sizes["k"])
-
 
 class GemmStridedBatched(LibraryRequest, frozen=True):
     """Compute c_i ← alpha·a_i·b_i + beta·c_i for each matrix i of a batch.
@@ -334,6 +282,7 @@ class GemmStridedBatched(LibraryRequest, frozen=True):
 
     name: ClassVar = "gemm_strided_batched"
     types: ClassVar = {"T": (*HALF, *FULL)}
+    work: ClassVar = "2 batch m n k"
     a: Annotated[Operand, reads("*batch m k", lies=matrices, factor="alpha")]
     b: Annotated[Operand, reads("*batch k n", lies=matrices, factor="alpha")]
     c: Annotated[Operand | None, writes("*batch m n", lies=matrices, factor="beta")] = None
@@ -343,8 +292,3 @@ class GemmStridedBatched(LibraryRequest, frozen=True):
     """Take the conjugate of a."""
     conj_b: bool = False
     """Take the conjugate of b."""
-
-    @staticmethod
-    def work(_request: Any, sizes: Sizes) -> int:
-        """Return a product and a sum for each term."""
-        return int(2 * math.prod(sizes["batch"]) * sizes["m"] * sizes["n"] * sizes["k"])

@@ -231,6 +231,7 @@ class Matmul(LibraryRequest, frozen=True):
         _can_be_tf32,
         _is_aligned,
     )
+    work: ClassVar = "2 batch m n k"
     a: Annotated[Operand, reads("*batch m k", dtype="A", lies=matrices)]
     b: Annotated[Operand, reads("*batch k n", dtype="B", lies=matrices)]
     out: Annotated[Operand | None, writes("*batch m n", dtype=dtype_of_out, lies=matrices, alias=("c",))] = None
@@ -262,8 +263,3 @@ class Matmul(LibraryRequest, frozen=True):
     """Time the algorithms that cuBLASLt proposes when the plan is made, and take the fastest; otherwise its first."""
     compute: Compute = "default"
     """"tf32" lets tensor cores round the factors of each product to 11 bits, where there are any; float32 only."""
-
-    @staticmethod
-    def work(_request: Any, sizes: Sizes) -> int:
-        """Return a product and a sum for each term."""
-        return int(2 * math.prod(sizes["batch"]) * sizes["m"] * sizes["n"] * sizes["k"])

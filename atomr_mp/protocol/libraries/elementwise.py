@@ -7,7 +7,6 @@ wrap around. An output may be an input itself, element for element.
 
 from __future__ import annotations
 
-import math
 from typing import Annotated, Any, ClassVar, Literal
 
 from atomr_mp import errors
@@ -73,39 +72,27 @@ def _is_wanted(request: Any) -> str:
 class _OfTwo(LibraryRequest, frozen=True):
     """Base of requests on two arrays, with a result of the same type."""
 
+    work: ClassVar = "out"
     x: Annotated[Operand, reads("*_")]
     y: Annotated[Operand, reads("*_")]
     out: Annotated[Operand | None, writes(_of_both, alias=("x", "y"))] = None
-
-    @staticmethod
-    def work(request: Any, sizes: Sizes) -> int:
-        """Return an operation for each element."""
-        return math.prod(_of_both(request, sizes))
 
 
 class _Comparison(LibraryRequest, frozen=True):
     """Base of requests on two arrays, with truth values for a result."""
 
+    work: ClassVar = "out"
     x: Annotated[Operand, reads("*_")]
     y: Annotated[Operand, reads("*_")]
     out: Annotated[Operand | None, writes(_of_both, dtype=_is_truth)] = None
-
-    @staticmethod
-    def work(request: Any, sizes: Sizes) -> int:
-        """Return an operation for each element."""
-        return math.prod(_of_both(request, sizes))
 
 
 class _OfOne(LibraryRequest, frozen=True):
     """Base of requests on one array, with a result of the same type."""
 
+    work: ClassVar = "dims"
     x: Annotated[Operand, reads("*dims")]
     out: Annotated[Operand | None, writes("*dims", alias=("x",))] = None
-
-    @staticmethod
-    def work(_request: Any, sizes: Sizes) -> int:
-        """Return an operation for each element."""
-        return math.prod(sizes["dims"])
 
 
 class Add(_OfTwo, frozen=True):

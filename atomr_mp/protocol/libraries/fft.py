@@ -90,13 +90,12 @@ class Transform(LibraryRequest, frozen=True):
     n: Size | None = None
     """For kind c2r: the length of the last axis of the result, by default an even one."""
 
-    @staticmethod
-    def work(request: Any, sizes: Sizes) -> int:
+    def flops(self) -> int:
         """Return 5·n·log2(n), half of it for reals, as is usual, whatever the algorithm."""
-        dims = _as_transformed(request, sizes) if request.kind == "c2r" else sizes["dims"]
-        n = math.prod(dims[axis] for axis in request.axes)
+        dims = _as_transformed(self, self.sizes()) if self.kind == "c2r" else self.x.shape
+        n = math.prod(dims[axis] for axis in self.axes)
         total = 5 * math.prod(dims) * math.log2(n) if n > 1 else 0
-        return int(total if request.kind == "c2c" else total / 2)
+        return int(total if self.kind == "c2c" else total / 2)
 
 
 def spectrum_shape(dims: tuple[int, ...], kind: str, axes: tuple[int, ...], n: int | None) -> tuple[int, ...]:

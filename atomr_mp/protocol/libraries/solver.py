@@ -9,16 +9,14 @@ Source of the rules: LAPACK's and cuSOLVER's documentation; SciPy's for what has
 
 from __future__ import annotations
 
-import math
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
-from atomr_mp.protocol.declaration.arguments import Sizes, reads, updates, writes
+from atomr_mp.protocol.declaration.arguments import reads, updates, writes
+from atomr_mp.protocol.declaration.shapes import ByParameter
 from atomr_mp.protocol.declaration.strides import matrices, matrix, packed
 from atomr_mp.protocol.libraries import sparse
 from atomr_mp.protocol.libraries.base import COMPLEX, FULL, REAL, LibraryRequest, Rule
 from atomr_mp.protocol.libraries.solver_shapes import (
-    factored,
-    generated,
     has_few_reflectors,
     is_counted,
     is_one_system,
@@ -27,7 +25,6 @@ from atomr_mp.protocol.libraries.solver_shapes import (
     is_tall,
     left_of_all,
     left_vectors,
-    multiplied,
     orthogonal,
     pivot_dtype,
     real_dtype,
@@ -40,7 +37,6 @@ from atomr_mp.protocol.libraries.solver_shapes import (
     sparse_sides,
     stands_beside_c,
     trapezoid,
-    values_and_vectors,
 )
 from atomr_mp.protocol.refs import Operand
 
@@ -65,6 +61,13 @@ Factors = Literal["lu", "cholesky", "qr"]
 Mode = Literal["full", "economic"]
 """All columns of q, or as many as a has independent ones."""
 
+FACTORED = "2 short² long - 2/3 short³"
+"""LAPACK's count for QR factors."""
+MULTIPLIED = ByParameter("side", {"L": "4 m n k - 2 n k²", "R": "4 m n k - 2 m k²"})
+"""LAPACK's count for a product with k reflectors."""
+VALUES = ByParameter("jobz", {"V": "9 n³", "N": "4/3 n³"})
+"""The usual count for eigenvalues, with vectors or without."""
+
 
 class _SolverRequest(LibraryRequest, frozen=True):
     """Base of most requests of this library."""
@@ -86,14 +89,9 @@ class Getrf(_SolverRequest, frozen=True):
     name: ClassVar = "getrf"
     captured: ClassVar = True
     undefined: ClassVar = "A pivot is 0: the matrix is singular. `row` is its place on the diagonal."
+    work: ClassVar = "short² long - 1/3 short³"
     a: Annotated[Operand, updates("m n", lies=matrix)]
     pivots: Annotated[Operand | None, writes(shorter, dtype=pivot_dtype, lies=packed)] = None
-
-    @staticmethod
-    def work(_request: Any, sizes: Sizes) -> int:
-        """Return 2/3·n³ for a square, and what LAPACK counts for others."""
-        m, n, k = sizes["m"], sizes["n"], min(sizes["m"], sizes["n"])
-        return int(2 * m * n * k - (m + n) * k**2 + 2 * k**3 / 3)
 
 
 class Getrs(_SolverRequest, frozen=True):
@@ -104,16 +102,12 @@ class Getrs(_SolverRequest, frozen=True):
 
     name: ClassVar = "getrs"
     undefined: ClassVar = "A pivot is no row of the matrix; `row` is its place."
+    work: ClassVar = "2 n² nrhs"
     a: Annotated[Operand, reads("n n", lies=matrix)]
     pivots: Annotated[Operand, reads("n", dtype=pivot_dtype, lies=packed)]
     b: Annotated[Operand, updates("n nrhs", lies=matrix)]
     trans: Transpose = "N"
     """"T" or "C": the transpose of a, or its conjugate, is in the place of a."""
-
-    @staticmethod
-    def work(_request: Any, sizes: Sizes) -> int:
-        """Return a product and a sum for each element of the factors and right-hand side."""
-        return int(2 * sizes["n"] ** 2 * sizes["nrhs"])
 
 
 class GetrfBatched(_SolverRequest, frozen=True):
@@ -124,13 +118,9 @@ class GetrfBatched(_SolverRequest, frozen=True):
 
     name: ClassVar = "getrf_batched"
     undefined: ClassVar = "A matrix is singular; `batch` and `row` tell the first."
+    work: ClassVar = "2/3 batch n³"
     a: Annotated[Operand, updates("*batch n n", lies=matrices)]
     pivots: Annotated[Operand | None, writes("*batch n", dtype=pivot_dtype, lies=packed)] = None
-
-    @staticmethod
-    def work(_request: Any, sizes: Sizes) -> int:
-        """Return 2/3·n³ for each matrix."""
-        return int(math.prod(sizes["batch"]) * 2 * sizes["n"] ** 3 / 3)
 
 
 class GetrsBatched(_SolverRequest, frozen=True):
@@ -141,16 +131,12 @@ class GetrsBatched(_SolverRequest, frozen=True):
 
     name: ClassVar = "getrs_batched"
     undefined: ClassVar = "A pivot is no row of its matrix; `batch` and `row` tell the first."
+    work: ClassVar = "2 batch n² nrhs"
     a: Annotated[Operand, reads("*batch n n", lies=matrices)]
     pivots: Annotated[Operand, reads("*batch n", dtype=pivot_dtype, lies=packed)]
     b: Annotated[Operand, updates("*batch n nrhs", lies=matrices)]
     trans: Transpose = "N"
     """"T" or "C": the transpose of each matrix, or its conjugate, is in the place of the matrix."""
-
-    @staticmethod
-    def work(_request: Any, sizes: Sizes) -> int:
-        """Return a product and a sum for each element of the factors and right-hand side."""
-        return int(math.prod(sizes["batch"]) * 2 * sizes["n"] ** 2 * sizes["nrhs"])
 
 
 # --- Cholesky ---------------------------------------------------------------------------------------------------------
@@ -165,14 +151,10 @@ class Potrf(_SolverRequest, frozen=True):
     name: ClassVar = "potrf"
     captured: ClassVar = True
     undefined: ClassVar = "The matrix is not positive definite: its leading minor up to `row` is not."
+    work: ClassVar = "1/3 n³"
     a: Annotated[Operand, updates("n n", lies=matrix, triangle="uplo")]
     uplo: Triangle = "L"
     """The triangle of a, as a is seen: "L" or "U"."""
-
-    @staticmethod
-    def work(_request: Any, sizes: Sizes) -> int:
-        """Return n³/3."""
-        return int(sizes["n"] ** 3 / 3)
 
 
 class Potrs(_SolverRequest, frozen=True):
@@ -183,15 +165,11 @@ class Potrs(_SolverRequest, frozen=True):
 
     name: ClassVar = "potrs"
     captured: ClassVar = True
+    work: ClassVar = "2 n² nrhs"
     a: Annotated[Operand, reads("n n", lies=matrix, triangle="uplo")]
     b: Annotated[Operand, updates("n nrhs", lies=matrix)]
     uplo: Triangle = "L"
     """The triangle of a that holds the factor, as a is seen: "L" or "U"."""
-
-    @staticmethod
-    def work(_request: Any, sizes: Sizes) -> int:
-        """Return a product and a sum for each element of the factor, twice, and right-hand side."""
-        return int(2 * sizes["n"] ** 2 * sizes["nrhs"])
 
 
 class PotrfBatched(_SolverRequest, frozen=True):
@@ -203,14 +181,10 @@ class PotrfBatched(_SolverRequest, frozen=True):
     name: ClassVar = "potrf_batched"
     captured: ClassVar = True
     undefined: ClassVar = "A matrix is not positive definite; `batch` and `row` tell the first."
+    work: ClassVar = "1/3 batch n³"
     a: Annotated[Operand, updates("*batch n n", lies=matrices, triangle="uplo")]
     uplo: Triangle = "L"
     """The triangle of each matrix, as it is seen: "L" or "U"."""
-
-    @staticmethod
-    def work(_request: Any, sizes: Sizes) -> int:
-        """Return n³/3 for each matrix."""
-        return int(math.prod(sizes["batch"]) * sizes["n"] ** 3 / 3)
 
 
 class PotrsBatched(_SolverRequest, frozen=True):
@@ -220,15 +194,11 @@ class PotrsBatched(_SolverRequest, frozen=True):
     """
 
     name: ClassVar = "potrs_batched"
+    work: ClassVar = "2 batch n² nrhs"
     a: Annotated[Operand, reads("*batch n n", lies=matrices, triangle="uplo")]
     b: Annotated[Operand, updates("*batch n nrhs", lies=matrices)]
     uplo: Triangle = "L"
     """The triangle of each matrix that holds its factor, as the matrix is seen: "L" or "U"."""
-
-    @staticmethod
-    def work(_request: Any, sizes: Sizes) -> int:
-        """Return a product and a sum for each element of the factor, twice, and right-hand side."""
-        return int(math.prod(sizes["batch"]) * 2 * sizes["n"] ** 2 * sizes["nrhs"])
 
 
 # --- QR ---------------------------------------------------------------------------------------------------------------
@@ -243,10 +213,9 @@ class Geqrf(_SolverRequest, frozen=True):
 
     name: ClassVar = "geqrf"
     captured: ClassVar = True
+    work: ClassVar = FACTORED
     a: Annotated[Operand, updates("m n", lies=matrix)]
     tau: Annotated[Operand | None, writes(shorter, lies=packed)] = None
-
-    work = staticmethod(factored)
 
 
 class Orgqr(_SolverRequest, frozen=True):
@@ -258,10 +227,9 @@ class Orgqr(_SolverRequest, frozen=True):
     name: ClassVar = "orgqr"
     types: ClassVar = {"T": REAL}
     rules: ClassVar = (is_counted, is_tall)
+    work: ClassVar = "4 m n k - 2 m k² - 2 n k² + 4/3 k³"
     a: Annotated[Operand, updates("m n", lies=matrix)]
     tau: Annotated[Operand, reads("k", lies=packed)]
-
-    work = staticmethod(generated)
 
 
 class Ungqr(Orgqr, frozen=True):
@@ -283,6 +251,7 @@ class Ormqr(_SolverRequest, frozen=True):
     name: ClassVar = "ormqr"
     types: ClassVar = {"T": REAL}
     rules: ClassVar = (is_counted, has_few_reflectors)
+    work: ClassVar = MULTIPLIED
     a: Annotated[Operand, reads(stands_beside_c, lies=matrix)]
     tau: Annotated[Operand, reads("k", lies=packed)]
     c: Annotated[Operand, updates("m n", lies=matrix)]
@@ -290,8 +259,6 @@ class Ormqr(_SolverRequest, frozen=True):
     """The side of c on which q stands: "L" or "R"."""
     trans: Transposed = "N"
     """"T": the transpose of q."""
-
-    work = staticmethod(multiplied)
 
 
 class Unmqr(_SolverRequest, frozen=True):
@@ -303,6 +270,7 @@ class Unmqr(_SolverRequest, frozen=True):
     name: ClassVar = "unmqr"
     types: ClassVar = {"T": COMPLEX}
     rules: ClassVar = (is_counted, has_few_reflectors)
+    work: ClassVar = MULTIPLIED
     a: Annotated[Operand, reads(stands_beside_c, lies=matrix)]
     tau: Annotated[Operand, reads("k", lies=packed)]
     c: Annotated[Operand, updates("m n", lies=matrix)]
@@ -310,8 +278,6 @@ class Unmqr(_SolverRequest, frozen=True):
     """The side of c on which q stands: "L" or "R"."""
     trans: Adjoint = "N"
     """"C": the conjugate transpose of q."""
-
-    work = staticmethod(multiplied)
 
 
 # --- singular values and eigenvalues ----------------------------------------------------------------------------------
@@ -328,19 +294,15 @@ class Gesvd(_SolverRequest, frozen=True):
 
     name: ClassVar = "gesvd"
     undefined: ClassVar = _NO_VALUES
+    work: ClassVar = ByParameter(
+        "job", {"N": "4 short² long - 4/3 short³", **dict.fromkeys("AS", "14 short² long + 8 short³")}
+    )
     a: Annotated[Operand, updates("m n", lies=matrix)]
     u: Annotated[Operand | None, writes(left_vectors, lies=matrix)] = None
     s: Annotated[Operand | None, writes(shorter, dtype=real_dtype, lies=packed)] = None
     vh: Annotated[Operand | None, writes(right_vectors, lies=matrix)] = None
     job: Job = "A"
     """"A" for all vectors, "S" for as many as there are singular values, "N" for none."""
-
-    @staticmethod
-    def work(request: Any, sizes: Sizes) -> int:
-        """Return the usual operations for a tall matrix: 4·m·n² - 4/3·n³ for values, 14·m·n² + 8·n³ with vectors."""
-        short, long = sorted((sizes["m"], sizes["n"]))
-        vectors = 14 * long * short**2 + 8 * short**3
-        return int(4 * long * short**2 - 4 * short**3 / 3 if request.job == "N" else vectors)
 
 
 class GesvdjBatched(_SolverRequest, frozen=True):
@@ -368,14 +330,13 @@ class Syevd(_SolverRequest, frozen=True):
     name: ClassVar = "syevd"
     types: ClassVar = {"T": REAL}
     undefined: ClassVar = _NO_VALUES
+    work: ClassVar = VALUES
     a: Annotated[Operand, updates("n n", lies=matrix)]
     w: Annotated[Operand | None, writes("n", dtype=real_dtype, lies=packed)] = None
     uplo: Triangle = "L"
     """The triangle of a, as a is seen: "L" or "U"."""
     jobz: Vectors = "V"
     """"V" for values and vectors, "N" for values."""
-
-    work = staticmethod(values_and_vectors)
 
 
 class Heevd(Syevd, frozen=True):
@@ -400,6 +361,7 @@ class Sygvd(_SolverRequest, frozen=True):
     name: ClassVar = "sygvd"
     types: ClassVar = {"T": REAL}
     undefined: ClassVar = "The matrix b is not positive definite up to `row`; or `row` is -1, an element is no number."
+    work: ClassVar = VALUES
     a: Annotated[Operand, updates("n n", lies=matrix)]
     b: Annotated[Operand, updates("n n", lies=matrix, triangle="uplo")]
     w: Annotated[Operand | None, writes("n", dtype=real_dtype, lies=packed)] = None
@@ -409,8 +371,6 @@ class Sygvd(_SolverRequest, frozen=True):
     """"V" for values and vectors, "N" for values."""
     itype: Kind = 1
     """1: a·v = w·b·v; 2: a·b·v = w·v; 3: b·a·v = w·v."""
-
-    work = staticmethod(values_and_vectors)
 
 
 class Hegvd(Sygvd, frozen=True):
@@ -434,15 +394,10 @@ class Solve(_SolverRequest, frozen=True):
     name: ClassVar = "solve"
     rules: ClassVar = (is_counted, is_one_system)
     undefined: ClassVar = "A matrix is singular; `row` is the place of its pivot of 0, and `batch` tells which."
+    work: ClassVar = "2/3 batch n³ + 2 n b.size"
     a: Annotated[Operand, reads("*batch n n")]
     b: Annotated[Operand, reads(right_sides)]
     x: Annotated[Operand | None, writes(solutions)] = None
-
-    @staticmethod
-    def work(request: Any, sizes: Sizes) -> int:
-        """Return 2/3·n³ + 2·n² for each right-hand side, for each matrix."""
-        n, nrhs = sizes["n"], 1 if request.b.ndim < 2 else request.b.shape[-1]
-        return int(math.prod(sizes["batch"]) * (2 * n**3 / 3 + 2 * n**2 * nrhs))
 
 
 class Lstsq(_SolverRequest, frozen=True):
@@ -453,11 +408,10 @@ class Lstsq(_SolverRequest, frozen=True):
 
     name: ClassVar = "lstsq"
     undefined: ClassVar = "Column `row` of a, or row where a has fewer rows, depends on those before it."
+    work: ClassVar = FACTORED
     a: Annotated[Operand, reads("m n")]
     b: Annotated[Operand, reads(right_sides)]
     x: Annotated[Operand | None, writes(solutions)] = None
-
-    work = staticmethod(factored)
 
 
 class Inv(_SolverRequest, frozen=True):
@@ -465,13 +419,9 @@ class Inv(_SolverRequest, frozen=True):
 
     name: ClassVar = "inv"
     undefined: ClassVar = "A matrix is singular; `row` is the place of its pivot of 0, and `batch` tells which."
+    work: ClassVar = "2 batch n³"
     a: Annotated[Operand, reads("*batch n n")]
     out: Annotated[Operand | None, writes("*batch n n")] = None
-
-    @staticmethod
-    def work(_request: Any, sizes: Sizes) -> int:
-        """Return 2·n³ for each matrix."""
-        return int(math.prod(sizes["batch"]) * 2 * sizes["n"] ** 3)
 
 
 class Det(_SolverRequest, frozen=True):
@@ -481,13 +431,9 @@ class Det(_SolverRequest, frozen=True):
     """
 
     name: ClassVar = "det"
+    work: ClassVar = "2/3 batch n³"
     a: Annotated[Operand, reads("*batch n n")]
     out: Annotated[Operand | None, writes("*batch")] = None
-
-    @staticmethod
-    def work(_request: Any, sizes: Sizes) -> int:
-        """Return 2/3·n³ for each matrix."""
-        return int(math.prod(sizes["batch"]) * 2 * sizes["n"] ** 3 / 3)
 
 
 class Cholesky(_SolverRequest, frozen=True):
@@ -501,28 +447,23 @@ class Cholesky(_SolverRequest, frozen=True):
     undefined: ClassVar = (
         "A matrix is not positive definite: `row` is where its leading minor ends, `batch` tells which."
     )
+    work: ClassVar = "1/3 batch n³"
     a: Annotated[Operand, reads("*batch n n")]
     out: Annotated[Operand | None, writes("*batch n n")] = None
     lower: bool = False
     """The factor is the lower triangle."""
-
-    @staticmethod
-    def work(_request: Any, sizes: Sizes) -> int:
-        """Return n³/3 for each matrix."""
-        return int(math.prod(sizes["batch"]) * sizes["n"] ** 3 / 3)
 
 
 class Qr(_SolverRequest, frozen=True):
     """Factor a = q·r, q with orthonormal columns and r an upper triangle. All is copied first: a stays."""
 
     name: ClassVar = "qr"
+    work: ClassVar = FACTORED
     a: Annotated[Operand, reads("m n")]
     q: Annotated[Operand | None, writes(orthogonal)] = None
     r: Annotated[Operand | None, writes(trapezoid)] = None
     mode: Mode = "full"
     """"full", or "economic": q has no more columns than a has rows and columns."""
-
-    work = staticmethod(factored)
 
 
 class Svd(_SolverRequest, frozen=True):

@@ -1,4 +1,4 @@
-"""Shapes, element types, rules and costs of the solvers' requests. Pure.
+"""Shapes, element types and rules of the solvers' requests. Pure.
 
 The docstrings of shapes and rules are what callers read: in the documentation, and in errors.
 """
@@ -63,24 +63,6 @@ def has_few_reflectors(request: Any, sizes: Sizes) -> bool:
     return bool(sizes["k"] <= stands_beside_c(request, sizes)[0])
 
 
-def multiplied(_request: Any, _sizes: Sizes) -> int:
-    """Return LAPACK's count for a product with k reflectors."""
-    m, n, k = _sizes["m"], _sizes["n"], _sizes["k"]
-    return int((4 * m * n - 2 * n * k) * k if _request.side == "L" else (4 * m * n - 2 * m * k) * k)
-
-
-def generated(_request: Any, _sizes: Sizes) -> int:
-    """Return LAPACK's count for columns made of k reflectors."""
-    m, n, k = _sizes["m"], _sizes["n"], _sizes["k"]
-    return int(4 * m * n * k - 2 * (m + n) * k**2 + 4 * k**3 / 3)
-
-
-def factored(_request: Any, _sizes: Sizes) -> int:
-    """Return LAPACK's count for QR factors."""
-    short, long = sorted((_sizes["m"], _sizes["n"]))
-    return int(2 * short**2 * (long - short / 3))
-
-
 def left_vectors(request: Any, sizes: Sizes) -> tuple[int, int]:
     """(m, m) where job is A, (m, the shorter of m and n) where it is S, (m, 0) where it is N."""
     m, n = sizes["m"], sizes["n"]
@@ -96,11 +78,6 @@ def right_vectors(request: Any, sizes: Sizes) -> tuple[int, int]:
 def is_small(_request: Any, sizes: Sizes) -> bool:
     """The matrices can have up to 32 rows and columns; svd takes larger ones, one at a time."""
     return bool(max(sizes["m"], sizes["n"]) <= JACOBI)
-
-
-def values_and_vectors(_request: Any, _sizes: Sizes) -> int:
-    """Return 9·n³, or 4/3·n³ without vectors, as is usual."""
-    return int(_sizes["n"] ** 3 * (9 if _request.jobz == "V" else 4 / 3))
 
 
 def right_sides(request: Any, sizes: Sizes) -> tuple[int, ...]:

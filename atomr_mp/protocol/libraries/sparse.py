@@ -310,6 +310,7 @@ class Spmv(SparseRequest, frozen=True):
     name: ClassVar = "spmv"
     types: ClassVar = {"T": ELEMENTS}
     rules: ClassVar = (*COMMON, _fits_b)
+    work: ClassVar = "2 a.nnz"
     a: Matrix
     x: Annotated[Operand, reads("k", lies=vector, factor="alpha")]
     y: Annotated[Operand | None, writes(_rows_of_a, lies=vector, factor="beta")] = None
@@ -318,11 +319,6 @@ class Spmv(SparseRequest, frozen=True):
     conj_a: bool = False
     """Take the conjugate of a."""
 
-    @staticmethod
-    def work(request: Any, _sizes: Sizes) -> int:
-        """Return a product and a sum for each stored element."""
-        return int(2 * request.a.nnz)
-
 
 class Spmm(SparseRequest, frozen=True):
     """Compute c ← alpha·a·b + beta·c for a dense b."""
@@ -330,6 +326,7 @@ class Spmm(SparseRequest, frozen=True):
     name: ClassVar = "spmm"
     types: ClassVar = {"T": ELEMENTS}
     rules: ClassVar = (*COMMON, _fits_b, _is_narrow)
+    work: ClassVar = "2 a.nnz n"
     a: Matrix
     b: Annotated[Operand, reads("k n", lies=matrix, factor="alpha")]
     c: Annotated[Operand | None, writes(_product, lies=matrix, factor="beta")] = None
@@ -337,11 +334,6 @@ class Spmm(SparseRequest, frozen=True):
     beta: Factor = 0.0
     conj_a: bool = False
     """Take the conjugate of a."""
-
-    @staticmethod
-    def work(request: Any, sizes: Sizes) -> int:
-        """Return a product and a sum for each stored element and column."""
-        return int(2 * request.a.nnz * sizes["n"])
 
 
 class Spgemm(SparseRequest, frozen=True):
@@ -369,6 +361,7 @@ class Spsv(SparseRequest, frozen=True):
     types: ClassVar = {"T": FULL}
     undefined: ClassVar = "An element of the diagonal is 0, or is not there."
     rules: ClassVar = (*COMMON, _is_triangular)
+    work: ClassVar = "2 a.nnz"
     a: Matrix
     b: Annotated[Operand, reads("n", lies=vector, factor="alpha")]
     uplo: Triangle
@@ -380,11 +373,6 @@ class Spsv(SparseRequest, frozen=True):
     diag: Diagonal = "N"
     """"U": the diagonal of a is all ones, and is not read."""
 
-    @staticmethod
-    def work(request: Any, _sizes: Sizes) -> int:
-        """Return a product and a sum for each stored element."""
-        return int(2 * request.a.nnz)
-
 
 class Spsm(SparseRequest, frozen=True):
     """Solve a·x = alpha·b for the columns of x, with a the named triangle of a matrix; the other one is not read."""
@@ -394,6 +382,7 @@ class Spsm(SparseRequest, frozen=True):
     types: ClassVar = {"T": FULL}
     undefined: ClassVar = "An element of the diagonal is 0, or is not there."
     rules: ClassVar = (*COMMON, _is_triangular)
+    work: ClassVar = "2 a.nnz m"
     a: Matrix
     b: Annotated[Operand, reads("n m", lies=matrix, factor="alpha")]
     uplo: Triangle
@@ -405,11 +394,6 @@ class Spsm(SparseRequest, frozen=True):
     diag: Diagonal = "N"
     """"U": the diagonal of a is all ones, and is not read."""
 
-    @staticmethod
-    def work(request: Any, sizes: Sizes) -> int:
-        """Return a product and a sum for each stored element and column."""
-        return int(2 * request.a.nnz * sizes["m"])
-
 
 class Sddmm(SparseRequest, frozen=True):
     """Compute out ← alpha·(a·b) + beta·out where c has elements: the values of a matrix with the structure of c."""
@@ -417,17 +401,13 @@ class Sddmm(SparseRequest, frozen=True):
     name: ClassVar = "sddmm"
     types: ClassVar = {"T": ("float16", *FULL)}
     rules: ClassVar = (*COMMON, _samples_the_product)
+    work: ClassVar = "2 c.nnz k"
     a: Annotated[Operand, reads("m k", lies=matrix, factor="alpha")]
     b: Annotated[Operand, reads("k n", lies=matrix, factor="alpha")]
     c: Pattern
     out: Annotated[Operand | None, writes(_values_of_c, lies=packed, factor="beta")] = None
     alpha: Factor = 1.0
     beta: Factor = 0.0
-
-    @staticmethod
-    def work(request: Any, sizes: Sizes) -> int:
-        """Return a product and a sum for each term."""
-        return int(2 * request.c.nnz * sizes["k"])
 
 
 class Convert(SparseRequest, frozen=True):

@@ -182,10 +182,9 @@ class Contraction(LibraryRequest, frozen=True):
     """"tf32" lets tensor cores round the factors of each product to 11 bits, where there are any; float32 and
     complex64 only."""
 
-    @staticmethod
-    def work(request: Any, _sizes: Sizes) -> int:
+    def flops(self) -> int:
         """Return a product and a sum for each term."""
-        return 2 * math.prod(extents(request, ("a", "b")).values())
+        return 2 * math.prod(extents(self, ("a", "b")).values())
 
 
 class Reduction(LibraryRequest, frozen=True):
@@ -194,6 +193,7 @@ class Reduction(LibraryRequest, frozen=True):
     name: ClassVar = "reduction"
     types: ClassVar = {"T": TYPES}
     rules: ClassVar = (_has_order, _has_complex_form, _has_elements)
+    work: ClassVar = "a.size"
     a: Annotated[Operand, reads("*_", factor="alpha")]
     modes_a: Modes
     """The name of each dimension of a."""
@@ -208,11 +208,6 @@ class Reduction(LibraryRequest, frozen=True):
     """The operator on the old content of c."""
     op_reduce: Binary = "add"
     """The operator that combines elements: "add", "mul", "max" or "min"."""
-
-    @staticmethod
-    def work(request: Any, _sizes: Sizes) -> int:
-        """Return one for each element."""
-        return int(request.a.size)
 
 
 class Permutation(LibraryRequest, frozen=True):
@@ -238,6 +233,7 @@ class ElementwiseBinary(LibraryRequest, frozen=True):
     name: ClassVar = "elementwise_binary"
     types: ClassVar = {"T": TYPES}
     rules: ClassVar = (_has_order, _has_complex_form)
+    work: ClassVar = "c.size"
     a: Annotated[Operand, reads("*_", factor="alpha")]
     c: Annotated[Operand, reads("*_", factor="gamma")]
     modes_a: Modes
@@ -254,11 +250,6 @@ class ElementwiseBinary(LibraryRequest, frozen=True):
     op_ac: Binary = "add"
     """The operator that combines the two: "add", "mul", "max" or "min"."""
 
-    @staticmethod
-    def work(request: Any, _sizes: Sizes) -> int:
-        """Return one for each element."""
-        return int(request.c.size)
-
 
 class ElementwiseTrinary(LibraryRequest, frozen=True):
     """Compute d ← op_abc(op_ab(alpha·op_a(a), beta·op_b(b)), gamma·op_c(c)), a and b along the modes of c."""
@@ -266,6 +257,7 @@ class ElementwiseTrinary(LibraryRequest, frozen=True):
     name: ClassVar = "elementwise_trinary"
     types: ClassVar = {"T": TYPES}
     rules: ClassVar = (_has_order, _has_complex_form)
+    work: ClassVar = "2 c.size"
     a: Annotated[Operand, reads("*_", factor="alpha")]
     b: Annotated[Operand, reads("*_", factor="beta")]
     c: Annotated[Operand, reads("*_", factor="gamma")]
@@ -290,11 +282,6 @@ class ElementwiseTrinary(LibraryRequest, frozen=True):
     op_abc: Binary = "add"
     """The operator that combines that and c."""
 
-    @staticmethod
-    def work(request: Any, _sizes: Sizes) -> int:
-        """Return two for each element."""
-        return int(2 * request.c.size)
-
 
 def _as_subscripts_say(request: Any, _sizes: Sizes) -> tuple[int, ...]:
     """As the subscripts say."""
@@ -315,8 +302,7 @@ class EinsteinSum(LibraryRequest, frozen=True):
     compute: Compute = "default"
     """As that of a contraction."""
 
-    @staticmethod
-    def work(request: Any, _sizes: Sizes) -> int:
+    def flops(self) -> int:
         """Return a product and a sum for each term, all at once."""
-        found = Expression(request.subscripts, [operand.shape for operand in request.operands])
-        return len(request.operands) * math.prod(found.lengths.values())
+        found = Expression(self.subscripts, [operand.shape for operand in self.operands])
+        return len(self.operands) * math.prod(found.lengths.values())

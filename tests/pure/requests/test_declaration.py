@@ -20,6 +20,7 @@ from atomr_mp.protocol import values
 from atomr_mp.protocol.declaration import overlap, strides
 from atomr_mp.protocol.declaration.arguments import reads, updates, writes
 from atomr_mp.protocol.declaration.factors import Scalar
+from atomr_mp.protocol.declaration.shapes import evaluated
 from atomr_mp.protocol.layout import Layout
 from atomr_mp.protocol.libraries import DECLARED, elementwise, requests_of, rng, solver, sparse, tensor
 from atomr_mp.protocol.libraries.base import LibraryRequest, Moving
@@ -216,6 +217,19 @@ def test_work_and_traffic_follow_from_the_sizes() -> None:
     request: Any = gemm(a, b, c)
     assert request.flops() == 2 * 2 * 3 * 4
     assert request.moved_bytes() == 4 * (6 + 12 + 2 * 8)
+    assert evaluated("2/3 n³ - n² + short m", request, {"m": 2, "n": 3}) == 18 - 9 + 4
+
+
+def test_the_formula_of_every_request_is_a_number() -> None:
+    """All of its names are known."""
+    for cls in REQUESTS:
+
+        @given(drawn(cls))
+        @settings(max_examples=3, deadline=None)
+        def counted(request: LibraryRequest) -> None:
+            assert request.flops() >= 0
+
+        counted()
 
 
 # --- how arrays lie ---------------------------------------------------------------------------------------------------
