@@ -97,6 +97,8 @@ def run_by(actor: Any) -> Run:
 
 def started(actor: Any, request: Any) -> Any:
     """Have an actor start a request with a plan of its own, and return what its method returns."""
+    if request.is_idle():
+        return actor.rest(request)
     prepare = getattr(actor, f"prepare_{request.name}", None)
     plan = () if prepare is None else (prepare(request),)
     return getattr(actor, request.name)(request, *plan)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import functools
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -48,6 +49,23 @@ ALIGNED_BYTES: Final = 256
 """Plans depend on the addresses of arrays modulo this: no library cares for more."""
 
 
+class Rest(enum.Enum):
+    """What is left to do of a request whose sizes and factors leave nothing to compute with."""
+
+    UNCHANGED = enum.auto()
+    """Nothing: the outputs stay as they are, or are empty too."""
+    SCALED = enum.auto()
+    """The output is multiplied by beta. It is 0 where beta is, whatever it held."""
+    ZEROS = enum.auto()
+    """The output is 0, and so is an answer, which has the type of x."""
+    REAL_ZERO = enum.auto()
+    """The answer is 0, a real number for complex arrays too."""
+    ONES = enum.auto()
+    """The output is 1."""
+    UNIT = enum.auto()
+    """Each matrix among the outputs has ones on its diagonal, and zeros elsewhere."""
+
+
 class LibraryRequest(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """Base of the requests of all libraries: an array on the wire; new fields come last, with a default.
 
@@ -66,6 +84,8 @@ class LibraryRequest(msgspec.Struct, frozen=True, array_like=True, forbid_unknow
     """Whether CUDA can record it in a graph: it allocates nothing and does not depend on the host."""
     answers: ClassVar[bool] = False
     """Whether it answers with a value that is computed on the device, so that it cannot be a step of a program."""
+    rest: ClassVar[Rest | None] = None
+    """What is left to do if it `is_idle`. None if it never is, and its actor copes with sizes and factors of 0."""
     work: ClassVar[str | ByParameter] = "0"
     """The number of arithmetic operations, as is usual to count them, in the form that `shapes.evaluated` takes."""
     undefined: ClassVar[str] = ""
@@ -79,6 +99,18 @@ class LibraryRequest(msgspec.Struct, frozen=True, array_like=True, forbid_unknow
     def is_captured(self) -> bool:
         """Return whether CUDA can record this one in a graph."""
         return type(self).captured
+
+    def is_idle(self) -> bool:
+        """Return whether only its `rest` is to do: alpha is 0, or an array that it reads has no elements."""
+        if self.rest is None:
+            return False
+        if checks.is_zero(getattr(self, "alpha", 1)):
+            return True
+        for array in _arrays(type(self)).read:
+            operand = array(self)
+            if operand is not None and 0 in operand.layout.shape:
+                return True
+        return False
 
     def arrays(self) -> Iterator[tuple[str, Argument, Operand | None]]:
         """Return for each array its name in messages, its declaration, and the array, None if it was left out."""
@@ -125,7 +157,8 @@ class LibraryRequest(msgspec.Struct, frozen=True, array_like=True, forbid_unknow
 
     def results(self) -> dict[str, Layout]:
         """Return the layouts of left-out outputs; the worker allocates them and answers with refs to them."""
-        return checks.results(self)
+        given = all(array(self) is not None for array in _arrays(type(self)).written)
+        return {} if given else checks.results(self)
 
     def identity(self) -> tuple[object, ...]:
         """Return a key that equal requests share: parameters, memory, layouts."""
@@ -188,6 +221,21 @@ class _Parameters:
     def __init__(self, hints: Mapping[str, Any]) -> None:
         self.factors: Final = frozenset(name for name, hint in hints.items() if is_factor(hint))
         self.moving: Final = frozenset(name for name, hint in hints.items() if hint == Moving)
+
+
+class _Arrays:
+    """Functions that return the arrays of a request, those in structs too, but not those in lists."""
+
+    def __init__(self, cls: type[LibraryRequest]) -> None:
+        fields = declared(cls)
+        found = dict(fields.arrays)
+        for name, struct in fields.structs.items():
+            found |= {f"{name}.{inner}": argument for inner, argument in declared(struct).arrays.items()}
+        self.read: Final = [operator.attrgetter(name) for name, argument in found.items() if argument.reads]
+        self.written: Final = [operator.attrgetter(name) for name, argument in found.items() if argument.writes]
+
+
+_arrays: Final = functools.cache(_Arrays)
 
 
 @functools.cache

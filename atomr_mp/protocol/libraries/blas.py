@@ -15,7 +15,7 @@ from atomr_mp.protocol.declaration.arguments import Sizes, reads, updates, write
 from atomr_mp.protocol.declaration.factors import Factor, RealFactor
 from atomr_mp.protocol.declaration.shapes import ByParameter
 from atomr_mp.protocol.declaration.strides import forward, matrices, matrix, vector
-from atomr_mp.protocol.libraries.base import FULL, HALF, LibraryRequest
+from atomr_mp.protocol.libraries.base import FULL, HALF, LibraryRequest, Rest
 from atomr_mp.protocol.refs import Operand
 
 Side = Literal["L", "R"]
@@ -42,6 +42,7 @@ class Axpy(LibraryRequest, frozen=True):
 
     name: ClassVar = "axpy"
     types: ClassVar = {"T": (*HALF, *FULL)}
+    rest: ClassVar = Rest.UNCHANGED
     work: ClassVar = "2 n"
     x: Annotated[Operand, reads("n", lies=vector, factor="alpha")]
     y: Annotated[Operand, updates("n", lies=vector)]
@@ -65,6 +66,7 @@ class Nrm2(LibraryRequest, frozen=True):
     types: ClassVar = {"T": FULL}
     captured: ClassVar = False
     answers: ClassVar = True
+    rest: ClassVar = Rest.REAL_ZERO
     work: ClassVar = "2 n"
     x: Annotated[Operand, reads("n", lies=vector)]
 
@@ -79,6 +81,7 @@ class Dot(LibraryRequest, frozen=True):
     types: ClassVar = {"T": FULL}
     captured: ClassVar = False
     answers: ClassVar = True
+    rest: ClassVar = Rest.ZEROS
     work: ClassVar = "2 n"
     x: Annotated[Operand, reads("n", lies=vector)]
     y: Annotated[Operand, reads("n", lies=vector)]
@@ -91,6 +94,7 @@ class Inner(LibraryRequest, frozen=True):
 
     name: ClassVar = "inner"
     types: ClassVar = {"T": FULL}
+    rest: ClassVar = Rest.ZEROS
     work: ClassVar = "2 n"
     x: Annotated[Operand, reads("n", lies=vector)]
     y: Annotated[Operand, reads("n", lies=vector)]
@@ -106,6 +110,7 @@ class Asum(LibraryRequest, frozen=True):
     types: ClassVar = {"T": FULL}
     captured: ClassVar = False
     answers: ClassVar = True
+    rest: ClassVar = Rest.REAL_ZERO
     work: ClassVar = "n"
     x: Annotated[Operand, reads("n", lies=vector)]
 
@@ -145,6 +150,7 @@ class VectorCopy(LibraryRequest, frozen=True):
 
     name: ClassVar = "copy"
     types: ClassVar = {"T": FULL}
+    rest: ClassVar = Rest.UNCHANGED
     x: Annotated[Operand, reads("n", lies=vector)]
     y: Annotated[Operand | None, writes("n", lies=vector)] = None
 
@@ -154,6 +160,7 @@ class Swap(LibraryRequest, frozen=True):
 
     name: ClassVar = "swap"
     types: ClassVar = {"T": FULL}
+    rest: ClassVar = Rest.UNCHANGED
     x: Annotated[Operand, updates("n", lies=vector)]
     y: Annotated[Operand, updates("n", lies=vector)]
 
@@ -163,6 +170,7 @@ class Rot(LibraryRequest, frozen=True):
 
     name: ClassVar = "rot"
     types: ClassVar = {"T": FULL}
+    rest: ClassVar = Rest.UNCHANGED
     work: ClassVar = "6 n"
     x: Annotated[Operand, updates("n", lies=vector)]
     y: Annotated[Operand, updates("n", lies=vector)]
@@ -177,6 +185,7 @@ class Gemv(LibraryRequest, frozen=True):
 
     name: ClassVar = "gemv"
     types: ClassVar = {"T": FULL}
+    rest: ClassVar = Rest.SCALED
     work: ClassVar = "2 m n"
     a: Annotated[Operand, reads("m n", lies=matrix, factor="alpha")]
     x: Annotated[Operand, reads("n", lies=vector, factor="alpha")]
@@ -192,6 +201,7 @@ class Ger(LibraryRequest, frozen=True):
 
     name: ClassVar = "ger"
     types: ClassVar = {"T": FULL}
+    rest: ClassVar = Rest.UNCHANGED
     work: ClassVar = "2 m n"
     a: Annotated[Operand, updates("m n", lies=matrix)]
     x: Annotated[Operand, reads("m", lies=vector, factor="alpha")]
@@ -226,6 +236,7 @@ class Syrk(LibraryRequest, frozen=True):
 
     name: ClassVar = "syrk"
     types: ClassVar = {"T": FULL}
+    rest: ClassVar = Rest.SCALED
     work: ClassVar = "n² k + n k"
     a: Annotated[Operand, reads("n k", lies=matrix, factor="alpha")]
     uplo: Triangle
@@ -243,6 +254,7 @@ class Trsm(LibraryRequest, frozen=True):
 
     name: ClassVar = "trsm"
     types: ClassVar = {"T": FULL}
+    rest: ClassVar = Rest.ZEROS
     work: ClassVar = ByParameter("side", {"L": "m² n", "R": "m n²"})
     a: Annotated[Operand, reads(_stands_beside_b, lies=matrix, factor="alpha", triangle="uplo")]
     b: Annotated[Operand, updates("m n", lies=matrix)]
@@ -262,6 +274,7 @@ class Gemm(LibraryRequest, frozen=True):
 
     name: ClassVar = "gemm"
     types: ClassVar = {"T": (*HALF, *FULL)}
+    rest: ClassVar = Rest.SCALED
     work: ClassVar = "2 m n k"
     a: Annotated[Operand, reads("m k", lies=matrix, factor="alpha")]
     b: Annotated[Operand, reads("k n", lies=matrix, factor="alpha")]
@@ -282,6 +295,7 @@ class GemmStridedBatched(LibraryRequest, frozen=True):
 
     name: ClassVar = "gemm_strided_batched"
     types: ClassVar = {"T": (*HALF, *FULL)}
+    rest: ClassVar = Rest.SCALED
     work: ClassVar = "2 batch m n k"
     a: Annotated[Operand, reads("*batch m k", lies=matrices, factor="alpha")]
     b: Annotated[Operand, reads("*batch k n", lies=matrices, factor="alpha")]

@@ -23,7 +23,7 @@ from atomr_mp.protocol.declaration.checks import is_zero
 from atomr_mp.protocol.declaration.factors import Factor
 from atomr_mp.protocol.declaration.strides import Order, leading, matrices, packed
 from atomr_mp.protocol.dtypes import FLOAT8
-from atomr_mp.protocol.libraries.base import LibraryRequest, scalar
+from atomr_mp.protocol.libraries.base import LibraryRequest, Rest, scalar
 from atomr_mp.protocol.refs import Operand
 
 Epilogue = Literal[
@@ -231,6 +231,7 @@ class Matmul(LibraryRequest, frozen=True):
         _can_be_tf32,
         _is_aligned,
     )
+    rest: ClassVar = Rest.UNCHANGED
     work: ClassVar = "2 batch m n k"
     a: Annotated[Operand, reads("*batch m k", dtype="A", lies=matrices)]
     b: Annotated[Operand, reads("*batch k n", dtype="B", lies=matrices)]

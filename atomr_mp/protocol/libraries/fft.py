@@ -18,7 +18,7 @@ from msgspec import Meta
 
 from atomr_mp import errors
 from atomr_mp.protocol.declaration.arguments import Sizes, reads, writes
-from atomr_mp.protocol.libraries.base import COMPLEX, FULL, LibraryRequest
+from atomr_mp.protocol.libraries.base import COMPLEX, FULL, LibraryRequest, Rest
 from atomr_mp.protocol.refs import Operand
 
 MAX_AXES = 3
@@ -77,6 +77,7 @@ class Transform(LibraryRequest, frozen=True):
     name: ClassVar = "transform"
     types: ClassVar = {"X": FULL}
     rules: ClassVar = (_is_of_its_kind, _goes_one_way, _takes_no_length, _has_elements)
+    rest: ClassVar = Rest.UNCHANGED
     x: Annotated[Operand, reads("*dims", dtype="X")]
     out: Annotated[Operand | None, writes(_as_transformed, dtype=_dtype_transformed, alias=("x",))] = None
     kind: Kind = "c2c"

@@ -15,7 +15,7 @@ from atomr_mp.protocol.declaration.arguments import reads, updates, writes
 from atomr_mp.protocol.declaration.shapes import ByParameter
 from atomr_mp.protocol.declaration.strides import matrices, matrix, packed
 from atomr_mp.protocol.libraries import sparse
-from atomr_mp.protocol.libraries.base import COMPLEX, FULL, REAL, LibraryRequest, Rule
+from atomr_mp.protocol.libraries.base import COMPLEX, FULL, REAL, LibraryRequest, Rest, Rule
 from atomr_mp.protocol.libraries.solver_shapes import (
     has_few_reflectors,
     is_counted,
@@ -75,6 +75,7 @@ class _SolverRequest(LibraryRequest, frozen=True):
     types: ClassVar = {"T": FULL}
     rules: ClassVar[tuple[Rule, ...]] = (is_counted,)
     captured: ClassVar = False
+    rest: ClassVar[Rest | None] = Rest.UNCHANGED
 
 
 # --- LU ---------------------------------------------------------------------------------------------------------------
@@ -102,6 +103,7 @@ class Getrs(_SolverRequest, frozen=True):
 
     name: ClassVar = "getrs"
     undefined: ClassVar = "A pivot is no row of the matrix; `row` is its place."
+    rest: ClassVar = None
     work: ClassVar = "2 n² nrhs"
     a: Annotated[Operand, reads("n n", lies=matrix)]
     pivots: Annotated[Operand, reads("n", dtype=pivot_dtype, lies=packed)]
@@ -131,6 +133,7 @@ class GetrsBatched(_SolverRequest, frozen=True):
 
     name: ClassVar = "getrs_batched"
     undefined: ClassVar = "A pivot is no row of its matrix; `batch` and `row` tell the first."
+    rest: ClassVar = None
     work: ClassVar = "2 batch n² nrhs"
     a: Annotated[Operand, reads("*batch n n", lies=matrices)]
     pivots: Annotated[Operand, reads("*batch n", dtype=pivot_dtype, lies=packed)]
@@ -227,6 +230,7 @@ class Orgqr(_SolverRequest, frozen=True):
     name: ClassVar = "orgqr"
     types: ClassVar = {"T": REAL}
     rules: ClassVar = (is_counted, is_tall)
+    rest: ClassVar = Rest.UNIT
     work: ClassVar = "4 m n k - 2 m k² - 2 n k² + 4/3 k³"
     a: Annotated[Operand, updates("m n", lies=matrix)]
     tau: Annotated[Operand, reads("k", lies=packed)]
@@ -294,6 +298,7 @@ class Gesvd(_SolverRequest, frozen=True):
 
     name: ClassVar = "gesvd"
     undefined: ClassVar = _NO_VALUES
+    rest: ClassVar = Rest.UNIT
     work: ClassVar = ByParameter(
         "job", {"N": "4 short² long - 4/3 short³", **dict.fromkeys("AS", "14 short² long + 8 short³")}
     )
@@ -314,6 +319,7 @@ class GesvdjBatched(_SolverRequest, frozen=True):
     name: ClassVar = "gesvdj_batched"
     rules: ClassVar = (is_counted, is_small)
     undefined: ClassVar = _NO_VALUES
+    rest: ClassVar = Rest.UNIT
     a: Annotated[Operand, reads("*batch m n", lies=matrices)]
     u: Annotated[Operand | None, writes("*batch m m", lies=matrices)] = None
     s: Annotated[Operand | None, writes(shorter_batched, dtype=real_dtype, lies=packed)] = None
@@ -408,6 +414,7 @@ class Lstsq(_SolverRequest, frozen=True):
 
     name: ClassVar = "lstsq"
     undefined: ClassVar = "Column `row` of a, or row where a has fewer rows, depends on those before it."
+    rest: ClassVar = Rest.ZEROS
     work: ClassVar = FACTORED
     a: Annotated[Operand, reads("m n")]
     b: Annotated[Operand, reads(right_sides)]
@@ -431,6 +438,7 @@ class Det(_SolverRequest, frozen=True):
     """
 
     name: ClassVar = "det"
+    rest: ClassVar = Rest.ONES
     work: ClassVar = "2/3 batch n³"
     a: Annotated[Operand, reads("*batch n n")]
     out: Annotated[Operand | None, writes("*batch")] = None
@@ -458,6 +466,7 @@ class Qr(_SolverRequest, frozen=True):
     """Factor a = q·r, q with orthonormal columns and r an upper triangle. All is copied first: a stays."""
 
     name: ClassVar = "qr"
+    rest: ClassVar = Rest.UNIT
     work: ClassVar = FACTORED
     a: Annotated[Operand, reads("m n")]
     q: Annotated[Operand | None, writes(orthogonal)] = None
@@ -474,6 +483,7 @@ class Svd(_SolverRequest, frozen=True):
 
     name: ClassVar = "svd"
     undefined: ClassVar = _NO_VALUES
+    rest: ClassVar = Rest.UNIT
     a: Annotated[Operand, reads("m n")]
     u: Annotated[Operand | None, writes(left_of_all)] = None
     s: Annotated[Operand | None, writes(shorter, dtype=real_dtype)] = None
@@ -536,6 +546,7 @@ class Spsolve(_SolverRequest, frozen=True):
     name: ClassVar = "spsolve"
     rules: ClassVar = (is_counted, *sparse.COMMON, is_square)
     undefined: ClassVar = "The matrix is singular, or so nearly that x is wrong; or it is not positive definite."
+    rest: ClassVar = None
     a: sparse.Matrix
     b: Annotated[Operand, reads(sparse_sides)]
     x: Annotated[Operand | None, writes(sparse_sides)] = None

@@ -22,7 +22,7 @@ from atomr_mp.protocol.declaration.arguments import Sizes, declared, reads, writ
 from atomr_mp.protocol.declaration.factors import Factor, Scalar
 from atomr_mp.protocol.declaration.strides import matrix, packed, vector
 from atomr_mp.protocol.layout import MAX_BYTES
-from atomr_mp.protocol.libraries.base import FULL, HALF, LibraryRequest, Shape
+from atomr_mp.protocol.libraries.base import FULL, HALF, LibraryRequest, Rest, Shape
 from atomr_mp.protocol.refs import Operand
 
 Format = Literal["csr", "csc", "coo", "bsr", "blocked_ell"]
@@ -310,6 +310,7 @@ class Spmv(SparseRequest, frozen=True):
     name: ClassVar = "spmv"
     types: ClassVar = {"T": ELEMENTS}
     rules: ClassVar = (*COMMON, _fits_b)
+    rest: ClassVar = Rest.SCALED
     work: ClassVar = "2 a.nnz"
     a: Matrix
     x: Annotated[Operand, reads("k", lies=vector, factor="alpha")]
@@ -326,6 +327,7 @@ class Spmm(SparseRequest, frozen=True):
     name: ClassVar = "spmm"
     types: ClassVar = {"T": ELEMENTS}
     rules: ClassVar = (*COMMON, _fits_b, _is_narrow)
+    rest: ClassVar = Rest.SCALED
     work: ClassVar = "2 a.nnz n"
     a: Matrix
     b: Annotated[Operand, reads("k n", lies=matrix, factor="alpha")]
@@ -401,6 +403,7 @@ class Sddmm(SparseRequest, frozen=True):
     name: ClassVar = "sddmm"
     types: ClassVar = {"T": ("float16", *FULL)}
     rules: ClassVar = (*COMMON, _samples_the_product)
+    rest: ClassVar = Rest.SCALED
     work: ClassVar = "2 c.nnz k"
     a: Annotated[Operand, reads("m k", lies=matrix, factor="alpha")]
     b: Annotated[Operand, reads("k n", lies=matrix, factor="alpha")]

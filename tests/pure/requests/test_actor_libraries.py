@@ -48,6 +48,36 @@ def test_every_request_gives_in_an_actor_what_it_gives_by_message(case: Case, wa
     agrees()
 
 
+IDLE: Final = [case for case in CASES if case.request.rest is not None and case.library != "blas_lt"]
+"""Requests among whose drawn ones some are idle; those of `blas_lt` all have elements."""
+
+
+@pytest.mark.parametrize("case", IDLE, ids=lambda case: case.name)
+def test_sizes_and_factors_of_0_never_reach_an_actor(case: Case) -> None:
+    """The results are those of the definition, on each way that requests take."""
+    method: Any = HERE._here()._libraries.find(case.name)
+
+    def unreachable(*_: object) -> None:
+        pytest.fail("an idle request has reached its actor")
+
+    ways = [
+        method.run_here,
+        lambda request: method._call(request, method._checked(request)),
+        *([] if case.request.answers else [lambda request: method.step(request)(request)]),
+    ]
+
+    @given(case.drawn().filter(lambda request: request.is_idle()), st.sampled_from(ways), st.integers(0, 2**32 - 1))
+    @settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck))
+    def agrees(request: Any, way: Callable[[Any], Any], seed: int) -> None:
+        case.assert_agrees(request, np.random.default_rng(seed), way)
+
+    run, method._run = method._run, unreachable
+    try:
+        agrees()
+    finally:
+        method._run = run
+
+
 def test_a_message_is_checked_once_also_if_its_offset_moves_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another buffer, another shape in it or another parameter is checked; an offset out of range stays refused."""
     libraries = libraries_on(HostDevice(), "host")

@@ -245,9 +245,7 @@ def test_steps_are_put_on_a_stream_in_turns(monkeypatch: pytest.MonkeyPatch) -> 
     """Where a device works by itself others have the loop in between, but in a first run, which is measured."""
     monkeypatch.setattr(running, "TURN_NS", -1)
     done: list[int] = []
-    step: Any = SimpleNamespace(
-        name="step", plan=None, actual=lambda slots: slots, method=SimpleNamespace(step=lambda *_: done.append(1))
-    )
+    step: Any = SimpleNamespace(name="step", actual=lambda slots: slots, run=lambda _slots: done.append(1))
     plan: Any = SimpleNamespace(steps=[step] * 3, returns=[], frames=[], clears=[])
     result = running.started(plan, [])
     parts = 0
@@ -273,8 +271,7 @@ def test_a_run_that_fails_reads_what_its_steps_before_have_found(worker: Decidin
                 raise raises
             return Later(find)
 
-        method: Any = SimpleNamespace(step=function)
-        return preparation.PreparedStep(f"deciding.{number}", method, Nonzero(cast("Any", None)), None, {})
+        return preparation.PreparedStep(f"deciding.{number}", function, Nonzero(cast("Any", None)), {})
 
     def told(*steps: Any) -> str:
         read.clear()

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 from atomr_mp.protocol.board import GRAPH_WORDS, PLAN_WORDS, PlanCounts
 from atomr_mp.protocol.declaration.factors import Factor
 from atomr_mp.protocol.layout import Layout
-from atomr_mp.protocol.libraries.base import ALIGNED_BYTES, LibraryRequest, scalar
+from atomr_mp.protocol.libraries.base import ALIGNED_BYTES, LibraryRequest, Rest, scalar
 from atomr_mp.protocol.library_names import ENGINES
 from atomr_mp.protocol.refs import Operand
 from atomr_mp_workers.device.base import Stream, WorkerDevice
 from atomr_mp_workers.device.streams import StreamAllocator
 from atomr_mp_workers.libraries.holding import hold
 from atomr_mp_workers.libraries.plans import LibraryPlan
+from atomr_mp_workers.libraries.scaling import multiply
 from atomr_mp_workers.memory.blocks import Holder
 from atomr_mp_workers.memory.store import Store
 
@@ -68,6 +69,8 @@ class Library:
         stream: The stream that its requests run on, in order.
     """
 
+    xp: ClassVar[Any]
+    """NumPy or CuPy, for a library whose requests leave triangles or units for their `rest`."""
     unsupported: ClassVar[Mapping[str, tuple[str, ...]]] = MappingProxyType({})
     """Element types that this backend does not have, by request."""
     slow: ClassVar[frozenset[str]] = frozenset()
@@ -92,6 +95,35 @@ class Library:
         if self.opening is None:
             self.opening = LibraryPlan()
             self.opening.make(self.open)
+
+    def rest(self, request: Any) -> Any:
+        """Do the rest of an idle request, see `LibraryRequest.is_idle`, in place of its method; return its answer."""
+        rest = request.rest
+        if request.answers:
+            zero = array(request.x).dtype.type(0).item()
+            return zero.real if rest is Rest.REAL_ZERO else zero
+        for operand in () if rest is Rest.UNCHANGED else request.written():
+            values = array(operand)
+            if rest is Rest.SCALED:
+                self._scale(values, request.beta, request.triangle_of(operand))
+            elif rest is not Rest.UNIT:
+                values.fill(rest is Rest.ONES)
+            elif values.size:
+                values[...] = self.xp.eye(*values.shape[-2:], dtype=values.dtype)
+        return None
+
+    def _scale(self, values: Any, factor: Factor, triangle: str | None) -> None:
+        """Multiply an array, or its triangle; by a number of 0 without reading, so that a NaN is gone."""
+        if triangle:
+            scaled, below = values.copy(), self.xp.tri(len(values), dtype=bool)
+            self._scale(scaled, factor, None)
+            self.xp.copyto(values, scaled, where=below if triangle == "L" else below.T)
+        elif isinstance(factor, Operand) and self.context.device.asynchronous:
+            multiply(values, array(factor).reshape(()))
+        elif not (value := number(factor)):
+            values.fill(0)
+        elif value != 1:
+            multiply(values, value)
 
     def trials(self, holder: Holder) -> Iterable[LibraryRequest]:  # noqa: ARG002 - for those that have some
         """Return requests that prepare a standby for its first request: they make handles and the like.

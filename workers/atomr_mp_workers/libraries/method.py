@@ -36,10 +36,12 @@ class Planning(NamedTuple):
 class Known(NamedTuple):
     """Facts that follow from a request alone."""
 
-    key: tuple[object, ...]
-    """Key of its plan."""
+    key: tuple[object, ...] | None
+    """Key of its plan; None if it needs none."""
     left_out: dict[str, Layout]
     """The outputs to allocate."""
+    run: Callable[..., Any]
+    """The library's method; or `Library.rest`, where sizes and factors of 0 leave nothing else to do."""
 
 
 class LibraryMethod(Method):
@@ -102,7 +104,12 @@ class LibraryMethod(Method):
     def _checked(self, request: LibraryRequest) -> Known:
         """Check a request, and return the facts that follow from it."""
         request.check()
-        return Known(request.plan_key() if self._planning is not None else (), request.results())
+        return self._facts(request)
+
+    def _facts(self, request: LibraryRequest) -> Known:
+        if request.is_idle():
+            return Known(None, request.results(), self._library.rest)
+        return Known(None if self._planning is None else request.plan_key(), request.results(), self._run)
 
     def written(self, arguments: tuple[Any, ...]) -> list[DeviceArray]:
         """Return the arrays that the message writes; it has checked itself that they may be."""
@@ -147,9 +154,9 @@ class LibraryMethod(Method):
         """
         opening = None if self._is_open else self._opening()
         planning = self._planning
-        if planning is None:
-            return arguments, opening
         request, known = arguments
+        if planning is None or known.key is None:
+            return arguments, opening
         plan = planning.plans.find(known.key)
         if plan is None:
             plan = self._plan(planning, request, known, elsewhere=planning.slow or opening is not None)
@@ -184,43 +191,44 @@ class LibraryMethod(Method):
         request.check()
         return request
 
-    def step_plan(self, request: LibraryRequest) -> LibraryPlan | None:
-        """Return the plan of a step, made at once if there is none; open the library first."""
+    def step(self, request: LibraryRequest) -> Callable[[LibraryRequest], Any]:
+        """Return the function that does a step like this one; open the library, and make its plan if there is none."""
         self._library.open_here()
-        return self._plan_now(request, {}) if self._planning is not None else None
+        known = self._facts(request)
+        if known.key is None:
+            return known.run
+        plan = self._plan_now(request, known)
+        return lambda request: self._run(request, plan.get())
 
     def run_here(self, request: LibraryRequest) -> Any:
         """Do a checked request on the calling thread; make its plan at once if there is none.
 
         Returns its method's result, which may be a `Later` or a `Next`.
         """
-        left_out = request.results()
-        plan = self._plan_now(request, left_out) if self._planning is not None else None
-        result = self._done(request, Known((), left_out), plan)
+        known = self._facts(request)
+        result = self._done(request, known, None if known.key is None else self._plan_now(request, known))
         return result.then(result.work()) if type(result) is Elsewhere else result
 
-    def step(self, request: LibraryRequest, plan: LibraryPlan | None) -> Any:
-        """Do a step; return its method's result."""
-        return self._run(request) if plan is None else self._run(request, plan.get())
-
-    def _plan_now(self, request: LibraryRequest, left_out: dict[str, Layout]) -> LibraryPlan:
+    def _plan_now(self, request: LibraryRequest, known: Known) -> LibraryPlan:
         """Return the plan of a request, made at once if there is none.
 
         Raises:
             BaseException: Making it has failed.
         """
-        planning, key = self._planning, request.plan_key()
+        planning, key = self._planning, known.key
         assert planning is not None
+        assert key is not None
         plan = planning.plans.find(key)
         if plan is None:
             plan = LibraryPlan()
-            plan.make(lambda: planning.prepare(_laid_out(request, left_out)))
+            plan.make(lambda: planning.prepare(_laid_out(request, known.left_out)))
             planning.plans.keep(key, plan)
         plan.get()
         return plan
 
     def _plan(self, planning: Planning, request: LibraryRequest, known: Known, *, elsewhere: bool) -> LibraryPlan:
         """Make a plan, or have it made."""
+        assert known.key is not None
         laid_out = _laid_out(request, known.left_out)
         plan = LibraryPlan(self._context.device.make_event() if elsewhere else None)
         if elsewhere:
@@ -256,7 +264,7 @@ class LibraryMethod(Method):
                 name: store.buffers.allocate(holder, each.dtype, each.shape) for name, each in known.left_out.items()
             }
             request = msgspec.structs.replace(request, **made)
-        result = self._run(request) if plan is None else self._run(request, _made(plan))
+        result = known.run(request) if plan is None else known.run(request, _made(plan))
         if not made:
             return result
         outputs = next(iter(made.values())) if len(made) == 1 else list(made.values())

@@ -1,4 +1,4 @@
-"""Multiplication by alpha and beta as BLAS defines it, for the libraries of the host. Pure.
+"""Multiplication by alpha and beta as BLAS defines it. Pure.
 
 A factor of 1 leaves an array as it is, and what a factor of 0 multiplies is neither read nor added. NumPy multiplies
 complex numbers by 1 + 0j, which makes a NaN of the finite part of an infinite number; and -0 + 0 is 0.
@@ -8,6 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+
+
+def multiply(values: Any, factor: Any) -> None:
+    """Multiply an array of either backend in place, half precision in float32."""
+    wide = values.astype("float32") if values.itemsize == 2 else values
+    values[...] = (wide * factor).astype(values.dtype, copy=False)
 
 
 def times(factor: complex, values: Any) -> Any:

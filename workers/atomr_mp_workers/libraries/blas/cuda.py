@@ -3,14 +3,13 @@
 cuBLAS has matrices in column order. `matrices` decides how a matrix in row order is passed. A matrix that is conjugated
 without a transpose is copied, or its vectors are conjugated instead.
 
-Nothing here waits for the device. Sizes of 0 are not left to cuBLAS, nor are factors of 0 where it might read the
-operand.
+Nothing here waits for the device.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, cast
 
 import cupy
 import numpy as np
@@ -43,6 +42,7 @@ from atomr_mp_workers.libraries.blas.kinds import (
 from atomr_mp_workers.libraries.blas.trials import products
 from atomr_mp_workers.libraries.matrices import Told, orders, told
 from atomr_mp_workers.libraries.pointers import FactorPointers, is_array, on_device
+from atomr_mp_workers.libraries.scaling import multiply
 from atomr_mp_workers.libraries.slots import Slots
 from atomr_mp_workers.memory.blocks import Holder
 from atomr_mp_workers.requests.request import Later
@@ -59,6 +59,8 @@ class CudaBlas(Library):
     The handle is made before the first request. It uses the stream's workspace, so that results do not depend on other
     work, and stays until the process ends.
     """
+
+    xp: ClassVar = cupy
 
     def __init__(self, context: LibraryContext, stream: Stream) -> None:
         super().__init__(context, stream)
@@ -80,8 +82,6 @@ class CudaBlas(Library):
     def axpy(self, request: blas.Axpy) -> None:
         """Compute y ← alpha·x + y."""
         x, y = _vector(request.x), _vector(request.y)
-        if not x.n or is_zero(request.alpha):
-            return
         kind = KINDS[request.x.dtype]
         of, wide = kind.data, kind.scale
         with self._pointers((kind.factors, request.alpha)) as (alpha,):
@@ -98,7 +98,7 @@ class CudaBlas(Library):
         if not x.n:
             return
         if is_zero(request.alpha):
-            _multiply(array(request.x), 0.0)
+            multiply(array(request.x), 0.0)
             return
         kind = KINDS[request.x.dtype]
         of, wide = kind.data, kind.scale
@@ -108,32 +108,27 @@ class CudaBlas(Library):
             else:
                 cublas.scal_ex_64(self._handle, x.n, alpha, wide, x.address, of, abs(x.increment), wide)
 
-    def nrm2(self, request: blas.Nrm2) -> float | Later:
+    def nrm2(self, request: blas.Nrm2) -> Later:
         """Return √Σ|x_i|², without overflow on the way."""
         kind = KINDS[request.x.dtype]
-        return self._reduce(kind.routines.nrm2, kind.reals.dtype, request.x) if request.x.size else 0.0
+        return self._reduce(kind.routines.nrm2, kind.reals.dtype, request.x)
 
-    def dot(self, request: blas.Dot) -> float | complex | Later:
+    def dot(self, request: blas.Dot) -> Later:
         """Return Σ x_i·y_i."""
         kind = KINDS[request.x.dtype]
-        if not request.x.size:
-            return kind.factors.dtype.type(0).item()  # type: ignore[no-any-return]
         routine = kind.routines.dotc if request.conjugate else kind.routines.dot
         return self._reduce(routine, kind.factors.dtype, request.x, request.y)
 
     def inner(self, request: blas.Inner) -> None:
         """Compute out ← Σ x_i·y_i."""
-        if not request.x.size:
-            array(request.out).fill(0)
-            return
         kind = KINDS[request.x.dtype]
         routine = kind.routines.dotc if request.conjugate else kind.routines.dot
         self._answer(routine, *_pair(request.x, request.y), address(request.out))
 
-    def asum(self, request: blas.Asum) -> float | Later:
+    def asum(self, request: blas.Asum) -> Later:
         """Return Σ|x_i|."""
         kind = KINDS[request.x.dtype]
-        return self._reduce(kind.routines.asum, kind.reals.dtype, request.x) if request.x.size else 0.0
+        return self._reduce(kind.routines.asum, kind.reals.dtype, request.x)
 
     def iamax(self, request: blas.Iamax) -> Later:
         """Return the smallest index of the largest |x_i|."""
@@ -145,20 +140,17 @@ class CudaBlas(Library):
 
     def copy(self, request: blas.VectorCopy) -> None:
         """Compute y ← x."""
-        if request.x.size:
-            KINDS[request.x.dtype].routines.copy(self._handle, *_pair(request.x, request.y))
+        KINDS[request.x.dtype].routines.copy(self._handle, *_pair(request.x, request.y))
 
     def swap(self, request: blas.Swap) -> None:
         """Exchange x and y."""
-        if request.x.size:
-            KINDS[request.x.dtype].routines.swap(self._handle, *_pair(request.x, request.y))
+        KINDS[request.x.dtype].routines.swap(self._handle, *_pair(request.x, request.y))
 
     def rot(self, request: blas.Rot) -> None:
         """Compute (x_i, y_i) ← (c·x_i + s·y_i, c·y_i - conj(s)·x_i)."""
-        if request.x.size:
-            kind = KINDS[request.x.dtype]
-            with self._pointers((kind.reals, request.c), (kind.factors, request.s)) as (c, s):
-                kind.routines.rot(self._handle, *_pair(request.x, request.y), c, s)
+        kind = KINDS[request.x.dtype]
+        with self._pointers((kind.reals, request.c), (kind.factors, request.s)) as (c, s):
+            kind.routines.rot(self._handle, *_pair(request.x, request.y), c, s)
 
     # --- a matrix and vectors -----------------------------------------------------------------------------------------
 
@@ -166,11 +158,6 @@ class CudaBlas(Library):
         """Compute y ← alpha·a·x + beta·y."""
         rows, columns = request.a.shape
         alpha, beta = request.alpha, request.beta
-        if not rows:
-            return
-        if not columns or is_zero(alpha):
-            _scale(array(request.y), request.beta)
-            return
         kind, x, y = KINDS[request.a.dtype], _vector(request.x), _vector(request.y)
         conjugated = request.conj_a and kind.is_complex
         a = told(request.a.layout, "column", conjugated=conjugated)
@@ -195,8 +182,6 @@ class CudaBlas(Library):
     def ger(self, request: blas.Ger) -> None:
         """Compute a ← alpha·x·yᵀ + a."""
         m, n = request.a.shape
-        if not m or not n or is_zero(request.alpha):
-            return
         kind, x, y = KINDS[request.a.dtype], _vector(request.x), _vector(request.y)
         conjugate = request.conjugate and kind.is_complex
         with self._pointers((kind.factors, request.alpha)) as (alpha,):
@@ -236,19 +221,9 @@ class CudaBlas(Library):
     def syrk(self, request: blas.Syrk) -> None:
         """Compute c ← alpha·a·aᵀ + beta·c in the named triangle."""
         n, k = request.a.shape
-        if not n:
-            return
-        lower = request.uplo == "L"
-        if not k or is_zero(request.alpha):
-            c = array(request.c)
-            scaled = c.copy()
-            _scale(scaled, request.beta)
-            below = cupy.tri(n, dtype=bool)
-            cupy.copyto(c, scaled, where=below if lower else below.T)
-            return
         kind, a = KINDS[request.a.dtype], told(request.a.layout, "column")
         order = orders(given(request.c).layout)[0]
-        fill = LOWER if lower == (order == "column") else UPPER
+        fill = LOWER if (request.uplo == "L") == (order == "column") else UPPER
         with self._pointers((kind.factors, request.alpha), (kind.factors, request.beta)) as (alpha, beta):
             kind.routines.syrk(
                 self._handle, fill, OPS[a.op], n, k, alpha, address(request.a), a.leading, beta, address(request.c),
@@ -258,11 +233,6 @@ class CudaBlas(Library):
     def trsm(self, request: blas.Trsm) -> None:
         """Solve a·x = alpha·b, or x·a = alpha·b; x overwrites b."""
         (m, n), alpha = request.b.shape, request.alpha
-        if not m or not n:
-            return
-        if is_zero(alpha):
-            _scale(array(request.b), 0.0)
-            return
         kind = KINDS[request.a.dtype]
         order = orders(request.b.layout)[0]
         a = told(request.a.layout, order, conjugated=request.conj_a and kind.is_complex)
@@ -298,11 +268,6 @@ class CudaBlas(Library):
 
     def gemm(self, request: blas.Gemm, plan: _Product) -> None:
         """Compute c ← alpha·a·b + beta·c."""
-        if not plan.m or not plan.n:
-            return
-        if not plan.k or is_zero(request.alpha):
-            _scale(array(request.c), request.beta)
-            return
         kind = KINDS[request.a.dtype]
         of = kind.data
         pair = (request.b, request.a) if plan.order == "row" else (request.a, request.b)
@@ -317,11 +282,6 @@ class CudaBlas(Library):
 
     def gemm_strided_batched(self, request: blas.GemmStridedBatched, plan: _Product) -> None:
         """Compute c_i ← alpha·a_i·b_i + beta·c_i."""
-        if not plan.m or not plan.n or not plan.batch:
-            return
-        if not plan.k or is_zero(request.alpha):
-            _scale(array(request.c), request.beta)
-            return
         kind = KINDS[request.a.dtype]
         of = kind.data
         op_a, op_b, sizes = OPS[plan.first.op], OPS[plan.second.op], (plan.m, plan.n, plan.k)
@@ -488,24 +448,6 @@ def _conjugate(operand: Operand | None) -> None:
     """Conjugate in place."""
     values = array(operand)
     values[...] = values.conj()
-
-
-def _scale(values: Any, factor: Factor) -> None:
-    """Multiply in place; by 0 without reading, so that NaNs vanish."""
-    if isinstance(factor, Operand):
-        _multiply(values, on_device(factor))
-        return
-    value = scalar(factor)
-    if not value:
-        values.fill(0)
-    elif value != 1:
-        _multiply(values, value)
-
-
-def _multiply(values: Any, value: Any) -> None:
-    """Multiply in place, half precision in float32."""
-    wide = values.astype(cupy.float32) if values.itemsize == 2 else values
-    values[...] = (wide * value).astype(values.dtype, copy=False)
 
 
 Implementation: Final = CudaBlas

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, cast
 from nvmath.bindings import cublasLt
 
 from atomr_mp.protocol.libraries import blas_lt
-from atomr_mp_workers.libraries.base import Library, LibraryContext, address, array, given
+from atomr_mp_workers.libraries.base import Library, LibraryContext, address, array
 from atomr_mp_workers.libraries.blas_lt.autotune import tuned
 from atomr_mp_workers.libraries.blas_lt.kinds import NOT_THERE
 from atomr_mp_workers.libraries.blas_lt.plan import MatmulPlan, StreamWorkspace, unsupported
@@ -32,14 +32,12 @@ class CudaBlasLt(Library):
         self._works_in = StreamWorkspace(0, 0)
         self._pointers: Final = FactorPointers(lambda _wanted: None)  # a plan says where its factors are
 
-    def prepare_matmul(self, request: blas_lt.Matmul) -> MatmulPlan | None:
-        """Ask for an algorithm; None if there is nothing to compute.
+    def prepare_matmul(self, request: blas_lt.Matmul) -> MatmulPlan:
+        """Ask for an algorithm.
 
         Raises:
             Unsupported: There is no algorithm.
         """
-        if not given(request.out).size:
-            return None
         if not self._handle:
             memory = self.fixed_workspace()
             self._works_in = StreamWorkspace(memory.address, memory.nbytes)
@@ -52,10 +50,8 @@ class CudaBlasLt(Library):
             raise unsupported(request) from error
         return tuned(plan, request, self._works_in.nbytes) if request.autotune else plan
 
-    def matmul(self, request: blas_lt.Matmul, plan: MatmulPlan | None) -> None:
+    def matmul(self, request: blas_lt.Matmul, plan: MatmulPlan) -> None:
         """Compute a product and its epilogue."""
-        if plan is None:
-            return
         addresses = {name: address(each) for name, _, each in request.arrays() if each is not None}
         if plan.reads_out:
             array(request.out).fill(0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, cast
 
 import msgspec
@@ -47,9 +47,9 @@ class PreparedStep(NamedTuple):
     """A step that has been checked."""
 
     name: str
-    method: LibraryMethod
+    run: Callable[[LibraryRequest], Any]
+    """Does it, given its request with the arrays of a run."""
     request: LibraryRequest
-    plan: Any
     whole: dict[str, int] | None
     """The slots of its arrays by field, where each is a whole slot and a field of its own; None otherwise."""
 
@@ -223,7 +223,7 @@ class Preparation:
                     raise errors.InvalidRequest(
                         f"it writes slot {view.slot}, which is not among those that are written"
                     )
-            return PreparedStep(step.name, method, request, method.step_plan(request), self._whole(request))
+            return PreparedStep(step.name, method.step(request), request, self._whole(request))
         except errors.AtomrError as error:
             error.message = f"step {number} ({step.name:.64}): {error.message}"
             raise

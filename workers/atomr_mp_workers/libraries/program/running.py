@@ -47,7 +47,7 @@ def recorded(plan: Prepared, slots: list[DeviceArray], check: Callable[[], None]
     _clear(plan, slots)
     for number, step in enumerate(plan.steps):
         try:
-            result = step.method.step(step.actual(slots), step.plan)
+            result = step.run(step.actual(slots))
             check()
         except Exception as error:
             raise errors.Unsupported(f"step {number} ({step.name}) cannot be recorded: {error}") from error
@@ -77,7 +77,7 @@ def _running(
             if time.monotonic_ns() > until_ns:
                 yield
                 until_ns = time.monotonic_ns() + turn_ns
-            result = step.method.step(step.actual(slots), step.plan)
+            result = step.run(step.actual(slots))
             while type(result) is Next:
                 yield
                 result = result.enqueue()

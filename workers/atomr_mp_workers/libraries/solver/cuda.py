@@ -1,8 +1,8 @@
 """Solvers on the CUDA backend, with cuSOLVER, cuBLAS and cuDSS.
 
 They have matrices in column order. A matrix in row order is passed as a transpose if that is as good, and copied
-otherwise. Nothing here waits for the device. Sizes of 0 are not left to the libraries, nor are pivots that would lead
-them outside of a matrix.
+otherwise. Nothing here waits for the device. Pivots that would lead the libraries outside of a matrix are not left to
+them.
 """
 
 from __future__ import annotations

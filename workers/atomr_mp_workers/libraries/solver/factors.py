@@ -47,10 +47,8 @@ class FactorSolvers(SolverRoutines):
         m, n = request.a.shape
         return self._getrf_workspace(request.a.dtype, m, n, leading_of(request.a.layout, m))
 
-    def getrf(self, request: solver.Getrf, plan: WorkSizes) -> Later | None:
+    def getrf(self, request: solver.Getrf, plan: WorkSizes) -> Later:
         """Factor a = p·l·u in place."""
-        if not request.a.size:
-            return None
         (m, n), data, made = request.a.shape, KINDS[request.a.dtype].data, self._handle
         a, room = columns(request.a), self._room(plan)
         judged = self._told(
@@ -66,10 +64,8 @@ class FactorSolvers(SolverRoutines):
         a.back(request.a)
         return judged
 
-    def getrf_batched(self, request: solver.GetrfBatched) -> Later | None:
+    def getrf_batched(self, request: solver.GetrfBatched) -> Later:
         """Factor each matrix of a batch in place."""
-        if not request.a.size:
-            return None
         *batch, n, _ = request.a.shape
         a = columns(request.a)
         pivots, info = self._getrf_batched(KINDS[request.a.dtype], n, a, tuple(batch))
@@ -102,8 +98,6 @@ class FactorSolvers(SolverRoutines):
 
     def _getrf_workspace(self, dtype: str, m: int, n: int, lda: int) -> WorkSizes:
         data, asked = KINDS[dtype].data, self._asked
-        if not m or not n:
-            return WorkSizes(0)
         return self._sized(
             *cusolverDn.xgetrf_buffer_size(asked.handle, asked.params, m, n, data, asked.anywhere, lda, data)
         )
@@ -140,20 +134,16 @@ class FactorSolvers(SolverRoutines):
         order = orders(request.a.layout)[0]
         return self._potrf_workspace(request.a.dtype, request.a.shape[0], leading(request.a.layout, order))
 
-    def potrf(self, request: solver.Potrf, plan: WorkSizes) -> Later | None:
+    def potrf(self, request: solver.Potrf, plan: WorkSizes) -> Later:
         """Factor a = l·lᴴ or uᴴ·u in place."""
         n, order = request.a.shape[0], orders(request.a.layout)[0]
-        if not n:
-            return None
         lower = (request.uplo == "L") == (order == "column")
         return self._potrf(request.a.dtype, n, address(request.a), leading(request.a.layout, order), plan, lower=lower)
 
-    def potrf_batched(self, request: solver.PotrfBatched) -> Later | None:
+    def potrf_batched(self, request: solver.PotrfBatched) -> Later:
         """Factor each matrix of a batch in place."""
         *batch, n, _ = request.a.shape
         layout = request.a.layout
-        if not layout.size:
-            return None
         order = orders(layout)[0]
         lower = (request.uplo == "L") == (order == "column")
         at = pointers(address(request.a), batch_stride(layout) or 0, tuple(batch))
@@ -167,8 +157,6 @@ class FactorSolvers(SolverRoutines):
 
     def _potrf_workspace(self, dtype: str, n: int, lda: int) -> WorkSizes:
         data, asked = KINDS[dtype].data, self._asked
-        if not n:
-            return WorkSizes(0)
         return self._sized(
             *cusolverDn.xpotrf_buffer_size(asked.handle, asked.params, LOWER, n, data, asked.anywhere, lda, data)
         )
@@ -201,10 +189,9 @@ class FactorSolvers(SolverRoutines):
 
     def potrs_batched(self, request: solver.PotrsBatched) -> None:
         """Solve by the factors of potrf_batched; x overwrites b."""
-        if request.b.size:
-            lower = request.uplo == "L"
-            self._trsm_batched(request, lower=True, adjoint=not lower)
-            self._trsm_batched(request, lower=False, adjoint=lower)
+        lower = request.uplo == "L"
+        self._trsm_batched(request, lower=True, adjoint=not lower)
+        self._trsm_batched(request, lower=False, adjoint=lower)
 
     def _trsm_batched(self, request: solver.PotrsBatched, *, lower: bool, adjoint: bool) -> None:
         """Solve with a batch's triangles, or with their conjugate transposes; `lower` says which triangle those are."""
@@ -248,18 +235,16 @@ class FactorSolvers(SolverRoutines):
 
     prepare_inv = prepare_det = prepare_solve
 
-    def solve(self, request: solver.Solve, plan: WorkSizes) -> Later | None:
+    def solve(self, request: solver.Solve, plan: WorkSizes) -> Later:
         """Solve a·x = b."""
         b, x = array(request.b), array(request.x)
         if b.ndim == 1:
             b, x = b[:, None], x[:, None]
-        return self._solved(request.a, duplicate(b), x, plan) if b.size else None
+        return self._solved(request.a, duplicate(b), x, plan)
 
-    def inv(self, request: solver.Inv, plan: WorkSizes) -> Later | None:
+    def inv(self, request: solver.Inv, plan: WorkSizes) -> Later:
         """Invert each matrix."""
         out = array(request.out)
-        if not out.size:
-            return None
         unit = empty(out.shape, out.dtype)
         unit[...] = cupy.eye(out.shape[-1], dtype=out.dtype)
         return self._solved(request.a, unit, out, plan)
@@ -267,9 +252,6 @@ class FactorSolvers(SolverRoutines):
     def det(self, request: solver.Det, plan: WorkSizes) -> Later | None:
         """Compute determinants."""
         out = array(request.out)
-        if not request.a.size:
-            out[...] = 1
-            return None
         factors, pivots, info, host = self._lu(request.a, plan)
         n = request.a.shape[-1]
         swaps = (pivots != cupy.arange(1, n + 1)).sum(-1)
@@ -283,11 +265,9 @@ class FactorSolvers(SolverRoutines):
         *batch, n, _ = request.a.shape
         return self._potrf_workspace(request.a.dtype, n, n) if math.prod(batch) == 1 else WorkSizes(0)
 
-    def cholesky(self, request: solver.Cholesky, plan: WorkSizes) -> Later | None:
+    def cholesky(self, request: solver.Cholesky, plan: WorkSizes) -> Later:
         """Factor a = uᴴ·u or l·lᴴ."""
         *batch, n, _ = request.a.shape
-        if not request.a.size:
-            return None
         a, lower = in_columns(duplicate(array(request.a))), request.lower
         if math.prod(batch) == 1:
             judged = self._potrf(request.a.dtype, n, a.address, a.leading, plan, lower=lower)

@@ -46,8 +46,6 @@ class OrthogonalSolvers(SolverRoutines):
 
     def geqrf(self, request: solver.Geqrf, plan: WorkSizes) -> Later | None:
         """Factor a = q·r in place."""
-        if not request.a.size:
-            return None
         a, room = columns(request.a), self._room(plan)
         self._geqrf(request.a.dtype, a, address(request.tau), room)
         a.back(request.a)
@@ -60,9 +58,6 @@ class OrthogonalSolvers(SolverRoutines):
 
     def orgqr(self, request: solver.Orgqr | solver.Ungqr, plan: WorkSizes) -> None:
         """Overwrite reflectors with the first columns of q."""
-        if not request.tau.size:
-            array(request.a)[...] = cupy.eye(*request.a.shape, dtype=array(request.a).dtype)
-            return
         a = columns(request.a)
         self._orgqr(request.a.dtype, a, array(request.tau), plan)
         a.back(request.a)
@@ -77,10 +72,9 @@ class OrthogonalSolvers(SolverRoutines):
 
     def ormqr(self, request: solver.Ormqr | solver.Unmqr, plan: WorkSizes) -> None:
         """Multiply c by q or its adjoint."""
-        if request.c.size and request.tau.size:
-            a, c = columns(request.a), columns(request.c)
-            self._ormqr(request.a.dtype, request.side, request.trans, a, array(request.tau), c, plan)
-            c.back(request.c)
+        a, c = columns(request.a), columns(request.c)
+        self._ormqr(request.a.dtype, request.side, request.trans, a, array(request.tau), c, plan)
+        c.back(request.c)
 
     prepare_unmqr, unmqr = prepare_ormqr, ormqr
 
@@ -97,9 +91,6 @@ class OrthogonalSolvers(SolverRoutines):
         """Factor a = q·r."""
         q, r, dtype = array(request.q), array(request.r), request.a.dtype
         k = min(request.a.shape)
-        if not k:
-            q[...] = cupy.eye(*q.shape, dtype=q.dtype)
-            return None
         a, tau, room = in_columns(duplicate(array(request.a))), cupy.empty(k, q.dtype), self._room(plan.factors)
         self._geqrf(dtype, a, tau.data.ptr, room)
         above = cupy.arange(r.shape[0])[:, None] <= cupy.arange(r.shape[1])
@@ -119,12 +110,9 @@ class OrthogonalSolvers(SolverRoutines):
         factors = self._geqrf_workspace(request.a.dtype, long, short, long)
         return TwoParts(factors, self._ormqr_workspace(request.a.dtype, "L", op, (long, nrhs, short), long, long))
 
-    def lstsq(self, request: solver.Lstsq, plan: TwoParts) -> Later | None:
+    def lstsq(self, request: solver.Lstsq, plan: TwoParts) -> Later:
         """Find the shortest x for which a·x is nearest to b."""
         a, b, x, dtype = array(request.a), array(request.b), array(request.x), request.a.dtype
-        if not a.size or not b.size:
-            x[...] = 0
-            return None
         if b.ndim == 1:
             b, x = b[:, None], x[:, None]
         (m, n), nrhs, adjoint = a.shape, b.shape[-1], "C" if dtype.startswith("complex") else "T"
@@ -150,8 +138,6 @@ class OrthogonalSolvers(SolverRoutines):
 
     def _geqrf_workspace(self, dtype: str, m: int, n: int, lda: int) -> WorkSizes:
         data, asked = KINDS[dtype].data, self._asked
-        if not m or not n:
-            return WorkSizes(0)
         return self._sized(
             *cusolverDn.xgeqrf_buffer_size(
                 asked.handle, asked.params, m, n, data, asked.anywhere, lda, data, asked.anywhere, data
@@ -166,8 +152,6 @@ class OrthogonalSolvers(SolverRoutines):
 
     def _orgqr_workspace(self, dtype: str, m: int, n: int, k: int, lda: int) -> WorkSizes:
         asked = self._asked
-        if not n or not k:
-            return WorkSizes(0)
         lwork = KINDS[dtype].cusolver.orgqr_buffer_size(asked.handle, m, n, k, asked.anywhere, lda, asked.anywhere)
         return self._sized(lwork * np.dtype(dtype).itemsize)
 
@@ -182,8 +166,6 @@ class OrthogonalSolvers(SolverRoutines):
         self, dtype: str, side: str, op: str, sizes: tuple[int, int, int], lda: int, ldc: int
     ) -> WorkSizes:
         (m, n, k), asked = sizes, self._asked
-        if not m or not n or not k:
-            return WorkSizes(0)
         lwork = KINDS[dtype].cusolver.ormqr_buffer_size(
             asked.handle, SIDES[side], OPS[op], m, n, k, asked.anywhere, lda, asked.anywhere, asked.anywhere, ldc
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
 import cupy
 import numpy as np
@@ -31,6 +31,7 @@ class SolverRoutines(Library):
     handle of their own; they let the workspace grow.
     """
 
+    xp: ClassVar = cupy
     slow = frozenset(requests_of("solver"))
 
     def __init__(self, context: LibraryContext, stream: Stream) -> None:

@@ -41,7 +41,7 @@ class SpectralSolvers(SolverRoutines):
         """Return the workspace sizes of gesvd."""
         return self._gesvd_workspace(request.a, request.job, request.a.dtype)
 
-    def gesvd(self, request: solver.Gesvd, plan: WorkSizes) -> Later | None:
+    def gesvd(self, request: solver.Gesvd, plan: WorkSizes) -> Later:
         """Decompose a = u·diag(s)·vh."""
         return self._gesvd(request.a, request.u, request.s, request.vh, request.job, plan)
 
@@ -49,7 +49,7 @@ class SpectralSolvers(SolverRoutines):
         """Return the workspace sizes of the decomposition."""
         return self._gesvd_workspace(request.a, "A" if request.full_matrices else "S", request.a.dtype, packed=True)
 
-    def svd(self, request: solver.Svd, plan: WorkSizes) -> Later | None:
+    def svd(self, request: solver.Svd, plan: WorkSizes) -> Later:
         """Decompose a = u·diag(s)·vh."""
         a, job = _copy(request.a), "A" if request.full_matrices else "S"
         return self._gesvd(a, request.u, request.s, request.vh, job, plan)
@@ -58,15 +58,13 @@ class SpectralSolvers(SolverRoutines):
         """Return the workspace sizes of the decomposition."""
         return self._gesvd_workspace(request.a, "N", request.a.dtype, packed=True)
 
-    def svdvals(self, request: solver.Svdvals, plan: WorkSizes) -> Later | None:
+    def svdvals(self, request: solver.Svdvals, plan: WorkSizes) -> Later:
         """Compute singular values."""
         return self._gesvd(_copy(request.a), None, request.s, None, "N", plan)
 
     def prepare_gesvdj_batched(self, request: solver.GesvdjBatched) -> WorkSizes:
         """Return the workspace sizes of the decompositions."""
         *batch, m, n = request.a.shape
-        if not request.a.size:
-            return WorkSizes(0)
         kind, asked, dtype = KINDS[request.a.dtype].cusolver, self._asked, request.a.dtype
         at = asked.anywhere
         lwork = kind.gesvdj_batched_buffer_size(
@@ -74,13 +72,10 @@ class SpectralSolvers(SolverRoutines):
         )
         return self._sized(lwork * np.dtype(dtype).itemsize)
 
-    def gesvdj_batched(self, request: solver.GesvdjBatched, plan: WorkSizes) -> Later | None:
+    def gesvdj_batched(self, request: solver.GesvdjBatched, plan: WorkSizes) -> Later:
         """Decompose each matrix of a batch, a = u·diag(s)·vᴴ."""
         *batch, m, n = request.a.shape
         u, s, v = (array(each) for each in (request.u, request.s, request.v))
-        if not request.a.size:
-            u[...], v[...] = (cupy.eye(each, dtype=u.dtype) for each in (m, n))
-            return None
         kind, made, count = KINDS[request.a.dtype].cusolver, self._handle, math.prod(batch)
         a, left, right = (in_columns(each) for each in (duplicate(array(request.a)), _like(u), _like(v)))
         whole = _zeroed(a.matrix)
@@ -101,10 +96,8 @@ class SpectralSolvers(SolverRoutines):
         n = request.a.shape[0]
         return self._syevd_workspace(request, leading_of(request.a.layout, n), vectors=request.jobz == "V")
 
-    def syevd(self, request: solver.Syevd | solver.Heevd, plan: WorkSizes) -> Later | None:
+    def syevd(self, request: solver.Syevd | solver.Heevd, plan: WorkSizes) -> Later:
         """Decompose a = v·diag(w)·vᴴ; v overwrites a."""
-        if not request.a.size:
-            return None
         a, vectors = columns(request.a), request.jobz == "V"
         judged = self._syevd(request, a, plan, lower=request.uplo == "L", vectors=vectors)
         if vectors:
@@ -117,10 +110,8 @@ class SpectralSolvers(SolverRoutines):
         """Return the workspace sizes of the decomposition."""
         return self._syevd_workspace(request, request.a.shape[0], vectors=request.name == "eigh")
 
-    def eigh(self, request: solver.Eigh, plan: WorkSizes) -> Later | None:
+    def eigh(self, request: solver.Eigh, plan: WorkSizes) -> Later:
         """Decompose a = v·diag(w)·vᴴ."""
-        if not request.a.size:
-            return None
         a = in_columns(duplicate(array(request.a)))
         judged = self._syevd(request, a, plan, lower=request.lower, vectors=True)
         array(request.v)[...] = a.matrix
@@ -128,18 +119,14 @@ class SpectralSolvers(SolverRoutines):
 
     prepare_eigvalsh = prepare_eigh
 
-    def eigvalsh(self, request: solver.Eigvalsh, plan: WorkSizes) -> Later | None:
+    def eigvalsh(self, request: solver.Eigvalsh, plan: WorkSizes) -> Later:
         """Compute eigenvalues."""
-        if not request.a.size:
-            return None
         a = in_columns(duplicate(array(request.a)))
         return self._syevd(request, a, plan, lower=request.lower, vectors=False)
 
     def prepare_sygvd(self, request: solver.Sygvd | solver.Hegvd) -> WorkSizes:
         """Return the workspace sizes of sygvd."""
         (n, _), asked, kind = request.a.shape, self._asked, KINDS[request.a.dtype].cusolver
-        if not n:
-            return WorkSizes(0)
         lda, ldb = leading_of(request.a.layout, n), leading_of(request.b.layout, n)
         lwork = kind.sygvd_buffer_size(
             asked.handle, request.itype, VECTORS if request.jobz == "V" else VALUES_ONLY,
@@ -147,11 +134,9 @@ class SpectralSolvers(SolverRoutines):
         )  # fmt: skip
         return self._sized(lwork * np.dtype(request.a.dtype).itemsize)
 
-    def sygvd(self, request: solver.Sygvd | solver.Hegvd, plan: WorkSizes) -> Later | None:
+    def sygvd(self, request: solver.Sygvd | solver.Hegvd, plan: WorkSizes) -> Later:
         """Solve a·v = w·b·v, or the problem that itype names; v overwrites a, and b's factor its triangle."""
         n = request.a.shape[0]
-        if not n:
-            return None
         a, b, room, info = columns(request.a), columns(request.b), self._room(plan), cupy.empty(1, INFO)
         lower = request.uplo == "L"
         whole = _zeroed(a.matrix, triangle(n, lower=lower)) & _zeroed(b.matrix, triangle(n, lower=lower))
@@ -173,8 +158,6 @@ class SpectralSolvers(SolverRoutines):
 
     def _gesvd_workspace(self, a: Any, job: str, dtype: str, *, packed: bool = False) -> WorkSizes:
         (m, n), kind, asked = a.shape, KINDS[dtype], self._asked
-        if not m or not n:
-            return WorkSizes(0)
         rows, short = max(m, n), min(m, n)
         lda = rows if packed else leading_of(a.layout if m >= n else a.layout.transposed(), rows)
         data, anywhere = kind.data, asked.anywhere
@@ -185,14 +168,9 @@ class SpectralSolvers(SolverRoutines):
             )
         )  # fmt: skip
 
-    def _gesvd(self, a: Any, u: Any, s: Any, vh: Any, job: str, plan: WorkSizes) -> Later | None:
+    def _gesvd(self, a: Any, u: Any, s: Any, vh: Any, job: str, plan: WorkSizes) -> Later:
         """Decompose a, or its transpose if it is wide: a = (vhᵀ·diag(s)·uᵀ)ᵀ. gesvd takes no wide matrices."""
         m, n = a.shape
-        if not m or not n:
-            for each in (u, vh):
-                if each is not None:
-                    array(each)[...] = cupy.eye(*each.shape, dtype=array(each).dtype)
-            return None
         if m < n:
             a, u, vh = (None if each is None else each.transpose() for each in (a, vh, u))
         kind, made, room, info = KINDS[a.dtype], self._handle, self._room(plan), cupy.empty(1, INFO)
@@ -214,8 +192,6 @@ class SpectralSolvers(SolverRoutines):
 
     def _syevd_workspace(self, request: Any, lda: int, *, vectors: bool) -> WorkSizes:
         n, kind, asked = request.a.shape[0], KINDS[request.a.dtype], self._asked
-        if not n:
-            return WorkSizes(0)
         return self._sized(
             *cusolverDn.xsyevd_buffer_size(
                 asked.handle, asked.params, VECTORS if vectors else VALUES_ONLY, LOWER, n, kind.data, asked.anywhere,

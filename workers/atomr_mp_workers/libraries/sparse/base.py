@@ -51,6 +51,11 @@ class SparseLibrary(Library):
         it, holder = self.found(request.a), self.context.holder()
         return [None if each is None else self._copied(each, holder) for each in (it.indices, it.indptr)]
 
+    def rest(self, request: Any) -> None:
+        """Multiply by beta; the matrix is checked nevertheless."""
+        self.found(request.c if request.name == sparse.Sddmm.name else request.a)
+        super().rest(request)
+
     @staticmethod
     def found(pattern: sparse.Pattern) -> CheckedStructure:
         """Return the structure that a request names, see `structures.found`."""

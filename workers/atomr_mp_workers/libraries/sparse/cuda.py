@@ -121,9 +121,6 @@ class CudaSparse(SparseLibrary):
         """Compute y ← alpha·a·x + beta·y."""
         _refuse(request.a)
         it, y = self.found(request.a), array(request.y)
-        if is_zero(request.alpha) or not it.count or not y.size:
-            _scale(y, request.beta)
-            return
         x = cupy.ascontiguousarray(array(request.x))
         if it.stored == "bsr":
             made, row = _summed(y, request.beta, "row"), ORDERS["row"]
@@ -139,9 +136,6 @@ class CudaSparse(SparseLibrary):
         """Compute c ← alpha·a·b + beta·c."""
         _refuse(request.a)
         it, c = self.found(request.a), array(request.c)
-        if is_zero(request.alpha) or not it.count or not c.size:
-            _scale(c, request.beta)
-            return
         order = orders(given(request.c).layout)[0]
         if it.stored == "blocked_ell" and (is_array(request.alpha) or is_array(request.beta)):
             self._multiply_then_scale(request, it, c, order)
@@ -234,9 +228,6 @@ class CudaSparse(SparseLibrary):
     def sddmm(self, request: sparse.Sddmm) -> None:
         """Compute out ← alpha·(a·b) + beta·out where c has elements; csc is the transpose of bᵀ·aᵀ in csr."""
         it, out = self.found(request.c), array(request.out)
-        if is_zero(request.alpha) or not out.size or not request.a.shape[1]:
-            _scale(out, request.beta)
-            return
         if is_zero(request.beta):
             out[...] = 0
         kind = KINDS[request.a.dtype]
@@ -533,14 +524,6 @@ def _summed(out: Any, factor: Factor, order: Order) -> Any:
     if not is_zero(factor):
         made[...] = out.astype(np.float32)
     return made
-
-
-def _scale(out: Any, factor: Factor) -> None:
-    """Multiply by beta, the only work that is left."""
-    if is_zero(factor):
-        out[...] = 0
-    elif factor != 1:
-        out[...] = _value(factor) * _widened(out)
 
 
 def _widened(values: Any) -> Any:
