@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import ipaddress
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from atomr_mp import errors
 from atomr_mp.client.callers import can_await
@@ -15,6 +14,9 @@ from atomr_mp.process.files.rundir import RunDirectory, find_run_dir
 from atomr_mp.protocol.keywords import checked_names
 from atomr_mp.startup.patched import check_not_patched
 from atomr_mp.transport.session import SessionConnection
+
+if TYPE_CHECKING:
+    from atomr_mp.remote.keys import ClientKeys
 
 TCP: Final = "tcp://"
 """Begins the address of a pool on another machine."""
@@ -58,17 +60,27 @@ def connect(
         NotAuthorized: It belongs to another user, or does not admit the key.
         ConfigurationError: `keys` cannot be used, or there have to be some.
     """
-    asked = functools.partial(
-        _connect,
-        pool,
-        run_dir=run_dir,
-        name=name,
-        max_replays=max_replays,
-        weight=weight,
-        max_waiting=max_waiting,
-        keys=keys,
-        insecure=insecure,
-    )
+
+    def asked() -> Pool:
+        check_not_patched()
+        if pool is not None and pool.startswith(TCP):
+            if run_dir is not None:
+                raise errors.ConfigurationError("a pool by tcp:// has no run directory here")
+            if weight != 1.0:
+                raise errors.InvalidRequest(
+                    "a remote client's weight is its key's; `atomr-mp keys admit --weight` sets it"
+                )
+            pair = _key_pair(pool, keys, insecure=insecure)
+            from atomr_mp.remote.client import RemoteClient  # libzmq is loaded here, and nowhere before
+
+            client = RemoteClient(pool, pair, name, max_replays, max_waiting)
+            return Pool(client, operator=client.operator)
+        if keys is not None or insecure:
+            raise errors.ConfigurationError("keys and insecure are for pools by tcp://HOST:PORT")
+        directory = RunDirectory.open(find_run_dir(pool, run_dir))
+        session = SessionConnection.connect(directory.session_socket)
+        return Pool(Client(session, name, max_replays, weight, max_waiting), directory.path)
+
     if not can_await():
         return asked()
     from atomr_mp.startup.pool_to_enter import PoolToEnter  # late: it takes asyncio
@@ -76,57 +88,18 @@ def connect(
     return PoolToEnter(lambda: (asked(), None))
 
 
-def _connect(
-    pool: str | None,
-    *,
-    run_dir: str | Path | None,
-    name: str | None,
-    max_replays: int | None,
-    weight: float,
-    max_waiting: int,
-    keys: str | Path | None,
-    insecure: bool,
-) -> Pool:
-    check_not_patched()
-    if pool is not None and pool.startswith(TCP):
-        return _connect_remote(pool, run_dir, name, max_replays, weight, max_waiting, keys, insecure=insecure)
-    if keys is not None or insecure:
-        raise errors.ConfigurationError("keys and insecure are for pools by tcp://HOST:PORT")
-    directory = RunDirectory.open(find_run_dir(pool, run_dir))
-    return Pool(
-        Client(SessionConnection.connect(directory.session_socket), name, max_replays, weight, max_waiting),
-        directory.path,
-    )
-
-
-def _connect_remote(
-    endpoint: str,
-    run_dir: str | Path | None,
-    name: str | None,
-    max_replays: int | None,
-    weight: float,
-    max_waiting: int,
-    keys: str | Path | None,
-    *,
-    insecure: bool,
-) -> Pool:
-    """Join a pool by its gateway; libzmq is loaded here, and nowhere before."""
-    if run_dir is not None:
-        raise errors.ConfigurationError("a pool by tcp:// has no run directory here")
-    if weight != 1.0:
-        raise errors.InvalidRequest("a remote client's weight is its key's; `atomr-mp keys admit --weight` sets it")
+def _key_pair(endpoint: str, keys: str | Path | None, *, insecure: bool) -> ClientKeys | None:
+    """Return a remote client's keys; None where it needs none."""
     if (keys is None) is not insecure:
         raise errors.ConfigurationError(
             f"{endpoint}: give the client's key file (keys=), or, for a loopback address, insecure=True, and not both"
         )
-    from atomr_mp.remote.client import RemoteClient
-    from atomr_mp.remote.keys import read_client
-
     if keys is None:
         check_loopback(endpoint)
-    pair = None if keys is None else read_client(Path(keys))
-    client = RemoteClient(endpoint, pair, name, max_replays, max_waiting)
-    return Pool(client, operator=client.operator)
+        return None
+    from atomr_mp.remote.keys import read_client
+
+    return read_client(Path(keys))
 
 
 def check_loopback(endpoint: str) -> None:
