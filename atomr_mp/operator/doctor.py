@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import select
+import socket
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
 from atomr_mp import errors
-from atomr_mp.operator.dial import turned_away
 from atomr_mp.operator.session import OperatorSession
 from atomr_mp.process.census import look
 from atomr_mp.process.files.rundir import SESSION_SOCKET, RunDirectory
@@ -19,6 +21,9 @@ from atomr_mp.supervision.audit.ledger import compare
 
 AGAIN_S: Final = 0.2
 """Between two looks: no event reports what another process gives up."""
+
+ANSWER_MS: Final = 100
+"""How long a worker may take to greet. One that runs a method on its loop takes longer, and that is no finding."""
 
 LONGEST_S: Final = 10.0
 """How long a pool is looked at in which there is always something new that is unaccounted for."""
@@ -85,3 +90,25 @@ def _fault(worker: WorkerStatus) -> Finding:
         f"{counted(_met(worker), 'request')} of device {worker.device.index} met a fault of the runtime itself",
         f"report what `atomr-mp logs {worker.device.index}` has under `internal error`",
     )
+
+
+def turned_away(run_dir: Path, names: Iterable[str]) -> frozenset[str]:
+    """Return the workers' sockets at which a connection, without logging in, is ended at once.
+
+    Blocks, as a rule for a millisecond.
+    """
+    return frozenset(name for name in names if _ends(run_dir / name))
+
+
+def _ends(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as connected:
+        try:
+            connected.connect(str(path))
+        except OSError:  # nobody listens there, which the look at the sockets tells
+            return False
+        greeted = select.poll()
+        greeted.register(connected, select.POLLIN)
+        try:
+            return bool(greeted.poll(ANSWER_MS)) and not connected.recv(64)
+        except OSError:
+            return True

@@ -19,7 +19,7 @@ from tests.fakes.fake_arrays import FakeArray
 from tests.fakes.fake_cublas import AddressedArray, FakeStream
 from tests.fakes.fake_cublas_lt import FakeCublasLt, installed
 
-MODULES: Final = ("blas_lt.cuda", "blas_lt.plan", "blas_lt.kinds", "blas_lt.autotune", "pointers")
+MODULES: Final = ("blas_lt.cuda", "blas_lt.plan", "blas_lt.kinds", "pointers")
 
 
 class Actor:
