@@ -117,6 +117,12 @@ class CudaSparse(SparseLibrary):
 
     # --- products -----------------------------------------------------------------------------------------------------
 
+    def rest(self, request: Any) -> None:
+        """Multiply by beta; what cuSPARSE cannot multiply is refused whatever the factors are."""
+        if request.name != sparse.Sddmm.name:
+            _refuse(request.a)
+        super().rest(request)
+
     def spmv(self, request: sparse.Spmv) -> None:
         """Compute y ← alpha·a·x + beta·y."""
         _refuse(request.a)
