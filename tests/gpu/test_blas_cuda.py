@@ -25,12 +25,6 @@ BLAS: Final[Any] = Reference(DirectDevice(run))
 
 
 @pytest.mark.parametrize("name", REQUESTS)
-def test_results_are_those_of_dense_matrices(name: str) -> None:
-    """With any sizes, order, increments and gaps; nothing else is written, and no unneeded memory is read."""
-    assert_all_agree(requests(REQUESTS[name]), 300, assert_agrees, run)
-
-
-@pytest.mark.parametrize("name", REQUESTS)
 def test_larger_sizes_take_other_kernels_and_give_the_same(name: str) -> None:
     """Tiles that are full, and those at the edges that are not."""
     sizes = (1, 31, 64, 65) if name == "trsm" else (1, 33, 64, 129, 200)  # a solution's error grows with its size

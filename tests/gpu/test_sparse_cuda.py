@@ -14,8 +14,7 @@ from atomr_mp.protocol.declaration.arguments import with_arrays
 from atomr_mp.protocol.libraries import requests_of, sparse
 from atomr_mp_workers.libraries.sparse.structures import CheckedStructure
 from atomr_mp_workers.requests.request import Next
-from tests.cases.sparse_cases import assert_agrees, elements, matrix_of, of_mask, pattern_of, requests
-from tests.direct import assert_all_agree
+from tests.cases.sparse_cases import elements, matrix_of, of_mask, pattern_of
 from tests.fakes.fake_arrays import FakeArray
 from tests.gpu import on_device
 from tests.pure.libraries.test_sparse import told
@@ -27,12 +26,6 @@ pytestmark = on_device.NEEDS_CUPY
 run: Final = functools.partial(on_device.run, "sparse")
 
 REQUESTS: Final = requests_of("sparse")
-
-
-@pytest.mark.parametrize("name", REQUESTS)
-def test_sparse_requests_give_what_dense_matrices_give(name: str) -> None:
-    """Every format, transposed and conjugated, any structure and strides, factors of 0, empty sizes."""
-    assert_all_agree(requests(REQUESTS[name]), 150, assert_agrees, run)
 
 
 def large(stored: sparse.Format, dtype: str, index: str = "int32") -> tuple[Any, Any]:

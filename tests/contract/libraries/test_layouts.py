@@ -19,7 +19,11 @@ from atomr_mp import errors
 from tests.cases.library_cases import CASES, Case
 from tests.direct import host_actor, run_by
 
-DRAWS: Final = int(os.environ.get("ATOMR_MP_TEST_DRAWS", "12"))
+DRAWS: Final[dict[str, int]] = {
+    backend: int(os.environ.get("ATOMR_MP_TEST_DRAWS", count)) for backend, count in (("host", 30), ("cuda", 100))
+}
+TIMES: Final = {"blas_lt.matmul": 4, "fft.transform": 4}
+"""Requests of so many parameters that more of them are drawn, and how many times as many."""
 
 
 @functools.cache
@@ -35,11 +39,15 @@ def runner(library: str, backend: str) -> Callable[[Any], Any]:
 
 @pytest.mark.parametrize("case", [pytest.param(case, id=f"{case.name} however it lies") for case in CASES])
 def test_every_request_agrees_with_numpy_however_its_arrays_lie(case: Case, backend: str) -> None:
-    """Strided, reversed, transposed, broadcast, empty, in place, in the gaps of an input; nothing else is written."""
+    """Strided, reversed, transposed, broadcast, empty, in place, in the gaps of an input, with any sizes and options.
+
+    Nothing else is written, and nothing read that is not to be.
+    """
     run = runner(case.library, backend)
+    draws = DRAWS[backend] * TIMES.get(case.name, 1)
 
     @given(case.drawn(), st.integers(0, 2**32 - 1))
-    @settings(max_examples=DRAWS, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=draws, deadline=None, suppress_health_check=list(HealthCheck))
     def agrees(request: Any, seed: int) -> None:
         try:
             case.assert_agrees(request, np.random.default_rng(seed), run, on_gpu=backend == "cuda")

@@ -13,18 +13,12 @@ from atomr_mp.libraries.fft import Reference
 from atomr_mp.protocol.layout import Layout
 from atomr_mp.protocol.libraries.fft import Transform
 from atomr_mp_workers.libraries.fft.embedding import embedding, placed
-from tests.cases.fft_cases import assert_agrees, requests
 from tests.declared import positions
-from tests.direct import DirectDevice, assert_all_agree, host_actor, run_by
+from tests.direct import DirectDevice, host_actor
 from tests.fakes.fake_arrays import FakeArray
 
 ACTOR: Final = host_actor("fft")
 FFT: Final[Any] = Reference(DirectDevice())
-
-
-def test_transforms_are_what_their_definition_says() -> None:
-    """Every kind, direction and norm, up to three axes in any order, batches, strides, in place."""
-    assert_all_agree(requests(), 200, assert_agrees, run_by(ACTOR))
 
 
 def of(*shape: int, dtype: str = "complex64") -> FakeArray:

@@ -10,25 +10,19 @@ import pytest
 import scipy.sparse
 
 from atomr_mp import errors
-from atomr_mp.protocol.libraries import requests_of, sparse
+from atomr_mp.protocol.libraries import sparse
 from atomr_mp_workers.device import open_device
 from atomr_mp_workers.libraries.sparse import structures
 from atomr_mp_workers.libraries.sparse.structures import CheckedStructure
 from tests.actor_libraries import libraries_on
 from tests.cases import sparse_cases
-from tests.cases.sparse_cases import REQUESTS, Named, assert_agrees, matrix_of, of_mask, pattern_of, requests
+from tests.cases.sparse_cases import REQUESTS, Named, matrix_of, of_mask, pattern_of
 from tests.declared import check, refused_in_the_worker
-from tests.direct import assert_all_agree, host_actor, run_by
+from tests.direct import host_actor, run_by
 from tests.fakes.fake_arrays import FakeArray
 
 ACTOR: Final = host_actor("sparse")
 run: Final = run_by(ACTOR)
-
-
-@pytest.mark.parametrize("name", requests_of("sparse"))
-def test_sparse_requests_give_what_dense_matrices_give(name: str) -> None:
-    """Every format, transposed and conjugated, any structure and strides, factors of 0, empty sizes."""
-    assert_all_agree(requests(requests_of("sparse")[name]), 100, assert_agrees, run)
 
 
 # --- structures that are none -----------------------------------------------------------------------------------------

@@ -74,7 +74,7 @@ def test_what_is_asked_of_cusparse_gives_what_is_meant(actor: Actor, name: str) 
     """Transposed where it gets another matrix, twice in a row, and never with anything that is empty."""
 
     @given(requests(requests_of("sparse")[name]), st.integers(0, 2**32 - 1))
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=25, deadline=None)
     def agrees(request: Any, seed: int) -> None:
         for again in range(2):
             assert_agrees(request, np.random.default_rng(seed + again), actor.run)

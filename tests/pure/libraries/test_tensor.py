@@ -7,19 +7,12 @@ import pytest
 
 from atomr_mp import errors
 from atomr_mp.libraries.tensor import Reference
-from tests.cases.tensor_cases import REQUESTS, assert_agrees, requests
-from tests.direct import DirectDevice, assert_all_agree, host_actor, run_by
+from tests.direct import DirectDevice, host_actor, run_by
 from tests.fakes.fake_arrays import FakeArray
 
 ACTOR: Final = host_actor("tensor")
 run: Final = run_by(ACTOR)
 TENSOR: Final[Any] = Reference(DirectDevice(run))
-
-
-@pytest.mark.parametrize("name", REQUESTS)
-def test_results_are_those_of_numpy(name: str) -> None:
-    """Whatever modes, strides, operators, factors; nothing else is written, and nothing read that is not to be."""
-    assert_all_agree(requests(REQUESTS[name]), 80, assert_agrees, run)
 
 
 def of(*shape: int, dtype: str = "float32") -> FakeArray:

@@ -78,7 +78,7 @@ def test_messages_survive_the_wire(cls: type[LibraryRequest]) -> None:
     """Every field is the same afterwards, and arrays are what the receiver makes of their refs."""
 
     @given(st.data())
-    @settings(max_examples=10, deadline=None)
+    @settings(max_examples=5, deadline=None)
     def survives(data: st.DataObject) -> None:
         request = data.draw(drawn(cls))
         sent: dict[int, Any] = {array.number: array for _, _, array in request.arrays() if array is not None}
@@ -244,7 +244,7 @@ layouts: Final = st.builds(
 
 
 @given(layouts, layouts)
-@settings(max_examples=500)
+@settings(max_examples=200)
 def test_arrays_that_share_an_element_are_always_found(one: Layout, other: Layout) -> None:
     """And where both are rows, columns or blocks of one matrix, only these."""
     first, second = (set(positions(FakeArray(each)).reshape(-1).tolist()) for each in (one, other))
