@@ -117,6 +117,14 @@ def test_gradients_go_along_the_axes_of_their_operand() -> None:
         np.testing.assert_array_equal(gradient.array, values.sum(axis))
 
 
+def test_a_float8_is_scaled_before_it_is_rounded() -> None:
+    """With the scale of the result, which few of the drawn requests have."""
+    a, b = FakeArray.of([[1.0], [400.0]], "float8_e4m3fn"), FakeArray.of([[2.0]], "float8_e4m3fn")
+    out = of(2, 1, dtype="float8_e4m3fn")
+    LT.matmul(a, b, out, scale_out=FakeArray.of([0.5], "float32"))
+    np.testing.assert_array_equal(out.array.astype(np.float32).ravel(), a.array.astype(np.float32).ravel())
+
+
 def test_what_is_too_large_for_a_float8_becomes_the_largest() -> None:
     """Both signs, and exactly at the bound; what is between 256 and that is rounded, and a NaN stays one."""
     a = FakeArray.of([[448.0], [-448.0], [1.0], [0.625], [np.nan]], "float8_e4m3fn")
