@@ -27,9 +27,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Final, Self
 
-import numpy as np
 import pytest
-import scipy.linalg.blas
+
+with pytest.MonkeyPatch.context() as patched:
+    # OpenBLAS reads it here, that of NumPy and that of SciPy, and starts no threads: they would spin after a product,
+    # end at each fork and return with the next product, while a ledger counts. No process that is started inherits it.
+    patched.setenv("OPENBLAS_NUM_THREADS", "1")
+    import scipy.linalg.blas  # noqa: F401 - imports NumPy too
 
 import atomr_mp
 from atomr_mp import errors, testing
@@ -86,7 +90,6 @@ class Ledger:
     def __enter__(self) -> Self:
         self._outer = os.environ.get(LEDGER)
         os.environ[LEDGER] = str(self.path)
-        _start_blas_threads()
         self._descriptors, self._threads = open_descriptors(), _threads()
         return self
 
@@ -158,8 +161,9 @@ class Ledger:
 
     def processes(self) -> list[int]:
         """Return the pids of all processes that were started with this ledger, wherever they are."""
-        mark = f"{LEDGER}={self.path}".encode()
-        return [pid for pid in _pids() if pid != os.getpid() and mark in _environment(pid)]
+        mark = f"\0{LEDGER}={self.path}\0".encode()
+        pids = map(int, filter(str.isdecimal, os.listdir("/proc")))  # noqa: PTH208 - each test looks
+        return [pid for pid in pids if mark in _environment(pid)]
 
     def program(self, name: str, *arguments: str | Path, errors: bool = False) -> Program:
         """Start one of the programs beside the crash tests."""
@@ -169,8 +173,7 @@ class Ledger:
         return dict(open_descriptors().items() - self._descriptors.items())
 
     def _processes_left(self) -> list[int]:
-        settled(lambda: not self.processes(), Patience())
-        return self.processes()
+        return self.processes() if not settled(lambda: not self.processes(), Patience()) else []
 
 
 @contextlib.contextmanager
@@ -380,16 +383,20 @@ class Edges:
 def settled(condition: Callable[[], bool], within: float | Patience = DEADLINE_S) -> bool:
     """Return whether a condition that no event signals becomes true in time; looks once more when that is over.
 
+    It looks less often the longer that takes: a look may ask another process.
+
     Args:
         condition: The condition.
         within: For how long to look, in seconds or with patience.
     """
-    until = time.monotonic() + (within if isinstance(within, float | int) else 0)
+    began = time.monotonic()
+    until = began + (within if isinstance(within, float | int) else 0)
     over = False
     while not condition():
         if over:
             return False
-        time.sleep(0.002)  # between looks at what no event tells of: another process's counters, memory, files
+        # Between looks at what no event tells of: another process's counters, memory, files.
+        time.sleep(min(0.002 + (time.monotonic() - began) / 20, 0.02))
         over = within.left_s < 0 if isinstance(within, Patience) else time.monotonic() > until
     return True
 
@@ -490,15 +497,12 @@ def free_port() -> int:
             return port
 
 
-def _pids() -> Iterator[int]:
-    return (int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit())
-
-
-def _environment(pid: int) -> list[bytes]:
+def _environment(pid: int) -> bytes:
     try:
-        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        with open(f"/proc/{pid}/environ", "rb") as environment:  # noqa: PTH123 - each test looks
+            return b"\0" + environment.read()
     except OSError:  # it has ended, or is another user's
-        return []
+        return b""
 
 
 def open_descriptors(pid: int | str = "self") -> dict[int, str]:
@@ -517,12 +521,6 @@ def in_loop(use: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
         return await asyncio.wait_for(use(), DEADLINE_S)
 
     return asyncio.run(bounded())
-
-
-def _start_blas_threads() -> None:
-    """Have NumPy's and SciPy's OpenBLAS start their threads, which end at every fork and return at the next product."""
-    matrix = np.ones((256, 256))
-    scipy.linalg.blas.dgemm(1.0, matrix, matrix @ matrix)
 
 
 def _threads() -> int:
