@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from typing import Any, Final
 
 import msgspec
@@ -22,6 +23,7 @@ from tests.cases.rng_cases import (
 )
 from tests.fakes.fake_arrays import FakeArray
 from tests.gpu import on_device
+from tests.in_turn import in_turn
 
 pytestmark = on_device.NEEDS_CUPY
 
@@ -31,8 +33,8 @@ BY_REJECTION: Final = {"gamma", "beta"}
 LAWS: Final = [(name, dtype, given) for name in REQUESTS for dtype in DTYPES[name] for given in PARAMETERS[name]]
 
 
-@pytest.mark.parametrize(("name", "dtype", "given_"), LAWS)
 @pytest.mark.parametrize("kind", KINDS[:3])
+@in_turn("name, dtype, given_", LAWS)
 def test_numbers_follow_their_law(kind: rng.Kind, name: str, dtype: str, given_: dict[str, Any]) -> None:
     """Of each pseudo-random generator, at a stated significance, with a fixed seed; an odd count."""
     if kind == "philox4_32_10" or name not in BY_REJECTION:
@@ -49,8 +51,7 @@ def test_points_follow_each_law(name: str, kind: rng.Kind) -> None:
 
 
 @pytest.mark.parametrize("kind", [*KINDS, "scrambled_sobol64"])
-@pytest.mark.parametrize("name", REQUESTS)
-@pytest.mark.parametrize("cut", [1, 333, 4096, 5000])
+@in_turn("name, cut", itertools.product(REQUESTS, (1, 333, 4096, 5000)))
 def test_an_offset_continues_what_comes_before(name: str, kind: rng.Kind, cut: int) -> None:
     """For each kind and law, bit for bit."""
     for dtype in DTYPES[name]:

@@ -26,6 +26,7 @@ from atomr_mp.client.lanes.event_loop import MOST_TOLD, EventLoopLane
 from atomr_mp.protocol.messages.data import MAX_LANES
 from atomr_mp.protocol.messages.devices import DeviceState
 from atomr_mp.protocol.messages.session import DeviceChanged, IncarnationEnded
+from tests.in_turn import in_turn
 from tests.support import (
     DEADLINE_S,
     Ledger,
@@ -76,11 +77,7 @@ def awaiting(reply: atomr_mp.Reply) -> Any:
 
 
 @pytest.mark.parametrize("wait", [blocking, awaiting])
-@pytest.mark.parametrize(
-    "value",
-    [None, True, 2**63, -1, 1.5, "text", b"bytes", [1, [2]], {"a": {"b": []}}, "x" * 1_000_000],
-    ids=lambda value: type(value).__name__,
-)
+@in_turn("value", [None, True, 2**63, -1, 1.5, "text", b"bytes", [1, [2]], {"a": {"b": []}}, "x" * 1_000_000])
 def test_a_result_is_the_same_however_one_waits(pool: atomr_mp.Pool, wait: Wait, value: object) -> None:
     """In a thread and in a loop, once or several times."""
     reply = pool.call("Probe.echo", value)
@@ -90,7 +87,7 @@ def test_a_result_is_the_same_however_one_waits(pool: atomr_mp.Pool, wait: Wait,
 
 
 @pytest.mark.parametrize("wait", [blocking, awaiting])
-@pytest.mark.parametrize("count", [0, 10, 100_000])
+@in_turn("count", [0, 10, 100_000])
 def test_arrays_travel_inline_and_beside(pool: atomr_mp.Pool, wait: Wait, count: int) -> None:
     """The result is the caller's own array."""
     array = np.arange(count, dtype=np.float32).reshape(2, -1) if count else np.empty((0, 3), np.float32)
@@ -112,7 +109,7 @@ def test_an_error_is_the_same_however_one_waits(pool: atomr_mp.Pool, wait: Wait)
     assert reply.exception() is caught.value
 
 
-@pytest.mark.parametrize("how", ["text", "typed", "fact", "no fact", "exit"])
+@in_turn("how", ["text", "typed", "fact", "no fact", "exit"])
 def test_an_exception_that_is_hard_to_tell_of_is_an_answer_too(pool: atomr_mp.Pool, how: str) -> None:
     """Whatever user code raises, its caller gets an error and the worker goes on."""
     before = pool.call("Probe.where", device=0).result()
@@ -123,8 +120,8 @@ def test_an_exception_that_is_hard_to_tell_of_is_an_answer_too(pool: atomr_mp.Po
     assert pool.call("Probe.where", device=0).result() == before
 
 
-@pytest.mark.parametrize(
-    ("method", "arguments", "words"),
+@in_turn(
+    "method, arguments, words",
     [
         ("Probe.missing", [], "there is no request 'Probe.missing'"),
         ("Probe.echo", [object()], "cannot be sent"),

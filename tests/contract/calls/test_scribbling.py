@@ -14,6 +14,7 @@ import atomr_mp
 from atomr_mp import checks
 from atomr_mp.protocol.values import INLINE_BYTES, SHARED_BYTES
 from tests.actors.scribbling import expected
+from tests.in_turn import in_turn
 from tests.support import ACTORS, DEADLINE_S, Ledger, client_of
 
 SCRIBBLER = f"{ACTORS}/scribbling.py:Scribbler"
@@ -53,7 +54,7 @@ def test_workers_check_what_tests_check(pool: atomr_mp.Pool) -> None:
     assert pool.call("Scribbler.checks").result(DEADLINE_S) is checks.ON
 
 
-@pytest.mark.parametrize("length", LENGTHS)
+@in_turn("length", LENGTHS)
 @pytest.mark.parametrize("method", METHODS)
 def test_each_call_gets_its_own_result(pool: atomr_mp.Pool, method: str, length: int) -> None:
     """Many are under way, and each overwrites the memory of those before it."""
@@ -62,7 +63,7 @@ def test_each_call_gets_its_own_result(pool: atomr_mp.Pool, method: str, length:
         check(reply.result(DEADLINE_S), seed, length)
 
 
-@pytest.mark.parametrize("length", LENGTHS)
+@in_turn("length", LENGTHS)
 def test_arrays_inside_of_other_values_are_copied_too(pool: atomr_mp.Pool, length: int) -> None:
     """Maps, lists, and views with gaps."""
     replies = [pool.call("Scribbler.nested", (seed, length), wait=True) for seed in range(CALLS)]
@@ -72,7 +73,7 @@ def test_arrays_inside_of_other_values_are_copied_too(pool: atomr_mp.Pool, lengt
         np.testing.assert_array_equal(others["strided"], expected(seed, 2 * length)[::2], strict=True)
 
 
-@pytest.mark.parametrize("length", LENGTHS)
+@in_turn("length", LENGTHS)
 @pytest.mark.parametrize("method", METHODS)
 def test_each_awaited_call_gets_its_own_result(pool: atomr_mp.Pool, method: str, length: int) -> None:
     """As in threads."""
@@ -85,7 +86,7 @@ def test_each_awaited_call_gets_its_own_result(pool: atomr_mp.Pool, method: str,
         check(found, seed, length)
 
 
-@pytest.mark.parametrize("length", LENGTHS)
+@in_turn("length", LENGTHS)
 @pytest.mark.parametrize("method", METHODS)
 def test_each_item_of_a_map_gets_its_own_result(pool: atomr_mp.Pool, method: str, length: int) -> None:
     """Items of batched methods travel many in one call."""
@@ -94,7 +95,7 @@ def test_each_item_of_a_map_gets_its_own_result(pool: atomr_mp.Pool, method: str
         check(found, seed, length)
 
 
-@pytest.mark.parametrize("length", LENGTHS)
+@in_turn("length", LENGTHS)
 @pytest.mark.parametrize("method", STREAMS)
 def test_each_part_is_what_was_yielded(pool: atomr_mp.Pool, method: str, length: int) -> None:
     """Whether its reader has room at once, or grants it later."""
@@ -105,7 +106,7 @@ def test_each_part_is_what_was_yielded(pool: atomr_mp.Pool, method: str, length:
             assert number == 19
 
 
-@pytest.mark.parametrize("length", LENGTHS)
+@in_turn("length", LENGTHS)
 def test_each_part_of_each_stream_is_what_a_step_sent(pool: atomr_mp.Pool, length: int) -> None:
     """Steps go on while the parts of some streams are held, since their readers have no room."""
 
@@ -125,7 +126,7 @@ def test_each_part_of_each_stream_is_what_a_step_sent(pool: atomr_mp.Pool, lengt
     asyncio.run(use())
 
 
-@pytest.mark.parametrize("length", LENGTHS)
+@in_turn("length", LENGTHS)
 def test_a_call_takes_its_arguments_with_it(pool: atomr_mp.Pool, length: int) -> None:
     """A caller may write to them as soon as it has called, though the call still waits for room."""
     array = np.empty(length, np.uint32)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
@@ -131,26 +132,29 @@ ODD: Final = b"odd\xff\xc3"
 """Bytes of an argument that are no text."""
 
 
+COMMANDS: Final = [
+    [b"config", b"--set", b"backend=" + ODD],
+    [b"config", b"--set", ODD + b"=1"],
+    [b"config", b"--set", b"actors=" + ODD],
+    [b"config", b"--config", ODD],
+    [b"config", b"--pool", ODD],
+    [b"status", b"--run-dir", ODD],
+    [b"status", b"--json", b"--pool", ODD],
+    [b"logs", b"--run-dir", ODD],
+    [b"events", b"--run-dir", ODD],
+    [b"start", b"--backend", b"host", b"--actor", ODD],
+    [b"map", ODD, b"--run-dir", ODD, b"--input", ODD, b"--output", ODD],
+    [b"libraries", ODD],
+    [ODD],
+]
+"""Arguments that have such bytes in any place."""
+
+
 @pytest.mark.parametrize(
-    "arguments",
-    [
-        [b"config", b"--set", b"backend=" + ODD],
-        [b"config", b"--set", ODD + b"=1"],
-        [b"config", b"--set", b"actors=" + ODD],
-        [b"config", b"--config", ODD],
-        [b"config", b"--pool", ODD],
-        [b"status", b"--run-dir", ODD],
-        [b"status", b"--json", b"--pool", ODD],
-        [b"logs", b"--run-dir", ODD],
-        [b"events", b"--run-dir", ODD],
-        [b"start", b"--backend", b"host", b"--actor", ODD],
-        [b"map", ODD, b"--run-dir", ODD, b"--input", ODD, b"--output", ODD],
-        [b"libraries", ODD],
-        [ODD],
-    ],
-    ids=lambda arguments: b" ".join(arguments).decode("ascii", "replace"),
+    ("arguments", "encoding"),
+    list(zip(COMMANDS, itertools.cycle(("utf-8", "ascii")), strict=False)),
+    ids=lambda each: each if isinstance(each, str) else b" ".join(each).decode("ascii", "replace"),
 )
-@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
 def test_a_command_prints_whatever_characters_it_was_given(
     arguments: list[bytes], encoding: str, tmp_path: Path
 ) -> None:

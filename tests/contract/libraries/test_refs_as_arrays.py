@@ -21,7 +21,7 @@ from atomr_mp.protocol.libraries import requests_of
 from tests.support import Ledger
 from tests.tolerances import assert_close
 
-EXAMPLES: Final = 150
+EXAMPLES: Final = 60
 STEPS: Final = 6
 
 DTYPES: Final = (

@@ -28,6 +28,7 @@ from atomr_mp.protocol.flow.limits import MAX_PAYLOAD_BYTES
 from atomr_mp.protocol.messages import session
 from atomr_mp.protocol.messages.data import MAX_RELEASED
 from atomr_mp.protocol.values import SHARED_BYTES
+from tests.in_turn import in_turn
 from tests.support import (
     ACTORS,
     BACKEND,
@@ -103,7 +104,7 @@ def statistics(pool: atomr_mp.Pool, device: int = 0) -> dict[str, int]:
 # --- there and back ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", sorted(dtypes.ITEM_BYTES))
+@in_turn("dtype", sorted(dtypes.ITEM_BYTES))
 def test_every_element_type_comes_back(pool: atomr_mp.Pool, dtype: str) -> None:
     """An array is read as it was put."""
     array = content(dtype)
@@ -116,7 +117,7 @@ def test_every_element_type_comes_back(pool: atomr_mp.Pool, dtype: str) -> None:
     assert back.flags.writeable
 
 
-@pytest.mark.parametrize(
+@in_turn(
     "array",
     [
         np.asfortranarray(content("float32")),
@@ -127,7 +128,6 @@ def test_every_element_type_comes_back(pool: atomr_mp.Pool, dtype: str) -> None:
         np.zeros((3, 0), "int8")[:, :],
         np.broadcast_to(np.float32(7), (4, 5)),
     ],
-    ids=["columns", "strided", "big-endian", "scalar", "empty", "empty-rows", "broadcast"],
 )
 def test_every_order_comes_back(pool: atomr_mp.Pool, array: np.ndarray[Any, Any]) -> None:
     """An array's elements come back in order, whatever its layout."""

@@ -33,6 +33,7 @@ from atomr_mp_workers.requests.method import Method
 from atomr_mp_workers.requests.off_loop.completions import STRATEGIES, Completions
 from atomr_mp_workers.requests.off_loop.in_progress import InProgress
 from atomr_mp_workers.requests.request import Request
+from tests.in_turn import in_turn
 from tests.support import DEADLINE_S, Edges, Ledger, open_descriptors
 
 SLAB_BYTES: Final = 2**21
@@ -180,7 +181,7 @@ def test_a_slab_keeps_its_size(backend: Backend) -> None:
         fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE)
 
 
-@pytest.mark.parametrize(
+@in_turn(
     "make",
     [
         pytest.param(lambda: memfd(SLAB_BYTES, 0), id="not sealed"),
@@ -194,7 +195,7 @@ def test_a_slab_keeps_its_size(backend: Backend) -> None:
         pytest.param(lambda: os.eventfd(0, os.EFD_CLOEXEC), id="no memory at all"),
     ],
 )
-@pytest.mark.parametrize("client", [False, True], ids=["a worker's", "a client's"])
+@in_turn("client", [False, True])
 def test_what_is_no_slab_is_refused_and_closed(
     backend: Backend,
     make: Callable[[], int],
@@ -301,7 +302,7 @@ def test_memory_is_unpinned_before_it_is_unmapped(backend: Backend, monkeypatch:
     assert unpinned == [False]
 
 
-@pytest.mark.parametrize("dtype", sorted(dtypes.ITEM_BYTES))
+@in_turn("dtype", sorted(dtypes.ITEM_BYTES))
 def test_arrays_are_of_every_element_type(backend: Backend, dtype: str) -> None:
     """Any layout is possible; writes through one array are read through others."""
     slab = backend.device.make_slab(SLAB_BYTES)

@@ -23,6 +23,7 @@ _INSIDE: Final = "looks inside a local client"
 _MAPPED: Final = "views: no other machine can map the memory"
 _OWN: Final = "needs a pool of its own"
 _RECEIVED: Final = "a thread of a remote client receives by itself, so an answer may come before a callback is added"
+_SAME: Final = "what a device computes is the same; each operator is repeated once"
 _LATER: Final = "a deadline is later in the pool by the message's way"
 
 LOCAL: Final[dict[str, str]] = {
@@ -42,11 +43,11 @@ LOCAL: Final[dict[str, str]] = {
     "test_other_libraries_see_views": _MAPPED,
     "test_a_view_stays_readable_when_its_generation_has_ended": _MAPPED,
     "test_a_closed_loop_s_call_finds_its_arguments_as_they_were": _OWN,
-    "test_pool_that_is_lost_fails_all_that_remains": _OWN,
     "test_a_device_names_its_libraries": _OWN,
     "test_an_exception_in_a_callback_is_logged_and_hurts_nobody": _RECEIVED,
     "test_what_has_expired_before_it_starts_never_runs": _LATER,
     "test_a_ref_is_no_value": _OWN,
+    "test_expressions_over_refs_are_those_of_numpy": _SAME,
     "test_results_are_refs_where_the_method_makes_them": _MAPPED,
     "test_a_view_in_the_devices_own_process_is_refused": _MAPPED,
     "test_the_supervisor_has_loaded_nothing_that_computes": _MAPPED,

@@ -21,6 +21,7 @@ from atomr_mp.client.memory.refs import GpuRef
 from atomr_mp.client.reply import Reply
 from atomr_mp.protocol.layout import Layout
 from atomr_mp.protocol.libraries import requests_of
+from tests.in_turn import in_turn
 from tests.pure.client.test_refs import FakeClient
 
 INT32 = Layout.contiguous("int32", (3, 4), 512)
@@ -186,7 +187,7 @@ CUPYS = (
 """What CuPy's arrays have besides."""
 
 
-@pytest.mark.parametrize("name", sorted({*(each for each in dir(np.ndarray) if not each.startswith("_")), *CUPYS}))
+@in_turn("name", sorted({*(each for each in dir(np.ndarray) if not each.startswith("_")), *CUPYS}))
 def test_an_attribute_of_arrays_is_there_or_refused_in_words(ref: GpuRef, name: str) -> None:
     """`hasattr` is False where it is missing, and the error says what to do."""
     if name in dir(ref):

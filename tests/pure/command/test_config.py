@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from atomr_mp import errors
 from atomr_mp.startup.config import Config, from_text, gather
+from tests.in_turn import in_turn
 
 TEXTS = {"bool": "true", "int": "7000", "float": "7.5", "list[str]": "a.b:C, d.py:E"}
 
@@ -43,7 +44,7 @@ def test_what_is_given_comes_before_the_environment_and_that_before_the_file(fil
     assert found.sources.keys() == set(Config.__struct_fields__)
 
 
-@pytest.mark.parametrize("field", [field.name for field in msgspec.structs.fields(Config)])
+@in_turn("field", [field.name for field in msgspec.structs.fields(Config)])
 def test_every_setting_can_be_given_in_the_environment(field: str) -> None:
     """The variable is its name in capital letters. A value of another type is an error that names the variable."""
     value = getattr(Config(), field)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from atomr_mp import cli, errors
 from atomr_mp.cli.common import leaves
 from atomr_mp.serve.http.limits import Limits
+from tests.in_turn import in_turn
 
 NAMES: Final = {
     *("--timeout", "--deadline", "--interval", "--drain-delay", "--drain-timeout"),
@@ -52,6 +53,7 @@ def name_of(action: argparse.Action) -> str:
 
 
 NUMBERS: Final = numbers()
+SENSELESS: Final = ("nan", "inf", "-5e300", "1e300", "one")
 
 
 def test_all_numbers_are_found() -> None:
@@ -77,8 +79,7 @@ def test_a_number_is_sound_or_refused_with_its_bounds(
     assert value <= 2**63 - 1
 
 
-@pytest.mark.parametrize("text", ["nan", "inf", "-5e300", "1e300", "one"])
-@pytest.mark.parametrize(("parser", "action"), NUMBERS, ids=lambda each: getattr(each, "prog", "") or name_of(each))
+@in_turn("parser, action, text", [(*number, text) for number in NUMBERS for text in SENSELESS])
 def test_odd_numbers_are_wrong_usage(
     parser: argparse.ArgumentParser, action: argparse.Action, text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import threading
 from typing import Any, Final, cast
 
@@ -27,6 +28,7 @@ from tests.cases.rng_cases import (
 )
 from tests.direct import host_actor, run_by
 from tests.fakes.fake_arrays import FakeArray
+from tests.in_turn import in_turn
 
 run: Final = run_by(host_actor("rng"))
 PHILOX: Final = rng.Source(seed=20)
@@ -136,8 +138,7 @@ def test_tails_of_normal_numbers_are_alike() -> None:
 
 
 @pytest.mark.parametrize("name", REQUESTS)
-@pytest.mark.parametrize("kind", ["philox4_32_10", "sobol32"])
-@pytest.mark.parametrize("cut", [0, 1, 333, 4096])
+@in_turn("kind, cut", itertools.product(("philox4_32_10", "sobol32"), (0, 1, 333, 4096)))
 def test_an_offset_continues_what_comes_before(name: str, kind: rng.Kind, cut: int) -> None:
     """This holds for each kind and law, bit for bit."""
     if kind == "sobol32" and name in {"gamma", "beta"}:

@@ -5,7 +5,6 @@ import inspect
 import pickle
 from typing import Any, Final
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,6 +13,7 @@ from atomr_mp.protocol.codec import ErrorInfo
 from atomr_mp.protocol.messages.control import FROM_WORKER, Fault
 from atomr_mp_workers.host import FAULT_CHARS
 from atomr_mp_workers.requests.raised import wire_form
+from tests.in_turn import in_turn
 
 
 def tree(cls: type[errors.AtomrError]) -> list[type[errors.AtomrError]]:
@@ -115,7 +115,7 @@ def test_a_worker_s_last_word_fits_into_a_packet() -> None:
     assert len(FROM_WORKER.encode(Fault(wire_form(longest, FAULT_CHARS)))) < 2 * 212_992 - 32
 
 
-@pytest.mark.parametrize("cls", CLASSES)
+@in_turn("cls", CLASSES)
 def test_every_class_is_public_and_says_what_holds_and_what_to_do(cls: type[errors.AtomrError]) -> None:
     """The documentation of an error is its docstring; base classes only say what they are the base of."""
     assert cls.__name__ in errors.__all__
@@ -133,7 +133,7 @@ def test_codes_are_unique_and_the_list_of_names_is_complete() -> None:
     assert all("code" in vars(cls) for cls in CLASSES), "no class goes by its base's code"
 
 
-@pytest.mark.parametrize("cls", CLASSES)
+@in_turn("cls", CLASSES)
 def test_facts_have_the_types_that_cross(cls: type[errors.AtomrError]) -> None:
     """Every fact has a default and one of the types that the wire form knows."""
     for field in dataclasses.fields(cls):

@@ -20,6 +20,7 @@ from atomr_mp.protocol.keywords import checked_names
 from atomr_mp.protocol.libraries import DECLARED
 from atomr_mp.protocol.messages.devices import MethodInfo
 from atomr_mp.protocol.words import did_you_mean
+from tests.in_turn import in_turn
 
 NAMED: Final = [(module, name) for module in (atomr_mp, atomr_mp_workers, testing) for name in module.__all__]
 
@@ -76,7 +77,7 @@ def _required(function: Callable[..., Any]) -> list[MagicMock]:
     return [MagicMock() for each in of if each.kind in kinds and each.default is inspect.Parameter.empty]
 
 
-@pytest.mark.parametrize("function", list(functions()))
+@in_turn("function", functions())
 def test_a_misspelt_argument_is_refused_with_the_right_one(function: Callable[..., Any]) -> None:
     """Before anything is done; whichever argument it is."""
     for name in _names(function):

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import json
 import os
 import socket
@@ -19,6 +20,7 @@ from atomr_mp.serve.http.access import Access, Tokens, read_tokens
 from atomr_mp.serve.http.cors import Cors
 from atomr_mp.serve.http.exchange import Budget
 from atomr_mp.serve.http.problems import Problem
+from tests.in_turn import in_turn
 from tests.support import open_descriptors
 
 TOKEN = "a-token-of-some-length"
@@ -27,8 +29,7 @@ NEXT = "the-next-token-of-ours"
 CLASSES = [each for each in vars(errors).values() if isinstance(each, type) and issubclass(each, errors.AtomrError)]
 
 
-@pytest.mark.parametrize("cls", CLASSES)
-@pytest.mark.parametrize("maybe_executed", [False, True])
+@in_turn("cls, maybe_executed", itertools.product(CLASSES, (False, True)))
 def test_what_may_have_run_is_never_sent_again_by_a_proxy(cls: type[Any], maybe_executed: bool) -> None:  # noqa: FBT001
     """A proxy sends a request again that is answered with 502 or 503."""
     error = cls("on purpose")

@@ -33,6 +33,8 @@ from openai.types import Completion
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from openai.types.responses import Response, ResponseStreamEvent
 
+from tests.in_turn import in_turn
+
 FORMS: Final = {"chat": chat, "completions": completions, "responses": responses}
 
 json_values = st.recursive(
@@ -338,7 +340,7 @@ def defaults() -> list[Any]:
     ]
 
 
-@pytest.mark.parametrize(("form", "name", "value"), defaults())
+@in_turn("form, name, value", defaults())
 def test_fields_that_ask_for_nothing_are_accepted(form: str, name: str, value: Any) -> None:
     """OpenAI's default values are, by methods that know nothing of them; null is as if the field were not there."""
     for given in (value, None):

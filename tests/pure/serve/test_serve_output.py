@@ -23,6 +23,7 @@ from atomr_mp.serve.lost_log import LostLog
 from atomr_mp.serve.raised_log import RaisedLog
 from atomr_mp.serve.server.child_output import ChildOutput
 from atomr_mp.serve.server_log import LogFormat, lost_notice, start_logging
+from tests.in_turn import in_turn
 from tests.support import full_disk
 
 PIECES = st.lists(
@@ -245,7 +246,7 @@ EVERY: list[type[errors.AtomrError]] = [
 ]
 
 
-@pytest.mark.parametrize("kind", EVERY, ids=lambda kind: kind.__name__)
+@in_turn("kind", EVERY)
 def test_every_error_is_the_callers_or_is_told(kind: type[errors.AtomrError]) -> None:
     """An error with a status from 500 on is logged, unless its cause is logged as an event of worker or pool."""
     error = kind("on purpose")

@@ -4,10 +4,11 @@ import pytest
 
 from atomr_mp import errors
 from atomr_mp.supervision.directives import DIRECTIVES, Directive, directive
+from tests.in_turn import in_turn
 from tests.pure.protocol.test_errors import CLASSES
 
 
-@pytest.mark.parametrize("cls", CLASSES)
+@in_turn("cls", CLASSES)
 def test_every_error_has_a_directive(cls: type[errors.AtomrError]) -> None:
     """There is an answer to whatever a worker reports."""
     assert directive(cls("it happened")) in Directive
