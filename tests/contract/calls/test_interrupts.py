@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import linecache
 import select
 import signal
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any, Final
 
 import numpy as np
@@ -20,7 +22,7 @@ import pytest
 import atomr_mp
 from atomr_mp import mapping
 from atomr_mp.mapping import run as map_module
-from tests.support import ACTORS, DEADLINE_S, PROBE, Ledger, local_client, settled
+from tests.support import ACTORS, DEADLINE_S, PROBE, Ledger, client_of, local_client, settled
 
 PACKAGE: Final = str(Path(atomr_mp.__file__).parent)
 SPARED: Final = frozenset({"__del__", "release", "_loop"})
@@ -31,11 +33,30 @@ SMALL: Final = np.arange(5_000)
 LARGE: Final = np.arange(50_000)
 
 
+VISITS: Final = 2
+"""How often a line is come to that counts: a loop's third turn begins as its second did."""
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[tuple[Ledger, atomr_mp.Pool]]:
+    """One pool for all tests."""
+    with Ledger() as ledger, ledger.start(PROBE, f"{ACTORS}/mapped.py:Mapped") as pool:
+        yield ledger, pool
+
+
+@pytest.fixture
+def pool(shared: tuple[Ledger, atomr_mp.Pool]) -> Iterator[atomr_mp.Pool]:
+    """A client of the shared pool with no history."""
+    with client_of(shared[1]) as own:
+        yield own
+
+
 class Interrupted:
     """Runs something with an interrupt before the n-th line of the package that this thread comes to."""
 
     def __init__(self, at: int) -> None:
         self._left = at
+        self._visits: Counter[tuple[CodeType, int]] = Counter()
 
     def by(self, function: Callable[[], object]) -> bool:
         """Return whether it was interrupted; False if it has not so many lines."""
@@ -53,13 +74,20 @@ class Interrupted:
         code = frame.f_code
         if not code.co_filename.startswith(PACKAGE) or code.co_name in SPARED:
             return None
-        # A `with` is come to a second time at its end, where Python looks for no signal.
-        if event == "line" and not linecache.getline(code.co_filename, frame.f_lineno).lstrip().startswith("with "):
-            self._left -= 1
-            if not self._left:
-                sys.settrace(None)
-                signal.raise_signal(signal.SIGINT)
+        if event == "line":
+            self._visits[code, frame.f_lineno] += 1
+            if self._visits[code, frame.f_lineno] <= VISITS and not _is_with(code.co_filename, frame.f_lineno):
+                self._left -= 1
+                if not self._left:
+                    sys.settrace(None)
+                    signal.raise_signal(signal.SIGINT)
         return self._trace
+
+
+@functools.cache
+def _is_with(file: str, line: int) -> bool:
+    """Return whether a line is a `with`: it is come to again at its end, where Python looks for no signal."""
+    return linecache.getline(file, line).lstrip().startswith("with ")
 
 
 def _note(pool: atomr_mp.Pool, number: int) -> None:
@@ -141,19 +169,20 @@ def _has_run_nothing_twice(ledger: Ledger) -> None:
     ],
     ids=lambda use: use.__name__.strip("_"),
 )
-def test_what_is_interrupted_leaves_the_pool_well(ledger: Ledger, use: Callable[[atomr_mp.Pool, int], None]) -> None:
+def test_what_is_interrupted_leaves_the_pool_well(
+    notes: Ledger, pool: atomr_mp.Pool, use: Callable[[atomr_mp.Pool, int], None]
+) -> None:
     """Before each line in turn: then another call gets its own answer, and no credit is kept."""
-    with ledger.start(PROBE, f"{ACTORS}/mapped.py:Mapped") as pool:
-        use(pool, 0)  # what is made but once
-        line = 1
-        while Interrupted(line).by(lambda: use(pool, line)):  # noqa: B023 - called at once
-            _is_well(pool, line)
-            line += 1
-        assert line > 100, "hardly anything was interrupted"
-    _has_run_nothing_twice(ledger)
+    use(pool, 0)  # what is made but once
+    line = 1
+    while Interrupted(line).by(lambda: use(pool, line)):  # noqa: B023 - called at once
+        _is_well(pool, line)
+        line += 1
+    assert line > 100, "hardly anything was interrupted"
+    _has_run_nothing_twice(notes)
 
 
-def test_what_is_interrupted_in_an_event_loop_leaves_the_pool_well(ledger: Ledger) -> None:
+def test_what_is_interrupted_in_an_event_loop_leaves_the_pool_well(notes: Ledger, pool: atomr_mp.Pool) -> None:
     """In a loop that is run without a handler of its own, and is used again."""
 
     async def note(number: int) -> None:
@@ -172,21 +201,20 @@ def test_what_is_interrupted_in_an_event_loop_leaves_the_pool_well(ledger: Ledge
         return not link.flight.requests
 
     loop = asyncio.new_event_loop()
-    with ledger.start() as pool:
-        try:
-            loop.run_until_complete(note(0))
-            line = 1
-            while Interrupted(line).by(lambda: loop.run_until_complete(note(line))):  # noqa: B023 - called at once
-                assert loop.run_until_complete(rest()), "what was interrupted is never answered"
-                line += 1
-        finally:
-            loop.close()
-    _has_run_nothing_twice(ledger)
+    try:
+        loop.run_until_complete(note(0))
+        line = 1
+        while Interrupted(line).by(lambda: loop.run_until_complete(note(line))):  # noqa: B023 - called at once
+            assert loop.run_until_complete(rest()), "what was interrupted is never answered"
+            line += 1
+    finally:
+        loop.close()
+    _has_run_nothing_twice(notes)
 
 
-def test_who_is_interrupted_while_another_thread_receives_harms_nobody(ledger: Ledger) -> None:
+def test_who_is_interrupted_while_another_thread_receives_harms_nobody(notes: Ledger, pool: atomr_mp.Pool) -> None:
     """The other thread waits on, and so do all later ones."""
-    with ledger.start() as pool, ledger.gate("gate") as gate:
+    with notes.gate("led") as gate:
         held = pool.call("Probe.hold_on_thread", gate.path)
         leading = threading.Thread(target=held.exception)
         leading.start()
@@ -198,7 +226,7 @@ def test_who_is_interrupted_while_another_thread_receives_harms_nobody(ledger: L
         gate.open()
         leading.join(DEADLINE_S)
         assert held.done
-    _has_run_nothing_twice(ledger)
+    _has_run_nothing_twice(notes)
 
 
 def _interrupted_once(condition: Callable[[], bool], waits: Callable[[], object]) -> None:
@@ -215,7 +243,7 @@ def _interrupted_once(condition: Callable[[], bool], waits: Callable[[], object]
     interrupting.join()
 
 
-def test_who_waits_is_interrupted_at_once(ledger: Ledger) -> None:
+def test_who_waits_is_interrupted_at_once(notes: Ledger, pool: atomr_mp.Pool) -> None:
     """For an answer, behind another receiving thread, for the supervisor, in a map, for a map's next item."""
     asked = threading.Event()
 
@@ -225,7 +253,7 @@ def test_who_waits_is_interrupted_at_once(ledger: Ledger) -> None:
             signal.sigtimedwait([], DEADLINE_S / 3)
             yield 1
 
-    with ledger.start(PROBE, f"{ACTORS}/mapped.py:Mapped") as pool, ledger.gate("gate") as gate:
+    with notes.gate("waits") as gate:
         lane = local_client(pool)._blocking
         first, second = (pool.call("Probe.hold_on_thread", gate.path, deadline_s=DEADLINE_S) for _ in range(2))
         _interrupted_once(lambda: lane._outcomes.leading is first, first.result)
@@ -251,7 +279,7 @@ def test_who_waits_is_interrupted_at_once(ledger: Ledger) -> None:
         _is_well(pool, 1)
 
 
-def test_what_is_imported_late_is_imported_whole(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_imported_late_is_imported_whole(pool: atomr_mp.Pool, monkeypatch: pytest.MonkeyPatch) -> None:
     """A half-imported asyncio would stay, and could not be imported again in this process."""
 
     class Interrupting:
@@ -262,14 +290,15 @@ def test_what_is_imported_late_is_imported_whole(ledger: Ledger, monkeypatch: py
     monkeypatch.setattr(mapping, "run", map_module)  # to be there again afterwards
     monkeypatch.delitem(sys.modules, "atomr_mp.mapping.run")
     monkeypatch.setattr(sys, "meta_path", [Interrupting(), *sys.meta_path])
-    with ledger.start(f"{ACTORS}/mapped.py:Mapped") as pool:
-        with pytest.raises(KeyboardInterrupt):
-            pool.map("Mapped.square", [])
-        assert "atomr_mp.mapping.run" in sys.modules
-        assert list(pool.map("Mapped.square", [3])) == [9]
+    with pytest.raises(KeyboardInterrupt):
+        pool.map("Mapped.square", [])
+    assert "atomr_mp.mapping.run" in sys.modules
+    assert list(pool.map("Mapped.square", [3])) == [9]
 
 
-def test_what_a_signal_handler_raises_sends_nothing_twice(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_signal_handler_raises_sends_nothing_twice(
+    notes: Ledger, pool: atomr_mp.Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Even if it is not put off, after a send of bytes that could not be sent at once."""
 
     def full(*_: object) -> int:
@@ -279,23 +308,22 @@ def test_what_a_signal_handler_raises_sends_nothing_twice(ledger: Ledger, monkey
         send(*arguments)
         raise SystemExit
 
-    with ledger.start() as pool:
-        pool.call("Probe.note", "first").result()
-        assert settled(lambda: not local_client(pool).courier._pending)  # its thread may just be done with the login
-        lane = local_client(pool)._blocking
-        connection: Any = lane._links[0].connection
-        assert connection is not None
-        send = connection._send
-        monkeypatch.setattr(connection, "_owes", lambda _: None)
-        monkeypatch.setattr(connection, "_send", full)
-        monkeypatch.setattr(connection, "_writable", select.poll())  # never
-        reply = pool.call("Probe.note", "second")
-        monkeypatch.setattr(connection, "_send", send_and_raise)
-        with pytest.raises(SystemExit), lane._lock:
-            connection.advance()
-        monkeypatch.undo()
-        with lane._lock:
-            connection.advance()
-        assert reply.result() == "second"
-        assert pool.call("Probe.note", "third").result() == "third"
-    assert ledger.runs() == ["first", "second", "third"]
+    pool.call("Probe.note", "first").result()
+    assert settled(lambda: not local_client(pool).courier._pending)  # its thread may just be done with the login
+    lane = local_client(pool)._blocking
+    connection: Any = lane._links[0].connection
+    assert connection is not None
+    send = connection._send
+    monkeypatch.setattr(connection, "_pending", lambda _: None)
+    monkeypatch.setattr(connection, "_send", full)
+    monkeypatch.setattr(connection, "_writable", select.poll())  # never
+    reply = pool.call("Probe.note", "second")
+    monkeypatch.setattr(connection, "_send", send_and_raise)
+    with pytest.raises(SystemExit), lane._lock:
+        connection.advance()
+    monkeypatch.undo()
+    with lane._lock:
+        connection.advance()
+    assert reply.result() == "second"
+    assert pool.call("Probe.note", "third").result() == "third"
+    assert notes.runs() == ["first", "second", "third"]

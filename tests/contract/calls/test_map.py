@@ -18,17 +18,28 @@ from tests.support import ACTORS, Ledger, client_of, local_client, settled, wait
 MAPPED = f"{ACTORS}/mapped.py:Mapped"
 
 
-@pytest.fixture(autouse=True)
-def as_released(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(scope="module", autouse=True)
+def as_released() -> Iterator[None]:
     """Run the pools' processes without checks of our own rules, as users have them; all other suites have them on."""
-    monkeypatch.setenv("ATOMR_MP_CHECKS", "0")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("ATOMR_MP_CHECKS", "0")
+        yield
+
+
+@pytest.fixture(scope="module")
+def shared(as_released: None) -> Iterator[tuple[Ledger, atomr_mp.Pool]]:
+    """One pool of two devices, whose workers tests may end, but for all who need another."""
+    del as_released  # is in force
+    with Ledger() as ledger, ledger.start(MAPPED, gpus=2, backoff_initial_s=0.05, max_restarts=1000) as pool:
+        yield ledger, pool
 
 
 @pytest.fixture
-def pool(ledger: Ledger) -> Iterator[atomr_mp.Pool]:
-    """Start two devices with the actor."""
-    with ledger.start(MAPPED, gpus=2, backoff_initial_s=0.05) as pool:
-        yield pool
+def pool(shared: tuple[Ledger, atomr_mp.Pool]) -> Iterator[atomr_mp.Pool]:
+    """A client of the shared pool with no history."""
+    with atomr_mp.connect(run_dir=shared[1].run_dir) as own:
+        own.wait_ready()
+        yield own
 
 
 def test_results_come_in_the_order_of_the_items(pool: atomr_mp.Pool) -> None:
@@ -72,7 +83,7 @@ def test_killed_workers_cost_an_idempotent_map_nothing(pool: atomr_mp.Pool) -> N
     assert last.restarts == 2
 
 
-def test_items_of_other_methods_run_at_most_once(pool: atomr_mp.Pool, ledger: Ledger) -> None:
+def test_items_of_other_methods_run_at_most_once(pool: atomr_mp.Pool, notes: Ledger) -> None:
     """An item that may have run when its worker died is not sent again and fails with that; all others succeed."""
     outcomes = list(pool.map("Mapped.note_or_die", range(400), return_failures=True, in_flight=20))
     failures = [outcome for outcome in outcomes if isinstance(outcome, Failure)]
@@ -81,12 +92,12 @@ def test_items_of_other_methods_run_at_most_once(pool: atomr_mp.Pool, ledger: Le
         assert isinstance(failure.error, errors.WorkerLost)
         assert failure.error.maybe_executed
     assert len(outcomes) == 400
-    notes = ledger.runs()
-    assert len(notes) == len(set(notes)), "something has run twice"
-    assert set(map(int, notes)) >= {n for n in range(400) if not isinstance(outcomes[n], Failure)}
+    runs = notes.runs()
+    assert len(runs) == len(set(runs)), "something has run twice"
+    assert set(map(int, runs)) >= {n for n in range(400) if not isinstance(outcomes[n], Failure)}
 
 
-def test_item_that_kills_its_worker_fails_and_takes_no_other_along(pool: atomr_mp.Pool, ledger: Ledger) -> None:
+def test_item_that_kills_its_worker_fails_and_takes_no_other_along(pool: atomr_mp.Pool, notes: Ledger) -> None:
     """It runs three times, then its error comes in its place; the items around it succeed."""
     outcomes = list(pool.map("Mapped.die_at_7", range(60), return_failures=True, in_flight=6))
     failure = outcomes[7]
@@ -94,7 +105,7 @@ def test_item_that_kills_its_worker_fails_and_takes_no_other_along(pool: atomr_m
     assert failure.index == 7
     assert isinstance(failure.error, errors.WorkerLost)
     assert [n for n in outcomes if n is not failure] == [n for n in range(60) if n != 7]
-    assert ledger.runs().count("7") == 3
+    assert notes.runs().count("7") == 3
 
 
 def test_error_of_an_item_is_raised_in_its_place(pool: atomr_mp.Pool) -> None:
@@ -168,8 +179,9 @@ def test_slow_reader_loses_nothing(pool: atomr_mp.Pool) -> None:
     results = pool.map("Mapped.square", range(40), in_flight=20, deadline_s=5.0)
     assert next(results) == 0
     assert settled(lambda: completed(pool) >= before + 20)
-    os.kill(pool.devices[0].pid, signal.SIGKILL)
-    wait_generation(pool, 2)
+    killed = pool.devices[0]
+    os.kill(killed.pid, signal.SIGKILL)
+    wait_generation(pool, killed.generation + 1)
     assert list(results) == [n * n for n in range(1, 40)]
 
 
@@ -191,10 +203,13 @@ def test_map_that_is_not_read_to_its_end_leaves_nothing(pool: atomr_mp.Pool) -> 
     assert list(pool.map("Mapped.square", range(100))) == [n * n for n in range(100)]
 
 
-def test_pool_that_is_lost_fails_all_that_remains(pool: atomr_mp.Pool, ledger: Ledger) -> None:
+def test_pool_that_is_lost_fails_all_that_remains(ledger: Ledger) -> None:
     """Every remaining item comes out with `PoolLost`, and none waits for ever."""
     outcomes = []
-    with ledger.gate("gate") as gate:  # nobody gets beyond it before the end is known
+    with (
+        ledger.start(MAPPED, gpus=2) as pool,
+        ledger.gate("gate") as gate,
+    ):  # which nobody passes before the end is known
         items = ([gate.path if n == 200 else "", n] for n in range(3000))
         for outcome in pool.map("Mapped.pass_gate", items, return_failures=True, in_flight=16):
             outcomes.append(outcome)

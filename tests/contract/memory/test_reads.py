@@ -13,7 +13,7 @@ import pytest
 import atomr_mp
 from atomr_mp import errors
 from tests.programs.counting_walk import BEGUN, CLIENTS, DONE, THREADS
-from tests.support import ACTORS, BACKEND, Gate, Ledger, wait_sent
+from tests.support import ACTORS, BACKEND, Gate, Ledger, client_of, wait_sent
 
 KEEPER: Final = f"{ACTORS}/keeper.py:Keeper"
 
@@ -24,13 +24,21 @@ LARGE: Final = 40_000
 """Elements of a counter that its clients copy where it is."""
 
 
-@pytest.fixture
-def pool(ledger: Ledger) -> Iterator[atomr_mp.Pool]:
-    """A pool of two devices."""
-    with ledger.start(KEEPER, gpus=2) as started:
+@pytest.fixture(scope="module")
+def shared() -> Iterator[atomr_mp.Pool]:
+    """One pool of two devices for all tests: none of them ends a worker."""
+    with Ledger() as ledger, ledger.start(KEEPER, gpus=2) as started:
         device = started.device(0)
         device.blas.axpy(device.zeros(1, "float64"), device.zeros(1, "float64")).result()  # opens the library
         yield started
+
+
+@pytest.fixture
+def pool(shared: atomr_mp.Pool, ledger: Ledger) -> Iterator[atomr_mp.Pool]:
+    """A client of the shared pool with no history; nothing may be left of it."""
+    del ledger  # it only counts
+    with client_of(shared) as own:
+        yield own
 
 
 @pytest.mark.parametrize("seed", range(int(os.environ.get("ATOMR_MP_TEST_WALKS", "1"))))

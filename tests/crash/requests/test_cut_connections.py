@@ -18,17 +18,32 @@ from atomr_mp import errors
 from atomr_mp.operator.doctor import examine
 from atomr_mp.operator.session import OperatorSession
 from atomr_mp.supervision.audit.findings import State
-from tests.support import ACTORS, BACKEND, DEADLINE_S, Ledger, local_client, open_descriptors, settled
+from tests.support import ACTORS, BACKEND, DEADLINE_S, Ledger, client_of, local_client, open_descriptors, settled
 
 CUTTING = f"{ACTORS}/cutting.py:Cutting"
 UNDOING = f"{ACTORS}/undoing.py:Undoing"
 HOW = ["shut", "write", "message"]
 
 
+@pytest.fixture(scope="module")
+def shared() -> Iterator[atomr_mp.Pool]:
+    """One pool for all tests that count nothing in its actor, and need no other client's end."""
+    with Ledger() as ledger, ledger.start(CUTTING) as started:
+        yield started
+
+
+@pytest.fixture
+def pool(shared: atomr_mp.Pool, ledger: Ledger) -> Iterator[atomr_mp.Pool]:
+    """A client of the shared pool with no history; nothing may be left of it."""
+    del ledger  # it only counts
+    with client_of(shared) as own:
+        yield own
+
+
 @pytest.mark.parametrize("how", HOW)
-def test_a_lost_connection_is_made_again(ledger: Ledger, how: str) -> None:
+def test_a_lost_connection_is_made_again(pool: atomr_mp.Pool, how: str) -> None:
     """Its call ends typed, long before its deadline; callers without calls on it notice nothing."""
-    with ledger.start(CUTTING) as pool, atomr_mp.connect(run_dir=pool.run_dir) as bystander:
+    with atomr_mp.connect(run_dir=pool.run_dir) as bystander:
         pid = pool.call("Cutting.pid").result()
         assert bystander.call("Cutting.pid").result() == pid
         for _ in range(3):
@@ -58,7 +73,7 @@ def test_what_may_run_twice_is_sent_again(ledger: Ledger, how: str) -> None:
 def test_it_is_so_in_event_loops_and_for_callbacks(ledger: Ledger, how: str) -> None:
     """Each loop has its own connection; the loss is noticed without a waiting thread."""
 
-    async def use() -> None:
+    async def use(pool: atomr_mp.Pool) -> None:
         pid = await pool.call("Cutting.pid")
         replies = [pool.call("Cutting.cut_once", how), pool.call("Cutting.pid")]
         async with asyncio.timeout(DEADLINE_S):
@@ -68,22 +83,21 @@ def test_it_is_so_in_event_loops_and_for_callbacks(ledger: Ledger, how: str) -> 
             assert await pool.call("Cutting.pid") == pid
 
     with ledger.start(CUTTING) as pool:
-        asyncio.run(use())
+        asyncio.run(use(pool))
 
 
 @pytest.mark.parametrize("how", HOW)
-def test_leases_of_answers_that_never_arrived_come_back(ledger: Ledger, how: str) -> None:
+def test_leases_of_answers_that_never_arrived_come_back(pool: atomr_mp.Pool, how: str) -> None:
     """The worker learns which answers were not read on the lost connection."""
-    with ledger.start(CUTTING) as pool:
-        for _ in range(2):
-            with pytest.raises(errors.ConnectionLost):
-                pool.call("Cutting.cut_and_keep", how).result(DEADLINE_S)
-            assert settled(lambda: pool.device(0).statistics()["leases"] == 0)
+    for _ in range(2):
+        with pytest.raises(errors.ConnectionLost):
+            pool.call("Cutting.cut_and_keep", how).result(DEADLINE_S)
+        assert settled(lambda: pool.device(0).statistics()["leases"] == 0)
 
 
-def test_releases_that_were_lost_are_repeated(ledger: Ledger) -> None:
+def test_releases_that_were_lost_are_repeated(pool: atomr_mp.Pool) -> None:
     """Every later call waits for them in the worker, and would until its deadline."""
-    with ledger.start(CUTTING) as pool, atomr_mp.connect(run_dir=pool.run_dir) as bystander:
+    with atomr_mp.connect(run_dir=pool.run_dir) as bystander:
         refs = [bystander.device(0).put(np.zeros(10)) for _ in range(3)]
         with pytest.raises(errors.ConnectionLost):
             pool.call("Cutting.cut", "shut").result(DEADLINE_S)
@@ -95,24 +109,23 @@ def test_releases_that_were_lost_are_repeated(ledger: Ledger) -> None:
 
 
 @pytest.mark.parametrize("writes", [True, False])
-def test_what_was_called_after_a_lost_writer_is_not_sent(ledger: Ledger, *, writes: bool) -> None:
+def test_what_was_called_after_a_lost_writer_is_not_sent(pool: atomr_mp.Pool, *, writes: bool) -> None:
     """It relied on the writer. Calls that use other memory, or follow a reader, are sent."""
-    with ledger.start(CUTTING) as pool:
-        ref, other = pool.device(0).put(np.zeros(10)), pool.device(0).put(np.zeros(5))
-        with stopped(pool.devices[0].pid):  # so that it is not answered before the cut
-            lost = pool.call("Cutting.add" if writes else "Cutting.total", ref[:4])
-            cut_here(pool)
-            waiting = [pool.call("Cutting.total", each) for each in (ref[2:], other)]
-        assert isinstance(lost.exception(DEADLINE_S), errors.ConnectionLost)
-        refused = waiting[0].exception(DEADLINE_S)
-        if writes:
-            assert isinstance(refused, errors.GpuRefUndefined)
-            assert (refused.failed_method, refused.failed_with) == ("Cutting.add", "connection_lost")
-            assert not refused.maybe_executed
-        else:
-            assert waiting[0].result() == 0
-        assert waiting[1].result(DEADLINE_S) == 0
-        assert pool.call("Cutting.total", ref).result(DEADLINE_S) in ({0, 4} if writes else {0})
+    ref, other = pool.device(0).put(np.zeros(10)), pool.device(0).put(np.zeros(5))
+    with stopped(pool.devices[0].pid):  # so that it is not answered before the cut
+        lost = pool.call("Cutting.add" if writes else "Cutting.total", ref[:4])
+        cut_here(pool)
+        waiting = [pool.call("Cutting.total", each) for each in (ref[2:], other)]
+    assert isinstance(lost.exception(DEADLINE_S), errors.ConnectionLost)
+    refused = waiting[0].exception(DEADLINE_S)
+    if writes:
+        assert isinstance(refused, errors.GpuRefUndefined)
+        assert (refused.failed_method, refused.failed_with) == ("Cutting.add", "connection_lost")
+        assert not refused.maybe_executed
+    else:
+        assert waiting[0].result() == 0
+    assert waiting[1].result(DEADLINE_S) == 0
+    assert pool.call("Cutting.total", ref).result(DEADLINE_S) in ({0, 4} if writes else {0})
 
 
 def test_what_was_queued_behind_a_lost_writer_is_refused(ledger: Ledger) -> None:

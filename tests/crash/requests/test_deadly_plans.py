@@ -41,10 +41,13 @@ def by_request(device: atomr_mp.Device, n: int) -> atomr_mp.Reply:
 
 
 @pytest.mark.skipif(BACKEND != "host", reason="the actor changes the host's library")
-@pytest.mark.parametrize("n", [13, 17], ids=["SIGKILL", "SIGSEGV"])
 @pytest.mark.parametrize(
-    ("send", "method"),
-    [(by_program, "program.run"), (by_program_with_refs, "program.run"), (by_request, "elementwise.add")],
+    ("send", "method", "n"),
+    [
+        pytest.param(by_program, "program.run", 13, id="SIGKILL"),
+        pytest.param(by_program_with_refs, "program.run", 17, id="SIGSEGV"),
+        pytest.param(by_request, "elementwise.add", 13, id="SIGKILL by itself"),
+    ],
 )
 def test_a_preparation_that_ends_its_process_is_held_against_its_request(
     ledger: Ledger, send: Callable[[atomr_mp.Device, int], atomr_mp.Reply], method: str, n: int

@@ -209,9 +209,11 @@ METHODS: Final = "on_loop", "on_thread", "in_batch", "in_batch_on_thread"
 @pytest.mark.parametrize(
     ("method", "how", "standby"),
     [
-        # Each pair of two of them. With a standby the supervisor goes on otherwise, which knows of no method.
-        (method, how, ("none", "hot")[(METHODS.index(method) + HOWS.index(how)) % 2])
-        for method, how in itertools.product(METHODS, HOWS)
+        # Each method by two of the ways and each way by two of the methods, with and without a standby: which thread
+        # was in it and what ended the process are judged apart.
+        (method, HOWS[(at + more) % len(HOWS)], ("none", "hot")[more])
+        for at, method in enumerate(METHODS)
+        for more in range(2)
     ],
 )
 def test_poison_ends_two_workers_and_nobody_else_is_harmed(ledger: Ledger, method: str, how: str, standby: str) -> None:
