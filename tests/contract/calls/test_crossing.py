@@ -13,6 +13,7 @@ from atomr_mp import errors
 from atomr_mp.pool import Pool
 from atomr_mp.protocol.flow.limits import MAX_DEPTH
 from tests.actors.crossing import VALUES, Level, nested
+from tests.in_turn import in_turn
 from tests.support import ACTORS, BACKEND
 
 AS_TEXT: Final[dict[str, Any]] = {
@@ -136,7 +137,7 @@ WAYS: Final[dict[str, Callable[[Pool, int], Any]]] = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("depth", [1, MAX_DEPTH, MAX_DEPTH + 1, MAX_DEPTH + 2, MAX_DEPTH + 3, 400])
+@in_turn("depth", [1, MAX_DEPTH, MAX_DEPTH + 1, MAX_DEPTH + 2, MAX_DEPTH + 3, 400])
 def test_a_result_that_is_nested_too_deeply_fails_as_one_that_cannot_be_sent(pool: Pool, way: str, depth: int) -> None:
     """Whatever its way: its method ran, and the error says so."""
     if depth > MAX_DEPTH:

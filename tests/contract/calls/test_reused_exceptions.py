@@ -10,6 +10,7 @@ import atomr_mp
 from atomr_mp import errors
 from atomr_mp.mapping.schedule import Failure
 from tests.actors.reusing import KINDS
+from tests.in_turn import in_turn
 from tests.support import ACTORS, DEADLINE_S, Ledger, parts_of
 
 COUNT = 40
@@ -24,8 +25,8 @@ def pool() -> Iterator[atomr_mp.Pool]:
         yield started
 
 
-@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("way", [*CALLS, "decoded", "items", *STREAMS])
+@in_turn("kind", KINDS)
 def test_each_caller_gets_its_own_text(pool: atomr_mp.Pool, way: str, kind: str) -> None:
     """Of many requests in flight, whose exceptions are one object: on the loop, a thread, in a task, a batch, a step.
 

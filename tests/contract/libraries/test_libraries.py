@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import pytest
 
 from atomr_mp.protocol.libraries import LIBRARIES, requests_of
 from atomr_mp.protocol.libraries.base import element_types
+from tests.in_turn import in_turn
 
 
 @pytest.fixture(scope="module")
@@ -21,8 +23,7 @@ def rows() -> list[dict[str, Any]]:
     return found
 
 
-@pytest.mark.parametrize("on", ["host", "cuda"])
-@pytest.mark.parametrize("library", LIBRARIES)
+@in_turn("library, on", itertools.product(LIBRARIES, ("host", "cuda")))
 def test_every_request_is_shown_for_every_backend_whatever_is_installed(
     rows: list[dict[str, Any]], library: str, on: str
 ) -> None:

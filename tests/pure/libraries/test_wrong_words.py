@@ -26,6 +26,7 @@ from atomr_mp.protocol.words import choices
 from tests.cases.library_cases import CASES, Case
 from tests.direct import DirectDevice
 from tests.fakes.fake_arrays import FakeArray
+from tests.in_turn import in_turn
 
 ENTRANCES: Final = ("fft", "memory", "rng", "sparse")
 
@@ -86,7 +87,7 @@ def for_some(case: Case, count: int, test: Callable[[Any, Any], None]) -> None:
     given(case.drawn(), st.randoms(use_true_random=False))(found(test))()
 
 
-@pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
+@in_turn("case", CASES)
 def test_a_wrong_word_is_told_with_the_right_ones(case: Case) -> None:
     """The error names the parameter, the word, all that may be there, and the one that was meant."""
 
@@ -147,7 +148,7 @@ def entrances() -> Iterator[tuple[str, Any, dict[str, Any]]]:
     yield "shape", lengths, {"shape": 3}
 
 
-@pytest.mark.parametrize("entrance", [pytest.param(each[1:], id=each[0]) for each in entrances()])
+@in_turn("entrance", [pytest.param(each[1:], id=each[0]) for each in entrances()])
 def test_no_value_at_any_other_entrance_does_either(entrance: tuple[Any, dict[str, Any]]) -> None:
     """Transforms by SciPy's names, matrices of SciPy's, generators, fills and copies, arrays of programs."""
     method, arguments = entrance

@@ -19,6 +19,7 @@ from atomr_mp.protocol.flow.flight import Flight, Window
 from atomr_mp.protocol.messages import control, data, operators, session
 from atomr_mp.protocol.messages.devices import DeviceInfo, DeviceState
 from atomr_mp.protocol.messages.session import Framing, check_version, frame
+from tests.in_turn import in_turn
 
 CHANNELS: Final[dict[str, tuple[Codec[Any], Any]]] = {
     "session, from a client": (session.FROM_CLIENT, session.FromClient),
@@ -129,7 +130,7 @@ def test_any_bytes_are_a_message_or_a_protocol_error(channel: str, drawn: st.Dat
 
 
 @channels
-@pytest.mark.parametrize(
+@in_turn(
     "received",
     [
         pytest.param(b"", id="nothing"),

@@ -35,6 +35,7 @@ from atomr_mp.protocol.values import (
     encode_scalar,
 )
 from tests.fakes.fake_arrays import FakeArray
+from tests.in_turn import in_turn
 
 Array = npt.NDArray[Any]
 
@@ -382,7 +383,7 @@ class Dates(list[dt.date]):
 
 
 @pytest.mark.parametrize("beside", [[], [np.zeros(3)]], ids=["alone", "beside an array"])
-@pytest.mark.parametrize(
+@in_turn(
     "value",
     [
         pytest.param(object(), id="an object"),
@@ -529,7 +530,7 @@ def extension(*content: object, code: int = ARRAY) -> bytes:
     return msgspec.msgpack.encode(msgspec.msgpack.Ext(code, msgspec.msgpack.encode(content)))
 
 
-@pytest.mark.parametrize(
+@in_turn(
     "body",
     [
         pytest.param(b"", id="nothing"),
