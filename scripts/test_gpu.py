@@ -27,7 +27,7 @@ from atomr_mp_workers.libraries import evidence
 RECORDING: Final = Path(__file__).parent / "recording"
 sys.path.append(str(RECORDING))
 
-import ran  # noqa: E402 - through the line above
+import executed_code  # noqa: E402 - through the line above
 
 SHARED: Final = {
     "memory": ("tests.contract.memory.test_buffers::", "tests.gpu.test_memory_cuda::"),
@@ -99,9 +99,9 @@ def recording(folder: Path) -> dict[str, str]:
     path = os.pathsep.join(filter(None, [str(RECORDING), os.environ.get("PYTHONPATH")]))
     return {
         "PYTHONPATH": path,
-        ran.FOLDER: str(folder),
-        ran.ROOMS: ",".join(evidence.ROOMS),
-        ran.TESTS: ",".join(tests),
+        executed_code.FOLDER: str(folder),
+        executed_code.ROOMS: ",".join(evidence.ROOMS),
+        executed_code.TESTS: ",".join(tests),
     }
 
 
@@ -127,8 +127,8 @@ def recorded(folder: Path) -> dict[str, Executed]:
             with contextlib.suppress(ValueError):  # a worker was killed while it wrote
                 test, names = json.loads(line)
                 lines[test].update(names)
-        ever = evidence.functions(lines.pop(ran.EVER, set()))
-        once = ever - lines.pop(ran.AGAIN, set())
+        ever = evidence.functions(lines.pop(executed_code.EVER, set()))
+        once = ever - lines.pop(executed_code.AGAIN, set())
         for test, names in lines.items():
             each = found.setdefault(test, Executed(set(), set(), set()))
             for known, new in zip(each, (evidence.functions(names), once, ever), strict=True):

@@ -7,15 +7,15 @@ import sys
 from collections.abc import Generator
 from typing import Final
 
+import executed_code
 import pytest
-import ran
 
 now: Final[set[str]] = set()
 ever: Final[set[str]] = set()
 in_tests: Final[set[str]] = set()
 again: Final[set[str]] = set()
-tests: Final = tuple(os.environ[ran.TESTS].split(","))
-restart: Final = ran.watch(now.add)
+tests: Final = tuple(os.environ[executed_code.TESTS].split(","))
+restart: Final = executed_code.watch(now.add)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -25,16 +25,16 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     file, _, rest = item.nodeid.partition("::")
     name = f"{file.removesuffix('.py').replace('/', '.')}::{rest}"
     if matters := name.startswith(tests):
-        os.environ[ran.TEST] = name
+        os.environ[executed_code.TEST] = name
         forget()
     restart()
     try:
         return (yield)
     finally:
-        os.environ.pop(ran.TEST, None)
+        os.environ.pop(executed_code.TEST, None)
         if matters:
-            ran.write(name, now)
-        ran.write(ran.AGAIN, now & in_tests - again)
+            executed_code.write(name, now)
+        executed_code.write(executed_code.AGAIN, now & in_tests - again)
         again.update(now & in_tests)
         in_tests.update(now)
         write()
@@ -42,7 +42,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
 def write() -> None:
     """Write what has never run before."""
-    ran.write(ran.EVER, now - ever)
+    executed_code.write(executed_code.EVER, now - ever)
     ever.update(now)
     now.clear()
 

@@ -8,7 +8,7 @@ test = os.environ.get("ATOMR_MP_RECORDED_TEST", "")
 if test:
     import errno
 
-    import ran
+    import executed_code
 
     seen: set[str] = set()
     waiting: list[str] = []
@@ -19,10 +19,10 @@ if test:
             seen.add(name)
             waiting.append(name)
             try:
-                ran.write(test, waiting)
+                executed_code.write(test, waiting)
                 waiting.clear()
             except OSError as error:
                 if error.errno != errno.EMFILE:  # some tests leave no descriptor: with the next one
                     raise
 
-    ran.watch(note)
+    executed_code.watch(note)

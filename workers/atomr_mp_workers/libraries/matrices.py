@@ -12,7 +12,7 @@ from atomr_mp.protocol.declaration.strides import Order, batch_stride, leading
 from atomr_mp.protocol.layout import Layout
 
 
-class Told(NamedTuple):
+class BlasView(NamedTuple):
     """A matrix, passed beside a result of some order."""
 
     op: str
@@ -25,7 +25,7 @@ class Told(NamedTuple):
     """Elements from one matrix of a batch to the next."""
 
 
-def told(layout: Layout, order: Order, *, conjugated: bool = False, in_place: bool = False) -> Told:
+def told(layout: Layout, order: Order, *, conjugated: bool = False, in_place: bool = False) -> BlasView:
     """Return how a matrix is passed.
 
     Args:
@@ -37,11 +37,11 @@ def told(layout: Layout, order: Order, *, conjugated: bool = False, in_place: bo
     same, other = leading(layout, order), leading(layout, "column" if order == "row" else "row")
     stride = (batch_stride(layout) or 0) // layout.item_bytes
     if not conjugated:
-        return Told("N", same, False, stride) if same else Told("T", other, False, stride)
+        return BlasView("N", same, False, stride) if same else BlasView("T", other, False, stride)
     if other and not (same and in_place):
-        return Told("C", other, False, stride)
+        return BlasView("C", other, False, stride)
     rows, columns = layout.shape[-2:]
-    return Told("N", max(1, columns if order == "row" else rows), True, rows * columns)
+    return BlasView("N", max(1, columns if order == "row" else rows), True, rows * columns)
 
 
 def orders(layout: Layout) -> list[Order]:

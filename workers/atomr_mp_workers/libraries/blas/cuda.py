@@ -40,7 +40,7 @@ from atomr_mp_workers.libraries.blas.kinds import (
     UPPER,
 )
 from atomr_mp_workers.libraries.blas.trials import products
-from atomr_mp_workers.libraries.matrices import Told, orders, told
+from atomr_mp_workers.libraries.matrices import BlasView, orders, told
 from atomr_mp_workers.libraries.pointers import FactorPointers, is_array, on_device
 from atomr_mp_workers.libraries.scaling import multiply
 from atomr_mp_workers.libraries.slots import Slots
@@ -376,8 +376,8 @@ class _Sum(NamedTuple):
     order: Order
     m: int
     n: int
-    a: Told
-    b: Told
+    a: BlasView
+    b: BlasView
     leading: int
 
 
@@ -388,8 +388,8 @@ class _Product(NamedTuple):
     m: int
     n: int
     k: int
-    first: Told
-    second: Told
+    first: BlasView
+    second: BlasView
     leading: int
     stride: int
     batch: int
@@ -412,7 +412,7 @@ def _as_seen(shape: tuple[int, ...], order: Order) -> tuple[int, int]:
     return (rows, columns) if order == "column" else (columns, rows)
 
 
-def _memory(operand: Operand, how: Told, order: Order) -> tuple[int, Any]:
+def _memory(operand: Operand, how: BlasView, order: Order) -> tuple[int, Any]:
     """Return a matrix's address, and the object that keeps its memory: a conjugated copy if it is passed as one."""
     if not how.copied:
         return address(operand), None

@@ -38,7 +38,7 @@ from atomr_mp_workers.libraries.blas_lt.kinds import (
     SWAPPED,
     TYPES,
 )
-from atomr_mp_workers.libraries.matrices import Told, told
+from atomr_mp_workers.libraries.matrices import BlasView, told
 
 LINE_BYTES: Final = 16
 """Bytes that tensor cores for eight bits read and write at a time."""
@@ -160,7 +160,7 @@ class MatmulPlan:
         self._drop.append((destroy, made))
         return made
 
-    def _matrix(self, layout: Layout, kind: int, shape: tuple[int, int], how: Told, batch: int) -> _Matrix:
+    def _matrix(self, layout: Layout, kind: int, shape: tuple[int, int], how: BlasView, batch: int) -> _Matrix:
         """Describe a matrix; the shape is that after its op."""
         rows, columns = shape if how.op == "N" else shape[::-1]
         made = self._kept(
@@ -176,7 +176,7 @@ class MatmulPlan:
         rows, columns = layout.shape[-2:]
         shape = (columns, rows) if self._swapped else (rows, columns)
         stride = (batch_stride(layout) or 0) // layout.item_bytes
-        how = Told("N", leading(layout, order), copied=False, stride=stride)
+        how = BlasView("N", leading(layout, order), copied=False, stride=stride)
         return self._matrix(layout, TYPES[dtype], shape, how, batch)
 
     def _epilogue(self, request: blas_lt.Matmul) -> dict[str, int]:
