@@ -114,6 +114,8 @@ class Failover:
         if ended.error.code == errors.WorkerHung.code:  # earlier answers are known only when all have come
             return
         self._receive(link, former=former)
+        if former:
+            self._admission.settle()  # its answers have made room, and perhaps nothing else is heard of the device
         facts = EndFacts(ended)
         connected = former or link.connection is not None
         for request_id, reply in link.flight.items() if connected else ():
