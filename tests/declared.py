@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import os
+import random
 import types
 import typing
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -32,6 +34,8 @@ Array = npt.NDArray[Any]
 
 EIGHT_BITS: Final = "of eight bits"
 LENGTHS: Final = (0, 1, 2, 3, 5, 7)
+EVERY_BREAKAGE: Final = os.environ.get("ATOMR_MP_TEST_BREAKAGES") == "all"
+"""As with `scripts/test --all`."""
 
 
 class Expected(NamedTuple):
@@ -260,8 +264,30 @@ def positions(array: FakeArray) -> Array:
 # --- breaking ---------------------------------------------------------------------------------------------------------
 
 
-def breakages(request: Any) -> Iterator[tuple[str, Any]]:
-    """Return requests that each break one rule of the declaration, and what is broken."""
+def breakages(request: Any, *, every: bool = EVERY_BREAKAGE) -> Iterator[tuple[str, Any]]:
+    """Return requests that each break one rule of the declaration, and what is broken.
+
+    Args:
+        request: A valid one.
+        every: Break each rule on each of the arrays and parameters that it is about, not on one that is drawn.
+    """
+    if every:
+        yield from _breakages(request)
+        return
+    kinds: dict[str, list[tuple[str, Any]]] = {}
+    for what, broken in _breakages(request):
+        kinds.setdefault(_kind(what), []).append((what, broken))
+    yield from map(random.choice, kinds.values())  # hypothesis seeds it
+
+
+def _kind(what: str) -> str:
+    """Return the rule that is broken, without the names of what breaks it: "x one longer in 1" is "one longer in"."""
+    _name, _, rule = what.partition(" ")
+    return "over" if rule.startswith("over ") else rule.rstrip("0123456789")
+
+
+def _breakages(request: Any) -> Iterator[tuple[str, Any]]:
+    """Return every request that breaks one rule, and what is broken."""
     cls: type[LibraryRequest] = type(request)
     fields = declared(cls)
     words = [str(each.shape).split() for each in fields.arrays.values() if isinstance(each.shape, str)]

@@ -8,8 +8,8 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 import numpy.typing as npt
+import scipy
 from hypothesis import strategies as st
-from scipy import stats
 
 from atomr_mp import errors
 from atomr_mp.protocol.layout import Layout
@@ -118,13 +118,13 @@ def numbers(run: Run, name: str, dtype: str, count: int | tuple[int, ...], sourc
 def law(name: str, given: dict[str, Any]) -> Any:
     """Return a continuous law as SciPy has it."""
     laws: dict[str, Callable[..., Any]] = {
-        "uniform": lambda low=0.0, high=1.0: stats.uniform(low, high - low),
-        "normal": lambda loc=0.0, scale=1.0: stats.norm(loc, scale),
-        "lognormal": lambda mean=0.0, sigma=1.0: stats.lognorm(sigma, scale=np.exp(mean)),
-        "exponential": lambda scale=1.0: stats.expon(scale=scale),
-        "cauchy": lambda loc=0.0, scale=1.0: stats.cauchy(loc, scale),
-        "gamma": lambda shape, scale=1.0: stats.gamma(shape, scale=scale),
-        "beta": stats.beta,
+        "uniform": lambda low=0.0, high=1.0: scipy.stats.uniform(low, high - low),
+        "normal": lambda loc=0.0, scale=1.0: scipy.stats.norm(loc, scale),
+        "lognormal": lambda mean=0.0, sigma=1.0: scipy.stats.lognorm(sigma, scale=np.exp(mean)),
+        "exponential": lambda scale=1.0: scipy.stats.expon(scale=scale),
+        "cauchy": lambda loc=0.0, scale=1.0: scipy.stats.cauchy(loc, scale),
+        "gamma": lambda shape, scale=1.0: scipy.stats.gamma(shape, scale=scale),
+        "beta": scipy.stats.beta,
     }
     return laws[name](**given)
 
@@ -135,16 +135,16 @@ def assert_follows_its_law(drawn: Array, name: str, given: dict[str, Any]) -> No
     if name == "bits":
         _assert_bits(drawn)
     elif name == "poisson":
-        _assert_counts(drawn, stats.poisson(given["lam"]))
+        _assert_counts(drawn, scipy.stats.poisson(given["lam"]))
     elif name == "choice":
         _assert_weighed(drawn)
     else:
         expected = law(name, given)
         wide = drawn.astype(np.float64)
-        assert stats.kstest(wide, expected.cdf).pvalue > SIGNIFICANCE
+        assert scipy.stats.kstest(wide, expected.cdf).pvalue > SIGNIFICANCE
         if name in {"uniform", "normal", "exponential", "gamma", "beta"}:
             mean, variance, kurtosis = (float(each) for each in expected.stats(moments="mvk"))
-            bound = stats.norm.isf(SIGNIFICANCE / 2)
+            bound = scipy.stats.norm.isf(SIGNIFICANCE / 2)
             assert abs(wide.mean() - mean) < bound * (variance / drawn.size) ** 0.5
             assert abs(wide.var() - variance) < bound * variance * ((kurtosis + 2) / drawn.size) ** 0.5
 
@@ -154,7 +154,7 @@ def _assert_bits(drawn: Array) -> None:
     for words in (drawn, drawn[1:] ^ drawn[:-1]):
         bits = np.unpackbits(words.view(np.uint8).reshape(words.size, -1), axis=1).sum(axis=0, dtype=np.float64)
         score = (2 * bits - words.size) / words.size**0.5
-        assert abs(score).max() < stats.norm.isf(SIGNIFICANCE / 2 / bits.size), score
+        assert abs(score).max() < scipy.stats.norm.isf(SIGNIFICANCE / 2 / bits.size), score
     _assert_frequent(np.bincount((drawn >> drawn.dtype.type(8 * drawn.itemsize - 8)).astype(np.int64)), np.ones(256))
 
 
@@ -175,7 +175,7 @@ def _assert_weighed(drawn: Array) -> None:
 
 
 def _assert_frequent(found: Array, weights: Array) -> None:
-    assert stats.chisquare(found, found.sum() * weights / weights.sum()).pvalue > SIGNIFICANCE
+    assert scipy.stats.chisquare(found, found.sum() * weights / weights.sum()).pvalue > SIGNIFICANCE
 
 
 # --- offsets ----------------------------------------------------------------------------------------------------------

@@ -96,7 +96,6 @@ def test_readers_that_leave_give_their_slots_back(pool: atomr_mp.Pool, alone: li
     assert "".join(opened(pool, PROMPTS[0])) == alone[0]
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(PROGRAM_S + 20)
 def test_the_program_ends_well() -> None:
     """It compares the texts itself."""

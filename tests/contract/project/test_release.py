@@ -60,7 +60,6 @@ def test_a_file_too_many_or_too_few_ends_the_release(tmp_path: Path, archive: st
         release.check_files(archives(tmp_path, files["sdist"], files["wheel"]))
 
 
-@pytest.mark.extended
 @pytest.mark.timeout(DEADLINE_S)
 def test_a_release_builds_checks_and_shows_two_archives(tmp_path: Path) -> None:
     """From the checkout as it is; their names, sizes and digests are shown, and that nothing was published."""

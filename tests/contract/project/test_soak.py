@@ -9,8 +9,6 @@ import pytest
 
 from tests.support import Ledger
 
-pytestmark = pytest.mark.extended
-
 SCRIPTS = Path(__file__).parents[3] / "scripts"
 
 
@@ -29,7 +27,6 @@ def test_random_use_under_kills_loses_nothing(ledger: Ledger) -> None:  # noqa: 
     assert "all is well" in done.stdout
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_random_use_does_not_notice_that_workers_are_recycled(ledger: Ledger, tmp_path: Path) -> None:  # noqa: ARG001 - as above
     """Seconds of what `scripts/soak --recycle` does for an hour: each worker is replaced in both rounds."""
@@ -61,7 +58,6 @@ def test_kills_from_outside_condemn_no_innocent_request(ledger: Ledger, standby:
     assert json.loads(figures.read_text(encoding="utf-8"))["kills_by_kind"]["kill from outside"] >= 5
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(("standby", "minutes"), [("none", "0.2"), ("hot", "0.3")])
 def test_in_chaos_every_law_holds_and_nothing_leaks(

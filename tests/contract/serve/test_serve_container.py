@@ -253,7 +253,6 @@ def test_a_pod_runs_as_its_manifest_says_once_its_directory_is_sticky(ledger: Le
 
 
 @needs_boxes()
-@pytest.mark.extended
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("source", ["checkout", "wheel"])
 def test_the_image_builds_as_written_and_serves(ledger: Ledger, source: str) -> None:

@@ -385,7 +385,6 @@ def test_the_example_says_the_same_by_the_same_seed(client: Any) -> None:
     assert (whole.choices[0].finish_reason == "length") == (len(parts) - 1 == 12)
 
 
-@pytest.mark.extended
 @pytest.mark.skipif(shutil.which("npm") is None or shutil.which("node") is None, reason="needs Node and npm")
 def test_the_client_for_node_does_the_same(server: Server, tmp_path: Path) -> None:
     """Chats, tools, responses, completions, embeddings, errors and a stream that is left, with the newest version."""

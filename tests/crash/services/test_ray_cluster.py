@@ -20,7 +20,6 @@ from tests.tolerances import assert_close
 
 pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs Ray: pip install 'atomr-mp[ray]'"),
-    pytest.mark.slow,
     pytest.mark.timeout(240),
 ]
 
@@ -150,7 +149,6 @@ def test_digits_are_read_and_embedded_by_ray_data_while_workers_are_killed(ledge
 
 
 @pytest.mark.timeout(540)
-@pytest.mark.skipif("ATOMR_MP_RAY_FAULTS" not in os.environ, reason="takes two minutes: ATOMR_MP_RAY_FAULTS=1")
 def test_a_cluster_survives_nodes_that_differ_and_what_is_killed_and_stopped(ledger: Ledger) -> None:
     """Differing nodes are errors of the start; a lost gateway, supervisor, Ray actor or GCS ends no call."""
     seen = json.loads(run(ledger, FAULTS, timeout_s=500.0).out[-1])

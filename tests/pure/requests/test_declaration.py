@@ -91,13 +91,6 @@ def test_messages_survive_the_wire(cls: type[LibraryRequest]) -> None:
     survives()
 
 
-def test_methods_are_written_from_the_declarations() -> None:
-    """`scripts/library-methods` was run after the last change."""
-    command = [sys.executable, str(ROOT / "scripts" / "library-methods"), "--check"]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert result.returncode == 0, result.stderr
-
-
 def test_the_lines_of_every_library_are_counted() -> None:
     """`scripts/library-cost` finds the files of each, and of what they share."""
     command = [sys.executable, str(ROOT / "scripts" / "library-cost"), "--json"]
