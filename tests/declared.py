@@ -467,7 +467,7 @@ def _broken_struct(request: Any, name: str, struct: type[msgspec.Struct]) -> Ite
         yield f"{name}.{inner} missing", _with(request, name, _with(within, inner, None))
         if argument.dtype != ANY:
             for what, layout in _broken_layouts(argument, getattr(within, inner).layout, [], {}):
-                broken = FakeArray(layout, np.zeros(2**12, np.uint8))
+                broken = FakeArray(layout, np.zeros(max(2**12, layout.span[1]), np.uint8))
                 yield f"{name}.{inner} {what}", _with(request, name, _with(within, inner, broken))
     for inner, hint in declared(struct).parameters.items():
         for what, value in _broken_values(hint):

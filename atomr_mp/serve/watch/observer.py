@@ -25,7 +25,7 @@ from atomr_mp.serve.source import PoolSource
 from atomr_mp.serve.values.results import encode_json
 from atomr_mp.serve.watch.history import STEP_S, ChartHistory
 from atomr_mp.serve.watch.shared_sample import SharedSample
-from atomr_mp.serve.watch.snapshot import Sample, snapshot
+from atomr_mp.serve.watch.snapshot import StatusSample, snapshot
 from atomr_mp.serve.watch.story import Story
 
 INTERVAL_S: Final = 1.0
@@ -210,9 +210,9 @@ class _Watching:
                 self._story = None
 
     def _watch(self, session: OperatorSession, run_dir: Path) -> None:
-        base: Sample | None = None
+        base: StatusSample | None = None
         while not self._stop.is_set():
-            sample = Sample(time.monotonic(), session.status())
+            sample = StatusSample(time.monotonic(), session.status())
             self._show(snapshot(base, sample) | {"run_dir": str(run_dir)}, sample.status)
             if base is None or sample.at_s - base.at_s >= INTERVAL_S:
                 base = sample

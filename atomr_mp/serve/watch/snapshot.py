@@ -17,14 +17,14 @@ MOST_REFUSED: Final = 50
 MOST_TEXT: Final = 400
 
 
-class Sample(NamedTuple):
+class StatusSample(NamedTuple):
     """A status, and when it was asked for."""
 
     at_s: float
     status: Status
 
 
-def snapshot(before: Sample | None, after: Sample) -> dict[str, Any]:
+def snapshot(before: StatusSample | None, after: StatusSample) -> dict[str, Any]:
     """Return the figures, as JSON values only.
 
     Args:

@@ -9,7 +9,7 @@ from atomr_mp.protocol.messages.operators import BatchStatus, Figures, Quarantin
 from atomr_mp.protocol.messages.suspects import RequestKey
 from atomr_mp.serve.values.results import encode_json
 from atomr_mp.serve.watch.shared_sample import SAMPLE_BYTES, SharedSample
-from atomr_mp.serve.watch.snapshot import Sample, snapshot
+from atomr_mp.serve.watch.snapshot import StatusSample, snapshot
 from tests.pure.command.test_top import histogram, worker
 
 IDLE = Figures(0, 0, 0, 0, 0, 0, 0, 0, histogram([]), [])
@@ -26,13 +26,13 @@ def test_a_sample_has_the_rates_of_the_last_interval() -> None:
     sizes = [0] * 11
     before = msgspec.structs.replace(worker(0, IDLE), batches=[BatchStatus("A.m", 10, 100, 1.0, 0.5, sizes)])
     after = msgspec.structs.replace(worker(0, busy), batches=[BatchStatus("A.m", 20, 300, 2.0, 0.5, sizes)])
-    shown = snapshot(Sample(1.0, status_of(before)), Sample(3.0, status_of(after)))
+    shown = snapshot(StatusSample(1.0, status_of(before)), StatusSample(3.0, status_of(after)))
     (device,) = shown["devices"]
     assert (device["rate"], device["errors"]) == (50.0, 5.0)
     assert 0.5 < device["p50_ms"] <= device["p99_ms"] < 2.1
     assert device["batches"] == [{"method": "A.m", "rate": 5.0, "items": 20.0, "wait_ms": 5.0}]
     assert encode_json(shown)
-    first = snapshot(None, Sample(1.0, status_of(before)))
+    first = snapshot(None, StatusSample(1.0, status_of(before)))
     assert first["devices"][0]["p50_ms"] is None
 
 
@@ -40,7 +40,7 @@ def test_a_refused_request_is_named() -> None:
     """With its method, its fingerprint as the command takes it, and how many workers it has ended."""
     key = RequestKey("A.deadly", b"\x0f" * 16)
     status = msgspec.structs.replace(status_of(), quarantined=[QuarantinedRequest(key, 5.0, 2, [])])
-    shown = snapshot(None, Sample(1.0, status))
+    shown = snapshot(None, StatusSample(1.0, status))
     assert shown["refused"] == [{"method": "A.deadly", "fingerprint": "0f" * 16, "since": 5.0, "ends": 2}]
     assert shown["refused_in_all"] == 1
 
