@@ -13,7 +13,7 @@ PARAM: Final = type(pytest.param())
 
 
 def in_turn(names: str, cases: Iterable[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Run a test with each of some cases, as one test, and names all cases that failed.
+    """Run a test with each of some cases, as one test, and name all cases that failed.
 
     Collecting a case costs each process that runs tests more than most cases do. All cases share the test's fixtures.
 
