@@ -7,6 +7,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import hypothesis
 import numpy as np
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 
 import atomr_mp
 from atomr_mp import errors
-from tests.support import ACTORS, DEADLINE_S, PROBE, Ledger, settled
+from tests.support import ACTORS, DEADLINE_S, PROBE, Gate, Ledger, settled
 
 STREAMER = f"{ACTORS}/streaming.py:Streamer"
 WINDOW = 32
@@ -113,14 +114,16 @@ def test_whatever_loops_and_threads_leave_the_next_ones_are_served(pool: atomr_m
     LEFT.clear()
 
 
-def test_replies_of_a_loop_that_was_closed_end(pool: atomr_mp.Pool) -> None:
+def test_replies_of_a_loop_that_was_closed_end(pool: atomr_mp.Pool, tmp_path: Path) -> None:
     """With an error that says why, for whoever still has them."""
+    gate = Gate(tmp_path / "gate")
 
     async def use() -> list[atomr_mp.Reply]:
-        return [pool.call("Probe.echo", n) for n in range(2 * WINDOW)]
+        return [pool.call("Probe.hold", gate.path), *(pool.call("Probe.echo", n) for n in range(2 * WINDOW))]
 
-    replies = asyncio.run(use())
-    assert settled(lambda: all(reply.done for reply in replies))
+    with contextlib.closing(gate), gate:
+        replies = asyncio.run(use())
+        assert settled(lambda: all(reply.done for reply in replies))
     found = [reply.exception() for reply in replies]
     assert {type(error) for error in found} <= {errors.Cancelled, type(None)}
     assert any("the event loop" in str(error) for error in found)
