@@ -9,6 +9,8 @@ from typing import Final, NamedTuple
 
 import psutil
 
+from atomr_mp_workers.requests.off_loop.event_loop import WAITERS
+
 MARK: Final = "ATOMR_MP_SOAK"
 """Environment variable by which all processes of a soak are known, whoever their parent is by now."""
 
@@ -26,8 +28,8 @@ class Census(NamedTuple):
     """Memory that no other process has (USS)."""
 
     def exceeds(self, before: Census) -> bool:
-        """Whether it holds more of the things counted one by one."""
-        return self.descriptors > before.descriptors or self.threads > before.threads
+        """Whether it holds more of the things counted one by one than it may start late."""
+        return self.descriptors > before.descriptors or self.threads > before.threads + WAITERS
 
 
 def census(pid: int) -> Census:
