@@ -88,8 +88,12 @@ def _left_out(config: pytest.Config) -> list[str]:
 
 
 @pytest.hookimpl(trylast=True)  # after -k and -m, whose tests left out are not to be counted
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that need a GPU as skipped if there is none."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark the tests that need a GPU as skipped if there is none, and those at random where not all are run."""
+    if not config.getoption("all"):
+        for item in items:
+            if item.get_closest_marker("at_random"):
+                item.add_marker(pytest.mark.skip(reason="does other work each time, and runs with scripts/test --all"))
     if not GPU_DRIVER.exists():
         for item in items:
             if item.get_closest_marker("gpu"):

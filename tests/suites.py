@@ -25,9 +25,7 @@ NOTES: Final = "tests/tested.json"
 LIST: Final = "tests/suites.py"
 
 MEMORY: Final = "workers/atomr_mp_workers/libraries/memory/*"
-LIBRARIES: Final = ("atomr_mp/libraries/*", "workers/atomr_mp_workers/libraries/*")
-"""Modules that are imported by a library's name. Every pool has `memory`."""
-
+"""Is imported by its name, in every pool."""
 PACKAGED: Final = ("LICENSE", "README.md", "pyproject.toml")
 
 SUITES: Final[Mapping[str, tuple[str, ...]]] = {
@@ -37,7 +35,6 @@ SUITES: Final[Mapping[str, tuple[str, ...]]] = {
     "tests/contract/project/test_notebook.py": ("docs/getting-started.md",),
     "tests/contract/project/test_release.py": (*PACKAGED, "scripts/release"),
     "tests/contract/project/test_site.py": ("*.md", "docs/*", "atomr_mp/*", "workers/*"),
-    "tests/contract/project/test_soak.py": LIBRARIES,
     "tests/contract/serve/test_serve_container.py": (*PACKAGED, ".dockerignore", "docs/examples/Containerfile"),
     "tests/contract/serve/test_serve_described.py": (),
     "tests/contract/serve/test_serve_openai_clients.py": (),

@@ -41,6 +41,8 @@ class Expected(NamedTuple):
     """Whether no server may refuse it for what it is."""
     last: bool
     """Whether the connection ends with it."""
+    head_bytes: int
+    """Bytes of its address and headers, without spaces around values; four more for each header."""
 
 
 class End(enum.Enum):
@@ -107,7 +109,11 @@ def read(stream: bytes) -> Reading:
                 and options <= {b"", b"close", b"keep-alive"}
                 and fields.get(b"expect", [b"100-continue"]) == [b"100-continue"]
             )
-            request = Expected(method, target, b"", False, plain, version == b"1.0" or b"close" in options)
+            last = version == b"1.0" or b"close" in options
+            head_bytes = len(target) + sum(
+                len(name) + len(value) + 4 for name, values in fields.items() for value in values
+            )
+            request = Expected(method, target, b"", False, plain, last, head_bytes)
             chunked, length = _framing(fields)
             if chunked and version == b"1.0":
                 request = request._replace(plain=False)

@@ -125,6 +125,8 @@ class HttpConnection(asyncio.Protocol):
         """Bytes of pieces that belong to a request's line and headers."""
         self._piece_bytes = 0
         """Bytes of the latest piece."""
+        self._possible_bytes = 0
+        """Bytes of the pieces since a request has begun, which its line and headers cannot exceed."""
         self._aside_bytes = 0
         """Bytes of a body's transfer beside its content: lengths of chunks, their extensions, trailers."""
         self._has_content = False
@@ -203,6 +205,7 @@ class HttpConnection(asyncio.Protocol):
             self._linger()
             return
         self._piece_bytes = piece_bytes = len(data)
+        self._possible_bytes += piece_bytes
         if self._coming is None:
             self._head_bytes += piece_bytes
         else:
@@ -293,6 +296,7 @@ class HttpConnection(asyncio.Protocol):
         """Begin a request."""
         if not self._begun:
             self._begun = True
+            self._possible_bytes = self._piece_bytes
             self._reading.stop()  # it was idle; the time for headers begins if they do not come at once
         self._url, self._headers, self._expects_continue = b"", [], False
 
@@ -358,7 +362,7 @@ class HttpConnection(asyncio.Protocol):
             version: "1.1", or another.
         """
         most = self._limits.header_bytes
-        if self._head_bytes > most or self._piece_bytes > most:  # there may be a body, or another request, as well
+        if self._possible_bytes > most:  # a body, or another request, may have come as well
             own_bytes = sum(len(name) + len(value) + BESIDE_HEADER_BYTES for name, value in headers)
             if len(self._url) + own_bytes > most:
                 return self._too_large()

@@ -30,6 +30,8 @@ EXACT: Final = 2**53
 
 _NOT_WHOLE: Final = ("float", "bfloat", "complex")
 
+_WHOLE: Final = ("int", "uint")
+
 _NUMBERS: Final = frozenset({int, float, bool})
 
 _ELEMENT: Final = re.compile(r"[<>|=]?(?:b1|[iu][1248]|f[248]|c8|c16)")
@@ -66,6 +68,8 @@ def from_lists(value: object, dtype: str | None) -> np.ndarray[Any, Any]:
         found = np.asarray(value)
     except (ValueError, OverflowError) as error:
         raise ValueError(f"these lists do not make an array: {error}") from error
+    if found.dtype.kind == "f" and (dtype or "int").startswith(_WHOLE):
+        found = _unrounded(value, found, takes_points=dtype is not None)
     if (
         found.dtype.kind == "O"
         and (dtype or "").startswith(_NOT_WHOLE)
@@ -85,6 +89,31 @@ def from_lists(value: object, dtype: str | None) -> np.ndarray[Any, Any]:
             raise ValueError("complex numbers are given as pairs [real, imaginary]")
         found = found[..., 0] + 1j * found[..., 1]
     return _cast(found, dtypes.to_numpy(dtype))
+
+
+def _unrounded(value: object, found: np.ndarray[Any, Any], *, takes_points: bool) -> np.ndarray[Any, Any]:
+    """Return an array of whole numbers as they were given: NumPy makes float64 of some that only uint64 has.
+
+    Args:
+        value: The lists.
+        found: What NumPy has made of them.
+        takes_points: Whether 5.0 is a whole number.
+
+    Raises:
+        ValueError: They fit neither int64 nor uint64.
+    """
+    import numpy as np
+
+    if not (abs(found) >= EXACT).any():
+        return found
+    given = list(np.asarray(value, dtype=object).flat)
+    if not all(type(each) is not float or (takes_points and each.is_integer()) for each in given):
+        return found
+    numbers = [int(each) for each in given]
+    for element in (np.int64, np.uint64):
+        if np.iinfo(element).min <= min(numbers) and max(numbers) <= np.iinfo(element).max:
+            return np.array(numbers, dtype=element).reshape(found.shape)
+    raise ValueError("these whole numbers fit neither int64 nor uint64")
 
 
 def _cast(array: np.ndarray[Any, Any], element: np.dtype[Any]) -> np.ndarray[Any, Any]:

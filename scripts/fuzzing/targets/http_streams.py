@@ -169,7 +169,7 @@ class Client(asyncio.Transport):
                     await asyncio.sleep(0)
                 else:
                     raise AssertionError("the connection takes nothing more")
-                count = len(stream) if whole else self._rng.choice((1, 1, 2, 3, 7, 20, 100))
+                count = len(stream) if whole else self._rng.choice((1, 1, 2, 3, 7, 20, 100, HEAD_BYTES - 100))
                 tested.data_received(stream[at : at + count])
                 at += count
                 if self._rng.random() < 0.5:
@@ -256,6 +256,7 @@ def compare(client: Client, expected: http_model.Reading, *, short: bool) -> Non
     requests = expected.requests
     assert len(client.run) <= len(requests), f"{client.run[len(requests) :]} was run, and never sent"
     for (method, target, body, whole), each in zip(client.run, requests, strict=False):
+        assert each.head_bytes <= HEAD_BYTES, f"{each.head_bytes} bytes of a line and headers were taken"
         assert method == each.method
         assert target == each.target or not each.plain
         if client.reads:
@@ -309,6 +310,10 @@ def _request(rng: random.Random) -> bytes:
     """Return a request with a body in one of the ways to send it."""
     lines = [b"%s %s HTTP/1.%d" % (rng.choice(METHODS), rng.choice(TARGETS_), rng.random() < 0.9)]
     lines += [b"Host: host", *rng.sample(HEADERS, rng.choice((0, 0, 1, 2)))]
+    if rng.random() < 0.1:
+        lines.append(
+            b"X-Long: " + b"x" * rng.choice((HEAD_BYTES // 2, HEAD_BYTES - 300, HEAD_BYTES + 300, 2 * HEAD_BYTES))
+        )
     body, sent = rng.choice(BODIES), b""
     match rng.randrange(3):
         case 0:

@@ -11,6 +11,8 @@ from tests.support import Ledger
 
 SCRIPTS = Path(__file__).parents[3] / "scripts"
 
+pytestmark = pytest.mark.at_random
+
 
 @pytest.fixture(autouse=True)
 def as_released(monkeypatch: pytest.MonkeyPatch) -> None:

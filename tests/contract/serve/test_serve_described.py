@@ -73,7 +73,7 @@ def run(server: Server, directory: Path, *options: str) -> subprocess.CompletedP
     "options",
     [
         pytest.param(("--max-examples", "5", "--generation-deterministic"), id="same-each-time"),
-        pytest.param(("--max-examples", "300"), id="many", marks=pytest.mark.timeout(900)),
+        pytest.param(("--max-examples", "300"), id="many", marks=[pytest.mark.at_random, pytest.mark.timeout(900)]),
     ],
 )
 def test_what_the_document_allows_is_taken_and_nothing_else(

@@ -390,3 +390,27 @@ def test_what_has_no_schema_has_none() -> None:
     assert schemas.decoded(info_of(result=Strange, a=int))["result"] == {}
     many = {f"parameter_{number}": int for number in range(1000)}
     assert info_of(**many).schema == ""
+
+
+WHOLE: Final = st.one_of(
+    st.integers(-(2**63), 2**64 - 1), st.integers(-(2**53), 2**53).map(float), st.sampled_from([2**53 + 1, 2**63, 0])
+)
+
+
+@hypothesis.given(st.lists(WHOLE, min_size=1, max_size=4), st.sampled_from([None, "int64", "uint64", "int32", "uint8"]))
+@hypothesis.example([2**63 + 1, 1], None)
+@hypothesis.example([2**53 + 1, 1.0], "int64")
+def test_whole_numbers_of_an_array_are_those_that_were_given(given: list[Any], dtype: str | None) -> None:
+    """However NumPy would round a list of several kinds. A list with a point is float64 where no type is wanted."""
+    exact = [int(each) for each in given]
+    try:
+        found = arrays.from_lists([given, given], dtype)
+    except ValueError:
+        low, high = (-(2**63), 2**64 - 1) if dtype is None else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+        fits = low <= min(exact) and max(exact) <= high
+        assert not fits or (dtype is None and min(exact) < 0 and max(exact) >= 2**63)
+        return
+    if dtype is None and any(type(each) is float for each in given):
+        assert found.dtype == np.float64
+    else:
+        assert found.tolist() == [exact, exact]

@@ -207,7 +207,11 @@ class Code:
         return not self._is_of_another(part, part.only) or not self._named_in_code.isdisjoint(named)
 
     def _is_of_another(self, part: CodePart, name: str) -> bool:
-        return name in self._others and library_of(part.module) == self._library
+        """Return whether a part of a library stands for a request that is another, and that nothing counted names."""
+        library = library_of(part.module)
+        if library == self._library:
+            return name in self._others
+        return bool(library) and name in requests_named(library).values() and name not in self._attributes
 
 
 def functions(names: Iterable[str]) -> set[str]:
