@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -24,15 +24,17 @@ from atomr_mp.cli.common import (
     short_duration,
     short_size,
     size,
+    whole,
 )
-from atomr_mp.operator.pool_status import DEGRADED, DOWN, HEALTHY, UNREACHABLE, PoolStatus, status_of
-from atomr_mp.protocol.words import place_of
+from atomr_mp.operator.pool_status import DEGRADED, DOWN, HEALTHY, UNREACHABLE, DeviceStatus, PoolStatus, status_of
+from atomr_mp.protocol.words import place_of, these_devices
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 
 EXIT: Final = {HEALTHY: 0, DEGRADED: 1, DOWN: 2, UNREACHABLE: 3}
+WRONG_USAGE: Final = 2
 
 
 def add(commands: Commands) -> argparse.ArgumentParser:
@@ -42,11 +44,19 @@ def add(commands: Commands) -> argparse.ArgumentParser:
         help="show the state of a pool and its devices",
         description="Shows the state of a pool and its devices.",
         epilog="Exit status: 0 healthy (all devices are ready), 1 degraded (some are not), 2 down (no pool runs there, "
-        "it stops, or no device is ready), 3 unreachable (its supervisor runs, and does not answer this command).",
+        "it stops, or no device is ready) or wrong usage, 3 unreachable (its supervisor runs, and does not answer this "
+        "command). All devices count, also with --device.",
+    )
+    parser.add_argument(
+        "--device",
+        type=whole(0),
+        action="append",
+        metavar="N",
+        help="show only this device; may be given several times (default: all)",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object, also if the pool is down")
     add_pool(parser)
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, error_status=WRONG_USAGE)
     return parser
 
 
@@ -67,11 +77,27 @@ def run(options: argparse.Namespace) -> int:
             run_dir=_path(options),
             supervisor_pid=supervisor.pid if lives and supervisor is not None else None,
         )
+    else:  # an InvalidRequest from here is the user's, and no state of the pool
+        if options.device:
+            shown.devices = _chosen(shown.devices, options.device)
     if options.json:
         sys.stdout.write(f"{msgspec.json.encode(shown).decode()}\n")
     else:
         _print(msgspec.to_builtins(shown))
     return EXIT[shown.state]
+
+
+def _chosen(devices: Sequence[DeviceStatus], wanted: Sequence[int]) -> list[DeviceStatus]:
+    """Return the devices of these numbers, in their own order.
+
+    Raises:
+        InvalidRequest: One does not exist.
+    """
+    there = [device.index for device in devices]
+    for index in wanted:
+        if index not in there:
+            raise errors.InvalidRequest(f"there is no device {index}; this pool has {these_devices(there)}")
+    return [device for device in devices if device.index in wanted]
 
 
 def _remote_lines(remote: dict[str, Any]) -> Iterator[str]:

@@ -308,6 +308,32 @@ def test_status_tells_a_healthy_pool(shared: Path) -> None:
     assert all(str(device["pid"]) in table.stdout for device in shown["devices"])
 
 
+def test_status_shows_the_devices_that_are_asked_for(shared: Path) -> None:
+    """In the pool's order, each once, as JSON and as a table; the option changes nothing else."""
+    whole = status(shared)
+    for wanted in ([1], [0], [1, 0, 1]):
+        asked = [word for device in wanted for word in ("--device", str(device))]
+        done = cli("status", "--json", *asked, "--run-dir", shared)
+        assert done.returncode == 0, done.stderr
+        shown = json.loads(done.stdout)
+        assert [device["index"] for device in shown["devices"]] == sorted(set(wanted))
+        assert shown.keys() == whole.keys()
+        assert (shown["state"], shown["supervisor_pid"]) == ("healthy", whole["supervisor_pid"])
+        table = cli("status", *asked, "--run-dir", shared)
+        assert table.returncode == 0, table.stderr
+        assert "pool default is healthy" in table.stdout
+        rows = re.findall(r"^ *(\d+) .* ready ", table.stdout, re.MULTILINE)
+        assert rows == [str(device) for device in sorted(set(wanted))], table.stdout
+
+
+@pytest.mark.parametrize("how", [[], ["--json"]])
+def test_status_of_a_device_that_does_not_exist_is_wrong_usage(shared: Path, how: list[str]) -> None:
+    """One line says which devices there are, and nothing is shown, also of those that exist."""
+    for absent in ("2", "5000"):
+        line = refusal("status", *how, "--device", "0", "--device", absent, "--run-dir", shared, status=2)
+        assert line == f"there is no device {absent}; this pool has devices 0 and 1"
+
+
 def test_status_tells_a_degraded_pool_and_restart_repairs_it(ledger: Ledger) -> None:
     """A device that is stopped makes the status 1, with the reason; `restart` gets it going, under a new generation."""
     config = ledger.path / "pool.toml"
@@ -329,6 +355,10 @@ def test_status_tells_a_degraded_pool_and_restart_repairs_it(ledger: Ledger) -> 
     as_json = cli("status", "--json", "--run-dir", run_dir)
     assert as_json.returncode == 1
     assert [device["pid"] is None for device in json.loads(as_json.stdout)["devices"]] == [False, True]
+    well = cli("status", "--device", "0", "--run-dir", run_dir)
+    assert well.returncode == 1  # of the pool, whichever devices are shown
+    assert "is degraded" in well.stdout
+    assert "device 1" not in well.stdout
 
     restarted = cli("restart", "1", "--run-dir", run_dir)
     assert restarted.returncode == 0, restarted.stderr
@@ -386,6 +416,9 @@ def test_status_of_no_pool_is_down(ledger: Ledger) -> None:
     assert (shown["state"], shown["devices"]) == ("down", [])
     assert f"there is no pool at {run_dir}" in shown["reason"]
     assert cli("status", "--run-dir", run_dir).returncode == 2
+    asked = cli("status", "--json", "--device", "7", "--run-dir", run_dir)
+    assert asked.returncode == 2
+    assert json.loads(asked.stdout) == shown
 
 
 @pytest.mark.parametrize("command", [["stop"], ["restart", "0"], ["reload"], ["ready"], ["logs"], ["events"]])
@@ -477,7 +510,9 @@ def test_version_says_what_runs_here() -> None:
     assert "host backend: available" in done.stdout
 
 
-@pytest.mark.parametrize("arguments", [[], ["fly"], ["restart"], ["map", "A.b"], ["restart", "one"]])
+@pytest.mark.parametrize(
+    "arguments", [[], ["fly"], ["restart"], ["map", "A.b"], ["restart", "one"], ["status", "--device", "one"]]
+)
 def test_wrong_usage_has_status_2(arguments: list[str]) -> None:
     """With the usage on stderr."""
     done = cli(*arguments)
