@@ -161,8 +161,7 @@ async def arguments(exchange: Exchange, plan: ArgumentPlan) -> tuple[tuple[Any, 
         # A web page of another origin may send a body without this type, and its browser would not ask first.
         raise Problem(415, "unsupported_media_type", "send the header `Content-Type: application/json`")
     numbers = odd_numbers(body) if plan.has_odd_numbers else NO_ODD_NUMBERS
-    value = from_json(body, exchange.limits.json_containers)
-    return ((), None) if value is None else plan.arguments(value, numbers)
+    return plan.arguments(from_json(body, exchange.limits.json_containers), numbers)
 
 
 async def _other_arguments(exchange: Exchange, plan: ArgumentPlan, kind: bytes) -> dict[str, Any]:

@@ -52,7 +52,6 @@ def npy(array: Any) -> bytes:
         ("lengths", {"words": "four"}, 4),
         ("echo", {"value": {"a": [1, 2.5, None, True, "ä"]}}, {"a": [1, 2.5, None, True, "ä"]}),
         ("echo", {}, None),
-        ("echo", None, None),
         ("double", {"array": [[1, 2.5]]}, [[2.0, 5.0]]),
         (
             "describe",

@@ -55,7 +55,7 @@ if __name__ == "__main__":
         first = pool.call("Housed.pid").result(60)
         pool.reload(60)
         assert pool.call("Housed.pid").result(60) != first
-        assert not pool.status().workers[0].device.restarts
+        assert not pool.status().devices[0].restarts
         print("answered", flush=True)
 """
 

@@ -148,6 +148,7 @@ def test_digits_are_read_and_embedded_by_ray_data_while_workers_are_killed(ledge
     assert "killed worker" in read.errors
 
 
+@pytest.mark.at_random
 @pytest.mark.timeout(540)
 def test_a_cluster_survives_nodes_that_differ_and_what_is_killed_and_stopped(ledger: Ledger) -> None:
     """Differing nodes are errors of the start; a lost gateway, supervisor, Ray actor or GCS ends no call."""
