@@ -223,7 +223,7 @@ class _Watching:
                     session.next_event(0.005)
 
     def _show(self, shown: dict[str, Any], status: Status | None) -> None:
-        told: dict[str, Any] = {"events": [], "timeline": {}}
+        told: dict[str, Any] = {"news": [], "timeline": {}}
         with contextlib.suppress(OSError):
             told = told if self._story is None else self._story.shown()
         sample = self._encode(shown | told, status)

@@ -64,7 +64,7 @@ class Story:
         """Return the latest events and the timelines, as JSON values."""
         for event in self._follower.more():
             self._take(event)
-        return {"events": list(self._events), "timeline": self._timeline.shown(time.time())}
+        return {"news": list(self._events), "timeline": self._timeline.shown(time.time())}
 
     def _take(self, event: dict[str, Scalar]) -> None:
         self._timeline.take(event)

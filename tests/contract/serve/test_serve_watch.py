@@ -78,9 +78,9 @@ def test_who_comes_late_is_told_all_that_the_event_log_has() -> None:
             look = viewer.next()
         assert (look["http"]["in_flight"], look["http"]["streams"]) == (0, 0)  # who looks on is not counted
         logged = [(each["time"], each["event"], each["text"]) for each in events]
-        assert [(each["at"], each["event"], each["text"]) for each in look["events"]] == without_repeats(logged)
-        assert look["events"][-1]["kind"] == "ready"
-        named = {each["event"] for each in look["events"]}
+        assert [(each["at"], each["event"], each["text"]) for each in look["news"]] == without_repeats(logged)
+        assert look["news"][-1]["kind"] == "ready"
+        named = {each["event"] for each in look["news"]}
         assert {"end", "ready", "poison_request", "reload_start", "reload", "reload_end"} <= named
         lives = look["timeline"]["0"]["worker"]
         served = [span for span in lives if span["life"] == "serving"]

@@ -122,7 +122,7 @@ def test_the_latest_events_are_told_once_whenever_they_were_written(tmp_path: Pa
         log.append(event(500, "end", 7, "killed"))
         log.append(event(501, "poison_request", 7, "refused"))
         log.append(event(501, "poison_request", 8, "refused"))
-        told = story.shown()["events"]
+        told = story.shown()["news"]
     story.close()
     assert len(told) == MOST_EVENTS
     assert [(each["event"], each["kind"], each["generation"]) for each in told[-3:]] == [
