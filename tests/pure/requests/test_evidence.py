@@ -315,6 +315,33 @@ def test_a_new_request_keeps_all_marks(marks: dict[str, dict[str, Any]], change:
         assert holding(marks) >= OF_ELEMENTWISE
 
 
+def test_a_new_request_beside_others_keeps_the_marks_of_other_libraries(
+    monkeypatch: pytest.MonkeyPatch, change: Change
+) -> None:
+    """Those of memory and of programs, whose tests use classes of other libraries: a new name there is not theirs."""
+    named = code_parts.requests_named
+    text = source(f"{ACTORS}.elementwise.base")
+    assert "negative = sqrt" in text
+    others = {name: mark["ran"] for name, mark in evidence.marks().items() if not name.startswith("elementwise.")}
+    assert {"memory", "program"} <= {name.partition(".")[0] for name in others}
+
+    def digests() -> dict[str, str | None]:
+        found = {}
+        for name, ran in others.items():
+            library, request, backend = name.split(".")
+            found[name] = evidence.digest(library, request, backend, ran)
+        return found
+
+    def with_new(library: str) -> dict[str, str]:
+        return {**named(library), **({"New": "unheard"} if library == "elementwise" else {})}
+
+    before = digests()
+    for room in (evidence, code_parts):
+        monkeypatch.setattr(room, "requests_named", with_new)
+    change(f"{ACTORS}.elementwise.base", text.replace("negative = sqrt", "negative = unheard = sqrt"))
+    assert digests() == before
+
+
 def test_a_method_that_stands_for_an_executed_one_drops_marks(marks: dict[str, dict[str, Any]], change: Change) -> None:
     """It would be executed in its place."""
     text = source(f"{ACTORS}.elementwise.host")
