@@ -199,7 +199,7 @@ def test_an_attribute_of_arrays_is_there_or_refused_in_words(ref: GpuRef, name: 
 
 
 def test_an_unknown_attribute_is_pythons_own_error(ref: GpuRef) -> None:
-    """Nothing is typed that no array has; and no message speaks of an attribute that there is not."""
+    """And what refusals of other names advise exists: methods of a ref, and requests of libraries."""
     with pytest.raises(AttributeError, match="'GpuRef' object has no attribute 'foo'") as refused:
         _ = ref.foo
     assert not isinstance(refused.value, errors.RequestError)
