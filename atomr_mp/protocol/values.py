@@ -178,7 +178,7 @@ class Decoder(Generic[T]):
         except (msgspec.DecodeError, UnicodeDecodeError, TypeError, ValueError) as error:
             raise errors.InvalidRequest(f"the values cannot be decoded: {type_words.told(str(error))}") from error
         except RecursionError as error:
-            raise errors.InvalidRequest(f"the values are nested deeper than {MAX_DEPTH}") from error
+            raise errors.InvalidRequest(TOO_DEEP) from error
         finally:
             self._frames, self._resolve = (), None
         return value
@@ -363,6 +363,9 @@ def _encode_array(numpy: Any, array: np.ndarray[Any, Any], frames: list[bytes]) 
     return msgspec.msgpack.Ext(ARRAY, msgspec.msgpack.encode((dtypes.name_of(array.dtype), array.shape, content)))
 
 
+TOO_DEEP: Final = f"the values are nested deeper than {MAX_DEPTH}"
+
+
 def check_depth(value: object) -> None:
     """Check a value whose type bounds nothing.
 
@@ -378,7 +381,7 @@ def check_depth(value: object) -> None:
 
 def _check_depth(value: object, left: int) -> None:
     if left == 0:
-        raise ValueError(f"the values are nested deeper than {MAX_DEPTH}")
+        raise ValueError(TOO_DEEP)
     items: Collection[object] = value.values() if type(value) is dict else value  # type: ignore[assignment]
     if CONTAINERS.isdisjoint(map(type, items)):  # in C, for long lists of numbers
         return

@@ -161,6 +161,8 @@ class Application:
                 await route.handler(exchange)
         except ClientLeft:
             exchange.status, exchange.code = LEFT, "client_left"
+            if (refused := exchange.refusal) is not None:
+                exchange.status, exchange.code = refused.status, refused.code
         except (Problem, errors.AtomrError) as error:
             await self._refuse(exchange, error)
         except asyncio.CancelledError:  # the server has waited long enough

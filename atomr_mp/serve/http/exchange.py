@@ -178,6 +178,8 @@ class Direct(Protocol):
 
     given: dict[bytes, bytes]
     """The request's headers by name."""
+    refusal: Problem | None
+    """Why the connection has refused the rest of the request, and answered it itself; None if it has not."""
 
     def body(self) -> bytes | None:
         """Take the whole body; None if it has not come yet and must be received."""
@@ -371,6 +373,11 @@ class Exchange:
     def is_on(self, device: int, generation: int) -> None:
         """Note the device and the incarnation that have the call."""
         self.device, self.generation = device, generation
+
+    @property
+    def refusal(self) -> Problem | None:
+        """Why the connection has refused what was to come of the request; None if it has not."""
+        return None if self._direct is None else self._direct.refusal
 
     def failed(self, error: AtomrError | Problem) -> None:
         """Note the error that has ended the answer."""

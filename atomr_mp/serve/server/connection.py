@@ -41,6 +41,9 @@ LINGER_S: Final = 5.0
 LINGER_MOST_S: Final = 30.0
 """How long a refused client may go on sending; nginx's `lingering_time`."""
 
+STALL_LOOKS: Final = 8
+"""Looks within `stall_s` whether a client reads. One that stops is given up an eighth of that later at most."""
+
 CHUNK_LINE_BYTES: Final = 20
 """Bytes around a chunk that are no extension: its length and line ends."""
 
@@ -146,6 +149,8 @@ class HttpConnection(asyncio.Protocol):
         """Bytes of answers that wait to be written until the client reads."""
         self._read_bytes = 0
         """Bytes that the client had read when that was looked at last."""
+        self._has_read_s = 0.0
+        """When that was found to have grown."""
         self.leaving: set[Callable[[], object]] = set()
         """Called when the client has left."""
         self.gone = False
@@ -220,8 +225,8 @@ class HttpConnection(asyncio.Protocol):
         """Count what the client does not read, and give it some time."""
         self.write_paused = True
         self._settings.unread.add(self)
-        self._read_bytes = self._has_read_bytes()
-        self._writing.begin(self._limits.stall_s)
+        self._read_bytes, self._has_read_s = self._has_read_bytes(), self._loop.time()
+        self._writing.begin(self._limits.stall_s / STALL_LOOKS)
 
     def resume_writing(self) -> None:
         """Resume writing: the client reads."""
@@ -493,7 +498,7 @@ class HttpConnection(asyncio.Protocol):
             if request.started:
                 self._transport.close()
                 return
-            request.abandon()
+            request.refuse(problem)
             if request is self._answering:
                 self._answering = None
             else:
@@ -591,11 +596,12 @@ class HttpConnection(asyncio.Protocol):
         return unread.crowd(self) if unread.readers else None
 
     def _look_whether_read(self) -> None:
-        """Go on if the client has read something since the last look, however little; else give it up."""
-        has_read = self._has_read_bytes()
+        """Give the client up if it has read nothing for too long; else look again."""
+        has_read, now_s = self._has_read_bytes(), self._loop.time()
         if has_read > self._read_bytes:
-            self._read_bytes = has_read
-            self._writing.begin(self._limits.stall_s)
+            self._read_bytes, self._has_read_s = has_read, now_s
+        if now_s < self._has_read_s + self._limits.stall_s:
+            self._writing.begin(self._limits.stall_s / STALL_LOOKS)
         else:
             self._settings.counters.own[REFUSED] += 1
             self._transport.abort()  # `close` would wait until all is read

@@ -61,8 +61,8 @@ class HttpRequest:
     """
 
     __slots__ = (
-        "_body", "_chunked", "_connection", "_expects_continue", "_left_bytes", "_told_end", "_wakes", "abandoned",
-        "complete", "given", "keep_alive", "leaving", "scope", "started", "whole",
+        "_body", "_chunked", "_connection", "_expects_continue", "_left_bytes", "_told_end", "_wakes", "complete",
+        "given", "keep_alive", "leaving", "refusal", "scope", "started", "whole",
     )  # fmt: skip
 
     def __init__(
@@ -89,8 +89,8 @@ class HttpRequest:
         """Whether the answer has begun."""
         self.complete = False
         """Whether the answer is complete."""
-        self.abandoned = False
-        """Whether the connection has refused the rest of the request, so that its task has nobody to answer."""
+        self.refusal: Problem | None = None
+        """Why the connection has refused the rest of the request; then it has the answer, and the task has none."""
         self._told_end = False
         """Whether the task knows that the body has come."""
         self._wakes: asyncio.Future[None] | None = None
@@ -103,7 +103,7 @@ class HttpRequest:
 
     def feed(self, data: bytes) -> None:
         """Take a part of the body."""
-        if self.complete or self.abandoned:
+        if self.complete or self.refusal:
             return
         if self._body:
             if isinstance(self._body, bytes):
@@ -122,9 +122,9 @@ class HttpRequest:
         if self._wakes is not None:
             self.wake()
 
-    def abandon(self) -> None:
-        """Have the task end without an answer."""
-        self.abandoned = True
+    def refuse(self, problem: Problem) -> None:
+        """Have the task end without an answer: the connection gives it."""
+        self.refusal = problem
         self.wake()
 
     def wake(self) -> None:
@@ -137,7 +137,7 @@ class HttpRequest:
     @property
     def gone(self) -> bool:
         """Whether the client has left."""
-        return self.abandoned or self._connection.gone
+        return self.refusal is not None or self._connection.gone
 
     def crowd(self) -> Problem | None:
         """Return why no call may run now: answers that clients do not read take too much memory."""
@@ -149,7 +149,7 @@ class HttpRequest:
 
     def body(self) -> bytes | None:
         """Take the whole body; None if it has not come yet, or must be asked for."""
-        if not self.whole or self.abandoned or self._connection.gone:
+        if not self.whole or self.refusal or self._connection.gone:
             return None
         found, self._body = self._body, b""
         return bytes(found)
@@ -157,7 +157,7 @@ class HttpRequest:
     def answer(self, status: int, lines: bytes, body: bytes, *, closes: bool) -> bool:
         """Write a whole answer; return False without writing if the client does not read."""
         connection = self._connection
-        if self.abandoned or connection.gone:
+        if self.refusal or connection.gone:
             return True  # nobody wants it
         if connection.write_paused or self.started:
             return False

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
+from atomr_mp import errors
 from atomr_mp.protocol import values
 from atomr_mp.protocol.flow.limits import MAX_DEPTH
 from atomr_mp.serve.http.problems import Problem
@@ -37,7 +38,9 @@ def from_json(body: bytes, most_containers: int) -> Any:
             )
     try:
         value = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:
+    except RecursionError as error:
+        raise errors.InvalidRequest(values.TOO_DEEP) from error
+    except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
         raise Problem(400, "bad_request", f"the body is no JSON: {error}") from error
     if containers > MAX_DEPTH:
         values.check_depth(value)

@@ -65,6 +65,18 @@ def test_calls_are_counted_by_method_and_code_in_every_form(server: Server) -> N
     assert settled(lambda: found() == awaited), found()
 
 
+def test_a_request_that_its_connection_refuses_counts_as_what_it_was_answered() -> None:
+    """Its client has not left: it has sent what is no body, or the rest of it too late."""
+    with Ledger() as ledger, Server(ledger, "--limit", "body_s=0.2", actor=f"{ACTORS}/served.py:Served") as own:
+        head = f"POST /call/Served.length HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {own.token}\r\n"
+        cases = {400: "transfer-encoding: chunked\r\n\r\n4\r\n[1,2\r\nxyz\r\n", 408: "content-length: 9\r\n\r\n[1,"}
+        for status, rest in cases.items():
+            answer = own.raw((head + "content-type: application/json\r\n" + rest).encode())
+            assert f"HTTP/1.1 {status}".encode() in answer
+            counted = f'atomr_mp_http_requests_total{{route="call",status="{status}"}} 1.0'
+            assert settled(lambda counted=counted: counted in own.ask("GET", "/metrics").body.decode())  # type: ignore[misc]
+
+
 def test_every_metric_of_the_front_ends_is_described(server: Server) -> None:
     """In the page about serving, which names no other."""
     described = set(re.findall(r"`(atomr_mp_http_\w+)`", (DOCS / "http-server.md").read_text(encoding="utf-8")))

@@ -464,17 +464,18 @@ def test_a_client_that_reads_slowly_is_kept_and_one_that_does_not_read_is_not() 
         tested = connected(None, transport, Limits(stall_s=0.05))
         tested.write(b"x" * 1000)
         tested.pause_writing()
-        looks = 0
+        looks: list[float] = []
 
         def look() -> Any:
-            nonlocal looks
-            looks += 1
-            transport.read += looks <= 10  # a byte at each of ten looks
+            looks.append(tested._loop.time())
+            transport.read += len(looks) <= 20  # a byte at each of twenty looks
             return tested._written_bytes - transport.get_write_buffer_size()
 
         tested._has_read_bytes = look
         await transport.until(lambda: transport.closed)
-        assert looks == 11
+        assert looks[-1] >= looks[19] + 0.05  # it was given the time
+        assert looks[-2] < looks[19] + 0.05  # and not looked at once more
+        assert looks[19] > looks[0] + 2 * 0.05
         tested.connection_lost(None)
 
     asyncio.run(main())

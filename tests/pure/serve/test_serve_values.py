@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import decimal
 import io
 import json
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as st_numpy
 
 from atomr_mp import errors
+from atomr_mp.protocol.flow.limits import MAX_DEPTH
 from atomr_mp.protocol.messages.devices import MethodInfo
 from atomr_mp.serve.http.problems import Problem
 from atomr_mp.serve.values import arrays, results, schemas
@@ -150,6 +152,15 @@ def test_a_name_is_there_once_in_each_object(value: Any, twice: bool) -> None:  
     with pytest.raises(Problem) as caught:
         from_json(body, 1000)
     assert (caught.value.status, repr(repeats[0]) in caught.value.message) == (400, True)
+
+
+@hypothesis.given(st.integers(1, 3000), st.sampled_from(["[", '{"a":']))
+def test_a_body_that_is_nested_too_deeply_hears_that(depth: int, opening: str) -> None:
+    """At every depth, also beyond the parser's own, and not that it is no JSON."""
+    body = (opening * depth + "1" + ("]" if opening == "[" else "}") * depth).encode()
+    refused = pytest.raises(errors.InvalidRequest, match="nested deeper")
+    with contextlib.nullcontext() if depth <= MAX_DEPTH else refused:
+        from_json(body, 10_000)
 
 
 @hypothesis.given(finite_values)
