@@ -124,6 +124,7 @@ class Courier:
                         flushed = not work.connection.waits_for
                 if flushed:
                     work.flushed()
+                del work  # and with it the connection, and whose it was
 
     def _watch_on(self, descriptor: int, events: int) -> None:
         with self._lock:

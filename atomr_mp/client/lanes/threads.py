@@ -396,6 +396,7 @@ class ThreadsLane(Lane):
                 self._expire(first)
             if called and self._followers:
                 self._hand_over()  # this thread may have no reply left to wait for
+            del first  # if it is over, this thread would keep its memory, and all that its error's traceback shows
 
     def _wake_waiting_for(self, reply: Reply) -> None:
         """Wake the threads that wait for a reply, to look again."""

@@ -1,0 +1,130 @@
+"""Contract of refs and results that a client has dropped: the next calls give them back, however they were used."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import threading
+from collections.abc import Callable, Iterator
+from typing import Final
+
+import hypothesis
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+
+import atomr_mp
+from atomr_mp import errors
+from tests.support import ACTORS, DEADLINE_S, Ledger, settled
+
+KEEPER = f"{ACTORS}/keeper.py:Keeper"
+
+ARRAY: Final = np.arange(10.0)
+VALUE: Final = 20_000
+"""Elements of an array that comes in shared memory."""
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[atomr_mp.Pool]:
+    """Lend a pool that all tests of this file share."""
+    with Ledger() as ledger, ledger.start(KEEPER, gpus=2) as pool:
+        pool.wait_ready()
+        yield pool
+
+
+def leases(pool: atomr_mp.Pool) -> int:
+    """Return how many leases this client has, after all unreachable ones were given back."""
+    gc.collect()
+    return sum(pool.device(device).statistics()["leases"] for device in range(2))
+
+
+# --- what a client does, each in a thread of its own ------------------------------------------------------------------
+
+
+def answered(pool: atomr_mp.Pool) -> None:
+    """Read a result with refs and an array."""
+    pool.call("Keeper.make_two", ARRAY, device=0).result()
+
+
+def unread(pool: atomr_mp.Pool) -> None:
+    """Drop a reply before its answer comes."""
+    pool.call("Keeper.make", ARRAY, device=0)
+
+
+def failed(pool: atomr_mp.Pool) -> None:
+    """Have a call with a ref fail; its error's traceback shows all that was in reach."""
+    ref = pool.device(0).put(ARRAY)
+    with contextlib.suppress(errors.AtomrError):
+        pool.call("Keeper.fail", ref, "typed").result()
+
+
+def failed_elsewhere(pool: atomr_mp.Pool) -> None:
+    """Have a call fail on another device than its ref's."""
+    ref = pool.device(0).put(ARRAY)
+    with contextlib.suppress(errors.AtomrError):
+        pool.call("Keeper.fail", ref, "typed", device=1).result()
+
+
+def called_back(pool: atomr_mp.Pool) -> None:
+    """Get an answer and an error by callbacks."""
+    ref = pool.device(1).put(ARRAY)
+    for reply in (pool.call("Keeper.make", ref), pool.call("Keeper.fail", ref, "typed")):
+        came = threading.Event()
+        reply.add_done_callback(lambda _, came=came: came.set())  # type: ignore[misc]
+        assert came.wait(DEADLINE_S)
+        with contextlib.suppress(errors.AtomrError):
+            reply.result()
+
+
+def late(pool: atomr_mp.Pool) -> None:
+    """Give a call up before its answer comes."""
+    with contextlib.suppress(errors.DeadlineExceeded):
+        pool.call("Keeper.make", ARRAY, device=0, deadline_s=1e-6).result()
+
+
+def cancelled(pool: atomr_mp.Pool) -> None:
+    """Cancel a call that may have started."""
+    reply = pool.call("Keeper.make", ARRAY, device=1)
+    reply.cancel()
+    with contextlib.suppress(errors.Cancelled):
+        reply.result()
+
+
+def streamed(pool: atomr_mp.Pool) -> None:
+    """Leave a stream of large parts."""
+    with pool.stream("Keeper.large_parts", VALUE, 8, device=0, ahead=4) as parts:
+        next(parts)
+
+
+def awaited(pool: atomr_mp.Pool) -> None:
+    """Use refs, fail and leave a stream in an event loop."""
+
+    async def use() -> None:
+        ref = await pool.call("Keeper.make", ARRAY, device=0)
+        pool.call("Keeper.make", ref)
+        with contextlib.suppress(errors.AtomrError):
+            await pool.call("Keeper.fail", ref, "typed", device=1)
+        async with pool.stream("Keeper.large_parts", VALUE, 8, device=0, ahead=4) as parts:
+            await anext(parts)
+
+    asyncio.run(use())
+
+
+WAYS: Final[dict[str, Callable[[atomr_mp.Pool], None]]] = {
+    way.__name__: way
+    for way in (answered, unread, failed, failed_elsewhere, called_back, late, cancelled, streamed, awaited)
+}
+
+
+@hypothesis.settings(max_examples=15, phases=(hypothesis.Phase.explicit, hypothesis.Phase.generate))
+@hypothesis.given(ways=st.lists(st.sampled_from(sorted(WAYS)), min_size=1, max_size=6))
+def test_what_a_client_has_dropped_comes_back(pool: atomr_mp.Pool, ways: list[str]) -> None:
+    """Whatever it has done, and in whatever order: the workers keep nothing for it."""
+    with atomr_mp.connect(run_dir=pool.run_dir) as client:
+        for way in ways:
+            thread = threading.Thread(target=WAYS[way], args=(client,))
+            thread.start()
+            thread.join(DEADLINE_S)
+            assert not thread.is_alive()
+        assert settled(lambda: leases(client) == 0)
