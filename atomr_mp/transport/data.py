@@ -97,6 +97,14 @@ class DataConnection(Connection):
         else:
             super().advance()
 
+    def stop(self) -> None:
+        """Have nothing sent to this end from now on; what has arrived can be received.
+
+        The kernel refuses each later write of the worker, which so knows that it does not arrive.
+        """
+        with contextlib.suppress(OSError):  # it has ended
+            self._socket.shutdown(socket.SHUT_RD)
+
     def wait_disconnected(self, timeout_ms: int) -> None:
         """Wait until everything has been received that the ended worker had sent, at most `timeout_ms`."""
         until_s = time.monotonic() + timeout_ms / 1000

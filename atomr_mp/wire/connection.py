@@ -27,6 +27,9 @@ UNREAD_BYTES: Final = 256 * 1024
 PIECE_BYTES: Final = 256
 """Cost of keeping a waiting piece, besides its bytes."""
 
+_END: Final = memoryview(b"")
+"""Stands behind the last piece of a numbered message."""
+
 
 class Connection:
     """One connection. What the kernel does not take at once is kept, and owed: `advance` sends it.
@@ -58,7 +61,9 @@ class Connection:
         self._writable = select.poll()
         self._writable.register(connected, select.POLLOUT)
         self._unsent: deque[memoryview] = deque()
-        self._keeps = False
+        self.waiting: Final[deque[int]] = deque()
+        """Numbers that `mark` has given to messages that were not sent whole, in order."""
+        self.keeps = False
         """Something waits, or what has waited is being sent: what comes now comes behind it. Changed with `keeping`
         held, and read without it by whoever sends: one flag, for two looks may fall on both sides of a change."""
         self.unsent_bytes = 0
@@ -91,6 +96,14 @@ class Connection:
         for piece in pieces(header, frames):
             self._put(piece)
 
+    def mark(self, number: int) -> None:
+        """Number the message that was sent last, if something of it waits."""
+        with self._keeping:
+            if self._unsent:
+                self._unsent.append(_END)
+                self.unsent_bytes += PIECE_BYTES
+                self.waiting.append(number)
+
     def advance(self) -> None:
         """Write queued bytes until the socket is full. With `keeping` held."""
         unsent = self._unsent
@@ -98,13 +111,17 @@ class Connection:
             while unsent:
                 piece = unsent.popleft()  # first: whatever a signal handler raises, nothing is sent twice
                 self.unsent_bytes -= len(piece) + PIECE_BYTES
+                if not piece:
+                    if not self.broken:
+                        self.waiting.popleft()
+                    continue
                 sent = self._send_some(piece)
                 if sent < len(piece):
                     unsent.appendleft(piece[sent:])
                     self.unsent_bytes += len(piece) - sent + PIECE_BYTES
                     return
         finally:
-            self._keeps = bool(unsent)
+            self.keeps = bool(unsent)
 
     def close(self) -> None:
         """Close; may be called twice."""
@@ -114,7 +131,7 @@ class Connection:
 
     def _put(self, piece: Buffer) -> None:
         """Send a piece of a message, and keep the part that cannot be sent now."""
-        if not self._keeps and self._may_send:
+        if not self.keeps and self._may_send:
             sent = self._send_some(piece)
             while sent < len(piece) and self._patience_ms and self._writable.poll(self._patience_ms):
                 piece = memoryview(piece)[sent:]
@@ -123,7 +140,7 @@ class Connection:
                 return
             piece = memoryview(piece)[sent:]
         with self._keeping:
-            self._keeps = True
+            self.keeps = True
             self._unsent.append(memoryview(piece))
             self.unsent_bytes += len(piece) + PIECE_BYTES
             if len(self._unsent) == 1 and self._may_send:  # with more than one piece, it is owed already

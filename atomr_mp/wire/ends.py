@@ -48,6 +48,9 @@ class ClientEnd(Protocol):
     def wait_disconnected(self, timeout_ms: int) -> None:
         """Wait until everything has been received that the ended worker had sent, at most `timeout_ms`."""
 
+    def stop(self) -> None:
+        """Have nothing sent to this end from now on; what has arrived can be received, and the worker knows what."""
+
     def close(self) -> None:
         """Close; may be called twice."""
 
@@ -56,8 +59,11 @@ class WorkerEnd(Protocol):
     """A worker's socket, with all its peers. One thread only."""
 
     @property
-    def received(self) -> deque[tuple[bytes, memoryview | None]]:
-        """(routing id, message); a violation of the protocol is queued as an empty message, an end as None."""
+    def received(self) -> deque[tuple[bytes, memoryview | tuple[int, ...]]]:
+        """(routing id, message); a violation of the protocol is queued as an empty message.
+
+        A connection's end is queued as the numbers of the messages that were not sent whole.
+        """
 
     def read(self) -> None:
         """From now on receive messages; before, peers are only let in."""
@@ -65,8 +71,8 @@ class WorkerEnd(Protocol):
     def look(self, ready: Collection[int]) -> int:
         """Serve these descriptors as far as possible; return how many peers were refused."""
 
-    def send(self, routing_id: bytes, header: bytes, frames: list[Buffer]) -> bool:
-        """Send a message; False if the peer has disconnected.
+    def send(self, routing_id: bytes, header: bytes, frames: list[Buffer], number: int = 0) -> bool:
+        """Send a message; False if the peer has disconnected. Its number tells what it is if the connection ends.
 
         Raises:
             PeerNotReadingError: Too much waits for the peer.

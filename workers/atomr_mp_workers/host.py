@@ -14,6 +14,7 @@ import os
 import select
 import signal
 import time
+from collections.abc import Callable, Collection
 from typing import Any, Final
 
 from atomr_mp import checks, errors
@@ -404,9 +405,9 @@ class Host:
                 if late:  # the supervisor may have ended a session meanwhile whose calls come next
                     return
 
-    def _open(self, routing_id: bytes, packed: memoryview | None) -> None:  # noqa: C901 - a way out for each fault
-        if packed is None:
-            self._left(routing_id)
+    def _open(self, routing_id: bytes, packed: memoryview | tuple[int, ...]) -> None:  # noqa: C901 - a way out for each fault
+        if isinstance(packed, tuple):
+            self._left(routing_id, packed)
             return
         peer = self._peers.find(routing_id)
         if peer is None:
@@ -495,8 +496,13 @@ class Host:
         for sender, _, _, packed in early:
             self._open(sender.routing_id, packed)
 
-    def _left(self, routing_id: bytes) -> None:
-        """End the streams of a connection that has ended, which have lost their reader; its calls go on."""
+    def _left(self, routing_id: bytes, unsent: Collection[int]) -> None:
+        """Take back the answers that were not sent on an ended connection, and end its streams; its calls go on.
+
+        The client has read the others, or names them in an `Unread`.
+        """
+        if unsent:
+            self._take_back_lost(routing_id, lambda number: number in unsent)
         peer = self._peers.known(routing_id)
         if peer is not None and peer.streams:
             self._dispatcher.streams.leave([peer])
@@ -504,14 +510,14 @@ class Host:
 
     def _unread(self, peer: Peer, message: data.Unread) -> None:
         """Take back answers that never arrived on a lost connection, and drop its requests that have not started."""
-        lost = self._peers.lost(peer, message.lane)
-        if message.token != self._token or lost is None:
-            return
         session = peer.session
-        for carried in lost.carried:
-            if carried.number > message.after:
-                self._take_back(session, carried.leases, carried.returned)
-        lost.carried.clear()
+        routing_id = data.routing_id(session.session, message.lane)
+        if message.token != self._token or routing_id == peer.routing_id:
+            return
+        self._take_back_lost(routing_id, lambda number: number > message.after)
+        lost = self._peers.known(routing_id)
+        if lost is None:
+            return
         session.waiting_for_release = [call for call in session.waiting_for_release if call[0] is not lost]
         self._envelope.lose(lost)
         self._dispatcher.leave([lost])
@@ -587,7 +593,7 @@ class Host:
             leases = [lease for part in some for lease in part.leases]
             try:
                 message = data.Parts(self._token, some, session.sent)
-                delivered = self._data.send(peer.routing_id, _encode(message), frames[first:at])
+                delivered = self._data.send(peer.routing_id, _encode(message), frames[first:at], session.sent)
             except PeerNotReadingError:
                 self._violated(peer, "it does not read the parts of its streams")
                 return
@@ -613,12 +619,19 @@ class Host:
         session = peer.session
         session.sent += 1
         message = data.Replies(self._token, replies, returned, session.releases.upto, session.sent)
-        delivered = self._data.send(peer.routing_id, _encode(message), frames)
+        delivered = self._data.send(peer.routing_id, _encode(message), frames, session.sent)
         leases = [lease for reply in replies for lease in reply.leases]
         if not delivered:  # an event loop may close its connection: the session goes on
             self._take_back(session, leases, returned)
         elif leases or returned:
             peer.carried.append(Carried(session.sent, leases, returned))
+
+    def _take_back_lost(self, routing_id: bytes, is_lost: Callable[[int], bool]) -> None:
+        """Take back the contents of a connection's lost messages, by their numbers."""
+        session = self._peers.session_of(routing_id)
+        for carried in self._peers.take_carried(routing_id, is_lost):
+            assert session is not None
+            self._take_back(session, carried.leases, carried.returned)
 
     def _take_back(self, session: AdmittedSession, leases: list[int], returned: list[int]) -> None:
         """Take back the leases of an undelivered message, since its session will never give them back."""

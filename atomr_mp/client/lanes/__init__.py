@@ -65,4 +65,8 @@ are suspects. So no request is failed yet. After ten milliseconds the link conne
 connection, it lives. The lane tells it which of its answers were lost with the old connection (`Unread`), and repeats
 the releases that it has not acknowledged. Then requests that were on the old connection are sent again, or end with
 `ConnectionLost`. If attempt after attempt fails, the device is unreachable for this lane, and its calls are refused.
+
+Each answer with leases is read, or named in an `Unread`, or taken back by the worker, which knows at a connection's end
+which ones were not sent whole. A loop that was left reads none. So before its connections are closed, the kernel is
+told to take nothing further for them, and the answers that have arrived are given back.
 """

@@ -213,7 +213,7 @@ class EventLoopLane(Lane):
                     if reply.copies and reply.generation:  # its worker may still read them
                         self._memory.get().abandoned(reply.copies, reply.deadline_ns)
                     self._leave(reply)
-                self._failover.disconnect(link)
+                self._failover.leave(link)
             for reply in self._backlog.all():
                 self._leave(reply)
 

@@ -174,6 +174,16 @@ class Failover:
         if link.lacks_descriptor and link.state in _BETWEEN_ATTEMPTS:
             self._feed(link, LinkEvent.RETRY)
 
+    def leave(self, link: DeviceLink) -> None:
+        """Close the connections of a lane that was left, after giving back the answers that have arrived.
+
+        The worker cannot send meanwhile, and takes back the answers that it would have sent.
+        """
+        if link.connection is not None:
+            link.connection.stop()
+            self._retire(link)
+        self.disconnect(link)
+
     def disconnect(self, link: DeviceLink) -> None:
         """Close the connections to a device's incarnations, past and future."""
         link.timer += 1

@@ -24,6 +24,9 @@ ARRAY: Final = np.arange(10.0)
 VALUE: Final = 20_000
 """Elements of an array that comes in shared memory."""
 
+BEHIND: Final = 40
+"""How many arrays of half as many elements are more than the kernel keeps for a reader."""
+
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[atomr_mp.Pool]:
@@ -111,13 +114,59 @@ def awaited(pool: atomr_mp.Pool) -> None:
     asyncio.run(use())
 
 
+def far_behind(pool: atomr_mp.Pool) -> None:
+    """Leave a loop to which the worker has answered more than the kernel keeps."""
+    loop = asyncio.new_event_loop()
+
+    async def use() -> None:
+        for _ in range(BEHIND):
+            pool.call("Keeper.large", VALUE // 2, device=0)
+        pool.call("Keeper.make", ARRAY, device=0)
+        await asyncio.sleep(0)
+
+    loop.run_until_complete(use())
+    pool.call("Keeper.total", ARRAY, device=0).result()
+    loop.close()
+
+
+def abandoned(pool: atomr_mp.Pool) -> None:
+    """Leave a loop whose call is answered before somebody comes who closes its lane."""
+    loop = asyncio.new_event_loop()
+
+    async def use() -> None:
+        pool.call("Keeper.make", ARRAY, device=0)
+        pool.call("Keeper.large", VALUE, device=1)
+        await asyncio.sleep(0)  # which sends them
+
+    loop.run_until_complete(use())
+    for device in range(2):
+        pool.call("Keeper.total", ARRAY, device=device).result()  # the worker answers behind those of the loop
+    loop.close()
+
+
 WAYS: Final[dict[str, Callable[[atomr_mp.Pool], None]]] = {
     way.__name__: way
-    for way in (answered, unread, failed, failed_elsewhere, called_back, late, cancelled, streamed, awaited)
+    for way in (
+        answered,
+        unread,
+        failed,
+        failed_elsewhere,
+        called_back,
+        late,
+        cancelled,
+        streamed,
+        awaited,
+        abandoned,
+        far_behind,
+    )
 }
 
 
 @hypothesis.settings(max_examples=15, phases=(hypothesis.Phase.explicit, hypothesis.Phase.generate))
+@hypothesis.example(["called_back"])
+@hypothesis.example(["failed_elsewhere"])
+@hypothesis.example(["abandoned"])
+@hypothesis.example(["far_behind"])
 @hypothesis.given(ways=st.lists(st.sampled_from(sorted(WAYS)), min_size=1, max_size=6))
 def test_what_a_client_has_dropped_comes_back(pool: atomr_mp.Pool, ways: list[str]) -> None:
     """Whatever it has done, and in whatever order: the workers keep nothing for it."""

@@ -15,10 +15,12 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
+import hypothesis
 import pytest
 import zmq
+from hypothesis import strategies as st
 from zmq.utils.monitor import recv_monitor_message
 
 from atomr_mp.protocol.flow.flight import Window
@@ -62,8 +64,8 @@ class Ends:
         self.socket.read()
         self.received: list[tuple[bytes, bytes]] = []
         """Routing id and content of what the worker's end has received."""
-        self.gone: list[bytes] = []
-        """Routing ids of connections that have ended."""
+        self.gone: dict[bytes, tuple[int, ...]] = {}
+        """Routing ids of connections that have ended, and what was not sent whole on each."""
         self.courier = Courier()
         self.lock = threading.Lock()
         self.connections = [
@@ -103,8 +105,8 @@ class Ends:
             refused += self.socket.look(dict(self.poll.poll(0.005)))  # of some of it this end's poll does not tell
             while self.socket.received:
                 peer, message = self.socket.received.popleft()
-                if message is None:
-                    self.gone.append(peer)
+                if isinstance(message, tuple):
+                    self.gone[peer] = message
                 else:
                     self.received.append((peer, bytes(message)))
         return refused
@@ -325,12 +327,40 @@ def test_what_does_not_read_yet_lets_peers_in_and_reads_nothing(tmp_path: Path) 
         assert poll.poll(0) == []
         standby.read()
         standby.look(dict(poll.poll(DEADLINE_S)))
-        assert [(peer, message and bytes(message)) for peer, message in standby.received] == [
+        assert [(peer, bytes(cast("memoryview", message))) for peer, message in standby.received] == [
             (data.routing_id(SESSIONS[0], 1), b"early")
         ]
         assert not standby.send(data.routing_id(SESSIONS[0], 2), b"it has gone", [])
         standby.close(flush=False)
         first.close()
+
+
+@hypothesis.settings(max_examples=30)
+@hypothesis.given(
+    sizes=st.lists(st.sampled_from([0, 1000, 400_000, 400_000]), min_size=1, max_size=15),
+    read=st.integers(0, 15),
+    late=st.booleans(),
+)
+def test_an_answer_is_received_or_known_not_to_have_been_sent(sizes: list[int], read: int, *, late: bool) -> None:
+    """Whenever its receiver leaves: if it takes in what has arrived, the worker knows of all the others."""
+    with tempfile.TemporaryDirectory() as directory, contextlib.closing(Ends(Path(directory))) as ends:
+        connection, peer = ends.connections[0], ends.peers()[0]
+
+        def refused(number: int) -> bool:
+            return not ends.socket.send(peer, b"%d" % number, [bytes(sizes[number - 1])], number)
+
+        lost = [*filter(refused, range(1, len(sizes)))]
+        found = [int(unpack(ends.receive(connection))[0]) for _ in range(min(read, len(sizes) - 1))]
+        with ends.lock:
+            connection.stop()
+            while (message := connection.receive()) is not None:
+                found.append(int(unpack(message)[0]))
+            lost += [*filter(refused, [len(sizes)] * late)]
+            ends.courier.forget(connection)
+            connection.close()
+        ends.look(lambda: peer in ends.gone)
+        lost += [number for number in ends.gone[peer] if number not in lost]
+        assert sorted(found + lost) == list(range(1, len(sizes) + late))
 
 
 def test_what_has_been_sent_leaves_though_the_loop_is_busy(ends: Ends) -> None:

@@ -17,6 +17,7 @@ import atomr_mp
 from atomr_mp import errors
 from atomr_mp.operator.doctor import examine
 from atomr_mp.operator.session import OperatorSession
+from atomr_mp.protocol.messages.data import MAX_LANES
 from atomr_mp.supervision.audit.findings import State
 from tests.support import ACTORS, BACKEND, DEADLINE_S, Ledger, client_of, local_client, open_descriptors, settled
 
@@ -93,6 +94,22 @@ def test_leases_of_answers_that_never_arrived_come_back(pool: atomr_mp.Pool, how
         with pytest.raises(errors.ConnectionLost):
             pool.call("Cutting.cut_and_keep", how).result(DEADLINE_S)
         assert settled(lambda: pool.device(0).statistics()["leases"] == 0)
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_they_come_back_though_many_other_connections_came_before_that(pool: atomr_mp.Pool, how: str) -> None:
+    """The worker forgets idle connections, but not what it has sent on them."""
+    lost = pool.call("Cutting.cut_and_keep", how)
+    for _ in range(2 * MAX_LANES):
+        with contextlib.suppress(errors.ConnectionLost):  # of the first, if the cut came behind it
+            asyncio.run(_pid(pool))
+    with pytest.raises(errors.ConnectionLost):
+        lost.result(DEADLINE_S)
+    assert settled(lambda: pool.device(0).statistics()["leases"] == 0)
+
+
+async def _pid(pool: atomr_mp.Pool) -> object:
+    return await pool.call("Cutting.pid")
 
 
 def test_releases_that_were_lost_are_repeated(pool: atomr_mp.Pool) -> None:

@@ -111,6 +111,9 @@ class FakeConnection:
         assert not self.closed
         return memoryview(self.answers.pop(0)) if self.answers else None
 
+    def stop(self) -> None:
+        """Take nothing more in: no answer is on its way."""
+
     def wait_disconnected(self, _timeout_ms: int) -> None:
         """All that was answered is there."""
 

@@ -7,7 +7,7 @@ are refused.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from functools import partial
 from operator import attrgetter
 from typing import Final, NamedTuple, Protocol
@@ -35,6 +35,7 @@ class AdmittedSession:
     """An admitted client."""
 
     __slots__ = (
+        "carried",
         "ended",
         "group",
         "holder",
@@ -61,6 +62,9 @@ class AdmittedSession:
         self.group: Final = opened.group or None
         """Its group: sessions of one group share one weight."""
         self.peers: list[Peer] = []
+        self.carried: Final[dict[bytes, deque[Carried]]] = {}
+        """`Peer.carried` of connections that were forgotten, by routing id, the oldest first; together as much as of
+        one."""
         self.running = 0
         """Requests that have started and not ended."""
         self.opening = 0
@@ -150,8 +154,9 @@ class Peer:
     def __init__(self, routing_id: bytes, session: AdmittedSession, window: Window) -> None:
         self.routing_id: Final = routing_id
         self.session: Final = session
-        self.carried: Final[deque[Carried]] = deque(maxlen=window.requests + MAX_AHEAD)
-        """Contents of the last messages: more than a window's, and the credit of a stream, cannot be in flight."""
+        known = session.carried.pop(routing_id, ())
+        self.carried: Final[deque[Carried]] = deque(known, maxlen=_most_carried(window))
+        """Contents of the last messages."""
         self.unanswered = 0
         self.payload_bytes = 0
         """Payload bytes of the unanswered requests."""
@@ -166,6 +171,11 @@ class Peer:
         self.part_frames: list[Buffer] = []
         self.streams: dict[int, Queued] = {}
         """Streams that have not been answered, by id."""
+
+
+def _most_carried(window: Window) -> int:
+    """Return how many messages may be in flight: a window's, and the credit of a stream."""
+    return window.requests + MAX_AHEAD
 
 
 @checks.owned()
@@ -221,6 +231,23 @@ class Peers:
         """Return a session, None if it is not admitted or has ended."""
         return self._by_number.get(number)
 
+    def session_of(self, routing_id: bytes) -> AdmittedSession | None:
+        """Return the session of a connection, None if it is not admitted or has ended."""
+        return self._by_name.get(data.session_of(routing_id))
+
+    def take_carried(self, routing_id: bytes, is_lost: Callable[[int], bool]) -> list[Carried]:
+        """Return the contents of a connection's lost messages, by their numbers, and forget these."""
+        peer, session = self.known(routing_id), self.session_of(routing_id)
+        forgotten = None if session is None else session.carried.get(routing_id)
+        carried = peer.carried if peer is not None else forgotten
+        if not carried:
+            return []
+        lost = [each for each in carried if is_lost(each.number)]
+        kept = [each for each in carried if not is_lost(each.number)]
+        carried.clear()
+        carried.extend(kept)
+        return lost
+
     def secret(self, session: bytes) -> bytes | None:
         """Return a session's secret, None if it is unknown."""
         found = self._by_name.get(session)
@@ -247,17 +274,17 @@ class Peers:
         """Return a connection that has sent something, None if it is not known, or was forgotten."""
         return self._by_routing_id.get(routing_id)
 
-    def lost(self, peer: Peer, lane: int) -> Peer | None:
-        """Return another connection of a peer's session, by its number; None if it is unknown."""
-        found = self._by_routing_id.get(data.routing_id(peer.session.session, lane))
-        return None if found is peer else found
-
     def _forget_idle(self, session: AdmittedSession, keep: Peer | None = None) -> bool:
-        """Forget the session's oldest idle connection: closed connections are not announced."""
+        """Forget the session's oldest idle connection, which may have ended."""
+        early = {sender.routing_id for sender, *_ in session.waiting_for_release}
         for peer in session.peers:
-            if peer is not keep and not (peer.unanswered or peer.replies or peer.streams):
+            busy = peer.unanswered or peer.replies or peer.parts or peer.streams or peer.routing_id in early
+            if peer is not keep and not busy:
                 session.peers.remove(peer)
                 del self._by_routing_id[peer.routing_id]
+                session.carried[peer.routing_id] = peer.carried
+                while sum(map(len, session.carried.values())) > _most_carried(self._window):
+                    del session.carried[next(iter(session.carried))]
                 return True
         return False
 

@@ -75,9 +75,9 @@ class DataSocket:
         """Peers by descriptor."""
         self._logged_in: dict[bytes, DataPeer] = {}
         """Peers by routing id."""
-        self.received: Final[deque[tuple[bytes, memoryview | None]]] = deque()
+        self.received: Final[deque[tuple[bytes, memoryview | tuple[int, ...]]]] = deque()
         """(routing id, message), see `framing.unpack`; a violation of the protocol is queued as an empty message, a
-        connection's end as None."""
+        connection's end as the numbers of the messages that were not sent whole."""
         self._reads = False
         self._refused = 0
         self._path = Path(endpoint.removeprefix("ipc://"))
@@ -104,8 +104,14 @@ class DataSocket:
         refused, self._refused = self._refused, 0
         return refused
 
-    def send(self, routing_id: bytes, header: bytes, frames: list[Buffer]) -> bool:
+    def send(self, routing_id: bytes, header: bytes, frames: list[Buffer], number: int = 0) -> bool:
         """Send a message; False if the peer has disconnected and will not get it.
+
+        Args:
+            routing_id: The peer's.
+            header: The header.
+            frames: Its payload frames.
+            number: Tells what the message is, if the connection ends before it was sent whole; grows.
 
         Raises:
             PeerNotReadingError: Too many bytes wait for the peer, or it has taken none of them for `STALL_S`.
@@ -118,6 +124,8 @@ class DataSocket:
         ):
             raise PeerNotReadingError
         peer.send(header, frames)
+        if peer.keeps:
+            peer.mark(number)
         if peer.gone:
             self._close(peer)
             return False
@@ -225,9 +233,9 @@ class DataSocket:
         del self._peers[peer.descriptor]
         if peer.ready:
             del self._logged_in[peer.routing_id]
-            if self._reads:
-                self.received.append((peer.routing_id, None))
         peer.close()
+        if peer.ready and self._reads:
+            self.received.append((peer.routing_id, tuple(peer.waiting)))
 
     def _admits(self, username: bytes, password: bytes) -> bool:
         """Return whether the login shows a living session's secret; count a peer that shows none."""
