@@ -32,13 +32,14 @@ def add(commands: Commands) -> argparse.ArgumentParser:
 def run(options: argparse.Namespace) -> int:
     """Check the settings, and print them if asked to."""
     from atomr_mp.startup.config import gather
+    from atomr_mp.startup.planning import check, make_plan
 
     found = gather(options.config, given_settings(options))
     if options.portable:
-        found.config.check()
+        check(found.settings)
     else:
-        found.config.plan()
-    shown = {name: {"value": getattr(found.config, name), "from": source} for name, source in found.sources.items()}
+        make_plan(found.settings)
+    shown = {name: {"value": getattr(found.settings, name), "from": source} for name, source in found.sources.items()}
     if options.json:
         sys.stdout.write(f"{json.dumps(shown)}\n")
     elif options.show:

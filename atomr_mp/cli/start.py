@@ -13,7 +13,6 @@ from atomr_mp.cli.common import Commands, counted, whole
 from atomr_mp.protocol.codec import MAX_DEVICES
 
 if TYPE_CHECKING:
-    from atomr_mp.startup.config import Config
     from atomr_mp.supervisor.plan import Plan
 
 STOP_S: Final = 10.0
@@ -115,27 +114,27 @@ def given_settings(options: argparse.Namespace) -> dict[str, Any]:
 def run(options: argparse.Namespace) -> int:
     """Start a pool; in the foreground this process becomes its supervisor."""
     from atomr_mp.process.files.rundir import RunDirectory
-    from atomr_mp.startup.config import Config, with_source
+    from atomr_mp.startup.config import gather, with_source
     from atomr_mp.startup.launch import become_supervisor
+    from atomr_mp.startup.planning import make_plan
 
     settings = given_settings(options)
-    config = Config.load(options.config, **settings)
-    plan = config.plan()
+    plan = make_plan(gather(options.config, settings).settings)
     if options.config is not None:
         plan = with_source(plan, options.config, settings)
     if options.detach:
-        return _detached(config, plan)
+        return _detached(plan)
     output.protect()  # this process becomes the supervisor, which waits for no reader of its lines
     # Check before anything is announced; the supervisor checks again itself.
     RunDirectory.create(plan.run_path).close()
-    _announce(config, plan)
+    _announce(plan)
     become_supervisor(plan)
     raise AssertionError("exec returned")
 
 
-def _announce(config: Config, plan: Plan) -> None:
+def _announce(plan: Plan) -> None:
     """Print what is started and why, in one line, and the notes on its devices below."""
-    why = "no NVIDIA hardware found: " if config.backend == "auto" and plan.backend == "host" else ""
+    why = "no NVIDIA hardware found: " if plan.settings.backend == "auto" and plan.backend == "host" else ""
     actors = ", ".join(actor.name for actor in plan.actors) or "none, so nothing can be called; see --actor"
     sys.stderr.write(
         f"{why}starting the {plan.backend} backend with {counted(len(plan.devices), 'device')} (run directory "
@@ -147,7 +146,7 @@ def _announce(config: Config, plan: Plan) -> None:
     sys.stderr.flush()
 
 
-def _detached(config: Config, plan: Plan) -> int:
+def _detached(plan: Plan) -> int:
     from atomr_mp.startup.launch import launch
     from atomr_mp.startup.start import START_MARGIN_S
 
@@ -157,14 +156,14 @@ def _detached(config: Config, plan: Plan) -> int:
         from atomr_mp.pool import Pool
 
         with Pool(Client(connection, "atomr-mp start"), plan.run_path) as pool:
-            _announce(config, plan)
-            pool.wait_ready(plan.start_timeout_s + START_MARGIN_S)
+            _announce(plan)
+            pool.wait_ready(plan.settings.start_timeout_s + START_MARGIN_S)
     except BaseException:
         _end(process)
         raise
     sys.stdout.write(
-        f"pool {plan.pool} runs: {counted(len(plan.devices), 'device')} ready, supervisor {process.pid}, run directory "
-        f"{plan.run_dir}\n"
+        f"pool {plan.settings.pool} runs: {counted(len(plan.devices), 'device')} ready, supervisor {process.pid}, run "
+        f"directory {plan.run_dir}\n"
     )
     process.returncode = 0  # it lives on, so nobody should be warned of that
     return 0

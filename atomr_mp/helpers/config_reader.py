@@ -12,7 +12,8 @@ import msgspec
 
 from atomr_mp import errors, output
 from atomr_mp.process.prctl import die_with_parent
-from atomr_mp.startup.config import Config
+from atomr_mp.startup.config import gather
+from atomr_mp.startup.planning import make_plan
 from atomr_mp.supervisor.plan import Plan
 
 
@@ -28,7 +29,7 @@ def main() -> int:
     assert old.source is not None
     try:
         settings = msgspec.json.decode(old.source.settings)
-        plan = Config.load(Path(old.source.file), **settings).plan()
+        plan = make_plan(gather(Path(old.source.file), settings).settings)
     except errors.AtomrError as error:
         _write(out, error.message.encode())
         return 1

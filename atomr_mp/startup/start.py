@@ -19,7 +19,7 @@ from atomr_mp.startup.targets import Actors, check_no_actor_loads, targets
 
 if TYPE_CHECKING:
     from atomr_mp.pool import Pool
-    from atomr_mp.startup.config import Backend
+    from atomr_mp.supervision.settings import Backend
     from atomr_mp.supervisor.plan import Plan
 
 START_MARGIN_S: Final = 30.0
@@ -58,7 +58,7 @@ def start(
         config: TOML file with settings; arguments of this call and environment variables ATOMR_MP_NAME override it.
         weight: How much this application gets of a busy device's time, beside other clients; see `connect`.
         max_waiting: How many of this application's calls may wait for room; see `connect`.
-        **settings: Any other field of `config.Config`.
+        **settings: Any other field of `supervision.settings.Settings`.
 
     Raises:
         InvalidRequest: `weight` or `max_waiting` is out of range.
@@ -151,13 +151,13 @@ def begin(
 
         most = MAX_WAITING if max_waiting is None else max_waiting
         client = Client(connection, weight=weight, max_waiting=most)
-        supervisor = OwnedSupervisor(process, plan.run_path, client.close_streams, plan.drain_timeout_s)
+        supervisor = OwnedSupervisor(process, plan.run_path, client.close_streams, plan.settings.drain_timeout_s)
         started = Pool(client, plan.run_path, supervisor)
     except BaseException:
         connection.close()
         process.wait()
         raise
-    return started, plan.start_timeout_s + START_MARGIN_S
+    return started, plan.settings.start_timeout_s + START_MARGIN_S
 
 
 def _plain(value: Any) -> Any:
@@ -170,10 +170,11 @@ def _plan(config: Path | None, settings: dict[str, Any], weight: float, *, tempo
     import msgspec
 
     from atomr_mp.protocol.messages.session import check_weight
-    from atomr_mp.startup.config import Config, with_source
+    from atomr_mp.startup.config import gather, with_source
+    from atomr_mp.startup.planning import make_plan
 
-    plan = Config.load(config, **settings).plan()
-    check_weight(weight, plan.max_weight)
+    plan = make_plan(gather(config, settings).settings)
+    check_weight(weight, plan.settings.max_weight)
     if config is not None:
         plan = with_source(plan, config, settings)
     return msgspec.structs.replace(plan, temporary=True) if temporary else plan

@@ -26,7 +26,7 @@ LOADING: Final = "atomr_mp_workers.loading"
 
 
 def targets(actors: Actors) -> list[str]:
-    """Return the targets of actors, as `Config.actors` has them.
+    """Return the targets of actors, as `PoolSettings.actors` has them.
 
     Raises:
         ConfigurationError: A class is no actor, or a worker could not import it.

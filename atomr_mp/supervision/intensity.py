@@ -16,40 +16,12 @@ from typing import ClassVar, Final
 
 import msgspec
 
-from atomr_mp import errors
 from atomr_mp.protocol.messages.devices import Circuit
 from atomr_mp.protocol.words import counted
+from atomr_mp.supervision.settings import PoolSettings
 
 OPEN_LEAST_S: Final = 0.5
 """Shortest time that a circuit is open, also where there is no back-off: a device that cannot live costs little."""
-
-
-class Intensity(msgspec.Struct, frozen=True):
-    """The policy.
-
-    Raises:
-        ConfigurationError: A value out of its range.
-    """
-
-    max_restarts: int = 3
-    """Restarts allowed within `within_s`; with 0 every unplanned end opens the circuit."""
-    within_s: float = 60.0
-    """Length of the window. Both its ends belong to it."""
-    backoff_initial_s: float = 0.5
-    """Delay of the second restart without a success in between; the first comes at once."""
-    backoff_factor: float = 2.0
-    """By how much each further delay is longer."""
-    backoff_max_s: float = 30.0
-    """Longest delay."""
-    give_up: bool = False
-    """Stop the device where its circuit would open."""
-
-    def __post_init__(self) -> None:
-        _require("max_restarts", self.max_restarts, least=0)
-        _require("within_s", self.within_s, least=0, strictly=True)
-        _require("backoff_initial_s", self.backoff_initial_s, least=0)
-        _require("backoff_factor", self.backoff_factor, least=1)
-        _require("backoff_max_s", self.backoff_max_s, least=self.backoff_initial_s, of=" (backoff_initial_s)")
 
 
 class History(msgspec.Struct, frozen=True):
@@ -109,11 +81,11 @@ class Refused(msgspec.Struct, frozen=True):
 RestartVerdict = Granted | Opened | Refused
 
 
-def ask(policy: Intensity, history: History, now_s: float) -> tuple[History, RestartVerdict]:
+def ask(policy: PoolSettings, history: History, now_s: float) -> tuple[History, RestartVerdict]:
     """Judge an unplanned end, and return the history with it."""
     counting = tuple(then for then in history.restarts if now_s - then <= policy.within_s)
     if history.circuit is Circuit.CLOSED and len(counting) < policy.max_restarts:
-        return History((*counting, now_s), history.streak + 1), Granted(_delay_s(policy, history.streak))
+        return History((*counting, now_s), history.streak + 1), Granted(delay_s(policy, history.streak))
     if history.circuit is Circuit.CLOSED:
         reason = (
             f"{counted(len(counting) + 1, 'unplanned end')} within {policy.within_s:g} s; "
@@ -128,7 +100,7 @@ def ask(policy: Intensity, history: History, now_s: float) -> tuple[History, Res
     return opened, Opened(open_s(policy, history.openings), reason)
 
 
-def open_s(policy: Intensity, openings: int) -> float:
+def open_s(policy: PoolSettings, openings: int) -> float:
     """Return how long the circuit is open, after it has opened so many times before: the back-off's time."""
     longest_s = max(policy.backoff_max_s, OPEN_LEAST_S)
     try:
@@ -137,7 +109,7 @@ def open_s(policy: Intensity, openings: int) -> float:
         return longest_s
 
 
-def trial_s(policy: Intensity) -> float:
+def trial_s(policy: PoolSettings) -> float:
     """Return how long an incarnation must serve to close the circuit: ends that are so far apart are allowed."""
     return policy.within_s / max(policy.max_restarts, 1)
 
@@ -162,7 +134,8 @@ def forgiven(history: History, then_s: float) -> History:
     return History(tuple(restarts), history.streak, history.openings, history.opened_s)
 
 
-def _delay_s(policy: Intensity, streak: int) -> float:
+def delay_s(policy: PoolSettings, streak: int) -> float:
+    """Return the delay of a restart after so many in a row: the first comes at once."""
     if streak == 0:
         return 0.0
     try:
@@ -170,9 +143,3 @@ def _delay_s(policy: Intensity, streak: int) -> float:
     except OverflowError:  # a float's power, unlike its product, does not become infinite
         delay_s = policy.backoff_max_s if policy.backoff_initial_s else 0.0
     return min(delay_s, policy.backoff_max_s)
-
-
-def _require(name: str, value: float, *, least: float, strictly: bool = False, of: str = "") -> None:
-    if not math.isfinite(value) or value < least or (strictly and value == least):
-        relation = "more than" if strictly else "at least"
-        raise errors.ConfigurationError(f"{name} must be finite and {relation} {least:g}{of}, not {value}")

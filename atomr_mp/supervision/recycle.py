@@ -5,14 +5,11 @@ It is for what grows by itself: leaks, fragments, caches. Times are seconds.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-import msgspec
-
-from atomr_mp import errors
 from atomr_mp.protocol.words import counted
+from atomr_mp.supervision.settings import PoolSettings
 
 JITTER: Final = 0.2
 """Largest part of `max_age_s` by which a worker is replaced early: those that began together do not end together."""
@@ -24,34 +21,6 @@ MEMORY_AFTER_S: Final = 30.0
 
 PATIENCE_S: Final = 60.0
 """How long a due worker is left because clients hold buffers in it, which would be lost with it."""
-
-
-class RecycleLimits(msgspec.Struct, frozen=True):
-    """The policy; 0 stands for no limit.
-
-    Raises:
-        ConfigurationError: A value below 0, or none.
-    """
-
-    max_requests: int = 0
-    """Requests that one process runs."""
-    max_age_s: float = 0.0
-    """How long it lives."""
-    max_memory_bytes: int = 0
-    """Host memory that it has resident."""
-    max_device_bytes: int = 0
-    """Memory of its device that it takes."""
-
-    def __post_init__(self) -> None:
-        for name in ("max_requests", "max_age_s", "max_memory_bytes", "max_device_bytes"):
-            value = getattr(self, name)
-            if not (math.isfinite(value) and value >= 0):
-                raise errors.ConfigurationError(f"{name} must be finite and at least 0, not {value}")
-
-    @property
-    def any(self) -> bool:
-        """Whether there is a limit."""
-        return bool(self.max_requests or self.max_age_s or self.max_memory_bytes or self.max_device_bytes)
 
 
 class Life(NamedTuple):
@@ -73,7 +42,12 @@ class Life(NamedTuple):
     """The driver has counted it; otherwise the worker itself has."""
 
 
-def due(limits: RecycleLimits, life: Life) -> str:
+def has_limit(limits: PoolSettings) -> bool:
+    """Return whether there is a limit."""
+    return bool(limits.max_requests or limits.max_age_s or limits.max_memory_bytes or limits.max_device_bytes)
+
+
+def due(limits: PoolSettings, life: Life) -> str:
     """Return the reason to replace a worker, with the numbers; empty if it is not."""
     if 0 < limits.max_requests <= life.requests:
         return f"it has run {counted(life.requests, 'request')} (max_requests {limits.max_requests})"
@@ -87,14 +61,14 @@ def due(limits: RecycleLimits, life: Life) -> str:
     return ""
 
 
-def choose(limits: RecycleLimits, ready: Mapping[int, Life], *, away: int) -> tuple[int, str] | None:
+def choose(limits: PoolSettings, ready: Mapping[int, Life], *, away: int) -> tuple[int, str] | None:
     """Return the device whose worker has to be replaced now, and the reason; None if none is.
 
     One at a time: nobody is replaced while another device is away. The one that has passed its limit for the longest
     is not known; the oldest goes first, so that each has its turn.
 
     Args:
-        limits: The policy.
+        limits: The pool's settings; 0 stands for no limit.
         ready: The workers that are ready, by device.
         away: How many devices are on their way to be ready; those that are stopped do not count.
     """

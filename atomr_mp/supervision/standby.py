@@ -11,7 +11,8 @@ from collections.abc import Callable
 from enum import StrEnum
 from typing import Final
 
-from atomr_mp.supervision.intensity import Intensity
+from atomr_mp.supervision import intensity
+from atomr_mp.supervision.settings import PoolSettings
 
 MAX_FAILURES: Final = 3
 """Standbys that may fail in a row."""
@@ -52,13 +53,9 @@ def failures_after(failures: int, ready_for_s: float | None) -> int:
     return 1 if ready_for_s is not None and ready_for_s >= SETTLED_S else failures + 1
 
 
-def delay_s(policy: Intensity, failures: int) -> float | None:
+def delay_s(policy: PoolSettings, failures: int) -> float | None:
     """Return how long to wait before the next, after so many failures in a row; None if there is to be none."""
-    if failures == 0:
-        return 0.0
-    if failures >= MAX_FAILURES:
-        return None
-    return min(policy.backoff_initial_s * policy.backoff_factor ** (failures - 1), policy.backoff_max_s)
+    return None if failures >= MAX_FAILURES else intensity.delay_s(policy, failures)
 
 
 class Turns:

@@ -10,18 +10,21 @@ from typing import Final
 import msgspec
 
 from atomr_mp import errors
-from atomr_mp.protocol.flow.flight import Window
 from atomr_mp.protocol.messages.control import ActorSpec, Execution
 from atomr_mp.protocol.words import counted, place_of, these_devices
-from atomr_mp.supervision.intensity import Intensity
-from atomr_mp.supervision.recycle import RecycleLimits
-
-METRICS_OFF: Final = "off"
+from atomr_mp.supervision.settings import PoolSettings
 
 OMP_THREADS: Final = "OMP_NUM_THREADS"
 
 OTHER_THREADS: Final = ("MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 """Variables that come before OpenMP's in their libraries."""
+
+FIXED: Final = (
+    *("pool", "window_requests", "window_bytes", "max_streams", "log_max_bytes", "cgroups", "metrics", "standby"),
+    *("standby_starts", "max_replays", "max_suspicions", "max_weight"),
+    *("listen", "keys_dir", "insecure", "remote_grace_s", "remote_sessions", "remote_bytes"),
+)
+"""Settings that the supervisor or the clients hold: a running pool keeps them."""
 
 
 class DevicePlan(msgspec.Struct, frozen=True):
@@ -70,19 +73,6 @@ class DevicePlan(msgspec.Struct, frozen=True):
         return f"device {self.index} ({self.place})" if self.place else f"device {self.index}"
 
 
-class GatewayPlan(msgspec.Struct, frozen=True):
-    """Settings for remote clients."""
-
-    address: str
-    """"tcp://ADDRESS:PORT"."""
-    keys_dir: str
-    """The directory of the keys; empty for no encryption, on loopback."""
-    grace_s: float
-    """How long a session is kept after a cut."""
-    max_sessions: int
-    max_bytes: int
-
-
 class PlanSource(msgspec.Struct, frozen=True):
     """The sources of a plan, for making it again."""
 
@@ -93,44 +83,18 @@ class PlanSource(msgspec.Struct, frozen=True):
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """The plan of a pool."""
+    """The settings of a pool, and what they leave open, decided."""
 
-    pool: str
+    settings: PoolSettings
     run_dir: str
     backend: str
+    """"cuda" or "host"."""
     devices: list[DevicePlan]
     actors: list[ActorSpec]
-    window: Window
-    intensity: Intensity
-    start_timeout_s: float
-    drain_timeout_s: float
-    log_max_bytes: int
-    core_dumps: bool
-    cgroups: bool
-    standby: str = "none"
-    """Kind of standby behind each worker, see `supervision.standby.StandbyMode`."""
-    standby_starts: int = 1
-    """How many standbys may start at a time."""
-    preload: list[str] = []
-    """Modules that the zygote imports, beside those that it always imports."""
+    keys_dir: str = ""
+    """The directory of remote clients' keys; empty for no encryption, on loopback, and if they are not admitted."""
     temporary: bool = False
     """Whether to remove the run directory after an orderly end, since its made-up name is known to no client."""
-    recycling: RecycleLimits = RecycleLimits()
-    """Limits after which healthy workers are replaced."""
-    metrics: str = METRICS_OFF
-    """The address of the metrics, as `Config.metrics` has it."""
-    kill_timeout_s: float = 30.0
-    """How long a killed worker may take to end."""
-    resident_max_bytes: int = 0
-    """Most that resident memory may take in the whole pool; 0 for no limit."""
-    max_replays: int = 2
-    """How often clients send a request again without the caller."""
-    max_suspicions: int = 2
-    """Ends of workers after which a request is quarantined; 0 for never."""
-    max_weight: float = 10.0
-    """Largest weight that a client may have."""
-    gateway: GatewayPlan | None = None
-    """How remote clients are admitted; None if they are not."""
     source: PlanSource | None = None
     """The configuration file; None if none was given."""
 
@@ -177,11 +141,8 @@ def merged(old: Plan, new: Plan) -> tuple[Plan, list[str]]:
     Raises:
         ConfigurationError: An actor in `new` is for a device that the running pool does not have.
     """
-    fixed = (
-        *("pool", "run_dir", "backend", "window", "log_max_bytes", "cgroups", "metrics", "standby", "standby_starts"),
-        *("max_replays", "max_suspicions", "max_weight", "gateway"),
-    )
-    pending = [name for name in fixed if _differ(old, new, name)]
+    pending = [name for name in ("run_dir", "backend") if getattr(old, name) != getattr(new, name)]
+    pending += [name for name in FIXED if getattr(old.settings, name) != getattr(new.settings, name)]
     devices = new.devices
     if [_which(device) for device in old.devices] != [_which(device) for device in new.devices]:
         pending += [
@@ -194,22 +155,9 @@ def merged(old: Plan, new: Plan) -> tuple[Plan, list[str]]:
         pending.append("threads_per_worker")
         of_old = [device.threads for device in old.devices]
         devices = [msgspec.structs.replace(each, threads=of_old[at]) for at, each in enumerate(devices)]
-    return (
-        msgspec.structs.replace(
-            old,
-            devices=devices,
-            actors=new.actors,
-            intensity=new.intensity,
-            start_timeout_s=new.start_timeout_s,
-            drain_timeout_s=new.drain_timeout_s,
-            kill_timeout_s=new.kill_timeout_s,
-            core_dumps=new.core_dumps,
-            recycling=new.recycling,
-            preload=new.preload,
-            resident_max_bytes=new.resident_max_bytes,
-        ),
-        pending,
-    )
+    kept = {name: getattr(old.settings, name) for name in FIXED}
+    settings = msgspec.structs.replace(new.settings, **kept)
+    return msgspec.structs.replace(old, settings=settings, devices=devices, actors=new.actors), pending
 
 
 def thread_limits(threads: int, given: Mapping[str, str]) -> dict[str, str]:
@@ -222,10 +170,6 @@ def thread_limits(threads: int, given: Mapping[str, str]) -> dict[str, str]:
     if not threads or OMP_THREADS in given:
         return {}
     return {name: str(threads) for name in (OMP_THREADS, *OTHER_THREADS) if name not in given}
-
-
-def _differ(old: Plan, new: Plan, name: str) -> bool:
-    return bool(getattr(old, name) != getattr(new, name))
 
 
 def check_homes(actors: Sequence[ActorSpec], devices: int) -> None:

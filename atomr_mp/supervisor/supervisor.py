@@ -23,6 +23,7 @@ from atomr_mp.protocol.messages import devices, operators, session
 from atomr_mp.protocol.process_tags import epoch_label
 from atomr_mp.protocol.words import counted
 from atomr_mp.supervision.lifecycle import State
+from atomr_mp.supervision.settings import OFF
 from atomr_mp.supervision.standby import Turns
 from atomr_mp.supervisor.care.exporter import Exporter
 from atomr_mp.supervisor.care.gateway import GatewayKeeper
@@ -37,7 +38,7 @@ from atomr_mp.supervisor.care.watchdog import Watchdog
 from atomr_mp.supervisor.device.device import PoolServices, SupervisedDevice
 from atomr_mp.supervisor.device.quarantine import StuckOnGpu
 from atomr_mp.supervisor.loop import Loop
-from atomr_mp.supervisor.plan import METRICS_OFF, Plan
+from atomr_mp.supervisor.plan import Plan
 from atomr_mp.supervisor.processes.process_factory import ProcessFactory
 from atomr_mp.supervisor.sessions.residents import ResidentKeeper
 from atomr_mp.supervisor.sessions.sessions import Order, Question, Respond, Sessions
@@ -108,7 +109,7 @@ class Supervisor:
             owner_gone=self._owner_gone,
         )
         self._factory = ProcessFactory(plan, self._loop, run_dir, self._events)
-        self._residents = ResidentKeeper(plan.backend, plan.resident_max_bytes, self.devices, self._events)
+        self._residents = ResidentKeeper(plan.backend, plan.settings.resident_max_bytes, self.devices, self._events)
         self._oom_kills: Final = OomKills()
         stuck = {device.gpu: StuckOnGpu() for device in plan.devices}
         shared = PoolServices(
@@ -119,7 +120,7 @@ class Supervisor:
             self._sessions,
             self._residents,
             self._factory,
-            Turns(plan.standby_starts),
+            Turns(plan.settings.standby_starts),
             self._oom_kills,
         )
         self.devices.extend(
@@ -133,7 +134,7 @@ class Supervisor:
         self._recycler = Recycler(
             self._loop,
             self.devices,
-            lambda: self._plan.recycling,
+            lambda: self._plan.settings,
             pausing=lambda: self._stopping or self._reload is not None,
             driver_bytes=self._health.taken_bytes,
         )
@@ -157,7 +158,7 @@ class Supervisor:
         )
         self._note(
             "pool_start",
-            f"pool {self._plan.pool} starts with {counted(len(self.devices), f'{self._plan.backend} device')}",
+            f"pool {self._plan.settings.pool} starts with {counted(len(self.devices), f'{self._plan.backend} device')}",
             epoch=epoch_label(self._epoch),
         )
         exporter = self._metrics = self._exporter()
@@ -287,7 +288,7 @@ class Supervisor:
 
         def renew(plan: Plan, then: Callable[[], None]) -> None:
             self._factory.take_plan(plan)
-            self._residents.limit(plan.resident_max_bytes)  # the first worker by this plan may need it
+            self._residents.limit(plan.settings.resident_max_bytes)  # the first worker by this plan may need it
             self._factory.renew(then)
 
         self._reload = Reload(
@@ -354,7 +355,7 @@ class Supervisor:
         """Return a snapshot."""
         return operators.Status(
             id=0,
-            pool=self._plan.pool,
+            pool=self._plan.settings.pool,
             backend=self._plan.backend,
             version=__version__,
             supervisor_pid=os.getpid(),
@@ -412,13 +413,13 @@ class Supervisor:
         self.stop(name)
         waiting = self._status().unanswered
         if waiting:
-            key = "Ctrl-C" if name == "SIGINT" else name
+            key, limit_s = "Ctrl-C" if name == "SIGINT" else name, self._plan.settings.drain_timeout_s
             requests = "1 request" if waiting == 1 else f"{waiting} requests"
-            _LOG.info("waiting for %s, at most %g s; %s again kills", requests, self._plan.drain_timeout_s, key)
+            _LOG.info("waiting for %s, at most %g s; %s again kills", requests, limit_s, key)
 
     def _exporter(self) -> Exporter | None:
-        address = self._plan.metrics
-        if address == METRICS_OFF:
+        address = self._plan.settings.metrics
+        if address == OFF:
             return None
         made = Exporter(address, self._run_dir.path, self._run_dir.session_socket, self._loop, self._helpers)
         self._note("metrics", f"metrics are served at {address}")
@@ -433,16 +434,15 @@ class Supervisor:
 
     def _open_gateway(self) -> GatewayKeeper | None:
         """Listen for remote clients, if they are admitted."""
-        plan = self._plan.gateway
-        if plan is None:
+        settings = self._plan.settings
+        if settings.listen == OFF:
             return None
 
         def note(event: str, text: str, facts: dict[str, str]) -> None:
             self._note(event, text, **facts)
 
-        return GatewayKeeper(
-            plan, self._plan.max_replays, self._run_dir, self._loop, self._helpers, note, self._sessions.remotes
-        )
+        keys_dir, remotes = self._plan.keys_dir, self._sessions.remotes
+        return GatewayKeeper(settings, keys_dir, self._run_dir, self._loop, self._helpers, note, remotes)
 
     def _on_hangup(self) -> None:
         """Reload, unless the signal comes from a terminal that has gone."""
@@ -458,7 +458,7 @@ class Supervisor:
     def _take_plan(self, plan: Plan) -> None:
         self._plan = plan
         self._factory.take_plan(plan)
-        self._residents.limit(plan.resident_max_bytes)
+        self._residents.limit(plan.settings.resident_max_bytes)
         for device in self.devices:
             device.take_plan(plan)
         self._recycler.start()

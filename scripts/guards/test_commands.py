@@ -11,7 +11,7 @@ from typing import Final
 import pytest
 
 from atomr_mp import cli
-from atomr_mp.startup.config import Config
+from atomr_mp.startup.config import gather
 from guards.pages import ROOT, blocks
 
 COMMAND_PAGES: Final = [
@@ -62,4 +62,4 @@ def test_example_configuration_is_one(tmp_path: Path) -> None:
     for block in blocks(ROOT / "docs" / "settings.md"):
         if block.language == "toml":
             file.write_text(block.code, encoding="utf-8")
-            assert Config.load(file).actors == [f"{tmp_path}/words.py:Words"]
+            assert gather(file, {}).settings.actors == [f"{tmp_path}/words.py:Words"]

@@ -12,7 +12,8 @@ import pytest
 
 from atomr_mp.process.gpus import nvml
 from atomr_mp.process.gpus.health import Monitor
-from atomr_mp.startup.config import Config
+from atomr_mp.startup.planning import make_plan
+from atomr_mp.supervision.settings import PoolSettings
 
 pytestmark = pytest.mark.gpu
 
@@ -36,8 +37,9 @@ def test_a_process_that_plans_does_not_use_cuda() -> None:
     """It imports nothing of it and makes no context, for which it would have to open the driver's memory manager."""
     code = """
 import os, sys
-from atomr_mp.startup.config import Config
-Config(backend="cuda").plan()
+from atomr_mp.startup.planning import make_plan
+from atomr_mp.supervision.settings import PoolSettings
+make_plan(PoolSettings(backend="cuda"))
 print(*sys.modules)
 print(*(os.path.realpath(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")))
 """
@@ -50,7 +52,7 @@ print(*(os.path.realpath(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self
 
 def test_a_plan_shows_each_worker_its_own_gpu_first() -> None:
     """CuPy is installed where these tests run."""
-    plan = Config(backend="cuda").plan()
+    plan = make_plan(PoolSettings(backend="cuda"))
     assert plan.backend == "cuda"
     for device in plan.devices:
         seen = device.environment["CUDA_VISIBLE_DEVICES"].split(",")
@@ -62,8 +64,8 @@ def test_a_plan_shows_each_worker_its_own_gpu_first() -> None:
 
 def test_one_gpu_is_found_by_the_beginning_of_its_uuid() -> None:
     """As CUDA itself takes it."""
-    first = Config(backend="cuda").plan().devices[0]
-    (again,) = Config(backend="cuda", gpus=first.uuid[:30]).plan().devices
+    first = make_plan(PoolSettings(backend="cuda")).devices[0]
+    (again,) = make_plan(PoolSettings(backend="cuda", gpus=first.uuid[:30])).devices
     assert again.uuid == first.uuid
 
 
@@ -71,7 +73,7 @@ def test_the_driver_tells_what_this_process_takes_or_nothing_of_it() -> None:
     """If it tells any, as outside most containers, it tells more when more is used."""
     import cupy
 
-    uuid = Config(backend="cuda").plan().devices[0].uuid
+    uuid = make_plan(PoolSettings(backend="cuda")).devices[0].uuid
 
     def taken() -> int | None:
         with Monitor({0: uuid}) as monitor:

@@ -29,7 +29,7 @@ class Exporter:
     """The exporter's process, which is started again after each end.
 
     Args:
-        address: As `Config.metrics` has it, not "off".
+        address: As `PoolSettings.metrics` has it, not "off".
         run_dir: Where a socket with a relative path is made.
         session_socket: Where it asks the supervisor.
         loop: The supervisor's loop.

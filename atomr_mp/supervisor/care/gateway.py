@@ -16,10 +16,10 @@ from atomr_mp import errors
 from atomr_mp.process.files.rundir import HeldRunDirectory
 from atomr_mp.protocol.messages import operators, remote
 from atomr_mp.supervision.remote_records import Fates
+from atomr_mp.supervision.settings import PoolSettings
 from atomr_mp.supervisor.care.gateway_process import GatewayProcess
 from atomr_mp.supervisor.care.helpers import Helpers
 from atomr_mp.supervisor.loop import Loop, Timer
-from atomr_mp.supervisor.plan import GatewayPlan
 
 _LOG: Final = logging.getLogger("atomr_mp.supervisor")
 
@@ -55,8 +55,8 @@ class GatewayKeeper:
     """The gateway's process, which is replaced after each end, and the one that stands by.
 
     Args:
-        plan: How it listens.
-        max_replays: The pool's setting.
+        settings: The pool's settings.
+        keys_dir: The directory of the keys; empty for no encryption.
         run_dir: The run directory.
         loop: The supervisor's loop.
         helpers: Start processes.
@@ -69,8 +69,8 @@ class GatewayKeeper:
 
     def __init__(
         self,
-        plan: GatewayPlan,
-        max_replays: int,
+        settings: PoolSettings,
+        keys_dir: str,
         run_dir: HeldRunDirectory,
         loop: Loop,
         helpers: Helpers,
@@ -78,15 +78,15 @@ class GatewayKeeper:
         remotes: Remotes,
     ) -> None:
         self._remotes = remotes
-        self._plan = plan
-        self._max_replays = max_replays
+        self._settings = settings
+        self._keys_dir = keys_dir
         self._run_dir = run_dir
         self._loop = loop
         self._helpers = helpers
         self._note = note
-        self._listener = listen(plan.address)
+        self._listener = listen(settings.listen)
         try:
-            self._bulk = listen(bulk_address(plan.address))
+            self._bulk = listen(bulk_address(settings.listen))
         except errors.ConfigurationError:
             self._listener.close()
             raise
@@ -127,11 +127,11 @@ class GatewayKeeper:
             bulk_port=self._bulk.getsockname()[1],
             session_socket=str(self._run_dir.session_socket),
             run_dir=str(self._run_dir.path),
-            keys_dir=self._plan.keys_dir,
-            max_sessions=self._plan.max_sessions,
-            max_bytes=self._plan.max_bytes,
-            grace_s=self._plan.grace_s,
-            max_replays=self._max_replays,
+            keys_dir=self._keys_dir,
+            max_sessions=self._settings.remote_sessions,
+            max_bytes=self._settings.remote_bytes,
+            grace_s=self._settings.remote_grace_s,
+            max_replays=self._settings.max_replays,
         )
         try:
             return GatewayProcess(settings, self._loop, self._helpers, self._take, self._ended)

@@ -9,7 +9,8 @@ from typing import Final
 
 from atomr_mp.protocol.board import Counter, Gauge
 from atomr_mp.supervision.lifecycle import State
-from atomr_mp.supervision.recycle import Life, RecycleLimits, choose, due
+from atomr_mp.supervision.recycle import Life, choose, due, has_limit
+from atomr_mp.supervision.settings import PoolSettings
 from atomr_mp.supervisor.care.usage import memory_bytes
 from atomr_mp.supervisor.device.device import SupervisedDevice
 from atomr_mp.supervisor.loop import Loop, Timer
@@ -24,7 +25,7 @@ class Recycler:
     Args:
         loop: The supervisor's loop.
         devices: The pool's devices.
-        limits: Returns the policy.
+        limits: Returns the pool's settings.
         pausing: Returns whether replacements pause now.
         driver_bytes: Returns a process's device memory, by device and pid; None if no driver tells it.
     """
@@ -33,7 +34,7 @@ class Recycler:
         self,
         loop: Loop,
         devices: Sequence[SupervisedDevice],
-        limits: Callable[[], RecycleLimits],
+        limits: Callable[[], PoolSettings],
         pausing: Callable[[], bool],
         driver_bytes: Callable[[int, int], int | None],
     ) -> None:
@@ -50,7 +51,7 @@ class Recycler:
 
     def start(self) -> None:
         """Look from now on, if there is a limit; to be called again when the policy has changed."""
-        if self._timer is None and self._limits().any:
+        if self._timer is None and has_limit(self._limits()):
             self._timer = self._loop.call_later(LOOK_S, self._look)
 
     def _look(self) -> None:
@@ -58,7 +59,7 @@ class Recycler:
         self._timer = None
         self.start()
         limits = self._limits()
-        if not limits.any or self._pausing():
+        if not has_limit(limits) or self._pausing():
             return
         ready = [each for each in self._devices if each.life.state is State.READY and not each.quarantine.reason]
         away = sum(not device.is_settled for device in self._devices)
@@ -71,7 +72,7 @@ class Recycler:
             index, why = chosen
             self._devices[index].replace("recycle", f"its worker is replaced: {why}")
 
-    def _life(self, device: SupervisedDevice, limits: RecycleLimits) -> Life | None:
+    def _life(self, device: SupervisedDevice, limits: PoolSettings) -> Life | None:
         """Return the counts and the memory of a device's worker; None if its board is not believed."""
         worker = device.roles.active
         assert worker is not None

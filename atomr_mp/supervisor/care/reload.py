@@ -128,7 +128,7 @@ class Reload:
 
     def _check(self) -> None:
         """Import the actors in a process beside the running workers."""
-        actors, limit_s = msgspec.json.encode(self._new.actors), self._new.start_timeout_s
+        actors, limit_s = msgspec.json.encode(self._new.actors), self._new.settings.start_timeout_s
         self._ask(IMPORT_CHECK, actors, limit_s, self._checked, self._new.devices[0].environment)
 
     def _checked(self, status: int | None, content: bytes) -> None:
@@ -139,7 +139,7 @@ class Reload:
             return
         why = f"a process that imported the actors to try them ended with status {status}"
         if status is None:
-            why = f"the actors were not imported within {self._new.start_timeout_s:g} s (start_timeout_s)"
+            why = f"the actors were not imported within {self._new.settings.start_timeout_s:g} s (start_timeout_s)"
         elif status == 1:
             with contextlib.suppress(msgspec.DecodeError, RecursionError):
                 why = msgspec.msgpack.decode(content, type=ErrorInfo).message

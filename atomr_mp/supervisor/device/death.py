@@ -170,7 +170,7 @@ class Deaths:
 
     def _on_late(self, worker: Incarnation) -> None:
         if worker.parting.fault is None:
-            limit_s = self._plans.held.start_timeout_s
+            limit_s = self._plans.held.settings.start_timeout_s
             worker.parting.failed(
                 errors.SetupFailed(f"the worker was not ready within {limit_s:g} s (start_timeout_s)")
             )
@@ -240,7 +240,7 @@ class Deaths:
         self._ended(worker.pid)
 
     def _on_survived(self, worker: Incarnation) -> None:
-        limit_s = self._plans.held.kill_timeout_s
+        limit_s = self._plans.held.settings.kill_timeout_s
         text = f"its worker was killed and has not ended within {limit_s:g} s (kill_timeout_s)"
         self._log.note("unkillable", text, generation=worker.generation, pid=worker.pid)
         if worker is self._roles.active:

@@ -91,7 +91,8 @@ class SupervisedDevice:
         self.facts: Final = device.facts
         """What events tell of it."""
         self.notes: Final = device.notes
-        self.output: Final = RotatedOutput(pool.run_dir.log(f"device-{device.index}"), max_bytes=plan.log_max_bytes)
+        log = pool.run_dir.log(f"device-{device.index}")
+        self.output: Final = RotatedOutput(log, max_bytes=plan.settings.log_max_bytes)
         """The output of its processes."""
         self._pool = pool
         self._ended = ended
@@ -359,7 +360,7 @@ class SupervisedDevice:
         if worker is None:  # none could be made, which is the next event
             return
         self.life.reason = "its worker finishes what it holds"
-        timeout_s = self.plans.held.drain_timeout_s
+        timeout_s = self.plans.held.settings.drain_timeout_s
         worker.drain(timeout_s, lambda: self.life.take(lambda: self._on_drain_timeout(worker, timeout_s)))
 
     def _on_drain_timeout(self, worker: Incarnation, timeout_s: float) -> None:

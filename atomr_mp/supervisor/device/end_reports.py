@@ -129,7 +129,7 @@ class EndReports:
             return known
         board = worker.board
         ending = self._known[worker.generation] = IncarnationEnd(
-            worker, board, suspecting=self._plans.held.max_suspicions > 0, now_ns=time.monotonic_ns()
+            worker, board, suspecting=self._plans.held.settings.max_suspicions > 0, now_ns=time.monotonic_ns()
         )
         self._sessions.died(worker.key, ending.death)
         say(ending.told)

@@ -198,7 +198,7 @@ class Restarts:
         self._history = intensity.succeeded(self._history)
         worker = self._roles.active
         if self.circuit is Circuit.HALF_OPEN and worker is not None:
-            policy = self._plans.held.intensity
+            policy = self._plans.held.settings
             worker.set_timer(intensity.trial_s(policy), lambda: self._life.take(lambda: self._on_served(worker)))
 
     def tried(self) -> None:
@@ -240,7 +240,7 @@ class Restarts:
             return self._history, intensity.Refused(lost.message)
         if self._judged.get(self._roles.generation) == FORGIVEN:  # clients were told before its process had ended
             return self._history, intensity.Granted(0.0)
-        return intensity.ask(self._plans.held.intensity, self._history, time.monotonic())
+        return intensity.ask(self._plans.held.settings, self._history, time.monotonic())
 
     def _take(self, history: intensity.History) -> None:
         """Apply a verdict on the end of the active incarnation."""

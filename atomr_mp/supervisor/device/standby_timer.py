@@ -7,7 +7,7 @@ from typing import Final
 
 from atomr_mp.protocol.messages.operators import StandbyStatus
 from atomr_mp.protocol.words import counted
-from atomr_mp.supervision.intensity import Intensity
+from atomr_mp.supervision.settings import PoolSettings
 from atomr_mp.supervision.standby import MAX_FAILURES, StandbyMode, StandbyState, Turns, delay_s, failures_after
 from atomr_mp.supervisor.loop import Loop, Timer
 from atomr_mp.supervisor.processes.incarnation import Incarnation
@@ -30,7 +30,7 @@ class StandbyTimer:
     """
 
     def __init__(
-        self, device: int, mode: StandbyMode, policy: Intensity, loop: Loop, turns: Turns, due: Callable[[], None]
+        self, device: int, mode: StandbyMode, policy: PoolSettings, loop: Loop, turns: Turns, due: Callable[[], None]
     ) -> None:
         self.mode: Final = mode
         self.policy = policy

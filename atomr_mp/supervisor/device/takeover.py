@@ -104,7 +104,7 @@ class Takeover:
         self.settling: Final = Settling(loop, roles, lambda: life.take(self._on_settled))
         plan = plans.held
         self._timer: Final = StandbyTimer(
-            plans.device.index, StandbyMode(plan.standby), plan.intensity, loop, turns, self._on_due
+            plans.device.index, StandbyMode(plan.settings.standby), plan.settings, loop, turns, self._on_due
         )
 
     # --- what the lifecycle asks for -------------------------------------------------------------------------------
@@ -187,7 +187,7 @@ class Takeover:
         worker.parting.wished("dismiss")
         if worker.is_ready:
             worker.leave()
-            worker.drain(self._plans.held.drain_timeout_s, worker.kill)
+            worker.drain(self._plans.held.settings.drain_timeout_s, worker.kill)
         else:
             worker.kill()
 
@@ -265,7 +265,7 @@ class Takeover:
 
     def take_plan(self) -> None:
         """Go by the plan that holds from now on; a standby by an abandoned plan leaves. This is part of a fact."""
-        self._timer.policy = self._plans.held.intensity
+        self._timer.policy = self._plans.held.settings
         self._set_up_generation, self._set_up_done = 0, None
         if self._roles.standby is not None and not self._plans.fits_standby:
             self.dismiss()

@@ -16,7 +16,7 @@ from atomr_mp.process.files.rundir import HeldRunDirectory
 from atomr_mp.process.spawn import WorkerProcess, spawn
 from atomr_mp.process.zygote import NoForkError, Zygote
 from atomr_mp.protocol.messages import control
-from atomr_mp.supervision.standby import StandbyMode, StandbyState, delay_s, failures_after
+from atomr_mp.supervision.standby import StandbyState, delay_s, failures_after
 from atomr_mp.supervisor.loop import Loop, Timer
 from atomr_mp.supervisor.plan import Plan, thread_limits
 from atomr_mp.supervisor.processes.prefork_pool import NO_GENERATION, PreforkPool
@@ -42,7 +42,7 @@ class ProcessFactory:
         """Why workers are started cold in a pool with warm ones, for a person."""
         self.ended = 0
         """Number of zygotes that have ended."""
-        self.output: Final = RotatedOutput(run_dir.log("zygote")) if plan.standby == StandbyMode.WARM else None
+        self.output: Final = RotatedOutput(run_dir.log("zygote")) if plan.settings.standby == "warm" else None
         self._plan = plan
         self._loop = loop
         self._run_dir = run_dir
@@ -97,7 +97,7 @@ class ProcessFactory:
             then: Called once workers can be made as they should, maybe at once.
             if_outdated: Do so only if the plan names other modules than it has imported.
         """
-        outdated = self._preloaded != self._plan.preload
+        outdated = self._preloaded != self._plan.settings.preload
         if self.output is None or not (outdated or (self._preloaded and not if_outdated)):
             then()
             return
@@ -127,12 +127,12 @@ class ProcessFactory:
             except NoForkError as error:
                 reason = self.note = str(error)
         process = spawn(
-            pool=self._plan.pool,
+            pool=self._plan.settings.pool,
             device=device,
             generation=generation,
             env=environment,
             output_fd=output_fd,
-            core_dumps=self._plan.core_dumps,
+            core_dumps=self._plan.settings.core_dumps,
         )
         return process, reason
 
@@ -152,7 +152,8 @@ class ProcessFactory:
     def _fork(self, environment: Mapping[str, str], output_fd: int) -> WorkerProcess:
         if self._zygote is None:
             raise NoForkError(self.note or "there is no zygote just now")
-        return self._zygote.fork(environment, output_fd, generation=NO_GENERATION, core_dumps=self._plan.core_dumps)
+        core_dumps = self._plan.settings.core_dumps
+        return self._zygote.fork(environment, output_fd, generation=NO_GENERATION, core_dumps=core_dumps)
 
     def retry(self) -> None:
         """Start a zygote again, if attempts were given up."""
@@ -177,11 +178,12 @@ class ProcessFactory:
         self._timer = None
         assert self.output is not None
         self.output.new_incarnation("--- zygote")
-        self._preloaded = self._plan.preload
+        self._preloaded = self._plan.settings.preload
         try:
             # What it imports may read the limits only once.
             limits = thread_limits(self._plan.devices[0].threads, os.environ)
-            zygote = Zygote(self._plan.pool, self._plan.backend, self._plan.preload, self.output.fileno(), limits)
+            settings = self._plan.settings
+            zygote = Zygote(settings.pool, self._plan.backend, settings.preload, self.output.fileno(), limits)
         except errors.SetupFailed as error:
             self._failed(error.message)
             return
@@ -216,7 +218,7 @@ class ProcessFactory:
     def _failed(self, why: str, warm_for_s: float | None = None) -> None:
         self.ended += 1
         self._failures = failures_after(self._failures, warm_for_s)
-        delay = delay_s(self._plan.intensity, self._failures)
+        delay = delay_s(self._plan.settings, self._failures)
         self.note = why
         if delay is None:
             self.note += f"; {self._failures} have ended in a row, and none is started any more"

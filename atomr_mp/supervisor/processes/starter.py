@@ -64,7 +64,7 @@ class Starter:
         self._factory = factory
         self._introductions = introductions
         self._environment = described.whole_environment(os.environ)
-        self._cgroups = CgroupParent.find() if plan.cgroups else None
+        self._cgroups = CgroupParent.find() if plan.settings.cgroups else None
         self._left: list[WorkerCgroup] = []
         """Cgroups of ended workers whose children still run."""
 
@@ -89,10 +89,10 @@ class Starter:
         cgroup = None
         if self._cgroups is not None:
             cgroup = self._cgroups.add(f"device-{self._index}-{generation}", process.pid)
-        worker = self._adopt(process, cgroup, plan.kill_timeout_s)
+        worker = self._adopt(process, cgroup, plan.settings.kill_timeout_s)
         worker.tell(
             control.Start(
-                pool=plan.pool,
+                pool=plan.settings.pool,
                 epoch=self._epoch,
                 device=self._index,
                 name=self._name,
@@ -100,7 +100,7 @@ class Starter:
                 generation=generation,
                 endpoint=self.endpoint(generation),
                 actors=plan.actors_on(self._index),
-                window=plan.window,
+                window=plan.settings.window,
                 execution=plan.devices[self._index].execution,
                 standby=standby,
                 gpu=self._described.gpu,
@@ -110,7 +110,7 @@ class Starter:
         )
         for introduction, descriptor in self._introductions():
             worker.tell(introduction, descriptor)
-        worker.expect_ready(plan.start_timeout_s)
+        worker.expect_ready(plan.settings.start_timeout_s)
         return worker
 
     def make_ahead(self) -> None:

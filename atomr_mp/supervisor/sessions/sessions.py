@@ -147,10 +147,9 @@ class Sessions:
         self._sessions: dict[int, ClientSession] = {}
         self.results: Final = KeptResultSlabs(loop, lambda device: plan.devices[device].execution.memory_bytes)
         self._slabs = slabs.Slabs(devices, self._reply, self.results)
-        self.suspects: Final = Suspects(plan.max_suspicions, loop, devices, self._announce)
+        self.suspects: Final = Suspects(plan.settings.max_suspicions, loop, devices, self._announce)
         self._reclaim = SessionReclaim(loop, devices)
-        grace_s = 0.0 if plan.gateway is None else plan.gateway.grace_s
-        self.remotes: Final = RemoteRecords(grace_s, loop, devices)
+        self.remotes: Final = RemoteRecords(plan.settings.remote_grace_s, loop, devices)
         self._last_number = 0
         self._listener: SessionListener | None = None
         """The listener whose connections are taken."""
@@ -403,7 +402,7 @@ class Sessions:
         self._slabs.hear(each.number, request, descriptor)
 
     def _welcome(self, each: ClientSession, hello: session.Hello) -> None:
-        session.check_weight(hello.weight, self._plan.max_weight)
+        session.check_weight(hello.weight, self._plan.settings.max_weight)
         if not hello.observer:
             check_room(each.peer.fileno(), operator=hello.probe)
         each.name, each.observer, each.shared_memory = hello.client, hello.observer, hello.shared_memory
@@ -414,16 +413,16 @@ class Sessions:
         _cancel_hello_timer(each)
         welcome = session.Welcome(
             version=VERSION,
-            pool=self._plan.pool,
+            pool=self._plan.settings.pool,
             epoch=self._epoch,
             supervisor_pid=os.getpid(),
             session=each.session,
             secret=each.secret,
-            window=self._plan.window,
+            window=self._plan.settings.window,
             devices=[device.info(each.number) for device in self._devices],
             actors=self._actors,
             suspicions=self.suspects.known,
-            max_replays=self._plan.max_replays,
+            max_replays=self._plan.settings.max_replays,
         )
         self._send(each, welcome)
         if each.may_call and not each.closed:  # a client that has gone already was reported to the workers

@@ -16,7 +16,8 @@ import pytest
 import atomr_mp
 from atomr_mp import errors
 from atomr_mp.pool import Pool
-from atomr_mp.startup.config import Config, gather
+from atomr_mp.startup.config import gather
+from atomr_mp.supervision.settings import PoolSettings
 from tests.support import BACKEND, DEADLINE_S
 
 ACTOR = """
@@ -91,7 +92,9 @@ def test_a_setting_that_is_misspelt_says_what_it_may_mean(tmp_path: Path) -> Non
     done = cli("start", "--set", "max_restart=3")
     assert "there is no setting 'max_restart'; did you mean max_restarts?" in done.stderr
     assert done.returncode == 1
-    assert all("restart" not in field.name or field.name == "max_restarts" for field in msgspec.structs.fields(Config))
+    assert all(
+        "restart" not in field.name or field.name == "max_restarts" for field in msgspec.structs.fields(PoolSettings)
+    )
 
 
 def cli(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -25,8 +25,9 @@ from atomr_mp.pool import Pool
 from atomr_mp.process.files.rundir import RunDirectory
 from atomr_mp.process.gpus.hardware import nvidia_hardware
 from atomr_mp.protocol.codec import VERSION
-from atomr_mp.startup.config import Config
 from atomr_mp.startup.launch import launch
+from atomr_mp.startup.planning import make_plan
+from atomr_mp.supervision.settings import PoolSettings
 from tests.support import ACTORS, DEADLINE_S, Ledger, Watched, running, settled
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
@@ -474,12 +475,12 @@ def test_events_are_followed_and_read_as_a_story(detached: Path) -> None:
 def test_a_device_has_what_its_plan_says(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its UUID, for clients too; notes for the operator; and an environment that has precedence over the user's own."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
-    plan = Config(backend="host", gpus="1", run_dir=str(ledger.run_dir())).plan()
+    much = ["m" * 2**20]  # more than the kernel keeps of it; imported by nobody without standbys
+    plan = make_plan(PoolSettings(backend="host", gpus="1", run_dir=str(ledger.run_dir()), preload=much))
     (device,) = plan.devices
     seen = {"CUDA_VISIBLE_DEVICES": "GPU-aa11,GPU-bb22"}
     device = msgspec.structs.replace(device, uuid="GPU-aa11", notes=["[others] use it"], environment=seen)
-    much = ["m" * 2**20]  # more than the kernel keeps of it; imported by nobody without standbys
-    process, connection, _ = launch(lambda: msgspec.structs.replace(plan, devices=[device], preload=much), bound=True)
+    process, connection, _ = launch(lambda: msgspec.structs.replace(plan, devices=[device]), bound=True)
     client = Client(connection)
     with Pool(client, plan.run_path, OwnedSupervisor(process, plan.run_path, client.close_streams)) as pool:
         pool.wait_ready()

@@ -15,7 +15,8 @@ import pytest
 
 import atomr_mp
 from atomr_mp import errors
-from atomr_mp.startup.config import Config
+from atomr_mp.startup.planning import make_plan
+from atomr_mp.supervision.settings import PoolSettings
 from tests import remote as served
 from tests.support import ACTORS, BACKEND, DEADLINE_S, Ledger, free_port, settled, wait_generation
 
@@ -215,4 +216,4 @@ def test_a_port_is_served(ledger: Ledger) -> None:
 def test_only_this_machine_is_served(where: str) -> None:
     """Metrics are for this machine; others go through a proxy."""
     with pytest.raises(errors.ConfigurationError, match="use off, a loopback address"):
-        Config(backend="host", metrics=where).plan()
+        make_plan(PoolSettings(backend="host", metrics=where))

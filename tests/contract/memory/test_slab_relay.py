@@ -26,7 +26,8 @@ from atomr_mp.process.spawn import ExitCause
 from atomr_mp.protocol.board import BOARD_BYTES
 from atomr_mp.protocol.codec import ErrorInfo
 from atomr_mp.protocol.messages import control, devices, session
-from atomr_mp.startup.config import Config
+from atomr_mp.startup.planning import make_plan
+from atomr_mp.supervision.settings import PoolSettings
 from atomr_mp.supervision.standby import Turns
 from atomr_mp.supervisor.device import device as device_module
 from atomr_mp.supervisor.device.quarantine import StuckOnGpu
@@ -117,7 +118,7 @@ class Supervisor:
         self.devices: Any = list(self.workers)
         self.loop = Loop()
         self.sessions = Sessions(
-            Config(backend="host", gpus="2").plan(),
+            make_plan(PoolSettings(backend="host", gpus="2")),
             bytes(16),
             self.loop,
             self.devices,
@@ -779,7 +780,7 @@ def test_a_device_keeps_descriptors_for_a_worker_that_does_not_read(
     supervisor: Supervisor, client: SessionConnection, process: Process, tmp_path: Path
 ) -> None:
     """They stay in order, each with its message. The client may call once all that it registered has been sent."""
-    plan = Config(backend="host", gpus="1").plan()
+    plan = make_plan(PoolSettings(backend="host", gpus="1"))
     with RunDirectory.create(tmp_path / "run") as run_dir, EventLog(run_dir.events) as log:
         made = device_module.SupervisedDevice(
             plan,

@@ -22,7 +22,7 @@ import pytest
 import yaml
 
 from atomr_mp import cli
-from atomr_mp.startup.config import Config
+from atomr_mp.supervision.settings import PoolSettings
 from tests import serving
 from tests.container import ROOT, USER, Box, needs_boxes
 from tests.serving import Answer
@@ -176,7 +176,7 @@ def test_a_pod_has_the_time_that_its_end_takes_and_its_parts_fit() -> None:
     """The grace period is longer than delay, calls and workers together; names that others refer to are there."""
     (container,) = pod()["containers"]
     options = cli._parser().parse_args(container["args"])
-    longest_end_s = options.drain_delay + options.drain_timeout + Config().drain_timeout_s
+    longest_end_s = options.drain_delay + options.drain_timeout + PoolSettings().drain_timeout_s
     assert pod()["terminationGracePeriodSeconds"] > longest_end_s
     probe = container["readinessProbe"]
     assert options.drain_delay >= probe["periodSeconds"]  # so that it is seen that it is not ready

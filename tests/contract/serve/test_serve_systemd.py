@@ -165,13 +165,13 @@ def test_the_service_is_up_reloads_and_ends_as_the_unit_says(ledger: Ledger, man
 def test_systemd_has_more_patience_than_the_service_needs() -> None:
     """It kills nothing that ends in order, or that still starts."""
     from atomr_mp.cli import _parser
-    from atomr_mp.startup.config import Config
+    from atomr_mp.supervision.settings import PoolSettings
 
     service = unit()
     options = _parser().parse_args(shlex.split(service["ExecStart"])[1:])
-    longest_end_s = options.drain_delay + options.drain_timeout + Config().drain_timeout_s
+    longest_end_s = options.drain_delay + options.drain_timeout + PoolSettings().drain_timeout_s
     assert float(service["TimeoutStopSec"]) > longest_end_s
-    assert float(service["TimeoutStartSec"]) > Config().start_timeout_s
+    assert float(service["TimeoutStartSec"]) > PoolSettings().start_timeout_s
 
 
 @pytest.mark.skipif(ANALYZE is None, reason="needs systemd-analyze: apt-get install systemd")

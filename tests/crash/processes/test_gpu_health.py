@@ -15,8 +15,9 @@ import pytest
 import atomr_mp
 from atomr_mp import errors, testing
 from atomr_mp.protocol.messages.devices import DeviceState
-from atomr_mp.startup.config import Config
+from atomr_mp.startup import planning
 from atomr_mp.supervision.recycle import MEMORY_AFTER_S
+from atomr_mp.supervision.settings import PoolSettings
 from atomr_mp.testing import Hang
 from tests.crash.workers.test_hangs import HANGING, events
 from tests.support import ACTORS, DEADLINE_S, Ledger, settled, wait_generation, wait_state
@@ -29,15 +30,15 @@ Report = Callable[[str], None]
 @pytest.fixture
 def report(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> Report:
     """Give each of the host's devices a GPU's UUID; return what has the driver report something of the first."""
-    host_devices = Config._host_devices
+    host_devices = planning._host_devices
 
-    def with_gpus(self: Config) -> object:
-        plans = [msgspec.structs.replace(plan, uuid=f"GPU-{plan.gpu}") for plan in host_devices(self)]
+    def with_gpus(settings: PoolSettings) -> object:
+        plans = [msgspec.structs.replace(plan, uuid=f"GPU-{plan.gpu}") for plan in host_devices(settings)]
         for plan in plans:
             (ledger.path / plan.uuid).touch()
         return plans
 
-    monkeypatch.setattr(Config, "_host_devices", with_gpus)
+    monkeypatch.setattr(planning, "_host_devices", with_gpus)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(STAND_INS), os.environ.get("PYTHONPATH", "")]))
 
     def add(line: str) -> None:

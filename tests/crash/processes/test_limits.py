@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atomr_mp.process.oom import FIRST, MOST, KillCount, OomKills
-from atomr_mp.startup.config import Config
+from atomr_mp.startup.planning import make_plan
+from atomr_mp.supervision.settings import PoolSettings
 from atomr_mp.supervisor.loop import Loop
 from atomr_mp.supervisor.plan import OMP_THREADS, OTHER_THREADS, merged, thread_limits
 from atomr_mp.supervisor.processes.incarnation import Incarnation
@@ -88,7 +89,7 @@ def test_no_limit_replaces_one_that_is_there(threads: int, environment: dict[str
 
 def test_another_number_of_threads_needs_a_restart_of_the_pool() -> None:
     """A reload names the setting, and leaves the workers' environment as it is."""
-    old, new = (Config(backend="host", gpus="2", threads_per_worker=count).plan() for count in (1, 2))
+    old, new = (make_plan(PoolSettings(backend="host", gpus="2", threads_per_worker=count)) for count in (1, 2))
     plan, pending = merged(old, new)
     assert pending == ["threads_per_worker"]
     assert [device.threads for device in plan.devices] == [1, 1]

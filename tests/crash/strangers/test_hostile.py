@@ -35,8 +35,9 @@ from atomr_mp.protocol.flow import flight, limits
 from atomr_mp.protocol.messages import control, data, session
 from atomr_mp.protocol.zmtp.framing import pack
 from atomr_mp.protocol.zmtp.stream import MAX_COMMAND_BYTES
-from atomr_mp.startup.config import Config
+from atomr_mp.startup.planning import make_plan
 from atomr_mp.supervision.lifecycle import State
+from atomr_mp.supervision.settings import PoolSettings
 from atomr_mp.supervision.standby import Turns
 from atomr_mp.supervisor.device.device import PoolServices, SupervisedDevice
 from atomr_mp.supervisor.device.quarantine import StuckOnGpu
@@ -348,7 +349,7 @@ def sessions_alone(loop: Loop, owner_gone: Callable[[], None] = lambda: None) ->
     """Return sessions of a supervisor without devices, which carries out no order."""
     unexpected = Mock(side_effect=AssertionError)
     return Sessions(
-        Config(backend="host", gpus="1").plan(),
+        make_plan(PoolSettings(backend="host", gpus="1")),
         bytes(16),
         loop,
         [],
@@ -413,7 +414,7 @@ def test_an_owner_that_dies_is_noticed_between_the_steps_of_a_device(loop: Loop)
 
 def test_a_long_error_of_every_device_keeps_nobody_from_connecting(tmp_path: Path, loop: Loop) -> None:
     """A welcome to the largest pool fits into a message, whatever its actors had to say."""
-    plan = Config(backend="host", gpus="64").plan()
+    plan = make_plan(PoolSettings(backend="host", gpus="64"))
     run_path = tmp_path / "run"
     with RunDirectory.create(run_path) as run_dir, EventLog(run_dir.events) as log:
         connected: Any = None

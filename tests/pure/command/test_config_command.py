@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from atomr_mp import errors
 from atomr_mp.cli import config
-from atomr_mp.startup.config import Config
+from atomr_mp.startup.config import gather
+from atomr_mp.startup.planning import make_plan
 from tests.support import BACKEND
 
 SETTINGS = st.fixed_dictionaries(
@@ -53,7 +54,7 @@ def test_config_refuses_what_start_would_refuse_here(given_settings: dict[str, A
     add_settings(parser)
     refused = ""
     try:
-        Config.load(None, **of_options(parser.parse_args(arguments))).plan()
+        make_plan(gather(None, of_options(parser.parse_args(arguments))).settings)
     except errors.ConfigurationError as error:
         refused = error.message
     assert told == refused

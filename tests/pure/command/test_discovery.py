@@ -14,9 +14,10 @@ from atomr_mp import cli, errors
 from atomr_mp.cli import start
 from atomr_mp.process.gpus import hardware, nvml
 from atomr_mp.protocol.codec import MAX_DEVICES
-from atomr_mp.startup import config
-from atomr_mp.startup.config import Config
+from atomr_mp.startup import planning
+from atomr_mp.startup.planning import make_plan
 from atomr_mp.supervision.placement import ComputeMode, Gpu
+from atomr_mp.supervision.settings import Backend, PoolSettings
 from atomr_mp.supervisor.plan import Plan
 from tests.fakes import fake_nvml
 from tests.fakes.fake_nvml import GIB, Card, FakeNvml
@@ -29,7 +30,7 @@ def driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeNvml:
     """A machine with two GPUs, their driver, and CuPy, which must not be imported."""
     fake = FakeNvml(Card("GPU-aa11", used_bytes=3 * GIB, pids=(12, 7)), Card("GPU-bb22"))
     monkeypatch.setitem(sys.modules, "pynvml", fake)
-    monkeypatch.setattr(config, "nvidia_hardware", lambda: HARDWARE)
+    monkeypatch.setattr(planning, "nvidia_hardware", lambda: HARDWARE)
     monkeypatch.setattr(hardware, "nvidia_hardware", lambda: HARDWARE)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     (tmp_path / "cupy.py").write_text("raise AssertionError('CuPy was imported')")
@@ -40,7 +41,7 @@ def driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeNvml:
 def refusal(**settings: Any) -> str:
     """Return why settings are refused."""
     with pytest.raises(errors.ConfigurationError) as refused:
-        Config(**settings).plan()
+        make_plan(PoolSettings(**settings))
     return str(refused.value)
 
 
@@ -88,7 +89,7 @@ def test_a_gpu_in_mig_mode_without_slices_cannot_be_used(driver: FakeNvml) -> No
     """CUDA would not show it."""
     driver.cards = (Card("GPU-aa11", slices=(None,)), Card("GPU-bb22"))
     assert "in MIG mode and without slices" in refusal()
-    assert [device.uuid for device in Config(gpus="GPU-bb").plan().devices] == ["GPU-bb22"]
+    assert [device.uuid for device in make_plan(PoolSettings(gpus="GPU-bb")).devices] == ["GPU-bb22"]
 
 
 def test_what_a_gpu_does_not_tell_is_left_out(driver: FakeNvml) -> None:
@@ -104,7 +105,7 @@ def test_a_lost_gpu_keeps_its_index_and_says_so(driver: FakeNvml) -> None:
     lost, well = nvml.survey().gpus
     assert lost.problem == f"NVML reports: error {fake_nvml.GPU_IS_LOST}"
     assert not well.problem
-    assert [device.uuid for device in Config(gpus="1,").plan().devices] == ["GPU-bb22"]
+    assert [device.uuid for device in make_plan(PoolSettings(gpus="1,")).devices] == ["GPU-bb22"]
 
 
 @pytest.mark.parametrize(
@@ -167,9 +168,9 @@ def test_a_driver_that_hangs_is_left_behind(driver: FakeNvml) -> None:
 
 
 @pytest.mark.parametrize("backend", ["auto", "cuda"])
-def test_a_device_is_planned_for_each_gpu(driver: FakeNvml, backend: config.Backend) -> None:
+def test_a_device_is_planned_for_each_gpu(driver: FakeNvml, backend: Backend) -> None:
     """The plan has the devices that CUDA will see, and four fifths of the memory. It crosses processes whole."""
-    plan = Config(backend=backend).plan()
+    plan = make_plan(PoolSettings(backend=backend))
     assert plan.backend == "cuda"
     assert [(device.index, device.uuid) for device in plan.devices] == [(0, "GPU-aa11"), (1, "GPU-bb22")]
     assert plan.devices[1].environment == {
@@ -184,16 +185,16 @@ def test_a_device_is_planned_for_each_gpu(driver: FakeNvml, backend: config.Back
 
 def test_memory_that_is_set_holds_for_every_gpu(driver: FakeNvml) -> None:
     """Without a setting, a GPU that shares the machine's memory counts as having all of it."""
-    assert [device.execution.memory_bytes for device in Config(memory_bytes=GIB).plan().devices] == [GIB, GIB]
+    assert [device.execution.memory_bytes for device in make_plan(PoolSettings(memory_bytes=GIB)).devices] == [GIB, GIB]
     driver.cards = (Card("GPU-aa11", memory_bytes=None),)
-    (shared,) = Config().plan().devices
+    (shared,) = make_plan(PoolSettings()).devices
     assert 0 < shared.execution.memory_bytes < os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def test_the_users_cuda_visible_devices_holds(driver: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
     """No worker sees a hidden GPU."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
-    (device,) = Config().plan().devices
+    (device,) = make_plan(PoolSettings()).devices
     assert device.environment["CUDA_VISIBLE_DEVICES"] == "GPU-bb22"
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert "hides every GPU" in refusal()
@@ -203,7 +204,7 @@ def test_the_users_cuda_visible_devices_holds(driver: FakeNvml, monkeypatch: pyt
 def test_the_host_backend_never_asks_the_driver(driver: FakeNvml) -> None:
     """It runs on machines with GPUs too, however their driver is."""
     driver.before_init = lambda: pytest.fail("the driver was asked")
-    plan = Config(backend="host", gpus="2").plan()
+    plan = make_plan(PoolSettings(backend="host", gpus="2"))
     assert [(device.name, device.uuid, device.environment) for device in plan.devices] == [
         ("host:0", "", {}),
         ("host:1", "", {}),
@@ -216,7 +217,7 @@ def test_cupy_that_is_missing_is_named_with_the_extra_for_the_driver(
 ) -> None:
     """It is looked for, and not imported."""
     driver.cuda_version = version
-    Config().plan()
+    make_plan(PoolSettings())
     monkeypatch.setattr(hardware, "find_spec", lambda _name: None)
     assert f"run `pip install 'atomr-mp[{extra}]'`" in refusal()
 
@@ -244,13 +245,13 @@ def test_more_slices_than_a_pool_can_have_are_refused(driver: FakeNvml) -> None:
     slices = tuple(Card(f"MIG-{n}") for n in range(MAX_DEVICES + 1))
     driver.cards = (Card("GPU-aa11", slices=slices),)
     assert f"at most {MAX_DEVICES} devices" in refusal()
-    assert len(Config(gpus=str(MAX_DEVICES)).plan().devices) == MAX_DEVICES
+    assert len(make_plan(PoolSettings(gpus=str(MAX_DEVICES))).devices) == MAX_DEVICES
 
 
 def test_without_hardware_there_is_no_cuda_backend(driver: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
     """`auto` takes the host backend then, without asking."""
-    monkeypatch.setattr(config, "nvidia_hardware", lambda: "")
-    assert Config().plan().backend == "host"
+    monkeypatch.setattr(planning, "nvidia_hardware", lambda: "")
+    assert make_plan(PoolSettings()).backend == "host"
     assert "the cuda backend was asked for" in refusal(backend="cuda")
     assert driver.inits == 0
 
@@ -260,7 +261,7 @@ def test_without_hardware_there_is_no_cuda_backend(driver: FakeNvml, monkeypatch
 
 def test_start_says_what_should_be_known_of_a_gpu(driver: FakeNvml, capsys: pytest.CaptureFixture[str]) -> None:
     """Below the one line, and only if there is something."""
-    start._announce(Config(), Config().plan())
+    start._announce(make_plan(PoolSettings()))
     first, note = capsys.readouterr().err.splitlines()
     assert first.startswith("starting the cuda backend with 2 devices")
     assert note == (

@@ -10,14 +10,15 @@ from atomr_mp.helpers.metrics_server import device_metrics, gpu_metrics
 from atomr_mp.process.gpus.nvml import GpuUsage
 from atomr_mp.protocol.messages.devices import DeviceInfo, DeviceState
 from atomr_mp.protocol.messages.operators import Figures, WorkerStatus
-from atomr_mp.startup.config import Config
+from atomr_mp.startup.planning import make_plan
+from atomr_mp.supervision.settings import PoolSettings
 
 GPUS = ["GPU-aa11", "GPU-bb22"]
 
 
 def workers(workers_per_gpu: int) -> list[WorkerStatus]:
     """Return the status of two GPUs' devices."""
-    plan = Config(backend="host", gpus="2", workers_per_gpu=workers_per_gpu).plan()
+    plan = make_plan(PoolSettings(backend="host", gpus="2", workers_per_gpu=workers_per_gpu))
     return [
         WorkerStatus(
             DeviceInfo(

@@ -10,8 +10,9 @@ import pytest
 import atomr_mp
 from atomr_mp import errors
 from atomr_mp.cli import main
-from atomr_mp.startup.config import Config
+from atomr_mp.startup.config import gather
 from atomr_mp.startup.launch import become_supervisor, launch
+from atomr_mp.startup.planning import make_plan
 from atomr_mp.supervisor.plan import Plan
 
 
@@ -25,7 +26,7 @@ def begins(tmp_path: Path) -> list[Callable[[], object]]:
     return [
         lambda: launch(unplanned, bound=True),
         lambda: atomr_mp.start(backend="host", gpus=1, run_dir=tmp_path / "run"),
-        lambda: become_supervisor(Config.load(backend="host", gpus="1").plan()),
+        lambda: become_supervisor(make_plan(gather(None, {"backend": "host", "gpus": "1"}).settings)),
     ]
 
 

@@ -6,7 +6,8 @@ import pytest
 
 from atomr_mp.protocol.signatures import wrong_count, wrong_names
 from atomr_mp.protocol.words import counted, did_you_mean
-from atomr_mp.supervision.intensity import History, Intensity, Refused, ask
+from atomr_mp.supervision.intensity import History, Refused, ask
+from atomr_mp.supervision.settings import PoolSettings
 
 
 @pytest.mark.parametrize(
@@ -26,7 +27,7 @@ def test_a_number_has_its_noun(count: int, noun: str, several: str, text: str) -
 
 def test_the_only_end_of_a_device_is_told_as_one() -> None:
     """With no restart allowed, the first end stops the device."""
-    _, verdict = ask(Intensity(0, 60.0, 0.5, 2.0, 30.0, give_up=True), History(), 0.0)
+    _, verdict = ask(PoolSettings(max_restarts=0, give_up=True), History(), 0.0)
     assert isinstance(verdict, Refused)
     assert verdict.reason.startswith("1 unplanned end within 60 s")
 

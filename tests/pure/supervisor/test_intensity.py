@@ -1,20 +1,16 @@
 from __future__ import annotations
 
-import math
 from itertools import pairwise
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atomr_mp import errors
 from atomr_mp.protocol.messages.devices import Circuit
 from atomr_mp.supervision.intensity import (
     OPEN_LEAST_S,
     Granted,
     History,
-    Intensity,
     Opened,
     Refused,
     ask,
@@ -23,9 +19,10 @@ from atomr_mp.supervision.intensity import (
     trial_s,
     tried,
 )
+from atomr_mp.supervision.settings import PoolSettings
 
 policies = st.builds(
-    Intensity,
+    PoolSettings,
     max_restarts=st.integers(0, 6),
     within_s=st.floats(0.001, 1000),
     backoff_initial_s=st.floats(0, 10),
@@ -37,7 +34,7 @@ gaps = st.lists(st.floats(0, 500), max_size=50)
 
 def test_three_restarts_in_a_minute_are_allowed_and_the_fourth_opens_the_circuit() -> None:
     """The default rule, in numbers that the reason names; the old rule, where the device gives up."""
-    policy, history = Intensity(), History.EMPTY
+    policy, history = PoolSettings(), History.EMPTY
     for now_s in (0.0, 20.0, 40.0):
         history, verdict = ask(policy, history, now_s)
         assert isinstance(verdict, Granted)
@@ -46,7 +43,7 @@ def test_three_restarts_in_a_minute_are_allowed_and_the_fourth_opens_the_circuit
     assert verdict == Opened(0.5, why)
     assert opened.restarts == history.restarts, "what was refused did not happen"
     assert (opened.circuit, history.circuit) == (Circuit.OPEN, Circuit.CLOSED)
-    assert ask(Intensity(give_up=True), history, 60.0)[1] == Refused(why)
+    assert ask(PoolSettings(give_up=True), history, 60.0)[1] == Refused(why)
     _, verdict = ask(policy, history, 60.1)
     assert isinstance(verdict, Granted), "the first is more than a minute ago"
 
@@ -54,13 +51,13 @@ def test_three_restarts_in_a_minute_are_allowed_and_the_fourth_opens_the_circuit
 def test_a_policy_of_no_restarts_opens_the_circuit_at_the_first() -> None:
     """`max_restarts` may be 0."""
     for give_up, kind in ((False, Opened), (True, Refused)):
-        _, verdict = ask(Intensity(max_restarts=0, give_up=give_up), History.EMPTY, 0.0)
+        _, verdict = ask(PoolSettings(max_restarts=0, give_up=give_up), History.EMPTY, 0.0)
         assert isinstance(verdict, kind)
 
 
 def test_a_process_that_is_tried_opens_the_circuit_again_for_longer() -> None:
     """By its first end, also if it was ready before; and up to the back-off's limit."""
-    policy, history = Intensity(max_restarts=0, backoff_initial_s=1.0, backoff_max_s=5.0), History.EMPTY
+    policy, history = PoolSettings(max_restarts=0, backoff_initial_s=1.0, backoff_max_s=5.0), History.EMPTY
     delays = []
     for now_s in range(5):
         history, verdict = ask(policy, history, now_s)
@@ -76,7 +73,7 @@ def test_a_process_that_is_tried_opens_the_circuit_again_for_longer() -> None:
 
 @given(policy=policies, walk=st.lists(st.tuples(st.floats(0, 100), st.sampled_from(["end", "ready", "served"]))))
 def test_whatever_happens_one_process_is_tried_at_a_time_and_later_each_time(
-    policy: Intensity, walk: list[tuple[float, str]]
+    policy: PoolSettings, walk: list[tuple[float, str]]
 ) -> None:
     """An open circuit leads to a trial. A trial leads to an open circuit by any end, and closes it by serving."""
     history, now_s, last_s = History.EMPTY, 0.0, 0.0
@@ -105,7 +102,7 @@ def test_whatever_happens_one_process_is_tried_at_a_time_and_later_each_time(
 
 
 @given(policy=policies)
-def test_who_serves_between_two_ends_for_as_long_as_a_trial_never_opens_the_circuit(policy: Intensity) -> None:
+def test_who_serves_between_two_ends_for_as_long_as_a_trial_never_opens_the_circuit(policy: PoolSettings) -> None:
     """A trial is as long as ends may be apart on the whole."""
     history, now_s = History.EMPTY, 0.0
     for _ in range(2 * policy.max_restarts + 2):
@@ -117,7 +114,7 @@ def test_who_serves_between_two_ends_for_as_long_as_a_trial_never_opens_the_circ
 
 def test_an_end_that_is_forgiven_closes_the_circuit_that_it_has_opened() -> None:
     """What stood before stands again: closed, or half open."""
-    policy = Intensity(max_restarts=0)
+    policy = PoolSettings(max_restarts=0)
     first, _ = ask(policy, History.EMPTY, 1.0)
     assert forgiven(first, 0.5).circuit is Circuit.OPEN
     assert forgiven(first, 1.0) == History.EMPTY
@@ -128,9 +125,7 @@ def test_an_end_that_is_forgiven_closes_the_circuit_that_it_has_opened() -> None
 
 def test_the_back_off_grows_from_nothing_to_its_limit_and_starts_anew_after_a_success() -> None:
     """At once, then doubling; a success resets the delay and not the window."""
-    with pytest.raises(errors.ConfigurationError, match=r"backoff_max_s .* 0\.5 \(backoff_initial_s\)"):
-        Intensity(backoff_initial_s=0.5, backoff_max_s=0.3)
-    policy = Intensity(max_restarts=100, backoff_initial_s=0.5, backoff_factor=2.0, backoff_max_s=3.0)
+    policy = PoolSettings(max_restarts=100, backoff_initial_s=0.5, backoff_factor=2.0, backoff_max_s=3.0)
     history, delays = History.EMPTY, []
     for now_s in range(6):
         history, verdict = ask(policy, history, now_s)
@@ -145,7 +140,7 @@ def test_the_back_off_grows_from_nothing_to_its_limit_and_starts_anew_after_a_su
 
 @given(policy=policies, gaps=gaps, data=st.data())
 def test_no_window_ever_holds_more_restarts_than_allowed(
-    policy: Intensity, gaps: list[float], data: st.DataObject
+    policy: PoolSettings, gaps: list[float], data: st.DataObject
 ) -> None:
     """Whatever the times, and however often an incarnation succeeds in between."""
     history, now_s = History.EMPTY, 0.0
@@ -164,12 +159,12 @@ def test_no_window_ever_holds_more_restarts_than_allowed(
 
 
 @given(policy=policies, count=st.integers(2, 2000))
-def test_delays_grow_and_stay_within_their_bounds(policy: Intensity, count: int) -> None:
+def test_delays_grow_and_stay_within_their_bounds(policy: PoolSettings, count: int) -> None:
     """Also after more failures in a row than a float's exponent can follow."""
     streaks = [0, 1, 2, count, count + 1]
     delays = []
     for streak in streaks:
-        _, verdict = ask(Intensity(1, 1.0, **_back_off(policy)), History(streak=streak), 0.0)
+        _, verdict = ask(PoolSettings(max_restarts=1, within_s=1.0, **_back_off(policy)), History(streak=streak), 0.0)
         assert isinstance(verdict, Granted)
         delays.append(verdict.delay_s)
     assert delays[0] == 0.0
@@ -178,31 +173,13 @@ def test_delays_grow_and_stay_within_their_bounds(policy: Intensity, count: int)
     assert delays[-1] <= policy.backoff_max_s
 
 
-def _back_off(policy: Intensity) -> dict[str, Any]:
-    return {name: getattr(policy, name) for name in Intensity.__struct_fields__ if name.startswith("backoff")}
-
-
-@pytest.mark.parametrize("value", [math.nan, math.inf, -1.0])
-@pytest.mark.parametrize("name", [name for name in Intensity.__struct_fields__ if name != "give_up"])
-def test_a_policy_with_a_senseless_value_is_refused_by_name(name: str, value: float) -> None:
-    """Nothing is started with a setting that cannot work."""
-    settings: dict[str, Any] = {name: value}
-    with pytest.raises(errors.ConfigurationError, match=name):
-        Intensity(**settings)
-
-
-@pytest.mark.parametrize(
-    "settings", [{"within_s": 0.0}, {"backoff_factor": 0.9}, {"backoff_initial_s": 2.0, "backoff_max_s": 1.0}]
-)
-def test_a_policy_whose_values_contradict_the_rule_is_refused(settings: dict[str, Any]) -> None:
-    """An empty window, a shrinking delay and a first delay above the longest have no meaning."""
-    with pytest.raises(errors.ConfigurationError):
-        Intensity(**settings)
+def _back_off(policy: PoolSettings) -> dict[str, Any]:
+    return {name: getattr(policy, name) for name in PoolSettings.__struct_fields__ if name.startswith("backoff")}
 
 
 def test_a_restart_that_is_forgiven_does_not_count() -> None:
     """It makes room for another, once; what was never granted is not missed."""
-    policy, history = Intensity(max_restarts=2), History.EMPTY
+    policy, history = PoolSettings(max_restarts=2), History.EMPTY
     for now_s in (0.0, 1.0):
         history, _ = ask(policy, history, now_s)
     history = forgiven(forgiven(history, 1.0), 7.0)

@@ -18,8 +18,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from atomr_mp.supervision import lifecycle
-from atomr_mp.supervision.intensity import Granted, History, Intensity, Refused, ask, succeeded
+from atomr_mp.supervision.intensity import Granted, History, Refused, ask, succeeded
 from atomr_mp.supervision.lifecycle import Action, LifecycleEvent, State, UnexpectedEventError, step
+from atomr_mp.supervision.settings import PoolSettings
 from atomr_mp.supervision.standby import SETTLED_S, Turns, delay_s, failures_after
 
 ROOT: Final = Path(__file__).parents[3]
@@ -413,7 +414,7 @@ def test_a_pair_outside_the_table_is_an_error_that_names_it() -> None:
 class LifeUnderIntensity(RuleBasedStateMachine):
     """A device, its restart policy and a clock, in any order of events."""
 
-    policy = Intensity(max_restarts=2, within_s=10.0, backoff_initial_s=1.0, backoff_max_s=4.0)
+    policy = PoolSettings(max_restarts=2, within_s=10.0, backoff_initial_s=1.0, backoff_max_s=4.0)
 
     def __init__(self) -> None:
         super().__init__()
@@ -524,9 +525,9 @@ def test_no_more_than_the_limit_start_at_a_time_and_all_come_to_it() -> None:
 
 def test_a_standby_that_cannot_start_is_given_up() -> None:
     """After a delay that grows; one that was ready for long begins a new row."""
-    policy = Intensity(backoff_initial_s=1.0, backoff_factor=2.0)
+    policy = PoolSettings(backoff_initial_s=1.0, backoff_factor=2.0)
     assert [delay_s(policy, failures) for failures in range(5)] == [0.0, 1.0, 2.0, None, None]
-    assert delay_s(Intensity(backoff_initial_s=1.0, backoff_max_s=1.5), 2) == 1.5
+    assert delay_s(PoolSettings(backoff_initial_s=1.0, backoff_max_s=1.5), 2) == 1.5
     assert failures_after(2, None) == failures_after(2, SETTLED_S - 0.1) == 3
     assert failures_after(2, SETTLED_S) == 1
 

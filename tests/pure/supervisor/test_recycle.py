@@ -1,39 +1,35 @@
 from __future__ import annotations
 
-import math
-from typing import Any, cast
-
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atomr_mp import errors
-from atomr_mp.supervision.recycle import JITTER, MEMORY_AFTER_S, PATIENCE_S, Life, RecycleLimits, choose, due
+from atomr_mp.supervision.recycle import JITTER, MEMORY_AFTER_S, PATIENCE_S, Life, choose, due, has_limit
+from atomr_mp.supervision.settings import PoolSettings
 
 YOUNG = Life(age_s=0.0, early=0.5, requests=0, memory_bytes=0)
 
 
 def test_without_limits_nobody_is_replaced() -> None:
     """However long it has worked."""
-    assert not RecycleLimits().any
-    assert due(RecycleLimits(), Life(1e9, 1.0, 10**12, 2**50)) == ""
+    assert not has_limit(PoolSettings())
+    assert due(PoolSettings(), Life(1e9, 1.0, 10**12, 2**50)) == ""
 
 
 def test_each_limit_is_told_with_its_numbers() -> None:
     """Of requests and memory from the limit on."""
-    assert due(RecycleLimits(max_requests=5), YOUNG._replace(requests=4)) == ""
-    assert due(RecycleLimits(max_requests=5), YOUNG._replace(requests=5)) == "it has run 5 requests (max_requests 5)"
+    assert due(PoolSettings(max_requests=5), YOUNG._replace(requests=4)) == ""
+    assert due(PoolSettings(max_requests=5), YOUNG._replace(requests=5)) == "it has run 5 requests (max_requests 5)"
     old = YOUNG._replace(age_s=MEMORY_AFTER_S)
-    assert due(RecycleLimits(max_memory_bytes=7), old._replace(memory_bytes=6)) == ""
+    assert due(PoolSettings(max_memory_bytes=7), old._replace(memory_bytes=6)) == ""
     assert "8 bytes of memory (max_memory_bytes 7)" in due(
-        RecycleLimits(max_memory_bytes=7), old._replace(memory_bytes=8)
+        PoolSettings(max_memory_bytes=7), old._replace(memory_bytes=8)
     )
 
 
 def test_it_is_told_who_says_what_is_taken_of_a_device() -> None:
     """The driver, who knows all, or the worker, who knows its slabs."""
-    limits = RecycleLimits(max_device_bytes=7)
-    assert limits.any
+    limits = PoolSettings(max_device_bytes=7)
+    assert has_limit(limits)
     old = YOUNG._replace(age_s=MEMORY_AFTER_S)
     assert due(limits, old._replace(device_bytes=6)) == ""
     assert due(limits, YOUNG._replace(device_bytes=8)) == ""
@@ -44,13 +40,13 @@ def test_it_is_told_who_says_what_is_taken_of_a_device() -> None:
 
 def test_memory_does_not_count_while_a_worker_is_young() -> None:
     """A limit below what an actor's set-up takes would replace its workers without end."""
-    assert due(RecycleLimits(max_memory_bytes=1), Life(MEMORY_AFTER_S - 1, 0.0, 0, 100)) == ""
+    assert due(PoolSettings(max_memory_bytes=1), Life(MEMORY_AFTER_S - 1, 0.0, 0, 100)) == ""
 
 
 @given(early=st.floats(0, 1), age_s=st.floats(0, 200))
 def test_age_is_never_passed_and_no_worker_goes_much_too_early(early: float, age_s: float) -> None:
     """Between four fifths of the limit and the limit, as was drawn."""
-    why = due(RecycleLimits(max_age_s=100), Life(age_s, early, 0, 0))
+    why = due(PoolSettings(max_age_s=100), Life(age_s, early, 0, 0))
     if age_s >= 100:
         assert why
     if age_s < 100 * (1 - JITTER):
@@ -59,7 +55,7 @@ def test_age_is_never_passed_and_no_worker_goes_much_too_early(early: float, age
 
 def test_one_at_a_time_the_oldest_first() -> None:
     """And none while a device is away."""
-    limits = RecycleLimits(max_requests=1)
+    limits = PoolSettings(max_requests=1)
     ready = {0: Life(1.0, 0.0, 9, 0), 1: Life(3.0, 0.0, 9, 0), 2: Life(5.0, 0.0, 0, 0)}
     assert choose(limits, ready, away=1) is None
     chosen = choose(limits, ready, away=0)
@@ -70,18 +66,10 @@ def test_one_at_a_time_the_oldest_first() -> None:
 
 def test_a_worker_in_which_clients_hold_buffers_is_left_for_a_while() -> None:
     """Another goes before it; it goes in the end, or nothing would hold against a client that forgets."""
-    limits = RecycleLimits(max_requests=1)
+    limits = PoolSettings(max_requests=1)
     holding = Life(9.0, 0.0, 9, 0, leases=1)
     assert choose(limits, {0: holding}, away=0) is None
     chosen = choose(limits, {0: holding, 1: YOUNG._replace(requests=9)}, away=0)
     assert chosen is not None
     assert chosen[0] == 1
     assert choose(limits, {0: holding._replace(waited_s=PATIENCE_S)}, away=0)
-
-
-@pytest.mark.parametrize("field", ["max_requests", "max_age_s", "max_memory_bytes", "max_device_bytes"])
-def test_a_limit_below_nothing_is_refused(field: str) -> None:
-    """The setting is named."""
-    for value in (-1, math.nan, math.inf):
-        with pytest.raises(errors.ConfigurationError, match=field):
-            RecycleLimits(**cast("dict[str, Any]", {field: value}))

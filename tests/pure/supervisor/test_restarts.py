@@ -9,8 +9,8 @@ import pytest
 
 from atomr_mp import errors
 from atomr_mp.protocol.messages.suspects import RequestKey, Suspect
-from atomr_mp.supervision.intensity import Intensity
 from atomr_mp.supervision.lifecycle import Action, LifecycleEvent, State
+from atomr_mp.supervision.settings import PoolSettings
 from atomr_mp.supervision.suspicion import REPORT_S, Cause, Death
 from atomr_mp.supervisor.device.life import Act, DeviceLife
 from atomr_mp.supervisor.device.restarts import Restarts
@@ -36,7 +36,7 @@ class Scene:
         self.roles: Any = SimpleNamespace(generation=0, active=None)
         self.quarantine: Any = SimpleNamespace(reason="")
         self.life: Final = DeviceLife(0, tell=self._tell, changed=self._changed)
-        plans: Any = SimpleNamespace(held=SimpleNamespace(intensity=Intensity(**policy)))
+        plans: Any = SimpleNamespace(held=SimpleNamespace(settings=PoolSettings(**policy)))
         roles: Any = self.roles
         quarantine: Any = self.quarantine
         log: Any = SimpleNamespace(note=lambda event, *_, **__: self.notes.append(event))

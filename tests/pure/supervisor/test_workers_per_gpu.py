@@ -17,11 +17,13 @@ from atomr_mp.process.gpus import hardware
 from atomr_mp.protocol.codec import MAX_DEVICES
 from atomr_mp.protocol.messages.devices import ActorInfo, DeviceInfo, DeviceState, MethodInfo
 from atomr_mp.protocol.words import device_words
-from atomr_mp.startup import config
-from atomr_mp.startup.config import Config, actor_specs
+from atomr_mp.startup import planning
+from atomr_mp.startup.config import actor_specs, gather
 from atomr_mp.startup.device_lists import devices_in, text_of
+from atomr_mp.startup.planning import make_plan
 from atomr_mp.supervision.actor_homes import KnownActors, actors_of_pool
 from atomr_mp.supervision.placement import ComputeMode, Gpu, check_workers, places
+from atomr_mp.supervision.settings import PoolSettings
 from atomr_mp.supervisor.plan import Plan, merged
 from tests.fakes.fake_nvml import GIB, Card, FakeNvml
 
@@ -37,7 +39,7 @@ def driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeNvml:
     """A machine with two GPUs, one of them larger."""
     fake = FakeNvml(Card("GPU-aa11", memory_bytes=80 * GIB), Card("GPU-bb22", memory_bytes=40 * GIB))
     monkeypatch.setitem(sys.modules, "pynvml", fake)
-    monkeypatch.setattr(config, "nvidia_hardware", lambda: "2 GPUs")
+    monkeypatch.setattr(planning, "nvidia_hardware", lambda: "2 GPUs")
     monkeypatch.setattr(hardware, "nvidia_hardware", lambda: "2 GPUs")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     (tmp_path / "cupy.py").write_text("raise AssertionError('CuPy was imported')")
@@ -59,8 +61,8 @@ def test_a_device_is_its_gpu_times_the_workers_of_each_and_its_own_number(gpus: 
 @given(gpus, workers)
 def test_the_host_s_devices_have_the_same_places_and_together_no_more_memory(gpus: int, workers: int) -> None:
     """As the same number of devices with one for each would have."""
-    plan = Config(backend="host", gpus=str(gpus), workers_per_gpu=workers).plan()
-    one_each = Config(backend="host", gpus=str(gpus * workers)).plan()
+    plan = make_plan(PoolSettings(backend="host", gpus=str(gpus), workers_per_gpu=workers))
+    one_each = make_plan(PoolSettings(backend="host", gpus=str(gpus * workers)))
     assert [(each.index, each.gpu, each.worker) for each in plan.devices] == [
         (index, *place) for index, place in enumerate(places(gpus, workers))
     ]
@@ -72,17 +74,16 @@ def test_the_host_s_devices_have_the_same_places_and_together_no_more_memory(gpu
 @pytest.mark.parametrize("workers", [1, 2, 3, 7])
 def test_the_devices_of_a_gpu_share_its_memory(workers: int) -> None:
     """Each GPU's own, to the byte; they see the GPU first, and each other GPU once. What is set is of each device."""
-    plan = Config(workers_per_gpu=workers).plan()
-    whole = {each.uuid: each.execution.memory_bytes for each in Config().plan().devices}
+    plan = make_plan(PoolSettings(workers_per_gpu=workers))
+    whole = {each.uuid: each.execution.memory_bytes for each in make_plan(PoolSettings()).devices}
     for uuid, nbytes in whole.items():
         own = [each for each in plan.devices if each.uuid == uuid]
         assert len(own) == workers
         assert nbytes - workers < sum(each.execution.memory_bytes for each in own) <= nbytes
         other = next(each for each in whole if each != uuid)
         assert {each.environment["CUDA_VISIBLE_DEVICES"] for each in own} == {f"{uuid},{other}"}
-    assert {each.execution.memory_bytes for each in Config(workers_per_gpu=workers, memory_bytes=7).plan().devices} == {
-        7
-    }
+    given = make_plan(PoolSettings(workers_per_gpu=workers, memory_bytes=7)).devices
+    assert {each.execution.memory_bytes for each in given} == {7}
     assert [each.uuid for each in plan.devices] == ["GPU-aa11"] * workers + ["GPU-bb22"] * workers
 
 
@@ -90,7 +91,7 @@ def test_the_devices_of_a_gpu_share_its_memory(workers: int) -> None:
 def test_more_devices_than_a_pool_can_have_are_refused(gpus: str, workers: int) -> None:
     """With the number that it would be."""
     with pytest.raises(errors.ConfigurationError, match="64"):
-        Config.load(backend="host", gpus=gpus, workers_per_gpu=workers).plan()
+        make_plan(gather(None, {"backend": "host", "gpus": gpus, "workers_per_gpu": workers}).settings)
 
 
 @given(workers, st.sampled_from(ComputeMode))
@@ -109,9 +110,9 @@ def test_a_plan_for_a_gpu_in_exclusive_mode_is_refused(driver: FakeNvml) -> None
     """As the driver tells it; with one worker it is none the worse."""
     driver.cards[1].mode = ComputeMode.EXCLUSIVE_PROCESS
     with pytest.raises(errors.ConfigurationError, match=r"workers_per_gpu = 2: .* GPU-bb22 admits one process only"):
-        Config(workers_per_gpu=2).plan()
-    assert len(Config(workers_per_gpu=2, gpus="0,").plan().devices) == 2
-    assert len(Config().plan().devices) == 2
+        make_plan(PoolSettings(workers_per_gpu=2))
+    assert len(make_plan(PoolSettings(workers_per_gpu=2, gpus="0,")).devices) == 2
+    assert len(make_plan(PoolSettings()).devices) == 2
 
 
 # --- words -----------------------------------------------------------------------------------------------------------
@@ -120,7 +121,7 @@ def test_a_plan_for_a_gpu_in_exclusive_mode_is_refused(driver: FakeNvml) -> None
 @given(gpus, workers)
 def test_a_device_is_named_with_its_gpu_where_that_has_another_number(gpus: int, workers: int) -> None:
     """In plans, to clients and in events alike; with one worker for each GPU the index says all."""
-    for plan in Config(backend="host", gpus=str(gpus), workers_per_gpu=workers).plan().devices:
+    for plan in make_plan(PoolSettings(backend="host", gpus=str(gpus), workers_per_gpu=workers)).devices:
         info = DeviceInfo(plan.index, plan.name, DeviceState.READY, 1, "", True, 1, 0, "")
         info = msgspec.structs.replace(info, gpu=plan.gpu, worker=plan.worker, workers_per_gpu=workers)
         place = f" (GPU {plan.gpu}, worker {plan.worker})" if workers > 1 else ""
@@ -133,7 +134,7 @@ def test_a_device_is_named_with_its_gpu_where_that_has_another_number(gpus: int,
 
 def plan_of(**settings: Any) -> Plan:
     """Return the plan of settings on the host."""
-    return Config(backend="host", run_dir="/tmp/none", **settings).plan()
+    return make_plan(PoolSettings(backend="host", run_dir="/tmp/none", **settings))
 
 
 def test_a_reload_names_the_setting_that_needs_a_restart() -> None:
@@ -144,10 +145,11 @@ def test_a_reload_names_the_setting_that_needs_a_restart() -> None:
         ({"gpus": "2", "workers_per_gpu": 3}, ["workers_per_gpu"]),
         ({"gpus": "3", "workers_per_gpu": 2}, ["gpus"]),
         ({"gpus": "4"}, ["gpus", "workers_per_gpu"]),
+        ({"gpus": "2", "workers_per_gpu": 2, "window_requests": 9}, ["window_requests"]),
     ):
         plan, names = merged(old, plan_of(**settings, memory_bytes=7, max_restarts=9))
         assert names == pending
-        assert (plan.devices, plan.intensity.max_restarts) == (old.devices, 9)
+        assert (plan.devices, plan.settings.max_restarts) == (old.devices, 9)
 
 
 # --- actors' devices -------------------------------------------------------------------------------------------------
