@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from atomr_mp.pool import Pool
     from atomr_mp.process.notify import Notifier
-    from atomr_mp.serve.server.plan import FrontEndPlan
-    from atomr_mp.serve.server.saved_files import SavedFiles
+    from atomr_mp.serve.front_end.plan import FrontEndPlan
+    from atomr_mp.serve.parent.saved_files import SavedFiles
 
 TOKEN_VARIABLE: Final = "ATOMR_MP_SERVE_TOKEN"  # noqa: S105 - the name of a variable
 """Environment variable that has tokens, with commas between."""
@@ -165,13 +165,13 @@ def _run(options: argparse.Namespace) -> int:
     import asyncio
 
     from atomr_mp.process.notify import Notifier
+    from atomr_mp.serve.front_end import middleware
     from atomr_mp.serve.http.cors import Cors
-    from atomr_mp.serve.server import listening, middleware
-    from atomr_mp.serve.server.child_output import StrayLines
-    from atomr_mp.serve.server.joined_pool_keeper import JoinedPoolKeeper
-    from atomr_mp.serve.server.parent import Parent
-    from atomr_mp.serve.server.pool_keeper import PoolKeeper
-    from atomr_mp.serve.server.pool_story import PoolStory
+    from atomr_mp.serve.parent import listening
+    from atomr_mp.serve.parent.child_output import StrayLines
+    from atomr_mp.serve.parent.parent import Parent
+    from atomr_mp.serve.parent.pool_keeper import JoinedPoolKeeper, PoolKeeper
+    from atomr_mp.serve.parent.pool_story import PoolStory
 
     begun_s = time.time()
     of_environment = os.environ.pop(TOKEN_VARIABLE, "")  # no business of the pool's processes, which run users' code
@@ -230,7 +230,7 @@ def _check(options: argparse.Namespace) -> None:
     """
     import importlib.util
 
-    from atomr_mp.serve.server.listening import is_loopback
+    from atomr_mp.serve.parent.listening import is_loopback
 
     missing = [name for name in MODULES if importlib.util.find_spec(name) is None]
     if missing:
@@ -269,7 +269,7 @@ def _saved(options: argparse.Namespace) -> SavedFiles | None:
         return None
     import tomllib
 
-    from atomr_mp.serve.server.saved_files import SavedFiles
+    from atomr_mp.serve.parent.saved_files import SavedFiles
 
     targets: list[str] = list(options.actor or ())
     if options.config is not None and not targets:
@@ -343,8 +343,8 @@ def _joined(options: argparse.Namespace) -> Pool:
 
 def _plan(options: argparse.Namespace, tokens: list[str], run_dir: Path) -> FrontEndPlan:
     from atomr_mp.protocol.hosts import LOCAL_HOSTS
+    from atomr_mp.serve.front_end.plan import FrontEndPlan
     from atomr_mp.serve.http.limits import Limits
-    from atomr_mp.serve.server.plan import FrontEndPlan
 
     host = f"[{options.host}]" if ":" in options.host else options.host
     anywhere = {"0.0.0.0", "[::]"}  # noqa: S104 - compared, not bound

@@ -12,11 +12,11 @@ import sys
 import msgspec
 import uvloop
 
+from atomr_mp.serve.front_end.server import HttpServer
 from atomr_mp.serve.http import events
 from atomr_mp.serve.http.exchange import DIRECT, Receive, Scope, Send
 from atomr_mp.serve.http.limits import DEFAULT_LIMITS
 from atomr_mp.serve.metrics import Counters
-from atomr_mp.serve.server.server import HttpServer
 from benchmarks.contestant import STREAM_PARTS
 
 HEADERS = [(b"content-type", b"application/json"), (b"content-length", b"4")]

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 pytest.importorskip("httptools")
 
 
+from atomr_mp.serve.front_end import connection
+from atomr_mp.serve.front_end.unread_answers import UnreadAnswers
 from atomr_mp.serve.http.exchange import Budget, Exchange
 from atomr_mp.serve.http.limits import Limits
 from atomr_mp.serve.metrics import Counters
-from atomr_mp.serve.server import connection
-from atomr_mp.serve.server.unread_answers import UnreadAnswers
 from tests.support import DEADLINE_S
 
 PIECES = st.sampled_from(

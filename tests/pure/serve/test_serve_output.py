@@ -20,8 +20,8 @@ from atomr_mp import errors, output
 from atomr_mp.serve import lost_log
 from atomr_mp.serve.http.exchange import Exchange
 from atomr_mp.serve.lost_log import LostLog
+from atomr_mp.serve.parent.child_output import ChildOutput
 from atomr_mp.serve.raised_log import RaisedLog
-from atomr_mp.serve.server.child_output import ChildOutput
 from atomr_mp.serve.server_log import LogFormat, lost_notice, start_logging
 from tests.in_turn import in_turn
 from tests.support import full_disk

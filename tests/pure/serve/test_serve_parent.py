@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from atomr_mp.serve.server.backoff import FIRST_RETRY_S, LAST_RETRY_S, LONG_S, Backoff
+from atomr_mp.serve.parent.backoff import FIRST_RETRY_S, LAST_RETRY_S, LONG_S, Backoff
 
 
 def test_what_ends_at_once_is_started_again_ever_later() -> None:

@@ -6,7 +6,7 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from atomr_mp.serve.server.saved_files import Saves, files_of
+from atomr_mp.serve.parent.saved_files import Saves, files_of
 
 FILE = Path("file.py")
 

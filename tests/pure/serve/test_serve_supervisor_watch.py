@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from atomr_mp import errors
 from atomr_mp.serve import server_log
-from atomr_mp.serve.server import supervisor_watch
-from atomr_mp.serve.server.supervisor_watch import SILENT_S, Silence, SupervisorWatch
+from atomr_mp.serve.parent import supervisor_watch
+from atomr_mp.serve.parent.supervisor_watch import SILENT_S, Silence, SupervisorWatch
 
 STEPS = st.lists(st.tuples(st.floats(0, 3 * SILENT_S), st.booleans()), max_size=60)
 

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from atomr_mp.serve.server.timer import AFTER_READING_S, LazyTimer
+from atomr_mp.serve.front_end.timer import AFTER_READING_S, LazyTimer
 
 
 class Handle:

@@ -10,10 +10,10 @@ import socket
 import ssl
 from typing import Final
 
+from atomr_mp.serve.front_end.connection import Asgi, HttpConnection, Settings
+from atomr_mp.serve.front_end.unread_answers import UnreadAnswers
 from atomr_mp.serve.http.limits import Limits
 from atomr_mp.serve.metrics import REFUSED, Counters
-from atomr_mp.serve.server.connection import Asgi, HttpConnection, Settings
-from atomr_mp.serve.server.unread_answers import UnreadAnswers
 
 BACKLOG: Final = 2048
 

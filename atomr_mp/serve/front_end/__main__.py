@@ -1,6 +1,6 @@
 """A front-end process: answers HTTP on a socket that its parent owns, and joins the pool itself.
 
-`parent.py` starts it. Its arguments are the descriptors of the plan, the listening socket and the counters' memory, its
+The parent starts it. Its arguments are the descriptors of the plan, the listening socket and the counters' memory, its
 slot there, a descriptor to which it writes when it accepts, one of the memory of the latest sample, and one to which it
 writes its log. What goes to standard error instead is a crash, or of code that is not ours. After SIGTERM it
 reports that it is not ready, still accepts for a while, then ends open requests and exits.
@@ -24,13 +24,13 @@ from atomr_mp import output, tracing
 from atomr_mp.pool import Pool
 from atomr_mp.process.prctl import die_with_parent
 from atomr_mp.serve.application import Application
+from atomr_mp.serve.front_end.connection import Asgi
+from atomr_mp.serve.front_end.middleware import SurroundedApplication
+from atomr_mp.serve.front_end.plan import FrontEndPlan
+from atomr_mp.serve.front_end.server import HttpServer
 from atomr_mp.serve.http.access import Access, Tokens
 from atomr_mp.serve.http.cors import Cors
 from atomr_mp.serve.metrics import BEAT_S, FRONT_END, Counters
-from atomr_mp.serve.server.connection import Asgi
-from atomr_mp.serve.server.middleware import SurroundedApplication
-from atomr_mp.serve.server.plan import FrontEndPlan
-from atomr_mp.serve.server.server import HttpServer
 from atomr_mp.serve.server_log import lost_notice, start_logging
 from atomr_mp.serve.source import JoinedPool
 from atomr_mp.serve.watch.shared_sample import SharedSample

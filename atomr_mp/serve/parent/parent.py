@@ -20,20 +20,19 @@ from typing import Final, NamedTuple
 from atomr_mp import errors
 from atomr_mp.process import interpreter, oom
 from atomr_mp.process.notify import Notifier
+from atomr_mp.serve.front_end.plan import FrontEndPlan
 from atomr_mp.serve.metrics import BEAT_S, MEMORY, Heartbeats, shared_bytes
-from atomr_mp.serve.server.backoff import Backoff
-from atomr_mp.serve.server.child_output import ChildOutput, StrayLines
-from atomr_mp.serve.server.joined_pool_keeper import JoinedPoolKeeper
-from atomr_mp.serve.server.plan import FrontEndPlan
-from atomr_mp.serve.server.pool_keeper import PoolKeeper
-from atomr_mp.serve.server.pool_story import PoolStory
-from atomr_mp.serve.server.saved_files import SavedFiles
-from atomr_mp.serve.server.supervisor_watch import SupervisorWatch
+from atomr_mp.serve.parent.backoff import Backoff
+from atomr_mp.serve.parent.child_output import ChildOutput, StrayLines
+from atomr_mp.serve.parent.pool_keeper import JoinedPoolKeeper, PoolKeeper
+from atomr_mp.serve.parent.pool_story import PoolStory
+from atomr_mp.serve.parent.saved_files import SavedFiles
+from atomr_mp.serve.parent.supervisor_watch import SupervisorWatch
 from atomr_mp.serve.server_log import tell
 
 _LOG: Final = logging.getLogger("atomr_mp.serve")
 
-MODULE: Final = "atomr_mp.serve.server.front_end"
+MODULE: Final = "atomr_mp.serve.front_end"
 
 END_MARGIN_S: Final = 5.0
 """How much longer than its drain a front end may take to end."""

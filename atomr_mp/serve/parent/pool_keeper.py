@@ -1,4 +1,4 @@
-"""Keeps the pool that a server has started: waits until it is ready, starts it again if it is lost, and stops it."""
+"""Keeps the server's pool: one that it has started, or one that it has joined."""
 
 from __future__ import annotations
 
@@ -16,10 +16,13 @@ from atomr_mp.pool import Pool
 from atomr_mp.process.spawn import ExitCause
 from atomr_mp.protocol.libraries.memory import Statistics
 from atomr_mp.protocol.words import counted
-from atomr_mp.serve.server.backoff import Backoff
+from atomr_mp.serve.parent.backoff import Backoff
 from atomr_mp.serve.server_log import tell
 
 PROBE_S: Final = 30.0
+
+JOIN_AGAIN_S: Final = 0.5
+"""Time between attempts to join the pool again."""
 
 LOADING_EVERY_S: Final = 10.0
 """How often a pool that is loading says so."""
@@ -34,7 +37,9 @@ _FAILURES: Final = (errors.AtomrError, TimeoutError, OSError)
 
 
 class PoolKeeper:
-    """Keeps a pool running. For the event loop's thread.
+    """Waits until a pool that the server starts is ready, starts it again if it is lost, and stops it.
+
+    For the event loop's thread.
 
     Args:
         pool: The pool, which may not be ready; owned from here on.
@@ -155,6 +160,55 @@ def how_ended(pid: int) -> str:
             ExitCause(status=found.si_status) if found.si_code == os.CLD_EXITED else ExitCause(signal=found.si_status)
         )
     return cause.describe()
+
+
+class JoinedPoolKeeper:
+    """Tells, once for all front ends, that the pool is lost that the server has joined, and joins it again.
+
+    For the event loop's thread.
+
+    Args:
+        pool: The pool; owned from here on.
+        join: Joins it again; called on a thread.
+    """
+
+    def __init__(self, pool: Pool, join: Callable[[], Pool]) -> None:
+        self._pool: Pool | None = pool
+        self._join: Final = join
+
+    @property
+    def pool(self) -> Pool | None:
+        """The pool; None while there is none."""
+        return self._pool
+
+    async def keep(self) -> None:
+        """Tell whenever the pool is lost, and when it is there again, until this task is cancelled."""
+        while True:
+            if self._pool is None:
+                await asyncio.sleep(JOIN_AGAIN_S)  # nothing tells that a pool was started
+                await self._join_again()
+                continue
+            why = await until_lost(self._pool)
+            tell(logging.ERROR, "lost", f"the pool is lost: {why}; it is joined again once it runs")
+            await self.close()
+
+    async def _join_again(self) -> None:
+        joining = asyncio.ensure_future(asyncio.to_thread(self._join))
+        try:
+            self._pool = await asyncio.shield(joining)
+        except asyncio.CancelledError:
+            with contextlib.suppress(*_FAILURES):
+                self._pool = await joining
+            raise
+        except _FAILURES:
+            return
+        tell(logging.INFO, "joined", f"pool {self._pool.name} is joined again", pool=self._pool.name)
+
+    async def close(self) -> None:
+        """Leave the pool, if there is one."""
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            await asyncio.to_thread(pool.close)
 
 
 async def until_lost(pool: Pool) -> errors.PoolLost | None:

@@ -19,10 +19,10 @@ from typing import Any, Final
 from atomr_mp import errors, output
 from atomr_mp.process import interpreter
 from atomr_mp.protocol.exceptions import describe
+from atomr_mp.serve.front_end.connection import Asgi
 from atomr_mp.serve.http.cors import Cors
 from atomr_mp.serve.http.exchange import COMMON, DIRECT, JSON, Message, Receive, Scope, Send
 from atomr_mp.serve.http.problems import Header, Problem, body_of
-from atomr_mp.serve.server.connection import Asgi
 
 _LOG: Final = logging.getLogger("atomr_mp.serve")
 
