@@ -32,14 +32,7 @@ class BlasRequests(LibraryReference):
 
     library: ClassVar[str] = "blas"
 
-    def axpy(
-        self,
-        x: Operand,
-        y: Operand,
-        *,
-        alpha: Number | Operand = 1.0,
-        deadline_s: float | None = None,
-    ) -> Reply:
+    def axpy(self, x: Operand, y: Operand, *, alpha: Number | Operand = 1.0, deadline_s: float | None = None) -> Reply:
         """Compute y ← alpha·x + y.
 
         Args:
@@ -50,13 +43,7 @@ class BlasRequests(LibraryReference):
         """
         return self._request(blas.Axpy(x=x, y=y, alpha=self._factor("alpha", alpha)), deadline_s)
 
-    def scal(
-        self,
-        x: Operand,
-        *,
-        alpha: Number | Operand,
-        deadline_s: float | None = None,
-    ) -> Reply:
+    def scal(self, x: Operand, *, alpha: Number | Operand, deadline_s: float | None = None) -> Reply:
         """Compute x ← alpha·x. An alpha of 0 multiplies too, so a NaN stays a NaN.
 
         Args:
@@ -66,12 +53,7 @@ class BlasRequests(LibraryReference):
         """
         return self._request(blas.Scal(x=x, alpha=self._factor("alpha", alpha)), deadline_s)
 
-    def nrm2(
-        self,
-        x: Operand,
-        *,
-        deadline_s: float | None = None,
-    ) -> Reply:
+    def nrm2(self, x: Operand, *, deadline_s: float | None = None) -> Reply:
         """Compute √Σ|x_i|² without overflow on the way. The result is a float.
 
         Args:
@@ -80,14 +62,7 @@ class BlasRequests(LibraryReference):
         """
         return self._request(blas.Nrm2(x=x), deadline_s)
 
-    def dot(
-        self,
-        x: Operand,
-        y: Operand,
-        *,
-        conjugate: bool = False,
-        deadline_s: float | None = None,
-    ) -> Reply:
+    def dot(self, x: Operand, y: Operand, *, conjugate: bool = False, deadline_s: float | None = None) -> Reply:
         """Compute Σ x_i·y_i. The result is a float; for complex arrays, a complex number.
 
         A complex result arrives as a NumPy array without dimensions, for msgpack has no complex numbers.
@@ -120,12 +95,7 @@ class BlasRequests(LibraryReference):
         """
         return self._request(blas.Inner(x=x, y=y, out=out, conjugate=conjugate), deadline_s)
 
-    def asum(
-        self,
-        x: Operand,
-        *,
-        deadline_s: float | None = None,
-    ) -> Reply:
+    def asum(self, x: Operand, *, deadline_s: float | None = None) -> Reply:
         """Compute Σ|x_i|, for complex arrays Σ(|re x_i| + |im x_i|). The result is a float.
 
         Args:
@@ -134,12 +104,7 @@ class BlasRequests(LibraryReference):
         """
         return self._request(blas.Asum(x=x), deadline_s)
 
-    def iamax(
-        self,
-        x: Operand,
-        *,
-        deadline_s: float | None = None,
-    ) -> Reply:
+    def iamax(self, x: Operand, *, deadline_s: float | None = None) -> Reply:
         """Find the largest |x_i|, for complex arrays |re x_i| + |im x_i|.
 
         The result is its index, an int that counts from 0; the smallest if there are several. Undefined where there are
@@ -151,12 +116,7 @@ class BlasRequests(LibraryReference):
         """
         return self._request(blas.Iamax(x=x), deadline_s)
 
-    def iamin(
-        self,
-        x: Operand,
-        *,
-        deadline_s: float | None = None,
-    ) -> Reply:
+    def iamin(self, x: Operand, *, deadline_s: float | None = None) -> Reply:
         """Find the smallest |x_i|, for complex arrays |re x_i| + |im x_i|.
 
         The result is its index, an int that counts from 0; the smallest if there are several. Undefined where there are
@@ -168,13 +128,7 @@ class BlasRequests(LibraryReference):
         """
         return self._request(blas.Iamin(x=x), deadline_s)
 
-    def copy(
-        self,
-        x: Operand,
-        y: Operand | None = None,
-        *,
-        deadline_s: float | None = None,
-    ) -> Reply:
+    def copy(self, x: Operand, y: Operand | None = None, *, deadline_s: float | None = None) -> Reply:
         """Compute y ← x.
 
         Args:
@@ -184,13 +138,7 @@ class BlasRequests(LibraryReference):
         """
         return self._request(blas.VectorCopy(x=x, y=y), deadline_s)
 
-    def swap(
-        self,
-        x: Operand,
-        y: Operand,
-        *,
-        deadline_s: float | None = None,
-    ) -> Reply:
+    def swap(self, x: Operand, y: Operand, *, deadline_s: float | None = None) -> Reply:
         """Exchange x and y.
 
         Args:

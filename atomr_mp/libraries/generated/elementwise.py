@@ -32,14 +32,7 @@ class ElementwiseRequests(LibraryReference):
 
     library: ClassVar[str] = "elementwise"
 
-    def add(
-        self,
-        x: Operand,
-        y: Operand,
-        out: Operand | None = None,
-        *,
-        deadline_s: float | None = None,
-    ) -> Reply:
+    def add(self, x: Operand, y: Operand, out: Operand | None = None, *, deadline_s: float | None = None) -> Reply:
         """Compute x + y.
 
         Args:
@@ -50,14 +43,7 @@ class ElementwiseRequests(LibraryReference):
         """
         return self._request(elementwise.Add(x=x, y=y, out=out), deadline_s)
 
-    def subtract(
-        self,
-        x: Operand,
-        y: Operand,
-        out: Operand | None = None,
-        *,
-        deadline_s: float | None = None,
-    ) -> Reply:
+    def subtract(self, x: Operand, y: Operand, out: Operand | None = None, *, deadline_s: float | None = None) -> Reply:
         """Compute x - y.
 
         Args:
@@ -68,14 +54,7 @@ class ElementwiseRequests(LibraryReference):
         """
         return self._request(elementwise.Subtract(x=x, y=y, out=out), deadline_s)
 
-    def multiply(
-        self,
-        x: Operand,
-        y: Operand,
-        out: Operand | None = None,
-        *,
-        deadline_s: float | None = None,
-    ) -> Reply:
+    def multiply(self, x: Operand, y: Operand, out: Operand | None = None, *, deadline_s: float | None = None) -> Reply:
         """Compute x·y.
 
         Args:
@@ -86,14 +65,7 @@ class ElementwiseRequests(LibraryReference):
         """
         return self._request(elementwise.Multiply(x=x, y=y, out=out), deadline_s)
 
-    def divide(
-        self,
-        x: Operand,
-        y: Operand,
-        out: Operand | None = None,
-        *,
-        deadline_s: float | None = None,
-    ) -> Reply:
+    def divide(self, x: Operand, y: Operand, out: Operand | None = None, *, deadline_s: float | None = None) -> Reply:
         """Compute x / y.
 
         Args:
@@ -104,14 +76,7 @@ class ElementwiseRequests(LibraryReference):
         """
         return self._request(elementwise.Divide(x=x, y=y, out=out), deadline_s)
 
-    def minimum(
-        self,
-        x: Operand,
-        y: Operand,
-        out: Operand | None = None,
-        *,
-        deadline_s: float | None = None,
-    ) -> Reply:
+    def minimum(self, x: Operand, y: Operand, out: Operand | None = None, *, deadline_s: float | None = None) -> Reply:
         """Compute the smaller of x and y; a NaN if either is one.
 
         Args:
@@ -122,14 +87,7 @@ class ElementwiseRequests(LibraryReference):
         """
         return self._request(elementwise.Minimum(x=x, y=y, out=out), deadline_s)
 
-    def maximum(
-        self,
-        x: Operand,
-        y: Operand,
-        out: Operand | None = None,
-        *,
-        deadline_s: float | None = None,
-    ) -> Reply:
+    def maximum(self, x: Operand, y: Operand, out: Operand | None = None, *, deadline_s: float | None = None) -> Reply:
         """Compute the larger of x and y; a NaN if either is one.
 
         Args:
@@ -140,14 +98,7 @@ class ElementwiseRequests(LibraryReference):
         """
         return self._request(elementwise.Maximum(x=x, y=y, out=out), deadline_s)
 
-    def equal(
-        self,
-        x: Operand,
-        y: Operand,
-        out: Operand | None = None,
-        *,
-        deadline_s: float | None = None,
-    ) -> Reply:
+    def equal(self, x: Operand, y: Operand, out: Operand | None = None, *, deadline_s: float | None = None) -> Reply:
         """Compute x == y.
 
         Args:
@@ -159,12 +110,7 @@ class ElementwiseRequests(LibraryReference):
         return self._request(elementwise.Equal(x=x, y=y, out=out), deadline_s)
 
     def not_equal(
-        self,
-        x: Operand,
-        y: Operand,
-        out: Operand | None = None,
-        *,
-        deadline_s: float | None = None,
+        self, x: Operand, y: Operand, out: Operand | None = None, *, deadline_s: float | None = None
     ) -> Reply:
         """Compute x != y.
 
@@ -176,14 +122,7 @@ class ElementwiseRequests(LibraryReference):
         """
         return self._request(elementwise.NotEqual(x=x, y=y, out=out), deadline_s)
 
-    def less(
-        self,
-        x: Operand,
-        y: Operand,
-        out: Operand | None = None,
-        *,
-        deadline_s: float | None = None,
-    ) -> Reply:
+    def less(self, x: Operand, y: Operand, out: Operand | None = None, *, deadline_s: float | None = None) -> Reply:
         """Compute x < y.
 
         Args:
@@ -195,12 +134,7 @@ class ElementwiseRequests(LibraryReference):
         return self._request(elementwise.Less(x=x, y=y, out=out), deadline_s)
 
     def less_equal(
-        self,
-        x: Operand,
-        y: Operand,
-        out: Operand | None = None,
-        *,
-        deadline_s: float | None = None,
+        self, x: Operand, y: Operand, out: Operand | None = None, *, deadline_s: float | None = None
     ) -> Reply:
         """Compute x <= y.
 
@@ -212,14 +146,7 @@ class ElementwiseRequests(LibraryReference):
         """
         return self._request(elementwise.LessEqual(x=x, y=y, out=out), deadline_s)
 
-    def greater(
-        self,
-        x: Operand,
-        y: Operand,
-        out: Operand | None = None,
-        *,
-        deadline_s: float | None = None,
-    ) -> Reply:
+    def greater(self, x: Operand, y: Operand, out: Operand | None = None, *, deadline_s: float | None = None) -> Reply:
         """Compute x > y.
 
         Args:
@@ -231,12 +158,7 @@ class ElementwiseRequests(LibraryReference):
         return self._request(elementwise.Greater(x=x, y=y, out=out), deadline_s)
 
     def greater_equal(
-        self,
-        x: Operand,
-        y: Operand,
-        out: Operand | None = None,
-        *,
-        deadline_s: float | None = None,
+        self, x: Operand, y: Operand, out: Operand | None = None, *, deadline_s: float | None = None
     ) -> Reply:
         """Compute x >= y.
 
@@ -248,13 +170,7 @@ class ElementwiseRequests(LibraryReference):
         """
         return self._request(elementwise.GreaterEqual(x=x, y=y, out=out), deadline_s)
 
-    def negative(
-        self,
-        x: Operand,
-        out: Operand | None = None,
-        *,
-        deadline_s: float | None = None,
-    ) -> Reply:
+    def negative(self, x: Operand, out: Operand | None = None, *, deadline_s: float | None = None) -> Reply:
         """Compute -x.
 
         Args:
@@ -264,13 +180,7 @@ class ElementwiseRequests(LibraryReference):
         """
         return self._request(elementwise.Negative(x=x, out=out), deadline_s)
 
-    def sqrt(
-        self,
-        x: Operand,
-        out: Operand | None = None,
-        *,
-        deadline_s: float | None = None,
-    ) -> Reply:
+    def sqrt(self, x: Operand, out: Operand | None = None, *, deadline_s: float | None = None) -> Reply:
         """Compute the square root of x; a NaN for a negative number.
 
         Args:
@@ -280,13 +190,7 @@ class ElementwiseRequests(LibraryReference):
         """
         return self._request(elementwise.Sqrt(x=x, out=out), deadline_s)
 
-    def absolute(
-        self,
-        x: Operand,
-        out: Operand | None = None,
-        *,
-        deadline_s: float | None = None,
-    ) -> Reply:
+    def absolute(self, x: Operand, out: Operand | None = None, *, deadline_s: float | None = None) -> Reply:
         """Compute |x|, a real number for a complex one.
 
         Args:
@@ -297,13 +201,7 @@ class ElementwiseRequests(LibraryReference):
         return self._request(elementwise.Absolute(x=x, out=out), deadline_s)
 
     def where(
-        self,
-        condition: Operand,
-        x: Operand,
-        y: Operand,
-        out: Operand | None = None,
-        *,
-        deadline_s: float | None = None,
+        self, condition: Operand, x: Operand, y: Operand, out: Operand | None = None, *, deadline_s: float | None = None
     ) -> Reply:
         """Take elements of x where condition is true, else of y.
 
@@ -317,12 +215,7 @@ class ElementwiseRequests(LibraryReference):
         return self._request(elementwise.Where(condition=condition, x=x, y=y, out=out), deadline_s)
 
     def cast(
-        self,
-        x: Operand,
-        out: Operand | None = None,
-        *,
-        dtype: DTypeLike,
-        deadline_s: float | None = None,
+        self, x: Operand, out: Operand | None = None, *, dtype: DTypeLike, deadline_s: float | None = None
     ) -> Reply:
         """Convert elements to another type, as NumPy's `astype` does; of a complex number the real part is taken.
 
@@ -334,13 +227,7 @@ class ElementwiseRequests(LibraryReference):
         """
         return self._request(elementwise.Cast(x=x, dtype=element_type(dtype), out=out), deadline_s)
 
-    def copy(
-        self,
-        x: Operand,
-        out: Operand | None = None,
-        *,
-        deadline_s: float | None = None,
-    ) -> Reply:
+    def copy(self, x: Operand, out: Operand | None = None, *, deadline_s: float | None = None) -> Reply:
         """Copy elements; strides may differ.
 
         Args:

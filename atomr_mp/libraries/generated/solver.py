@@ -33,13 +33,7 @@ class SolverRequests(LibraryReference):
 
     library: ClassVar[str] = "solver"
 
-    def getrf(
-        self,
-        a: Operand,
-        pivots: Operand | None = None,
-        *,
-        deadline_s: float | None = None,
-    ) -> Reply:
+    def getrf(self, a: Operand, pivots: Operand | None = None, *, deadline_s: float | None = None) -> Reply:
         """Factor a = p·l·u by exchanging rows; l, but for its diagonal of ones, and u overwrite a.
 
         In step i, row i was exchanged with row pivots[i], which counts from 0. In row order, a is copied on CUDA.
@@ -56,13 +50,7 @@ class SolverRequests(LibraryReference):
         return self._request(solver.Getrf(a=a, pivots=pivots), deadline_s)
 
     def getrs(
-        self,
-        a: Operand,
-        pivots: Operand,
-        b: Operand,
-        *,
-        trans: solver.Transpose = "N",
-        deadline_s: float | None = None,
+        self, a: Operand, pivots: Operand, b: Operand, *, trans: solver.Transpose = "N", deadline_s: float | None = None
     ) -> Reply:
         """Solve a·x = b, or the transpose of a, by the factors that getrf has left in a; x overwrites b.
 
@@ -82,13 +70,7 @@ class SolverRequests(LibraryReference):
         """
         return self._request(solver.Getrs(a=a, pivots=pivots, b=b, trans=trans), deadline_s)
 
-    def getrf_batched(
-        self,
-        a: Operand,
-        pivots: Operand | None = None,
-        *,
-        deadline_s: float | None = None,
-    ) -> Reply:
+    def getrf_batched(self, a: Operand, pivots: Operand | None = None, *, deadline_s: float | None = None) -> Reply:
         """Factor each square matrix of a batch as getrf does; for many small ones.
 
         In row order, a is copied on CUDA.
@@ -105,13 +87,7 @@ class SolverRequests(LibraryReference):
         return self._request(solver.GetrfBatched(a=a, pivots=pivots), deadline_s)
 
     def getrs_batched(
-        self,
-        a: Operand,
-        pivots: Operand,
-        b: Operand,
-        *,
-        trans: solver.Transpose = "N",
-        deadline_s: float | None = None,
+        self, a: Operand, pivots: Operand, b: Operand, *, trans: solver.Transpose = "N", deadline_s: float | None = None
     ) -> Reply:
         """Solve a·x = b for each matrix of a batch, by the factors that getrf_batched has left in a; x overwrites b.
 
@@ -131,13 +107,7 @@ class SolverRequests(LibraryReference):
         """
         return self._request(solver.GetrsBatched(a=a, pivots=pivots, b=b, trans=trans), deadline_s)
 
-    def potrf(
-        self,
-        a: Operand,
-        *,
-        uplo: solver.Triangle = "L",
-        deadline_s: float | None = None,
-    ) -> Reply:
+    def potrf(self, a: Operand, *, uplo: solver.Triangle = "L", deadline_s: float | None = None) -> Reply:
         """Factor a = l·lᴴ (uplo "L") or uᴴ·u ("U"); the factor overwrites its triangle of a.
 
         The other triangle is neither read nor written. Nothing is copied.
@@ -153,14 +123,7 @@ class SolverRequests(LibraryReference):
         """
         return self._request(solver.Potrf(a=a, uplo=uplo), deadline_s)
 
-    def potrs(
-        self,
-        a: Operand,
-        b: Operand,
-        *,
-        uplo: solver.Triangle = "L",
-        deadline_s: float | None = None,
-    ) -> Reply:
+    def potrs(self, a: Operand, b: Operand, *, uplo: solver.Triangle = "L", deadline_s: float | None = None) -> Reply:
         """Solve a·x = b by the factor that potrf has left in a; x overwrites b. Nothing is copied.
 
         A zero on the factor's diagonal gives infinities and NaNs, not an error.
@@ -175,13 +138,7 @@ class SolverRequests(LibraryReference):
         """
         return self._request(solver.Potrs(a=a, b=b, uplo=uplo), deadline_s)
 
-    def potrf_batched(
-        self,
-        a: Operand,
-        *,
-        uplo: solver.Triangle = "L",
-        deadline_s: float | None = None,
-    ) -> Reply:
+    def potrf_batched(self, a: Operand, *, uplo: solver.Triangle = "L", deadline_s: float | None = None) -> Reply:
         """Factor each matrix of a batch as potrf does; for many small ones.
 
         On a GPU the batch is copied meanwhile, since cuSOLVER writes into the other triangle too.
@@ -198,12 +155,7 @@ class SolverRequests(LibraryReference):
         return self._request(solver.PotrfBatched(a=a, uplo=uplo), deadline_s)
 
     def potrs_batched(
-        self,
-        a: Operand,
-        b: Operand,
-        *,
-        uplo: solver.Triangle = "L",
-        deadline_s: float | None = None,
+        self, a: Operand, b: Operand, *, uplo: solver.Triangle = "L", deadline_s: float | None = None
     ) -> Reply:
         """Solve a·x = b for each matrix of a batch, by the factors that potrf_batched has left in a; x overwrites b.
 
@@ -219,13 +171,7 @@ class SolverRequests(LibraryReference):
         """
         return self._request(solver.PotrsBatched(a=a, b=b, uplo=uplo), deadline_s)
 
-    def geqrf(
-        self,
-        a: Operand,
-        tau: Operand | None = None,
-        *,
-        deadline_s: float | None = None,
-    ) -> Reply:
+    def geqrf(self, a: Operand, tau: Operand | None = None, *, deadline_s: float | None = None) -> Reply:
         """Factor a = q·r; r overwrites the upper triangle of a, and what q is made of the rest and tau.
 
         q is a product of reflectors 1 - tau[i]·v·vᴴ: v is 0 above row i, 1 there, and below what is left in column
@@ -239,13 +185,7 @@ class SolverRequests(LibraryReference):
         """
         return self._request(solver.Geqrf(a=a, tau=tau), deadline_s)
 
-    def orgqr(
-        self,
-        a: Operand,
-        tau: Operand,
-        *,
-        deadline_s: float | None = None,
-    ) -> Reply:
+    def orgqr(self, a: Operand, tau: Operand, *, deadline_s: float | None = None) -> Reply:
         """Overwrite a, in whose first columns geqrf has left reflectors, with the first columns of q.
 
         In row order, a is copied on CUDA.
@@ -258,13 +198,7 @@ class SolverRequests(LibraryReference):
         """
         return self._request(solver.Orgqr(a=a, tau=tau), deadline_s)
 
-    def ungqr(
-        self,
-        a: Operand,
-        tau: Operand,
-        *,
-        deadline_s: float | None = None,
-    ) -> Reply:
+    def ungqr(self, a: Operand, tau: Operand, *, deadline_s: float | None = None) -> Reply:
         """Overwrite complex a, in whose first columns geqrf has left reflectors, with the first columns of q.
 
         In row order, a is copied on CUDA.
@@ -512,14 +446,7 @@ class SolverRequests(LibraryReference):
         """
         return self._request(solver.Hegvd(a=a, b=b, w=w, uplo=uplo, jobz=jobz, itype=itype), deadline_s)
 
-    def solve(
-        self,
-        a: Operand,
-        b: Operand,
-        x: Operand | None = None,
-        *,
-        deadline_s: float | None = None,
-    ) -> Reply:
+    def solve(self, a: Operand, b: Operand, x: Operand | None = None, *, deadline_s: float | None = None) -> Reply:
         """Solve a·x = b by LU factors, for one matrix or for each of a batch. All is copied first: a and b stay.
 
         Args:
@@ -534,14 +461,7 @@ class SolverRequests(LibraryReference):
         """
         return self._request(solver.Solve(a=a, b=b, x=x), deadline_s)
 
-    def lstsq(
-        self,
-        a: Operand,
-        b: Operand,
-        x: Operand | None = None,
-        *,
-        deadline_s: float | None = None,
-    ) -> Reply:
+    def lstsq(self, a: Operand, b: Operand, x: Operand | None = None, *, deadline_s: float | None = None) -> Reply:
         """Find the x for which a·x is nearest to b; if there are many, the shortest. By QR factors, so a has full rank.
 
         SciPy's returns residues, rank and singular values too. All is copied first: a and b stay.
@@ -558,13 +478,7 @@ class SolverRequests(LibraryReference):
         """
         return self._request(solver.Lstsq(a=a, b=b, x=x), deadline_s)
 
-    def inv(
-        self,
-        a: Operand,
-        out: Operand | None = None,
-        *,
-        deadline_s: float | None = None,
-    ) -> Reply:
+    def inv(self, a: Operand, out: Operand | None = None, *, deadline_s: float | None = None) -> Reply:
         """Invert a matrix, or each of a batch. All is copied first: a stays.
 
         Args:
@@ -578,13 +492,7 @@ class SolverRequests(LibraryReference):
         """
         return self._request(solver.Inv(a=a, out=out), deadline_s)
 
-    def det(
-        self,
-        a: Operand,
-        out: Operand | None = None,
-        *,
-        deadline_s: float | None = None,
-    ) -> Reply:
+    def det(self, a: Operand, out: Operand | None = None, *, deadline_s: float | None = None) -> Reply:
         """Compute the determinant of a matrix, or of each of a batch. All is copied first: a stays.
 
         The output has the dimensions of the batch: none for a single matrix.
@@ -597,12 +505,7 @@ class SolverRequests(LibraryReference):
         return self._request(solver.Det(a=a, out=out), deadline_s)
 
     def cholesky(
-        self,
-        a: Operand,
-        out: Operand | None = None,
-        *,
-        lower: bool = False,
-        deadline_s: float | None = None,
+        self, a: Operand, out: Operand | None = None, *, lower: bool = False, deadline_s: float | None = None
     ) -> Reply:
         """Factor a = uᴴ·u, or l·lᴴ if `lower`, for one matrix or each of a batch.
 
@@ -668,13 +571,7 @@ class SolverRequests(LibraryReference):
         """
         return self._request(solver.Svd(a=a, u=u, s=s, vh=vh, full_matrices=full_matrices), deadline_s)
 
-    def svdvals(
-        self,
-        a: Operand,
-        s: Operand | None = None,
-        *,
-        deadline_s: float | None = None,
-    ) -> Reply:
+    def svdvals(self, a: Operand, s: Operand | None = None, *, deadline_s: float | None = None) -> Reply:
         """Compute the singular values of a, which descend. All is copied first: a stays.
 
         On CUDA, cuSOLVER waits for the device in between, and so does everybody else.
@@ -716,12 +613,7 @@ class SolverRequests(LibraryReference):
         return self._request(solver.Eigh(a=a, w=w, v=v, lower=lower), deadline_s)
 
     def eigvalsh(
-        self,
-        a: Operand,
-        w: Operand | None = None,
-        *,
-        lower: bool = True,
-        deadline_s: float | None = None,
+        self, a: Operand, w: Operand | None = None, *, lower: bool = True, deadline_s: float | None = None
     ) -> Reply:
         """Compute the eigenvalues of symmetric or Hermitian a, which ascend. All is copied first: a stays.
 

@@ -75,12 +75,7 @@ class SparseRequests(LibraryReference):
             deadline_s,
         )
 
-    def arrays(
-        self,
-        a: sparse.Pattern,
-        *,
-        deadline_s: float | None = None,
-    ) -> Reply:
+    def arrays(self, a: sparse.Pattern, *, deadline_s: float | None = None) -> Reply:
         """Answer with refs to copies of the indices of a matrix: [indices, indptr], for coo [col, row]; as stored.
 
         Args:
@@ -150,12 +145,7 @@ class SparseRequests(LibraryReference):
         )
 
     def spgemm(
-        self,
-        a: sparse.Matrix,
-        b: sparse.Matrix,
-        *,
-        alpha: Number = 1.0,
-        deadline_s: float | None = None,
+        self, a: sparse.Matrix, b: sparse.Matrix, *, alpha: Number = 1.0, deadline_s: float | None = None
     ) -> Reply:
         """Compute alpha·a·b for sparse a and b in csr or csc; answers with a matrix in the format of a.
 
@@ -294,12 +284,7 @@ class SparseRequests(LibraryReference):
         )
 
     def dense_to_sparse(
-        self,
-        x: Operand,
-        *,
-        to: sparse.Flat = "csr",
-        index: DTypeLike = "int32",
-        deadline_s: float | None = None,
+        self, x: Operand, *, to: sparse.Flat = "csr", index: DTypeLike = "int32", deadline_s: float | None = None
     ) -> Reply:
         """Answer with a sparse matrix of the elements of x that are not 0.
 
@@ -312,11 +297,7 @@ class SparseRequests(LibraryReference):
         return self._request(sparse.DenseToSparse(x=x, to=to, index=element_type(index)), deadline_s)
 
     def sparse_to_dense(
-        self,
-        a: sparse.Matrix,
-        out: Operand | None = None,
-        *,
-        deadline_s: float | None = None,
+        self, a: sparse.Matrix, out: Operand | None = None, *, deadline_s: float | None = None
     ) -> Reply:
         """Write all elements of a into a dense matrix.
 
