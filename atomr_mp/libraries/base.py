@@ -42,7 +42,15 @@ class LibraryDevice(Protocol):
 
 
 class LibraryReference:
-    """Base of the references: a method for each request infers missing arguments, checks, and sends.
+    """A library of a device: a method for each request infers missing arguments, checks, and sends.
+
+    Methods return at once. The reply's result is None unless a method says otherwise: a result is written to the arrays
+    that are named as written, and to no others. An output that was left out is allocated on the device, and the reply's
+    result is a ref to it; a list of refs if there are several. `deadline_s` is the request's, in seconds, None for the
+    pool's default.
+
+    Every method raises `InvalidRequest` for element types, shapes, strides or parameters that do not fit, and
+    `BorrowConflict` for an array that is written and overlaps another one; nothing has been sent then.
 
     In an actor, operands are arrays: before `_request` a method may use only their `shape` and `ndim`, which refs have
     too.

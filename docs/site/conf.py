@@ -158,7 +158,11 @@ def _make() -> None:
         pages[name] = _reference(title, directives)
     generated = sorted(path.stem for path in (ROOT / "atomr_mp/libraries/generated").glob("[a-z]*.py"))
     pages["library-methods"] = _reference(
-        "Libraries", [f"automodule:: atomr_mp.libraries.generated.{name}" for name in generated]
+        "Libraries",
+        [
+            "autoclass:: atomr_mp.libraries.base.LibraryReference\n   :no-members:",
+            *(f"automodule:: atomr_mp.libraries.generated.{name}" for name in generated),
+        ],
     )
     for name, text in pages.items():
         MADE.joinpath(f"{name}.md").write_text(text, encoding="utf-8")

@@ -21,13 +21,7 @@ class ElementwiseRequests(LibraryReference):
     NumPy does; an array without dimensions stands for a number. Half precision is computed in float32, and rounded
     once; integers wrap around. An output may be an input itself, element for element.
 
-    Methods return at once. The reply's result is None unless a method says otherwise: a result is written to the arrays
-    that are named as written, and to no others. An output that was left out is allocated on the device, and the reply's
-    result is a ref to it; a list of refs if there are several. `deadline_s` is the request's, in seconds, None for the
-    pool's default.
-
-    Every method raises `InvalidRequest` for element types, shapes, strides or parameters that do not fit, and
-    `BorrowConflict` for an array that is written and overlaps another one; nothing has been sent then.
+    `LibraryReference` says what all methods have in common.
     """
 
     library: ClassVar[str] = "elementwise"
