@@ -230,7 +230,7 @@ def _check(options: argparse.Namespace) -> None:
     """
     import importlib.util
 
-    from atomr_mp.serve.parent.listening import is_loopback
+    from atomr_mp.protocol.hosts import is_loopback
 
     missing = [name for name in MODULES if importlib.util.find_spec(name) is None]
     if missing:

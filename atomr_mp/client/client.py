@@ -6,7 +6,6 @@ import functools
 import itertools
 import logging
 import os
-import threading
 import time
 import weakref
 from collections.abc import Sequence
@@ -431,7 +430,6 @@ class Client:
             self.forked = True
             self._session.forget_in_child(errors.PoolLost(FORKED))
             self._memory.forget_in_child()
-            self._programs_lock = threading.Lock()
             for lane in (self._blocking, *self._loops.values()):
                 lane.forget_in_child()
 

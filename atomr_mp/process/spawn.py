@@ -61,7 +61,6 @@ class WorkerProcess:
         pidfd: Readable when it has ended; -1 after `reap`.
         control: Our end of the control channel: SOCK_SEQPACKET, non-blocking. Its end of file is a hint, no
             more.
-        max_packet_bytes: Longest packet that `control` takes.
         board: The worker's board, `BOARD_BYTES`, written by the worker. A view made from it stays readable
             after `close`, until it is released.
     """
@@ -80,7 +79,6 @@ class WorkerProcess:
         self.identity = Identity.of(pid)
         self.pidfd = pidfd
         self.control = control
-        self.max_packet_bytes = _max_packet_bytes(control)
         self.board = memoryview(board)
         self._map = board
         self._popen = popen
@@ -320,15 +318,10 @@ def _control_pair() -> tuple[socket.socket, socket.socket]:
     ours.settimeout(0)
     for end in (ours, theirs):
         # The kernel doubles the value and caps it at twice net.core.wmem_max, which is 208 KiB where nobody
-        # raised it: the longest packet is then 416 KiB, see `max_packet_bytes`. A longer one is refused with
-        # EMSGSIZE.
+        # raised it: the longest packet is then 416 KiB less 32 bytes. A longer one is refused with EMSGSIZE
+        # (unix_dgram_sendmsg() in net/unix/af_unix.c).
         end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, MAX_SESSION_MESSAGE_BYTES)
     return ours, theirs
-
-
-def _max_packet_bytes(control: socket.socket) -> int:
-    # unix_dgram_sendmsg() in net/unix/af_unix.c: EMSGSIZE from sk_sndbuf - 32 on.
-    return min(MAX_SESSION_MESSAGE_BYTES, control.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) - 32)
 
 
 def _make_board() -> tuple[int, mmap.mmap]:

@@ -1,4 +1,4 @@
-"""Names in the header `Host` of HTTP, and which of them a foreign web page cannot have made. Pure."""
+"""Hosts: addresses of this machine alone, and names in the header `Host` that no foreign web page can make. Pure."""
 
 from __future__ import annotations
 
@@ -24,6 +24,14 @@ def is_local(host: str) -> bool:
     """Return whether a `Host` is an address or this machine's own name, with or without a port."""
     name = without_port(host.lower())
     return name in LOCAL_HOSTS or is_address(name)
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether an address can be reached from this machine only."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def without_port(host: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -11,6 +10,7 @@ from atomr_mp.client.callers import can_await
 from atomr_mp.client.client import MAX_WAITING, Client
 from atomr_mp.pool import Pool
 from atomr_mp.process.files.rundir import RunDirectory, find_run_dir
+from atomr_mp.protocol.hosts import is_loopback
 from atomr_mp.protocol.keywords import checked_names
 from atomr_mp.startup.patched import check_not_patched
 from atomr_mp.transport.session import SessionConnection
@@ -108,10 +108,5 @@ def check_loopback(endpoint: str) -> None:
     Raises:
         ConfigurationError: It is not, or is no endpoint.
     """
-    host = endpoint.removeprefix(TCP).rpartition(":")[0].strip("[]")
-    try:
-        loopback = ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        loopback = host == "localhost"
-    if not loopback:
+    if not is_loopback(endpoint.removeprefix(TCP).rpartition(":")[0]):
         raise errors.ConfigurationError(f"{endpoint}: without keys only a loopback address can be connected to")

@@ -58,7 +58,7 @@ def start(
         config: TOML file with settings; arguments of this call and environment variables ATOMR_MP_NAME override it.
         weight: How much this application gets of a busy device's time, beside other clients; see `connect`.
         max_waiting: How many of this application's calls may wait for room; see `connect`.
-        **settings: Any other field of `supervision.settings.Settings`.
+        **settings: Any other field of `supervision.settings.PoolSettings`.
 
     Raises:
         InvalidRequest: `weight` or `max_waiting` is out of range.
@@ -67,18 +67,8 @@ def start(
         SetupFailed: An actor's `setup` fails, even after the allowed restarts.
         PoolBusy: The run directory is in use.
     """
-    asked = functools.partial(
-        begin,
-        actors=actors,
-        gpus=gpus,
-        backend=backend,
-        pool=pool,
-        run_dir=run_dir,
-        config=config,
-        weight=weight,
-        max_waiting=max_waiting,
-        **settings,
-    )
+    settings |= {"gpus": gpus, "backend": backend, "pool": pool, "run_dir": run_dir}
+    asked = functools.partial(begin, actors, config, weight, max_waiting, **settings)
     if can_await():
         from atomr_mp.startup.pool_to_enter import PoolToEnter
 
@@ -93,31 +83,23 @@ def start(
 
 
 def begin(
-    *,
     actors: Actors = (),
-    gpus: str | int | None = None,
-    backend: Backend | None = None,
-    pool: str | None = None,
-    run_dir: str | Path | None = None,
     config: str | Path | None = None,
     weight: float = 1.0,
     max_waiting: int | None = None,
+    *,
     stderr: int | None = None,
     **settings: Any,
 ) -> tuple[Pool, float]:
     """Start a pool as `start` does, and do not wait for its devices.
 
     Args:
-        actors: As for `start`, like all that follow but the last.
-        gpus: The same.
-        backend: The same.
-        pool: The same.
-        run_dir: The same.
-        config: The same.
-        weight: The same.
-        max_waiting: The same.
+        actors: The actors, as for `start`.
+        config: A TOML file with settings.
+        weight: How much this application gets of a busy device's time.
+        max_waiting: How many of its calls may wait for room.
         stderr: Descriptor that the supervisor has as its standard error; by default this process's.
-        **settings: As for `start`.
+        **settings: All others, as `start` takes them; None means not given.
 
     Returns:
         The pool, and how many seconds its devices may take to be ready.
@@ -129,16 +111,13 @@ def begin(
     """
     check_not_patched()
     check_no_actor_loads()
+    given = {name: _plain(value) for name, value in settings.items() if value is not None}
+    given |= {name: str(given[name]) for name in ("gpus", "run_dir") if name in given}
+    given["actors"] = targets(actors) or None
     named = bool(config or {"ATOMR_MP_POOL", "ATOMR_MP_RUN_DIR"} & os.environ.keys())
-    given = {
-        "gpus": None if gpus is None else str(gpus),
-        "backend": backend,
-        "actors": targets(actors) or None,
-        "pool": pool or (None if named else _own_name()),
-        "run_dir": str(run_dir) if run_dir is not None else None,
-        **{name: _plain(value) for name, value in settings.items()},
-    }
-    temporary = pool is None and run_dir is None and not named
+    temporary = not (named or {"pool", "run_dir"} & given.keys())
+    if not given.get("pool"):
+        given["pool"] = None if named else f"app-{os.getpid()}-{os.urandom(3).hex()}"
     process, connection, plan = launch(
         lambda: _plan(Path(config) if config is not None else None, given, weight, temporary=temporary),
         bound=True,
@@ -178,7 +157,3 @@ def _plan(config: Path | None, settings: dict[str, Any], weight: float, *, tempo
     if config is not None:
         plan = with_source(plan, config, settings)
     return msgspec.structs.replace(plan, temporary=True) if temporary else plan
-
-
-def _own_name() -> str:
-    return f"app-{os.getpid()}-{os.urandom(3).hex()}"

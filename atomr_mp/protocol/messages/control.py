@@ -37,7 +37,7 @@ class ActorSpec(Message, frozen=True):
 
 
 class Execution(Message, frozen=True):
-    """Settings for a worker's use of its device; `supervision.settings.Settings` has the fields of the same names."""
+    """Settings for a worker's use of its device; `PoolSettings` has the fields of the same names."""
 
     memory_bytes: U64
     streams: Name

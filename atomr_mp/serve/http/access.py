@@ -25,9 +25,6 @@ from atomr_mp.serve.http.problems import Problem
 
 _LOG: Final = logging.getLogger("atomr_mp.serve")
 
-LOOK_AGAIN_S: Final = 1.0
-"""How often the file of tokens is checked for changes."""
-
 EMPTY_S: Final = 1.0
 """How long the file of tokens may be empty or missing, as while it is replaced, before none of it is valid."""
 

@@ -1,8 +1,7 @@
-"""The socket on which front ends listen, and the addresses that need neither TLS nor a token."""
+"""The socket on which front ends listen."""
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import socket
 from pathlib import Path
@@ -60,16 +59,6 @@ def listen_unix(path: Path) -> socket.socket:
         listening.close()
         raise
     return listening
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether an address can be reached from this machine only."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
 
 
 def _is_alive(path: Path) -> bool:
