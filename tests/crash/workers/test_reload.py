@@ -223,7 +223,7 @@ def test_settings_are_read_again(ledger: Ledger, versions: Versions) -> None:
     run_dir = ledger.run_dir()
     with atomr_mp.start(config=config, gpus=1, run_dir=run_dir) as pool:
         config.write_text(f"actors = ['Other={versions.target}']\nmax_restarts = 0\nwindow_requests = 7\n")
-        assert pool.reload() == ["window"]
+        assert pool.reload() == ["window_requests"]
         wait_generation(pool, 2)
         assert pool.methods == ["Other.version"]
         config.write_text("actors = 3\n")
