@@ -37,7 +37,9 @@ Bytes16 = Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
 Text = Annotated[str, msgspec.Meta(max_length=65536)]
 MIN_WEIGHT: Final = 0.01
+"""Least weight of a session."""
 MAX_WEIGHT: Final = 100.0
+"""Largest weight of a session that any pool admits."""
 MOST_SESSIONS: Final = 65536
 """Most sessions at a time that a remote client may be allowed."""
 LEAST_SESSION_BYTES: Final = 2**20

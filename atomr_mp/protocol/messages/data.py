@@ -16,13 +16,13 @@ from atomr_mp.protocol.refs import BufferId, SlabNumber
 from atomr_mp.protocol.token import TOKEN_BYTES
 
 MAX_CALLS: Final = 1024
-"""Most calls in one message."""
+"""Most calls, ids or replies in one message."""
 
 MAX_ITEMS: Final = 256
 """Most items in one call."""
 
 MAX_RELEASED: Final = 4096
-"""Most entries of each kind in one release."""
+"""Most entries of each kind in one release; most refs in one result."""
 
 MAX_LANES: Final = 16
 """Windows in bytes that all connections of one session to one worker may have unanswered together."""
@@ -30,7 +30,9 @@ MAX_LANES: Final = 16
 SESSION_BYTES: Final = 16
 
 MIN_PRIORITY: Final = -8
+"""Lowest priority of a call."""
 MAX_PRIORITY: Final = 7
+"""Highest priority of a call."""
 
 MAX_TRACE_BYTES: Final = 128
 """Longest context of a trace."""

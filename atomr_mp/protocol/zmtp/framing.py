@@ -26,7 +26,8 @@ ALIGNMENT: Final = 8
 """Of payload frames: that of the largest element's parts, and of what messages are received into."""
 
 MAX_MESSAGE_FRAMES: Final = 2**16 - 1
-"""More than fit: a frame of this package is larger than `values.INLINE_BYTES`, and messages are sent before that."""
+"""Most payload frames of one message. More than fit: a frame of this package is larger than `values.INLINE_BYTES`, and
+messages are sent before that."""
 
 JOIN_BELOW_BYTES: Final = 16384
 """Below this, a header is copied behind its frame's head: that is faster than to send two pieces."""

@@ -16,7 +16,7 @@ from atomr_mp.protocol.codec import MAX_MESSAGE_BYTES
 from atomr_mp.protocol.values import INLINE_BYTES, Buffer
 
 MAX_COMMAND_BYTES: Final = 4096
-"""Of a frame that is no message: more is never needed, and anybody may send it."""
+"""Largest frame that is no message: more is never needed, and anybody may send it."""
 
 
 MAX_CONTEXT_BYTES: Final = 16
