@@ -38,8 +38,9 @@ class At:
         point: Where: "import" (of an actor's module), "setup" (of an actor), "fill" (of resident memory), "ready"
             (before the worker says that it is), "promotion" (of a standby), "decode" (of a request's arguments),
             "borrow" (of the memory that it uses), "enqueue" (just before its method runs, or puts work on the device),
-            "before_reply" (after that, before its answer is sent), "allocate" (of the device's memory, for buffers);
-            "nvml" (the driver is asked), "disk" (something is written to the run directory, by the supervisor).
+            "before_reply" (after that, before its answer is sent), "export" (a client wants to map memory of the
+            worker), "allocate" (of the device's memory, for buffers); "nvml" (the driver is asked, in the supervisor's
+            helpers or within `Faults.here`), "disk" (something is written to the run directory, by the supervisor).
         fault: What happens.
         device: The device of the worker or standby; None for any.
         generation: The incarnation; None for any.
