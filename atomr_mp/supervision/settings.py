@@ -26,27 +26,23 @@ class PoolSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of a pool, as they are given; what they leave open is decided in `supervisor.plan.Plan`."""
 
     pool: str = "default"
-    """Name of the pool: 1 to 64 of A-Z a-z 0-9 . _ - without a dot in front. It decides the default run directory.
-    `atomr_mp.start` makes up a name."""
+    """Name of the pool: 1 to 64 of A-Z a-z 0-9 . _ - without a dot in front. `atomr_mp.start` makes one up."""
     run_dir: str | None = None
     """The run directory; none for the default."""
     backend: Backend = "auto"
-    """"cuda", "host", or "auto": host if the machine has no NVIDIA hardware at all, else cuda. On a machine with a GPU
-    "auto" never falls back to the CPU."""
+    """"cuda", "host", or "auto": host if the machine has no NVIDIA hardware at all, else cuda, without a fall-back."""
     gpus: str = "all"
     """GPUs by index or UUID ("0,2", "1,", "GPU-1a2b"), a number of them ("2"), or "all"; 64 at most. On the host
     backend 1 to 64 processes, or "all": half the cores, two at least."""
     workers_per_gpu: Annotated[int, msgspec.Meta(ge=1, le=MAX_DEVICES)] = 1
-    """How many devices each GPU has, each with a worker, a standby and a generation of its own; 64 in all at most.
-    Device `D` is number `D % N` of the GPU at place `D // N`. On the host backend the same."""
+    """How many devices each GPU has; 64 in all at most. On the host backend the same of processes."""
     actors: list[str] = []
     """"package.module:Class" or "file.py:Class", with "NAME=" in front for another name;
     "directory/package.module:Class" where the module is not on the import path. "@0+1" behind it names the devices
     that have it, "@0-3" a range; without, all have it. In a file, paths are relative to the file."""
     window_requests: Annotated[int, msgspec.Meta(ge=1, le=65536)] = 256
-    """Requests that one connection of a client may have unanswered per device; at most 65,536. One more waits in an
-    event loop, and is `Overloaded` in a thread, unless it is a library's. Each event loop has a connection, and all
-    threads of a program together."""
+    """Requests that one connection of a client may have unanswered per device; at most 65,536. Each event loop has a
+    connection, and all threads of a program together."""
     window_bytes: Annotated[int, msgspec.Meta(ge=1)] = 256 * 2**20
     """Bytes of these requests' arguments. A single larger request is admitted when nothing else is unanswered."""
     max_streams: Annotated[int, msgspec.Meta(ge=0)] = 256
@@ -71,7 +67,7 @@ class PoolSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Time a worker may take to finish its requests when it is replaced or stopped; then it is killed."""
     hang_timeout_s: Annotated[float, msgspec.Meta(ge=0)] = 600.0
     """Time a request may run beyond its deadline, while nothing else ends where it runs, before its worker is replaced.
-    Actors and methods may have their own limit, which begins at the request's start. 0: never."""
+    Actors and methods may have their own limit. 0: never."""
     kill_timeout_s: _Positive = 30.0
     """Time a killed worker may take to end; then its device is quarantined."""
     max_requests: Annotated[int, msgspec.Meta(ge=0)] = 0
@@ -134,15 +130,13 @@ class PoolSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Most that resident memory may take in the whole pool; more is `OutOfMemory` in `setup`. 0: no limit."""
     max_replays: Annotated[int, msgspec.Meta(ge=0, lt=2**16)] = 2
     """How often a client sends a call again that ran when its worker ended, if the method is `idempotent`. 0: never,
-    and nothing that only waited there either, whatever `resend` says. `atomr_mp.connect(max_replays=...)` has its own.
-    """
+    and nothing that only waited there either. `atomr_mp.connect(max_replays=...)` has its own."""
     max_suspicions: Annotated[int, msgspec.Meta(ge=0)] = 2
     """How many workers may end from inside while the same request ran, before it is refused (`PoisonRequest`). 0: no
     request is refused or run alone."""
     threads_per_worker: Annotated[int, msgspec.Meta(ge=0, le=4096)] = 0
     """Threads that OpenMP, MKL and OpenBLAS have in a worker, by OMP_NUM_THREADS and the like; variables that are set
-    already hold. 0: on the host backend the cores divided by the number of workers, one at least; on GPUs as many as
-    the libraries like."""
+    already hold. 0: on the host backend the cores divided by the number of workers; on GPUs as many as they like."""
     core_dumps: bool = False
     """Let a crashing worker dump core, which delays its replacement."""
     cgroups: bool = False
