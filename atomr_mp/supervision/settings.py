@@ -77,8 +77,7 @@ class PoolSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_memory_bytes: Annotated[int, msgspec.Meta(ge=0)] = 0
     """Memory of the host, with everything mapped, at which a worker older than 30 s is replaced. 0: no limit."""
     max_device_bytes: Annotated[int, msgspec.Meta(ge=0)] = 0
-    """Memory of the device at which a worker older than 30 s is replaced: on a GPU the driver's figure for the process;
-    on the host backend its slabs. 0: no limit."""
+    """Memory of the device at which a worker older than 30 s is replaced. 0: no limit."""
     log_max_bytes: Annotated[int, msgspec.Meta(ge=4096)] = 16 * 2**20
     """Size at which a worker's log is rotated, checked every five seconds; at least 4,096."""
     log_errors: LogErrors = "full"
@@ -86,14 +85,13 @@ class PoolSettings(msgspec.Struct, frozen=True, kw_only=True):
     place; "type", its type and place without its text, which may have users' data; "off", nothing."""
     memory_bytes: Annotated[int, msgspec.Meta(ge=0)] = 0
     """Most that the slabs of one device, which hold buffers, may take; more is `OutOfMemory`. 0: four fifths of the
-    GPU's or slice's memory, divided by `workers_per_gpu`; on the host backend half of the memory of the machine or
-    container, divided by the number of devices."""
+    GPU's or slice's memory, on the host backend half of the machine's or container's, divided by the devices there."""
     streams: str = "per_actor"
     """Which library works on which CUDA stream: "per_actor", one for each; "fresh", a new one for each use; "pooled:N",
     N in turn; "single", one for all."""
     completion: Completion = "adaptive"
-    """How a worker learns that a stream has done its work: "adaptive" polls for a tenth of a millisecond, then sleeps
-    until it is woken; "host_function" sleeps at once; "polled" polls every 50 µs; "synchronous" blocks."""
+    """How a worker learns that a stream has done its work: "adaptive" polls for 0.1 ms, then sleeps; "host_function"
+    sleeps at once; "polled" polls every 50 µs; "synchronous" blocks."""
     inline_bytes: Annotated[int, msgspec.Meta(ge=0)] = 65536
     """Library requests that touch at most so many bytes run in the host backend's loop, without a stream's thread."""
     metrics: str = OFF
@@ -114,8 +112,7 @@ class PoolSettings(msgspec.Struct, frozen=True, kw_only=True):
     remote_bytes: Annotated[int, msgspec.Meta(ge=1)] = 2**30
     """Most bytes of arguments and answers that the gateway keeps, for all clients; a call beyond is `Overloaded`."""
     max_queue: Annotated[int, msgspec.Meta(ge=1)] = 16384
-    """Requests that may wait in one worker, for all clients together; one more is `Overloaded`. The decorator's `queue`
-    limits a single method."""
+    """Requests that may wait in one worker, for all clients together; one more is `Overloaded`."""
     max_weight: Annotated[float, msgspec.Meta(ge=1, le=MAX_WEIGHT)] = 10.0
     """Largest weight that a client may ask for, from 1 to 100. With 1, all clients get the same share of a busy device.
     """
@@ -124,8 +121,7 @@ class PoolSettings(msgspec.Struct, frozen=True, kw_only=True):
     standby_starts: Annotated[int, msgspec.Meta(ge=1)] = 1
     """How many hot standbys may start at a time in the whole pool."""
     preload: list[str] = []
-    """Modules that workers find imported with "warm" standbys, besides the runtime's own, NumPy, and CuPy on cuda.
-    Their import must start no thread and not touch CUDA."""
+    """Modules that workers find imported with "warm" standbys. Their import must start no thread and not touch CUDA."""
     resident_max_bytes: Annotated[int, msgspec.Meta(ge=0)] = 0
     """Most that resident memory may take in the whole pool; more is `OutOfMemory` in `setup`. 0: no limit."""
     max_replays: Annotated[int, msgspec.Meta(ge=0, lt=2**16)] = 2

@@ -64,14 +64,15 @@ def described_in(page: str) -> Iterator[tuple[str, str]]:
     """Yield the pairs that a page describes.
 
     A row is about the commands in its first cell, else about those in its table's head. A sentence is about the
-    commands that it names, else about those that the sentences before it in the paragraph have named, or the heading.
+    commands that it names, else about those that the sentences before it in the paragraph have named, or the heading,
+    or the page's title.
     """
-    heading: set[str] = set()
+    title = heading = named(page.partition("\n")[0])
     head: set[str] = set()
     for piece in re.split(r"\n\s*\n|\n(?=[|#-])", page):
         text = piece.strip()
         if text.startswith("#"):
-            heading = named(text)
+            heading = named(text) or title
         elif text.startswith("|"):
             first = named(text.strip("|").split("|")[0])
             head = named(text) if "|---" in page.partition(f"{piece}\n")[2].partition("\n")[0] else head
