@@ -159,10 +159,10 @@ class Application:
                     await route.handler(exchange)
             else:
                 await route.handler(exchange)
-        except ClientLeft:
+        except ClientLeft as left:
             exchange.status, exchange.code = LEFT, "client_left"
-            if (refused := exchange.refusal) is not None:
-                exchange.status, exchange.code = refused.status, refused.code
+            if left.answer is not None:
+                exchange.status, exchange.code = left.answer.status, left.answer.code
         except (Problem, errors.AtomrError) as error:
             await self._refuse(exchange, error)
         except asyncio.CancelledError:  # the server has waited long enough

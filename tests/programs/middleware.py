@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from typing import Any
 
@@ -17,6 +18,10 @@ def marking(app: Any) -> Any:
 
         how = dict(scope["headers"]).get(b"x-how")
         assert how != b"raise", "raised on purpose"
+        if how == b"cancel":
+            raise asyncio.CancelledError
+        if how == b"exit":
+            raise SystemExit(3)
         if how != b"silence":
             await app(scope, receive, with_mark)
         assert how != b"raise-late", "raised late on purpose"

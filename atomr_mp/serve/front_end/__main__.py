@@ -82,7 +82,7 @@ async def _serve(
     )
     served: Asgi = application
     if plan.middleware:
-        served = SurroundedApplication(application, plan.middleware, cors)
+        served = SurroundedApplication(application, plan.middleware, cors, counters)
     server = HttpServer(served, plan.limits, counters, tls=_tls(plan), own_user_only=plan.own_user_only)
     loop = asyncio.get_running_loop()
     ending = asyncio.Event()

@@ -11,6 +11,7 @@ import asyncio
 import fcntl
 import logging
 import os
+import select
 import socket
 import struct
 import sys
@@ -35,6 +36,9 @@ _LOG: Final = logging.getLogger("atomr_mp.serve")
 MOST_WAITING: Final = 64
 """Requests that one connection may send before the first of them is answered: each takes some kilobytes."""
 
+ABSENT_LOOK_S: Final = 0.25
+"""How often it is looked whether a client has left while nothing of it is read, since its requests wait for answers."""
+
 LINGER_S: Final = 5.0
 """How long a refused client may send nothing before its connection is closed; nginx's `lingering_timeout`."""
 
@@ -49,6 +53,9 @@ CHUNK_LINE_BYTES: Final = 20
 
 BESIDE_HEADER_BYTES: Final = 4
 """Bytes of a header's line beside its name and value."""
+
+UNKNOWN_ROUTE: Final = "other"
+"""Counts answers to what no application was asked for."""
 
 JSON: Final = (b"content-type", b"application/json")
 
@@ -110,6 +117,8 @@ class HttpConnection(asyncio.Protocol):
         """Runs while the client is to send: headers, a body, or a next request."""
         self._writing: Final = LazyTimer(self._loop, self._look_whether_read)
         """Runs while the client is to read."""
+        self._absent: Final = LazyTimer(self._loop, self._look_whether_left)
+        """Runs while requests wait for the answers before theirs."""
         self._reads: asyncio.Future[None] | None = None
         """Set once the client has read enough."""
         self._url = b""  # empty before the method of a request has come, and once the request is whole
@@ -196,6 +205,7 @@ class HttpConnection(asyncio.Protocol):
         settings.counters.own[CONNECTIONS] -= 1
         self._reading.close()
         self._writing.close()
+        self._absent.close()
         self.gone = True
         self._waiting.clear()
         if self._answering is not None:
@@ -357,6 +367,8 @@ class HttpConnection(asyncio.Protocol):
         else:
             self._waiting.append(request)
             self._transport.pause_reading()
+            if not self._absent.runs:
+                self._absent.begin(ABSENT_LOOK_S)
 
     def _problem(self, headers: list[Header], given: dict[bytes, bytes], version: str) -> Problem | None:
         """Return why a request is refused by its line and headers; None if it is not.
@@ -436,7 +448,9 @@ class HttpConnection(asyncio.Protocol):
             if not request.complete and not request.gone:
                 _LOG.error("the application has returned without an answer")
                 self._transport.close()
-        except Exception:  # noqa: BLE001 - the top of a request: the server goes on
+        except GeneratorExit:  # the loop has ended
+            raise
+        except BaseException:  # noqa: BLE001 - the top of a request: the server goes on, whatever middleware raises
             _LOG.exception("the application has raised")
             self._transport.close()  # an answer that has begun ends without its end
         finally:
@@ -500,9 +514,12 @@ class HttpConnection(asyncio.Protocol):
                 return
             request.refuse(problem)
             if request is self._answering:
-                self._answering = None
+                self._answering = None  # its task counts the answer
             else:
                 self._waiting.remove(request)
+                request = None
+        if request is None:
+            self._settings.counters.count(UNKNOWN_ROUTE, problem.status)
         if self._answering is None:
             self._end(lingers=lingers)
 
@@ -609,6 +626,17 @@ class HttpConnection(asyncio.Protocol):
     def _has_read_bytes(self) -> int:
         """Return how many bytes have left this machine's buffers."""
         return self._written_bytes - self._transport.get_write_buffer_size() - _in_kernel(self._transport)
+
+    def _look_whether_left(self) -> None:
+        """Drop a client that has left, or has closed its sending side, as if its end had been read."""
+        if not self._waiting or self._transport.is_closing():
+            return
+        poll = select.poll()
+        poll.register(self._transport.get_extra_info("socket").fileno(), select.POLLRDHUP)
+        if poll.poll(0):
+            self._transport.abort()
+        else:
+            self._absent.begin(ABSENT_LOOK_S)
 
     def pause_reading(self) -> None:
         """Take no more bytes for now."""

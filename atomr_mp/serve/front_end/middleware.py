@@ -19,15 +19,19 @@ from typing import Any, Final
 from atomr_mp import errors, output
 from atomr_mp.process import interpreter
 from atomr_mp.protocol.exceptions import describe
-from atomr_mp.serve.front_end.connection import Asgi
+from atomr_mp.serve.front_end.connection import UNKNOWN_ROUTE, Asgi
 from atomr_mp.serve.http.cors import Cors
 from atomr_mp.serve.http.exchange import COMMON, DIRECT, JSON, Message, Receive, Scope, Send
 from atomr_mp.serve.http.problems import Header, Problem, body_of
+from atomr_mp.serve.metrics import Counters
 
 _LOG: Final = logging.getLogger("atomr_mp.serve")
 
 Wrap = Callable[[Any], Any]
 """Gets an ASGI application, and returns another one that asks it."""
+
+UNASKED: Final = "atomr_mp.unasked"
+"""Name of an ASGI extension that is there until the application is asked."""
 
 CHECK_S: Final = 60.0
 """How long the import may take before the server starts."""
@@ -46,14 +50,21 @@ class SurroundedApplication:
         application: The application in the middle.
         targets: "module:function" or "file.py:function"; the first is the outermost.
         cors: Makes headers of the answers that are given here.
+        counters: Count the answers of middleware that does not ask the application, which counts its own.
 
     Raises:
         ConfigurationError: One of them cannot be used.
     """
 
-    def __init__(self, application: Asgi, targets: list[str], cors: Cors) -> None:
+    def __init__(self, application: Asgi, targets: list[str], cors: Cors, counters: Counters) -> None:
         self._cors: Final = cors
-        found: Any = application
+        self._counters: Final = counters
+
+        async def innermost(scope: Scope, receive: Receive, send: Send) -> None:
+            scope.get("extensions", {}).pop(UNASKED, None)
+            await application(scope, receive, send)
+
+        found: Any = innermost
         for target in reversed(targets):
             wrap = load(target)
             try:
@@ -69,27 +80,32 @@ class SurroundedApplication:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Have the middleware answer; answer for it if it fails."""
         begun = False
+        scope["extensions"][UNASKED] = {}
 
         async def watched(message: Message) -> None:
             nonlocal begun
+            if not begun and UNASKED in scope["extensions"]:
+                self._counters.count(UNKNOWN_ROUTE, message["status"])
             begun = True
             await send(message)
 
         direct = scope["extensions"].pop(DIRECT, None)
         if direct is not None and scope["method"] == "POST" and (crowd := direct.crowd()) is not None:
-            await self._answer(scope, send, crowd)
+            await self._answer(scope, watched, crowd)
             return
         try:
             await self._application(scope, receive, watched)
-        except Exception:
+        except BaseException as error:  # it may raise anything, even SystemExit, which would end the front end
             if begun:
+                raise
+            if isinstance(error, GeneratorExit):  # the loop has ended
                 raise
             _LOG.exception("the middleware has raised (%s %s)", scope["method"], scope["path"][:200])
         else:
             if begun or (direct is not None and direct.gone):
                 return
             _LOG.error("the middleware has not answered (%s %s)", scope["method"], scope["path"][:200])
-        await self._answer(scope, send, _UNANSWERED)
+        await self._answer(scope, watched, _UNANSWERED)
 
     async def _answer(self, scope: Scope, send: Send, problem: Problem) -> None:
         body = body_of(problem, "", debug=False)

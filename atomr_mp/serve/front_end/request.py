@@ -9,7 +9,7 @@ from email.utils import formatdate
 from http import HTTPStatus
 from typing import Final, Protocol
 
-from atomr_mp.serve.http.exchange import DIRECT, Message, Scope
+from atomr_mp.serve.http.exchange import DIRECT, REFUSAL, Message, Scope
 from atomr_mp.serve.http.problems import CLOSE, Header, Problem, lines_of
 
 JOIN_BELOW_BYTES: Final = 64 * 2**10
@@ -20,7 +20,7 @@ PAUSE_ABOVE_BYTES: Final = 64 * 2**10
 
 STATUS_LINE: Final = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
 
-_DISCONNECT: Final = {"type": "http.disconnect"}
+_DISCONNECT: Final[Message] = {"type": "http.disconnect"}
 
 
 class RequestConnection(Protocol):
@@ -187,7 +187,7 @@ class HttpRequest:
             self._connection.resume_reading()
             self._wakes = asyncio.get_running_loop().create_future()
             await self._wakes
-        return _DISCONNECT
+        return _DISCONNECT if self.refusal is None else {**_DISCONNECT, REFUSAL: self.refusal}
 
     async def send(self, message: Message) -> None:
         """Write a part of the answer; wait while the client does not read."""

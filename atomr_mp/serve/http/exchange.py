@@ -30,6 +30,9 @@ WATCH_AFTER_S: Final = 0.005
 DIRECT: Final = "atomr_mp.direct"
 """Name of the ASGI extension by which our own server offers a `Direct`."""
 
+REFUSAL: Final = "atomr_mp.refusal"
+"""Key, in `http.disconnect` of our own server, of the `Problem` with which the connection has answered the request."""
+
 JSON: Final = (b"content-type", b"application/json")
 TEXT: Final = (b"content-type", b"text/plain; charset=utf-8")
 
@@ -178,8 +181,6 @@ class Direct(Protocol):
 
     given: dict[bytes, bytes]
     """The request's headers by name."""
-    refusal: Problem | None
-    """Why the connection has refused the rest of the request, and answered it itself; None if it has not."""
 
     def body(self) -> bytes | None:
         """Take the whole body; None if it has not come yet and must be received."""
@@ -345,7 +346,7 @@ class Exchange:
                 while True:
                     message = await self._receive()
                     if message["type"] == "http.disconnect":
-                        raise ClientLeft
+                        raise ClientLeft(message.get(REFUSAL))
                     part: bytes = message.get("body", b"")
                     if len(parts) + len(part) > most_bytes:
                         raise too_large(most_bytes)
@@ -373,11 +374,6 @@ class Exchange:
     def is_on(self, device: int, generation: int) -> None:
         """Note the device and the incarnation that have the call."""
         self.device, self.generation = device, generation
-
-    @property
-    def refusal(self) -> Problem | None:
-        """Why the connection has refused what was to come of the request; None if it has not."""
-        return None if self._direct is None else self._direct.refusal
 
     def failed(self, error: AtomrError | Problem) -> None:
         """Note the error that has ended the answer."""

@@ -93,7 +93,15 @@ class Problem(Exception):
 
 
 class ClientLeft(Exception):
-    """The client has closed its connection, and takes no answer."""
+    """The client has closed its connection, and takes no answer.
+
+    Args:
+        answer: What the connection has answered already, to a body that it refused.
+    """
+
+    def __init__(self, answer: Problem | None = None) -> None:
+        super().__init__()
+        self.answer: Final = answer
 
 
 def may_have_run(error: errors.AtomrError | Problem, *, sent: bool) -> bool:

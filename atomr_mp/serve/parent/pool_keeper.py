@@ -102,6 +102,7 @@ class PoolKeeper:
         text = f"pool {pool.name} is loading on {counted(devices, 'device')}"
         tell(logging.INFO, "loading", text, pool=pool.name, devices=devices)
         waiting = asyncio.ensure_future(asyncio.to_thread(pool.wait_ready, self._limit_s))
+        waiting.add_done_callback(lambda done: done.cancelled() or done.exception())  # it may end after this server
         while True:
             done, _ = await asyncio.wait({waiting}, timeout=LOADING_EVERY_S)
             took_s = time.monotonic() - begun_s

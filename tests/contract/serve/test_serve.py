@@ -181,9 +181,13 @@ def test_a_full_queue_is_told_with_when_to_come_back(server: Server, ledger: Led
     assert int(refused.headers["retry-after"]) >= 1
 
 
-def test_a_client_that_leaves_takes_its_waiting_call_along(server: Server, ledger: Ledger) -> None:
-    """A call that has not started is cancelled, and never runs."""
-    with ledger.gate("busy") as gate:
+@pytest.mark.parametrize("requests", [1, 3])
+@pytest.mark.parametrize("leave", ["close", "shut"])
+def test_a_client_that_leaves_takes_its_waiting_call_along(
+    server: Server, ledger: Ledger, requests: int, leave: str
+) -> None:
+    """A call that has not started is cancelled, and never runs; whatever the client has sent behind it."""
+    with ledger.gate(f"busy-{leave}-{requests}") as gate:
         busy = threading.Thread(target=server.call, args=("Served.wait_at", [gate.path]))
         busy.start()
         gate.wait()
@@ -191,8 +195,11 @@ def test_a_client_that_leaves_takes_its_waiting_call_along(server: Server, ledge
         before = left(server)
         with atomr_mp.connect(run_dir=ledger.run_dir()) as pool:
             with server.connect() as leaving:
-                leaving.sendall(request(server, "/call/Served.wait_at", body))
+                leaving.sendall(request(server, "/call/Served.wait_at", body) * requests)
                 assert settled(lambda: pool.status().devices[0].queue_depth == 2)
+                if leave == "shut":
+                    leaving.shutdown(socket.SHUT_WR)
+                    assert settled(lambda: pool.status().devices[0].queue_depth == 1)
             assert settled(lambda: pool.status().devices[0].queue_depth == 1)  # the worker has dropped it
         assert settled(lambda: left(server) == before + 1)
         gate.open()

@@ -14,6 +14,7 @@ from tests.support import ACTORS, Ledger, settled
 pytest.importorskip("httptools")
 parser: Any = pytest.importorskip("prometheus_client.openmetrics.parser")
 
+PROGRAMS = ACTORS.parent / "programs"
 DOCS = Path(__file__).parents[3] / "docs"
 OPEN_METRICS = {"accept": "application/openmetrics-text; version=1.0.0"}
 
@@ -65,9 +66,16 @@ def test_calls_are_counted_by_method_and_code_in_every_form(server: Server) -> N
     assert settled(lambda: found() == awaited), found()
 
 
-def test_a_request_that_its_connection_refuses_counts_as_what_it_was_answered() -> None:
-    """Its client has not left: it has sent what is no body, or the rest of it too late."""
-    with Ledger() as ledger, Server(ledger, "--limit", "body_s=0.2", actor=f"{ACTORS}/served.py:Served") as own:
+@pytest.mark.parametrize(
+    "more", [(), ("--middleware", f"{PROGRAMS}/middleware.py:refusing")], ids=["bare", "middleware"]
+)
+def test_a_request_that_its_connection_refuses_counts_as_what_it_was_answered(more: tuple[str, ...]) -> None:
+    """Its client has not left: it has sent what is no body, or the rest of it too late; or no request at all."""
+    options = ("--limit", "body_s=0.2", *more)
+    with Ledger() as ledger, Server(ledger, *options, actor=f"{ACTORS}/served.py:Served") as own:
+        assert b" 505 " in own.raw(b"GET / HTTP/3.0\r\n\r\n")
+        counted = 'atomr_mp_http_requests_total{route="other",status="other"} 1.0'
+        assert settled(lambda: counted in own.ask("GET", "/metrics").body.decode())
         head = f"POST /call/Served.length HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {own.token}\r\n"
         cases = {400: "transfer-encoding: chunked\r\n\r\n4\r\n[1,2\r\nxyz\r\n", 408: "content-length: 9\r\n\r\n[1,"}
         for status, rest in cases.items():

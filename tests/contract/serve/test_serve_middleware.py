@@ -44,7 +44,13 @@ def test_own_middleware_sees_every_request_and_every_answer(ledger: Ledger) -> N
             assert (answer.status, answer.headers["x-mark"] in pids) == (status, True)
         document = server.ask("GET", "/openapi.json", headers={"accept-encoding": "gzip"})
         assert json.loads(gzip.decompress(document.body))["openapi"] == "3.1.0"
-        for how, said in (("raise", "raised on purpose"), ("silence", "has not answered")):
+        unanswered = (
+            ("raise", "raised on purpose"),
+            ("silence", "has not answered"),
+            ("cancel", "CancelledError"),
+            ("exit", "SystemExit: 3"),
+        )
+        for how, said in unanswered:
             failed = server.call("Served.length", ["word"], x_how=how)
             assert (failed.status, failed.error["code"], failed.error["maybe_executed"]) == (
                 500,
@@ -55,6 +61,9 @@ def test_own_middleware_sees_every_request_and_every_answer(ledger: Ledger) -> N
         late = server.call("Served.length", ["word"], x_how="raise-late")
         assert (late.status, late.json()) == (200, 4)
         assert server.call("Served.length", ["word"]).json() == 4
+        assert {str(pid) for pid in server.front_ends()} == pids
+        counted = f'atomr_mp_http_requests_total{{route="other",status="500"}} {len(unanswered)}.0'
+        assert settled(lambda: counted in server.ask("GET", "/metrics").body.decode())
 
 
 def tells(server: Server, said: str) -> bool:
