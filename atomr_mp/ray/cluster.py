@@ -21,6 +21,7 @@ from atomr_mp.device import DEFAULT_DEADLINE_S
 from atomr_mp.mapping.schedule import MAX_DEPTH
 from atomr_mp.operator.pool_status import PoolStatus
 from atomr_mp.pool import Pool
+from atomr_mp.protocol import amounts
 from atomr_mp.protocol.keywords import checks_names
 from atomr_mp.protocol.messages.devices import MethodInfo
 from atomr_mp.protocol.words import did_you_mean
@@ -29,7 +30,8 @@ from atomr_mp.ray.cluster_reply import ClusterReply
 from atomr_mp.ray.failover import ClusterCall
 from atomr_mp.ray.member import NodeInfo
 from atomr_mp.ray.node import NodePool
-from atomr_mp.ray.nodes import Nodes
+from atomr_mp.ray.nodes import NodeName, Nodes
+from atomr_mp.ray.places import Places, wait_reserved
 from atomr_mp.startup.targets import Actors, targets
 
 if TYPE_CHECKING:
@@ -103,6 +105,7 @@ class Cluster:
         **settings: Any,
     ) -> None:
         _check(nodes, gpus_per_node, backend, cpus_per_node, gateway_ports, runtime_env, settings.keys())
+        start_timeout_s = amounts.duration("start_timeout_s", start_timeout_s)
         if not ray.is_initialized():
             raise errors.ConfigurationError("Ray is not initialized: call ray.init first")
         settings |= {"actors": targets(actors), "backend": backend, "start_timeout_s": start_timeout_s}
@@ -111,11 +114,7 @@ class Cluster:
         self._name = f"ray-{os.urandom(4).hex()}"
         self._group = placement_group([{"CPU": cpus_per_node, "GPU": gpus}] * nodes, strategy="STRICT_SPREAD")
         try:
-            if not self._group.wait(start_timeout_s):
-                raise errors.PoolUnreachable(
-                    f"Ray has no {nodes} nodes with {cpus_per_node:g} CPUs and {gpus} GPUs each, "
-                    f"after {start_timeout_s:g} s"
-                )
+            wait_reserved(self._group, Places(nodes, cpus_per_node, gpus), start_timeout_s)
             self._actors = [
                 ray.remote(NodePool)
                 .options(
@@ -175,6 +174,7 @@ class Cluster:
 
     def status(self, timeout_s: float = 10.0) -> list[NodeStatus]:
         """Ask each node's pool for its status, one after the other; blocks at most for `timeout_s` each."""
+        timeout_s = amounts.duration("timeout_s", timeout_s)
         found = []
         for member in self._nodes.members:
             pool, told = member.reached, None
@@ -186,18 +186,20 @@ class Cluster:
             found.append(NodeStatus(member.info, told))
         return found
 
-    def pool(self, node: int | None = None, within_s: float = DEFAULT_DEADLINE_S) -> Pool:
+    def pool(self, node: NodeName | None = None, within_s: float = DEFAULT_DEADLINE_S) -> Pool:
         """Return this process's client of a node's pool, with the whole interface of a pool; it ends with that pool.
 
         Args:
-            node: The node's index in `nodes`; None for the least loaded one.
+            node: One of `nodes`, or its index there; None for the least loaded one.
             within_s: How long to wait for it.
 
         Raises:
             InvalidRequest: There is no such node.
             PoolUnreachable: Its pool does not answer in time.
         """
-        pool = self._nodes.wait_reached(node, within_s).reached
+        within_s = amounts.duration("within_s", within_s, zero=True)
+        any_call = ClusterCall("", (), None, None, 0, node=self._nodes.index(node))
+        pool = self._nodes.wait_reached(any_call, within_s).reached
         if pool is None:
             raise errors.PoolUnreachable("the node's pool was lost just now")
         return pool
@@ -209,14 +211,14 @@ class Cluster:
 
     def wait_nodes(self, within_s: float) -> bool:
         """Wait until this process has reached the pools of all nodes; return False if it has not in time."""
-        return self._nodes.wait_all_reached(within_s)
+        return self._nodes.wait_all_reached(amounts.duration("within_s", within_s, zero=True))
 
     def call(
         self,
         method: str,
         /,
         *args: Any,
-        node: int | None = None,
+        node: NodeName | None = None,
         device: int | None = None,
         deadline_s: float | None = None,
         priority: int = 0,
@@ -228,13 +230,14 @@ class Cluster:
         In a thread it blocks while no node that may take it can be reached, until the deadline; in an event loop,
         awaiting the reply waits for a node. If the node's pool is lost, the call goes to another node, provided that
         its method is idempotent or it certainly has not run, no node was named, and no ref is among its arguments.
-        Otherwise the reply ends with `PoolLost`.
+        Otherwise the reply ends with the error, whose `maybe_executed` says whether it may have run.
 
         Args:
             method: "Actor.method".
             *args: Its arguments, see `Pool.call`. Refs in lists and maps need `node`.
-            node: The node's index in `nodes`; None for the node of the refs among the arguments, or else the node with
-                the fewest unanswered calls of this process. This process's own node goes first among equals.
+            node: One of `nodes`, or its index there. None for the node of the refs among the arguments. Else a node
+                with a device that takes the call now goes before those whose devices start, then the one with the
+                fewest unanswered calls of this process, and among equals this process's own.
             device: Index of the device on that node; see `Pool.call`.
             deadline_s: See `Pool.call`; it holds for all attempts together.
             priority: See `Pool.call`.
@@ -242,7 +245,8 @@ class Cluster:
             kwargs: Arguments by name.
 
         Raises:
-            InvalidRequest: No such method, node or device, or an argument that cannot be sent.
+            InvalidRequest: No such method, node or device, an argument that cannot be sent, or a ref that is on
+                another node than `node`.
             GpuRefStale: The pool that has the memory of a ref was lost.
             PoolUnreachable: No pool could be reached until the deadline.
             Overloaded: See `Pool.call`.
@@ -250,22 +254,29 @@ class Cluster:
         """
         nodes, in_loop = self._nodes, calling_loop() is not None
         began_ns = time.monotonic_ns()
-        left_s = DEFAULT_DEADLINE_S if deadline_s is None else deadline_s
-        member = nodes.least_loaded(node)
+        left_s = amounts.deadline(deadline_s, DEFAULT_DEADLINE_S)
+        at = nodes.index(node)
+        member = nodes.least_loaded(at, (), method, device)
         pool = None if member is None else member.pool
         if pool is None and not in_loop:
-            pool = self.pool(node, left_s)
+            pool = self.pool(at, left_s)
         info = None if pool is None else pool.method_info(method)
         if info is not None and info.deadline_s and deadline_s is None:
             left_s = info.deadline_s
         deadline_ns = began_ns + int(left_s * 1e9)
         idempotent = info is not None and info.idempotent
-        call = ClusterCall(method, args, kwargs, device, deadline_ns, priority, wait, node, idempotent)
+        call = ClusterCall(method, args, kwargs, device, deadline_ns, priority, wait, at, idempotent)
         attempt = None if pool is None else nodes.send_at_once(call, first=member)
         return ClusterReply(call, nodes.send, attempt if attempt is not None or in_loop else nodes.send(call))
 
     def stream(
-        self, method: str, /, *args: Any, node: int | None = None, kwargs: dict[str, Any] | None = None, **options: Any
+        self,
+        method: str,
+        /,
+        *args: Any,
+        node: NodeName | None = None,
+        kwargs: dict[str, Any] | None = None,
+        **options: Any,
     ) -> ReplyStream:
         """Make a request of a method that streams; see `Pool.stream`.
 
@@ -275,18 +286,19 @@ class Cluster:
         Args:
             method: "Actor.method", a generator.
             *args: Its arguments. Refs in lists and maps need `node`.
-            node: The node's index; None for the node of the refs among the arguments, or else the least loaded one.
+            node: See `call`.
             kwargs: Arguments by name.
             **options: See `Pool.stream`.
 
         Raises:
+            InvalidRequest: There is no such node, or a ref is on another one than `node`.
             GpuRefStale: The pool that has the memory of a ref was lost.
             PoolUnreachable: No pool could be reached in time; in an event loop, no pool is connected now.
             AtomrError: See `Pool.stream`.
         """
         within_s = 0.0 if calling_loop() is not None else DEFAULT_DEADLINE_S
         until = time.monotonic() + within_s
-        call = ClusterCall(method, args, kwargs, None, 0, node=node)
+        call = ClusterCall(method, args, kwargs, options.get("device"), 0, node=self._nodes.index(node))
         while True:
             pool = self._nodes.member_for(call, until - time.monotonic()).pool
             if pool is not None:
@@ -321,15 +333,14 @@ class Cluster:
                 raised there, and the items in flight are cancelled.
 
         Raises:
-            InvalidRequest: No such method.
-            ValueError: `in_flight` is less than 1.
+            InvalidRequest: No such method, or `in_flight` is less than 1.
             AtomrError: While reading: an item's error; `PoolUnreachable` if no node can be reached.
         """
         self.method_info(method)
         if in_flight is None:
             in_flight = MAX_DEPTH * sum(len(pool.devices_for(method)) for pool in self.pools)
-        elif in_flight < 1:
-            raise ValueError(f"in_flight must be at least 1, got {in_flight}")
+        else:
+            in_flight = amounts.whole("in_flight", in_flight, 1)
 
         def call(item: Any) -> ClusterReply:
             return self.call(method, item, deadline_s=deadline_s, priority=priority)
@@ -337,35 +348,35 @@ class Cluster:
         return run_map(call, items, max(1, in_flight), return_failures=return_failures)
 
     def actor(
-        self, name: str, *, node: int | None = None, device: int | None = None, deadline_s: float | None = None
+        self, name: str, *, node: NodeName | None = None, device: int | None = None, deadline_s: float | None = None
     ) -> ClusterActor:
         """Return a reference through which an actor's methods are called like methods. Blocks while no node is reached.
 
         Args:
             name: The actor's name.
-            node: The node's index; None for the least loaded node, call by call.
+            node: One of `nodes`, or its index there; None for the node that suits best, call by call.
             device: The device's index on that node; None for the least loaded one.
             deadline_s: Deadline of the calls.
 
         Raises:
             InvalidRequest: There is no such actor, or no such node.
         """
-        self._nodes.check(node)
+        at = self._nodes.index(node)
         known = sorted({method.partition(".")[0] for method in self.methods})
         if name not in known:
             raise errors.InvalidRequest(
                 f"there is no actor {name!r}{did_you_mean(name, known)}; this cluster's actors are: {', '.join(known)}"
             )
-        return ClusterActor(self, name, node, device, deadline_s)
+        return ClusterActor(self, name, at, device, deadline_s)
 
-    def put(self, array: ArrayLike, *, node: int | None = None, device: int = 0) -> GpuRef:
+    def put(self, array: ArrayLike, *, node: NodeName | None = None, device: int = 0) -> GpuRef:
         """Put an array into a device's memory, and return a ref, which stays on its node. Blocks.
 
         A call with it among its arguments goes to that node; when the node's pool is lost, it is `GpuRefStale`.
 
         Args:
             array: The array.
-            node: The node's index; None for the least loaded one.
+            node: One of `nodes`, or its index there; None for the least loaded one.
             device: The device's index on that node.
 
         Raises:

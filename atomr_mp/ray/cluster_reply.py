@@ -92,15 +92,16 @@ class ClusterReply:
                 return attempt.reply.result(None if until is None else max(0.0, until - time.monotonic()))
             except errors.AtomrError as error:
                 if not self._again(attempt, error):
-                    raise self._told(error)  # noqa: B904 - the error itself
+                    raise self._told(attempt, error) from None
 
     def exception(self, timeout_s: float | None = None) -> errors.AtomrError | None:
         """Wait for the answer and return the error, or None if there is a result."""
         try:
-            error = self._settled(timeout_s).reply.error
+            attempt = self._settled(timeout_s)
         except errors.AtomrError as unsent:
             return unsent
-        return None if error is None else self._told(error)
+        error = attempt.reply.error
+        return None if error is None else self._told(attempt, error)
 
     def cancel(self) -> None:
         """Ask that the request does not start; see `Reply.cancel`."""
@@ -143,8 +144,7 @@ class ClusterReply:
                 if not self._would_go_on(error) or not (
                     yield from asyncio.to_thread(self._again, attempt, error).__await__()
                 ):
-                    self._told(error)
-                    raise
+                    raise self._told(attempt, error) from None
 
     def _settled(self, timeout_s: float | None) -> Attempt:
         """Wait until an attempt has the outcome, and return it."""
@@ -189,10 +189,16 @@ class ClusterReply:
     def _would_go_on(self, error: errors.AtomrError | None) -> bool:
         return not self._cancelled and goes_on(self._call, error, time.monotonic_ns())
 
-    def _told(self, error: errors.AtomrError) -> errors.AtomrError:
-        """Return an error for the caller; it says whether any attempt may have run."""
+    def _told(self, attempt: Attempt, error: errors.AtomrError) -> errors.AtomrError:
+        """Return an error for the caller, in a cluster's words; it says whether any attempt may have run."""
         if self._may_have_run and isinstance(error, errors.RequestError):
             error.maybe_executed = True
+        if isinstance(error, errors.SessionLost):  # its words and advice are for whoever has one pool, by one gateway
+            return errors.PoolLost(
+                f"the session with node {attempt.node} has ended, by the end of its pool or a cut that lasted too "
+                f"long; the cluster joins it again by itself ({error.message})",
+                maybe_executed=error.maybe_executed,
+            )
         return error
 
     def _ended(self, reply: Reply, callback: Callable[[ClusterReply], object]) -> None:

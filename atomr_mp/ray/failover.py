@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from atomr_mp import errors
 from atomr_mp.client.memory.refs import GpuRef
@@ -31,13 +31,21 @@ class ClusterCall(NamedTuple):
         return next((each for each in arguments if isinstance(each, GpuRef)), None)
 
 
+_NODE_LOST: Final = (errors.PoolLost, errors.DeviceUnavailable)
+"""A call that may run twice goes on elsewhere too: no device of its node takes it."""
+
+_LOST: Final = (*_NODE_LOST, errors.WorkerLost, errors.ContextPoisoned, errors.GatewayLost, errors.ConnectionLost)
+"""The workers of a pool that ends may be reported first; a pool itself sends again what may run twice."""
+
+
 def goes_on(call: ClusterCall, error: errors.AtomrError | None, now_ns: int) -> bool:
     """Return whether a call that has ended with an error may be made again at another node.
 
-    It may if its pool was lost or its node's devices take no work, and it may run twice or certainly has not run. It
-    may not if a node was named, if a ref among its arguments ties it to a node, or after its deadline.
+    It may if its pool was lost or its node's devices take no work, and it may run twice; and after the loss of any
+    process, if it certainly has not run. It may not if a node was named, if a ref among its arguments ties it to a
+    node, or after its deadline.
     """
-    if not isinstance(error, errors.PoolLost | errors.DeviceUnavailable):
+    if not isinstance(error, _LOST):
         return False
-    may = call.idempotent or not error.maybe_executed
+    may = not error.maybe_executed or (call.idempotent and isinstance(error, _NODE_LOST))
     return may and call.node is None and call.ref is None and now_ns < call.deadline_ns

@@ -62,6 +62,8 @@ class NodeInfo(NamedTuple):
     """Calls of this process that the node has not answered."""
     error: errors.AtomrError | None
     """Why it is not connected, if that is known."""
+    number: int
+    """Its index in `Cluster.nodes`, which stays the same when its actor is restarted, on whichever node of Ray's."""
 
 
 class Member:
@@ -96,6 +98,10 @@ class Member:
         self._client: PoolClient | None = None
         """The last session."""
         self.error: errors.AtomrError | None = None
+        self._news: object = None
+        """Another object after each event of the devices."""
+        self._looked: tuple[object, frozenset[int] | None] = (self, None)
+        """The news after which the devices were looked at, and those that take calls at once; None for all."""
 
     @property
     def reached(self) -> Pool | None:
@@ -121,7 +127,29 @@ class Member:
             found.get("supervisor", 0),
             self.unanswered,
             None if connected else self.error,
+            self.index,
         )
+
+    def takes_now(self, method: str = "", device: int | None = None) -> bool:
+        """Whether a call would not have to wait for a device that starts or comes back.
+
+        Args:
+            method: "Actor.method"; empty for any.
+            device: The only device that may take it; None for any that has the actor.
+        """
+        client, news = self._client, self._news
+        if client is None:
+            return False
+        if news is not self._looked[0]:  # they change seldom: most calls only compare
+            ready = frozenset(each.index for each in client.devices if each.admitted)
+            self._looked = news, None if len(ready) == len(client.devices) else ready
+        ready_now = self._looked[1]
+        if ready_now is None:
+            return True
+        if type(device) is int:
+            return device in ready_now
+        home = client.homes.get(method.partition(".")[0]) if type(method) is str else None  # the pool refuses others
+        return bool(ready_now if home is None else ready_now.intersection(home))
 
     def owns(self, ref: GpuRef) -> bool:
         """Whether the node's pool has a ref's memory, by this session."""
@@ -170,12 +198,18 @@ class Member:
         if self.local:
             directory = RunDirectory.open(Path(found["run_dir"]))
             self._client = Client(SessionConnection.connect(directory.session_socket))
-            return Pool(self._client, directory.path)
+            return self._heard(Pool(self._client, directory.path))
         pair = self._pair = self._pair or keys.new_pair()
         value_of(self._answer(self._actor.admit.remote(self._name, pair.public), ASK_S))
         own = keys.ClientKeys(name=self._name, public=pair.public, secret=pair.secret, server=found["server"])
         self._client = client = RemoteClient(found["address"], own)
-        return Pool(client, operator=client.operator)
+        return self._heard(Pool(client, operator=client.operator))
+
+    def _heard(self, pool: Pool) -> Pool:
+        """Have the events of a new pool's devices noted, and forget what is known of those of the last one."""
+        pool.on_event(self._note_news)
+        self._news = pool
+        return pool
 
     def _answer(self, question: Any, within_s: float) -> Outcome:
         """Wait for an answer of the node's actor, but not beyond the cluster's end.
@@ -206,6 +240,9 @@ class Member:
                 client.wait_until(lambda: False, LONGEST_WAIT_S)
         except errors.PoolLost as lost:
             return lost
+
+    def _note_news(self, event: object) -> None:
+        self._news = event
 
     def _set(self, pool: Pool | None, error: errors.AtomrError | None) -> None:
         with self._changed:

@@ -56,7 +56,7 @@ def listens(endpoint: str) -> bool:
 
 
 def _lose(session: RemoteSession, node: int) -> errors.PoolLost:
-    lost = errors.SessionLost(f"node {node} does not answer at {session.endpoint} any more")
+    lost = errors.PoolLost(f"node {node} does not answer at {session.endpoint} any more, and its pool counts as lost")
     with session.lock:
         session.lose(lost)
     session.call_back()

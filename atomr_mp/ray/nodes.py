@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Collection, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import ray
 
 from atomr_mp import errors
 from atomr_mp.pool import Pool
+from atomr_mp.protocol import amounts
 from atomr_mp.ray.cluster_reply import Attempt
 from atomr_mp.ray.failover import ClusterCall
-from atomr_mp.ray.member import TRANSIENT, Member
+from atomr_mp.ray.member import TRANSIENT, Member, NodeInfo
+
+NodeName: TypeAlias = int | NodeInfo
+"""A node, as callers name it: one of `Cluster.nodes`, or its index there."""
+
+SAY_S: Final = 3.0
+"""How long a cluster's start waits for nodes before the log says what it waits for."""
+
+_WAITS: Final = 2**32
+"""Stands for a node on which a call would wait for a device: more than calls can be unanswered."""
+
+_LOG: Final = logging.getLogger("atomr_mp")
 
 
 class Nodes:
@@ -55,34 +68,48 @@ class Nodes:
             member.close()
         return True
 
-    def check(self, node: int | None) -> None:
-        """Check a node's index.
+    def index(self, node: NodeName | None) -> int | None:
+        """Return the index of a node that a caller has named, None if it has named none.
 
         Raises:
             InvalidRequest: There is no such node.
         """
-        if node is not None and not 0 <= node < len(self.members):
-            raise errors.InvalidRequest(f"there is no node {node}; this cluster has {len(self.members)}")
+        if node is None:
+            return None
+        given = node.number if isinstance(node, NodeInfo) else node
+        try:
+            return amounts.whole("node", given, 0, len(self.members) - 1)
+        except errors.InvalidRequest:
+            raise errors.InvalidRequest(
+                f"node must be one of `Cluster.nodes`, or its index there, from 0 to {len(self.members) - 1}; "
+                f"got {node!r:.200}"
+            ) from None
 
-    def least_loaded(self, node: int | None = None, avoid: Collection[int] = ()) -> Member | None:
-        """Return the node with the fewest unanswered calls, None if none is reached; never blocks.
+    def least_loaded(
+        self, node: int | None = None, avoid: Collection[int] = (), method: str = "", device: int | None = None
+    ) -> Member | None:
+        """Return the node that has a call answered soonest, None if none is reached; never blocks.
 
-        This process's own node goes first among equals.
+        That is one with a device that takes the call now, before those whose devices start; of these, the one with the
+        fewest unanswered calls. This process's own node goes first among equals.
 
         Args:
             node: The only node to consider; None for all.
             avoid: Nodes not to consider.
-
-        Raises:
-            InvalidRequest: There is no such node.
+            method: "Actor.method"; empty for any.
+            device: The device's index on its node; None for any.
         """
-        self.check(node)
+        if node is not None:
+            member = self.members[node]
+            return None if member.reached is None or node in avoid else member
         best: Member | None = None
         least = 0
-        for member in self.members if node is None else (self.members[node],):
+        for member in self.members:
             if member.reached is None or member.index in avoid:
                 continue
             load = 2 * member.unanswered + (not member.local)
+            if not member.takes_now(method, device):
+                load += _WAITS
             if best is None or load < least:
                 best, least = member, load
         return best
@@ -97,7 +124,7 @@ class Nodes:
             attempt = self.send_at_once(call, avoid)
             if attempt is not None:
                 return attempt
-            self.wait_reached(call.node, (call.deadline_ns - time.monotonic_ns()) / 1e9, avoid)
+            self.wait_reached(call, (call.deadline_ns - time.monotonic_ns()) / 1e9, avoid)
 
     def send_at_once(
         self, call: ClusterCall, avoid: Collection[int] = (), first: Member | None = None
@@ -118,7 +145,7 @@ class Nodes:
         refused: errors.RequestError | None = None
         ref = call.ref
         while True:
-            member = self._owner(call) if ref is not None else first or self.least_loaded(call.node, avoid)
+            member = self._owner(call) if ref is not None else first or self._best(call, avoid)
             if member is None:
                 if refused is not None:
                     raise refused
@@ -141,28 +168,26 @@ class Nodes:
             GpuRefStale: The pool that has the memory of its ref was lost.
             AtomrError: See `wait_reached`.
         """
-        return self.wait_reached(call.node, within_s) if call.ref is None else self._owner(call)
+        return self.wait_reached(call, within_s) if call.ref is None else self._owner(call)
 
-    def wait_reached(self, node: int | None, within_s: float, avoid: Collection[int] = ()) -> Member:
-        """Return the least loaded node; blocks while none can be reached.
+    def wait_reached(self, call: ClusterCall, within_s: float, avoid: Collection[int] = ()) -> Member:
+        """Return the node that suits a call without a ref best; blocks while none can be reached.
 
         Raises:
-            InvalidRequest: There is no such node.
             PoolLost: The cluster is closed.
             DeviceUnavailable: All nodes are in `avoid`.
             PoolUnreachable: None was reached in time.
         """
-        self.check(node)
-        among = [each for each in self.members if node in {None, each.index} and each.index not in avoid]
+        among = [each for each in self.members if call.node in {None, each.index} and each.index not in avoid]
         if not among:
             raise errors.DeviceUnavailable("no device of any node takes work")
-        found = self.least_loaded(node, avoid)
+        found = self._best(call, avoid)
         if found is None:
             with self._changed:
                 self._changed.wait_for(
                     lambda: self.closed or any(each.reached is not None for each in among), max(0.0, within_s)
                 )
-            found = self.least_loaded(node, avoid)
+            found = self._best(call, avoid)
         if self.closed:
             raise errors.PoolLost("this cluster is closed", maybe_executed=False)
         if found is None:
@@ -195,20 +220,40 @@ class Nodes:
         def settled() -> bool:
             return failed() is not None or all(each.pool for each in self.members)
 
+        def missing() -> str:
+            late = [f"node {each.index} ({each.error or 'no answer'})" for each in self.members if not each.pool]
+            return f"{len(self.members) - len(late)} of {len(self.members)} are ready; missing are {', '.join(late)}"
+
         with self._changed:
-            in_time = self._changed.wait_for(settled, max(0.0, until - time.monotonic()))
+            left_s = max(0.0, until - time.monotonic())
+            in_time = self._changed.wait_for(settled, min(SAY_S, left_s))
+            if not in_time and left_s > SAY_S:
+                _LOG.warning("waiting at most %.0f s for the pools of a cluster: %s", left_s - SAY_S, missing())
+                in_time = self._changed.wait_for(settled, left_s - SAY_S)
         if (member := failed()) is not None and (error := member.error) is not None:
             error.message = f"node {member.index}: {error.message}"
             raise error
         if not in_time:
-            late = [f"{each.index} ({each.error or 'no answer'})" for each in self.members if not each.pool]
-            raise errors.PoolUnreachable(f"not all pools were ready in time: node {', '.join(late)}")
+            raise errors.PoolUnreachable(f"not all pools were ready in time: {missing()}")
+
+    def _best(self, call: ClusterCall, avoid: Collection[int]) -> Member | None:
+        return self.least_loaded(call.node, avoid, call.method, call.device)
 
     def _owner(self, call: ClusterCall) -> Member:
-        """Return the node whose pool has the memory of a call's ref."""
+        """Return the node whose pool has the memory of a call's ref.
+
+        Raises:
+            InvalidRequest: The caller has named another node.
+            GpuRefStale: That pool was lost.
+        """
         ref = call.ref
         for member in self.members:
             if ref is not None and member.owns(ref):
+                if call.node not in {None, member.index}:
+                    raise errors.InvalidRequest(
+                        f"a ref among the arguments is on node {member.index}, and the call names node {call.node}: "
+                        "leave `node` out, or put the data there"
+                    )
                 return member
         raise errors.GpuRefStale("the pool that has this ref's memory was lost: put the data again")
 

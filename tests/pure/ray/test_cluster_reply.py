@@ -85,7 +85,7 @@ def test_a_call_that_may_have_run_is_not_sent_again() -> None:
     """At most once holds across nodes."""
     nodes = Nodes(lost(), Answered(7))
     error = nodes.call(idempotent=False).exception()
-    assert isinstance(error, errors.SessionLost)
+    assert isinstance(error, errors.PoolLost)
     assert error.maybe_executed
     assert len(nodes.left) == 1
 
@@ -112,9 +112,28 @@ def test_a_node_without_devices_is_avoided() -> None:
     assert nodes.avoided == [set(), {0}]
 
 
+def test_an_error_speaks_of_the_node_and_not_of_its_gateway() -> None:
+    """No caller of a cluster has a session that it could open again, or a key to be admitted."""
+
+    async def wait(reply: ClusterReply) -> Any:
+        return await reply
+
+    for maybe_executed in (False, True):
+        reply = Nodes(lost(maybe_executed=maybe_executed)).call(node=0)
+        told = [reply.exception()]
+        for ask in (reply.result, lambda reply=reply: asyncio.run(wait(reply))):
+            with pytest.raises(errors.PoolLost) as raised:
+                ask()
+            told.append(raised.value)
+        for error in told:
+            assert type(error) is errors.PoolLost
+            assert error.maybe_executed is maybe_executed
+            assert "the session with node 0 has ended" in error.message
+
+
 def test_a_call_whose_node_was_named_ends_with_its_loss() -> None:
     """It was to run there."""
-    assert isinstance(Nodes(lost(), Answered(7)).call(node=0).exception(), errors.SessionLost)
+    assert isinstance(Nodes(lost(), Answered(7)).call(node=0).exception(), errors.PoolLost)
 
 
 def test_a_cancelled_call_is_not_sent_again() -> None:
@@ -123,7 +142,7 @@ def test_a_cancelled_call_is_not_sent_again() -> None:
     reply = nodes.call()
     reply.cancel()
     assert first.cancelled
-    assert isinstance(reply.exception(), errors.SessionLost)
+    assert isinstance(reply.exception(), errors.PoolLost)
 
 
 def test_several_threads_that_wait_send_a_lost_call_once() -> None:

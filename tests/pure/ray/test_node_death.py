@@ -86,7 +86,7 @@ def test_a_node_whose_endpoint_refuses_is_dead_at_once() -> None:
         session = Session(taken.getsockname()[1])
         with watched(session, gateway_s=3600.0) as verdict:
             session.become(RemoteLinkState.DOWN)
-            assert isinstance(verdict(), errors.SessionLost)
+            assert type(verdict()) is errors.PoolLost
             assert session.lost is verdict()
 
 
@@ -109,4 +109,4 @@ def test_a_node_that_listens_and_never_answers_is_dead_in_the_end(listener: sock
     session = Session(listener.getsockname()[1])
     with watched(session, gateway_s=0.2) as verdict:
         session.become(RemoteLinkState.DOWN)
-        assert isinstance(verdict(), errors.SessionLost)
+        assert type(verdict()) is errors.PoolLost

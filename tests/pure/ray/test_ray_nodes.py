@@ -1,0 +1,285 @@
+"""The nodes of a cluster over stand-ins for Ray's actors, pools and sessions."""
+
+from __future__ import annotations
+
+import threading
+import time
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from atomr_mp import errors
+from atomr_mp.protocol.messages.devices import DeviceInfo, DeviceState
+
+pytest.importorskip("ray", reason="needs Ray: pip install 'atomr-mp[ray]'")
+from atomr_mp.ray import nodes as nodes_module
+from atomr_mp.ray.cluster import Cluster
+from atomr_mp.ray.failover import ClusterCall
+from atomr_mp.ray.member import Member, NodeInfo
+from atomr_mp.ray.nodes import Nodes
+from atomr_mp.ray.places import Places, wait_reserved
+from tests.support import DEADLINE_S
+
+
+def device(index: int, *, admitted: bool) -> DeviceInfo:
+    """Return a device that takes calls, or one that starts."""
+    state = DeviceState.READY if admitted else DeviceState.STARTING
+    return DeviceInfo(index, "host", state, 1, "", admitted, 1, 0, "")
+
+
+class Session:
+    """A session whose devices a test changes, and the pool over it."""
+
+    def __init__(self, *admitted: bool, homes: dict[str, tuple[int, ...]] | None = None) -> None:
+        self.devices = [device(index, admitted=each) for index, each in enumerate(admitted)]
+        self.homes = homes or {}
+        self.unanswered = 0
+        self.memory = object()
+        self.lost = None
+        self.called: list[tuple[Any, ...]] = []
+        self._listeners: list[Any] = []
+
+    def on_event(self, listener: Any) -> None:
+        """Take a listener."""
+        self._listeners.append(listener)
+
+    def change(self, index: int, *, admitted: bool) -> None:
+        """Change a device, and tell it."""
+        self.devices[index] = device(index, admitted=admitted)
+        for each in self._listeners:
+            each(object())
+
+    def method_info(self, _method: str) -> SimpleNamespace:
+        """Return that the method may run twice."""
+        return SimpleNamespace(idempotent=True, deadline_s=None)
+
+    def call(self, *args: Any, **_options: Any) -> SimpleNamespace:
+        """Take a call."""
+        self.called.append(args)
+        return SimpleNamespace(error=None, done=True)
+
+    stream = call
+
+
+def nodes_of(*sessions: Session | None, local: int = 0) -> Nodes:
+    """Return nodes whose pools have these sessions; None stands for a node that is not reached."""
+    made = Nodes.__new__(Nodes)
+    made._changed, made._closed = threading.Condition(), threading.Event()  # type: ignore[misc]
+    made.members = [Member(index, None, "here", made._changed, made._closed) for index in range(len(sessions))]  # type: ignore[misc]
+    for member, session in zip(made.members, sessions, strict=True):
+        if session is not None:
+            member._client = cast("Any", session)
+            member.pool = member._heard(cast("Any", session))
+            member.local = member.index == local
+    return made
+
+
+def cluster_of(nodes: Nodes) -> Cluster:
+    """Return a cluster over nodes."""
+    made = Cluster.__new__(Cluster)
+    made._nodes = nodes
+    return made
+
+
+def chosen(nodes: Nodes, method: str = "A.m", device: int | None = None) -> int:
+    """Return the node that a call goes to."""
+    found = nodes.least_loaded(method=method, device=device)
+    assert found is not None
+    return found.index
+
+
+def test_a_call_goes_to_a_node_that_takes_it_now() -> None:
+    """It does not wait for this process's own node whose worker starts, nor for one with fewer calls."""
+    own, other = Session(True), Session(True)
+    nodes = nodes_of(own, other)
+    other.unanswered = 40
+    assert chosen(nodes) == 0
+    own.change(0, admitted=False)
+    assert chosen(nodes) == 1
+    other.change(0, admitted=False)
+    assert chosen(nodes) == 0  # both have to be waited for
+    own.change(0, admitted=True)
+    other.unanswered = 0
+    other.change(0, admitted=True)
+    assert chosen(nodes) == 0
+
+
+def test_a_node_is_ready_for_a_call_if_a_device_is_that_has_its_actor() -> None:
+    """A device that is named counts alone; any other device does not help."""
+    own = Session(True, False, homes={"B": (1,)})
+    nodes = nodes_of(own, Session(True, True))
+    assert (chosen(nodes, "A.m"), chosen(nodes, "B.m")) == (0, 1)
+    assert (chosen(nodes, "A.m", 0), chosen(nodes, "A.m", 1)) == (0, 1)
+    own.change(1, admitted=True)
+    assert (chosen(nodes, "B.m"), chosen(nodes, "A.m", 1)) == (0, 0)
+
+
+def test_a_node_whose_pool_is_new_is_looked_at_anew() -> None:
+    """What was known of its last pool's devices does not hold."""
+    nodes = nodes_of(Session(False), Session(True))
+    assert chosen(nodes) == 1
+    member, again = nodes.members[0], Session(True)
+    member._client = cast("Any", again)
+    member.pool = member._heard(cast("Any", again))
+    assert chosen(nodes) == 0
+
+
+def test_a_node_is_named_by_its_index_or_by_what_nodes_returns() -> None:
+    """Both reach the same pool, wherever a node can be named."""
+    first, second = Session(True), Session(True)
+    cluster = cluster_of(nodes_of(first, second))
+    info = cluster.nodes[1]
+    assert isinstance(info, NodeInfo)
+    named: tuple[Any, ...] = (1, info, _Whole(1))
+    for node in named:
+        assert cluster.call("A.m", node=node).node == 1
+        assert cast("Any", cluster.pool(node)) is second
+        cluster.stream("A.m", node=node)
+    assert (len(first.called), len(second.called)) == (0, 6)
+
+
+class _Whole:
+    """A whole number of another package, such as NumPy's."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    def __index__(self) -> int:
+        return self._number
+
+
+@pytest.mark.parametrize("node", [2, -1, "0", "f00d", 1.0, True, [0], (0,), object()])
+def test_what_names_no_node_is_refused_typed(node: Any) -> None:
+    """The error says what does; nothing is sent anywhere."""
+    session = Session(True)
+    cluster = cluster_of(nodes_of(session, Session(True)))
+    asks = (
+        lambda: cluster.call("A.m", node=node),
+        lambda: cluster.stream("A.m", node=node),
+        lambda: cluster.pool(node),
+        lambda: cluster.put([1.0], node=node),
+        lambda: cluster.actor("A", node=node),
+    )
+    for ask in asks:
+        with pytest.raises(errors.InvalidRequest, match=r"node must be one of `Cluster\.nodes`, or its index"):
+            ask()
+    assert not session.called
+
+
+@pytest.mark.parametrize("value", ["x", -1.0, float("nan"), [1]])
+def test_what_is_no_duration_is_refused_typed(value: Any) -> None:
+    """No function of a cluster answers a wrong number with a raw TypeError."""
+    cluster = cluster_of(nodes_of(Session(True)))
+    asks = (
+        lambda: cluster.call("A.m", deadline_s=value),
+        lambda: cluster.pool(0, value),
+        lambda: cluster.wait_nodes(value),
+        lambda: cluster.status(value),
+        lambda: cluster.map("A.m", [], in_flight=value),
+        lambda: Cluster(actors="a:B", start_timeout_s=value),
+    )
+    for ask in asks:
+        with pytest.raises(errors.InvalidRequest, match="must be"):
+            ask()
+
+
+class Ref:
+    """A ref of a session."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def is_of(self, memory: object) -> bool:
+        """Whether it belongs to a session's memory."""
+        return memory is self._session.memory
+
+
+def test_a_ref_and_a_node_that_disagree_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither goes before the other unheard; a node that the ref is on may be named."""
+    monkeypatch.setattr("atomr_mp.ray.failover.GpuRef", Ref)
+    first, second = Session(True), Session(True)
+    cluster = cluster_of(nodes_of(first, second))
+    ref = Ref(second)
+    for ask in (cluster.call, cluster.stream):
+        for arguments in ({"node": 0}, {"node": cluster.nodes[0]}):
+            with pytest.raises(errors.InvalidRequest, match=r"a ref among the arguments is on node 1.*names node 0"):
+                ask("A.m", ref, **arguments)
+        ask("A.m", ref)
+        ask("A.m", ref, node=1)
+    with pytest.raises(errors.InvalidRequest, match="is on node 1"):
+        cluster.call("A.m", node=0, kwargs={"x": ref})
+    assert (len(first.called), len(second.called)) == (0, 4)
+
+
+class Group:
+    """A placement group that is reserved once it was waited for so often."""
+
+    def __init__(self, waits: int) -> None:
+        self._waits = waits
+        self.waited: list[float] = []
+
+    def wait(self, timeout_s: float) -> bool:
+        """Return whether it is reserved."""
+        self.waited.append(timeout_s)
+        return len(self.waited) > self._waits
+
+
+def ray_node(cpus: float, *, alive: bool = True) -> dict[str, Any]:
+    """Return a node as Ray describes it."""
+    return {"Alive": alive, "Resources": {"CPU": cpus, "memory": 1.0}}
+
+
+@pytest.mark.parametrize(
+    ("known", "says"),
+    [
+        ([ray_node(4), ray_node(0.5), ray_node(4, alive=False)], "of 3 nodes with 1 CPUs and 0 GPUs each, Ray has 1"),
+        ([], "Ray has 0"),
+        ([ray_node(1)] * 3, "Ray has 3, and others use what they have"),
+    ],
+)
+def test_too_few_nodes_are_said_at_once_and_counted_at_the_end(
+    known: list[dict[str, Any]], says: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nobody waits five minutes for a node that nobody has started without a word about it."""
+    monkeypatch.setattr("atomr_mp.ray.places.ray", SimpleNamespace(nodes=lambda: known))
+    group = Group(9)
+    with pytest.raises(errors.PoolUnreachable) as raised:
+        wait_reserved(group, Places(3, 1, 0), 300.0)
+    assert says in raised.value.message
+    assert "after 300 s" in raised.value.message
+    assert sum(group.waited) == 300.0
+    (said,) = caplog.messages
+    assert says in said
+    assert group.waited[0] <= 5.0
+
+
+def test_what_is_there_in_time_is_waited_for_without_a_word(caplog: pytest.LogCaptureFixture) -> None:
+    """A start as usual says nothing."""
+    wait_reserved(Group(0), Places(3, 1, 0), 300.0)
+    assert not caplog.messages
+
+
+def test_pools_that_do_not_start_are_said_and_counted(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The log names them while they are waited for, the error at the end too."""
+    monkeypatch.setattr(nodes_module, "SAY_S", 0.01)
+    nodes = nodes_of(Session(True), None, None)
+    nodes.members[2].error = errors.PoolUnreachable("stands still")
+    with pytest.raises(errors.PoolUnreachable, match=r"1 of 3 are ready; missing are node 1 .*, node 2 .stands"):
+        nodes.wait_all(time.monotonic() + 0.05)
+    (said,) = caplog.messages
+    assert "1 of 3 are ready" in said
+
+
+def test_a_call_is_sent_to_the_next_node_when_the_first_is_lost() -> None:
+    """A node whose session has just ended is no reason to fail."""
+    nodes = nodes_of(gone := Session(True), Session(True))
+    gone.call = _lost  # type: ignore[method-assign]
+    call = ClusterCall("A.m", (), None, None, time.monotonic_ns() + int(DEADLINE_S * 1e9))
+    assert nodes.send(call).node == 1
+
+
+def _lost(*_args: Any, **_options: Any) -> SimpleNamespace:
+    raise errors.PoolLost("gone")
