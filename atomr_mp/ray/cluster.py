@@ -267,7 +267,7 @@ class Cluster:
         idempotent = info is not None and info.idempotent
         call = ClusterCall(method, args, kwargs, device, deadline_ns, priority, wait, at, idempotent)
         attempt = None if pool is None else nodes.send_at_once(call, first=member)
-        return ClusterReply(call, nodes.send, attempt if attempt is not None or in_loop else nodes.send(call))
+        return ClusterReply(call, nodes, attempt if attempt is not None or in_loop else nodes.send(call))
 
     def stream(
         self,

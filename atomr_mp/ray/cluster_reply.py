@@ -6,12 +6,12 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Collection, Generator
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 from atomr_mp import errors
 from atomr_mp.client.reply import Reply
 from atomr_mp.protocol.keywords import checks_names
-from atomr_mp.ray.failover import ClusterCall, goes_on
+from atomr_mp.ray.failover import ClusterCall, goes_on, may_ask
 
 
 class Attempt(NamedTuple):
@@ -21,6 +21,18 @@ class Attempt(NamedTuple):
     reply: Reply
     idempotent: bool = False
     """Whether its method may run twice, as its node says."""
+    epoch: bytes = b""
+    """The life of the pool that has it."""
+
+
+class ReplyNodes(Protocol):
+    """The nodes, as a reply sees them."""
+
+    def send(self, call: ClusterCall, avoid: Collection[int] = ()) -> Attempt:
+        """Send a call to a node outside the given ones; blocks while none can be reached, until its deadline."""
+
+    def may_have_started(self, attempt: Attempt) -> bool:
+        """Return whether a call that was lost with its pool may have started, as far as its node knows. Blocks."""
 
 
 @checks_names
@@ -32,21 +44,21 @@ class ClusterReply:
 
     Args:
         call: The call.
-        send: Sends the call to a node outside the given ones; blocks while none can be reached, until its deadline.
+        nodes: Send the call.
         attempt: Its first sending; None if no node could be reached and the caller's event loop must not block.
     """
 
-    def __init__(
-        self, call: ClusterCall, send: Callable[[ClusterCall, Collection[int]], Attempt], attempt: Attempt | None
-    ) -> None:
+    def __init__(self, call: ClusterCall, nodes: ReplyNodes, attempt: Attempt | None) -> None:
         self._call = call
-        self._send: Final = send
+        self._nodes: Final = nodes
         self._attempt = attempt
         self._lock: Final = threading.Lock()
         self._unavailable: set[int] = set()
         """Nodes whose devices take no work."""
         self._may_have_run = False
         """Whether the call may have run in an earlier attempt."""
+        self._asked: Attempt | None = None
+        """The attempt whose node was asked whether the call had started."""
         self._cancelled = False
         self._unsent: errors.AtomrError | None = None
         """Why the call could not be sent at all."""
@@ -76,7 +88,7 @@ class ClusterReply:
         attempt = self._attempt
         if attempt is None:
             return self._unsent is not None
-        return attempt.reply.done and not self._would_go_on(attempt.reply.error)
+        return attempt.reply.done and not self._would_go_on(attempt, attempt.reply.error)
 
     def result(self, timeout_s: float | None = None) -> Any:
         """Wait for the answer and return the result; see `Reply.result`.
@@ -117,7 +129,7 @@ class ClusterReply:
         if attempt is None or not attempt.reply.is_over:
             return False
         error = attempt.reply.error
-        return error is not None and self._would_go_on(error) and self._again(attempt, error)
+        return error is not None and self._would_go_on(attempt, error) and self._again(attempt, error)
 
     def add_done_callback(self, callback: Callable[[ClusterReply], object]) -> None:
         """Call `callback(reply)` once there is an answer; at once if there is one. See `Reply.add_done_callback`.
@@ -126,7 +138,7 @@ class ClusterReply:
         """
         attempt = self._attempt
         if attempt is not None:
-            attempt.reply.add_done_callback(lambda reply: self._ended(reply, callback))
+            attempt.reply.add_done_callback(lambda reply: self._ended(attempt, reply.error, callback))
         elif self._unsent is not None:
             callback(self)
         else:
@@ -141,7 +153,7 @@ class ClusterReply:
             try:
                 return (yield from attempt.reply.__await__())
             except errors.AtomrError as error:
-                if not self._would_go_on(error) or not (
+                if not self._would_go_on(attempt, error) or not (
                     yield from asyncio.to_thread(self._again, attempt, error).__await__()
                 ):
                     raise self._told(attempt, error) from None
@@ -162,7 +174,7 @@ class ClusterReply:
                 raise self._unsent
             if self._attempt is None:
                 try:
-                    self._attempt = self._send(self._call, ())
+                    self._attempt = self._nodes.send(self._call)
                     self._call = self._call._replace(idempotent=self._attempt.idempotent)
                 except errors.AtomrError as error:
                     self._unsent = error
@@ -174,20 +186,31 @@ class ClusterReply:
         with self._lock:
             if self._attempt is not attempt:
                 return True
-            if not self._would_go_on(error):
+            if not self._would_go_on(attempt, error):
                 return False
+            if self._may_ask(attempt, error):
+                self._asked = attempt
+                if self._nodes.may_have_started(attempt):
+                    return False
+                error.maybe_executed = False  # type: ignore[attr-defined]
             if isinstance(error, errors.DeviceUnavailable):
                 self._unavailable.add(attempt.node)
             try:
-                again = self._send(self._call, self._unavailable)
+                again = self._nodes.send(self._call, self._unavailable)
             except errors.AtomrError:
                 return False  # there is no other node for it: the error of its end says more
             self._may_have_run |= isinstance(error, errors.RequestError) and error.maybe_executed
             self._attempt = again
             return True
 
-    def _would_go_on(self, error: errors.AtomrError | None) -> bool:
-        return not self._cancelled and goes_on(self._call, error, time.monotonic_ns())
+    def _would_go_on(self, attempt: Attempt, error: errors.AtomrError | None) -> bool:
+        """Return whether the call is sent again; maybe, if its node has to be asked first."""
+        if error is None or self._cancelled:
+            return False
+        return goes_on(self._call, error, time.monotonic_ns()) or self._may_ask(attempt, error)
+
+    def _may_ask(self, attempt: Attempt, error: errors.AtomrError) -> bool:
+        return self._asked is not attempt and may_ask(self._call, error, time.monotonic_ns())
 
     def _told(self, attempt: Attempt, error: errors.AtomrError) -> errors.AtomrError:
         """Return an error for the caller, in a cluster's words; it says whether any attempt may have run."""
@@ -201,8 +224,10 @@ class ClusterReply:
             )
         return error
 
-    def _ended(self, reply: Reply, callback: Callable[[ClusterReply], object]) -> None:
-        if self._would_go_on(reply.error):
+    def _ended(
+        self, attempt: Attempt, error: errors.AtomrError | None, callback: Callable[[ClusterReply], object]
+    ) -> None:
+        if self._would_go_on(attempt, error):
             self._send_aside(callback)  # the thread that receives must not wait for a node
         else:
             callback(self)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 from atomr_mp import errors
@@ -36,6 +36,53 @@ _NODE_LOST: Final = (errors.PoolLost, errors.DeviceUnavailable)
 
 _LOST: Final = (*_NODE_LOST, errors.WorkerLost, errors.ContextPoisoned, errors.GatewayLost, errors.ConnectionLost)
 """The workers of a pool that ends may be reported first; a pool itself sends again what may run twice."""
+
+
+CLOCKS_DIFFER: Final = 1000
+"""One part in so many, at most, by which the clocks of two machines run apart; NTP slews by half of that."""
+
+
+class StartedCalls(NamedTuple):
+    """The calls that a lost pool had started, by its node's answer."""
+
+    ids: frozenset[int]
+    """Their ids, of all its clients together."""
+    since_ns: int
+    """All that started and were sent later are among them; by this process's CLOCK_MONOTONIC."""
+
+    @classmethod
+    def told(cls, ids: Iterable[int], known_for_ns: int | None, now_ns: int) -> StartedCalls:
+        """Return a node's answer in this process's time.
+
+        Args:
+            ids: The ids.
+            known_for_ns: For how long, by the node's clock, starts are known; None for all that ever were.
+            now_ns: CLOCK_MONOTONIC of this process, after the answer.
+        """
+        if known_for_ns is None:
+            return cls(frozenset(ids), -1)
+        return cls(frozenset(ids), now_ns - known_for_ns + -(-known_for_ns // CLOCKS_DIFFER))
+
+    def may_have(self, number: int, sent_ns: int) -> bool:
+        """Return whether a call may have started.
+
+        Args:
+            number: Its id.
+            sent_ns: When it was sent.
+        """
+        return number in self.ids or sent_ns <= self.since_ns
+
+
+def may_ask(call: ClusterCall, error: errors.AtomrError | None, now_ns: int) -> bool:
+    """Return whether a call goes on if its node knows that it has not started."""
+    return (
+        isinstance(error, errors.PoolLost | errors.ConnectionLost)
+        and error.maybe_executed
+        and not call.idempotent
+        and call.node is None
+        and call.ref is None
+        and now_ns < call.deadline_ns
+    )
 
 
 def goes_on(call: ClusterCall, error: errors.AtomrError | None, now_ns: int) -> bool:

@@ -80,7 +80,7 @@ class GpuLocks:
                 time.sleep(AGAIN_S)
         former = _holder(descriptor)
         if former and former != str(self._run_dir):  # our own pool's start ends what is left in its directory
-            left = _wait_gone(Path(former), until)
+            left = wait_pool_gone(Path(former), until)
             if left:
                 raise errors.PoolBusy(
                     f"GPU {uuid} is held by processes of the pool at {former}, whose owner has ended: pid "
@@ -116,7 +116,7 @@ def _holder(descriptor: int) -> str:
     return os.pread(descriptor, 4096, 0).decode("utf-8", "replace")
 
 
-def _wait_gone(run_dir: Path, until: float) -> list[int]:
+def wait_pool_gone(run_dir: Path, until: float) -> list[int]:
     """Wait until no process of a pool is left; return their pids if some do not end in time."""
     while True:
         with contextlib.ExitStack() as stack:

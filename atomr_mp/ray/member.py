@@ -18,6 +18,7 @@ from atomr_mp.client.memory.refs import GpuRef
 from atomr_mp.client.pool_client import PoolClient
 from atomr_mp.pool import Pool
 from atomr_mp.process.files.rundir import RunDirectory
+from atomr_mp.ray.failover import StartedCalls
 from atomr_mp.ray.node_death import wait_lost
 from atomr_mp.ray.outcomes import Outcome, value_of
 from atomr_mp.remote import keys
@@ -27,6 +28,12 @@ from atomr_mp.version import __version__
 
 ASK_S: Final = 10.0
 """How long a node's actor may take to admit a key."""
+
+STARTED_S: Final = 3.0
+"""How long a node's actor may take to say which calls its lost pool had started. Those calls wait for it."""
+
+KNOWN_POOLS: Final = 4
+"""Lost pools of a node whose started calls are kept."""
 
 OPEN_S: Final = 30.0
 """How long a node's actor may be silent or absent before it is asked again."""
@@ -98,6 +105,9 @@ class Member:
         self._client: PoolClient | None = None
         """The last session."""
         self.error: errors.AtomrError | None = None
+        self._asking: Final = threading.Lock()
+        self._started: dict[bytes, StartedCalls | None] = {}
+        """The started calls of its last lost pools, by epoch; None if nothing tells them."""
         self._news: object = None
         """Another object after each event of the devices."""
         self._looked: tuple[object, frozenset[int] | None] = (self, None)
@@ -155,6 +165,28 @@ class Member:
         """Whether the node's pool has a ref's memory, by this session."""
         client = self._client
         return client is not None and self.reached is not None and ref.is_of(client.memory)
+
+    def started(self, epoch: bytes) -> StartedCalls | None:
+        """Return the calls that a lost pool of this node had started; None if nothing tells them. Blocks.
+
+        The node is asked once for each pool. If it was lost too, there is no answer.
+        """
+        with self._asking:
+            if epoch not in self._started:
+                while len(self._started) >= KNOWN_POOLS:
+                    del self._started[next(iter(self._started))]
+                self._started[epoch] = self._ask_started(epoch)
+            return self._started[epoch]
+
+    def _ask_started(self, epoch: bytes) -> StartedCalls | None:
+        try:
+            found = value_of(self._answer(self._actor.started.remote(epoch.hex()), STARTED_S))
+        except (errors.AtomrError, RayError):
+            return None
+        if found is None:
+            return None
+        ids, known_for_ns = found
+        return StartedCalls.told(ids, known_for_ns, time.monotonic_ns())
 
     def start(self) -> None:
         """Begin to join."""

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import os
 import select
 import shutil
-import signal
 import socket
 import time
 from collections.abc import Iterator
@@ -22,9 +20,11 @@ from atomr_mp.operator.session import OperatorSession
 from atomr_mp.pool import Pool
 from atomr_mp.process.files.rundir import SESSION_SOCKET, default_run_dir
 from atomr_mp.ray.admission import admit, is_full
+from atomr_mp.ray.boards import END_S, KEPT, Boards
 from atomr_mp.ray.gpu_locks import GpuLocks, given_gpus
 from atomr_mp.ray.outcomes import Outcome, outcome
 from atomr_mp.ray.raylet import watch_raylet
+from atomr_mp.ray.sweeper import sweep_after
 from atomr_mp.remote import keys
 from atomr_mp.supervision.placement import VISIBLE
 from atomr_mp.version import __version__
@@ -43,8 +43,7 @@ class NodePool:
     """Owns the pool of a node. It is Ray's actor, with an event loop; made by `Cluster`.
 
     Args:
-        name: The cluster's name and the bundle's number: with the node they name the run directory, so a successor on
-            the same node ends processes that this one left.
+        name: The cluster's name and the bundle's number, with which the run directory's name begins.
         devices: How many GPUs it has, or processes on the host backend.
         settings: For `atomr_mp.start`.
         ports: First and last port for the gateway, None for any.
@@ -52,7 +51,7 @@ class NodePool:
 
     def __init__(self, name: str, devices: int, settings: dict[str, Any], ports: tuple[int, int] | None) -> None:
         self._node: Final = ray.get_runtime_context().get_node_id()
-        self._name: Final = f"{name}-{self._node[:8]}"
+        self._name: Final = f"{name}-{self._node[:8]}-{os.getpid()}"  # no successor's: its directory is removed
         self._devices: Final = devices
         self._settings: Final = settings
         self._ports: Final = ports
@@ -64,9 +63,13 @@ class NodePool:
         """A pidfd of the pool's supervisor."""
         self._server = ""
         self._address = ""
+        self._boards: dict[str, Boards] = {}
+        """The boards of the last pools, by epoch."""
         self._opening = asyncio.Lock()
         self._admitting = asyncio.Lock()
-        watch_raylet(self._end)  # before the pool, which must not outlive a raylet that ends during its start
+        self._sweeper = sweep_after(self._run_dir, self._keys)
+        """Whatever ends this process closes it."""
+        watch_raylet(lambda: os._exit(1))  # before the pool, which must not outlive a raylet that ends during its start
 
     async def open(self, version: str) -> Outcome:
         """Start the pool if it does not run; return where it is."""
@@ -75,6 +78,16 @@ class NodePool:
     async def admit(self, name: str, public: str) -> Outcome:
         """Admit a client's public key for as long as this pool lives."""
         return await outcome(self._admit(name, public))
+
+    async def started(self, epoch: str) -> Outcome:
+        """Return the calls that a lost pool had started, as (ids, for how long they are known); None if nothing tells.
+
+        Args:
+            epoch: The pool's.
+        """
+        boards = self._boards.get(epoch)
+        found = None if boards is None else await asyncio.to_thread(boards.started, 2 * END_S)
+        return {"value": found and tuple(found)}
 
     async def stop(self) -> Outcome:
         """Stop the pool in good order, and remove its directory."""
@@ -89,6 +102,10 @@ class NodePool:
             if self._pool is None or self._has_ended():
                 self._pool = await asyncio.to_thread(self._start)
                 self._supervisor = os.pidfd_open(self._pool.supervisor_pid)
+                # Before any other client: a session hears of each new worker before those that were opened later.
+                self._boards[self._pool.epoch.hex()] = await asyncio.to_thread(Boards, self._run_dir)
+                if len(self._boards) > KEPT:
+                    del self._boards[next(iter(self._boards))]
                 self._address = await self._listening(self._pool)
         return {
             "node": self._node,
@@ -188,14 +205,6 @@ class NodePool:
         for path in (self._keys, self._run_dir):
             shutil.rmtree(path, ignore_errors=True)
         self._locks.close()
-
-    def _end(self) -> None:
-        """End the pool at once, and this process; a pool that is starting ends with our session."""
-        pool = self._pool
-        if pool is not None:
-            with contextlib.suppress(ProcessLookupError):  # it has ended by itself
-                os.kill(pool.supervisor_pid, signal.SIGKILL)
-        os._exit(1)
 
 
 def _is_free(port: int) -> bool:

@@ -161,6 +161,11 @@ class Nodes:
                     return attempt
             avoid, first = {*avoid, member.index}, None
 
+    def may_have_started(self, attempt: Attempt) -> bool:
+        """Return whether a call that was lost with its pool may have started, as far as its node knows. Blocks."""
+        started = self.members[attempt.node].started(attempt.epoch)
+        return started is None or started.may_have(attempt.reply.id, attempt.reply.sent_ns)
+
     def member_for(self, call: ClusterCall, within_s: float) -> Member:
         """Return the node that suits a call best; blocks while none can be reached.
 
@@ -276,4 +281,4 @@ def _attempt(member: Member, call: ClusterCall) -> Attempt | None:
         )
     except errors.PoolLost:
         return None
-    return Attempt(member.index, reply, call.idempotent or pool.method_info(call.method).idempotent)
+    return Attempt(member.index, reply, call.idempotent or pool.method_info(call.method).idempotent, pool.epoch)

@@ -177,11 +177,12 @@ def test_the_tests_and_files_that_pages_name_exist() -> None:
         assert (ROOT / place).exists(), place
 
 
-def test_what_the_guide_to_ray_shows_is_in_the_example() -> None:
-    """The example is run by a test, so the guide's code works."""
-    lines = [line.strip() for line in (ROOT / "examples" / "digits_ray.py").read_text(encoding="utf-8").splitlines()]
+def test_what_the_guide_to_ray_shows_is_in_a_program() -> None:
+    """Tests run the example and the program, so the guide's code works."""
+    programs = [ROOT / "examples" / "digits_ray.py", ROOT / "tests" / "programs" / "clustering.py"]
+    lines = [line.strip() for program in programs for line in program.read_text(encoding="utf-8").splitlines()]
     shown = [block.code for block in blocks(ROOT / "docs" / "ray.md") if block.language == "py"]
-    assert len(shown) == 2
+    assert len(shown) == 4
     for code in shown:
         wanted = [line.strip() for line in textwrap.dedent(code).splitlines()]
         assert any(lines[at : at + len(wanted)] == wanted for at in range(len(lines))), code

@@ -22,6 +22,7 @@ PROGRAMS: Final = {
     "atomr_mp/helpers/config_reader.py",
     "atomr_mp/helpers/gpu_monitor.py",
     "atomr_mp/helpers/metrics_server.py",
+    "atomr_mp/ray/sweeper.py",
     "atomr_mp/serve/front_end/__main__.py",
     "atomr_mp/serve/front_end/middleware.py",
     "atomr_mp/supervisor/__main__.py",

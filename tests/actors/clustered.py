@@ -63,6 +63,13 @@ class Clustered(Actor):
         return self.slow_pid(seconds)
 
     @method()
+    def noted(self, directory: str, key: str, seconds: float) -> str:
+        """Note a run, and take a while."""
+        note(directory, key)
+        time.sleep(seconds)  # others wait meanwhile
+        return key
+
+    @method()
     def end(self) -> None:
         """End this worker."""
         os.kill(os.getpid(), signal.SIGKILL)

@@ -12,10 +12,11 @@ import socket
 import sys
 import tempfile
 import time
-from collections import deque
+import urllib.request
+from collections import Counter, deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import psutil
@@ -25,6 +26,10 @@ from ray.cluster_utils import Cluster as Raylets
 
 import atomr_mp.ray
 from atomr_mp import errors
+from atomr_mp.process.files.rundir import default_run_dir
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
 
 ACTOR = Path(__file__).parents[1] / "actors" / "clustered.py"
 LOCAL = "127.0.0.2"  # loopback; Ray takes 127.0.0.1 for the address of the first interface
@@ -39,6 +44,10 @@ WRONG: list[dict[str, Any]] = [
     {"runtime_env": "pip"},
     {"listen": "tcp://127.0.0.2:5570"},
 ]
+QUEUED = 40
+"""Calls that wait when a pool is lost, more than run."""
+LEFT_S = 30.0
+"""How long files of pools may stay after Ray's end."""
 BACK_S = 60.0
 """How long Ray may take to start an actor anew."""
 
@@ -70,8 +79,10 @@ def main() -> dict[str, Any]:
             seen["served"] = served(cluster)
             dataset(cluster, seen)
             seen["met"] = batches_in_flight(cluster)
+            supervisor_killed(cluster, seen)
             actor_killed(cluster, seen)
             raylet_killed(cluster, second, seen)
+        left_open(seen)
         seen["supervisors_ended"] = [wait(each) for each in seen.pop("supervisors")]
         seen["closed"] = code_of(lambda: cluster.call("Clustered.pid"))
     finally:
@@ -79,6 +90,10 @@ def main() -> dict[str, Any]:
         ray.shutdown()
         seen["ray_over"] = not ray.is_initialized()
         raylets.shutdown()
+    until = time.monotonic() + LEFT_S
+    while (left := files_left()) and time.monotonic() < until:
+        time.sleep(0.05)  # no event tells of removed files
+    seen["files_left"] = left
     return seen
 
 
@@ -145,19 +160,72 @@ async def replica(cluster: atomr_mp.ray.Cluster) -> list[Any]:
     ]
 
 
-def served(cluster: atomr_mp.ray.Cluster) -> list[Any] | None:
-    """Have a replica of Ray Serve call while workers are killed; None where Ray Serve is not installed."""
+def left_open(seen: dict[str, Any]) -> None:
+    """Make a cluster and leave it open: its pool has to end with Ray."""
+    cluster = host_cluster()
+    seen["supervisors"].append(os.pidfd_open(cluster.nodes[0].supervisor_pid))
+    ray.shutdown()
+
+
+def files_left() -> list[str]:
+    """Return the files of pools that are left; this program alone has its temporary directory."""
+    return sorted(str(path) for path in default_run_dir("any").parent.glob("ray-*/**/*"))
+
+
+class Queue:
+    """Calls that may not run twice, more than run at a time, on all nodes.
+
+    Args:
+        cluster: The cluster.
+    """
+
+    def __init__(self, cluster: atomr_mp.ray.Cluster) -> None:
+        self._directory = tempfile.TemporaryDirectory()
+        self._replies = {
+            f"{number}": cluster.call("Clustered.noted", self._directory.name, f"{number}", 0.02, deadline_s=60.0)
+            for number in range(QUEUED)
+        }
+        next(iter(self._replies.values())).result()
+
+    def judged(self) -> dict[str, list[str]]:
+        """Return the calls that ended otherwise than they may."""
+        ended = {key: reply.exception() for key, reply in self._replies.items()}
+        folder = Path(self._directory.name)
+        runs = Counter(line for path in folder.iterdir() for line in path.read_text().split())
+        failed = {key: error for key, error in ended.items() if error is not None}
+        self._directory.cleanup()
+        return {
+            "run_twice": [key for key in ended if runs[key] > 1],
+            "answered_unrun": [key for key in ended if key not in failed and not runs[key]],
+            "lost_unrun": [f"{key}: {error!r}" for key, error in failed.items() if not runs[key]],
+            "denied": [key for key, error in failed.items() if runs[key] and not error.maybe_executed],  # type: ignore[attr-defined]
+        }
+
+
+class Twice(atomr_mp.ray.Replica):
+    """Answers `GET /twice?number=4`, and an error of the call with status 500."""
+
+    async def __call__(self, request: Request) -> int:  # type: ignore[override]
+        """Return twice the number."""
+        found = await super().__call__("Clustered.twice", int(request.query_params["number"]))
+        return int(atomr_mp.ray.value_of(found))
+
+
+def served(cluster: atomr_mp.ray.Cluster) -> list[Any] | str:
+    """Have a replica of Ray Serve call while workers are killed; the missing package where Serve is not installed."""
     try:
         from ray import serve
-    except ImportError:
-        return None
+    except ModuleNotFoundError as error:  # any other error of an import is one
+        return str(error.name)
 
     class Served(atomr_mp.ray.Replica):
         async def pid(self) -> int:
             """Return the replica's pid."""
             return os.getpid()
 
-    serve.start(proxy_location="Disabled")
+    with socket.create_server((LOCAL, 0)) as free:
+        port = free.getsockname()[1]
+    serve.start(http_options={"host": LOCAL, "port": port})
     deployment = serve.deployment(Served).options(ray_actor_options={"num_cpus": 0.1}, health_check_period_s=0.5)
     handle = serve.run(deployment.bind(cluster), name="own", route_prefix=None)
     before = handle.pid.remote().result()
@@ -170,9 +238,13 @@ def served(cluster: atomr_mp.ray.Cluster) -> list[Any] | None:
     parts = [atomr_mp.ray.value_of(part) for part in handle.options(stream=True).stream.remote("Clustered.count", 3)]
     late = handle.remote("Clustered.slow_pid", 1.0, deadline_s=0.1).result()
     same = handle.pid.remote().result() == before
+    http = serve.deployment(Twice).options(ray_actor_options={"num_cpus": 0.1})
+    serve.run(http.bind(cluster), name="http", route_prefix="/twice")
+    with urllib.request.urlopen(f"http://{LOCAL}:{port}/twice?number=4", timeout=30.0) as answer:
+        by_http = int(answer.read())
     serve.shutdown()
     right = answers == [2 * number for number in range(60)]
-    return [right, parts, code_of(lambda: atomr_mp.ray.value_of(late)), same]
+    return [right, parts, code_of(lambda: atomr_mp.ray.value_of(late)), same, by_http]
 
 
 def batches_in_flight(cluster: atomr_mp.ray.Cluster) -> list[bool]:
@@ -216,6 +288,18 @@ def dataset(cluster: atomr_mp.ray.Cluster, seen: dict[str, Any]) -> None:
     seen["null"] = sum(row["y"] is None and bool(row["poison_fingerprint"]) for row in rows)
 
 
+def supervisor_killed(cluster: atomr_mp.ray.Cluster, seen: dict[str, Any]) -> None:
+    """Kill the supervisor of the other node while calls wait there: its actor starts another."""
+    away = next(index for index, each in enumerate(cluster.nodes) if not each.local)
+    before = cluster.nodes[away]
+    queue = Queue(cluster)
+    os.kill(before.supervisor_pid, signal.SIGKILL)
+    seen["supervisor_killed"] = queue.judged()
+    while cluster.nodes[away].epoch in {"", before.epoch}:
+        cluster.pool(away, BACK_S)
+        time.sleep(0.05)  # the end of the old pool is on its way to this process
+
+
 def actor_killed(cluster: atomr_mp.ray.Cluster, seen: dict[str, Any]) -> None:
     """Kill Ray's actor of the other node while it is called: Ray starts another, with a pool of its own."""
     away = next(index for index, each in enumerate(cluster.nodes) if not each.local)
@@ -223,7 +307,9 @@ def actor_killed(cluster: atomr_mp.ray.Cluster, seen: dict[str, Any]) -> None:
     ref = cluster.put(np.arange(10.0), node=away)
     owner = psutil.Process(before.supervisor_pid).ppid()
     under_way = [cluster.call("Clustered.slow_pid", 0.2, deadline_s=60) for _ in range(6)]
+    queue = Queue(cluster)
     os.kill(owner, signal.SIGKILL)
+    seen["actor_killed"] = queue.judged()
     seen["across_actor"] = [str(each.exception()) for each in under_way]
     cluster.pool(1 - away)
     seen["stale"] = code_of(lambda: cluster.call("Clustered.total", ref).result())
@@ -242,15 +328,17 @@ def raylet_killed(cluster: atomr_mp.ray.Cluster, second: Any, seen: dict[str, An
     once = cluster.call("Clustered.once", 0.5, node=away)
     moving = [cluster.call("Clustered.slow_pid", 0.05, deadline_s=30) for _ in range(10)]
     seen["moving"] = len({each.node for each in moving})
+    queue = Queue(cluster)
     began = time.monotonic()
     os.kill(second.all_processes["raylet"][0].process.pid, signal.SIGKILL)  # a zombie: nobody reaps it
     seen["pool_gone"] = wait(gone)
     seen["pool_gone_s"] = time.monotonic() - began
     seen["moved"] = [str(each.exception()) for each in moving]
     seen["moved_s"] = time.monotonic() - began
+    seen["raylet_killed"] = queue.judged()
     seen["stream_lost"] = code_of(lambda: deque(stream, maxlen=0))
     lost = once.exception()
-    seen["once"] = isinstance(lost, errors.PoolLost) and lost.maybe_executed
+    seen["once"] = isinstance(lost, errors.PoolLost | errors.WorkerLost) and lost.maybe_executed
     seen["still"] = cluster.call("Clustered.pid").result() > 0
     seen["awaited_unreachable"] = asyncio.run(beside_a_lost_node(cluster, away))
     seen["unreachable"] = code_of(lambda: cluster.call("Clustered.pid", node=away, deadline_s=0.2))

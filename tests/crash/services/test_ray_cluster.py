@@ -74,7 +74,8 @@ def rays(ledger: Ledger) -> dict[int, bytes]:
 def test_a_cluster_survives_what_ends_workers_and_ends_with_its_raylets(ledger: Ledger) -> None:
     """Each call is answered once, across the end of workers, of an actor and of a raylet, and errors come whole.
 
-    Of a dataset the deadly batch is named, and all other rows are right.
+    A call that had not started when its pool was lost goes on elsewhere. Of a dataset the deadly batch is named, and
+    all other rows are right. No file of a pool is left, also of one that was not closed.
     """
     seen = json.loads(run(ledger, PROGRAM).out[-1])
     assert set(seen["refused"]) == {"invalid_request"}
@@ -90,11 +91,14 @@ def test_a_cluster_survives_what_ends_workers_and_ends_with_its_raylets(ledger: 
         [0, 1, 0, 2, 4, 6],
     )
     assert seen["streamed_ref"] == [0.0, 1.0, 2.0]
-    assert (seen["first"], seen["stream_lost"]) == (0, "session_lost")
+    assert seen["first"] == 0
+    assert seen["stream_lost"] in {"pool_lost", "worker_lost"}  # of its worker's end its pool may still tell
     assert seen["arrived"] == [True, 4]
     assert seen["replica"] == [8, [0, 1, 2], "actor_failed"]
-    if importlib.util.find_spec("uvicorn") and importlib.util.find_spec("fastapi"):  # of ray[serve]
-        assert seen["served"] == [True, [0, 1, 2], "deadline_exceeded", True]
+    if isinstance(missing := seen["served"], str):
+        assert importlib.util.find_spec(missing) is None  # ray[serve] is not installed
+    else:
+        assert seen["served"] == [True, [0, 1, 2], "deadline_exceeded", True, 8]
     assert seen["met"] == [True] * 8
     assert seen["totals"] == [45.0, 45.0]
     assert seen["status"] == [True, True]
@@ -104,12 +108,15 @@ def test_a_cluster_survives_what_ends_workers_and_ends_with_its_raylets(ledger: 
     assert [seen[name] for name in ("no_method", "no_node", "not_idempotent")] == ["invalid_request"] * 3
     assert (seen["rows"], seen["right"], seen["null"]) == (40, 30, 10)
     assert seen["across_actor"] == ["None"] * 6
+    nothing: dict[str, list[str]] = {"run_twice": [], "answered_unrun": [], "lost_unrun": [], "denied": []}
+    assert [seen[f"{each}_killed"] for each in ("supervisor", "actor", "raylet")] == [nothing] * 3
     assert (seen["stale"], seen["new_epoch"], seen["new_pool"]) == ("gpu_ref_stale", True, 4)
     assert (seen["moving"], seen["moved"]) == (2, ["None"] * 10)
     assert (seen["pool_gone"], seen["once"], seen["still"]) == (True, True, True)
     assert seen["awaited_unreachable"] == ["pool_unreachable", 6]
     assert seen["unreachable"] == "pool_unreachable"
-    assert seen["supervisors_ended"] == [True] * 3
+    assert seen["supervisors_ended"] == [True] * 4
+    assert seen["files_left"] == []
     assert seen["ray_over"]  # nothing of ours begins it anew
 
 

@@ -3,9 +3,11 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from atomr_mp import errors
-from atomr_mp.ray.failover import ClusterCall, goes_on
+from atomr_mp.ray.failover import ClusterCall, StartedCalls, goes_on
 from atomr_mp.ray.gpu_locks import given_gpus
 from atomr_mp.ray.outcomes import outcome, value_of
 
@@ -48,6 +50,37 @@ def test_only_what_may_run_elsewhere_goes_on(
 ) -> None:
     """Calls run at most once across nodes; a named node and a deadline hold too."""
     assert goes_on(call, error, NOW_NS) is expected
+
+
+NS = st.integers(0, 10**12)
+
+
+@given(NS, NS, NS, NS, st.integers(-(10**15), 10**15), st.integers(-500, 500))
+def test_no_call_that_a_node_may_have_forgotten_counts_as_unstarted(
+    sent_before: int, forgotten: int, looked_after: int, heard_after: int, offset: int, drift_ppm: int
+) -> None:
+    """Whatever the clocks of two machines show, and however long the answer takes."""
+
+    def here(node_ns: int) -> int:
+        return offset + node_ns + node_ns * drift_ppm // 10**6
+
+    sent_ns = here(max(0, forgotten - sent_before))
+    heard_ns = here(forgotten + looked_after + heard_after)
+    told = StartedCalls.told([7], looked_after, heard_ns)
+    assert told.may_have(8, sent_ns)
+    assert told.may_have(7, heard_ns)
+
+
+def test_a_node_that_has_forgotten_nothing_knows_all() -> None:
+    """Only the ids count then."""
+    told = StartedCalls.told([7], None, 5)
+    assert (told.may_have(7, 1), told.may_have(8, 1)) == (True, False)
+
+
+def test_a_call_that_was_sent_after_all_that_was_forgotten_has_not_started() -> None:
+    """A board that has forgotten something is of use still."""
+    told = StartedCalls.told([7], 10**6, 10**9)
+    assert not told.may_have(8, 10**9 - 10**5)
 
 
 def test_an_error_crosses_as_a_value_with_all_its_facts() -> None:

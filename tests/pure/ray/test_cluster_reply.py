@@ -48,13 +48,25 @@ class Answered:
 
 
 class Nodes:
-    """Sends calls to nodes whose answers are given beforehand."""
+    """Sends calls to nodes whose answers are given beforehand.
 
-    def __init__(self, *answers: Answered | errors.AtomrError) -> None:
+    Args:
+        answers: The answers.
+        started: Whether a call that was lost with its pool may have started.
+    """
+
+    def __init__(self, *answers: Answered | errors.AtomrError, started: bool = True) -> None:
         self.left = list(answers)
+        self.started = started
+        self.asked: list[int] = []
         self.avoided: list[set[int]] = []
 
-    def send(self, _call: ClusterCall, avoid: Collection[int]) -> Attempt:
+    def may_have_started(self, attempt: Attempt) -> bool:
+        """Return what the test says."""
+        self.asked.append(attempt.node)
+        return self.started
+
+    def send(self, _call: ClusterCall, avoid: Collection[int] = ()) -> Attempt:
         """Return the next answer, from the next node."""
         self.avoided.append(set(avoid))
         answer = self.left.pop(0)
@@ -65,7 +77,7 @@ class Nodes:
     def call(self, *, idempotent: bool = True, node: int | None = None, unsent: bool = False) -> ClusterReply:
         """Make a call."""
         call = ClusterCall("A.m", (), None, None, time.monotonic_ns() + 10**10, node=node, idempotent=idempotent)
-        return ClusterReply(call, self.send, None if unsent else self.send(call, ()))
+        return ClusterReply(call, self, None if unsent else self.send(call, ()))
 
 
 def lost(*, maybe_executed: bool = True) -> Answered:
@@ -88,6 +100,31 @@ def test_a_call_that_may_have_run_is_not_sent_again() -> None:
     assert isinstance(error, errors.PoolLost)
     assert error.maybe_executed
     assert len(nodes.left) == 1
+
+
+def test_a_call_that_its_node_has_not_started_is_sent_again() -> None:
+    """Its node is asked once for each attempt; a call that may have started, or may not move, ends, and says so."""
+    nodes = Nodes(lost(), lost(), Answered(7), started=False)
+    reply = nodes.call(idempotent=False)
+    assert not reply.done
+    assert (reply.result(), nodes.asked) == (7, [0, 1])
+    nodes = Nodes(lost(), Answered(7), started=True)
+    reply = nodes.call(idempotent=False)
+    for _ in range(2):
+        error = reply.exception()
+        assert isinstance(error, errors.PoolLost)
+        assert error.maybe_executed
+    assert (reply.done, nodes.asked) == (True, [0])
+    nodes = Nodes(lost(), Answered(7), started=False)
+    assert nodes.call(idempotent=False, node=0).exception() is not None
+    assert not nodes.asked
+
+
+def test_a_call_that_has_not_started_and_finds_no_other_node_says_that_it_has_not_run() -> None:
+    """Its caller may send it again."""
+    error = Nodes(lost(), errors.PoolUnreachable("nobody"), started=False).call(idempotent=False).exception()
+    assert isinstance(error, errors.PoolLost)
+    assert not error.maybe_executed
 
 
 def test_a_call_that_certainly_has_not_run_is_sent_again() -> None:

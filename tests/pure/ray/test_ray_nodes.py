@@ -36,6 +36,7 @@ class Session:
         self.homes = homes or {}
         self.unanswered = 0
         self.memory = object()
+        self.epoch = b"epoch"
         self.lost = None
         self.called: list[tuple[Any, ...]] = []
         self._listeners: list[Any] = []
@@ -116,7 +117,7 @@ def test_a_node_is_ready_for_a_call_if_a_device_is_that_has_its_actor() -> None:
 
 
 def test_a_node_whose_pool_is_new_is_looked_at_anew() -> None:
-    """What was known of its last pool's devices does not hold."""
+    """The readiness of its last pool's devices does not hold."""
     nodes = nodes_of(Session(False), Session(True))
     assert chosen(nodes) == 1
     member, again = nodes.members[0], Session(True)
@@ -241,7 +242,7 @@ def ray_node(cpus: float, *, alive: bool = True) -> dict[str, Any]:
 def test_too_few_nodes_are_said_at_once_and_counted_at_the_end(
     known: list[dict[str, Any]], says: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nobody waits five minutes for a node that nobody has started without a word about it."""
+    """A start that waits for a node which was never started says so long before it gives up."""
     monkeypatch.setattr("atomr_mp.ray.places.ray", SimpleNamespace(nodes=lambda: known))
     group = Group(9)
     with pytest.raises(errors.PoolUnreachable) as raised:
