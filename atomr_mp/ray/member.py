@@ -179,6 +179,8 @@ class Member:
             return self._started[epoch]
 
     def _ask_started(self, epoch: bytes) -> StartedCalls | None:
+        if self._closed.is_set() or not ray.is_initialized():  # the question would start Ray again
+            return None
         try:
             found = value_of(self._answer(self._actor.started.remote(epoch.hex()), STARTED_S))
         except (errors.AtomrError, RayError):

@@ -13,8 +13,10 @@ from atomr_mp import errors
 from atomr_mp.protocol.messages.devices import DeviceInfo, DeviceState
 
 pytest.importorskip("ray", reason="needs Ray: pip install 'atomr-mp[ray]'")
+from atomr_mp.ray import member as member_module
 from atomr_mp.ray import nodes as nodes_module
 from atomr_mp.ray.cluster import Cluster
+from atomr_mp.ray.cluster_reply import Attempt
 from atomr_mp.ray.failover import ClusterCall
 from atomr_mp.ray.member import Member, NodeInfo
 from atomr_mp.ray.nodes import Nodes
@@ -272,6 +274,64 @@ def test_pools_that_do_not_start_are_said_and_counted(
         nodes.wait_all(time.monotonic() + 0.05)
     (said,) = caplog.messages
     assert "1 of 3 are ready" in said
+
+
+class Actor:
+    """Ray's handle of a node's actor, which answers what its pool had started."""
+
+    def __init__(self, answer: Any) -> None:
+        self._answer = answer
+        self.asked: list[str] = []
+        self.started = self
+
+    def remote(self, epoch: str) -> Any:
+        """Take the question, and return the answer in its place."""
+        self.asked.append(epoch)
+        return self._answer
+
+
+def lost_call(number: int, epoch: bytes = b"\x01") -> Attempt:
+    """Return a call that was lost with its pool."""
+    return Attempt(0, cast("Any", SimpleNamespace(id=number, sent_ns=time.monotonic_ns())), epoch=epoch)
+
+
+@pytest.mark.parametrize(
+    ("answer", "may"),
+    [
+        ({"value": ((7,), None)}, [True, False]),
+        ({"value": ([7], 10**15)}, [True, False]),
+        ({"value": ([7], 0)}, [True, True]),
+        ({"value": None}, [True, True]),
+        ({"error": ("pool_unreachable", "no answer", {})}, [True, True]),
+    ],
+)
+def test_a_node_is_asked_once_for_each_lost_pool(
+    answer: dict[str, Any], may: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it does not know, and no answer, count as started."""
+    monkeypatch.setattr("ray.is_initialized", lambda: True)
+    nodes, actor = nodes_of(Session(True)), Actor(answer)
+    nodes.members[0]._actor = actor  # type: ignore[misc]
+    monkeypatch.setattr(nodes.members[0], "_answer", lambda question, _within_s: question)
+    calls = [lost_call(7), lost_call(8)]
+    for _ in range(3):
+        assert [nodes.may_have_started(each) for each in calls] == may
+    assert actor.asked == ["01"]
+    for epoch in range(2, 9):
+        nodes.may_have_started(lost_call(7, bytes([epoch])))
+    assert len(nodes.members[0]._started) == member_module.KNOWN_POOLS
+
+
+@pytest.mark.parametrize("over", ["cluster", "ray"])
+def test_after_the_end_no_question_starts_ray_again(over: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray begins by itself in a process that asks it for anything."""
+    monkeypatch.setattr("ray.is_initialized", lambda: over != "ray")
+    nodes, actor = nodes_of(Session(True)), Actor({"value": ([], None)})
+    nodes.members[0]._actor = actor  # type: ignore[misc]
+    if over == "cluster":
+        nodes._closed.set()
+    assert nodes.may_have_started(lost_call(7))
+    assert not actor.asked
 
 
 def test_a_call_is_sent_to_the_next_node_when_the_first_is_lost() -> None:
