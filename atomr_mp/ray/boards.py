@@ -53,7 +53,9 @@ class Boards:
         self._client: Final = Client(SessionConnection.connect(run_dir / SESSION_SOCKET), name="ray-boards")
         self._supervisor: Final = os.pidfd_open(self._client.supervisor_pid)
         self._open: dict[int, dict[int, Board | None]] = {}
-        """By device and generation; None for one that could not be opened."""
+        """By device and generation; None for one whose worker had ended before it was opened."""
+        self._blind = False
+        """Whether some worker's board could not be opened while that worker lived."""
         self._since_ns = 0
         """Calls that were sent before this time may have been started without being on these boards."""
         self._ids: list[int] | None = None
@@ -78,7 +80,8 @@ class Boards:
                 continue
             board = boards[device.generation] = Board.of(device.worker_pid)
             if board is None:
-                self._since_ns = time.monotonic_ns()  # it has ended already, or cannot be read
+                self._blind |= _lives(device.worker_pid)
+                self._since_ns = time.monotonic_ns()  # of one that has ended, after its last start
             if len(boards) > KEPT:
                 oldest = boards.pop(min(boards))
                 if oldest is not None:
@@ -104,9 +107,9 @@ class Boards:
     def _read_boards(self) -> list[int] | None:
         """Return the ids that all boards show once no worker runs; None if one cannot be read, or does not end."""
         ids: list[int] = []
+        if self._blind:
+            return None
         for generations in self._open.values():
-            if generations and generations[max(generations)] is None:
-                return None  # the last worker may have started anything until now
             for board in filter(None, generations.values()):
                 if not wait_ended([board.pidfd], END_S):
                     return None
@@ -164,6 +167,20 @@ class Board:
         """Release the memory."""
         self._memory.close()
         os.close(self.pidfd)
+
+
+def _lives(pid: int) -> bool:
+    """Return whether a process may be running still."""
+    try:
+        pidfd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return False
+    except OSError:  # no descriptor is left for looking
+        return True
+    try:
+        return not wait_ended([pidfd], 0)
+    finally:
+        os.close(pidfd)
 
 
 def _is_board(path: Path) -> bool:

@@ -76,3 +76,23 @@ def test_a_session_that_ends_by_itself_tells_nothing(ledger: Ledger) -> None:
         boards = Boards(pool.run_dir)
         assert boards.started(0.0) is None
     assert boards.started(DEADLINE_S) is not None  # the pool has ended in order
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_a_worker_whose_board_cannot_be_read_makes_all_unknown(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, *, later: bool
+) -> None:
+    """It may have started anything while it lived, also before the worker of now came."""
+    pool = ledger.start(backoff_initial_s=0.01)
+    with monkeypatch.context() as hidden:
+        hidden.setattr("atomr_mp.ray.boards.Board.of", lambda _pid: None)
+        boards = Boards(pool.run_dir)
+    if later:
+        os.kill(pool.devices[0].pid, signal.SIGKILL)
+        wait_generation(pool, 2)
+        assert pool.call("Probe.note", "two").result() == "two"
+    os.kill(pool.supervisor_pid, signal.SIGKILL)
+    assert boards.started(DEADLINE_S) is None
+    pool.close()
+    with ledger.start():
+        """The next start removes what the killed one has left."""
