@@ -1,0 +1,60 @@
+"""Messages by which a channel of the tunnel begins and ends, between a remote client and the relay. Pure.
+
+They are payloads of control packets, see `protocol.tunnel.packets`. What a channel carries is the byte stream of a
+local client: a session, a connection to a worker, or copies of memory (`protocol.tunnel.ranges`).
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final
+
+from atomr_mp.protocol.codec import U16, U32, U64, Bytes16, Codec, ErrorInfo, Message
+
+
+class ChannelKind(StrEnum):
+    """What a channel carries."""
+
+    SESSION = "session"
+    """A session with the supervisor, for calls."""
+    OPERATOR = "operator"
+    """A session with the supervisor, for questions and orders only."""
+    LANE = "lane"
+    """A data connection to one incarnation of a worker."""
+    MEMORY = "memory"
+    """Ranges of memory to copy."""
+
+
+class OpenChannel(Message, frozen=True, tag="open"):
+    """Open a channel; the first packet on a connection. What the channel carries may follow at once."""
+
+    version: U32
+    """The protocol's version; any other is refused."""
+    channel: Bytes16
+    """The channel's name: 16 random bytes of the client's choice."""
+    kind: ChannelKind
+    session: Bytes16
+    """The name of the session's channel to which this one belongs; its own name, if it is a session's."""
+    device: U16 = 0
+    """Of a lane: the device of its worker."""
+    generation: U32 = 0
+    """Of a lane: the incarnation."""
+
+
+class ChannelOpened(Message, frozen=True, tag="opened"):
+    """The channel is open."""
+
+    now_ns: U64
+    """CLOCK_MONOTONIC of the pool's machine, when this was sent."""
+
+
+class ChannelEnded(Message, frozen=True, tag="ended"):
+    """The channel has ended: the last packet, behind everything that the other end had sent."""
+
+    error: ErrorInfo | None = None
+    """Why, unless that was to be expected."""
+
+
+Control = OpenChannel | ChannelOpened | ChannelEnded
+
+CONTROL: Final[Codec[Control]] = Codec(Control, channel="tunnel")

@@ -1,0 +1,1 @@
+"""The tunnel of remote clients, without sockets."""
