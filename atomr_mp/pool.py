@@ -61,7 +61,7 @@ class Pool:
         client: PoolClient,
         run_dir: Path | None = None,
         supervisor: OwnedSupervisor | None = None,
-        operator: Callable[[], RemoteOperator] | None = None,
+        operator: Callable[[], RemoteOperator | OperatorSession] | None = None,
     ) -> None:
         self._client: Final = client
         self._ask: Final = operator

@@ -16,7 +16,7 @@ from atomr_mp.client import interrupts
 from atomr_mp.client.callers import Kernel, calling_loop, in_cell, notice_kernel, running_loop
 from atomr_mp.client.handshake import default_name, greet
 from atomr_mp.client.lanes.base import FORKED, Lane
-from atomr_mp.client.lanes.services import LaneServices, LazyMemory
+from atomr_mp.client.lanes.services import Connect, LaneServices, LazyMemory
 from atomr_mp.client.lanes.session import PoolSession, SupervisorNews
 from atomr_mp.client.lanes.threads import ThreadsLane
 from atomr_mp.client.memory.leases import LeaseKind, Releases
@@ -31,7 +31,8 @@ from atomr_mp.protocol.flow.stream_credit import ReaderCredit
 from atomr_mp.protocol.messages import session
 from atomr_mp.protocol.messages.devices import Resumes
 from atomr_mp.protocol.messages.session import MAX_REMOTE_ID
-from atomr_mp.transport.session import SessionConnection
+from atomr_mp.transport.data import DataConnection
+from atomr_mp.transport.session import SessionEnd
 from atomr_mp.wire.courier import Courier
 
 if TYPE_CHECKING:
@@ -64,6 +65,8 @@ class Client:
         courier: Shared with other clients; None for one of its own.
         sent_room: The same, for the parts of streams that are kept.
         origin: The client on another machine that this one serves, if any.
+        probe: It is an operator's, for a few calls.
+        connect: Makes the lanes' connections to workers.
 
     Raises:
         InvalidRequest: The pool admits no such weight.
@@ -77,7 +80,7 @@ class Client:
 
     def __init__(
         self,
-        connection: SessionConnection,
+        connection: SessionEnd,
         name: str | None = None,
         max_replays: int | None = None,
         weight: float = 1.0,
@@ -87,6 +90,7 @@ class Client:
         sent_room: SentRoom | None = None,
         origin: session.RemoteOrigin | None = None,
         probe: bool = False,
+        connect: Connect = DataConnection,
     ) -> None:
         notice_kernel()
         try:
@@ -130,7 +134,14 @@ class Client:
         self._closed = False
         self._closer: Final = StreamCloser()
         self._services: Final = LaneServices(
-            told, self._memory, self.courier, self.sent_room, max_waiting, self.give_back, self._new_lane_number
+            told,
+            self._memory,
+            self.courier,
+            self.sent_room,
+            max_waiting,
+            self.give_back,
+            self._new_lane_number,
+            connect,
         )
         self._blocking: Final = ThreadsLane(self._services, 0)
         self._loops: dict[asyncio.AbstractEventLoop, EventLoopLane] = {}
@@ -299,17 +310,21 @@ class Client:
     def _make_memory(self) -> ClientMemory:
         from atomr_mp.client.memory.memory import ClientMemory  # late: it takes NumPy
 
+        return ClientMemory(**self._memory_options())
+
+    def _memory_options(self) -> dict[str, Any]:
+        """Return the arguments of a client's memory."""
         told = self._session
-        return ClientMemory(
-            told.epoch,
-            told.devices,
-            lost=lambda: told.lost,
-            read_session=told.read,
-            ask=told.ask,
-            tell=told.tell,
-            call=self._call,
-            give_back=functools.partial(self.give_back, freed=True),
-        )
+        return {
+            "epoch": told.epoch,
+            "devices": told.devices,
+            "lost": lambda: told.lost,
+            "read_session": told.read,
+            "ask": told.ask,
+            "tell": told.tell,
+            "call": self._call,
+            "give_back": functools.partial(self.give_back, freed=True),
+        }
 
     def _call(self, method: str, request: object, device: int, deadline_s: float) -> Any:
         """Make a request of a method that blocks: without room in the window it blocks until there is some."""

@@ -10,14 +10,14 @@ from typing import Final
 from atomr_mp import errors
 from atomr_mp.protocol.codec import VERSION
 from atomr_mp.protocol.messages import session
-from atomr_mp.transport.session import SessionConnection
+from atomr_mp.transport.session import SessionEnd
 
 HELLO_TIMEOUT_S: Final = 30.0
 """How long a supervisor may take to answer a hello, its own start included."""
 
 
 def greet(
-    connection: SessionConnection,
+    connection: SessionEnd,
     name: str,
     *,
     observer: bool,

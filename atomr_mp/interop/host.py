@@ -6,9 +6,7 @@ while no array lies in it.
 
 from __future__ import annotations
 
-import fcntl
 import mmap
-import os
 import threading
 import weakref
 from collections.abc import Callable
@@ -17,11 +15,9 @@ from typing import Any, Final
 import numpy as np
 
 from atomr_mp import errors
+from atomr_mp.interop.sealed import check_sealed
 from atomr_mp.protocol import dtypes
 from atomr_mp.protocol.layout import Layout
-
-SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
-"""Seals that a memfd must have before it is mapped: an access beyond the end of a file kills the process."""
 
 
 class HostMapping:
@@ -41,16 +37,7 @@ class HostMapping:
     _map: mmap.mmap | None = None
 
     def __init__(self, descriptor: int, nbytes: int, unmapped: Callable[[], object] | None = None) -> None:
-        try:
-            sealed = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & SEALS == SEALS
-        except OSError:  # not of a file system that has seals
-            sealed = False
-        size = os.fstat(descriptor).st_size
-        if not sealed or size != nbytes or not nbytes:
-            raise errors.ProtocolError(
-                f"a slab must be a memfd of exactly {nbytes} bytes, sealed in its size; this one has {size} bytes and "
-                f"is {'' if sealed else 'not '}sealed"
-            )
+        check_sealed(descriptor, nbytes)
         try:
             self._map = mmap.mmap(descriptor, nbytes)
         except OSError as error:
@@ -133,22 +120,3 @@ def kept_by(array: np.ndarray[Any, Any]) -> object:
     while isinstance(base, np.ndarray | memoryview):
         base = base.base if isinstance(base, np.ndarray) else base.obj
     return base.keep if isinstance(base, MappedPart) else None
-
-
-def make_sealed(name: str, nbytes: int) -> int:
-    """Return the descriptor of a new memfd that keeps its size.
-
-    Raises:
-        OutOfMemory: There is none to be had.
-    """
-    try:
-        descriptor = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    except OSError as error:
-        raise errors.OutOfMemory(f"no memfd can be made: {error}", requested_bytes=nbytes) from error
-    try:
-        os.ftruncate(descriptor, nbytes)
-        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, SEALS | fcntl.F_SEAL_SEAL)
-    except OSError as error:
-        os.close(descriptor)
-        raise errors.OutOfMemory(f"no memfd of {nbytes} bytes: {error}", requested_bytes=nbytes) from error
-    return descriptor

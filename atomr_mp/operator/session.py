@@ -10,7 +10,7 @@ from typing import Final, Self, TypeVar
 
 from atomr_mp.client.handshake import HELLO_TIMEOUT_S, default_name, greet
 from atomr_mp.protocol.messages import operators, session, suspects
-from atomr_mp.transport.session import SessionConnection
+from atomr_mp.transport.session import SessionConnection, SessionEnd
 
 Request = (
     operators.StatusRequest
@@ -32,12 +32,12 @@ class OperatorSession:
     """A session for questions and orders: status, restart, stop. Use it with `with`.
 
     Args:
-        path: The supervisor's socket.
+        where: The supervisor's socket, or a connection to it, which is owned from here on.
         hello_s: How long it may take to answer the hello.
     """
 
-    def __init__(self, path: Path, hello_s: float = HELLO_TIMEOUT_S) -> None:
-        self._connection = SessionConnection.connect(path)
+    def __init__(self, where: Path | SessionEnd, hello_s: float = HELLO_TIMEOUT_S) -> None:
+        self._connection = SessionConnection.connect(where) if isinstance(where, Path) else where
         self._ids = itertools.count(1)
         self._events: deque[session.FromSupervisor] = deque(maxlen=1000)
         """Messages that came before an answer: a restart with a standby is done when the order is answered."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -71,6 +72,11 @@ def connect(
                     "a remote client's weight is its key's; `atomr-mp keys admit --weight` sets it"
                 )
             pair = _key_pair(pool, keys, insecure=insecure)
+            if os.environ.get("ATOMR_MP_TUNNEL") == "1":
+                from atomr_mp.tunnel.client import CarriedClient
+
+                carried = CarriedClient(pool, pair, name, max_replays, max_waiting)
+                return Pool(carried, operator=carried.operator)
             from atomr_mp.remote.client import RemoteClient  # libzmq is loaded here, and nowhere before
 
             client = RemoteClient(pool, pair, name, max_replays, max_waiting)

@@ -16,7 +16,7 @@ import time
 from collections import deque
 from collections.abc import Hashable
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from atomr_mp import errors
 from atomr_mp.process.files import beacon
@@ -36,18 +36,53 @@ DESCRIPTOR_BYTES: Final = 2**16
 """Bytes that a descriptor counts for while it waits for such a client, since a process has few descriptors."""
 
 
+class SessionEnd(Protocol):
+    """A client's end of a session: on this machine, or carried from another."""
+
+    @property
+    def ahead_ns(self) -> int:
+        """How far the pool's CLOCK_MONOTONIC is ahead of this process's."""
+
+    def fileno(self) -> int:
+        """Return the descriptor that says when to call `receive_waiting`."""
+
+    def send(self, message: session.FromClient, descriptor: int | None = None) -> None:
+        """Send a message; see `SessionConnection.send`."""
+
+    def goodbye(self) -> ErrorInfo | None:
+        """Return why the supervisor has ended this session, if it said so."""
+
+    def receive(self, timeout_s: float | None) -> session.FromSupervisor:
+        """Return the next message, waiting for it; see `SessionConnection.receive`."""
+
+    def receive_waiting(self) -> list[session.FromSupervisor]:
+        """Return all messages that have arrived; see `SessionConnection.receive_waiting`."""
+
+    def take_descriptor(self, request_id: int, /) -> int | None:
+        """Return the descriptor that came with the `SlabOpened` of this id, once."""
+
+    def take_offered(self, offered: session.SlabOffered, /) -> int | None:
+        """Return the descriptor that came with an offer, once."""
+
+    def close(self) -> None:
+        """Close; may be called twice."""
+
+
 class SessionConnection:
-    """A client's end.
+    """A client's end, on the pool's machine.
 
     Args:
         connected: A connected stream socket; owned from here on.
     """
 
+    ahead_ns = 0
+    """How far the pool's clock is ahead of this process's: it is the same."""
+
     def __init__(self, connected: socket.socket) -> None:
         connected.setblocking(True)
         self._socket = connected
         self._incoming: Incoming[session.FromSupervisor] = Incoming(
-            connected, session.FROM_SUPERVISOR.decode, _carrier_to_client
+            connected, session.FROM_SUPERVISOR.decode, carrier_to_client
         )
         self._ready: deque[session.FromSupervisor] = deque()
         self.fileno: Final = connected.fileno
@@ -352,7 +387,8 @@ def refusal(peer: Credentials) -> errors.NotAuthorized | None:
     return None
 
 
-def _carrier_to_client(message: session.FromSupervisor) -> Hashable | None:
+def carrier_to_client(message: session.FromSupervisor) -> Hashable | None:
+    """Return the name by which a message to a client finds its descriptor; None if it carries none."""
     if isinstance(message, session.SlabOffered):
         return message
     return message.id if isinstance(message, session.SlabOpened) and not message.handle else None

@@ -77,6 +77,10 @@ class Connection:
         """Return the descriptor."""
         return self._socket.fileno()
 
+    def writer_fileno(self) -> int:
+        """Return the descriptor to poll before `advance`, which is the same."""
+        return self._socket.fileno()
+
     @property
     def ready(self) -> bool:
         """Whether the login is over."""

@@ -13,12 +13,12 @@ from typing import Final, NamedTuple, Protocol
 class PendingWriter(Protocol):
     """A connection that may have bytes to write, or a login to end."""
 
-    def fileno(self) -> int:
-        """Return the descriptor."""
+    def writer_fileno(self) -> int:
+        """Return the descriptor to poll before `advance`."""
 
     @property
     def waits_for(self) -> int:
-        """Events to poll the descriptor for before `advance`; 0 if there is nothing to do."""
+        """Events to poll that descriptor for before `advance`; 0 if there is nothing to do."""
 
     def advance(self) -> None:
         """Do as much of the pending work as possible."""
@@ -64,7 +64,7 @@ class Courier:
         flushed: Callable[[], object] = lambda: None,
     ) -> None:
         """See to a connection until its pending bytes are written, and call `flushed` then. With its lock held."""
-        descriptor, events = connection.fileno(), connection.waits_for
+        descriptor, events = connection.writer_fileno(), connection.waits_for
         with self._lock:
             if not events or self._closed:
                 return
@@ -79,8 +79,8 @@ class Courier:
     def forget(self, connection: PendingWriter) -> None:
         """See to a connection no more; it is about to be closed. With its lock held."""
         with self._lock:
-            if self._pending.pop(connection.fileno(), None) is not None:
-                self._epoll.unregister(connection.fileno())
+            if self._pending.pop(connection.writer_fileno(), None) is not None:
+                self._epoll.unregister(connection.writer_fileno())
 
     def close(self) -> None:
         """Stop the thread; pending writes are dropped, later ones ignored.

@@ -24,6 +24,9 @@ class ClientEnd(Protocol):
     def fileno(self) -> int:
         """Return the descriptor that says when to look again, unless `has_message`; readable for ever once `ended`."""
 
+    def writer_fileno(self) -> int:
+        """Return the descriptor to poll before `advance`."""
+
     @property
     def has_message(self) -> bool:
         """Whether `receive` would return a message that the descriptor no longer signals."""
@@ -34,7 +37,7 @@ class ClientEnd(Protocol):
 
     @property
     def waits_for(self) -> int:
-        """Events to poll the descriptor for before `advance`; 0 if there is nothing to be done."""
+        """Events to poll `writer_fileno` for before `advance`; 0 if there is nothing to be done."""
 
     def send(self, header: bytes, frames: list[Buffer]) -> None:
         """Send a message. If the worker has ended, it goes nowhere."""

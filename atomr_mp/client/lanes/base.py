@@ -32,7 +32,6 @@ from atomr_mp.protocol.messages.session import DeviceChanged, IncarnationEnded, 
 from atomr_mp.protocol.messages.suspects import RequestKey, Suspicions
 from atomr_mp.protocol.own_device import OwnDevice
 from atomr_mp.protocol.pickling import CONNECT, refusal
-from atomr_mp.transport.data import DataConnection
 from atomr_mp.wire.ends import ClientEnd
 
 if TYPE_CHECKING:
@@ -60,6 +59,7 @@ class Lane(ABC):
         session = self._session = services.session
         memory = self._memory = services.memory
         self._courier = services.courier
+        self._connect_to: Final = services.connect
         self.number: Final = number
         self._lock = checks.lock()
         self._place_array: Final = memory.place
@@ -69,7 +69,7 @@ class Lane(ABC):
         flights = [link.flight for link in links]
         backlog = self._backlog = Backlog(flights, services.max_waiting, window.payload_bytes)
         outcomes = self._outcomes = Outcomes(services.sent_room, memory, session.acquit, links, backlog, self._finished)
-        sender = self._sender = Sender(links, self._give_back, self._reach, self._broken)
+        sender = self._sender = Sender(links, self._give_back, self._reach, self._broken, session.ahead_ns)
         admission = self._admission = BacklogAdmission(links, backlog, outcomes, sender)
         ended = self._on_fatal, self._ended, self._admitted
         receiver = Receiver(memory, outcomes, *ended, backlog, admission.admit, admission.settle)
@@ -564,7 +564,7 @@ class Lane(ABC):
         def pending(writer: ClientEnd) -> None:
             courier.pending(writer, lock, lambda: self._flushed(link, writer))
 
-        return DataConnection(endpoint, self._session.login, link.number, pending)
+        return self._connect_to(endpoint, self._session.login, link.number, pending)
 
     def disconnect(self, link: DeviceLink, connection: ClientEnd) -> None:
         """Close a connection. With the lock held."""

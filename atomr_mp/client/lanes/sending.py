@@ -31,6 +31,7 @@ class Sender:
         give_back: Sends due releases to a link's incarnation; later calls come after them.
         reach: Tries again to reach an incarnation that could not be connected to.
         broken: Called when a message with these requests could not be sent.
+        ahead_ns: How far the workers' clock, by which they keep deadlines, is ahead of this process's.
     """
 
     def __init__(
@@ -39,11 +40,13 @@ class Sender:
         give_back: Callable[[DeviceLink], None],
         reach: Callable[[DeviceLink], None],
         broken: Callable[[DeviceLink, list[Reply]], None],
+        ahead_ns: int = 0,
     ) -> None:
         self._links = links
         self._give_back = give_back
         self._reach = reach
         self._broken = broken
+        self._ahead_ns = ahead_ns
 
     def choose(self, home: Home | None = None) -> DeviceLink:
         """Return the link of the device with the fewest unanswered requests of this lane.
@@ -167,7 +170,7 @@ class Sender:
         calls: list[data.Call] = []
         frames: list[values.Buffer] = []
         now_ns = time.monotonic_ns()
-        generation, releases, sent = link.generation, link.releases, ReplyState.SENT
+        generation, releases, sent, ahead_ns = link.generation, link.releases, ReplyState.SENT, self._ahead_ns
         if releases.pending or releases.ending:
             self._give_back(link)
         for reply in replies:
@@ -181,7 +184,7 @@ class Sender:
                 data.Call(
                     reply.id,
                     reply.method,
-                    reply.deadline_ns,
+                    reply.deadline_ns + ahead_ns,
                     len(payload),
                     reply.body,
                     reply.refs,
@@ -206,13 +209,13 @@ class Sender:
         call = data.StreamCall(
             stream.id,
             stream.method,
-            stream.deadline_ns,
+            stream.deadline_ns + self._ahead_ns,
             len(stream.payload),
             stream.body,
             stream.credit.parts,
             stream.credit.nbytes,
             stream.between_ns,
-            stream.until_ns,
+            stream.until_ns + self._ahead_ns,
             stream.refs,
             stream.priority,
             stream.trace,

@@ -10,7 +10,9 @@ from atomr_mp.client import interrupts
 from atomr_mp.client.lanes.session import PoolSession
 from atomr_mp.client.memory.leases import Releases
 from atomr_mp.client.sent_room import SentRoom
+from atomr_mp.transport.data import Login
 from atomr_mp.wire.courier import Courier
+from atomr_mp.wire.ends import ClientEnd
 
 if TYPE_CHECKING:
     from atomr_mp.client.memory.argument_slabs import Placement
@@ -60,6 +62,11 @@ class LazyMemory:
         self._making = threading.Lock()
 
 
+Connect = Callable[[str, Login, int, Callable[[Any], object]], ClientEnd]
+"""Connects to an incarnation's endpoint, with the session's proof and the connection's number; takes a function to call
+when the connection has something to `advance`. Raises `OSError` if no descriptor is left."""
+
+
 class LaneServices(NamedTuple):
     """What a client's lanes share."""
 
@@ -75,3 +82,5 @@ class LaneServices(NamedTuple):
     """Sends due releases to an incarnation, if possible."""
     new_number: Callable[[], int]
     """Returns a number that no other connection of the session has."""
+    connect: Connect
+    """Makes connections."""

@@ -26,7 +26,7 @@ from atomr_mp.protocol import token
 from atomr_mp.protocol.exceptions import traceback_of
 from atomr_mp.protocol.messages import devices, session, suspects
 from atomr_mp.transport.data import Login
-from atomr_mp.transport.session import SessionConnection
+from atomr_mp.transport.session import SessionEnd
 
 _LOG: Final = logging.getLogger("atomr_mp")
 
@@ -62,7 +62,7 @@ class PoolSession:
 
     def __init__(
         self,
-        connection: SessionConnection,
+        connection: SessionEnd,
         welcome: session.Welcome,
         max_replays: int | None,
         first_id: int,
@@ -79,6 +79,8 @@ class PoolSession:
         self._after_read = after_read
         self.epoch: Final = welcome.epoch
         self.login: Final = Login(welcome.session, welcome.secret, welcome.window)
+        self.ahead_ns: Final = connection.ahead_ns
+        """How far the pool's CLOCK_MONOTONIC is ahead of this process's."""
         self.descriptor: Final = connection.fileno()
         """Readable when the supervisor has sent a message."""
         self.devices: Final = list(welcome.devices)

@@ -16,7 +16,8 @@ import numpy as np
 from atomr_mp import errors
 from atomr_mp.client import interrupts
 from atomr_mp.client.memory.leases import Releases
-from atomr_mp.interop.host import HostMapping, kept_by, make_sealed
+from atomr_mp.interop.host import HostMapping, kept_by
+from atomr_mp.interop.sealed import make_sealed
 from atomr_mp.protocol import dtypes
 from atomr_mp.protocol.allocation import Space, aligned, slab_bytes_for
 from atomr_mp.protocol.flow.limits import MAX_PAYLOAD_BYTES

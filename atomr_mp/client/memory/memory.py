@@ -292,16 +292,13 @@ class ClientMemory:
                 return copied
             np.copyto(out, copied)
             return out
-        if out is None:
-            out = np.empty(ref.shape, ref.numpy_dtype)
         mapping = self._mapping(ref.lease, ref.slab)  # first, since writers wait from the borrow on
         borrow = self._hold([ref], ViewBorrow(ref.lease.releases, next(self._borrows)))
         try:
-            np.copyto(out, mapping.array(ref.layout, writable=False))
+            return self._copy_from(mapping, ref, out)
         finally:
             borrow.release()
             self._give_back(borrow.releases)  # another client may want to write
-        return out
 
     def put(self, array: np.ndarray[Any, Any], dtype: str, device: int) -> GpuRef:
         """Return a new buffer with a copy of an array."""
@@ -318,7 +315,7 @@ class ClientMemory:
             except errors.GpuRefStale:  # its worker has ended, and nothing is lost, so try again
                 continue
             # Without a borrow, since nobody else knows of the buffer yet.
-            np.copyto(mapping.array(ref.layout, writable=True), array)
+            self._copy_to(mapping, ref, array)
             return ref
 
     def on_gpu(self, device: int) -> bool:
@@ -377,6 +374,17 @@ class ClientMemory:
                 raise
         # Once more: unused memory of this client goes back with it.
         return self._call(method, request, device, deadline_s)
+
+    def _copy_from(self, mapping: Any, ref: GpuRef, out: np.ndarray[Any, Any] | None) -> np.ndarray[Any, Any]:
+        """Copy a ref's elements out of its slab."""
+        if out is None:
+            out = np.empty(ref.shape, ref.numpy_dtype)
+        np.copyto(out, mapping.array(ref.layout, writable=False))
+        return out
+
+    def _copy_to(self, mapping: Any, ref: GpuRef, array: np.ndarray[Any, Any]) -> None:
+        """Copy elements into a new ref's slab."""
+        np.copyto(mapping.array(ref.layout, writable=True), array)
 
     # --- inside ----------------------------------------------------------------------------------------------------
 

@@ -52,7 +52,7 @@ class ChannelEnded(Message, frozen=True, tag="ended"):
     """The channel has ended: the last packet, behind everything that the other end had sent."""
 
     error: ErrorInfo | None = None
-    """Why, unless that was to be expected."""
+    """The reason, unless an end was expected."""
 
 
 Control = OpenChannel | ChannelOpened | ChannelEnded

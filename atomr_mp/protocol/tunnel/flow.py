@@ -106,7 +106,7 @@ class IncomingFlow:
         self.passed_on = 0
         """Bytes of these that are out of this end's hands."""
         self._told = 0
-        """What the other end was told of that."""
+        """The latest acknowledgement."""
 
     def receive(self, nbytes: int) -> None:
         """Record that a payload has come.
@@ -129,6 +129,6 @@ class IncomingFlow:
         return self.passed_on - self._told >= self._due
 
     def tell(self) -> int:
-        """Return what to acknowledge in the next packet, which is sent at once."""
+        """Return the acknowledgement for the next packet, which is sent at once."""
         self._told = self.passed_on
         return self._told

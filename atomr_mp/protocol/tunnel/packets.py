@@ -23,6 +23,9 @@ MAX_PAYLOAD: Final = 256 * 1024
 
 MAX_PACKET: Final = HEAD.size + MAX_PAYLOAD
 
+MAX_FRAME: Final = MAX_PACKET + 64
+"""A packet with what CURVE adds to it."""
+
 
 class PacketKind(IntEnum):
     """The kind of a packet."""
@@ -56,7 +59,7 @@ def unpack(packet: Buffer) -> Packet:
     """Return the parts of a packet.
 
     Raises:
-        ProtocolError: It is none.
+        ProtocolError: The bytes are not a packet.
     """
     view = memoryview(packet)
     if not HEAD.size <= len(view) <= MAX_PACKET:

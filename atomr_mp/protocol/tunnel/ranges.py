@@ -72,7 +72,7 @@ def unpack_request(head: bytes | memoryview) -> RangeRequest:
     """Return the request of a head.
 
     Raises:
-        ProtocolError: It is none.
+        ProtocolError: The bytes are not a request.
     """
     op, slab, device, generation, offset, nbytes = REQUEST.unpack(head)
     if op not in _OPS or max(offset, nbytes) > MAX_U64 or nbytes > MAX_RANGE:
@@ -84,7 +84,7 @@ def unpack_answer(head: bytes | memoryview, wanted: int) -> RangeAnswer:
     """Return the head of the answer to a request that reads so many bytes.
 
     Raises:
-        ProtocolError: It is none.
+        ProtocolError: The bytes are not such an answer.
     """
     refused, nbytes = ANSWER.unpack(head)
     if refused not in {0, 1} or nbytes > (MAX_REFUSAL if refused else wanted) or (not refused and nbytes != wanted):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import select
 import socket
 import time
@@ -18,7 +19,8 @@ from atomr_mp.supervisor.loop import Loop
 
 _LOG: Final = logging.getLogger("atomr_mp.supervisor")
 
-MODULE: Final = "atomr_mp.gateway"
+MODULE: Final = "atomr_mp.relay" if os.environ.get("ATOMR_MP_TUNNEL") == "1" else "atomr_mp.gateway"
+"""What carries remote clients: the relay, for clients that are ordinary ones, if that is switched on."""
 
 PACKET_BYTES: Final = 2**18
 

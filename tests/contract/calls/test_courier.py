@@ -28,7 +28,7 @@ class PendingWriter:
         self.waits_for = select.EPOLLIN
         self.advanced = threading.Event()
 
-    def fileno(self) -> int:
+    def writer_fileno(self) -> int:
         """Return the descriptor, readable from the beginning."""
         return self._readable
 

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from atomr_mp import errors
-from atomr_mp.interop.host import SEALS
+from atomr_mp.interop.sealed import SEALS
 from atomr_mp.protocol import dtypes
 from atomr_mp.protocol.layout import Layout
 from atomr_mp.protocol.messages import data

@@ -12,7 +12,8 @@ import pytest
 from atomr_mp import errors
 from atomr_mp.client.memory.argument_slabs import KEEP_EMPTY, ClientSlabs, Placement
 from atomr_mp.client.memory.leases import Releases
-from atomr_mp.interop.host import SEALS, HostMapping
+from atomr_mp.interop.host import HostMapping
+from atomr_mp.interop.sealed import SEALS
 from atomr_mp.protocol import token
 from atomr_mp.protocol.allocation import SLAB_BYTES
 

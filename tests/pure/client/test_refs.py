@@ -23,7 +23,8 @@ from atomr_mp.client.memory.leases import Lease, LeaseKind, Releases
 from atomr_mp.client.memory.memory import ClientMemory
 from atomr_mp.client.memory.refs import GpuRef, SharedRef, read_shared, wire_of, write_shared
 from atomr_mp.client.memory.worker_slabs import Mappings
-from atomr_mp.interop.host import HostMapping, make_sealed
+from atomr_mp.interop.host import HostMapping
+from atomr_mp.interop.sealed import make_sealed
 from atomr_mp.protocol import dtypes, token
 from atomr_mp.protocol.layout import Layout
 from atomr_mp.protocol.messages.devices import DeviceInfo, DeviceState

@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from atomr_mp import checks, errors
-from atomr_mp.interop.host import SEALS
+from atomr_mp.interop.sealed import SEALS
 from atomr_mp.protocol import allocation, token
 from atomr_mp.protocol.allocation import aligned, slab_bytes_for
 from atomr_mp.protocol.refs import ClientArray, WireRef

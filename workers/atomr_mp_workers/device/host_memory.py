@@ -14,7 +14,8 @@ from typing import Any, Final
 import numpy as np
 
 from atomr_mp import errors
-from atomr_mp.interop.host import SEALS, MappedPart, make_sealed
+from atomr_mp.interop.host import MappedPart
+from atomr_mp.interop.sealed import SEALS, make_sealed
 from atomr_mp.protocol import dtypes
 from atomr_mp.protocol.layout import MAX_BYTES, Layout
 from atomr_mp_workers.device.base import Export, Later, Slab, SlabMemory, at_once

@@ -11,7 +11,7 @@ from typing import Any, Final, Self
 import numpy as np
 
 from atomr_mp import errors
-from atomr_mp.interop.host import SEALS
+from atomr_mp.interop.sealed import SEALS
 from atomr_mp.protocol.process_tags import RESIDENT
 from atomr_mp_workers.device.base import Resident
 from atomr_mp_workers.device.host_memory import HostMemory

@@ -1,0 +1,172 @@
+"""The relay at work: its sockets, keys, time, and the supervisor's orders."""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import threading
+from pathlib import Path
+from typing import Final
+
+from atomr_mp import errors
+from atomr_mp.gateway.admission import AdmittedKeys
+from atomr_mp.gateway.probe import check_refuses
+from atomr_mp.process.files.rundir import GATEWAY_PROBE
+from atomr_mp.protocol.codec import ErrorInfo
+from atomr_mp.protocol.messages import remote
+from atomr_mp.relay.channels import RelayChannels
+from atomr_mp.relay.control import RelayControl
+from atomr_mp.relay.router import RelayRouter
+from atomr_mp.remote.keys import ServerKeys, read_server
+from atomr_mp.remote.wire import check_library
+from atomr_mp.supervisor.loop import Loop
+
+_LOG: Final = logging.getLogger("atomr_mp.relay")
+
+TICK_S: Final = 0.5
+"""How often connections are tried, and the supervisor hears that the loop turns."""
+
+TOLD_SESSIONS: Final = 256
+"""Most sessions in the figures for the supervisor."""
+
+
+class Relay:
+    """Serves remote clients.
+
+    Args:
+        settings: Its settings.
+    """
+
+    def __init__(self, settings: remote.GatewaySettings) -> None:
+        check_library()
+        self._settings = settings
+        self._loop: Final = Loop()
+        self._admission: Final = AdmittedKeys(Path(settings.keys_dir) if settings.keys_dir else None)
+        self._control: Final = RelayControl(self._loop, settings.control, self._hear)
+        self._listening = False
+        self._told_to_listen = False
+        self._probing = False
+        self._why = ""
+        """Why the relay stops."""
+        self._told: remote.GatewayFigures | None = None
+        self._channels: Final = RelayChannels(
+            self._loop,
+            self._send,
+            self._admission.find,
+            Path(settings.session_socket),
+            settings.max_sessions,
+            self._tell,
+        )
+        self._keys = self._read_keys()
+        self._router = self._make_router()
+
+    def serve(self) -> int:
+        """Serve from the supervisor's order until the pool ends; return the process's status."""
+        self._probe()
+        self._loop.run()
+        self._channels.end_all(errors.PoolLost(self._why))
+        self._router.close()
+        return 0
+
+    def _read_keys(self) -> ServerKeys | None:
+        return read_server(Path(self._settings.keys_dir)) if self._settings.keys_dir else None
+
+    def _make_router(self) -> RelayRouter:
+        return RelayRouter(
+            self._loop,
+            self._admission.answer,
+            self._keys,
+            self._channels.take,
+            self._channels.take_first,
+        )
+
+    def _probe(self) -> None:
+        """Check that a random key is refused, before any client can connect; then listen if that was ordered."""
+        if self._keys is None:
+            return
+        self._probing = True
+        path = Path(self._settings.run_dir) / GATEWAY_PROBE
+        done = os.eventfd(0, os.EFD_CLOEXEC)
+        refused: list[BaseException | None] = []
+        server = self._keys.public
+
+        def check() -> None:
+            try:
+                check_refuses(f"ipc://{path}", server)
+                refused.append(None)
+            except BaseException as error:  # noqa: BLE001 - the loop's thread raises it
+                refused.append(error)
+            os.eventfd_write(done, 1)
+
+        def over(_events: int) -> None:
+            self._loop.forget(done)
+            os.close(done)
+            thread.join()
+            self._router.unbind(f"ipc://{path}")
+            path.unlink(missing_ok=True)
+            if refused[0] is not None:
+                raise refused[0]
+            self._admission.refused = 0
+            self._probing = False
+            if self._told_to_listen:
+                self._listen()
+
+        self._router.bind(f"ipc://{path}")
+        self._loop.watch(done, select.EPOLLIN, over)
+        thread = threading.Thread(target=check, name="atomr-mp relay probe", daemon=True)
+        thread.start()
+
+    def _listen(self) -> None:
+        if self._probing or self._listening:
+            return
+        keys = self._read_keys()
+        if keys != self._keys:  # the operator has made other keys while this relay stood by
+            self._router.close()
+            self._keys = keys
+            self._router = self._make_router()
+            self._probe()
+            return
+        self._admission.read()
+        self._router.listen_on(self._settings.listener, self._settings.endpoint)
+        os.close(self._settings.bulk_listener)
+        self._listening = True
+        self._tick()
+
+    def _tick(self) -> None:
+        self._channels.probe()
+        self._tell_figures()
+        self._control.tell(remote.GatewayAlive())
+        self._loop.call_later(TICK_S, self._tick)
+
+    def _hear(self, message: remote.ToGateway) -> None:
+        match message:
+            case remote.KeysChanged(number):
+                try:
+                    self._admission.read()
+                except errors.ConfigurationError as error:
+                    self._control.tell(remote.KeysRead(number, ErrorInfo.of(error)))
+                    return
+                self._channels.revoke()
+                self._tell_figures()
+                self._control.tell(remote.KeysRead(number))
+            case remote.GatewayListens():
+                self._told_to_listen = True
+                self._listen()
+            case remote.GatewayStops(why):
+                self._why = why
+                self._loop.stop()
+
+    def _send(self, route: bytes, packet: bytes) -> bool:
+        return self._router.send(route, packet)
+
+    def _tell_figures(self) -> None:
+        sessions = [status for status, _ in zip(self._channels.statuses(), range(TOLD_SESSIONS), strict=False)]
+        refused = self._admission.refused + self._channels.refused
+        figures = remote.GatewayFigures(self._listening, sessions, refused)
+        if figures != self._told:
+            self._told = figures
+            self._control.tell(figures)
+
+    def _tell(self, event: str, text: str, client: str, key: str) -> None:
+        self._control.tell(remote.GatewayEvent(event, text, client, key))

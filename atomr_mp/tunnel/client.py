@@ -1,0 +1,124 @@
+"""A remote client: an ordinary one, with the tunnel's connections."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from atomr_mp import errors
+from atomr_mp.client.client import MAX_WAITING, Client
+from atomr_mp.operator.session import OperatorSession
+from atomr_mp.protocol.messages.tunnel import ChannelKind
+from atomr_mp.protocol.tunnel.endpoints import parse
+from atomr_mp.remote.keys import ClientKeys
+from atomr_mp.transport.data import Login
+from atomr_mp.tunnel.channel import ClientChannel, opening
+from atomr_mp.tunnel.lane import LaneConnection
+from atomr_mp.tunnel.memory_channel import MemoryCopier
+from atomr_mp.tunnel.session import CarriedSession
+from atomr_mp.tunnel.wire import Dialler
+
+if TYPE_CHECKING:
+    from atomr_mp.client.memory.memory import ClientMemory
+
+
+class Tunnel:
+    """The channels of one client.
+
+    Args:
+        endpoint: "tcp://HOST:PORT".
+        keys: Ours and the server's; None for no encryption, on loopback.
+
+    Raises:
+        ConfigurationError: libzmq is unfit, or takes no such endpoint.
+    """
+
+    def __init__(self, endpoint: str, keys: ClientKeys | None) -> None:
+        self._dialler: Final = Dialler(endpoint, keys)
+        self._session = b""
+        """The name of the session's channel."""
+        self.close: Final = self._dialler.close
+
+    def session(self, kind: ChannelKind = ChannelKind.SESSION) -> CarriedSession:
+        """Connect a session, for calls or for an operator. Blocks.
+
+        Raises:
+            AtomrError: There is none to be had; see `CarriedSession`.
+        """
+        name = os.urandom(16)
+        wire = self._dialler.dial(watched=True)
+        if kind is ChannelKind.SESSION:
+            self._session = name
+        return CarriedSession(ClientChannel(wire, opening(kind, name, name)), self._dialler.endpoint)
+
+    def lane(self, endpoint: str, login: Login, number: int, pending: Callable[[Any], object]) -> LaneConnection:
+        """Connect a lane to an incarnation.
+
+        Raises:
+            OSError: No descriptor is left.
+        """
+        device, generation = parse(endpoint)
+        opens = opening(ChannelKind.LANE, os.urandom(16), self._session, device, generation)
+        return LaneConnection(ClientChannel(self._dialler.dial(), opens), login, number, pending)
+
+    def memory(self) -> ClientChannel:
+        """Open a channel for memory.
+
+        Raises:
+            OSError: No descriptor is left.
+        """
+        return ClientChannel(self._dialler.dial(), opening(ChannelKind.MEMORY, os.urandom(16), self._session))
+
+
+class CarriedClient(Client):
+    """One session with a pool on another machine. Thread-safe; not to be used in a forked child.
+
+    Args:
+        endpoint: "tcp://HOST:PORT".
+        keys: Ours and the server's; None for no encryption, on loopback.
+        name: This client's name in logs and `status`.
+        max_replays: How often a lost request is sent again; None for the pool's setting.
+        max_waiting: How many calls may wait for room in each event loop, and in all threads together.
+
+    Raises:
+        PoolUnreachable: No relay answers, or it has another key.
+        NotAuthorized: It does not admit our key.
+        AtomrError: Why it refuses the session.
+    """
+
+    def __init__(
+        self,
+        endpoint: str,
+        keys: ClientKeys | None,
+        name: str | None = None,
+        max_replays: int | None = None,
+        max_waiting: int = MAX_WAITING,
+    ) -> None:
+        self._tunnel: Final = Tunnel(endpoint, keys)
+        try:
+            connection = self._tunnel.session()
+            super().__init__(connection, name, max_replays, max_waiting=max_waiting, connect=self._tunnel.lane)
+        except BaseException:
+            self._tunnel.close()
+            raise
+
+    def operator(self) -> OperatorSession:
+        """Return a session for questions and orders; the key has to allow orders."""
+        return OperatorSession(self._tunnel.session(ChannelKind.OPERATOR))
+
+    def close(self) -> None:
+        """End the session; unanswered requests end with `PoolLost`. May be called twice."""
+        closes = not (self._closed or self.forked)
+        super().close()
+        if closes:
+            self._tunnel.close()
+
+    def _make_memory(self) -> ClientMemory:
+        from atomr_mp.tunnel.memory import CarriedMemory  # late: it takes NumPy
+
+        return CarriedMemory(MemoryCopier(self._tunnel.memory, self._check), **self._memory_options())
+
+    def _check(self) -> None:
+        if self.lost is not None:
+            raise errors.PoolLost(self.lost.message, maybe_executed=False)

@@ -1,0 +1,177 @@
+"""A lane's connection to a worker behind the relay. For one thread at a time; never blocks, but where it says so.
+
+It speaks to the worker as a local connection does, byte for byte.
+"""
+
+from __future__ import annotations
+
+import logging
+import select
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from atomr_mp import checks, errors
+from atomr_mp.protocol.messages import data
+from atomr_mp.protocol.values import Buffer
+from atomr_mp.protocol.zmtp import stream
+from atomr_mp.protocol.zmtp.framing import JOIN_BELOW_BYTES, pieces
+from atomr_mp.transport.data import Login
+from atomr_mp.tunnel.channel import ClientChannel
+
+_LOG: Final = logging.getLogger("atomr_mp.client")
+
+TURN_BYTES: Final = 2**20
+"""Bytes that are received before those that wait are taken from here."""
+
+
+class LaneConnection:
+    """Sends calls and receives replies.
+
+    A wire's signals are taken by any use, so what others than `receive` have left here is signalled again.
+
+    Args:
+        channel: The connection; owned from here on.
+        login: The session's proof.
+        lane: Number of this connection in the session.
+        pending: Called with this when there is something to `advance`.
+    """
+
+    def __init__(
+        self, channel: ClientChannel, login: Login, lane: int, pending: Callable[[LaneConnection], object]
+    ) -> None:
+        user, secret = login.session.hex().encode(), login.secret.hex().encode()
+        self._stream: Final = stream.Dealer(data.routing_id(login.session, lane), user, secret)
+        self._channel = channel
+        self.fileno: Final = channel.fileno
+        self._changes: Final = channel.changes_fileno
+        self._pending = pending
+        self._unsent: Final[deque[memoryview]] = deque()
+        """What the window has no room for, or what waits for the login."""
+        self.ended = False
+        self.broken = False
+        channel.send(self._stream.opening)
+        pending(self)
+
+    def writer_fileno(self) -> int:
+        """Return the descriptor to poll before `advance`; unlike the other, it is quiet while messages wait here."""
+        return self._changes
+
+    @property
+    def has_message(self) -> bool:
+        """Whether `receive` would return a message that the descriptor no longer signals."""
+        return bool(self._stream.messages)
+
+    @property
+    def ready(self) -> bool:
+        """Whether the worker has let it in."""
+        return self._stream.ready
+
+    @property
+    def waits_for(self) -> int:
+        """Events to poll `writer_fileno` for before `advance`; 0 if there is nothing to do."""
+        return select.EPOLLIN if not self.ended and (self._unsent or not self._stream.ready) else 0
+
+    @checks.checks_frames
+    def send(self, header: bytes, frames: list[Buffer]) -> None:
+        """Send a message. If the worker has ended, it goes nowhere."""
+        if not frames and len(header) < JOIN_BELOW_BYTES:
+            self._put(stream.frame(header))
+        else:
+            for piece in pieces(header, frames):
+                self._put(piece)
+        self.broken = self.broken or self._channel.ended
+
+    def receive(self) -> memoryview | None:
+        """Return the next message, or None if there is none; see `framing.unpack`."""
+        messages = self._stream.messages
+        if not messages:
+            self._fill()
+            if not messages:
+                return None
+        return messages.popleft()
+
+    def advance(self) -> None:
+        """Do as much of the owed work as possible; what has come is signalled again for `receive`."""
+        if self._fill() or self.ended or self._stream.messages:
+            self._channel.signal()
+
+    def wait_disconnected(self, timeout_ms: int) -> None:
+        """Wait until everything has been received that the ended worker had sent, at most `timeout_ms`."""
+        until_s = time.monotonic() + timeout_ms / 1000
+        readable = select.poll()
+        readable.register(self.fileno(), select.POLLIN)
+        while not self.ended:
+            if not self._fill() and not self.ended:
+                left_s = until_s - time.monotonic()
+                if left_s <= 0:
+                    return
+                readable.poll(left_s * 1000)
+
+    def close(self) -> None:
+        """Close; may be called twice."""
+        self.ended = True
+        self._unsent.clear()
+        self._channel.close()
+
+    def _put(self, piece: Buffer) -> None:
+        if not self._unsent and self._stream.ready:
+            sent = self._channel.send(piece)
+            if sent == len(piece):
+                return
+            piece = memoryview(piece)[sent:]
+        self._unsent.append(memoryview(piece))
+        if len(self._unsent) == 1 and self._stream.ready:  # with more than one piece, it is owed already
+            self._pending(self)
+
+    def _fill(self) -> bool:
+        """Take in all that has come, and send what waits for room; return whether anything has come.
+
+        Nothing is left in libzmq, which then signals whatever comes next; after many bytes, that there is more.
+        """
+        if self.ended:
+            return False
+        taken = 0
+        try:
+            while (payload := self._channel.receive()) is not None:
+                taken += len(payload)
+                self._take(payload)
+                if taken >= TURN_BYTES:
+                    self._channel.signal()
+                    break
+        except errors.ProtocolError:  # a worker gone wild; whoever receives just now is not to blame
+            _LOG.exception("a worker's data connection is not read on")
+            self.ended = True
+        if self._channel.ended:
+            self.ended = True
+        if self.ended:
+            self._unsent.clear()
+        elif self._unsent and self._stream.ready:
+            self._flush()
+            if self._unsent:
+                self._pending(self)
+        return taken > 0
+
+    def _take(self, payload: memoryview) -> None:
+        talk = self._stream
+        while payload:
+            if talk.room is None:
+                answer, payload = talk.feed(bytes(payload)), payload[:0]
+            else:
+                count = min(len(talk.room), len(payload))
+                talk.room[:count] = payload[:count]
+                answer, payload = talk.filled(count), payload[count:]
+            if answer:  # a step of the login, or the answer to a command
+                if not talk.ready or not self._unsent:
+                    self._channel.send(answer)
+                else:
+                    self._unsent.append(memoryview(answer))
+
+    def _flush(self) -> None:
+        while self._unsent:
+            piece = self._unsent.popleft()
+            sent = self._channel.send(piece)
+            if sent < len(piece):
+                self._unsent.appendleft(piece[sent:])
+                return

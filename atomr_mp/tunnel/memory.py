@@ -1,0 +1,149 @@
+"""A client's memory whose slabs lie on another machine. Needs NumPy.
+
+Arguments are placed in slabs as those of any client, and their bytes copied to the relay's slab of the same number
+before the call is sent. Results are read into memory of this process, so nothing of a worker's is ever mapped here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, NoReturn
+
+import numpy as np
+
+from atomr_mp import errors
+from atomr_mp.client.memory.argument_slabs import Placement
+from atomr_mp.client.memory.leases import Lease, NotOpenError, Releases
+from atomr_mp.client.memory.memory import ASK_TIMEOUT_S, ClientMemory
+from atomr_mp.client.memory.refs import GpuRef
+from atomr_mp.client.memory.worker_slabs import SlabMapping
+from atomr_mp.protocol import dtypes
+from atomr_mp.protocol.layout import Layout
+from atomr_mp.protocol.messages import session
+from atomr_mp.protocol.tunnel.ranges import SlabKey
+from atomr_mp.tunnel.memory_channel import MemoryCopier
+
+NO_VIEWS: Final = (
+    "this client is not on the pool's machine, so device memory cannot be seen in place: use numpy() for a copy"
+)
+NO_HOST_ARRAYS: Final = "this client is not on the pool's machine, so no memory can be shared: use a NumPy array"
+
+
+class CarriedMemory(ClientMemory):
+    """The memory that a remote client's refs and calls share. Thread-safe.
+
+    Args:
+        copier: Copies ranges.
+        base: The arguments of a local client's memory.
+    """
+
+    def __init__(self, copier: MemoryCopier, *base: Any, **options: Any) -> None:
+        super().__init__(*base, **options)
+        self._copier = copier
+
+    def place(self, array: Any) -> Placement | None:
+        """Copy an argument to the pool's machine; None if it has to travel otherwise, and can. Blocks."""
+        placed = super().place(array)
+        if placed is not None:
+            wire = placed.to_wire()
+            self._copier.write(SlabKey(wire.slab), wire.offset, _bytes_of(placed.array))
+        return placed
+
+    def host_array(self, _shape: tuple[int, ...], _dtype: str) -> NoReturn:
+        """Refuse: no memory is shared with another machine."""
+        raise errors.Unsupported(NO_HOST_ARRAYS)
+
+    def view(self, _ref: GpuRef, *, write: bool) -> NoReturn:  # noqa: ARG002 - the face of all memories
+        """Refuse: another machine's memory cannot be mapped."""
+        raise errors.Unsupported(NO_VIEWS)
+
+    def close(self) -> bool:
+        """Close it; return whether no slab of the workers is left: the relay unmaps them."""
+        super().close()
+        self._copier.close()
+        return True
+
+    def _copy_from(self, mapping: CarriedSlab, ref: GpuRef, out: np.ndarray[Any, Any] | None) -> np.ndarray[Any, Any]:
+        if (
+            out is not None
+            and out.flags.c_contiguous
+            and ref.layout == Layout.contiguous(ref.dtype, ref.shape, ref.layout.offset)
+        ):
+            mapping.read(ref.layout.offset, _bytes_of(out))
+            return out
+        copied = mapping.array(ref.layout, writable=True)
+        if out is None:
+            return copied if copied.flags.c_contiguous else copied.copy()
+        np.copyto(out, copied)
+        return out
+
+    def _copy_to(self, mapping: CarriedSlab, ref: GpuRef, array: np.ndarray[Any, Any]) -> None:
+        whole = np.asarray(array, dtypes.to_numpy(ref.dtype), order="C")
+        mapping.write(ref.layout.offset, _bytes_of(whole))
+
+    def _mapping(self, lease: Lease, slab: int, *, opens: bool = True) -> SlabMapping:
+        if not opens:  # its content is read by this thread, whether the slab is known or not
+            raise NotOpenError
+        return self._mappings.get(lease, slab)
+
+    def _open(self, releases: Releases, slab: int, unmapped: Callable[[], object]) -> SlabMapping:
+        opened, _ = self._ask(
+            lambda number: session.OpenSlab(number, releases.device, releases.generation, slab), ASK_TIMEOUT_S
+        )
+        assert isinstance(opened, session.SlabOpened)
+        return CarriedSlab(self._copier, SlabKey(slab, releases.device, releases.generation), opened.nbytes, unmapped)
+
+
+class CarriedSlab:
+    """A worker's slab, which the relay has mapped.
+
+    Args:
+        copier: Copies ranges.
+        key: The slab.
+        nbytes: Its size.
+        unmapped: Called once it is closed, on whichever thread; it must neither wait nor take a lock.
+    """
+
+    in_use = False
+    """No array lies in it: each is a copy."""
+
+    def __init__(self, copier: MemoryCopier, key: SlabKey, nbytes: int, unmapped: Callable[[], object]) -> None:
+        self._copier = copier
+        self._key = key
+        self.nbytes: Final = nbytes
+        self.unmapped: Callable[[], object] | None = unmapped
+
+    def close(self) -> bool:
+        """Close it; return True. May be called twice."""
+        unmapped, self.unmapped = self.unmapped, None
+        if unmapped is not None:
+            self._copier.close_slab(self._key)
+            unmapped()
+        return True
+
+    __del__ = close
+
+    def array(self, layout: Layout, *, writable: bool, keep: object = None) -> np.ndarray[Any, Any]:  # noqa: ARG002 - the face of all slabs
+        """Return a copy of the elements with a layout. Blocks.
+
+        Raises:
+            GpuRefOutOfExtent: They do not lie in the slab.
+        """
+        low, high = layout.span_within(self.nbytes)
+        content: Any = np.empty(high - low, np.uint8)
+        self.read(low, memoryview(content))
+        return np.ndarray(layout.shape, dtypes.to_numpy(layout.dtype), content, layout.offset - low, layout.strides)
+
+    def read(self, offset: int, room: memoryview) -> None:
+        """Copy bytes out of the slab. Blocks."""
+        self._copier.read(self._key, offset, room)
+
+    def write(self, offset: int, content: memoryview) -> None:
+        """Copy bytes into the slab. Blocks."""
+        self._copier.write(self._key, offset, content)
+
+
+def _bytes_of(array: np.ndarray[Any, Any]) -> memoryview:
+    """Return the bytes of an array without gaps."""
+    content: Any = array.reshape(-1).view(np.uint8)
+    return memoryview(content)
