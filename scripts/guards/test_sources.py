@@ -19,6 +19,7 @@ SOURCES: Final = {
 }
 PROGRAMS: Final = {
     "atomr_mp/gateway/__main__.py",
+    "atomr_mp/relay/__main__.py",
     "atomr_mp/helpers/config_reader.py",
     "atomr_mp/helpers/gpu_monitor.py",
     "atomr_mp/helpers/metrics_server.py",

@@ -10,7 +10,7 @@ from atomr_mp.client import interrupts
 from atomr_mp.client.lanes.session import PoolSession
 from atomr_mp.client.memory.leases import Releases
 from atomr_mp.client.sent_room import SentRoom
-from atomr_mp.transport.data import Login
+from atomr_mp.transport.data import DataConnection, Login
 from atomr_mp.wire.courier import Courier
 from atomr_mp.wire.ends import ClientEnd
 
@@ -82,5 +82,5 @@ class LaneServices(NamedTuple):
     """Sends due releases to an incarnation, if possible."""
     new_number: Callable[[], int]
     """Returns a number that no other connection of the session has."""
-    connect: Connect
+    connect: Connect = DataConnection
     """Makes connections."""
