@@ -9,7 +9,7 @@ from atomr_mp import errors
 from atomr_mp.protocol.codec import VERSION
 from atomr_mp.protocol.messages.tunnel import CONTROL, ChannelEnded, ChannelKind, ChannelOpened, OpenChannel
 from atomr_mp.protocol.tunnel.flow import WINDOWS, IncomingFlow, OutgoingFlow
-from atomr_mp.protocol.tunnel.packets import PacketKind, pack, pack_control, unpack
+from atomr_mp.protocol.tunnel.packets import MAX_PACKET, PacketKind, pack, pack_control, pack_into, unpack
 from atomr_mp.protocol.values import Buffer
 from atomr_mp.tunnel.wire import Wire
 
@@ -41,6 +41,8 @@ class ClientChannel:
         self.ended = False
         """It has ended, and everything was received."""
         self.asked_ns: Final = time.monotonic_ns()
+        self._room = bytearray(MAX_PACKET) if opens.kind is ChannelKind.MEMORY else None
+        """Where packets are put together, if they are large: memory for each would come from the kernel."""
         wire.send(pack_control(opens, 0))
 
     @property
@@ -55,7 +57,8 @@ class ClientChannel:
         outgoing, at = self._outgoing, 0
         while at < len(data) and (room := outgoing.room) > 0:
             part = data if at == 0 and len(data) <= room else memoryview(data)[at : at + room]
-            self._wire.send(pack(part, self._incoming.tell()))
+            told = self._incoming.tell()
+            self._wire.send(pack(part, told) if self._room is None else pack_into(self._room, part, told))
             outgoing.add(part)
             at += len(part)
         return at

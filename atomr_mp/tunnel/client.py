@@ -68,7 +68,7 @@ class Tunnel:
         Raises:
             OSError: No descriptor is left.
         """
-        return ClientChannel(self._dialler.dial(), opening(ChannelKind.MEMORY, os.urandom(16), self._session))
+        return ClientChannel(self._dialler.dial(large=True), opening(ChannelKind.MEMORY, os.urandom(16), self._session))
 
 
 class CarriedClient(Client):

@@ -24,6 +24,9 @@ from atomr_mp.tunnel.channel import ClientChannel
 ATTEMPTS: Final = 3
 """How often a part is tried, each time on another channel."""
 
+AHEAD: Final = 8
+"""Parts that are asked for before the first of them is answered, so that neither end waits for the other."""
+
 WAIT_MS: Final = 1000
 """How long to wait at a time for the relay."""
 
@@ -41,7 +44,7 @@ class MemoryCopier:
         self._check = check
         self._turns: Final = FairTurns()
         self._channel: ClientChannel | None = None
-        self._rest = memoryview(b"")
+        self._came: Final[deque[memoryview]] = deque()
         """Bytes that have come and are still to be read."""
         self._closing: Final[deque[SlabKey]] = deque()
         """Slabs to unmap, with the next request; finalisers append to it."""
@@ -53,9 +56,7 @@ class MemoryCopier:
         Raises:
             AtomrError: The relay refuses it, or the session has ended.
         """
-        for at in range(0, len(content), MAX_RANGE):
-            part = content[at : at + MAX_RANGE]
-            self._transfer(RangeRequest(RangeOp.WRITE, key, offset + at, len(part)), part)
+        self._copy(RangeOp.WRITE, key, offset, content)
 
     @interrupts.defer_interrupts
     def read(self, key: SlabKey, offset: int, room: memoryview) -> None:
@@ -64,9 +65,7 @@ class MemoryCopier:
         Raises:
             AtomrError: The relay refuses it, or the session has ended.
         """
-        for at in range(0, len(room), MAX_RANGE):
-            part = room[at : at + MAX_RANGE]
-            self._transfer(RangeRequest(RangeOp.READ, key, offset + at, len(part)), part)
+        self._copy(RangeOp.READ, key, offset, room)
 
     def close_slab(self, key: SlabKey) -> None:
         """Have the relay unmap a slab with the next request. Neither waits nor takes a lock."""
@@ -77,66 +76,85 @@ class MemoryCopier:
         with self._turns.mine():
             self._drop()
 
-    def _transfer(self, request: RangeRequest, content: memoryview) -> None:
-        with self._turns.mine():
-            for attempt in range(ATTEMPTS):
+    def _copy(self, op: RangeOp, key: SlabKey, offset: int, content: memoryview) -> None:
+        """Copy all of a range, in turns; whatever a lost channel has left open is repeated on another one."""
+        done = attempts = 0
+        while done < len(content):
+            with self._turns.mine():
                 try:
-                    self._try(request, content)
+                    channel = self._channel or self._open()
+                    for end in self._copy_parts(channel, op, key, offset, content, done):
+                        done, attempts = end, 0
                 except ChannelLostError as lost:
                     self._drop()
                     self._check()
-                    if attempt == ATTEMPTS - 1:
+                    attempts += 1
+                    if attempts == ATTEMPTS:
                         raise errors.PoolLost(f"memory cannot be copied: {lost}", maybe_executed=False) from lost
-                except errors.AtomrError:
-                    raise
                 except BaseException:
-                    self._drop()  # the answer may be under way
+                    self._drop()  # further answers may be under way
                     raise
-                else:
-                    return
 
-    def _try(self, request: RangeRequest, content: memoryview) -> None:
-        if self._channel is None:
-            self._check()
-            try:
-                self._channel = self._opens()
-            except OSError as error:
-                raise ChannelLostError(str(error)) from error
+    def _copy_parts(
+        self, channel: ClientChannel, op: RangeOp, key: SlabKey, offset: int, content: memoryview, done: int
+    ) -> Iterator[int]:
+        """Copy parts, several ahead, until all is done or another thread waits; yield the place behind each part."""
         while self._closing:
-            self._ask(RangeRequest(RangeOp.CLOSE, self._closing.popleft(), 0, 0), memoryview(b""))
-        self._ask(request, content)
+            self._send(channel, memoryview(RangeRequest(RangeOp.CLOSE, self._closing.popleft(), 0, 0).pack()))
+            self._take_answer(channel, memoryview(b""))
+        asked: deque[memoryview] = deque()
+        ahead = done
+        while True:
+            while ahead < len(content) and len(asked) < AHEAD and not (asked and self._turns.wanted):
+                part = content[ahead : ahead + MAX_RANGE]
+                self._send(channel, memoryview(RangeRequest(op, key, offset + ahead, len(part)).pack()))
+                if op is RangeOp.WRITE:
+                    self._send(channel, part)
+                asked.append(part)
+                ahead += len(part)
+            if not asked:
+                return
+            part = asked.popleft()
+            self._take_answer(channel, part if op is RangeOp.READ else part[:0])
+            done += len(part)
+            yield done
+            if not asked and self._turns.wanted:
+                return
 
-    def _ask(self, request: RangeRequest, content: memoryview) -> None:
-        self._send(memoryview(request.pack()))
-        if request.brings:
-            self._send(content)
+    def _open(self) -> ClientChannel:
+        self._check()
+        try:
+            self._channel = self._opens()
+        except OSError as error:
+            raise ChannelLostError(str(error)) from error
+        return self._channel
+
+    def _take_answer(self, channel: ClientChannel, room: memoryview) -> None:
+        """Read the answer to the oldest request, which reads into `room`."""
         head = bytearray(ANSWER.size)
-        self._read_into(memoryview(head))
-        wanted = request.nbytes if request.op is RangeOp.READ else 0
-        answer = unpack_answer(memoryview(head), wanted)
+        self._read_into(channel, memoryview(head))
+        answer = unpack_answer(memoryview(head), len(room))
         if answer.refused:
             info = bytearray(answer.nbytes)
-            self._read_into(memoryview(info))
+            self._read_into(channel, memoryview(info))
             raise _REFUSAL.decode(info).error()
-        if wanted:
-            self._read_into(content)
+        self._read_into(channel, room)
 
-    def _send(self, data: memoryview) -> None:
-        channel = self._channel
-        assert channel is not None
+    def _send(self, channel: ClientChannel, data: memoryview) -> None:
         while data := data[channel.send(data) :]:
             self._take(channel)
 
-    def _read_into(self, room: memoryview) -> None:
-        channel = self._channel
-        assert channel is not None
+    def _read_into(self, channel: ClientChannel, room: memoryview) -> None:
         while room:
-            if not self._rest:
+            if not self._came:
                 self._take(channel)
                 continue
-            count = min(len(room), len(self._rest))
-            room[:count] = self._rest[:count]
-            room, self._rest = room[count:], self._rest[count:]
+            first = self._came.popleft()
+            count = min(len(room), len(first))
+            room[:count] = first[:count]
+            room = room[count:]
+            if count < len(first):
+                self._came.appendleft(first[count:])
 
     def _take(self, channel: ClientChannel) -> None:
         """Take in what has come; wait if nothing has.
@@ -144,9 +162,9 @@ class MemoryCopier:
         Raises:
             ChannelLostError: The channel has ended.
         """
-        payload = None if self._rest else channel.receive()
+        payload = channel.receive()
         if payload is not None:
-            self._rest = payload
+            self._came.append(payload)
         elif channel.ended:
             raise ChannelLostError(str(channel.error or "the connection to the pool's relay has ended"))
         else:
@@ -157,7 +175,7 @@ class MemoryCopier:
 
     def _drop(self) -> None:
         channel, self._channel = self._channel, None
-        self._rest = memoryview(b"")
+        self._came.clear()
         if channel is not None:
             channel.close()
 
@@ -173,6 +191,11 @@ class FairTurns:
         self._lock = threading.Lock()
         self._taken = False
         self._waiting: Final[deque[threading.Lock]] = deque()
+
+    @property
+    def wanted(self) -> bool:
+        """Whether another thread waits for its turn."""
+        return bool(self._waiting)
 
     @contextmanager
     def mine(self) -> Iterator[None]:

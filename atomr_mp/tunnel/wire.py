@@ -23,6 +23,7 @@ from zmq.utils.monitor import recv_monitor_message
 
 from atomr_mp import errors
 from atomr_mp.protocol.tunnel.packets import MAX_FRAME
+from atomr_mp.protocol.values import Buffer
 from atomr_mp.remote.keys import ClientKeys
 from atomr_mp.remote.wire import (
     HANDSHAKE_MS,
@@ -72,11 +73,12 @@ class Dialler:
         self._forked = False
         _DIALLERS.add(self)
 
-    def dial(self, *, watched: bool = False) -> Wire:
+    def dial(self, *, watched: bool = False, large: bool = False) -> Wire:
         """Return a new wire, which connects in the background.
 
         Args:
             watched: Whether it is to find out that its key is not admitted.
+            large: Whether its packets are large, and left in libzmq's memory: Python's would come from the kernel.
 
         Raises:
             ConfigurationError: The endpoint cannot be connected to.
@@ -89,7 +91,7 @@ class Dialler:
         try:
             socket = self._context.socket(zmq.DEALER)
             try:
-                return Wire(socket, self._address, self._keys, self._closed, watched=watched)
+                return Wire(socket, self._address, self._keys, self._closed, watched=watched, large=large)
             except BaseException:
                 socket.close(0)
                 raise
@@ -129,6 +131,7 @@ class Wire:
         keys: Ours and the server's.
         closed: Called once it is closed.
         watched: Whether it is to find out that its key is not admitted.
+        large: Whether its packets are left in libzmq's memory.
 
     Raises:
         ZMQError: libzmq takes no such endpoint.
@@ -142,7 +145,9 @@ class Wire:
         closed: Callable[[], object],
         *,
         watched: bool = False,
+        large: bool = False,
     ) -> None:
+        self._copies = not large
         self._socket = socket
         self._tell_closed = closed
         self.ended = False
@@ -163,7 +168,7 @@ class Wire:
         socket.connect(endpoint)
         _WIRES.add(self)
 
-    def send(self, packet: bytes) -> None:
+    def send(self, packet: Buffer) -> None:
         """Send a packet; it goes nowhere if the connection has ended."""
         try:
             core_send(self._socket, packet, _DONTWAIT)
@@ -173,11 +178,13 @@ class Wire:
         if _get(self._socket, _EVENTS) & _POLLIN:
             self.signal()
 
-    def receive(self) -> bytes | None:
+    def receive(self) -> Buffer | None:
         """Return the next packet, None if there is none; then the descriptor is quiet until there is."""
         events = _get(self._socket, _EVENTS)
         if events & _POLLIN:
-            packet: bytes = core_recv(self._socket, _DONTWAIT, True)
+            packet: Buffer = core_recv(self._socket, _DONTWAIT, self._copies)
+            if not self._copies:
+                packet = packet.buffer  # type: ignore[union-attr]  # it is a frame
             while _get(self._socket, _RCVMORE):
                 core_recv(self._socket, _DONTWAIT, True)
                 packet = b""  # no relay of ours sends several frames; an empty packet is refused

@@ -49,6 +49,14 @@ def pack(payload: Buffer, acknowledged: int) -> bytes:
     return b"".join((HEAD.pack(PacketKind.DATA, len(payload), acknowledged), payload))
 
 
+def pack_into(room: bytearray, payload: Buffer, acknowledged: int) -> memoryview:
+    """Write a packet into memory that is used again, which holds `MAX_PACKET` bytes; return it."""
+    end = HEAD.size + len(payload)
+    HEAD.pack_into(room, 0, PacketKind.DATA, len(payload), acknowledged)
+    room[HEAD.size : end] = payload
+    return memoryview(room)[:end]
+
+
 def pack_control(message: Control, acknowledged: int) -> bytes:
     """Return a packet with a message about the channel."""
     payload = CONTROL.encode(message)

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from atomr_mp import errors
 from atomr_mp.protocol.codec import MAX_U64
 
-MAX_RANGE: Final = 4 * 2**20
+MAX_RANGE: Final = 2**20
 """Most bytes of one request: more go in several, between which those of others have their turn."""
 
 MAX_REFUSAL: Final = 65536
