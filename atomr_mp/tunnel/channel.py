@@ -26,8 +26,8 @@ class ClientChannel:
         self._wire = wire
         self.fileno: Final = wire.fileno
         """Readable when there is something to receive, or room to send, or the channel has ended."""
-        self.changes_fileno: Final = wire.changes_fileno
-        """Speaks once when something has come; for whoever then receives all of it."""
+        self.second_bell: Final = wire.second_bell
+        """Returns a further descriptor for what comes."""
         self.signal: Final = wire.signal
         """Makes the descriptor readable until the next `receive` that finds nothing."""
         self._outgoing: Final = OutgoingFlow(WINDOWS[opens.kind], keeps=opens.kind is not ChannelKind.MEMORY)
@@ -49,6 +49,11 @@ class ClientChannel:
     def refused(self) -> bool:
         """Whether the relay does not admit the key."""
         return self._wire.refused
+
+    @property
+    def signalled(self) -> bool:
+        """Whether something may have come of which a second bell does not speak."""
+        return self._wire.signalled
 
     def send(self, data: Buffer) -> int:
         """Send as many bytes as the window has room for; return how many."""

@@ -45,18 +45,20 @@ class LaneConnection:
         self._stream: Final = stream.Dealer(data.routing_id(login.session, lane), user, secret)
         self._channel = channel
         self.fileno: Final = channel.fileno
-        self._changes: Final = channel.changes_fileno
+        self._writers_bell: Final = channel.second_bell()
+        """Unlike the other, it is quiet while messages wait here: else the courier would be called again and again."""
         self._pending = pending
         self._unsent: Final[deque[memoryview]] = deque()
         """What the window has no room for, or what waits for the login."""
         self.ended = False
         self.broken = False
         channel.send(self._stream.opening)
+        self._look()
         pending(self)
 
     def writer_fileno(self) -> int:
-        """Return the descriptor to poll before `advance`; unlike the other, it is quiet while messages wait here."""
-        return self._changes
+        """Return the descriptor to poll before `advance`."""
+        return self._writers_bell.fileno()
 
     @property
     def has_message(self) -> bool:
@@ -81,6 +83,7 @@ class LaneConnection:
         else:
             for piece in pieces(header, frames):
                 self._put(piece)
+        self._look()
         self.broken = self.broken or self._channel.ended
 
     def receive(self) -> memoryview | None:
@@ -94,6 +97,7 @@ class LaneConnection:
 
     def advance(self) -> None:
         """Do as much of the owed work as possible; what has come is signalled again for `receive`."""
+        self._writers_bell.hush()
         if self._fill() or self.ended or self._stream.messages:
             self._channel.signal()
 
@@ -128,30 +132,36 @@ class LaneConnection:
     def _fill(self) -> bool:
         """Take in all that has come, and send what waits for room; return whether anything has come.
 
-        Nothing is left in libzmq, which then signals whatever comes next; after many bytes, that there is more.
+        Nothing is left in libzmq, which then signals whatever comes next. Only where nothing is owed it may be left
+        there after many bytes, and is signalled here.
         """
-        if self.ended:
-            return False
-        taken = 0
+        channel, taken = self._channel, 0
         try:
-            while (payload := self._channel.receive()) is not None:
-                taken += len(payload)
-                self._take(payload)
-                if taken >= TURN_BYTES:
-                    self._channel.signal()
-                    break
+            while not self.ended:
+                while (payload := channel.receive()) is not None:
+                    taken += len(payload)
+                    self._take(payload)
+                    if taken >= TURN_BYTES and not self.waits_for:
+                        channel.signal()
+                        return True
+                self.ended = channel.ended
+                if self._unsent and self._stream.ready and not self.ended:
+                    self._flush()
+                if not channel.signalled:
+                    break  # no send since has taken the signal of a packet
         except errors.ProtocolError:  # a worker gone wild; whoever receives just now is not to blame
             _LOG.exception("a worker's data connection is not read on")
-            self.ended = True
-        if self._channel.ended:
             self.ended = True
         if self.ended:
             self._unsent.clear()
         elif self._unsent and self._stream.ready:
-            self._flush()
-            if self._unsent:
-                self._pending(self)
+            self._pending(self)
         return taken > 0
+
+    def _look(self) -> None:
+        """Wake the courier if it waits for a packet whose signal a send has taken."""
+        if self._channel.signalled and self.waits_for:
+            self._writers_bell.ring()
 
     def _take(self, payload: memoryview) -> None:
         talk = self._stream

@@ -44,7 +44,7 @@ _get: Final[Any] = zmq.backend.Socket.get
 _EVENTS: Final = int(zmq.EVENTS)
 _POLLIN: Final = int(zmq.POLLIN)
 _POLLOUT: Final = int(zmq.POLLOUT)
-_RCVMORE: Final = int(zmq.RCVMORE)
+_POLLBOTH: Final = _POLLIN | _POLLOUT
 _DONTWAIT: Final = int(zmq.DONTWAIT)
 _REFUSED: Final = int(zmq.EVENT_HANDSHAKE_FAILED_AUTH)
 
@@ -154,15 +154,11 @@ class Wire:
         """The connection has ended, and everything that had come was received."""
         self._monitor = socket.get_monitor_socket(_REFUSED) if watched else None
         _configure(socket, keys)
-        self._eventfd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._signals = False
-        """Whether the eventfd is written."""
-        self._epoll = select.epoll()
-        self._epoll.register(self._eventfd, select.EPOLLIN)
-        self._epoll.register(descriptor_of(socket), select.EPOLLIN)
-        self.fileno: Final = self._epoll.fileno
-        self.changes_fileno: Final = descriptor_of(socket)
-        """libzmq's own descriptor, for whoever receives everything whenever it speaks."""
+        self._bells: Final = [Bell(descriptor_of(socket))]
+        self._bell: Final = self._bells[0]
+        self.fileno: Final = self._bell.fileno
+        self.signal: Final = self._bell.ring
+        """Has the descriptor say that there is something to receive, or to look at."""
         self._closed = False
         socket.setsockopt(zmq.IPV6, int("[" in endpoint))  # with it, libzmq takes the end of one of IPv4 for another's
         socket.connect(endpoint)
@@ -175,7 +171,7 @@ class Wire:
         except zmq.Again:
             self.signal()  # the connection has ended, which is found out by `receive`
             return
-        if _get(self._socket, _EVENTS) & _POLLIN:
+        if _get(self._socket, _EVENTS) & _POLLBOTH != _POLLOUT:  # a packet has come, or the connection has ended
             self.signal()
 
     def receive(self) -> Buffer | None:
@@ -185,22 +181,22 @@ class Wire:
             packet: Buffer = core_recv(self._socket, _DONTWAIT, self._copies)
             if not self._copies:
                 packet = packet.buffer  # type: ignore[union-attr]  # it is a frame
-            while _get(self._socket, _RCVMORE):
-                core_recv(self._socket, _DONTWAIT, True)
-                packet = b""  # no relay of ours sends several frames; an empty packet is refused
             return packet
         if not events & _POLLOUT:
             self.ended = True
-        elif self._signals:
-            self._signals = False
-            os.eventfd_read(self._eventfd)
+        else:
+            self._bell.hush()
         return None
 
-    def signal(self) -> None:
-        """Have the descriptor say that there is something to receive, or to look at."""
-        if not (self._signals or self._closed):
-            self._signals = True
-            os.eventfd_write(self._eventfd, 1)
+    @property
+    def signalled(self) -> bool:
+        """Whether the descriptor speaks by `signal`: libzmq's own may be quiet, though something has come."""
+        return self._bell.rings
+
+    def second_bell(self) -> Bell:
+        """Return a further descriptor for the same packets, for whoever receives all of them whenever it speaks."""
+        self._bells.append(Bell(descriptor_of(self._socket)))
+        return self._bells[-1]
 
     @property
     def refused(self) -> bool:
@@ -215,8 +211,7 @@ class Wire:
         if self._closed:
             return
         self._closed = self.ended = True
-        self._epoll.close()
-        os.close(self._eventfd)
+        self._close_bells()
         if self._monitor is not None:
             self._socket.disable_monitor()
             self._monitor.close(0)
@@ -228,6 +223,44 @@ class Wire:
         _FORKED.append((self._socket, self._monitor))
         if not self._closed:
             self._closed = self.ended = True
+            self._close_bells()
+
+    def _close_bells(self) -> None:
+        for bell in self._bells:
+            bell.close()
+
+
+class Bell:
+    """A descriptor that speaks when libzmq's does, or when it is rung.
+
+    Args:
+        changes: libzmq's descriptor.
+    """
+
+    def __init__(self, changes: int) -> None:
+        self._eventfd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._epoll = select.epoll()
+        self._epoll.register(self._eventfd, select.EPOLLIN)
+        self._epoll.register(changes, select.EPOLLIN)
+        self.fileno: Final = self._epoll.fileno
+        self.rings = False
+        """Whether it was rung."""
+
+    def ring(self) -> None:
+        """Have it speak until it is hushed; nothing once it is closed."""
+        if not (self.rings or self._epoll.closed):
+            self.rings = True
+            os.eventfd_write(self._eventfd, 1)
+
+    def hush(self) -> None:
+        """End that it was rung."""
+        if self.rings and not self._epoll.closed:
+            self.rings = False
+            os.eventfd_read(self._eventfd)
+
+    def close(self) -> None:
+        """Close it; may be called twice."""
+        if not self._epoll.closed:
             self._epoll.close()
             os.close(self._eventfd)
 

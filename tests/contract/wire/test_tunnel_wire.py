@@ -129,6 +129,9 @@ def test_the_end_of_a_connection_is_an_event(address: str, pending: int) -> None
             wire.send(bytes(MAX_PACKET))
         assert wire.receive() is None
         far.close()
+        if pending:
+            assert _is_readable(wire, DEADLINE_MS)
+            wire.send(b"takes the signal of the end")
         while not wire.ended:
             assert _is_readable(wire, DEADLINE_MS)
             wire.receive()
