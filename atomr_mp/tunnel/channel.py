@@ -52,7 +52,7 @@ class ClientChannel:
 
     @property
     def signalled(self) -> bool:
-        """Whether something may have come of which a second bell does not speak."""
+        """Whether a packet may have come for which no second bell speaks."""
         return self._wire.signalled
 
     def send(self, data: Buffer) -> int:
@@ -93,8 +93,15 @@ class ClientChannel:
                 self._end(error)
         return None
 
+    @property
+    def forked(self) -> bool:
+        """Whether this process was forked from the channel's."""
+        return self._wire.forked
+
     def close(self) -> None:
         """End it; may be called twice."""
+        if self.forked:
+            return
         if not self.ended:
             self.ended = True
             self._wire.send(pack_control(ChannelEnded(), self._incoming.tell()))

@@ -17,7 +17,7 @@ from atomr_mp.tunnel.channel import ClientChannel, opening
 from atomr_mp.tunnel.lane import LaneConnection
 from atomr_mp.tunnel.memory_channel import MemoryCopier
 from atomr_mp.tunnel.session import CarriedSession
-from atomr_mp.tunnel.wire import Dialler
+from atomr_mp.tunnel.wire import Dialler, forget_in_child
 
 if TYPE_CHECKING:
     from atomr_mp.client.memory.memory import ClientMemory
@@ -113,6 +113,11 @@ class CarriedClient(Client):
         super().close()
         if closes:
             self._tunnel.close()
+
+    def forget_in_child(self) -> None:
+        """Drop everything, in a forked child, libzmq's sockets first: nothing may use them there."""
+        forget_in_child()
+        super().forget_in_child()
 
     def _make_memory(self) -> ClientMemory:
         from atomr_mp.tunnel.memory import CarriedMemory  # late: it takes NumPy

@@ -125,6 +125,8 @@ class CarriedSession:
 
     def close(self) -> None:
         """Close; may be called twice."""
+        if self._channel.forked:  # a thread of the parent may hold the lock
+            return
         with self._lock:
             self._channel.close()
 

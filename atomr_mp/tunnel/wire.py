@@ -152,6 +152,8 @@ class Wire:
         self._tell_closed = closed
         self.ended = False
         """The connection has ended, and everything that had come was received."""
+        self.forked = False
+        """This process was forked from the wire's: nothing of it may be used."""
         self._monitor = socket.get_monitor_socket(_REFUSED) if watched else None
         _configure(socket, keys)
         self._bells: Final = [Bell(descriptor_of(socket))]
@@ -220,6 +222,7 @@ class Wire:
 
     def forget_in_child(self) -> None:
         """Drop everything, in a forked child."""
+        self.forked = True
         _FORKED.append((self._socket, self._monitor))
         if not self._closed:
             self._closed = self.ended = True
@@ -308,7 +311,8 @@ def _configure(socket: zmq.Socket[bytes], keys: ClientKeys | None) -> None:
         socket.setsockopt(zmq.CURVE_SERVERKEY, keys.server.encode())
 
 
-def _forget_in_child() -> None:
+def forget_in_child() -> None:
+    """Drop all wires in a forked child, before anything else there uses one; may be called twice."""
     for wire in _WIRES:
         wire.forget_in_child()
     for dialler in _DIALLERS:
@@ -320,4 +324,4 @@ _DIALLERS: Final[weakref.WeakSet[Dialler]] = weakref.WeakSet()
 _FORKED: Final[list[object]] = []
 """Sockets that a fork has brought along. They are never collected here, since that would call libzmq."""
 
-os.register_at_fork(after_in_child=_forget_in_child)
+os.register_at_fork(after_in_child=forget_in_child)

@@ -1,0 +1,225 @@
+"""A pool behind a relay, and the ordinary client that it carries: what only this client has, or has not."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+import atomr_mp
+from atomr_mp import errors
+from atomr_mp.operator.session import OperatorSession
+from atomr_mp.protocol.codec import ErrorInfo
+from atomr_mp.protocol.messages import session
+from atomr_mp.protocol.messages.tunnel import ChannelOpened
+from atomr_mp.remote import keys
+from atomr_mp.tunnel.session import CarriedSession
+from tests import remote as served
+from tests.contract.memory.test_buffers import KEEPER
+from tests.support import DEADLINE_S, PROBE, Ledger, settled
+
+SIZES = (0, 1, 131_072, 2**20 + 1, 2**23 + 5)
+"""Elements of arrays: none, one, as many as go into shared memory, and more than one request copies."""
+
+
+@pytest.fixture(scope="module")
+def serving() -> Iterator[served.Served]:
+    """A pool that listens, behind a relay."""
+    with pytest.MonkeyPatch.context() as patch, Ledger() as ledger:
+        patch.setenv("ATOMR_MP_TUNNEL", "1")
+        found = served.serve(ledger, PROBE, KEEPER, gpus=2)
+        served.admit(found.keys_dir, "bob")
+        with found.pool, OperatorSession(found.pool.run_dir / "session.sock") as operator:
+            operator.read_keys()
+            yield found
+
+
+@pytest.fixture
+def pool(serving: served.Served) -> Iterator[atomr_mp.Pool]:
+    """Alice's client."""
+    with serving.client() as own:
+        yield own
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_arrays_come_back_as_they_went(pool: atomr_mp.Pool, size: int) -> None:
+    """As arguments and results of calls, and by refs; from rows and from columns."""
+    content = np.arange(size, dtype="uint8").reshape(-1, 1)
+    np.testing.assert_array_equal(pool.call("Probe.echo", content).result(), content)
+    ref = pool.device(1).put(content)
+    np.testing.assert_array_equal(ref.numpy(), content)
+    out = np.empty_like(content)
+    assert ref.numpy(out) is out
+    np.testing.assert_array_equal(out, content)
+    turned = np.asfortranarray(np.arange(2 * size, dtype="float32").reshape(2, size))
+    np.testing.assert_array_equal(pool.device(0).put(turned).numpy(), turned)
+
+
+def test_threads_and_an_event_loop_copy_at_the_same_time(pool: atomr_mp.Pool) -> None:
+    """They take turns on one channel, and each gets its own."""
+    failures: list[BaseException] = []
+
+    def use(number: int) -> None:
+        try:
+            for step in range(4):
+                content = np.full(300_000 + 400_000 * (number % 3), number * 10 + step, "float64")
+                ref = pool.device(number % 2).put(content)
+                np.testing.assert_array_equal(pool.call("Probe.echo", content).result(), content)
+                np.testing.assert_array_equal(ref.numpy(), content)
+        except BaseException as error:  # noqa: BLE001 - the main thread fails by it
+            failures.append(error)
+
+    async def use_loop() -> None:
+        contents = [np.full(200_000, number, "float64") for number in range(8)]
+        found = await asyncio.gather(*[pool.call("Probe.echo", content) for content in contents])
+        np.testing.assert_array_equal(found, contents)
+
+    threads = [threading.Thread(target=use, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    asyncio.run(use_loop())
+    for thread in threads:
+        thread.join()
+    assert failures == []
+
+
+def test_memory_of_another_machine_is_not_seen_in_place(pool: atomr_mp.Pool) -> None:
+    """What cannot be had is refused, typed; a copy is had."""
+    ref = pool.device(0).put(np.arange(3))
+    with pytest.raises(errors.Unsupported):
+        ref.view()
+    with pytest.raises(errors.Unsupported):
+        pool.host_array((3,), "float32")
+    with pytest.raises(errors.Unsupported):
+        _ = pool.run_dir
+    assert ref.numpy().tolist() == [0, 1, 2]
+
+
+def test_the_relay_computes_nothing_and_is_told_apart(serving: served.Served, pool: atomr_mp.Pool) -> None:
+    """It has loaded no NumPy, and shows its sessions with the names of their keys."""
+    pool.call("Probe.echo", np.ones(200_000)).result()
+    assert "numpy" not in Path(f"/proc/{serving.pid}/maps").read_text(encoding="utf-8")
+    assert b"atomr_mp.relay" in Path(f"/proc/{serving.pid}/cmdline").read_bytes()
+
+    def shown() -> list[str]:
+        status = serving.pool.status().remote
+        assert status is not None
+        return [each.key for each in status.sessions]
+
+    assert settled(lambda: shown() == ["alice"], DEADLINE_S)
+
+
+def test_orders_need_the_right_to_give_them(serving: served.Served, pool: atomr_mp.Pool) -> None:
+    """Every key may ask for the status; bob may not restart a device, and alice may."""
+    with serving.connect("bob") as bob:
+        assert bob.status().pool == pool.status().pool
+        with pytest.raises(errors.NotAuthorized):
+            bob.restart(0)
+    generation = pool.devices[1].generation
+    pool.restart(1)
+    assert settled(lambda: pool.devices[1].generation > generation, DEADLINE_S)
+
+
+def test_an_unknown_key_and_a_wrong_place_are_told_apart(serving: served.Served, tmp_path: Path) -> None:
+    """A stranger is not admitted; at an address without a listener the pool is unreachable."""
+    pair, server = keys.new_pair(), keys.read_server(serving.keys_dir).public
+    stranger = tmp_path / "stranger.key"
+    keys.write_new(stranger, keys.ClientKeys(name="eve", public=pair.public, secret=pair.secret, server=server))
+    with pytest.raises(errors.NotAuthorized):
+        atomr_mp.connect(serving.address, keys=stranger)
+    with pytest.raises(errors.ConfigurationError):
+        atomr_mp.connect("tcp://127.0.0.1:nowhere", keys=stranger)
+    with pytest.raises(errors.PoolUnreachable):
+        atomr_mp.connect("tcp://no-such-host.invalid:5570", keys=stranger)
+
+
+def test_a_revoked_key_loses_its_sessions(serving: served.Served) -> None:
+    """At once, with all that was unanswered."""
+    served.admit(serving.keys_dir, "carol")
+    with OperatorSession(serving.pool.run_dir / "session.sock") as operator:
+        operator.read_keys()
+        with serving.connect("carol") as carol:
+            carol.wait_ready()
+            assert carol.call("Probe.echo", 1).result() == 1
+            keys.change_admitted(serving.keys_dir, lambda before: before.revoking("carol")[0])
+            operator.read_keys()
+            lost = threading.Event()
+            carol.on_lost(lambda _: lost.set())
+            assert carol._client.wait_until(lost.is_set, DEADLINE_S)
+            with pytest.raises(errors.PoolLost):
+                carol.call("Probe.echo", 2)
+
+
+def test_a_forked_child_has_no_client(pool: atomr_mp.Pool) -> None:
+    """It uses nothing of libzmq, and its parent goes on."""
+    pool.call("Probe.echo", np.ones(200_000)).result()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(int(DEADLINE_S))
+        try:
+            pool.call("Probe.echo", 1)
+        except errors.PoolLost:
+            os._exit(7)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    assert pool.call("Probe.echo", 2).result() == 2
+
+
+class ShiftedChannel:
+    """A channel to a machine whose clock is ahead of this one's.
+
+    Args:
+        ahead_ns: By how much.
+        way_ns: How long an answer took.
+    """
+
+    ended = refused = False
+    error = None
+
+    def __init__(self, ahead_ns: int, way_ns: int) -> None:
+        self.asked_ns = time.monotonic_ns()
+        self.opened_ns = self.asked_ns + way_ns
+        self.opened = ChannelOpened(max(0, self.asked_ns + way_ns // 3 + ahead_ns))
+        self.comes: list[memoryview] = []
+
+    def fileno(self) -> int:
+        """Return a descriptor that is never polled."""
+        return -1
+
+    def receive(self) -> memoryview | None:
+        """Return what comes next."""
+        return self.comes.pop(0) if self.comes else None
+
+    def signal(self) -> None:
+        """Ignore it."""
+
+    def close(self) -> None:
+        """Ignore it."""
+
+
+@pytest.mark.parametrize("ahead_ns", [0, 10**9, 7 * 86400 * 10**9, -(10**9)])
+def test_times_of_another_clock_are_taken_on_the_safe_side(ahead_ns: int) -> None:
+    """A call is called unstarted only if it was sent after the known time, whatever the error of the measurement."""
+    way_ns = 20_000_000
+    channel = ShiftedChannel(ahead_ns, way_ns)
+    carried = CarriedSession(channel, "tcp://test")  # type: ignore[arg-type]
+    assert abs(carried.ahead_ns - ahead_ns) <= way_ns // 2 + 1
+    assert ahead_ns or not carried.ahead_ns
+    known_ns = 10**15
+    ended = session.IncarnationEnded(0, 1, False, ErrorInfo.of(errors.WorkerLost("x")), [], known_ns)
+    for message in (ended, session.IncarnationStopped(ended)):
+        channel.comes.append(memoryview(session.frame(session.FROM_SUPERVISOR.encode(message))))
+    first, second = carried.receive_waiting()
+    assert isinstance(second, session.IncarnationStopped)
+    for found in (first, second.ended):
+        assert isinstance(found, session.IncarnationEnded)
+        assert known_ns - ahead_ns <= found.known_since_ns <= known_ns - ahead_ns + 2 * way_ns
+        assert msgspec.structs.replace(found, known_since_ns=known_ns) == ended
