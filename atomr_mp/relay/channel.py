@@ -11,7 +11,7 @@ from typing import Any, Final
 from atomr_mp import errors
 from atomr_mp.protocol.codec import ErrorInfo
 from atomr_mp.protocol.messages.tunnel import CONTROL, ChannelEnded, ChannelKind, ChannelOpened
-from atomr_mp.protocol.tunnel.flow import WINDOWS, IncomingFlow, OutgoingFlow
+from atomr_mp.protocol.tunnel.flow import WINDOWS, IncomingFlow, outgoing_of
 from atomr_mp.protocol.tunnel.packets import PacketKind, pack, pack_control, unpack
 from atomr_mp.protocol.values import Buffer
 
@@ -32,7 +32,7 @@ class RelayChannel(ABC):
         self._send = send
         self._tell_end = ended
         self._incoming: Final = IncomingFlow(WINDOWS[kind])
-        self._outgoing: Final = OutgoingFlow(WINDOWS[kind], keeps=kind is not ChannelKind.MEMORY)
+        self._outgoing: Final = outgoing_of(kind)
         self.over = False
 
     @property

@@ -36,6 +36,9 @@ UNREAD: Final = 32
 MAX_SOCKETS: Final = 65535
 """Most sockets; libzmq counts one for each connection."""
 
+IO_THREADS: Final = 3
+"""libzmq's threads, which share the connections: each encrypts a packet as a whole, and the packets of others wait."""
+
 LINGER_MS: Final = 500
 """How long clients may take to take the last packets at the end."""
 
@@ -53,7 +56,7 @@ class Origin(NamedTuple):
 
 @checks.owned(by_maker=True)
 class RelayRouter:
-    """A ROUTER with CURVE and its handler of handshakes, in a context with an I/O thread of its own.
+    """A ROUTER with CURVE and its handler of handshakes, in a context with I/O threads of its own.
 
     Args:
         loop: The relay's loop.
@@ -76,7 +79,7 @@ class RelayRouter:
         self._is_known = known
         self._take_unknown = unknown
         self._again = False
-        self._context: Final[zmq.Context[zmq.Socket[bytes]]] = zmq.Context(io_threads=1)
+        self._context: Final[zmq.Context[zmq.Socket[bytes]]] = zmq.Context(io_threads=IO_THREADS)
         self._context.set(zmq.MAX_SOCKETS, MAX_SOCKETS)
         self._handler = self._context.socket(zmq.REP)  # before libzmq can ask
         self._handler.setsockopt(zmq.LINGER, 0)

@@ -8,7 +8,7 @@ from typing import Final
 from atomr_mp import errors
 from atomr_mp.protocol.codec import VERSION
 from atomr_mp.protocol.messages.tunnel import CONTROL, ChannelEnded, ChannelKind, ChannelOpened, OpenChannel
-from atomr_mp.protocol.tunnel.flow import WINDOWS, IncomingFlow, OutgoingFlow
+from atomr_mp.protocol.tunnel.flow import WINDOWS, IncomingFlow, outgoing_of
 from atomr_mp.protocol.tunnel.packets import MAX_PACKET, PacketKind, pack, pack_control, pack_into, unpack
 from atomr_mp.protocol.values import Buffer
 from atomr_mp.tunnel.wire import Wire
@@ -30,7 +30,7 @@ class ClientChannel:
         """Returns a further descriptor for what comes."""
         self.signal: Final = wire.signal
         """Makes the descriptor readable until the next `receive` that finds nothing."""
-        self._outgoing: Final = OutgoingFlow(WINDOWS[opens.kind], keeps=opens.kind is not ChannelKind.MEMORY)
+        self._outgoing: Final = outgoing_of(opens.kind)
         self._incoming: Final = IncomingFlow(WINDOWS[opens.kind])
         self.opened: ChannelOpened | None = None
         """The relay's confirmation."""

@@ -40,6 +40,9 @@ TCP: Final = "tcp://"
 LINGER_MS: Final = 500
 """How long a channel's end may take to be sent when its wire is closed."""
 
+_SMALL_THREAD: Final = 1
+_LARGE_THREAD: Final = 2
+"""Masks of libzmq's threads: each encrypts a packet as a whole, so calls would wait behind large ones."""
 _get: Final[Any] = zmq.backend.Socket.get
 _EVENTS: Final = int(zmq.EVENTS)
 _POLLIN: Final = int(zmq.POLLIN)
@@ -66,7 +69,7 @@ class Dialler:
         self.endpoint: Final = endpoint
         self._address: Final = resolved(endpoint)
         self._keys = keys
-        self._context: Final[zmq.Context[zmq.Socket[bytes]]] = zmq.Context(io_threads=1)
+        self._context: Final[zmq.Context[zmq.Socket[bytes]]] = zmq.Context(io_threads=2)
         self._lock = threading.Lock()
         self._open = 1
         """Wires that are open, and one for the dialler."""
@@ -156,6 +159,7 @@ class Wire:
         """This process was forked from the wire's: nothing of it may be used."""
         self._monitor = socket.get_monitor_socket(_REFUSED) if watched else None
         _configure(socket, keys)
+        socket.setsockopt(zmq.AFFINITY, _LARGE_THREAD if large else _SMALL_THREAD)
         self._bells: Final = [Bell(descriptor_of(socket))]
         self._bell: Final = self._bells[0]
         self.fileno: Final = self._bell.fileno

@@ -24,16 +24,22 @@ WINDOWS: Final = {
 """Most bytes that may be under way in each direction of a channel."""
 
 
+MEMORY_PAYLOAD: Final = 64 * 1024
+"""Most bytes of a packet on a memory channel: libzmq encrypts it as a whole, and small packets wait meanwhile."""
+
+
 class OutgoingFlow:
     """The direction in which this end sends.
 
     Args:
         window: Most bytes that may be unacknowledged.
         keeps: Whether they are kept, to be sent again. What can be asked for again as a whole need not be.
+        most: Most bytes of a packet.
     """
 
-    def __init__(self, window: int, *, keeps: bool = True) -> None:
+    def __init__(self, window: int, *, keeps: bool = True, most: int = MAX_PAYLOAD) -> None:
         self._window = window
+        self._most = most
         self._keeps = keeps
         self._kept: deque[Buffer] = deque()
         """Payloads that are unacknowledged; the first may be acknowledged in part."""
@@ -47,7 +53,7 @@ class OutgoingFlow:
     @property
     def room(self) -> int:
         """How many bytes may be sent, in one packet at most."""
-        return min(self._window - self.sent + self.acknowledged, MAX_PAYLOAD)
+        return min(self._window - self.sent + self.acknowledged, self._most)
 
     def add(self, payload: Buffer) -> None:
         """Record that a payload is sent, for which there is `room`."""
@@ -89,6 +95,13 @@ class OutgoingFlow:
                 again.append(memoryview(payload)[max(0, received - start) :])
             start = end
         return again
+
+
+def outgoing_of(kind: ChannelKind) -> OutgoingFlow:
+    """Return the direction of a channel in which an end sends."""
+    if kind is ChannelKind.MEMORY:
+        return OutgoingFlow(WINDOWS[kind], keeps=False, most=MEMORY_PAYLOAD)
+    return OutgoingFlow(WINDOWS[kind])
 
 
 class IncomingFlow:
