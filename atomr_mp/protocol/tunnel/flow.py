@@ -24,7 +24,7 @@ WINDOWS: Final = {
 """Most bytes that may be under way in each direction of a channel."""
 
 
-MEMORY_PAYLOAD: Final = 64 * 1024
+MEMORY_PAYLOAD: Final = 128 * 1024
 """Most bytes of a packet on a memory channel: libzmq encrypts it as a whole, and small packets wait meanwhile."""
 
 
