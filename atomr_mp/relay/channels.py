@@ -18,8 +18,9 @@ from atomr_mp.protocol.values import Buffer
 from atomr_mp.relay.channel import RelayChannel
 from atomr_mp.relay.lane import LaneChannel
 from atomr_mp.relay.memory import MemoryChannel
+from atomr_mp.relay.rights import SessionRights
 from atomr_mp.relay.router import Origin
-from atomr_mp.relay.session import SessionChannel, SessionRights
+from atomr_mp.relay.session import SessionChannel
 from atomr_mp.remote.keys import AdmittedKey
 from atomr_mp.supervisor.loop import Loop
 

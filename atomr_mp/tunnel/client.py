@@ -14,10 +14,11 @@ from atomr_mp.protocol.tunnel.endpoints import parse
 from atomr_mp.remote.keys import ClientKeys
 from atomr_mp.transport.data import Login
 from atomr_mp.tunnel.channel import ClientChannel, opening
+from atomr_mp.tunnel.dialler import Dialler
 from atomr_mp.tunnel.lane import LaneConnection
 from atomr_mp.tunnel.memory_channel import MemoryCopier
 from atomr_mp.tunnel.session import CarriedSession
-from atomr_mp.tunnel.wire import Dialler, forget_in_child
+from atomr_mp.tunnel.wire import forget_in_child
 
 if TYPE_CHECKING:
     from atomr_mp.client.memory.memory import ClientMemory

@@ -7,35 +7,20 @@ taken by anything but `receive`.
 
 from __future__ import annotations
 
-import errno
-import ipaddress
 import os
-import select
-import socket as sockets
-import threading
 import weakref
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import zmq
 import zmq.backend
 from zmq.utils.monitor import recv_monitor_message
 
-from atomr_mp import errors
 from atomr_mp.protocol.tunnel.packets import MAX_FRAME
 from atomr_mp.protocol.values import Buffer
 from atomr_mp.remote.keys import ClientKeys
-from atomr_mp.remote.wire import (
-    HANDSHAKE_MS,
-    HEARTBEAT_MS,
-    TIMEOUT_MS,
-    check_library,
-    core_recv,
-    core_send,
-    descriptor_of,
-)
-
-TCP: Final = "tcp://"
+from atomr_mp.remote.wire import HANDSHAKE_MS, HEARTBEAT_MS, TIMEOUT_MS, core_recv, core_send, descriptor_of
+from atomr_mp.tunnel.bell import Bell
 
 LINGER_MS: Final = 500
 """How long a channel's end may take to be sent when its wire is closed."""
@@ -50,79 +35,6 @@ _POLLOUT: Final = int(zmq.POLLOUT)
 _POLLBOTH: Final = _POLLIN | _POLLOUT
 _DONTWAIT: Final = int(zmq.DONTWAIT)
 _REFUSED: Final = int(zmq.EVENT_HANDSHAKE_FAILED_AUTH)
-
-
-class Dialler:
-    """Makes wires to one relay, in a context of libzmq that ends with the last of them.
-
-    Args:
-        endpoint: "tcp://HOST:PORT".
-        keys: Ours and the server's; None for no encryption, on loopback.
-
-    Raises:
-        ConfigurationError: libzmq is too old, or has no CURVE; or this is not such an endpoint.
-        PoolUnreachable: The host's name leads to no address where anybody listens.
-    """
-
-    def __init__(self, endpoint: str, keys: ClientKeys | None) -> None:
-        check_library()
-        self.endpoint: Final = endpoint
-        self._address: Final = resolved(endpoint)
-        self._keys = keys
-        self._context: Final[zmq.Context[zmq.Socket[bytes]]] = zmq.Context(io_threads=2)
-        self._lock = threading.Lock()
-        self._open = 1
-        """Wires that are open, and one for the dialler."""
-        self._forked = False
-        _DIALLERS.add(self)
-
-    def dial(self, *, watched: bool = False, large: bool = False) -> Wire:
-        """Return a new wire, which connects in the background.
-
-        Args:
-            watched: Whether it is to find out that its key is not admitted.
-            large: Whether its packets are large, and left in libzmq's memory: Python's would come from the kernel.
-
-        Raises:
-            ConfigurationError: The endpoint cannot be connected to.
-            OSError: No descriptor is left.
-        """
-        with self._lock:
-            if not self._open or self._forked:
-                raise OSError("the client was closed")
-            self._open += 1
-        try:
-            socket = self._context.socket(zmq.DEALER)
-            try:
-                return Wire(socket, self._address, self._keys, self._closed, watched=watched, large=large)
-            except BaseException:
-                socket.close(0)
-                raise
-        except zmq.ZMQError as error:
-            self._closed()
-            if error.errno == errno.EMFILE:
-                raise OSError(error.errno, error.strerror) from error
-            raise errors.ConfigurationError(f"{self.endpoint!r} cannot be connected to: {error.strerror}") from error
-        except BaseException:
-            self._closed()
-            raise
-
-    def close(self) -> None:
-        """Make no further wires; libzmq's threads end with the last wire that is open."""
-        if not self._forked:
-            self._closed()
-
-    def forget_in_child(self) -> None:
-        """Drop everything, in a forked child: libzmq's threads do not exist there, so nothing of it may be called."""
-        self._forked = True
-        _FORKED.append(self._context)
-
-    def _closed(self) -> None:
-        with self._lock:
-            self._open -= 1
-            last = not self._open
-        if last:
-            self._context.term()
 
 
 class Wire:
@@ -168,7 +80,7 @@ class Wire:
         self._closed = False
         socket.setsockopt(zmq.IPV6, int("[" in endpoint))  # with it, libzmq takes the end of one of IPv4 for another's
         socket.connect(endpoint)
-        _WIRES.add(self)
+        drop_in_child(self)
 
     def send(self, packet: Buffer) -> None:
         """Send a packet; it goes nowhere if the connection has ended."""
@@ -227,7 +139,7 @@ class Wire:
     def forget_in_child(self) -> None:
         """Drop everything, in a forked child."""
         self.forked = True
-        _FORKED.append((self._socket, self._monitor))
+        keep_in_child((self._socket, self._monitor))
         if not self._closed:
             self._closed = self.ended = True
             self._close_bells()
@@ -235,65 +147,6 @@ class Wire:
     def _close_bells(self) -> None:
         for bell in self._bells:
             bell.close()
-
-
-class Bell:
-    """A descriptor that speaks when libzmq's does, or when it is rung.
-
-    Args:
-        changes: libzmq's descriptor.
-    """
-
-    def __init__(self, changes: int) -> None:
-        self._eventfd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._epoll = select.epoll()
-        self._epoll.register(self._eventfd, select.EPOLLIN)
-        self._epoll.register(changes, select.EPOLLIN)
-        self.fileno: Final = self._epoll.fileno
-        self.rings = False
-        """Whether it was rung."""
-
-    def ring(self) -> None:
-        """Have it speak until it is hushed; nothing once it is closed."""
-        if not (self.rings or self._epoll.closed):
-            self.rings = True
-            os.eventfd_write(self._eventfd, 1)
-
-    def hush(self) -> None:
-        """End that it was rung."""
-        if self.rings and not self._epoll.closed:
-            self.rings = False
-            os.eventfd_read(self._eventfd)
-
-    def close(self) -> None:
-        """Close it; may be called twice."""
-        if not self._epoll.closed:
-            self._epoll.close()
-            os.close(self._eventfd)
-
-
-def resolved(endpoint: str) -> str:
-    """Return an endpoint by its address: libzmq finds the end of a connection by that, and loses it by a name.
-
-    Of a name with several addresses it is the first one where anybody listens. Blocks for a name.
-
-    Raises:
-        ConfigurationError: This is not an endpoint.
-        PoolUnreachable: The name leads nowhere.
-    """
-    host, _, port = endpoint.removeprefix(TCP).rpartition(":")
-    host = host.strip("[]")
-    if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
-        raise errors.ConfigurationError(f"{endpoint!r} cannot be connected to: give tcp://HOST:PORT")
-    try:
-        address = str(ipaddress.ip_address(host))
-    except ValueError:
-        try:
-            with sockets.create_connection((host, int(port)), HANDSHAKE_MS / 1000) as found:
-                address = found.getpeername()[0]
-        except OSError as error:
-            raise errors.PoolUnreachable(f"nobody answers at {endpoint}: {error}") from error
-    return f"{TCP}[{address}]:{port}" if ":" in address else f"{TCP}{address}:{port}"
 
 
 def _configure(socket: zmq.Socket[bytes], keys: ClientKeys | None) -> None:
@@ -315,17 +168,31 @@ def _configure(socket: zmq.Socket[bytes], keys: ClientKeys | None) -> None:
         socket.setsockopt(zmq.CURVE_SERVERKEY, keys.server.encode())
 
 
+class Forgettable(Protocol):
+    """Something of libzmq's, which a forked child has to leave alone."""
+
+    def forget_in_child(self) -> None:
+        """Drop everything, in a forked child; may be called twice."""
+
+
+def drop_in_child(each: Forgettable) -> None:
+    """Have something dropped in forked children; it is not kept by this."""
+    _HELD.add(each)
+
+
+def keep_in_child(of_libzmq: object) -> None:
+    """Keep an object of libzmq's for ever, in a forked child: its collection would call libzmq."""
+    _FORKED.append(of_libzmq)
+
+
 def forget_in_child() -> None:
-    """Drop all wires in a forked child, before anything else there uses one; may be called twice."""
-    for wire in _WIRES:
-        wire.forget_in_child()
-    for dialler in _DIALLERS:
-        dialler.forget_in_child()
+    """Drop all of libzmq's in a forked child, before anything else there uses it; may be called twice."""
+    for each in _HELD:
+        each.forget_in_child()
 
 
-_WIRES: Final[weakref.WeakSet[Wire]] = weakref.WeakSet()
-_DIALLERS: Final[weakref.WeakSet[Dialler]] = weakref.WeakSet()
+_HELD: Final[weakref.WeakSet[Forgettable]] = weakref.WeakSet()
 _FORKED: Final[list[object]] = []
-"""Sockets that a fork has brought along. They are never collected here, since that would call libzmq."""
+"""Sockets and contexts that a fork has brought along: libzmq's threads do not exist there."""
 
 os.register_at_fork(after_in_child=forget_in_child)

@@ -16,7 +16,8 @@ from atomr_mp.protocol.tunnel.packets import MAX_FRAME, MAX_PACKET
 from atomr_mp.protocol.tunnel.ranges import RangeOp, RangeRequest, SlabKey
 from atomr_mp.relay.memory import SessionMemory
 from atomr_mp.remote.keys import ClientKeys, new_pair
-from atomr_mp.tunnel.wire import Dialler, Wire, resolved
+from atomr_mp.tunnel.dialler import Dialler, resolved
+from atomr_mp.tunnel.wire import Wire
 
 DEADLINE_MS = 10_000
 ROUNDS = 200
