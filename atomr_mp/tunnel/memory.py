@@ -24,9 +24,10 @@ from atomr_mp.protocol.tunnel.ranges import SlabKey
 from atomr_mp.tunnel.memory_channel import MemoryCopier
 
 NO_VIEWS: Final = (
-    "this client is not on the pool's machine, so device memory cannot be seen in place: use numpy() for a copy"
+    "a remote client cannot map the pool's memory: another machine has it. numpy() copies the elements, and requests "
+    "take the ref as it is"
 )
-NO_HOST_ARRAYS: Final = "this client is not on the pool's machine, so no memory can be shared: use a NumPy array"
+NO_HOST_ARRAYS: Final = "a remote client shares no memory with the pool: give calls a NumPy array, which is copied"
 
 
 class CarriedMemory(ClientMemory):
