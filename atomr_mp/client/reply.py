@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Never, Protocol
 import msgspec
 
 from atomr_mp import errors
-from atomr_mp.client.reply_life import ReplyState
+from atomr_mp.client.reply_life import AT_WORKER, ReplyState
 from atomr_mp.protocol import amounts, values
 from atomr_mp.protocol.flow.stream_credit import ReaderCredit
 from atomr_mp.protocol.keywords import checked_names, unknown_names
@@ -110,7 +110,7 @@ class Reply(msgspec.Struct, eq=False, weakref=True):
     replays: int = 0
     """How often it was running when its worker ended."""
     may_have_run: bool = False
-    """Whether an earlier attempt may have run."""
+    """Whether an attempt may have run that its worker did not answer."""
     poison_error: errors.RequestError | None = None
     """The error of an answer that ends its worker; the outcome comes with that end."""
     error: errors.AtomrError | None = None
@@ -132,6 +132,11 @@ class Reply(msgspec.Struct, eq=False, weakref=True):
     """Makes the result from the value that the worker has sent."""
     ran_at: tuple[tuple[int, int], ...] = ()
     """The devices and incarnations that have ended while it ran there."""
+
+    @property
+    def maybe_executed(self) -> bool:
+        """Whether any part of the request may have run by now, in any attempt. For who ends it without an answer."""
+        return self.may_have_run or self.state in AT_WORKER
 
     @property
     def done(self) -> bool:

@@ -8,6 +8,7 @@ these promises, whatever the order of events; tests walk all of it:
 - A request waits in one place: in a queue of its link (`WAITING`), at its worker, or for the supervisor (`PARKED`).
 - A request whose caller has an outcome is sent to nobody.
 - A request in the backlog has no credit, and gets it when it is let in.
+- A request that is ended or taken back without its worker's word may have run: `DOUBT` records it, before the outcome.
 
 A call whose answer comes in parts gets `PART` for each but the last, and `ANSWER` for that one.
 """
@@ -62,6 +63,8 @@ class ReplyEvent(StrEnum):
     """Its deadline has passed."""
     LEFT = auto()
     """The worker has left on purpose, and has not started it."""
+    MOVE = auto()
+    """It is a stream, and goes on at another worker, since its own is leaving."""
     LOST = auto()
     """The worker has ended, or the connection to it."""
     RESUME = auto()
@@ -93,10 +96,18 @@ class ReplyAction(StrEnum):
     """Give its credit back, and release its arguments in shared memory."""
     CEDE = auto()
     """Give its credit back. It keeps its arguments in shared memory."""
+    DOUBT = auto()
+    """Record that it may have run: its worker has not answered that it did not."""
     END = auto()
     """Give the caller the outcome."""
     REQUEUE = auto()
     """Put it in front of its link's queue."""
+
+
+AT_WORKER: Final = frozenset(
+    {ReplyState.SENT, ReplyState.STREAMING, ReplyState.CANCELLING, ReplyState.POISONED, ReplyState.LATE}
+)
+"""States in which a worker has the request, and may run it."""
 
 
 class ReplyStep(NamedTuple):
@@ -113,6 +124,8 @@ _UNSENT: Final = ReplyStep(_S.OVER, (_A.DEQUEUE, _A.FREE, _A.END))
 _UNPARKED: Final = ReplyStep(_S.OVER, (_A.UNPARK, _A.FREE, _A.END))
 _ANSWERED: Final = ReplyStep(_S.OVER, (_A.FREE, _A.KEEP, _A.END))
 _FAILED: Final = ReplyStep(_S.OVER, (_A.FREE, _A.END))
+_GIVEN_UP: Final = ReplyStep(_S.OVER, (_A.FREE, _A.DOUBT, _A.END))
+_LEFT_BEHIND: Final = ReplyStep(_S.LATE, (_A.TELL_WORKER, _A.DOUBT, _A.END))
 _FREED: Final = ReplyStep(_S.OVER, (_A.FREE,))
 
 TRANSITIONS: Final[dict[tuple[ReplyState, ReplyEvent], ReplyStep]] = {
@@ -134,35 +147,36 @@ TRANSITIONS: Final[dict[tuple[ReplyState, ReplyEvent], ReplyStep]] = {
     (_S.STREAMING, _E.ANSWER): _ANSWERED,
     (_S.STREAMING, _E.POISON): ReplyStep(_S.POISONED, (_A.GIVE_BACK,)),
     (_S.STREAMING, _E.CANCEL): ReplyStep(_S.CANCELLING, (_A.TELL_WORKER,)),
-    (_S.STREAMING, _E.EXPIRE): ReplyStep(_S.LATE, (_A.TELL_WORKER, _A.END)),
+    (_S.STREAMING, _E.EXPIRE): _LEFT_BEHIND,
     (_S.STREAMING, _E.LEFT): ReplyStep(_S.WAITING, (_A.REQUEUE,)),
+    (_S.STREAMING, _E.MOVE): ReplyStep(_S.WAITING, (_A.DOUBT, _A.REQUEUE)),
     (_S.STREAMING, _E.LOST): ReplyStep(_S.PARKED),
-    (_S.STREAMING, _E.FAIL): _FAILED,
+    (_S.STREAMING, _E.FAIL): _GIVEN_UP,
     (_S.SENT, _E.PART): ReplyStep(_S.SENT, (_A.KEEP_PART,)),
     (_S.SENT, _E.ANSWER): _ANSWERED,
     (_S.SENT, _E.POISON): ReplyStep(_S.POISONED, (_A.GIVE_BACK,)),
     (_S.SENT, _E.CANCEL): ReplyStep(_S.CANCELLING, (_A.TELL_WORKER,)),
-    (_S.SENT, _E.EXPIRE): ReplyStep(_S.LATE, (_A.TELL_WORKER, _A.END)),
+    (_S.SENT, _E.EXPIRE): _LEFT_BEHIND,
     (_S.SENT, _E.LEFT): ReplyStep(_S.WAITING, (_A.REQUEUE,)),
     (_S.SENT, _E.LOST): ReplyStep(_S.PARKED),
-    (_S.SENT, _E.FAIL): _FAILED,
+    (_S.SENT, _E.FAIL): _GIVEN_UP,
     (_S.CANCELLING, _E.PART): ReplyStep(_S.CANCELLING, (_A.KEEP_PART,)),
     (_S.CANCELLING, _E.ANSWER): _ANSWERED,
     (_S.CANCELLING, _E.POISON): ReplyStep(_S.LATE, (_A.GIVE_BACK, _A.END)),  # its caller does not want it sent again
     (_S.CANCELLING, _E.CANCEL): ReplyStep(_S.CANCELLING),
-    (_S.CANCELLING, _E.EXPIRE): ReplyStep(_S.LATE, (_A.END,)),
+    (_S.CANCELLING, _E.EXPIRE): ReplyStep(_S.LATE, (_A.DOUBT, _A.END)),
     # The next worker has not heard that it is cancelled, and would run it.
     (_S.CANCELLING, _E.LEFT): _FAILED,
     (_S.CANCELLING, _E.LOST): _FAILED,
-    (_S.CANCELLING, _E.FAIL): _FAILED,
+    (_S.CANCELLING, _E.FAIL): _GIVEN_UP,
     (_S.POISONED, _E.PART): ReplyStep(_S.POISONED, (_A.GIVE_BACK,)),
     (_S.POISONED, _E.ANSWER): ReplyStep(_S.POISONED, (_A.GIVE_BACK,)),
     (_S.POISONED, _E.POISON): ReplyStep(_S.POISONED, (_A.GIVE_BACK,)),
     # Its error is known already; only whether it ran is not.
-    (_S.POISONED, _E.CANCEL): ReplyStep(_S.LATE, (_A.END,)),
-    (_S.POISONED, _E.EXPIRE): ReplyStep(_S.LATE, (_A.END,)),
+    (_S.POISONED, _E.CANCEL): ReplyStep(_S.LATE, (_A.DOUBT, _A.END)),
+    (_S.POISONED, _E.EXPIRE): ReplyStep(_S.LATE, (_A.DOUBT, _A.END)),
     (_S.POISONED, _E.LOST): ReplyStep(_S.PARKED),
-    (_S.POISONED, _E.FAIL): _FAILED,
+    (_S.POISONED, _E.FAIL): _GIVEN_UP,
     (_S.PARKED, _E.PART): ReplyStep(_S.PARKED, (_A.GIVE_BACK,)),
     (_S.PARKED, _E.ANSWER): ReplyStep(_S.PARKED, (_A.GIVE_BACK,)),
     (_S.PARKED, _E.POISON): ReplyStep(_S.PARKED, (_A.GIVE_BACK,)),

@@ -7,7 +7,6 @@ from typing import Protocol
 from atomr_mp import errors
 from atomr_mp.client.reply import Reply
 from atomr_mp.client.reply_life import ReplyState
-from atomr_mp.protocol.codec import ErrorInfo
 from atomr_mp.protocol.messages import remote
 from atomr_mp.remote.backlog import RemoteBacklog
 from atomr_mp.remote.blobs import Encoded, Frames
@@ -97,7 +96,7 @@ class AnswerTaker:
                 self._session.transfers.pull(answer)
         elif answer.error is not None:
             reply.device, reply.generation = answer.device, answer.generation
-            error = self._error(reply, answer.error)
+            error = answer.error.error()
             if not isinstance(error, errors.ProgramUnseen) or not self._say_whole(reply):
                 self._session.finish(reply, error, answered=True)
         else:
@@ -117,7 +116,7 @@ class AnswerTaker:
         if answer.download:
             self._session.transfers.pull(answer)
         elif answer.error is not None:
-            self._session.finish(stream, self._error(stream, answer.error), answered=True)
+            self._session.finish(stream, answer.error.error(), answered=True)
         else:
             self._take_result(stream, answer, frames, current=True)
 
@@ -168,10 +167,3 @@ class AnswerTaker:
             self._session.transfers.open()
         self._session.take_call(reply, facts)
         return True
-
-    @staticmethod
-    def _error(reply: Reply, info: ErrorInfo) -> errors.AtomrError:
-        error = info.error()
-        if reply.may_have_run and isinstance(error, errors.RequestError):
-            error.maybe_executed = True
-        return error

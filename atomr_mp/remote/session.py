@@ -316,7 +316,7 @@ class RemoteSession:
         self.changed = threading.Condition(self.lock)
         self.lost, self.state = errors.PoolLost(lost), RemoteLinkState.OVER
         for reply in self.calls.unanswered.values():
-            reply.error = errors.PoolLost(lost, maybe_executed=bool(reply.sent_ns))
+            reply.error = errors.PoolLost(lost, maybe_executed=reply.may_have_run or bool(reply.sent_ns))
             reply.is_over = True
         self.deliveries.forget_in_child(self.lock, self.lost)
         self.engine.forget_in_child(self.lock)
@@ -573,7 +573,9 @@ class RemoteSession:
             for method in actor.methods
         }
 
-    def finish(self, reply: Reply, error: errors.AtomrError | None, *, answered: bool = False) -> None:
+    def finish(  # noqa: C901 - one condition for each thing that may have to be let go of
+        self, reply: Reply, error: errors.AtomrError | None, *, answered: bool = False
+    ) -> None:
         """Give a reply its outcome, once.
 
         Args:
@@ -592,6 +594,8 @@ class RemoteSession:
             self._watched.discard(reply)
         if self.transfers.answers and self.transfers.drop(reply.id):
             self.sender.tell_settled()
+        if isinstance(error, errors.RequestError):
+            error.maybe_executed |= reply.may_have_run
         reply.error = error
         reply.payload = reply.kept = ()
         reply.state = ReplyState.OVER

@@ -25,7 +25,7 @@ from atomr_mp.client.lanes.services import LaneServices
 from atomr_mp.client.lanes.session import SupervisorNews
 from atomr_mp.client.memory.leases import Lease, NotOpenError
 from atomr_mp.client.reply import SEND_RESULT, ItemsReply, Reply, StreamReply, decode_leased
-from atomr_mp.client.reply_life import ReplyEvent, ReplyState
+from atomr_mp.client.reply_life import AT_WORKER, ReplyEvent, ReplyState
 from atomr_mp.protocol import own_device, values
 from atomr_mp.protocol.flow.flight import Flight
 from atomr_mp.protocol.messages.session import DeviceChanged, IncarnationEnded, IncarnationStopped
@@ -308,7 +308,7 @@ class Lane(ABC):
         """Close a stream, and tell its worker that its reader has gone. May be called on any thread."""
         with self._lock:
             if not stream.is_over:
-                self._outcomes.feed(stream, ReplyEvent.EXPIRE, errors.Cancelled("closed", maybe_executed=True))
+                self._outcomes.feed(stream, ReplyEvent.EXPIRE, errors.Cancelled("closed"))
             stream.arrived.clear()
         self.call_back()
 
@@ -476,7 +476,8 @@ class Lane(ABC):
         """Ask the worker not to start a request."""
         with self._lock:
             if not reply.is_over:
-                unsent = errors.Cancelled("cancelled before it was sent")
+                again = " again" if reply.may_have_run else ""
+                unsent = errors.Cancelled(f"cancelled before it was sent{again}")
                 self._outcomes.feed(reply, ReplyEvent.CANCEL, reply.poison_error or unsent)
                 self._make_room()
         self.call_back()
@@ -687,18 +688,14 @@ class Lane(ABC):
         return decode_leased(body, frames, lambda: self._memory.get().resolver(leases, opens=False))
 
 
-_AT_WORKER: Final = frozenset({ReplyState.SENT, ReplyState.STREAMING, ReplyState.CANCELLING})
-
-
 def _too_late(reply: Reply) -> errors.DeadlineExceeded:
     """Return the error of a reply whose deadline has passed."""
-    sent = reply.state in _AT_WORKER
     if isinstance(reply, StreamReply) and reply.credit.received:
         late = reply.deadline_ns >= reply.until_ns
         why = "by its deadline (deadline_s)" if late else f"for {reply.between_ns / 1e9:g} s (between_s)"
         what = "the end of the stream" if late else f"part {reply.credit.received} of the stream"
-        return errors.DeadlineExceeded(f"{what} of {reply.method} has not come {why}", maybe_executed=True)
-    if sent:
+        return errors.DeadlineExceeded(f"{what} of {reply.method} has not come {why}")
+    if reply.state in AT_WORKER:
         why = "it may be running still"
     elif reply.may_have_run:
         why = "it was not sent again after its worker had ended"
@@ -706,7 +703,7 @@ def _too_late(reply: Reply) -> errors.DeadlineExceeded:
         why = "it was never sent: there was no room in the window"
     else:
         why = "it was never sent"
-    return errors.DeadlineExceeded(f"no answer to {reply.method} within its deadline; {why}", maybe_executed=sent)
+    return errors.DeadlineExceeded(f"no answer to {reply.method} within its deadline; {why}")
 
 
 def _refuse(_array: object) -> None:

@@ -224,10 +224,10 @@ class EventLoopLane(Lane):
         if self._loop.is_closed():
             reply.future = None  # whose callbacks would go to the loop
         why = f"the event loop that has called {reply.method} has ended, and receives no answers"
-        left: errors.RequestError = errors.Cancelled(why, maybe_executed=reply.generation != 0)
+        left: errors.RequestError = errors.Cancelled(why)
         lost = self._session.lost
         if lost is not None:
-            left = errors.PoolLost(lost.message, maybe_executed=reply.generation != 0)
+            left = errors.PoolLost(lost.message, maybe_executed=False)
         self._outcomes.feed(reply, ReplyEvent.EXPIRE if isinstance(reply, StreamReply) else ReplyEvent.FAIL, left)
 
     def _lend(self, reply: Reply, foreign: Sequence[GpuRef], device: int) -> None:

@@ -256,8 +256,7 @@ class Failover:
                 self._drain(link)
             case LinkAction.FAIL_ALL if isinstance(told, errors.PoolLost):
                 for reply in _requests(link):
-                    error = errors.PoolLost(told.message, maybe_executed=reply.generation != 0)
-                    self._outcomes.feed(reply, ReplyEvent.FAIL, error)
+                    self._outcomes.feed(reply, ReplyEvent.FAIL, errors.PoolLost(told.message, maybe_executed=False))
             case _:
                 raise AssertionError(f"{action} without what was told")
 

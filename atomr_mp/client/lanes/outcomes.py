@@ -90,7 +90,9 @@ class Outcomes:
             else:
                 self._act(reply, action, error)
 
-    def _act(self, reply: Reply, action: ReplyAction, error: errors.AtomrError | None) -> None:
+    def _act(  # noqa: C901 - one line for each action
+        self, reply: Reply, action: ReplyAction, error: errors.AtomrError | None
+    ) -> None:
         link = self._links[reply.device]
         match action:
             case ReplyAction.UNLIST:
@@ -110,6 +112,8 @@ class Outcomes:
             case ReplyAction.REQUEUE:
                 reply.generation = 0
                 link.held.appendleft(reply)
+            case ReplyAction.DOUBT:
+                reply.may_have_run = True
             case ReplyAction.END:
                 if isinstance(reply, StreamReply):
                     self._sent_room.forget(reply)
@@ -173,10 +177,10 @@ class Outcomes:
     def end(self, reply: Reply, error: errors.AtomrError | None) -> None:
         """Give a reply its outcome; the caller sets its state."""
         if error is not None:
-            if reply.may_have_run and isinstance(error, errors.RequestError):
-                error.maybe_executed = True
             if isinstance(reply, StreamReply):
                 error.parts = reply.credit.received
+            if (reply.may_have_run or error.parts) and isinstance(error, errors.RequestError):
+                error.maybe_executed = True
             reply.error = error
         if reply.payload:
             reply.payload = ()
@@ -241,7 +245,7 @@ class Outcomes:
 
 def forget_forked(reply: Reply, lost: str) -> None:
     """End a reply in a forked child, without waking anybody."""
-    reply.error = errors.PoolLost(lost, maybe_executed=reply.generation != 0)
+    reply.error = errors.PoolLost(lost, maybe_executed=reply.maybe_executed)
     reply.state, reply.is_over = ReplyState.OVER, True
 
 

@@ -150,7 +150,7 @@ class Retry:
             ):
                 link.tell_cancelled(stream)
                 self._another(link, stream)
-                self._outcomes.feed(stream, ReplyEvent.LEFT)
+                self._outcomes.feed(stream, ReplyEvent.MOVE)
 
     def spread(self) -> None:
         """Move waiting requests that name no device to devices that take calls, as far as these have room.

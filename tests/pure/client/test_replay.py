@@ -61,7 +61,7 @@ class FakeConnection:
     def __init__(self, generation: int, device: int = 0) -> None:
         self.generation = generation
         self.device = device
-        self.calls: dict[int, tuple[data.Call, bool]] = {}
+        self.calls: dict[int, tuple[Any, bool]] = {}
         """Requests received and not answered, and whether each runs alone."""
         self.cancelled: list[int] = []
         self.answers: list[bytes] = []
@@ -80,6 +80,8 @@ class FakeConnection:
                     home = HOMES.get(call.method.partition(".")[0])
                     assert home is None or self.device in home, "sent to a device without the actor"
                     self.calls[call.id] = (call, isinstance(message, data.Alone))
+            case data.Streams(_, streams) as message:
+                self.calls.update((stream.id, (stream, message.alone)) for stream in streams)
             case data.Cancel(_, ids):
                 self.cancelled += ids
 

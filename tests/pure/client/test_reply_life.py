@@ -22,6 +22,8 @@ from atomr_mp.client.reply_life import (
 E, S, A = ReplyEvent, ReplyState, ReplyAction
 CALLER = (E.CANCEL, E.EXPIRE)
 ANSWERS = (E.PART, E.ANSWER, E.POISON)
+UNTOLD = (*CALLER, E.FAIL, E.MOVE)
+"""Events that say nothing about what a worker has done."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,10 @@ class Call:
     """The caller has cancelled it."""
     hung: bool = False
     """It was taken from a worker that may still answer."""
+    unsure: bool = False
+    """It was taken from a worker that has not said whether it ran."""
+    doubted: bool = False
+    """That is recorded."""
 
     def possible(self) -> list[ReplyEvent]:
         """Return what can happen now."""
@@ -57,13 +63,15 @@ class Call:
             events += [*ANSWERS, E.LOST, E.FAIL]
             if self.state is not S.POISONED:  # which has started
                 events.append(E.LEFT)
+            if self.state is S.STREAMING:
+                events.append(E.MOVE)
         if self.parked:
             events += [E.RESUME, E.FAIL]
         if self.hung and not self.worker and not self.listed:  # no link knows it while it is listed
             events += ANSWERS
         return events
 
-    def after(self, event: ReplyEvent) -> Call:
+    def after(self, event: ReplyEvent) -> Call:  # noqa: C901 - one line for each thing that happens
         """Return the request after an event, having checked every promise that the step could break."""
         to = step(self.state, event)
         call = replace(self, state=to.state, unwanted=self.unwanted or event is E.CANCEL)
@@ -78,8 +86,10 @@ class Call:
             call = replace(call, worker=False, parked=to.state is S.PARKED, hung=True)
         if event is E.LEFT or (event is E.ANSWER and self.worker and self.state is not S.POISONED):
             call = replace(call, worker=False)
-        if event is E.FAIL:
-            call = replace(call, worker=False)
+        if self.worker and event in UNTOLD and {A.END, A.REQUEUE} & set(to.actions):
+            call = replace(call, unsure=True)
+        if event in (E.FAIL, E.MOVE):
+            call = replace(call, worker=False, hung=event is E.MOVE or call.hung)
         if event is E.CROWDED:
             call = replace(call, listed=True)
         for action in to.actions:
@@ -93,7 +103,7 @@ class Call:
             assert taken or A.GIVE_BACK in to.actions, "what it holds does not come back"
         return call
 
-    def act(self, action: ReplyAction, event: ReplyEvent) -> Call:  # noqa: PLR0911 - one line for each action
+    def act(self, action: ReplyAction, event: ReplyEvent) -> Call:  # noqa: C901, PLR0911 - one line for each action
         """Return the request after an action."""
         match action:
             case A.UNLIST:
@@ -115,10 +125,15 @@ class Call:
                 return replace(self, credit=False)
             case A.END:
                 assert not self.outcome, "two outcomes"
+                assert self.doubted or not self.unsure, "its caller is told that it certainly did not run"
                 return replace(self, outcome=True)
             case A.REQUEUE:
                 assert not self.unwanted, "the next worker would run it"
+                assert self.doubted or not self.unsure, "it is forgotten that it may have run"
                 return replace(self, queued=True)
+            case A.DOUBT:
+                assert self.unsure, "its worker has told"
+                return replace(self, doubted=True)
             case A.TELL_WORKER:
                 assert self.worker
             case A.KEEP | A.KEEP_PART | A.GIVE_BACK:
@@ -151,7 +166,7 @@ def walked() -> tuple[set[Call], set[tuple[ReplyState, ReplyEvent]]]:
 
 
 def test_every_walk_keeps_the_promises() -> None:
-    """One outcome; credit while it is somewhere, and then no more; nothing unwanted is sent."""
+    """One outcome; credit while it is somewhere, and then no more; nothing unwanted is sent; no run is denied."""
     found, _ = walked()
     assert {call.state for call in found} == set(S)
 
