@@ -201,8 +201,9 @@ class QueuedOutput(io.RawIOBase):
                 return len(view)
             self._put(bytes(view))
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="atomr-mp-output", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="atomr-mp-output", daemon=True)
+                thread.start()
+                self._thread = thread
             self._changed.notify_all()
         return len(view)
 

@@ -656,16 +656,13 @@ class Pool:
             return  # the pool is our parent's
         self._closed = True
         supervisor, self._supervisor = self._supervisor, None
-        try:
+        with contextlib.ExitStack() as closing:  # from the last step to the first: whatever fails, the rest is done
+            if supervisor is not None:
+                closing.callback(interrupts.wait, supervisor.wait)
+            closing.callback(self._close_mapper)
+            closing.callback(self._client.close)  # if the pool still stops, this has its workers killed
             if supervisor is not None and self._client.lost is None:
                 interrupts.wait(supervisor.stop, interrupted)
-        finally:
-            # If the pool still stops, the end of our session has its workers killed.
-            self._client.close()
-            if self._mapper is not None:
-                self._mapper.close()
-            if supervisor is not None:
-                interrupts.wait(supervisor.wait)
 
     def _admit(self, journal: Journal, requests: set[RequestKey]) -> None:
         """Have requests admitted that are refused; those of other maps stay refused."""
@@ -685,6 +682,10 @@ class Pool:
 
         self._mapper = Mapper(self._client)
         return self._mapper
+
+    def _close_mapper(self) -> None:
+        if self._mapper is not None:
+            self._mapper.close()
 
     def _device_index(self, device: int) -> int:
         """Return a device's index.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import logging
@@ -346,24 +347,27 @@ class Client:
     def close(self) -> None:
         """End the session; unanswered requests end with `PoolLost`. May be called twice."""
         told = self._session
-        with told.lock:
+        # From the last step to the first, without the lock: whatever fails, the rest is closed.
+        with contextlib.ExitStack() as closing, told.lock:
             if self._closed or self.forked:
                 return
             self._closed = told.workers_live = True
             lives = told.lost is None
+            if self._own_courier:
+                closing.callback(self.courier.close)
+            closing.callback(told.close)
+            closing.callback(self._close_memory, lives=lives)
+            for lane in self._loops.values():
+                closing.callback(lane.close)
+            closing.callback(self._blocking.close)
+            closing.callback(self._closer.close)
+            closing.callback(self._blocking.call_back)
             told.lose(errors.PoolLost("this client was closed"))
-            lanes = list(self._loops.values())
-        self._blocking.call_back()
-        self._closer.close()
-        self._blocking.close()
-        for lane in lanes:
-            lane.close()
+
+    def _close_memory(self, *, lives: bool) -> None:
         memory = self._memory.made
         if (memory is None or memory.close()) and lives:
-            told.say_bye()
-        told.close()
-        if self._own_courier:
-            self.courier.close()
+            self._session.say_bye()
 
     def loop_lane(self, loop: asyncio.AbstractEventLoop) -> EventLoopLane:
         """Return the lane of an event loop, from the loop's thread."""

@@ -328,7 +328,7 @@ class ReplyStream:
     def __del__(self) -> None:
         reply = getattr(self, "_reply", None)
         if reply is not None and not reply.is_over:
-            self._closer.put(self._lane, reply)
+            self._closer.put((self._lane, reply))
 
 
 AHEAD: Final = 16

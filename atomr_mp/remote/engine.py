@@ -120,8 +120,9 @@ class Engine:
             return
         self._flushing = True
         if self._flusher is None:
-            self._flusher = threading.Thread(target=self._flush_late, name="atomr-mp remote flusher", daemon=True)
-            self._flusher.start()
+            flusher = threading.Thread(target=self._flush_late, name="atomr-mp remote flusher", daemon=True)
+            flusher.start()
+            self._flusher = flusher
         self._flush_wanted.release()
 
     def kick(self) -> None:

@@ -103,8 +103,9 @@ class Courier:
         os.close(self._wake)
 
     def _start(self) -> None:
-        self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-        self._thread.start()
+        thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+        thread.start()
+        self._thread = thread
 
     def _run(self) -> None:
         while True:

@@ -68,6 +68,27 @@ def test_who_catches_a_decoders_errors_catches_that_of_nesting() -> None:
     assert [f"{file}:{line}" for file, source in decoding.items() for line in incomplete(ast.parse(source))] == []
 
 
+def unstarted(tree: ast.AST) -> Iterator[int]:
+    """Yield the lines that keep a thread, or a timer, which is started afterwards, outside of a constructor."""
+    for function in ast.walk(tree):
+        if isinstance(function, ast.FunctionDef) and function.name != "__init__":
+            for node in [each for each in ast.walk(function) if isinstance(each, ast.Assign)]:
+                targets, made = node.targets, node.value if isinstance(node.value, ast.Call) else None
+                if (
+                    made
+                    and names(made.func) & {"Thread", "Timer"}
+                    and not all(isinstance(at, ast.Name) for at in targets)
+                ):
+                    yield node.lineno
+
+
+def test_a_thread_is_kept_only_once_it_is_started() -> None:
+    """Whoever closes at the same moment would join it, which fails; and a start may fail for good."""
+    starting = {file: source for file, source in SOURCES.items() if "threading.T" in source}
+    assert starting
+    assert [f"{file}:{line}" for file, source in starting.items() for line in unstarted(ast.parse(source))] == []
+
+
 def test_every_process_of_ours_protects_its_output() -> None:
     """Each program that lives beside a pool does so before it writes; commands write for whoever has asked."""
     assert {name for name in PROGRAMS if "output.protect()" not in SOURCES[name]} == set()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import threading
 import time
@@ -31,6 +32,9 @@ LATE_S: Final = 1.0
 
 CLOSE_S: Final = 5.0
 """How long a loop may take to close its connections when another thread closes the client."""
+
+LOOK_S: Final = 0.02
+"""How often that thread looks whether the loop has stopped."""
 
 MOST_TOLD: Final = 32
 """Most lifecycle events for each device that wait for a loop that does not run; then outdated ones are dropped. Some
@@ -167,7 +171,7 @@ class EventLoopLane(Lane):
 
     def _pool_lost(self, lost: errors.PoolLost) -> None:
         # The ended session's descriptor stays readable, so the loop would spin.
-        self._loop.remove_reader(self._session.descriptor)
+        self._unwatch(self._session.descriptor)
         super()._pool_lost(lost)
 
     @property
@@ -188,8 +192,11 @@ class EventLoopLane(Lane):
         if self._loop.is_running() and _running_loop() is not self._loop:
             closed = threading.Event()
             if self._call_soon(self._close) and self._call_soon(closed.set):
-                interrupts.wait(closed.wait, CLOSE_S)
-                return
+                until_s = time.monotonic() + CLOSE_S
+                # A loop that stops tells nobody, and may leave its last calls undone.
+                while self._loop.is_running():
+                    if interrupts.wait(closed.wait, LOOK_S) or time.monotonic() > until_s:
+                        return
         self._close()
 
     def _call_soon(self, callback: Callable[..., object], *arguments: object) -> bool:
@@ -201,10 +208,9 @@ class EventLoopLane(Lane):
         return True
 
     def _close(self) -> None:
-        if not self._loop.is_closed():
-            self._loop.remove_reader(self._session.descriptor)
-            if self._timer is not None:
-                self._timer.cancel()
+        self._unwatch(self._session.descriptor)
+        if self._timer is not None and not self._loop.is_closed():
+            self._timer.cancel()
         with self._lock:  # the courier may be about to use a connection
             for link in self._links:
                 link.hold()  # a flush may be on the loop's list already
@@ -286,8 +292,13 @@ class EventLoopLane(Lane):
         self._loop.add_reader(connection.fileno(), self._on_readable, link)
 
     def _disconnecting(self, _link: DeviceLink, connection: ClientEnd) -> None:
+        self._unwatch(connection.fileno())
+
+    def _unwatch(self, descriptor: int) -> None:
+        """Stop watching a descriptor, unless the loop is closed, which may happen at any moment."""
         if not self._loop.is_closed():
-            self._loop.remove_reader(connection.fileno())
+            with contextlib.suppress(RuntimeError):
+                self._loop.remove_reader(descriptor)
 
     def retry_later(self, link: DeviceLink, number: int, delay_s: float) -> None:
         """Schedule the retry in the loop."""

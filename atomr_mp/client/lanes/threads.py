@@ -297,8 +297,9 @@ class ThreadsLane(Lane):
         elif not self._flushing:
             self._flushing = True
             if self._flusher is None:
-                self._flusher = threading.Thread(target=self._flush_all, name="atomr-mp flusher", daemon=True)
-                self._flusher.start()
+                flusher = threading.Thread(target=self._flush_all, name="atomr-mp flusher", daemon=True)
+                flusher.start()
+                self._flusher = flusher
             self._flush_wanted.release()
 
     def give_back(self, releases: Releases, *, freed: bool = False) -> None:
@@ -355,9 +356,10 @@ class ThreadsLane(Lane):
 
     def retry_later(self, link: DeviceLink, number: int, delay_s: float) -> None:
         """Start a timer's thread, which retries the link after `delay_s`."""
-        timer = self._retries[link] = threading.Timer(delay_s, self._retry_link, (link, number))
+        timer = threading.Timer(delay_s, self._retry_link, (link, number))
         timer.name, timer.daemon = "atomr-mp retry", True
         timer.start()
+        self._retries[link] = timer
 
     # --- callbacks that no thread waits for ------------------------------------------------------------------------
 
@@ -368,8 +370,9 @@ class ThreadsLane(Lane):
                 return
             self._watched.add(reply)
             if self._watcher is None:
-                self._watcher = threading.Thread(target=self._watch_all, name="atomr-mp replies", daemon=True)
-                self._watcher.start()
+                watcher = threading.Thread(target=self._watch_all, name="atomr-mp replies", daemon=True)
+                watcher.start()
+                self._watcher = watcher
             self._watch_more.notify()
             watching = self._watching
             if watching is None or reply.deadline_ns >= watching.deadline_ns:

@@ -25,9 +25,10 @@ class Driver:
         if self._thread is not None and self._thread.is_alive():
             return {}
         self._found = {}
-        self._thread = threading.Thread(target=self._ask, name="nvml", daemon=True)
-        self._thread.start()
-        self._thread.join(timeout_s)
+        thread = threading.Thread(target=self._ask, name="nvml", daemon=True)
+        thread.start()
+        self._thread = thread
+        thread.join(timeout_s)
         return self._found
 
     def _ask(self) -> None:

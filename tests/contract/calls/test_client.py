@@ -740,6 +740,33 @@ def test_closing_ends_what_is_under_way(ledger: Ledger) -> None:
         assert pool.call("Probe.note_on_thread", "still here").result() == "still here"
 
 
+@pytest.mark.parametrize("part", ["_closer", "_blocking", "memory", "courier", "a loop"])
+def test_the_session_ends_whatever_fails_meanwhile(pool: atomr_mp.Pool, part: str) -> None:
+    """A part that cannot be closed keeps no other open, since a second close does nothing."""
+    before = pool.status().sessions
+    joined = atomr_mp.connect(run_dir=pool.run_dir)
+    joined.device(0).put(np.ones(3))
+    client, loop = local_client(joined), asyncio.new_event_loop()
+
+    async def call() -> Any:
+        return await joined.call("Probe.echo", 3)
+
+    assert loop.run_until_complete(call()) == 3
+    broken: Any = client._loops[loop] if part == "a loop" else getattr(client, part)
+    close = broken.close
+
+    def fail() -> None:
+        close()
+        raise ZeroDivisionError(part)
+
+    broken.close = fail
+    with pytest.raises(ZeroDivisionError):
+        joined.close()
+    assert settled(lambda: pool.status().sessions == before)
+    joined.close()
+    loop.close()
+
+
 def test_what_a_loop_is_told_while_it_does_not_run_is_bounded(ledger: Ledger) -> None:
     """When it runs again, it hears only the events that still count."""
     with ledger.start() as pool, ledger.gate("gate") as gate:

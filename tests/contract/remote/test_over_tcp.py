@@ -32,6 +32,7 @@ LOCAL: Final[dict[str, str]] = {
     "test_what_methods_have_made_for_a_client_goes_with_it": _BY_DIRECTORY,
     "test_slow_input_does_not_hold_back_what_it_gave_before": _INSIDE,
     "test_a_lane_lets_go_of_its_connections_with_its_lock_held": _INSIDE,
+    "test_the_session_ends_whatever_fails_meanwhile": _INSIDE,
     "test_an_answer_that_came_in_time_counts_though_nobody_looked": _INSIDE,
     "test_large_arrays_travel_in_shared_memory": _INSIDE,
     "test_what_an_actor_keeps_is_not_written_over": _INSIDE,

@@ -40,7 +40,7 @@ def test_all_are_closed_in_order_on_one_thread() -> None:
         closer.start()
     with lane.lock:
         for number in (7, 13, 8, 0):
-            closer.put(lane, stream_of(number))
+            closer.put((lane, stream_of(number)))
     assert lane.last.wait(DEADLINE_S)
     closer.close()
     assert [number for number, _ in lane.closed] == [7, 13, 8, 0]
@@ -55,7 +55,7 @@ def test_one_that_is_closed_has_no_thread() -> None:
     lane, closer = Lane(), StreamCloser()
     closer.close()
     closer.start()
-    closer.put(lane, stream_of(7))
+    closer.put((lane, stream_of(7)))
     closer.close()
     assert threading.active_count() == before
     assert not lane.closed
@@ -72,7 +72,7 @@ def test_it_may_be_closed_by_its_own_thread() -> None:
 
     lane = Closing()
     closer.start()
-    closer.put(lane, stream_of(0))
+    closer.put((lane, stream_of(0)))
     assert lane.last.wait(DEADLINE_S)
     closer.close()
     assert not lane.closed[0][1].is_alive()

@@ -69,8 +69,9 @@ class HostStream(Stream):
             return True
         if self._thread is None:
             # A daemon: work that never ends must not keep a worker alive that was told to leave.
-            self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._run, name=self.name, daemon=True)
+            thread.start()
+            self._thread = thread
         self._last = work.event
         self._queue.put((work, after))
         return False

@@ -69,9 +69,10 @@ class DeviceErrorLog:
     def _await_due(self, now_s: float) -> None:
         after_s = self._repeats.next_s(now_s)
         if self._timer is None and after_s is not None:
-            self._timer = threading.Timer(after_s, self._tell_later)
-            self._timer.daemon = True
-            self._timer.start()
+            timer = threading.Timer(after_s, self._tell_later)
+            timer.daemon = True
+            timer.start()
+            self._timer = timer
 
     def _tell_later(self) -> None:
         with self._lock:
