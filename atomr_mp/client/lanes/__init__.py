@@ -67,6 +67,7 @@ the releases that it has not acknowledged. Then requests that were on the old co
 `ConnectionLost`. If attempt after attempt fails, the device is unreachable for this lane, and its calls are refused.
 
 Each answer with leases is read, or named in an `Unread`, or taken back by the worker, which knows at a connection's end
-which ones were not sent whole. A loop that was left reads none. So before its connections are closed, the kernel is
-told to take nothing further for them, and the answers that have arrived are given back.
+which ones were not sent whole. Nobody receives for a loop that was left. So its lane takes back the requests that wait
+for a login, tells the kernel to take nothing further for its connections, and takes in the answers that have arrived.
+Then it closes them. A worker may still read arguments of the other requests, so these are kept, see `ClientSlabs`.
 """

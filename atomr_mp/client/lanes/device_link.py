@@ -80,6 +80,11 @@ class DeviceLink:
         """Whether the latest known incarnation has ended for this lane."""
         return self.state is LinkState.HOLDING and self.connection is None
 
+    def incarnations(self) -> list[Releases]:
+        """Return the releases of the incarnations that may have requests."""
+        former = [] if self.former is None else [self.former.releases]
+        return [*former, self.releases] if self.generation else former
+
     def hold(self) -> None:
         """Move the requests of the outbox to those that wait for the device."""
         self.held.extend(self.outbox)

@@ -215,20 +215,25 @@ class EventLoopLane(Lane):
             for link in self._links:
                 link.hold()  # a flush may be on the loop's list already
                 link.sending = False
-                for _, reply in link.flight.items():  # noqa: PERF102 - no dict
-                    if reply.copies and reply.generation:  # its worker may still read them
-                        self._memory.get().abandoned(reply.copies, reply.deadline_ns)
-                    self._leave(reply)
+            for reply in self._unanswered() if self._loop.is_closed() else ():
+                reply.future = None  # whose callbacks would go to the loop
+            workers = {(each.device, each.generation): each for link in self._links for each in link.incarnations()}
+            for link in self._links:
                 self._failover.leave(link)
-            for reply in self._backlog.all():
+            for reply in self._unanswered():
+                worker = workers.get((reply.device, reply.generation))
+                if reply.copies and worker is not None:  # which may still read them
+                    self._memory.get().abandoned(reply.copies, worker, reply.deadline_ns)
                 self._leave(reply)
+
+    def _unanswered(self) -> list[Reply]:
+        """Return all requests of the lane. With the lock held."""
+        return [reply for link in self._links for _, reply in link.flight.items()] + self._backlog.all()
 
     def _leave(self, reply: Reply) -> None:
         """End a reply that has no receiver; its worker ends a stream, but runs a call. With the lock held."""
         if reply.is_over:
             return
-        if self._loop.is_closed():
-            reply.future = None  # whose callbacks would go to the loop
         why = f"the event loop that has called {reply.method} has ended, and receives no answers"
         left: errors.RequestError = errors.Cancelled(why)
         lost = self._session.lost
@@ -372,8 +377,7 @@ class EventLoopLane(Lane):
         self._timer = None
         now_ns = time.monotonic_ns()
         with self._lock:
-            waiting = [reply for link in self._links for _, reply in link.flight.items() if not reply.is_over]
-            waiting += self._backlog.all()
+            waiting = [reply for reply in self._unanswered() if not reply.is_over]
         for reply in waiting:
             if reply.deadline_ns <= now_ns:
                 self._expire(reply)

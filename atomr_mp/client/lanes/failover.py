@@ -175,10 +175,11 @@ class Failover:
             self._feed(link, LinkEvent.RETRY)
 
     def leave(self, link: DeviceLink) -> None:
-        """Close the connections of a lane that was left, after giving back the answers that have arrived.
+        """Close the connections of a lane that was left, after taking in the answers that have arrived.
 
         The worker cannot send meanwhile, and takes back the answers that it would have sent.
         """
+        self._unsend(link)
         if link.connection is not None:
             link.connection.stop()
             self._retire(link)

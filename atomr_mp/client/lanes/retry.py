@@ -114,7 +114,7 @@ class Retry:
             copies = reply.copies
             self._park(link, reply, Lost(0, error, None, self._may_replay(reply)))
             if copies and reply.state is ReplyState.OVER:
-                self._memory.get().abandoned(copies, reply.deadline_ns)
+                self._memory.get().abandoned(copies, link.releases, reply.deadline_ns)
             elif copies:
                 self._memory.get().sent_again(copies)
         if unwritten:

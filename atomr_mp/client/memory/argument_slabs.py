@@ -67,8 +67,9 @@ class ClientSlabs:
         self._uses: weakref.WeakValueDictionary[int, Placement] = weakref.WeakValueDictionary()
         self._kept: dict[int, Placement] = {}
         """Arrays of calls that were answered, which their worker has not returned yet."""
-        self._abandoned: list[tuple[int, Placement]] = []
-        """Arrays of calls whose answers will not be read, and the latest start of these calls, CLOCK_MONOTONIC."""
+        self._abandoned: list[tuple[int, Releases, Placement]] = []
+        """Arrays of calls whose answers will not be read, the latest start of these calls, CLOCK_MONOTONIC, and the
+        workers that have them."""
 
     @interrupts.defer_interrupts
     def array(self, shape: tuple[int, ...], dtype: str) -> np.ndarray[Any, Any]:
@@ -135,10 +136,10 @@ class ClientSlabs:
             if worker.over:  # the worker may have ended just now
                 self._kept.pop(placement.id, None)
 
-    def abandoned(self, placement: Placement, until_ns: int) -> None:
+    def abandoned(self, placement: Placement, worker: Releases, until_ns: int) -> None:
         """Record that the answer of a call with an array will not be read. The call may start until the given time."""
         with self._lock:
-            self._abandoned.append((until_ns, placement))
+            self._abandoned.append((until_ns, worker, placement))
 
     def returned(self, ids: Iterable[int]) -> None:
         """Record that these arrays are out of use in a worker."""
@@ -212,7 +213,11 @@ class ClientSlabs:
     def _take_back(self) -> None:
         if self._abandoned:
             now_ns = time.monotonic_ns()
-            self._abandoned = [each for each in self._abandoned if each[0] > now_ns and not each[1].returned]
+            self._abandoned = [
+                (until_ns, worker, placement)
+                for until_ns, worker, placement in self._abandoned
+                if until_ns > now_ns and not (worker.over or placement.returned)
+            ]
         while self._unused:
             slab, offset = self._unused.popleft()
             slab.space.give(offset)

@@ -189,10 +189,10 @@ class ClientMemory:
         for each in copies:
             self._slabs.answered(each, worker, executed=executed)
 
-    def abandoned(self, copies: Iterable[Placement], until_ns: int) -> None:
+    def abandoned(self, copies: Iterable[Placement], worker: Releases, until_ns: int) -> None:
         """Record that the answer of a call with these arguments will not be read. It may start until the given time."""
         for each in copies:
-            self._slabs.abandoned(each, until_ns)
+            self._slabs.abandoned(each, worker, until_ns)
 
     def sent_again(self, copies: Iterable[Placement]) -> None:
         """A call with these arguments is sent again, though the worker that has it already lives."""

@@ -206,7 +206,7 @@ def test_arguments_of_lost_calls_come_back(ledger: Ledger, how: str) -> None:
 
         def returned() -> bool:
             pool.call("Cutting.pid").result()
-            return not slabs._kept and all(placed.returned for _, placed in slabs._abandoned)
+            return not slabs._kept and all(placed.returned for *_, placed in slabs._abandoned)
 
         assert settled(returned)
         assert slabs._bytes == before

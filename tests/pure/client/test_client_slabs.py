@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 from typing import Any
 
 import numpy as np
@@ -119,6 +120,24 @@ def test_what_was_answered_is_kept_until_it_is_returned(slabs: ClientSlabs) -> N
     assert slabs._kept
     slabs.over(worker)
     assert not slabs._kept
+
+
+@pytest.mark.parametrize("why", ["returned", "ended", "late"])
+def test_what_nobody_will_answer_is_kept_while_a_worker_may_read_it(slabs: ClientSlabs, why: str) -> None:
+    """Until it was returned, its worker has ended, or its call can start no more."""
+    worker = Releases(token.pack(bytes(16), 0, 1))
+    placed = place(slabs, mib(1))
+    number = placed.id
+    slabs.abandoned(placed, worker, 0 if why == "late" else time.monotonic_ns() + 10**12)
+    del placed
+    if why != "late":
+        place(slabs, mib(1))
+        assert number in slabs._uses
+    if why == "returned":
+        slabs.returned([number])
+    worker.over = why == "ended"
+    place(slabs, mib(1))
+    assert number not in slabs._uses
 
 
 def test_what_was_sent_twice_is_returned_twice(slabs: ClientSlabs) -> None:
