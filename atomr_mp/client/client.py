@@ -366,8 +366,9 @@ class Client:
 
     def _close_memory(self, *, lives: bool) -> None:
         memory = self._memory.made
-        if (memory is None or memory.close()) and lives:
-            self._session.say_bye()
+        mapped = () if memory is None else memory.close()
+        if lives:
+            self._session.say_bye(mapped)
 
     def loop_lane(self, loop: asyncio.AbstractEventLoop) -> EventLoopLane:
         """Return the lane of an event loop, from the loop's thread."""

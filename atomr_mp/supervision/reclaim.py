@@ -1,7 +1,7 @@
 """Decides when the memory of an ended session is given back. Pure.
 
 Two things must have happened: no worker works for the session any more (each that knew it has said so, or has ended),
-and its client can reach none of the memory (it has said bye, or its process has ended). Until then a kernel of one of
+and its client can reach none of the memory (it has said so, or its process has ended). Until then a kernel of one of
 them may still read or write it.
 """
 

@@ -195,6 +195,12 @@ class SessionConnection:
         self._socket.close()
         self._incoming.close()
 
+    def hang_up(self) -> None:
+        """End it for all processes that have a copy of its descriptor by a fork, too. Does not wait."""
+        with contextlib.suppress(OSError):  # the supervisor has ended
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self.close()
+
     def _read(self, flags: int) -> None:
         try:
             messages = self._incoming.read(flags)

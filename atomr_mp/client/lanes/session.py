@@ -11,8 +11,8 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
@@ -27,6 +27,9 @@ from atomr_mp.protocol.exceptions import traceback_of
 from atomr_mp.protocol.messages import devices, session, suspects
 from atomr_mp.transport.data import Login
 from atomr_mp.transport.session import SessionEnd
+
+if TYPE_CHECKING:
+    from atomr_mp.client.memory.worker_slabs import SlabMapping
 
 _LOG: Final = logging.getLogger("atomr_mp")
 
@@ -112,6 +115,8 @@ class PoolSession:
         self._questions = itertools.count(1)
         self._answers: dict[int, Answered | None] = {}
         """Answers for which threads wait."""
+        self._kept = False
+        """Whether the connection lasts until mappings have ended."""
         self._releases_lock = threading.Lock()
         self._releases: weakref.WeakValueDictionary[tuple[int, int], Releases] = weakref.WeakValueDictionary()
         self._results_read: deque[tuple[int, int]] = deque()
@@ -276,14 +281,20 @@ class PoolSession:
             for listener in self._lost_listeners:
                 _tell(listener, lost)
 
-    def say_bye(self) -> None:
-        """Report that this process has unmapped all of the workers' memory."""
+    def say_bye(self, mapped: Sequence[SlabMapping] = ()) -> None:
+        """Report the end of this client. Its connection lasts until these mappings of workers' memory have ended."""
         with contextlib.suppress(errors.PoolLost), self._sending:
-            self._connection.send(session.Bye())
+            self._connection.send(session.Bye(mapped=bool(mapped)))
+            if mapped:
+                last = _LastMappings(self._connection, len(mapped))
+                for each in mapped:
+                    each.unmapped = last.unmapped
+                self._kept = True
 
     def close(self) -> None:
-        """Close the connection."""
-        self._connection.close()
+        """Close the connection, unless it lasts until mappings have ended."""
+        if not self._kept:
+            self._connection.close()
 
     def forget_in_child(self, lost: errors.PoolLost) -> None:
         """Close the descriptor in a forked child, which would otherwise keep the session alive."""
@@ -356,6 +367,30 @@ class Answered(NamedTuple):
     message: session.Answer | session.SlabOpened
     descriptor: int | None
     """The descriptor that came with it; the asker closes it."""
+
+
+class _LastMappings:
+    """The connection of a closed client that has memory mapped. Its end tells the supervisor that it has none.
+
+    Args:
+        connection: The connection.
+        count: The number of mappings.
+    """
+
+    def __init__(self, connection: SessionConnection, count: int) -> None:
+        self._connection = connection
+        self._left = list(range(count))
+        self._pid: Final = os.getpid()
+
+    def unmapped(self) -> None:
+        """A mapping has ended. On any thread, in the middle of anything; also in a forked child, for its copies."""
+        self._left.pop()
+        if self._left:
+            return
+        if os.getpid() == self._pid:
+            self._connection.hang_up()
+        else:
+            self._connection.close()
 
 
 def _tell(listener: Callable[[Any], object], message: object) -> None:

@@ -225,8 +225,8 @@ class ClientMemory:
         """
         return functools.partial(self._resolve, leases, opens)
 
-    def close(self) -> bool:
-        """Unmap slabs without views; return whether no slab of the workers is left."""
+    def close(self) -> Sequence[SlabMapping]:
+        """Unmap slabs without views; return those of the workers that are left."""
         self._loans.close()
         self._slabs.close()
         return self._mappings.close()

@@ -53,6 +53,7 @@ class Mappings:
         self._idle_bytes = idle_bytes
         self._lock = threading.Lock()
         """Not held while a slab is opened, since other callbacks may run meanwhile."""
+        self._closed = False
         self._mapped: dict[tuple[Releases, int], _Mapped] = {}
         """Mappings by incarnation and number, the most recently used one last."""
         self._outlived: weakref.WeakValueDictionary[tuple[Releases, int], SlabMapping] = weakref.WeakValueDictionary()
@@ -64,6 +65,7 @@ class Mappings:
 
         Raises:
             RequestError: It cannot be opened.
+            PoolLost: The client was closed.
             NotOpenError: It has to be opened, and was not to be.
         """
         releases = lease.releases
@@ -83,6 +85,8 @@ class Mappings:
         closed = functools.partial(releases.pending.append, (LeaseKind.SLAB, slab))
         mapping = self._open_slab(releases, slab, closed)
         with self._lock:
+            if self._closed:
+                raise errors.PoolLost("this client was closed")
             if releases.over:
                 return self._outlived.setdefault(key, mapping)
             other = self._mapped.get(key)
@@ -107,7 +111,7 @@ class Mappings:
             closed()
             return
         with self._lock:
-            if not releases.over:
+            if not (releases.over or self._closed):
                 self._mapped.setdefault((releases, slab), _Mapped(mapping))
 
     def forget(self, ended: Releases) -> None:
@@ -122,14 +126,14 @@ class Mappings:
             for key in [key for key, mapped in self._mapped.items() if key[0] is releases and not mapped.is_used]:
                 del self._mapped[key]
 
-    def close(self) -> bool:
-        """Unmap all slabs in which there is no view; return whether there is none left."""
+    def close(self) -> list[SlabMapping]:
+        """Unmap all slabs in which there is no view, and map no more; return those that are left."""
         with self._lock:
+            self._closed = True
             mappings = [mapped.mapping for mapped in self._mapped.values()] + list(self._outlived.values())
             self._mapped.clear()
             self._outlived.clear()
-            closed = [mapping.close() for mapping in mappings]
-        return all(closed)
+            return [mapping for mapping in mappings if not mapping.close()]
 
     def _close_idle(self) -> None:
         idle = [key for key, mapped in self._mapped.items() if not mapped.is_used]

@@ -96,7 +96,8 @@ class OpenSlab(Message, frozen=True, tag="open_slab"):
 
     Answered by `SlabOpened`; `gpu_ref_stale` if the incarnation ends first; `overloaded` above 256 unanswered
     `OpenSlab` and `LendSlab`. A worker that is busy in an actor's method answers after it. Say `Bye` once all is
-    unmapped: until then, or until the client's process ends, the memory is not used for anything else.
+    unmapped, or before, with `mapped`: until then, or until the client's process ends, the memory is not used for
+    anything else.
     """
 
     id: U32
@@ -159,10 +160,11 @@ class ResultsRead(Message, frozen=True, tag="results_read"):
 
 
 class Bye(Message, frozen=True, tag="bye"):
-    """End the session, after all mappings of slabs are closed: their memory is free at once.
+    """End the session. The supervisor closes the connection, and memory of slabs is free at once."""
 
-    The supervisor then closes the connection.
-    """
+    mapped: bool
+    """Whether some are mapped still. Then their memory is free, and the supervisor closes the connection, when you
+    close it: do so once all are unmapped."""
 
 
 FromClient = (

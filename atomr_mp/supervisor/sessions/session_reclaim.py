@@ -1,7 +1,8 @@
-"""Ended sessions, and the processes whose ends are awaited before the sessions' memory is given back."""
+"""Ended sessions, and the ends of mappings and processes that are awaited before their memory is given back."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 from collections.abc import Iterable, Sequence
@@ -44,6 +45,8 @@ class SessionReclaim:
         """Living sessions that have asked for slabs; None if the process had ended by then."""
         self._watched: dict[int, _Client] = {}
         """Processes by pid, so that a process costs one descriptor, whatever its number of ended sessions."""
+        self._connections: dict[int, SessionPeer] = {}
+        """Those of ended sessions whose clients have slabs mapped, and will close them after that."""
 
     def may_map(self, number: int, peer: SessionPeer) -> None:
         """A session asks for a slab, which its process may have mapped from then on.
@@ -65,21 +68,24 @@ class SessionReclaim:
                 raise
         self._mapping[number] = None if pidfd is None else _Client(peer.credentials.pid, pidfd)
 
-    def ended(self, number: int, told: Iterable[Worker], *, bye: bool) -> None:
+    def ended(self, number: int, told: Iterable[Worker], *, bye: bool, mapping: SessionPeer | None = None) -> None:
         """A session has ended.
 
         Args:
             number: The session's number.
             told: Workers that were told.
-            bye: Its client has said that it has no slab mapped any more.
+            bye: Its client has said so.
+            mapping: Its connection, owned from here on, if it has said that it has slabs mapped: it ends with these.
         """
         client = self._mapping.pop(number, None)  # a session that never asked for a slab has none mapped
-        if client is not None and (bye or _has_ended(client)):
+        if client is not None and ((bye and mapping is None) or _has_ended(client)):
             os.close(client.pidfd)
             client = None
         due = self._reclaims.ended(number, told, gone=client is None)
         if client is not None:
             self._watch(client, number)
+        if mapping is not None:
+            self._await_unmapped(number, mapping)
         self._carry_out(due)
 
     def acknowledged(self, number: int, worker: Worker) -> None:
@@ -97,9 +103,34 @@ class SessionReclaim:
         return [(number, pids.get(number)) for number in self._reclaims.numbers]
 
     def close(self) -> None:
-        """Stop watching processes."""
+        """Stop watching processes, and connections."""
         for client in list(self._watched.values()):
             self._forget(client)
+        for number in list(self._connections):
+            self._close(number)
+
+    def _await_unmapped(self, number: int, peer: SessionPeer) -> None:
+        """Watch the connection of an ended session, whose client has slabs mapped."""
+        self._connections[number] = peer
+
+        def on_ready(_events: int) -> None:
+            unmapped = False
+            with contextlib.suppress(errors.ProtocolError):
+                messages = peer.receive()
+                if messages == []:
+                    return
+                unmapped = messages is None
+            self._close(number)
+            if unmapped:  # else it has broken the rules, and only its process's end tells
+                self._carry_out(self._reclaims.client_gone(number))
+
+        self._loop.watch(peer.fileno(), select.EPOLLIN, on_ready)
+
+    def _close(self, number: int) -> None:
+        peer = self._connections.pop(number, None)
+        if peer is not None:
+            self._loop.forget(peer.fileno())
+            peer.close()
 
     def _watch(self, client: _Client, number: int) -> None:
         watched = self._watched.get(client.pid)
@@ -129,6 +160,7 @@ class SessionReclaim:
                 worker = self._devices[index].roles.of(generation)
                 if worker is not None:
                     worker.tell(control.Reclaim(number))
+            self._close(number)
             for client in list(self._watched.values()):
                 client.numbers.discard(number)
                 if not client.numbers:

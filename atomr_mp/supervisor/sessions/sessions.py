@@ -381,8 +381,8 @@ class Sessions:
                 each.take_reach(message, len(self._devices))
                 if message.failures:
                     self._unreached()
-            case session.Bye():
-                self._end(each, None, bye=True)
+            case session.Bye(mapped):
+                self._end(each, None, bye=True, mapped=mapped)
             case _ if isinstance(message, slabs.Request):
                 if each.observer:
                     raise errors.ProtocolError("slabs are for sessions that may call, and this is an observer's")
@@ -452,13 +452,16 @@ class Sessions:
         elif each.peer.wants_to_write:
             self._loop.rewatch(each.peer.fileno(), select.EPOLLIN | select.EPOLLOUT)
 
-    def _end(self, each: ClientSession, error: errors.AtomrError | None, *, bye: bool = False) -> None:
+    def _end(
+        self, each: ClientSession, error: errors.AtomrError | None, *, bye: bool = False, mapped: bool = False
+    ) -> None:
         """End a session, telling the client why if it is still there.
 
         Args:
             each: The session.
             error: The reason, unless the client wants it.
-            bye: The client has said that it has no slab mapped any more.
+            bye: The client wants it.
+            mapped: It has slabs mapped still, and closes the connection once it has none.
         """
         if each.closed:
             return
@@ -468,7 +471,8 @@ class Sessions:
         if error is not None:
             each.peer.send(session.Goodbye(ErrorInfo.of(error)))
         self._loop.forget(each.peer.fileno())
-        each.peer.close()
+        if not (mapped and each.may_call):
+            each.peer.close()
         self._slabs.session_ended(each.number)
         if each.may_call:
             told = []
@@ -480,7 +484,7 @@ class Sessions:
                     told.append((device.index, worker.generation))
             if each.is_remote:
                 self.remotes.ended(each.number, told, bye=bye)
-            self._reclaim.ended(each.number, told, bye=bye)
+            self._reclaim.ended(each.number, told, bye=bye, mapping=each.peer if mapped else None)
         if each.owner:
             # Later, since the caller may be in the middle of a device's step.
             self._loop.call_later(0, self._owner_gone)

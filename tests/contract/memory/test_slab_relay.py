@@ -667,7 +667,7 @@ class TestTheEnd:
     def test_bye_and_the_workers_words_are_enough(self, supervisor: Supervisor, client: SessionConnection) -> None:
         """The client lives on; its session is over."""
         client.send(session.OpenSlab(1, 0, 1, 5))
-        client.send(session.Bye())
+        client.send(session.Bye(mapped=False))
         supervisor.until(lambda: supervisor.workers[1].heard(control.SessionEnded))
         supervisor.acknowledge(0)
         assert supervisor.reclaimed() == [0, 0]
@@ -675,6 +675,37 @@ class TestTheEnd:
         assert supervisor.reclaimed() == [1, 1]
         with pytest.raises(errors.PoolLost):
             client.receive(DEADLINE_S)
+
+    @pytest.mark.parametrize("first", ["client", "worker"])
+    def test_a_client_that_has_slabs_mapped_says_by_its_connection_s_end_that_it_has_none(
+        self, supervisor: Supervisor, client: SessionConnection, first: str
+    ) -> None:
+        """Its session is over before that."""
+        client.send(session.OpenSlab(1, 0, 1, 5))
+        client.send(session.Bye(mapped=True))
+        supervisor.until(lambda: supervisor.workers[1].heard(control.SessionEnded))
+        supervisor.acknowledge(0)
+        if first == "client":
+            client.hang_up()
+            supervisor.until(lambda: not supervisor.sessions._reclaim._connections)
+            supervisor.acknowledge(1)
+        else:
+            supervisor.acknowledge(1)
+            assert supervisor.reclaimed() == [0, 0]
+            client.hang_up()
+        supervisor.until(lambda: supervisor.reclaimed() == [1, 1])
+
+    def test_what_it_says_meanwhile_frees_nothing(self, supervisor: Supervisor, client: SessionConnection) -> None:
+        """It has broken the rules, and only its process's end tells."""
+        before = len(open_descriptors())
+        client.send(session.OpenSlab(1, 0, 1, 5))
+        client.send(session.Bye(mapped=True))
+        supervisor.until(lambda: supervisor.workers[1].heard(control.SessionEnded))
+        supervisor.acknowledge(0, 1)
+        client.send(session.ForgetSlab(1))
+        supervisor.until(lambda: not supervisor.sessions._reclaim._connections)
+        assert supervisor.reclaimed() == [0, 0]
+        assert len(open_descriptors()) == before  # the process's for the connection's
 
     def test_a_client_that_never_asked_for_a_slab_is_not_waited_for(
         self, supervisor: Supervisor, client: SessionConnection

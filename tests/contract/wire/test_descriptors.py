@@ -273,7 +273,7 @@ class TestTheSession:
         client.close()
         assert not peer.send(session.SlabOpened(1, 1), Descriptor(memory(b"")))
         with pytest.raises(errors.PoolLost):
-            client.send(session.Bye())
+            client.send(session.Bye(mapped=False))
 
     def test_the_process_of_a_client_can_be_watched(self) -> None:
         """Its descriptor becomes readable when it ends; one that has been reaped differs from one that lives."""

@@ -338,11 +338,13 @@ def test_views_outlive_their_generation_and_their_client() -> None:
     fake.releases.over = True
     mappings.forget(fake.releases)
     assert fake.closed() == [2]
-    assert not mappings.close()
+    assert len(mappings.close()) == 1
     assert view.sum() == 0
     del view
     assert fake.closed() == [2, 1]
-    assert mappings.close()
+    with pytest.raises(errors.PoolLost):
+        mappings.get(second, 2)
+    assert fake.closed() == [2, 1, 2]
 
 
 def test_a_result_with_a_ref_needs_its_lease(client: FakeClient) -> None:

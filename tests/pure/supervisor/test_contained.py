@@ -29,7 +29,7 @@ class Peer:
 
     def receive(self) -> list[Any]:
         """Return what it has said."""
-        return [session.Bye()]
+        return [session.Bye(mapped=False)]
 
     def send(self, message: Any, _descriptor: object = None) -> bool:
         """Take a message for it."""
