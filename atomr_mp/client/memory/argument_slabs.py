@@ -31,6 +31,9 @@ CLIENT_SLAB_BYTES: Final = 2**30
 KEEP_EMPTY: Final = 64
 """Number of arrays that are placed elsewhere before an empty slab is freed. The last used empty slab stays."""
 
+MOST_RUN_S: Final = 60.0
+"""How long a call without a receiver may go on after its deadline, if it has started before."""
+
 Register = Callable[[int, int], SlabNumber]
 """Makes a slab of (size, descriptor) known to all workers and returns its number; the descriptor stays the caller's."""
 
@@ -68,8 +71,8 @@ class ClientSlabs:
         self._kept: dict[int, Placement] = {}
         """Arrays of calls that were answered, which their worker has not returned yet."""
         self._abandoned: list[tuple[int, Releases, Placement]] = []
-        """Arrays of calls whose answers will not be read, the latest start of these calls, CLOCK_MONOTONIC, and the
-        workers that have them."""
+        """Arrays of calls whose answers will not be read, the times until which they are kept, CLOCK_MONOTONIC, and
+        the workers that have them."""
 
     @interrupts.defer_interrupts
     def array(self, shape: tuple[int, ...], dtype: str) -> np.ndarray[Any, Any]:
@@ -139,7 +142,7 @@ class ClientSlabs:
     def abandoned(self, placement: Placement, worker: Releases, until_ns: int) -> None:
         """Record that the answer of a call with an array will not be read. The call may start until the given time."""
         with self._lock:
-            self._abandoned.append((until_ns, worker, placement))
+            self._abandoned.append((until_ns + int(MOST_RUN_S * 1e9), worker, placement))
 
     def returned(self, ids: Iterable[int]) -> None:
         """Record that these arrays are out of use in a worker."""

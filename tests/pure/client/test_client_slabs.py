@@ -123,13 +123,18 @@ def test_what_was_answered_is_kept_until_it_is_returned(slabs: ClientSlabs) -> N
 
 
 @pytest.mark.parametrize("why", ["returned", "ended", "late"])
-def test_what_nobody_will_answer_is_kept_while_a_worker_may_read_it(slabs: ClientSlabs, why: str) -> None:
-    """Until it was returned, its worker has ended, or its call can start no more."""
+def test_what_nobody_will_answer_is_kept_while_a_worker_may_read_it(
+    slabs: ClientSlabs, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until it was returned, its worker has ended, or its call's deadline has passed long ago."""
     worker = Releases(token.pack(bytes(16), 0, 1))
     placed = place(slabs, mib(1))
     number = placed.id
-    slabs.abandoned(placed, worker, 0 if why == "late" else time.monotonic_ns() + 10**12)
+    slabs.abandoned(placed, worker, time.monotonic_ns())
     del placed
+    later_ns = time.monotonic_ns() + 10**12
+    if why == "late":
+        monkeypatch.setattr(time, "monotonic_ns", lambda: later_ns)
     if why != "late":
         place(slabs, mib(1))
         assert number in slabs._uses
