@@ -253,7 +253,7 @@ class SessionChannel(RelayChannel):
         self.memory.close_all()
         self._drop_unsent()
         if self.client:
-            self._tell(session.Bye())
+            self._tell(session.Bye(mapped=False))
             try:
                 self._far.socket.send(self._up.pop()[0])
             except OSError:  # its end of file tells the same, but that its memory is unmapped

@@ -64,6 +64,9 @@ class SessionEnd(Protocol):
     def take_offered(self, offered: session.SlabOffered, /) -> int | None:
         """Return the descriptor that came with an offer, once."""
 
+    def hang_up(self) -> None:
+        """End it for all processes that have a copy of it. Does not wait."""
+
     def close(self) -> None:
         """Close; may be called twice."""
 

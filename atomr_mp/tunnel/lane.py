@@ -113,6 +113,9 @@ class LaneConnection:
                     return
                 readable.poll(left_s * 1000)
 
+    def stop(self) -> None:
+        """Do nothing: the relay goes on reading, and what it has read for a lane that was left is lost."""
+
     def close(self) -> None:
         """Close; may be called twice."""
         self.ended = True

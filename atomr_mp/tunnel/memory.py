@@ -6,7 +6,7 @@ before the call is sent. Results are read into memory of this process, so nothin
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, NoReturn
 
 import numpy as np
@@ -58,11 +58,11 @@ class CarriedMemory(ClientMemory):
         """Refuse: another machine's memory cannot be mapped."""
         raise errors.Unsupported(NO_VIEWS)
 
-    def close(self) -> bool:
-        """Close it; return whether no slab of the workers is left: the relay unmaps them."""
+    def close(self) -> Sequence[SlabMapping]:
+        """Close it; return no slab, since the relay unmaps those of the workers."""
         super().close()
         self._copier.close()
-        return True
+        return ()
 
     def _copy_from(self, mapping: CarriedSlab, ref: GpuRef, out: np.ndarray[Any, Any] | None) -> np.ndarray[Any, Any]:
         if (

@@ -130,6 +130,10 @@ class CarriedSession:
         with self._lock:
             self._channel.close()
 
+    def hang_up(self) -> None:
+        """Close it, for a client whose memory is no longer mapped."""
+        self.close()
+
     def _wait_opened(self, endpoint: str, connect_s: float) -> None:
         """Wait for the relay's word, and measure by it how far the pool's clock is ahead.
 

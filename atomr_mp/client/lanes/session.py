@@ -377,7 +377,7 @@ class _LastMappings:
         count: The number of mappings.
     """
 
-    def __init__(self, connection: SessionConnection, count: int) -> None:
+    def __init__(self, connection: SessionEnd, count: int) -> None:
         self._connection = connection
         self._left = list(range(count))
         self._pid: Final = os.getpid()
