@@ -20,6 +20,22 @@ from atomr_mp.protocol import dtypes
 from atomr_mp.protocol.layout import Layout
 
 
+class _Memory:
+    """What a mapping has mapped, and whom its end concerns."""
+
+    def __init__(self, mapped: mmap.mmap, unmapped: Callable[[], object] | None) -> None:
+        self.map: mmap.mmap | None = mapped
+        self.unmapped = unmapped
+
+    def unmap(self) -> None:
+        """Unmap it, once."""
+        mapped, self.map = self.map, None
+        if mapped is not None:
+            mapped.close()
+            if self.unmapped is not None:
+                self.unmapped()
+
+
 class HostMapping:
     """A slab of host memory in this process, readable and writable.
 
@@ -34,22 +50,28 @@ class HostMapping:
         OutOfMemory: It cannot be mapped.
     """
 
-    _map: mmap.mmap | None = None
-
     def __init__(self, descriptor: int, nbytes: int, unmapped: Callable[[], object] | None = None) -> None:
         check_sealed(descriptor, nbytes)
         try:
-            self._map = mmap.mmap(descriptor, nbytes)
+            mapped = mmap.mmap(descriptor, nbytes)
         except OSError as error:
             raise errors.OutOfMemory(f"a slab of {nbytes} bytes cannot be mapped: {error}") from error
-        self.address: Final[int] = np.frombuffer(self._map, np.uint8).__array_interface__["data"][0]
+        self.address: Final[int] = np.frombuffer(mapped, np.uint8).__array_interface__["data"][0]
         self.nbytes: Final = nbytes
-        self.unmapped = unmapped
+        self._memory: Final = _Memory(mapped, unmapped)
+        # Not in `__del__`: while that runs, weak references still lead here, and another thread may make an array.
+        weakref.finalize(self, self._memory.unmap).atexit = False
         self._arrays: weakref.WeakSet[MappedPart] = weakref.WeakSet()
         self._lock = threading.Lock()
 
-    def __del__(self) -> None:
-        self._unmap()
+    @property
+    def unmapped(self) -> Callable[[], object] | None:
+        """Called once the memory is unmapped."""
+        return self._memory.unmapped
+
+    @unmapped.setter
+    def unmapped(self, unmapped: Callable[[], object] | None) -> None:
+        self._memory.unmapped = unmapped
 
     @property
     def in_use(self) -> bool:
@@ -60,8 +82,8 @@ class HostMapping:
         """Unmap it unless an array lies in it; return whether it is unmapped. May be called twice."""
         with self._lock:
             if not self._arrays:
-                self._unmap()
-            return self._map is None
+                self._memory.unmap()
+            return self._memory.map is None
 
     def array(self, layout: Layout, *, writable: bool, keep: object = None) -> np.ndarray[Any, Any]:
         """Return an array in the slab, zero-copy.
@@ -77,19 +99,12 @@ class HostMapping:
         """
         low, high = layout.span_within(self.nbytes)
         with self._lock:
-            if self._map is None:
+            if self._memory.map is None:
                 raise errors.GpuRefReleased("the slab is not mapped any more: the client was closed")
             part = MappedPart(self, self.address + low, high - low, keep, read_only=not writable)
             self._arrays.add(part)
         content: Any = np.asarray(part)
         return np.ndarray(layout.shape, dtypes.to_numpy(layout.dtype), content, layout.offset - low, layout.strides)
-
-    def _unmap(self) -> None:
-        if self._map is not None:
-            self._map.close()
-            self._map = None
-            if self.unmapped is not None:
-                self.unmapped()
 
 
 class MappedPart:
