@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -306,9 +307,10 @@ class RemoteSession:
             if self.state is RemoteLinkState.OPEN:
                 self._say(remote.RemoteBye(self._epoch))
             self.lose(errors.PoolLost("this client was closed"))
-        self.call_back()
-        self.transfers.close()
-        self.engine.close(0 if over else BYE_MS)
+        with contextlib.ExitStack() as closing:  # from the last step to the first: whatever fails, the rest is closed
+            closing.callback(self.engine.close, 0 if over else BYE_MS)
+            closing.callback(self.transfers.close)
+            self.call_back()
 
     def forget_in_child(self, lost: str) -> None:
         """Drop everything, in a forked child: libzmq's threads do not exist there."""
