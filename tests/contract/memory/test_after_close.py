@@ -29,6 +29,7 @@ def pool() -> Iterator[atomr_mp.Pool]:
     """Lend a pool that all tests of this file share."""
     with Ledger() as ledger, ledger.start(KEEPER) as pool:
         pool.wait_ready()
+        pool.call("Keeper.large", VALUE).result()  # its slab stays mapped here
         yield pool
 
 
