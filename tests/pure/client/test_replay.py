@@ -136,6 +136,7 @@ class FakeClient:
         self.login = SimpleNamespace(window=flight.Window(window, 2**30))
         self.methods = METHODS
         self.max_replays = MAX_REPLAYS
+        self.ahead_ns = 0
         self.homes = HOMES
         self.suspicions = KnownSuspicions([])
         self.workers_live = False
