@@ -143,7 +143,6 @@ class FakeClient:
         self.reports: list[tuple[int, int, int, list[suspects.RequestKey]]] = []
         self.acquitted: list[suspects.RequestKey] = []
         self.numbers = 0
-        self.ahead_ns = 0
         self.failures: Counter[tuple[int, int]] = Counter()
 
     def releases(self, device: int, generation: int) -> Releases:
