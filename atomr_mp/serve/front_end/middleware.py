@@ -96,9 +96,7 @@ class SurroundedApplication:
         try:
             await self._application(scope, receive, watched)
         except BaseException as error:  # it may raise anything, even SystemExit, which would end the front end
-            if begun:
-                raise
-            if isinstance(error, GeneratorExit):  # the loop has ended
+            if begun or isinstance(error, GeneratorExit):  # the latter at the loop's end
                 raise
             _LOG.exception("the middleware has raised (%s %s)", scope["method"], scope["path"][:200])
         else:
