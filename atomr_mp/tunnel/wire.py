@@ -76,7 +76,7 @@ class Wire:
         self._bell: Final = self._bells[0]
         self.fileno: Final = self._bell.fileno
         self.signal: Final = self._bell.ring
-        """Has the descriptor say that there is something to receive, or to look at."""
+        """Makes the descriptor readable, until `receive` finds nothing more."""
         self._closed = False
         socket.setsockopt(zmq.IPV6, int("[" in endpoint))  # with it, libzmq takes the end of one of IPv4 for another's
         socket.connect(endpoint)

@@ -127,7 +127,7 @@ class Mappings:
                 del self._mapped[key]
 
     def close(self) -> list[SlabMapping]:
-        """Unmap all slabs in which there is no view, and map no more; return those that are left."""
+        """Unmap the slabs without a view, refuse to map further ones, and return the slabs that stay mapped."""
         with self._lock:
             self._closed = True
             mappings = [mapped.mapping for mapped in self._mapped.values()] + list(self._outlived.values())

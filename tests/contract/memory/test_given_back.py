@@ -133,7 +133,7 @@ def far_behind(pool: atomr_mp.Pool) -> None:
         for _ in range(BEHIND):
             pool.call("Keeper.large", VALUE // 2, device=0)
         pool.call("Keeper.make", ARRAY, device=0)
-        await asyncio.sleep(0)
+        await asyncio.sleep(0)  # a turn of the loop sends them
 
     loop.run_until_complete(use())
     pool.call("Keeper.total", ARRAY, device=0).result()
@@ -165,7 +165,7 @@ def unawaited(pool: atomr_mp.Pool) -> None:
             async with asyncio.timeout(0):
                 await calls[0]
         for _ in range(turns):
-            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # how many turns the loop has had is what differs
 
     for turns in range(6):
         asyncio.run(use(turns))
