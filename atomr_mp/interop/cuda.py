@@ -24,6 +24,27 @@ CUDA: Final = 2
 """kDLCUDA, of DLPack."""
 
 
+class _Memory:
+    """What a mapping has mapped, and whom its end concerns."""
+
+    def __init__(self, address: int, ordinal: int, unmapped: Callable[[], object] | None) -> None:
+        self.address: Final = address
+        self._ordinal = ordinal
+        self.unmapped = unmapped
+        self.open = True
+
+    def unmap(self) -> None:
+        """Unmap it, once this process's own work on the GPU has ended."""
+        if not self.open:
+            return
+        self.open = False
+        synchronize(self._ordinal)
+        with _cupy().cuda.Device(self._ordinal):
+            _cupy().cuda.runtime.ipcCloseMemHandle(self.address)
+        if self.unmapped is not None:
+            self.unmapped()
+
+
 class CudaMapping:
     """A slab of device memory in this process, readable and writable.
 
@@ -51,20 +72,27 @@ class CudaMapping:
     ) -> None:
         self.ordinal: Final = ordinal_of(uuid)
         self.nbytes: Final = nbytes
-        self.unmapped = unmapped
         self._ending = ending
         self._parts: weakref.WeakSet[_CudaPart] = weakref.WeakSet()
         self._lock = threading.Lock()
         runtime = _cupy().cuda.runtime
         with _cupy().cuda.Device(self.ordinal):
             try:
-                self._address: int = runtime.ipcOpenMemHandle(handle, LAZY_PEER_ACCESS)
+                address: int = runtime.ipcOpenMemHandle(handle, LAZY_PEER_ACCESS)
             except runtime.CUDARuntimeError as error:
                 raise errors.GpuRefStale(f"the memory cannot be opened, its process may have ended: {error}") from error
-        self._open = True
+        self._memory: Final = _Memory(address, self.ordinal, unmapped)
+        # Not in `__del__`: while that runs, weak references still lead here, and another thread may make an array.
+        weakref.finalize(self, self._memory.unmap).atexit = False
 
-    def __del__(self) -> None:
-        self._unmap()
+    @property
+    def unmapped(self) -> Callable[[], object] | None:
+        """Called once the memory is unmapped."""
+        return self._memory.unmapped
+
+    @unmapped.setter
+    def unmapped(self, unmapped: Callable[[], object] | None) -> None:
+        self._memory.unmapped = unmapped
 
     @property
     def in_use(self) -> bool:
@@ -75,8 +103,8 @@ class CudaMapping:
         """Unmap it unless an array lies in it; return whether it is unmapped. May be called twice."""
         with self._lock:
             if not self._parts:
-                self._unmap()
-            return not self._open
+                self._memory.unmap()
+            return not self._memory.open
 
     def array(self, layout: Layout, *, writable: bool, keep: object = None) -> Any:  # noqa: ARG002 - CuPy knows no other
         """Return a CuPy array in the slab, zero-copy.
@@ -93,12 +121,12 @@ class CudaMapping:
         """
         low, high = layout.span_within(self.nbytes)
         with self._lock:
-            if not self._open:
+            if not self._memory.open:
                 raise errors.GpuRefReleased("the slab is not mapped any more: the client was closed")
             part = _CudaPart(self, keep)
             self._parts.add(part)
         cupy = _cupy()
-        memory = cupy.cuda.UnownedMemory(self._address + low, high - low, part, self.ordinal)
+        memory = cupy.cuda.UnownedMemory(self._memory.address + low, high - low, part, self.ordinal)
         dtype = "uint8" if layout.dtype in dtypes.FLOAT8 else dtypes.to_numpy(layout.dtype)
         with cupy.cuda.Device(self.ordinal):
             return cupy.ndarray(
@@ -108,15 +136,6 @@ class CudaMapping:
     def ended(self, keep: object) -> None:
         """Take back what an array has kept, for when this process's work has ended. Any thread, at any time."""
         self._ending(functools.partial(synchronize, self.ordinal), (self, keep))
-
-    def _unmap(self) -> None:
-        if getattr(self, "_open", False):
-            self._open = False
-            synchronize(self.ordinal)
-            with _cupy().cuda.Device(self.ordinal):
-                _cupy().cuda.runtime.ipcCloseMemHandle(self._address)
-            if self.unmapped is not None:
-                self.unmapped()
 
 
 class _CudaPart:

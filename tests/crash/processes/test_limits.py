@@ -20,7 +20,7 @@ from atomr_mp.supervisor.loop import Loop
 from atomr_mp.supervisor.plan import OMP_THREADS, OTHER_THREADS, merged, thread_limits
 from atomr_mp.supervisor.processes.incarnation import Incarnation
 from tests.crash.processes.test_process import Threaded
-from tests.support import ACTORS, Ledger, settled
+from tests.support import ACTORS, BACKEND, Ledger, settled
 
 LIMITED = f"{ACTORS}/limited.py:Limited"
 CORES = len(os.sched_getaffinity(0))
@@ -44,6 +44,7 @@ def test_the_kernel_takes_workers_before_their_supervisor(ledger: Ledger, standb
         assert settled(lambda: {score(child) for child in children} == {min(MOST, score("self") + FIRST)})
 
 
+@pytest.mark.skipif(BACKEND != "host", reason="on GPUs the libraries have as many threads as they like")
 @pytest.mark.parametrize("standby", ["none", "warm"])
 def test_numeric_libraries_share_the_cores_among_workers(ledger: Ledger, standby: str) -> None:
     """Also those that the zygote has imported before; a setting says otherwise."""
