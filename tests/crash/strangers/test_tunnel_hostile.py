@@ -192,6 +192,7 @@ def session_of_mallory(serving: served.Served) -> Iterator[AttackingSession]:
         own = AttackingSession(raw.dealer)
         own.begin()
         yield own
+        own.control(ChannelEnded())  # else it counts until its end is noticed
 
 
 def _lane(serving: served.Served, own: AttackingSession, raw: Attacker, number: int) -> stream.Dealer:
