@@ -17,6 +17,9 @@ import pytest
 
 # Before this package is imported, which decides then; all processes of the tests inherit it.
 CHECKS: Final = os.environ.setdefault("ATOMR_MP_CHECKS", "1")
+# Of each process that imports NumPy or SciPy OpenBLAS's threads would spin for as long as the import takes. They would
+# also end at each fork and return with the next product, while a ledger counts.
+os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
 from tests import suites  # noqa: E402
 from tests.support import BACKEND, Ledger, settled  # noqa: E402

@@ -29,12 +29,6 @@ from typing import IO, Any, Final, Self
 
 import pytest
 
-with pytest.MonkeyPatch.context() as patched:
-    # OpenBLAS reads it here, that of NumPy and that of SciPy, and starts no threads: they would spin after a product,
-    # end at each fork and return with the next product, while a ledger counts. No process that is started inherits it.
-    patched.setenv("OPENBLAS_NUM_THREADS", "1")
-    import scipy.linalg.blas  # noqa: F401 - imports NumPy too
-
 import atomr_mp
 from atomr_mp import errors, testing
 from atomr_mp.client.client import Client
@@ -64,6 +58,7 @@ PROMISE_S: Final = 2.0
 ACTORS: Final = Path(__file__).parent / "actors"
 PROBE: Final = f"{ACTORS}/probe.py:Probe"
 BYSTANDER: Final = f"{ACTORS}/probe.py:Bystander"
+KEEPER: Final = f"{ACTORS}/keeper.py:Keeper"
 
 
 def needs_devices(count: int) -> None:

@@ -11,8 +11,6 @@ from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import numpy as np
-
 from atomr_mp import errors
 from atomr_mp_workers import Actor, Context, method
 from tests.actors.probe import arrive, die, note
@@ -148,6 +146,8 @@ class Awaiter(Actor):
     @method
     async def double(self, array: Any) -> Any:
         """Return a ref to twice an array, that is borrowed meanwhile."""
+        import numpy as np
+
         await others_turn()
         return await asyncio.to_thread(self._context.keep, np.asarray(array) * 2)
 

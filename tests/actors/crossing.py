@@ -9,8 +9,6 @@ import uuid
 from collections.abc import Generator, Iterator
 from typing import Any, Final
 
-import numpy as np
-
 from atomr_mp_workers import Actor, Batch, method
 
 
@@ -43,6 +41,8 @@ VALUES: Final[dict[str, Any]] = {
 
 def nested(depth: int) -> Any:
     """Return an array within lists."""
+    import numpy as np
+
     found: Any = np.arange(3)
     for _ in range(depth):
         found = [found]

@@ -40,6 +40,11 @@ class Keeper(Actor):
         return [self._context.empty((1,)) for _ in range(count)]
 
     @method
+    def double(self, array: NDArray[np.generic]) -> NDArray[np.generic]:
+        """Return twice the array."""
+        return np.asarray(array) * 2
+
+    @method
     def total(self, array: NDArray[np.generic]) -> float:
         """Return the sum of all elements."""
         return float(np.sum(array))

@@ -10,8 +10,6 @@ from os import kill as kept_kill
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from atomr_mp import errors
 from atomr_mp_workers import Actor, Batch, Context, method
 
@@ -63,6 +61,8 @@ class Poisonous(Actor):
     @method(idempotent=True)
     def total(self, item: list[str], array: Any) -> float:
         """Return the sum of an array, however it has come."""
+        import numpy as np
+
         _run(item)
         return float(np.asarray(getattr(array, "array", array)).sum())
 

@@ -1,4 +1,7 @@
-"""Actors for tests: they note that they ran, wait at a gate, and die in every way, everywhere."""
+"""Actors for tests: they note that they ran, wait at a gate, and die in every way, everywhere.
+
+NumPy is imported where it is used: most workers of these actors see no array, and end before it is worth its time.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,6 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 import msgspec
-import numpy as np
-from numpy.typing import NDArray
 
 from atomr_mp import errors
 from atomr_mp_workers import Actor, Context, method
@@ -60,6 +61,8 @@ def raise_strangely(how: str) -> None:
         case "typed":
             raise errors.OutOfMemory(None, requested_bytes=2**70)  # type: ignore[arg-type]
         case "fact":
+            import numpy as np
+
             raise errors.OutOfMemory("on purpose", requested_bytes=np.int64(7))  # type: ignore[arg-type]
         case "no fact":
             raise errors.OutOfMemory("on purpose", requested_bytes=None)  # type: ignore[arg-type]
@@ -98,20 +101,6 @@ class Bomb(msgspec.Struct):
         die(self.how)
 
 
-class Trap(np.ndarray[Any, Any]):
-    """A result that raises while it is encoded."""
-
-    how: How
-    gate: str
-
-    @property
-    def nbytes(self) -> int:
-        """Raise."""
-        arrive(self.gate)
-        die(self.how)
-        return 0
-
-
 class Probe(Actor):
     """Runs on the loop, unless a method says otherwise."""
 
@@ -134,11 +123,6 @@ class Probe(Actor):
     def echo(self, value: Any) -> Any:
         """Return the argument."""
         return value
-
-    @method
-    def double(self, array: NDArray[np.generic]) -> NDArray[np.generic]:
-        """Return twice the array."""
-        return np.asarray(array) * 2
 
     @method
     def note(self, tag: str) -> str:
@@ -202,11 +186,18 @@ class Probe(Actor):
         """Never run."""
 
     @method
-    def crash_replying(self, how: How, gate: str) -> NDArray[np.generic]:
+    def crash_replying(self, how: How, gate: str) -> Any:
         """Die after having run."""
-        trap = np.zeros(3).view(Trap)
-        trap.how, trap.gate = how, gate
-        return trap
+        import numpy as np
+
+        class Trap(np.ndarray[Any, Any]):
+            @property
+            def nbytes(self) -> int:
+                arrive(gate)
+                die(how)
+                return 0
+
+        return np.zeros(3).view(Trap)
 
     @method
     def wait_in_c(self, gate: str) -> None:

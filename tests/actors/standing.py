@@ -8,8 +8,6 @@ import resource
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from atomr_mp import errors
 from atomr_mp_workers import Actor, Context, method
 from tests.actors.probe import LEDGER, arrive, note
@@ -59,6 +57,8 @@ class Standing(Actor):
     @method
     def process(self) -> dict[str, Any]:
         """Return facts of the process itself, however it was made."""
+        import numpy as np
+
         print(f"generation {self._context.generation} speaks", flush=True)
         np.zeros((500, 500)) @ np.zeros((500, 500))  # starts the threads of NumPy's BLAS, if it may have any
         return {

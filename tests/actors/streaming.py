@@ -10,7 +10,6 @@ from collections.abc import Generator, Iterator
 from typing import Any
 
 import msgspec
-import numpy as np
 
 from atomr_mp import errors
 from atomr_mp_workers import Actor, Context, Live, LiveStream, Steps, method
@@ -114,6 +113,8 @@ class Streamer(Actor):
     @method(thread=True)
     def arrays(self, count: int, length: int) -> Iterator[Any]:
         """Yield arrays, inline, in frames or in shared memory."""
+        import numpy as np
+
         for n in range(count):
             yield np.full(length, n, np.float32)
 

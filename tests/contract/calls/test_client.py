@@ -28,7 +28,10 @@ from atomr_mp.protocol.messages.devices import DeviceState
 from atomr_mp.protocol.messages.session import DeviceChanged, IncarnationEnded
 from tests.in_turn import in_turn
 from tests.support import (
+    BYSTANDER,
     DEADLINE_S,
+    KEEPER,
+    PROBE,
     Ledger,
     client_of,
     hurry,
@@ -48,7 +51,7 @@ Wait = Callable[[atomr_mp.Reply], Any]
 @pytest.fixture(scope="module")
 def shared() -> Iterator[tuple[Ledger, atomr_mp.Pool]]:
     """One pool for all tests that leave it as it was."""
-    with Ledger() as ledger, ledger.start(gpus=2) as pool:
+    with Ledger() as ledger, ledger.start(PROBE, BYSTANDER, KEEPER, gpus=2) as pool:
         yield ledger, pool
 
 
@@ -91,7 +94,7 @@ def test_a_result_is_the_same_however_one_waits(pool: atomr_mp.Pool, wait: Wait,
 def test_arrays_travel_inline_and_beside(pool: atomr_mp.Pool, wait: Wait, count: int) -> None:
     """The result is the caller's own array."""
     array = np.arange(count, dtype=np.float32).reshape(2, -1) if count else np.empty((0, 3), np.float32)
-    doubled = wait(pool.call("Probe.double", array))
+    doubled = wait(pool.call("Keeper.double", array))
     np.testing.assert_array_equal(doubled, array * 2)
     assert doubled.dtype == np.float32
 
@@ -128,7 +131,7 @@ def test_an_exception_that_is_hard_to_tell_of_is_an_answer_too(pool: atomr_mp.Po
         ("Probe.echo", [], "Probe.echo"),
         ("Probe.echo", [1, 2], "Probe.echo"),
         ("Probe.note", [1], "Probe.note"),
-        ("Probe.double", ["text"], "Probe.double"),
+        ("Keeper.double", ["text"], "Keeper.double"),
     ],
 )
 def test_a_wrong_call_is_refused_and_harms_nobody(
@@ -661,13 +664,13 @@ def test_a_full_window_is_overloaded_at_once(ledger: Ledger) -> None:
 
 def test_the_window_counts_bytes_too(ledger: Ledger) -> None:
     """A single request larger than all of it is let through when nothing else is under way."""
-    with ledger.start(window_bytes=100_000) as pool, ledger.gate("gate") as gate:
-        assert pool.call("Probe.double", np.zeros(15_000)).result().shape == (15_000,)
+    with ledger.start(PROBE, KEEPER, window_bytes=100_000) as pool, ledger.gate("gate") as gate:
+        assert pool.call("Keeper.double", np.zeros(15_000)).result().shape == (15_000,)
         held = pool.call("Probe.hold", gate.path)
         gate.wait()
         with pytest.raises(errors.Overloaded):
-            pool.call("Probe.double", np.zeros(15_000))
-        fits = pool.call("Probe.double", np.zeros(5_000))
+            pool.call("Keeper.double", np.zeros(15_000))
+        fits = pool.call("Keeper.double", np.zeros(5_000))
         gate.open()
         assert held.result() == 1
         assert fits.result().shape == (5_000,)

@@ -16,9 +16,7 @@ import pytest
 from hypothesis import strategies as st
 
 import atomr_mp
-from tests.support import ACTORS, BACKEND, DEADLINE_S, Ledger, settled
-
-KEEPER = f"{ACTORS}/keeper.py:Keeper"
+from tests.support import BACKEND, DEADLINE_S, KEEPER, Ledger, settled
 
 VALUE: Final = 20_000
 """Elements of an array that comes in shared memory."""

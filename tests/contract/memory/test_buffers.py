@@ -33,6 +33,7 @@ from tests.support import (
     ACTORS,
     BACKEND,
     DEADLINE_S,
+    KEEPER,
     PROBE,
     Gate,
     Ledger,
@@ -44,7 +45,6 @@ from tests.support import (
     wait_generation,
 )
 
-KEEPER = f"{ACTORS}/keeper.py:Keeper"
 PAIRED = f"{ACTORS}/paired.py:Paired"
 
 
@@ -328,7 +328,7 @@ def test_large_arrays_travel_in_shared_memory(pool: atomr_mp.Pool) -> None:
     """There and back, in any size, and their memory is used again."""
     array = np.random.default_rng(1).random(1_000_000)
     for _ in range(20):
-        back = pool.call("Probe.double", array).result()
+        back = pool.call("Keeper.double", array).result()
     np.testing.assert_array_equal(back, array * 2)
     assert back.flags.writeable
     assert local_client(pool).memory._slabs.nbytes <= 2 * 64 * 2**20

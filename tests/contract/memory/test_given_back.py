@@ -16,9 +16,7 @@ from hypothesis import strategies as st
 
 import atomr_mp
 from atomr_mp import errors
-from tests.support import ACTORS, DEADLINE_S, Ledger, local_client, settled
-
-KEEPER = f"{ACTORS}/keeper.py:Keeper"
+from tests.support import DEADLINE_S, KEEPER, Ledger, local_client, settled
 
 ARRAY: Final = np.arange(10.0)
 VALUE: Final = 20_000

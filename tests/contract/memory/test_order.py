@@ -20,9 +20,7 @@ from hypothesis import strategies as st
 
 import atomr_mp
 from atomr_mp import errors
-from tests.support import ACTORS, BACKEND, Gate, Ledger, in_loop
-
-KEEPER: Final = f"{ACTORS}/keeper.py:Keeper"
+from tests.support import BACKEND, KEEPER, Gate, Ledger, in_loop
 
 WINDOW: Final = 3
 """Requests that may be unanswered: walks have many more under way."""

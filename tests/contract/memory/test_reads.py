@@ -13,9 +13,7 @@ import pytest
 import atomr_mp
 from atomr_mp import errors
 from tests.programs.counting_walk import BEGUN, CLIENTS, DONE, THREADS
-from tests.support import ACTORS, BACKEND, Gate, Ledger, client_of, wait_sent
-
-KEEPER: Final = f"{ACTORS}/keeper.py:Keeper"
+from tests.support import BACKEND, KEEPER, Gate, Ledger, client_of, wait_sent
 
 STEPS: Final = int(os.environ.get("ATOMR_MP_TEST_STEPS", "60"))
 """Steps of each thread of a walk."""

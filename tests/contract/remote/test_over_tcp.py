@@ -16,7 +16,7 @@ from tests import remote as served
 from tests.contract.calls import test_client, test_map, test_scribbling, test_waiting
 from tests.contract.libraries import test_fft, test_program, test_refs_as_arrays
 from tests.contract.memory import test_buffers
-from tests.support import BYSTANDER, PROBE, Ledger
+from tests.support import BYSTANDER, KEEPER, PROBE, Ledger
 
 _BY_DIRECTORY: Final = "connects by the run directory"
 _INSIDE: Final = "looks inside a local client"
@@ -70,7 +70,7 @@ LOCAL: Final[dict[str, str]] = {
 def serving() -> Iterator[tuple[Ledger, served.Served]]:
     """A pool that listens, for all tests."""
     with Ledger() as ledger:
-        actors = PROBE, BYSTANDER, test_buffers.KEEPER, test_map.MAPPED, test_scribbling.SCRIBBLER
+        actors = PROBE, BYSTANDER, KEEPER, test_map.MAPPED, test_scribbling.SCRIBBLER
         found = served.serve(ledger, *actors, gpus=2, backoff_initial_s=0.05, max_restarts=1000)
         with found.pool:
             yield ledger, found

@@ -23,8 +23,7 @@ from atomr_mp.protocol.messages.tunnel import ChannelOpened
 from atomr_mp.remote import keys
 from atomr_mp.tunnel.session import CarriedSession
 from tests import remote as served
-from tests.contract.memory.test_buffers import KEEPER
-from tests.support import DEADLINE_S, PROBE, Ledger, settled
+from tests.support import DEADLINE_S, KEEPER, PROBE, Ledger, settled
 
 SIZES = (0, 1, 131_072, 2**20 + 1, 2**23 + 5)
 """Elements of arrays: none, one, as many as go into shared memory, and more than one request copies."""

@@ -46,8 +46,11 @@ def test_the_kernel_takes_workers_before_their_supervisor(ledger: Ledger, standb
 
 @pytest.mark.skipif(BACKEND != "host", reason="on GPUs the libraries have as many threads as they like")
 @pytest.mark.parametrize("standby", ["none", "warm"])
-def test_numeric_libraries_share_the_cores_among_workers(ledger: Ledger, standby: str) -> None:
+def test_numeric_libraries_share_the_cores_among_workers(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, standby: str
+) -> None:
     """Also those that the zygote has imported before; a setting says otherwise."""
+    monkeypatch.delenv("OPENBLAS_NUM_THREADS")
     every = (OMP_THREADS, *OTHER_THREADS)
     for gpus, setting in ((2, 0), (1, 0)) if standby == "none" else ((1, 1),):
         count = setting or max(1, CORES // gpus)

@@ -70,6 +70,7 @@ def events(ledger: Ledger) -> dict[str, str]:
 def test_a_forked_worker_is_like_any_other(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its parent, group, environment, limits, output and descriptors are; and its random numbers are its own."""
     monkeypatch.setenv("ATOMR_MP_TEST_MARK", "\udcff")
+    monkeypatch.delenv("OPENBLAS_NUM_THREADS")
     with ledger.start(STANDING, gpus=2, run_dir="cold") as pool:
         cold = process_of(pool)
     with ledger.start(STANDING, gpus=2, **WARM) as pool:

@@ -15,9 +15,18 @@ import pytest
 
 import atomr_mp
 from atomr_mp import errors
-from tests.support import ACTORS, BACKEND, PROBE, Delays, Gate, Ledger, Program, settled, wait_generation, wait_until
-
-KEEPER: Final = f"{ACTORS}/keeper.py:Keeper"
+from tests.support import (
+    BACKEND,
+    KEEPER,
+    PROBE,
+    Delays,
+    Gate,
+    Ledger,
+    Program,
+    settled,
+    wait_generation,
+    wait_until,
+)
 
 REFS: Final = 1000
 

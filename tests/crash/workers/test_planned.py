@@ -12,7 +12,7 @@ import pytest
 
 from atomr_mp import errors
 from atomr_mp.protocol.messages.devices import DeviceState
-from tests.support import ACTORS, PROBE, Events, Ledger, settled, wait_generation, wait_state
+from tests.support import ACTORS, KEEPER, PROBE, Events, Ledger, settled, wait_generation, wait_state
 
 
 def test_a_planned_restart_under_load_is_not_noticed(ledger: Ledger) -> None:
@@ -64,10 +64,10 @@ def test_a_planned_restart_under_load_is_not_noticed(ledger: Ledger) -> None:
 
 def test_a_large_result_can_still_be_read_when_its_worker_is_to_leave(ledger: Ledger) -> None:
     """It leaves at once, and its answered results stay readable, before and after."""
-    with ledger.start() as pool:
+    with ledger.start(KEEPER) as pool:
         for generation, looks in enumerate([True, False], 1):
             wait_generation(pool, generation)
-            reply = pool.call("Probe.double", np.ones(2**18))
+            reply = pool.call("Keeper.double", np.ones(2**18))
             assert reply.exception() is None
             seen = Events(pool)
             pool.restart(0)

@@ -29,6 +29,7 @@ from tests.support import (
     BACKEND,
     BYSTANDER,
     DEADLINE_S,
+    KEEPER,
     PROBE,
     Ledger,
     Watched,
@@ -42,7 +43,6 @@ from tests.support import (
 )
 
 STANDING: Final = f"{ACTORS}/standing.py:Standing"
-KEEPER: Final = f"{ACTORS}/keeper.py:Keeper"
 HOT: Final[dict[str, Any]] = {"standby": "hot", "max_restarts": 1000, "backoff_initial_s": 0.1}
 
 
