@@ -87,10 +87,14 @@ T = TypeVar("T")
 
 
 class Codec(Generic[T]):
-    """Encoder and decoder of one union of messages."""
+    """Encoder and decoder of one union of messages.
+
+    The decoder is made for the first message: a process imports the unions of many channels, and receives on few.
+    """
 
     def __init__(self, union: Any, *, channel: str) -> None:
-        self._decoder = msgspec.msgpack.Decoder(union)
+        self._union: Final = union
+        self._decode: Callable[[bytes | memoryview], T] = self._decode_first
         self._channel = channel
         self.encode: Final[Callable[[T], bytes]] = msgspec.msgpack.Encoder().encode
         """Return the bytes of a message."""
@@ -102,9 +106,13 @@ class Codec(Generic[T]):
             ProtocolError: The bytes are no message of this channel.
         """
         try:
-            return self._decoder.decode(data)  # type: ignore[no-any-return]  # the union is given as a value
+            return self._decode(data)
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
             raise errors.ProtocolError(f"not a message of the {self._channel} channel: {error}") from error
+
+    def _decode_first(self, data: bytes | memoryview) -> T:
+        self._decode = msgspec.msgpack.Decoder(self._union).decode
+        return self._decode(data)
 
 
 def _sendable(fact: Fact, limit_chars: int) -> Fact:

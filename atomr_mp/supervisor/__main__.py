@@ -86,4 +86,7 @@ def _log_to(run_dir: HeldRunDirectory | None) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    status = main()
+    logging.shutdown()
+    output.drain()
+    os._exit(status)  # to take the interpreter down would be a sixth of this process's work, and frees what ends anyway
