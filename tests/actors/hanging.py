@@ -18,11 +18,10 @@ class Unlimited(Actor):
     """Has no limit of its own."""
 
     @method
-    def spin(self, gate: str) -> None:
-        """Never end."""
+    def wait_for_nobody(self, gate: str) -> None:
+        """Wait for an event that never comes."""
         announce(gate)
-        while True:
-            pass
+        threading.Event().wait()
 
     @method
     def hold(self, gate: str) -> int:
@@ -57,10 +56,11 @@ class Hanging(Unlimited):
         return self._context.empty((2 * SLAB_BYTES,), "uint8")
 
     @method
-    def wait_for_nobody(self, gate: str) -> None:
-        """Wait for an event that never comes."""
+    def spin(self, gate: str) -> None:
+        """Never end."""
         announce(gate)
-        threading.Event().wait()
+        while True:
+            pass
 
     @method
     def lock_in_c(self, gate: str) -> None:
@@ -76,9 +76,9 @@ class Hanging(Unlimited):
         self.spin(gate)
 
     @method(batch=Batch(max_wait_s=0.0))
-    def spin_in_batch(self, gates: list[str]) -> list[None]:
-        """Never end, in a batch."""
-        self.spin(gates[0])
+    def wait_in_batch(self, gates: list[str]) -> list[None]:
+        """Wait for an event that never comes, in a batch."""
+        self.wait_for_nobody(gates[0])
         return [None for _ in gates]
 
     @method(hang_timeout_s=math.inf)

@@ -35,7 +35,8 @@ def test_every_request_is_shown_for_every_backend_whatever_is_installed(
 def test_asking_loads_no_library() -> None:
     """Neither CUDA nor SciPy: the command answers at once."""
     program = (
-        "import runpy, sys; runpy.run_module('atomr_mp_workers.libraries', run_name='__main__'); "
+        "import runpy, sys; from atomr_mp_workers.libraries import evidence; evidence.marks = lambda _file: {}; "
+        "runpy.run_module('atomr_mp_workers.libraries', run_name='__main__'); "
         "print([name for name in ('cupy', 'nvmath', 'scipy') if getattr(sys.modules.get(name), '__file__', None)], "
         "file=sys.stderr)"
     )

@@ -32,7 +32,7 @@ WAYS: Final = {
     "wait_for_nobody": ("python", "wait_for_nobody"),
     "lock_in_c": ("native", "lock_in_c"),
     "spin_on_thread": ("python", "spin"),
-    "spin_in_batch": ("python", "spin"),
+    "wait_in_batch": ("python", "wait_for_nobody"),
 }
 """Where each is found, and the function of the test's own in its stack."""
 
@@ -112,7 +112,7 @@ def test_answers_that_came_before_the_verdict_stand(ledger: Ledger) -> None:
     """Only the hung request, and requests that had not started, fail."""
     with ledger.start(HANGING) as pool, ledger.gate("gate") as gate:
         done = [pool.call("Hanging.note", f"{number}") for number in range(20)]
-        hung = pool.call("Hanging.spin", gate.path, deadline_s=600)
+        hung = pool.call("Hanging.wait_for_nobody", gate.path, deadline_s=600)
         gate.wait()
         assert type(hung.exception()) is errors.WorkerHung
         assert [reply.result() for reply in done] == [f"{number}" for number in range(20)]
@@ -154,7 +154,7 @@ def test_without_a_limit_it_is_the_deadline_that_counts(ledger: Ledger) -> None:
         assert settled(lambda: _running_for_s(pool) > 3)
         long.open()
         assert patient.result() == pid
-        reply = pool.call("Unlimited.spin", hung.path, deadline_s=3)  # within which it has to begin
+        reply = pool.call("Unlimited.wait_for_nobody", hung.path, deadline_s=3)  # within which it has to begin
         hung.wait()
         assert type(reply.exception()) is errors.DeadlineExceeded
         wait_generation(pool, 2)

@@ -36,7 +36,7 @@ def stuck(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def hang(pool: atomr_mp.Pool, ledger: Ledger, device: int = 0) -> int:
     """Have a worker hang; return its pid when its request has got that error."""
     with ledger.gate(f"gate-{pool.devices[device].generation}") as gate:
-        reply = pool.call("Hanging.spin", gate.path, device=device, deadline_s=600)
+        reply = pool.call("Hanging.wait_for_nobody", gate.path, device=device, deadline_s=600)
         (pid,) = gate.wait()
         assert type(reply.exception()) is errors.WorkerHung
     return pid
@@ -118,7 +118,7 @@ def die(pool: atomr_mp.Pool, ledger: Ledger) -> int:
     """Have a standby take the place of a worker that is killed and does not end; return that one's pid."""
     wait_until(pool, lambda: pool._client.devices[0].standby is not None)
     with ledger.gate("dies") as gate:
-        pool.call("Hanging.spin", gate.path, deadline_s=600)
+        pool.call("Hanging.wait_for_nobody", gate.path, deadline_s=600)
         (pid,) = gate.wait()
     wait_generation(pool, 2)
     return pid

@@ -6,11 +6,12 @@ A part is a function with all that is inside of it, a class without its function
 from __future__ import annotations
 
 import ast
+import collections
 import functools
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 FOLDERS: Final = (Path(__file__).parents[1].parent, Path(__file__).parents[3])
 """Folders that packages are looked for in: beside this one, and in the root of the project."""
@@ -52,17 +53,17 @@ class CodePart:
     @functools.cached_property
     def names(self) -> frozenset[str]:
         """The names in it."""
-        return frozenset(each.id for each in self._walk() if isinstance(each, ast.Name))
+        return frozenset(each.id for each in self._syntax[ast.Name])
 
     @functools.cached_property
     def attributes(self) -> frozenset[str]:
         """The names of attributes in it."""
-        return frozenset(each.attr for each in self._walk() if isinstance(each, ast.Attribute))
+        return frozenset(each.attr for each in self._syntax[ast.Attribute])
 
     @functools.cached_property
     def words(self) -> frozenset[str]:
         """Both, and the texts in it."""
-        texts = (each.value for each in self._walk() if isinstance(each, ast.Constant))
+        texts = (each.value for each in self._syntax[ast.Constant])
         return self.names | self.attributes | {each for each in texts if isinstance(each, str)}
 
     @functools.cached_property
@@ -75,16 +76,22 @@ class CodePart:
     def imports(self) -> frozenset[tuple[str, str]]:
         """The modules that it may import, each with a name in it, or an empty one."""
         found: set[tuple[str, str]] = set()
-        for node in self._walk():
-            if isinstance(node, ast.ImportFrom) and node.module:
+        for node in self._syntax[ast.ImportFrom]:
+            if node.module:
                 found |= {(node.module, each.name) for each in node.names}
                 found |= {(f"{node.module}.{each.name}", "") for each in node.names}
-            elif isinstance(node, ast.Import):
-                found |= {(each.name, "") for each in node.names}
+        for node in self._syntax[ast.Import]:
+            found |= {(each.name, "") for each in node.names}
         return frozenset(found)
 
-    def _walk(self) -> Iterator[ast.AST]:
-        return (each for node in self._nodes for each in ast.walk(node))
+    @functools.cached_property
+    def _syntax(self) -> Mapping[type, list[Any]]:
+        """All that it consists of, by kind."""
+        found: Mapping[type, list[Any]] = collections.defaultdict(list)
+        for node in self._nodes:
+            for each in ast.walk(node):
+                found[type(each)].append(each)
+        return found
 
 
 class ModuleCode:

@@ -149,20 +149,20 @@ class Code:
     def _run_in(self, module: str) -> Iterator[CodePart]:
         there = parts(module).functions
         for key in there.keys() & self.functions:
-            yield from there[key]
+            yield from (part for part in there[key] if part not in self._counted)
 
     def _used_in(self, module: str) -> Iterator[CodePart]:
         """Yield the parts of a module that the counted code uses."""
         there = parts(module)
         names = there.others.keys()
         for name in (names & self._names[module]) | (names & self._attributes) | (names & {""}):
-            yield from (part for part in there.others[name] if self._is_used(part))
+            yield from (part for part in there.others[name] if part not in self._counted and self._is_used(part))
         for key in there.functions.keys() & self._ever:
-            yield from (part for part in there.functions[key] if self._has_run(part))
+            yield from (part for part in there.functions[key] if part not in self._counted and self._has_run(part))
 
     def _add(self, parts: Iterable[CodePart]) -> bool:
         """Count parts; return whether there were new ones."""
-        new = [part for part in parts if part not in self._counted]
+        new = list(parts)
         for part in new:
             self._counted[part] = None
             self._names[part.module] |= part.names
