@@ -8,7 +8,6 @@ from typing import Any, ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
-from scipy.stats import qmc
 
 from atomr_mp import errors
 from atomr_mp.protocol.libraries import rng
@@ -30,7 +29,7 @@ NEAREST: Final = {
 class HostRng(Library):
     """Random numbers in NumPy's arrays."""
 
-    _points: ClassVar[tuple[int, qmc.Sobol] | None] = None
+    _points: ClassVar[tuple[int, Any] | None] = None
     """The next point's number, and its sampler."""
 
     def bits(self, request: rng.Bits) -> None:
@@ -106,6 +105,8 @@ class HostRng(Library):
             raise errors.InvalidRequest(f"sobol32 has 2^32 points; {count} from {at} on were asked for")
         known = self._points
         if known is None or known[1].d != source.dimensions or known[0] > at:
+            from scipy.stats import qmc  # takes longer than all the rest of a first request
+
             known = 0, qmc.Sobol(source.dimensions, scramble=False, bits=32)
         number, sampler = known
         made = np.empty((count, source.dimensions))
