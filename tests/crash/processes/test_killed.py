@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 import atomr_mp
@@ -61,10 +62,16 @@ def test_many_clients_come_and_are_killed(ledger: Ledger) -> None:
         assert pool.call("Probe.where").result()[2] == 1
 
 
-def test_nothing_outlives_a_killed_supervisor(ledger: Ledger) -> None:
-    """Even a worker that is busy in C code ends. Callers get a typed error, and the next start works."""
+@pytest.mark.parametrize(("standby", "children"), [("none", 2), ("warm", 5), ("hot", 4)])
+def test_nothing_outlives_a_killed_supervisor(ledger: Ledger, standby: str, children: int) -> None:
+    """Even a worker that is busy in C code ends; standbys, the zygote and what it has forked ahead end too.
+
+    Callers get a typed error, and the next start works.
+    """
     with ledger.gate("busy") as gate, ledger.gate("held") as held_gate:
-        pool = ledger.start(gpus=2)
+        pool = ledger.start(gpus=2, standby=standby)
+        supervisor = psutil.Process(pool.supervisor_pid)
+        assert settled(lambda: len(supervisor.children()) == children)
         with atomr_mp.connect(run_dir=pool.run_dir) as other:
             wait_generation(other, 1, device=1)
             pending = [
@@ -74,9 +81,9 @@ def test_nothing_outlives_a_killed_supervisor(ledger: Ledger) -> None:
             ]
             gate.wait()
             held_gate.wait()
-            with Watched([pool.supervisor_pid, *(device.pid for device in pool.devices)]) as watched:
+            with Watched([supervisor.pid, *(each.pid for each in supervisor.children())]) as watched:
                 patience = Patience()
-                os.kill(pool.supervisor_pid, signal.SIGKILL)
+                supervisor.kill()
                 found = [reply.exception() for reply in pending]
                 assert patience.left_s > 0
                 assert [type(error) for error in found] == [errors.PoolLost] * 3

@@ -258,20 +258,6 @@ def test_a_reload_imports_anew_what_is_preloaded(ledger: Ledger, monkeypatch: py
     assert "cold_start" not in events(ledger)
 
 
-def test_nothing_outlives_a_killed_supervisor(ledger: Ledger) -> None:
-    """Workers, the zygote, and processes that were forked ahead all end."""
-    pool = ledger.start(STANDING, gpus=2, **WARM)
-    assert settled(lambda: len(made_ahead(pool)) == 2)
-    pids = [pool.supervisor_pid, *(each.pid for each in psutil.Process(pool.supervisor_pid).children())]
-    assert {standby_of(pool).pid, *(device.pid for device in pool.devices)} <= set(pids)
-    with Watched(pids) as watched:
-        os.kill(pool.supervisor_pid, signal.SIGKILL)
-        assert watched.left() == []
-    pool.close()
-    with ledger.start(STANDING):
-        """The next start removes what the killed one has left."""
-
-
 def test_a_stop_ends_the_zygote(ledger: Ledger) -> None:
     """The workers are torn down first."""
     pool = ledger.start(STANDING, **WARM)

@@ -17,17 +17,9 @@ import pytest
 import atomr_mp
 from atomr_mp import errors, testing
 from atomr_mp.testing import Kill, Poison
-from tests.support import (
-    DEADLINE_S,
-    KEEPER,
-    Ledger,
-    local_client,
-    settled,
-    standby_of,
-    standby_pid,
-    wait_generation,
-)
+from tests.support import ACTORS, DEADLINE_S, Ledger, local_client, settled, standby_of, standby_pid, wait_generation
 
+KEEPER: Final = f"{ACTORS}/keeper.py:Keeper"
 ONCE, AGAIN = "Keeper.large", "Keeper.large_again"
 COUNT: Final = 41_000
 """Elements of a large result: 320 KiB."""

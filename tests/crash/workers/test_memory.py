@@ -15,18 +15,9 @@ import pytest
 
 import atomr_mp
 from atomr_mp import errors
-from tests.support import (
-    BACKEND,
-    KEEPER,
-    PROBE,
-    Delays,
-    Gate,
-    Ledger,
-    Program,
-    settled,
-    wait_generation,
-    wait_until,
-)
+from tests.support import ACTORS, BACKEND, PROBE, Delays, Gate, Ledger, Program, settled, wait_generation, wait_until
+
+KEEPER: Final = f"{ACTORS}/keeper.py:Keeper"
 
 REFS: Final = 1000
 

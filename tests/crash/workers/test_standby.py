@@ -417,22 +417,6 @@ def test_sessions_come_and_go_while_there_is_a_standby(ledger: Ledger) -> None:
         assert settled(lambda: pool.device(0).statistics()["leases"] == 0)
 
 
-def test_nothing_outlives_a_killed_supervisor(ledger: Ledger) -> None:
-    """Workers and standbys all end."""
-    pool = ledger.start(STANDING, gpus=2, **HOT)
-    for device in range(2):
-        wait_standby(pool, device=device)
-    pids = [pool.supervisor_pid, *(device.pid for device in pool.devices)]
-    pids += [standby_pid(pool, device) for device in range(2)]
-    assert set(pids) <= {pool.supervisor_pid, *(each.pid for each in psutil.Process(pool.supervisor_pid).children())}
-    with Watched(pids) as watched:
-        os.kill(pool.supervisor_pid, signal.SIGKILL)
-        assert watched.left() == []
-    pool.close()
-    with ledger.start(STANDING):
-        """The next start removes what the killed one has left."""
-
-
 @pytest.mark.parametrize("ready", [True, False])
 def test_a_stop_ends_standbys_too(ledger: Ledger, *, ready: bool) -> None:
     """One that is set up is torn down, one that starts is killed."""
