@@ -27,7 +27,8 @@ from tests.support import BACKEND, Ledger, settled  # noqa: E402
 # The driver's own device file. Asking it this way loads no CUDA library into the process that runs the tests.
 GPU_DRIVER: Final = Path("/dev/nvidiactl")
 # A busy machine is no failure: what must not take long has a timeout of its own.
-hypothesis.settings.register_profile("atomr-mp", deadline=None)
+hypothesis.settings.register_profile("all", deadline=None)
+hypothesis.settings.register_profile("atomr-mp", deadline=None, max_examples=50)
 hypothesis.settings.register_profile("quick", deadline=None, max_examples=15, stateful_step_count=20)
 hypothesis.settings.load_profile("atomr-mp")
 # A shell has those ignore it that it starts in the background, and all that they start: commands would not end by it.
@@ -44,6 +45,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """With `--all`, read the suites' files before a test runs: an edit from then on has not been tested."""
     if config.getoption("all"):
         os.environ["ATOMR_MP_TEST_BREAKAGES"] = "all"
+        hypothesis.settings.load_profile("all")
         selects = any(config.getoption(name, None) for name in ("keyword", "markexpr", "deselect", "lf"))
         if not (selects or hasattr(config, "workerinput") or any("::" in each for each in config.args)):
             config.pluginmanager.register(_Noting(suites.digests()))

@@ -166,9 +166,8 @@ def _bare(tree: ast.Module) -> ast.Module:
                 statements[:] = [each for each in statements if not _is_text(each)]
         if isinstance(node, FUNCTION):
             node.returns = None
-            for each in ast.walk(node):
-                if isinstance(each, ast.arg):
-                    each.annotation = None
+        elif isinstance(node, ast.arg):
+            node.annotation = None
     return tree
 
 

@@ -148,16 +148,16 @@ class Code:
 
     def _run_in(self, module: str) -> Iterator[CodePart]:
         there = parts(module).functions
-        for key in there.keys() & self.functions:
+        for key in self.functions.intersection(there):
             yield from (part for part in there[key] if part not in self._counted)
 
     def _used_in(self, module: str) -> Iterator[CodePart]:
         """Yield the parts of a module that the counted code uses."""
         there = parts(module)
-        names = there.others.keys()
-        for name in (names & self._names[module]) | (names & self._attributes) | (names & {""}):
+        named = self._names[module]
+        for name in [each for each in there.others if not each or each in named or each in self._attributes]:
             yield from (part for part in there.others[name] if part not in self._counted and self._is_used(part))
-        for key in there.functions.keys() & self._ever:
+        for key in self._ever.intersection(there.functions):
             yield from (part for part in there.functions[key] if part not in self._counted and self._has_run(part))
 
     def _add(self, parts: Iterable[CodePart]) -> bool:
