@@ -4,10 +4,15 @@ An actor's module imports from here: `Actor`, `method`, `Batch`, `by_shape` and 
 take many requests at a time, and for annotations `Context`, `DeviceArray`, `Live`, `LiveStream` and `UploadedFile`.
 """
 
-from atomr_mp_workers.actor import Actor, Batch, Context, Steps, by_shape, method
-from atomr_mp_workers.live import Live, LiveStream
-from atomr_mp_workers.memory.arrays import DeviceArray
-from atomr_mp_workers.uploaded_file import UploadedFile
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from atomr_mp_workers.actor import Actor, Batch, Context, Steps, by_shape, method
+    from atomr_mp_workers.live import Live, LiveStream
+    from atomr_mp_workers.memory.arrays import DeviceArray
+    from atomr_mp_workers.uploaded_file import UploadedFile
 
 __all__ = [
     "Actor",
@@ -21,3 +26,15 @@ __all__ = [
     "by_shape",
     "method",
 ]
+
+_MODULES = {"DeviceArray": "memory.arrays", "Live": "live", "LiveStream": "live", "UploadedFile": "uploaded_file"}
+"""Modules of the names that are not in `actor`."""
+
+
+def __getattr__(name: str) -> Any:
+    # A worker's own modules are imported by `__main__`, after this one.
+    import importlib
+
+    if name in __all__:
+        return getattr(importlib.import_module(f"atomr_mp_workers.{_MODULES.get(name, 'actor')}"), name)
+    raise AttributeError(f"module 'atomr_mp_workers' has no attribute {name!r}")

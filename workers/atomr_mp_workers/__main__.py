@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import argparse
-
-from atomr_mp_workers.boot.worker_main import work
+import gc
+import sys
 
 
 def main() -> None:
     """Be a worker, see `worker_main`."""
-    parser = argparse.ArgumentParser(
-        prog="atomr_mp_workers", description="internal: started by the supervisor", allow_abbrev=False
-    )
-    parser.add_argument("--control-fd", type=int, required=True)
-    parser.add_argument("--board-fd", type=int, required=True)
-    parser.add_argument("--parent", type=int, required=True)
-    parser.add_argument("--title", default="", help="shown by ps, otherwise unused")
-    options = parser.parse_args()
-    work(options.control_fd, options.board_fd, options.parent)
+    gc.disable()  # no module that is imported is garbage: to look for some would take a fifth of the start
+    from atomr_mp_workers.boot.worker_main import work
+
+    gc.freeze()  # nor will the collector look at them later
+    gc.enable()
+    options = dict(zip(sys.argv[1::2], sys.argv[2::2], strict=True))
+    work(int(options["--control-fd"]), int(options["--board-fd"]), int(options["--parent"]))
 
 
 if __name__ == "__main__":
