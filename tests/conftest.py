@@ -17,8 +17,7 @@ import pytest
 
 # Before this package is imported, which decides then; all processes of the tests inherit it.
 CHECKS: Final = os.environ.setdefault("ATOMR_MP_CHECKS", "1")
-# Of each process that imports NumPy or SciPy OpenBLAS's threads would spin for as long as the import takes. They would
-# also end at each fork and return with the next product, while a ledger counts.
+# OpenBLAS's threads would spin while a process imports NumPy, end at a fork and return while a ledger counts.
 os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
 from tests import suites  # noqa: E402

@@ -64,10 +64,7 @@ def test_many_clients_come_and_are_killed(ledger: Ledger) -> None:
 
 @pytest.mark.parametrize(("standby", "children"), [("none", 2), ("warm", 5), ("hot", 4)])
 def test_nothing_outlives_a_killed_supervisor(ledger: Ledger, standby: str, children: int) -> None:
-    """Even a worker that is busy in C code ends; standbys, the zygote and what it has forked ahead end too.
-
-    Callers get a typed error, and the next start works.
-    """
+    """Even what is busy in C code ends, and standbys and the zygote. Callers get a typed error; a new start works."""
     with ledger.gate("busy") as gate, ledger.gate("held") as held_gate:
         pool = ledger.start(gpus=2, standby=standby)
         supervisor = psutil.Process(pool.supervisor_pid)

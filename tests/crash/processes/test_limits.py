@@ -46,9 +46,7 @@ def test_the_kernel_takes_workers_before_their_supervisor(ledger: Ledger, standb
 
 @pytest.mark.skipif(BACKEND != "host", reason="on GPUs the libraries have as many threads as they like")
 @pytest.mark.parametrize("standby", ["none", "warm"])
-def test_numeric_libraries_share_the_cores_among_workers(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, standby: str
-) -> None:
+def test_numeric_libraries_share_the_cores(ledger: Ledger, monkeypatch: pytest.MonkeyPatch, standby: str) -> None:
     """Also those that the zygote has imported before; a setting says otherwise."""
     monkeypatch.delenv("OPENBLAS_NUM_THREADS")
     every = (OMP_THREADS, *OTHER_THREADS)

@@ -129,7 +129,8 @@ class Code:
         self._named_once: Final[set[str]] = set()
         """Names in functions that ran before."""
         self._counted: Final[dict[CodePart, None]] = {}
-        self._add(part for module in {each.partition(":")[0] for each in ran} for part in self._run_in(module))
+        there = (part for module in {each.partition(":")[0] for each in ran} for part in parts(module).all)
+        self._add(part for part in there if part.is_function and part.key in self.functions)
         while self._add(part for module in list(self._names) for part in self._used_in(module)):
             pass
 
@@ -145,11 +146,6 @@ class Code:
         for module, _, owner in (each.partition(":") for each in self._classes):
             methods = parts(module).methods.get(owner, ())
             yield from (part.key for part in methods if part.plain_name in names or part.is_dunder)
-
-    def _run_in(self, module: str) -> Iterator[CodePart]:
-        there = parts(module).functions
-        for key in self.functions.intersection(there):
-            yield from (part for part in there[key] if part not in self._counted)
 
     def _used_in(self, module: str) -> Iterator[CodePart]:
         """Yield the parts of a module that the counted code uses."""
