@@ -51,6 +51,9 @@ Weight = Annotated[float, msgspec.Meta(ge=MIN_WEIGHT, le=MAX_WEIGHT)]
 
 Fact = str | int | float | bool
 
+TRACEBACKS: Final = frozenset({"traceback_text", "stack"})
+"""Facts of errors that show a program's inside: some remote clients and all readers of HTTP go without."""
+
 
 class Message(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
     """Base of every struct on a wire: a msgpack array; new fields come last, with a default."""
@@ -77,6 +80,13 @@ class ErrorInfo(Message, frozen=True):
         return cls(
             code, clip(message, limit_chars), {name: _sendable(fact, limit_chars) for name, fact in fields.items()}
         )
+
+    def without_tracebacks(self) -> ErrorInfo:
+        """Return it for somebody who is not shown tracebacks."""
+        if TRACEBACKS.isdisjoint(self.fields):
+            return self
+        fields = {name: "" if name in TRACEBACKS else fact for name, fact in self.fields.items()}
+        return msgspec.structs.replace(self, fields=fields)
 
     def error(self) -> errors.AtomrError:
         """Return a new error of the same class and with the same facts."""

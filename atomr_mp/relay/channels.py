@@ -10,7 +10,7 @@ from typing import Final
 
 from atomr_mp import errors
 from atomr_mp.protocol.codec import ErrorInfo
-from atomr_mp.protocol.messages import operators, session
+from atomr_mp.protocol.messages import operators
 from atomr_mp.protocol.messages.session import check_version
 from atomr_mp.protocol.messages.tunnel import CONTROL, ChannelEnded, ChannelKind, OpenChannel
 from atomr_mp.protocol.tunnel.packets import PacketKind, pack_control, unpack
@@ -132,11 +132,10 @@ class RelayChannels:
             if opened.channel in self._sessions:
                 raise errors.ProtocolError("a session of this name is open")
             self._check_room(opened.kind, key)
-            told = session.RemoteOrigin(key.name, opened.channel) if opened.kind is ChannelKind.SESSION else None
-            rights = SessionRights(key, told)
+            rights = SessionRights(key, opened.kind, opened.channel)
             channel = SessionChannel(opened.kind, send, ended, self._loop, self._session_socket, rights)
             self._sessions[opened.channel] = channel, origin.user_id
-            if told is not None:
+            if opened.kind is ChannelKind.SESSION:
                 self._tell("remote_start", f"a remote client connects from {origin.address}", key.name, key.name)
         else:
             of, user_id = self._sessions.get(opened.session, (None, ""))
@@ -170,7 +169,8 @@ class RelayChannels:
             if name is not None:
                 del self._sessions[name]
             if channel.kind is ChannelKind.SESSION and channel.client:
-                text = f"the session of remote client {channel.client} has ended"
+                why = f": {channel.why}" if channel.why else ""
+                text = f"the session of remote client {channel.client} has ended{why}"
                 self._tell("remote_end", text, channel.client, channel.rights.key.name)
             return
         for each, _ in self._sessions.values():

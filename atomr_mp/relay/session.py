@@ -1,7 +1,8 @@
-"""A session's channel: a remote client's messages to the supervisor, with the rights of its key, and the answers.
+"""A session's channel: a remote client's messages to the supervisor, and the answers.
 
 Messages are decoded, since descriptors cannot travel: the relay maps memory in the client's place (`memory`). What a
-client says of itself in its hello is replaced by what its key says. Paths of workers' sockets stay here.
+client says of itself in its hello is replaced by what its key says (`rights`); the supervisor enforces that. Paths of
+workers' sockets stay here.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class SessionChannel(RelayChannel):
         ended: Called with this when it has ended.
         loop: The relay's loop.
         path: The supervisor's socket.
-        rights: What it may say.
+        rights: What the supervisor is told of its rights.
 
     Raises:
         OSError: The supervisor does not listen, or its queue of connections is full.
@@ -61,6 +62,8 @@ class SessionChannel(RelayChannel):
         self.rights: Final = rights
         self.client = ""
         """The client's name, from its hello."""
+        self.why = ""
+        """Why it has ended, unless its client wanted it."""
         self.memory: Final = SessionMemory(rights.key.max_bytes)
         self.lanes: Final[set[RelayChannel]] = set()
         """Its channels to workers and for memory, which end with it."""
@@ -99,6 +102,8 @@ class SessionChannel(RelayChannel):
 
     def end(self, error: errors.AtomrError | None = None, *, tell: bool = True) -> None:
         """End it; the client gets an error as a goodbye of the supervisor."""
+        if error is not None and not self.over:
+            self.why = error.message
         if error is not None and tell and not self.over:
             goodbye = session.frame(session.FROM_SUPERVISOR.encode(session.Goodbye(ErrorInfo.of(error))))
             if not self._down and len(goodbye) <= self._outgoing.room:
@@ -122,22 +127,15 @@ class SessionChannel(RelayChannel):
             self.client = message.client
             self._tell(self.rights.hello(message))
             return
-        try:
-            self.rights.check(message)
-            if isinstance(message, session.RegisterSlab):
-                self._tell(message, self.memory.make(message.slab, message.nbytes))
-                return
-        except errors.ProtocolError:
-            raise
-        except errors.AtomrError as error:
-            number = getattr(message, "id", None)
-            if number is None:
-                raise
-            self._pass_down([session.Answer(number, ErrorInfo.of(error))])
-            return
         match message:
             case session.OpenSlab(number, device, generation, slab):
                 self._opening[number] = SlabKey(slab, device, generation)
+            case session.RegisterSlab(number, slab, nbytes):
+                try:
+                    self._tell(message, self.memory.make(slab, nbytes))
+                except errors.AtomrError as error:
+                    self._pass_down([session.Answer(number, ErrorInfo.of(error))])
+                return
             case session.ForgetSlab(slab):
                 self.memory.close(SlabKey(slab))
             case session.Bye():
@@ -184,7 +182,7 @@ class SessionChannel(RelayChannel):
         except (OSError, errors.ProtocolError):
             messages = None
         if messages is None:
-            self.end()
+            self.end(errors.PoolLost("the pool's supervisor is gone, or has ended this session"))
         else:
             self._pass_down([self._translate(message) for message in messages])
 

@@ -118,6 +118,8 @@ class SessionOpened(Message, frozen=True, tag="session_opened"):
     """Sessions of one group, as those of a remote client's key, share one weight; empty for none."""
     pid: U32 = 0
     """The client's process, for messages about it."""
+    tracebacks: bool = True
+    """Whether errors show it tracebacks."""
 
 
 class SessionEnded(Message, frozen=True, tag="session_ended"):

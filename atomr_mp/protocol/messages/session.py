@@ -58,12 +58,14 @@ MAX_REMOTE_ID: Final = 2**53
 
 
 class RemoteOrigin(Message, frozen=True):
-    """The remote client that a session of the gateway serves."""
+    """The remote client that a session serves."""
 
     key: Name
     """Name of the client's key."""
     session: Bytes16
     """The remote session; ids of its calls are those of the requests."""
+    operate: bool = True
+    """Whether the key may give orders, and is shown tracebacks; see `rights`."""
 
 
 # --- client to supervisor ------------------------------------------------------------------------------------------
@@ -84,7 +86,7 @@ class Hello(Message, frozen=True, tag="hello"):
     """Share of a busy device's time, relative to other sessions; above the pool's `max_weight`: `Goodbye` with
     `invalid_request`."""
     origin: RemoteOrigin | None = None
-    """Set by the gateway alone."""
+    """Set by the gateway or the relay, from the client's key."""
     slab_offers: bool = False
     """Send `SlabOffered`: this client maps slabs before it needs them."""
     probe: bool = False

@@ -14,12 +14,13 @@ from typing import Any, Final
 import msgspec
 
 from atomr_mp import checks, errors
+from atomr_mp.protocol.codec import TRACEBACKS
 
 Header = tuple[bytes, bytes]
 
 RETRY_AFTER: Final = b"retry-after"
 
-PRIVATE_FACTS: Final = frozenset({"message", "maybe_executed", "traceback_text", "stack"})
+PRIVATE_FACTS: Final = TRACEBACKS | {"message", "maybe_executed"}
 """Fields of errors that are not facts, or that only `debug` shows."""
 
 STATUSES: Final[dict[str, int]] = {
@@ -160,7 +161,7 @@ def describe(error: errors.AtomrError | Problem, request_id: str, *, debug: bool
         names = [each.name for each in dataclasses.fields(error)]
         facts = {name: getattr(error, name) for name in names if name not in PRIVATE_FACTS}
         if debug:
-            facts |= {name: getattr(error, name) for name in ("traceback_text", "stack") if name in names}
+            facts |= {name: getattr(error, name) for name in names if name in TRACEBACKS}
     return {
         "code": error.code,
         "message": str(error),

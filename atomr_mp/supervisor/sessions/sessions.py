@@ -18,6 +18,7 @@ from atomr_mp.protocol.codec import VERSION, ErrorInfo, clip
 from atomr_mp.protocol.exceptions import traceback_of
 from atomr_mp.protocol.messages import control, operators, session, suspects
 from atomr_mp.protocol.messages.devices import ActorInfo
+from atomr_mp.protocol.messages.rights import refusal_of, without_tracebacks
 from atomr_mp.protocol.words import counted
 from atomr_mp.supervision.actor_homes import actors_of_pool
 from atomr_mp.supervision.reclaim import Worker
@@ -81,10 +82,8 @@ class ClientSession:
         """Whether it maps slabs before it needs them."""
         self.weight = 1.0
         """Its share of a busy device's time, beside others."""
-        self.is_remote = False
-        """Whether it is the gateway's, for a client on another machine."""
-        self.key = ""
-        """The name of that client's key, whose sessions share one weight."""
+        self.origin: session.RemoteOrigin | None = None
+        """The client on another machine that it serves, if any."""
         self.hello_timer: Timer | None = None
         self.session: Final = os.urandom(16)
         self.secret: Final = os.urandom(16)
@@ -102,6 +101,16 @@ class ClientSession:
     def may_call(self) -> bool:
         """Whether the workers know this session."""
         return bool(self.name) and not self.observer
+
+    @property
+    def key(self) -> str:
+        """The name of a remote client's key, whose sessions share one weight; empty for others."""
+        return "" if self.origin is None else self.origin.key
+
+    @property
+    def sees_tracebacks(self) -> bool:
+        """Whether errors show its client the inside of actors."""
+        return self.origin is None or self.origin.operate
 
     @property
     def state(self) -> str:
@@ -367,6 +376,8 @@ class Sessions:
                 self._welcome(each, message)
             case _ if not each.name or isinstance(message, session.Hello):
                 raise errors.ProtocolError("a session begins with one hello")
+            case _ if each.origin is not None and (refused := refusal_of(message, each.origin)) is not None:
+                self._send(each, refused)
             case operators.StatusRequest() | operators.InventoryRequest():
                 snapshot = self._snapshots.get(type(message)) or self._describe(message)
                 self._snapshots[type(message)] = snapshot
@@ -407,8 +418,8 @@ class Sessions:
             check_room(each.peer.fileno(), operator=hello.probe)
         each.name, each.observer, each.shared_memory = hello.client, hello.observer, hello.shared_memory
         each.weight, each.slab_offers = hello.weight, hello.slab_offers and hello.shared_memory
-        if hello.origin is not None:
-            each.is_remote, each.key = True, hello.origin.key
+        each.origin = hello.origin
+        if hello.origin is not None and not hello.observer:
             self.remotes.opened(each.number, hello.origin)
         _cancel_hello_timer(each)
         welcome = session.Welcome(
@@ -446,6 +457,8 @@ class Sessions:
             if descriptor is not None:
                 descriptor.close()
             return
+        if not each.sees_tracebacks:
+            message = without_tracebacks(message)
         if not each.peer.send(message, descriptor):
             _LOG.warning("client %s does not read its events; its session is over", each.name)
             self._end(each, None)
@@ -480,9 +493,9 @@ class Sessions:
                 for worker in device.roles.all:  # a standby too: it knows the session, and may be called next
                     if worker.withdraw(each.number):
                         continue
-                    worker.tell(control.SessionEnded(each.number, each.is_remote and not bye))
+                    worker.tell(control.SessionEnded(each.number, each.origin is not None and not bye))
                     told.append((device.index, worker.generation))
-            if each.is_remote:
+            if each.origin is not None:
                 self.remotes.ended(each.number, told, bye=bye)
             self._reclaim.ended(each.number, told, bye=bye, mapping=each.peer if mapped else None)
         if each.owner:
@@ -507,7 +520,9 @@ def _cancel_hello_timer(each: ClientSession) -> None:
 
 def _introduction(each: ClientSession) -> control.SessionOpened:
     pid = each.peer.credentials.pid
-    return control.SessionOpened(each.number, each.session, each.secret, each.shared_memory, each.weight, each.key, pid)
+    return control.SessionOpened(
+        each.number, each.session, each.secret, each.shared_memory, each.weight, each.key, pid, each.sees_tracebacks
+    )
 
 
 def _noted(each: ClientSession, fault: Exception) -> errors.InternalError:

@@ -38,23 +38,23 @@ def test_each_caller_gets_its_own_text(pool: atomr_mp.Pool, way: str, kind: str)
         assert error.message.count(f"Reusing.{way}") <= 1
 
 
-def failures(pool: atomr_mp.Pool, way: str, kind: str) -> list[errors.AtomrError]:
+def failures(pool: atomr_mp.Pool, way: str, kind: str, count: int = COUNT) -> list[errors.AtomrError]:
     """Return how each of many requests of a method fails."""
     method = f"Reusing.{way}"
     if way == "items":
-        found = list(pool.map(method, [(kind, number) for number in range(COUNT)], return_failures=True))
+        found = list(pool.map(method, [(kind, number) for number in range(count)], return_failures=True))
         assert all(isinstance(each, Failure) for each in found)
         return [each.error for each in found]
     if way in STREAMS:
-        arguments = [((kind, number),) if way == "steps" else (kind, number) for number in range(COUNT)]
+        arguments = [((kind, number),) if way == "steps" else (kind, number) for number in range(count)]
         streams = [pool.stream(method, *each, deadline_s=DEADLINE_S) for each in arguments]
         ended = [parts_of(stream) for stream in streams]
         assert all(parts == [1] for parts, _ in ended)
         return [error for _, error in ended if error is not None]
     if way == "decoded":
-        replies = [pool.call(method, {"kind": kind, "number": number}) for number in range(COUNT)]
+        replies = [pool.call(method, {"kind": kind, "number": number}) for number in range(count)]
     else:
         replies = []
-        for number in range(COUNT):
+        for number in range(count):
             replies += [pool.call(method, kind, number), pool.call("Reusing.busy")]
     return [error for reply in replies if isinstance(error := reply.exception(DEADLINE_S), errors.AtomrError)]

@@ -139,12 +139,14 @@ class Supervisor:
             self.loop.run()
         return found
 
-    def connect(self, *, observer: bool = False, offers: bool = False) -> SessionConnection:
+    def connect(
+        self, *, observer: bool = False, offers: bool = False, origin: session.RemoteOrigin | None = None
+    ) -> SessionConnection:
         """Open a session."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         client = SessionConnection(ours)
         self.sessions.add(SessionPeer(theirs), owner=False)
-        client.send(session.Hello(2, "client", observer, shared_memory=True, slab_offers=offers))
+        client.send(session.Hello(2, "client", observer, shared_memory=True, origin=origin, slab_offers=offers))
         assert isinstance(self.hear(client), session.Welcome)
         return client
 

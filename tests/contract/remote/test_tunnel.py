@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import threading
@@ -23,7 +24,9 @@ from atomr_mp.protocol.messages.tunnel import ChannelOpened
 from atomr_mp.remote import keys
 from atomr_mp.tunnel.session import CarriedSession
 from tests import remote as served
-from tests.support import DEADLINE_S, KEEPER, PROBE, Ledger, settled
+from tests.contract.calls.test_reused_exceptions import CALLS, STREAMS, failures
+from tests.contract.memory.test_buffers import KEEPER
+from tests.support import ACTORS, DEADLINE_S, PROBE, Gate, Ledger, settled
 
 SIZES = (0, 1, 131_072, 2**20 + 1, 2**23 + 5)
 """Elements of arrays: none, one, as many as go into shared memory, and more than one request copies."""
@@ -34,7 +37,7 @@ def serving() -> Iterator[served.Served]:
     """A pool that listens, behind a relay."""
     with pytest.MonkeyPatch.context() as patch, Ledger() as ledger:
         patch.setenv("ATOMR_MP_TUNNEL", "1")
-        found = served.serve(ledger, PROBE, KEEPER, gpus=2)
+        found = served.serve(ledger, PROBE, KEEPER, f"{ACTORS}/reusing.py:Reusing", gpus=2)
         served.admit(found.keys_dir, "bob")
         with found.pool, OperatorSession(found.pool.run_dir / "session.sock") as operator:
             operator.read_keys()
@@ -127,6 +130,18 @@ def test_orders_need_the_right_to_give_them(serving: served.Served, pool: atomr_
     assert settled(lambda: pool.devices[1].generation > generation, DEADLINE_S)
 
 
+@pytest.mark.parametrize("name", ["alice", "bob"])
+def test_tracebacks_are_for_keys_that_operate(serving: served.Served, name: str) -> None:
+    """Wherever a method may raise, bob gets the error's text without the place; alice sees the actor's inside."""
+    with serving.connect(name) as own:
+        own.wait_ready()
+        for way in (*CALLS, "items", *STREAMS):
+            for error in failures(own, way, "ordinary", 2):
+                assert isinstance(error, errors.ActorFailed), error
+                assert "number" in error.message
+                assert bool(error.traceback_text) is (name == "alice"), way
+
+
 def test_an_unknown_key_and_a_wrong_place_are_told_apart(serving: served.Served, tmp_path: Path) -> None:
     """A stranger is not admitted; at an address without a listener the pool is unreachable."""
     pair, server = keys.new_pair(), keys.read_server(serving.keys_dir).public
@@ -140,21 +155,32 @@ def test_an_unknown_key_and_a_wrong_place_are_told_apart(serving: served.Served,
         atomr_mp.connect("tcp://no-such-host.invalid:5570", keys=stranger)
 
 
-def test_a_revoked_key_loses_its_sessions(serving: served.Served) -> None:
-    """At once, with all that was unanswered."""
+def test_a_revoked_key_loses_its_sessions(serving: served.Served, tmp_path: Path) -> None:
+    """At once, with all that was unanswered; the pool is not lost, and each use of it says so."""
     served.admit(serving.keys_dir, "carol")
-    with OperatorSession(serving.pool.run_dir / "session.sock") as operator:
+    gate = Gate(tmp_path / "held")
+    with contextlib.closing(gate), gate, OperatorSession(serving.pool.run_dir / "session.sock") as operator:
         operator.read_keys()
         with serving.connect("carol") as carol:
             carol.wait_ready()
-            assert carol.call("Probe.echo", 1).result() == 1
+            ref = carol.device(0).put(np.arange(3))
+            held = [carol.call("Probe.hold_on_thread", gate.path), carol.call("Probe.hold_on_thread", gate.path)]
+            gate.wait()
             keys.change_admitted(serving.keys_dir, lambda before: before.revoking("carol")[0])
             operator.read_keys()
             lost = threading.Event()
             carol.on_lost(lambda _: lost.set())
-            assert carol._client.wait_until(lost.is_set, DEADLINE_S)
-            with pytest.raises(errors.PoolLost):
-                carol.call("Probe.echo", 2)
+            with pytest.raises(errors.SessionLost, match="key carol was revoked"):
+                carol._client.wait_until(lambda: False, DEADLINE_S)
+            assert lost.wait(DEADLINE_S)
+            unanswered = [reply.exception(DEADLINE_S) for reply in held]
+            assert [(type(error), getattr(error, "maybe_executed", None)) for error in unanswered] == [
+                (errors.SessionLost, True)
+            ] * 2
+            for use in (lambda: carol.call("Probe.echo", 2), ref.numpy, lambda: carol.device(0).put(np.arange(3))):
+                with pytest.raises(errors.SessionLost, match="key carol was revoked"):
+                    use()
+            assert isinstance(carol.lost, errors.SessionLost)
 
 
 def test_a_forked_child_has_no_client(pool: atomr_mp.Pool) -> None:

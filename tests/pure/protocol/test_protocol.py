@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
@@ -35,20 +36,21 @@ channels = pytest.mark.parametrize("channel", CHANNELS)
 # --- strategies ----------------------------------------------------------------------------------------------
 
 
-def values_of(info: inspect.Type) -> st.SearchStrategy[Any]:
-    """Return a strategy for what messages are made of."""
+def values_of(info: inspect.Type, instead: Mapping[type, st.SearchStrategy[Any]] = {}) -> st.SearchStrategy[Any]:
+    """Return a strategy for what messages are made of; some of their structs are drawn from others instead."""
     found: st.SearchStrategy[Any]
     match info:
         case inspect.ListType() | inspect.VarTupleType():
             least = info.min_length or 0
-            several = st.lists(values_of(info.item_type), min_size=least, max_size=least + 3)
+            several = st.lists(values_of(info.item_type, instead), min_size=least, max_size=least + 3)
             found = several if isinstance(info, inspect.ListType) else several.map(tuple)
         case inspect.DictType():
-            found = st.dictionaries(values_of(info.key_type), values_of(info.value_type), max_size=3)
+            found = st.dictionaries(values_of(info.key_type), values_of(info.value_type, instead), max_size=3)
         case inspect.UnionType():
-            found = st.one_of([values_of(type_) for type_ in info.types])
+            found = st.one_of([values_of(type_, instead) for type_ in info.types])
         case inspect.StructType():
-            found = st.builds(info.cls, **{field.name: values_of(field.type) for field in info.fields})
+            built = st.builds(info.cls, **{field.name: values_of(field.type, instead) for field in info.fields})
+            found = instead.get(info.cls, built)
         case inspect.LiteralType() | inspect.EnumType():
             found = st.sampled_from(info.values if isinstance(info, inspect.LiteralType) else list(info.cls))
         case inspect.IntType():

@@ -127,7 +127,7 @@ class Answers:
         self.outbox[peer] = None
         if result is None:
             assert error is not None
-            peer.replies.append(data.CallReply(request_id, 0, b"", wire_form(error), items=places))
+            peer.replies.append(data.CallReply(request_id, 0, b"", session.error_form(error), items=places))
             peer.unanswered -= 1
             return
         body, frames, placed = result
@@ -161,7 +161,7 @@ class Answers:
         """Drop all unsent results: they may have been computed after the context was lost."""
         for peer in self.outbox:
             peer.replies = [
-                data.CallReply(reply.id, 0, b"", wire_form(error), items=reply.items)
+                data.CallReply(reply.id, 0, b"", peer.session.error_form(error), items=reply.items)
                 if reply.error is None
                 else _named(reply, reply.error, error)
                 for reply in peer.replies

@@ -30,7 +30,7 @@ from atomr_mp_workers.requests.kinds.items import ItemsRequest, ItemsSlice
 from atomr_mp_workers.requests.kinds.stream import StreamRequest
 from atomr_mp_workers.requests.method import Method
 from atomr_mp_workers.requests.peers import AdmittedSession, Peer
-from atomr_mp_workers.requests.raised import explain, wire_form
+from atomr_mp_workers.requests.raised import explain
 from atomr_mp_workers.requests.request import Request, Run, Stage
 
 SHORTEST_TEXT: Final = 1024
@@ -521,7 +521,8 @@ class Envelope:
                 return
             if isinstance(error, errors.RequestError):
                 error.maybe_executed = True
-            part.failed[place] = wire_form(error, max(SHORTEST_TEXT, MAX_TEXT_CHARS // len(part.error_by)))
+            limit_chars = max(SHORTEST_TEXT, MAX_TEXT_CHARS // len(part.error_by))
+            part.failed[place] = part.peer.session.error_form(error, limit_chars)
         self._board.count(Counter.FAILED, len(part.failed))
         part.error_by = {}
 

@@ -20,6 +20,7 @@ from atomr_mp.protocol.values import Buffer
 from atomr_mp.protocol.words import counted
 from atomr_mp_workers.memory.blocks import Holder
 from atomr_mp_workers.memory.store import Store
+from atomr_mp_workers.requests.raised import wire_form, wire_form_without_traceback
 
 WEIGHT: Final[attrgetter[float]] = attrgetter("weight")
 """Returns the weight of a session, see `FairQueue`."""
@@ -37,6 +38,7 @@ class AdmittedSession:
     __slots__ = (
         "carried",
         "ended",
+        "error_form",
         "group",
         "holder",
         "number",
@@ -77,6 +79,8 @@ class AdmittedSession:
         """Turns the refs in its requests into arrays."""
         self.place: Final = partial(store.buffers.place, holder) if opened.shared_memory else None
         """Puts large results into shared memory, if the client can open it."""
+        self.error_form: Final = wire_form if opened.tracebacks else wire_form_without_traceback
+        """Returns an error as it is sent to the client."""
         self.releases: Final = SequenceTracker()
         """Tracks which of its releases have been taken in."""
         self.waiting_for_release: list[tuple[Peer, int, int, memoryview]] = []

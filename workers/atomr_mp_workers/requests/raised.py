@@ -84,3 +84,8 @@ def wire_form(error: errors.AtomrError, limit_chars: int = MAX_TEXT_CHARS) -> Er
     A receiver drops a message with an invalid error as a whole.
     """
     return ErrorInfo.of(trusted(error), limit_chars)
+
+
+def wire_form_without_traceback(error: errors.AtomrError, limit_chars: int = MAX_TEXT_CHARS) -> ErrorInfo:
+    """Return the wire form of an error, for a client that is not shown tracebacks."""
+    return wire_form(error, limit_chars).without_tracebacks()
