@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Self
 
 __all__ = [
     "ActorFailed",
@@ -645,11 +645,15 @@ class PoolLost(RequestError):
     code: ClassVar[str] = "pool_lost"
     maybe_executed: bool = True
 
+    def again(self, before: str = "", *, maybe_executed: bool) -> Self:
+        """Return a new error of this kind for another request, with a text before this one's."""
+        return type(self)(f"{before}{self.message}", maybe_executed=maybe_executed)
+
 
 class SessionLost(PoolLost):
     """A remote client was away for longer than its session is kept, or its key was revoked.
 
-    Holds: the pool, and results received before. Every unanswered call may have run.
+    Holds: the pool, unless it has ended meanwhile, and results received before. Calls that were sent may have run.
     Do: connect again.
     """
 

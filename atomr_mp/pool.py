@@ -556,7 +556,7 @@ class Pool:
                 known.append(name)
         if name not in known:
             if (lost := self.lost) is not None:
-                raise errors.PoolLost(lost.message, maybe_executed=False)
+                raise lost.again(maybe_executed=False)
             raise errors.InvalidRequest(
                 f"there is no actor {name!r}{did_you_mean(name, known)}; this pool's actors are: "
                 f"{', '.join(known) or 'none'}"
@@ -766,7 +766,7 @@ class Pool:
         if info is not None:
             return info
         if client.lost is not None:
-            raise errors.PoolLost(client.lost.message, maybe_executed=False)
+            raise client.lost.again(maybe_executed=False)
         if starting or self.is_starting(method):
             return NOT_KNOWN_YET
         hint = did_you_mean(method, client.methods)

@@ -380,7 +380,7 @@ class Client:
         notice_kernel()
         with self._session.lock:
             if self.lost is not None:  # the session has ended, and would not tell a new lane
-                raise errors.PoolLost(self.lost.message, maybe_executed=False)
+                raise self.lost.again(maybe_executed=False)
             left = self._let_go_left()
             lane = self._loops[loop] = EventLoopLane(self._services, self._new_lane_number(), loop)
             for device in self.devices:

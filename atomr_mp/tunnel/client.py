@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from atomr_mp import errors
 from atomr_mp.client.client import MAX_WAITING, Client
 from atomr_mp.operator.session import OperatorSession
 from atomr_mp.protocol.messages.tunnel import ChannelKind
@@ -127,4 +126,4 @@ class CarriedClient(Client):
 
     def _check(self) -> None:
         if self.lost is not None:
-            raise errors.PoolLost(self.lost.message, maybe_executed=False)
+            raise self.lost.again(maybe_executed=False)

@@ -64,7 +64,7 @@ class CarriedSession:
         while True:
             with self._lock:
                 if self._channel.ended:
-                    raise errors.PoolLost(self._why(), maybe_executed=False)
+                    raise self._loss().again(maybe_executed=False)
                 data = data[self._channel.send(data) :]
                 if not data:
                     return
@@ -96,7 +96,7 @@ class CarriedSession:
                         self._channel.signal()
                     return self._ready.popleft()
                 if self._channel.ended:
-                    raise errors.PoolLost(self._why())
+                    raise self._loss()
             left_s = None if until_s is None else until_s - time.monotonic()
             if left_s is not None and left_s <= 0:
                 raise TimeoutError
@@ -114,7 +114,7 @@ class CarriedSession:
             messages = list(self._ready)
             self._ready.clear()
             if not messages and self._channel.ended:
-                raise errors.PoolLost(self._why())
+                raise self._loss()
         return messages
 
     def take_descriptor(self, _request_id: int) -> None:
@@ -191,7 +191,9 @@ class CarriedSession:
         since_ns = max(0, ended.known_since_ns - self.ahead_ns + self._error_ns)
         return msgspec.structs.replace(ended, known_since_ns=since_ns)
 
-    def _why(self) -> str:
-        """Return why the session has ended."""
+    def _loss(self) -> errors.PoolLost:
+        """Return why the session has ended. Without a word of the relay's, the pool may live."""
         error = self._channel.error
-        return "the connection to the pool's relay has ended" if error is None else error.message
+        if isinstance(error, errors.PoolLost):
+            return error
+        return errors.SessionLost("the connection to the pool's relay has ended" if error is None else error.message)

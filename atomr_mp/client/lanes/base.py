@@ -159,7 +159,7 @@ class Lane(ABC):
             self._lend(reply, foreign, device)
         with self._lock:
             if self._lost is not None:
-                raise _copy(self._lost)
+                raise self._lost.again(maybe_executed=False)
             link = self._sender.choose(home) if device is None else self._links[device]
             if not link.sending:
                 if link.state in REFUSING:
@@ -265,7 +265,7 @@ class Lane(ABC):
         home = home_for(homes, stream.method, device) if (homes := self._session.homes) else None
         with self._lock:
             if self._lost is not None:
-                raise _copy(self._lost)
+                raise self._lost.again(maybe_executed=False)
             link = self._sender.choose(home) if device is None else self._links[device]
             if not link.sending:
                 if link.state in REFUSING:
@@ -367,7 +367,7 @@ class Lane(ABC):
         device = None if own_device.here is None else self._apart(own_device.here, method, None, home)
         with self._lock:
             if self._lost is not None:
-                raise _copy(self._lost)
+                raise self._lost.again(maybe_executed=False)
             link = self._sender.choose(home) if device is None else self._links[device]
             link.flight.add(request_id, reply, len(body) + sum(map(len, payload)))
             reply.device = link.device
@@ -425,7 +425,7 @@ class Lane(ABC):
             self._lend(reply, foreign, device)
         with self._lock:
             if self._lost is not None:
-                raise _copy(self._lost)
+                raise self._lost.again(maybe_executed=False)
             link = self._sender.choose(home) if device is None else self._links[device]
             if not link.sending:
                 if link.state in REFUSING:
@@ -453,7 +453,7 @@ class Lane(ABC):
     def _enter_link(self, reply: Reply, link: DeviceLink) -> None:
         """Queue a request of the lane's own, which names its device, or let it wait for room. With the lock held."""
         if self._lost is not None:
-            raise _copy(self._lost)
+            raise self._lost.again(maybe_executed=False)
         if not link.sending:
             if link.state in REFUSING:
                 raise unavailable(link)
@@ -576,7 +576,7 @@ class Lane(ABC):
     def _pool_lost(self, lost: errors.PoolLost) -> None:
         self._lost = lost
         for reply in self._backlog.all():
-            self._outcomes.feed(reply, ReplyEvent.FAIL, _copy(lost))
+            self._outcomes.feed(reply, ReplyEvent.FAIL, lost.again(maybe_executed=False))
         for link in self._links:
             self._failover.pool_lost(link, lost)
 
@@ -708,7 +708,3 @@ def _too_late(reply: Reply) -> errors.DeadlineExceeded:
 
 def _refuse(_array: object) -> None:
     raise errors.InvalidRequest("a large array among the items of a call")
-
-
-def _copy(lost: errors.PoolLost) -> errors.PoolLost:
-    return errors.PoolLost(lost.message, maybe_executed=False)

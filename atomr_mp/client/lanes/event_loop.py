@@ -238,7 +238,7 @@ class EventLoopLane(Lane):
         left: errors.RequestError = errors.Cancelled(why)
         lost = self._session.lost
         if lost is not None:
-            left = errors.PoolLost(lost.message, maybe_executed=False)
+            left = lost.again(maybe_executed=False)
         self._outcomes.feed(reply, ReplyEvent.EXPIRE if isinstance(reply, StreamReply) else ReplyEvent.FAIL, left)
 
     def _lend(self, reply: Reply, foreign: Sequence[GpuRef], device: int) -> None:

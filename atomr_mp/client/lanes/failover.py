@@ -257,7 +257,7 @@ class Failover:
                 self._drain(link)
             case LinkAction.FAIL_ALL if isinstance(told, errors.PoolLost):
                 for reply in _requests(link):
-                    self._outcomes.feed(reply, ReplyEvent.FAIL, errors.PoolLost(told.message, maybe_executed=False))
+                    self._outcomes.feed(reply, ReplyEvent.FAIL, told.again(maybe_executed=False))
             case _:
                 raise AssertionError(f"{action} without what was told")
 

@@ -134,7 +134,10 @@ class PoolSession:
             try:
                 for message in self._connection.receive_waiting():
                     self._hear(message)
-            except (errors.PoolLost, errors.ProtocolError) as error:
+            except errors.PoolLost as lost:
+                self.workers_live = isinstance(lost, errors.SessionLost)
+                self.lose(lost)
+            except errors.ProtocolError as error:
                 self.lose(errors.PoolLost(error.message))
             while self._results_read:
                 self.tell(session.ResultsRead(*self._results_read.popleft()))
@@ -160,7 +163,7 @@ class PoolSession:
                 if condition():
                     return True
                 if self.lost is not None:
-                    raise errors.PoolLost(self.lost.message)
+                    raise self.lost.again(maybe_executed=True)
                 left_s = until - time.monotonic()
                 if left_s <= 0:
                     return False
@@ -208,7 +211,7 @@ class PoolSession:
                 self._say(lambda: question(number), descriptor)
             except errors.PoolLost as lost:
                 self.read()  # a goodbye in the session says why
-                raise errors.PoolLost((self.lost or lost).message, maybe_executed=False) from lost
+                raise (self.lost or lost).again(maybe_executed=False) from lost
             if not self.wait_until(lambda: self._answers[number] is not None, timeout_s):
                 raise errors.DeadlineExceeded(f"the supervisor did not answer within {timeout_s:g} s")
             answered, self._answers[number] = self._answers[number], None
@@ -247,7 +250,7 @@ class PoolSession:
     def _say(self, message: Callable[[], session.FromClient], descriptor: int | None = None) -> None:
         with self._sending:
             if self.lost is not None:
-                raise errors.PoolLost(self.lost.message, maybe_executed=False)
+                raise self.lost.again(maybe_executed=False)
             self._connection.send(message(), descriptor)
 
     def _answer(self, message: session.Answer | session.SlabOpened) -> None:
@@ -325,7 +328,10 @@ class PoolSession:
                 self._offered(message, self.releases(message.device, message.generation), descriptor)
             case session.Goodbye(error):
                 self.workers_live = error.code != errors.PoolLost.code
-                self.lose(errors.PoolLost(f"the supervisor ended this session: {error.message}"))
+                lost = error.error()
+                if not isinstance(lost, errors.SessionLost):
+                    lost = errors.PoolLost(f"the supervisor ended this session: {error.message}")
+                self.lose(lost)
 
     def _publish(self, message: session.DeviceChanged | session.IncarnationEnded) -> None:
         self._heard(message)

@@ -97,7 +97,7 @@ class ClientMemory:
             return None
         lost = self._lost()
         if lost is not None:
-            raise errors.PoolLost(lost.message, maybe_executed=False)
+            raise lost.again(maybe_executed=False)
         return self._slabs.place(array)
 
     def host_array(self, shape: tuple[int, ...], dtype: str) -> np.ndarray[Any, Any]:
@@ -237,7 +237,7 @@ class ClientMemory:
         """Refuse a lease that has become unusable."""
         releases, lost = lease.releases, self._lost()
         if lost is not None:
-            raise errors.PoolLost(lost.message)
+            raise lost.again(maybe_executed=True)
         if lease.released:
             raise errors.GpuRefReleased(
                 f"buffer {lease.buffer:#x} of device {releases.device} was freed", device=releases.device
@@ -412,9 +412,8 @@ class ClientMemory:
                 was_running=False,
             ) from stale
         except errors.PoolLost as lost:
-            raise errors.PoolLost(
-                f"the request ran, and its large result was not read before: {lost.message}", maybe_executed=True
-            ) from lost
+            before = "the request ran, and its large result was not read before: "
+            raise lost.again(before, maybe_executed=True) from lost
         except (errors.AtomrError, OSError) as error:
             raise _unread(error) from error
         lease.mapping = mapping
