@@ -185,7 +185,7 @@ class SessionConnection:
         """
         return self._take(request_id)
 
-    def take_offered(self, offered: session.SlabOffered) -> int | None:
+    def take_offered(self, offered: session.SlabOffered | session.SlabKept) -> int | None:
         """Return the descriptor that came with an offer, once; the caller's from then on. None if none came."""
         return self._take(offered)
 
@@ -253,6 +253,8 @@ class SessionPeer:
         self._unsent_bytes = 0
         self.credentials: Final = credentials(connected)
         self.fileno: Final = connected.fileno
+        self.gone = False
+        """Whether a message could not be sent since the client has gone."""
 
     @property
     def wants_to_write(self) -> bool:
@@ -280,6 +282,7 @@ class SessionPeer:
             except BlockingIOError:
                 return True
             except OSError:
+                self.gone = True
                 return False
             self._unsent_bytes -= sent
             if descriptor is not None:  # it went with the first byte
@@ -398,7 +401,7 @@ def refusal(peer: Credentials) -> errors.NotAuthorized | None:
 
 def carrier_to_client(message: session.FromSupervisor) -> Hashable | None:
     """Return the name by which a message to a client finds its descriptor; None if it carries none."""
-    if isinstance(message, session.SlabOffered):
+    if isinstance(message, session.SlabOffered | session.SlabKept):
         return message
     return message.id if isinstance(message, session.SlabOpened) and not message.handle else None
 

@@ -285,7 +285,7 @@ class Host:
         except errors.ContextPoisoned as error:
             raise FatalError(error) from error
 
-    def _obey(self) -> None:
+    def _obey(self) -> None:  # noqa: C901 - one case for each kind
         """Carry out the supervisor's orders."""
         while (order := self._channel.receive_waiting()) is not None:
             match order:
@@ -293,6 +293,8 @@ class Host:
                     self._admit(order)
                 case control.SessionEnded(number, discard):
                     self._end_session(number, discard=discard)
+                case control.SessionUnmapped(number):
+                    self._store.slabs.close_opened(number)
                 case control.Reclaim(number):
                     self._store.reclaim(number)
                 case control.ExportSlab():

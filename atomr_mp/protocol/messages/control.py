@@ -133,6 +133,12 @@ class SessionEnded(Message, frozen=True, tag="session_ended"):
     """Answer `SessionDiscarded` too, before that."""
 
 
+class SessionUnmapped(Message, frozen=True, tag="session_unmapped"):
+    """The session goes on, and the process that had mapped slabs for its client has ended: count none as opened."""
+
+    number: U32
+
+
 class Reclaim(Message, frozen=True, tag="reclaim"):
     """Free what only this session held: no worker works for it now, and its process cannot reach the memory."""
 
@@ -231,6 +237,7 @@ FromSupervisor = (
     | Rebind
     | SessionOpened
     | SessionEnded
+    | SessionUnmapped
     | Reclaim
     | ExportSlab
     | ResultSlabOpened

@@ -427,7 +427,7 @@ class SessionHeld(Message, frozen=True):
     pid: U32 | None
     """Nil if the process has ended and is not waited for."""
     state: Name
-    """`calls`, `observes`, `connects` (before its hello), `ended`."""
+    """`calls`, `observes`, `connects` (before its hello), `ended`; `cut`: a remote one that waits for its client."""
     weight: Weight = 1.0
 
 

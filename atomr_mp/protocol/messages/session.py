@@ -66,6 +66,15 @@ class RemoteOrigin(Message, frozen=True):
     """The remote session; ids of its calls are those of the requests."""
     operate: bool = True
     """Whether the key may give orders, and is shown tracebacks; see `rights`."""
+    lasts: bool = False
+    """Keep the session for `remote_grace_s` when its connection ends without `Bye`: another may go on with it."""
+
+
+class SessionProof(Message, frozen=True):
+    """The session with which a connection goes on, as its `Welcome` has named it."""
+
+    session: Bytes16
+    secret: Bytes16
 
 
 # --- client to supervisor ------------------------------------------------------------------------------------------
@@ -91,6 +100,9 @@ class Hello(Message, frozen=True, tag="hello"):
     """Send `SlabOffered`: this client maps slabs before it needs them."""
     probe: bool = False
     """An operator's session, though it calls, as that of `atomr-mp ready`: it may take the room kept for operators."""
+    resume: SessionProof | None = None
+    """Go on with a session whose connection has ended: answered by `Welcome`, the session's `SlabKept`, the ends of
+    incarnations that it may have missed, and `SessionResumed`; or by `Goodbye` with `session_lost`."""
 
 
 class OpenSlab(Message, frozen=True, tag="open_slab"):
@@ -294,6 +306,31 @@ class SlabOffered(Message, frozen=True, tag="slab_offered"):
     nbytes: U64
 
 
+class SlabKept(Message, frozen=True, tag="slab_kept"):
+    """A slab that this session has registered, for the connection that goes on with it. With one file descriptor."""
+
+    slab: SlabNumber
+    nbytes: U64
+
+
+class LivingIncarnation(Message, frozen=True):
+    """An incarnation that has not ended."""
+
+    device: U16
+    generation: U32
+
+
+class SessionResumed(Message, frozen=True, tag="resumed"):
+    """The session goes on. Comes after all `IncarnationEnded` that may have been missed; `Welcome` has the devices.
+
+    An incarnation that is not `living`, and whose `IncarnationEnded` never came, has ended: all unanswered requests to
+    it may have run.
+    """
+
+    living: list[LivingIncarnation]
+    """All incarnations that live."""
+
+
 class Goodbye(Message, frozen=True, tag="goodbye"):
     """The supervisor ends this session; end of file follows."""
 
@@ -312,6 +349,8 @@ FromSupervisor = (
     | Residents
     | SlabOpened
     | SlabOffered
+    | SlabKept
+    | SessionResumed
     | Inventory
     | Goodbye
 )

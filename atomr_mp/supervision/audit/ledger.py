@@ -186,6 +186,9 @@ class _Compared:
                     )
                 else:
                     yield Finding(State.HELD, "session", what, pid=each.pid)
+            elif each.state == "cut":
+                what = f"session {each.number} of {each.client} has no connection, and waits `remote_grace_s` for one"
+                yield Finding(State.HELD, "session", what)
             elif process is None:
                 yield Finding(
                     State.UNACCOUNTED,
@@ -199,7 +202,7 @@ class _Compared:
                 what = f"session {each.number} {each.state}: {each.client}, pid {each.pid}{weight}"
                 yield Finding(State.OK, "session", what, since=process.since, pid=each.pid)
         leases = sum(each.leases for each in self._believed.processes if not each.running)
-        if leases and not any(each.state in {"calls", "ended"} for each in self._believed.sessions):
+        if leases and not any(each.state in {"calls", "cut", "ended"} for each in self._believed.sessions):
             yield Finding(
                 State.UNACCOUNTED,
                 "session",

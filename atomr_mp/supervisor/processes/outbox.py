@@ -91,4 +91,5 @@ _OF_A_SESSION: Final = (
     control.ForeignSlab,
     control.ExportSlab,
     control.ResultSlabOpened,
+    control.SessionUnmapped,
 )

@@ -24,6 +24,8 @@ class _Client:
 
     pid: int
     pidfd: int
+    peer: SessionPeer
+    """The connection by which it has asked."""
     numbers: set[int] = field(default_factory=set)
     """The ended sessions that wait for its end."""
 
@@ -41,8 +43,10 @@ class SessionReclaim:
         self._loop = loop
         self._devices = devices
         self._reclaims = Reclaims()
-        self._mapping: dict[int, _Client | None] = {}
-        """Living sessions that have asked for slabs; None if the process had ended by then."""
+        self._mapping: dict[int, list[_Client]] = {}
+        """The processes that have asked for slabs of living sessions: of one whose relay has ended, several."""
+        self._asked: dict[int, SessionPeer] = {}
+        """The connections by which living sessions have asked for slabs."""
         self._watched: dict[int, _Client] = {}
         """Processes by pid, so that a process costs one descriptor, whatever its number of ended sessions."""
         self._connections: dict[int, SessionPeer] = {}
@@ -54,7 +58,7 @@ class SessionReclaim:
         Raises:
             Overloaded: There is no room for a descriptor of the process.
         """
-        if number in self._mapping:
+        if self._asked.get(number) is peer:
             return
         try:
             pidfd = peer.open_pidfd()
@@ -66,7 +70,20 @@ class SessionReclaim:
             except errors.Overloaded:
                 os.close(pidfd)
                 raise
-        self._mapping[number] = None if pidfd is None else _Client(peer.credentials.pid, pidfd)
+            self._mapping.setdefault(number, []).append(_Client(peer.credentials.pid, pidfd, peer))
+        self._asked[number] = peer
+
+    def cut(self, number: int) -> bool:
+        """A session goes on without its connection; return whether its slabs were mapped by that one's process."""
+        kept = []
+        for client in self._mapping.pop(number, []):
+            if _has_ended(client):
+                os.close(client.pidfd)
+            else:
+                kept.append(client)
+        if kept:
+            self._mapping[number] = kept
+        return self._asked.pop(number, None) is not None
 
     def ended(self, number: int, told: Iterable[Worker], *, bye: bool, mapping: SessionPeer | None = None) -> None:
         """A session has ended.
@@ -77,12 +94,15 @@ class SessionReclaim:
             bye: Its client has said so.
             mapping: Its connection, owned from here on, if it has said that it has slabs mapped: it ends with these.
         """
-        client = self._mapping.pop(number, None)  # a session that never asked for a slab has none mapped
-        if client is not None and ((bye and mapping is None) or _has_ended(client)):
-            os.close(client.pidfd)
-            client = None
-        due = self._reclaims.ended(number, told, gone=client is None)
-        if client is not None:
+        current = self._asked.pop(number, None)  # a session that never asked for a slab has none mapped
+        living = []
+        for client in self._mapping.pop(number, []):
+            if (bye and mapping is None and client.peer is current) or _has_ended(client):
+                os.close(client.pidfd)
+            else:
+                living.append(client)
+        due = self._reclaims.ended(number, told, gone=not living)
+        for client in living:
             self._watch(client, number)
         if mapping is not None:
             self._await_unmapped(number, mapping)
@@ -147,7 +167,8 @@ class SessionReclaim:
     def _gone(self, client: _Client) -> None:
         self._forget(client)
         for number in sorted(client.numbers):
-            self._carry_out(self._reclaims.client_gone(number))
+            if not any(number in other.numbers for other in self._watched.values()):
+                self._carry_out(self._reclaims.client_gone(number))
 
     def _forget(self, client: _Client) -> None:
         del self._watched[client.pid]

@@ -28,6 +28,7 @@ from atomr_mp.supervisor.loop import Loop, Timer
 from atomr_mp.supervisor.plan import Plan
 from atomr_mp.supervisor.sessions import slabs
 from atomr_mp.supervisor.sessions.descriptor_limit import check_room
+from atomr_mp.supervisor.sessions.lasting import LastingSession
 from atomr_mp.supervisor.sessions.remote_records import RemoteRecords
 from atomr_mp.supervisor.sessions.result_slabs import KeptResultSlabs
 from atomr_mp.supervisor.sessions.session_reclaim import SessionReclaim
@@ -71,7 +72,8 @@ class ClientSession:
 
     def __init__(self, number: int, peer: SessionPeer, *, owner: bool) -> None:
         self.number: Final = number
-        self.peer: Final = peer
+        self.peer = peer
+        """Its connection; of a session that lasts, the latest."""
         self.owner: Final = owner
         self.name = ""
         """Empty before the hello."""
@@ -84,6 +86,8 @@ class ClientSession:
         """Its share of a busy device's time, beside others."""
         self.origin: session.RemoteOrigin | None = None
         """The client on another machine that it serves, if any."""
+        self.lasting: LastingSession | None = None
+        """What it keeps for further connections, if there may be some."""
         self.hello_timer: Timer | None = None
         self.session: Final = os.urandom(16)
         self.secret: Final = os.urandom(16)
@@ -113,8 +117,25 @@ class ClientSession:
         return self.origin is None or self.origin.operate
 
     @property
+    def is_gateway_s(self) -> bool:
+        """Whether a gateway has it for a client on another machine."""
+        return self.origin is not None and self.lasting is None and not self.observer
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether it has no connection, and waits for another."""
+        return self.lasting is not None and self.lasting.is_cut
+
+    @property
+    def pid(self) -> int | None:
+        """The process at the other end; None without a connection."""
+        return None if self.is_cut else self.peer.credentials.pid
+
+    @property
     def state(self) -> str:
         """Its purpose, in a word."""
+        if self.is_cut:
+            return "cut"
         return "calls" if self.may_call else "observes" if self.name else "connects"
 
 
@@ -174,9 +195,7 @@ class Sessions:
     def held(self) -> list[operators.SessionHeld]:
         """Return all sessions, and ended ones whose memory was not given back yet."""
         living = [
-            operators.SessionHeld(
-                each.number, clip(each.name, NAME_CHARS) or "?", each.peer.credentials.pid, each.state, each.weight
-            )
+            operators.SessionHeld(each.number, clip(each.name, NAME_CHARS) or "?", each.pid, each.state, each.weight)
             for each in self._sessions.values()
         ]
         return living + [operators.SessionHeld(number, "?", pid, "ended") for number, pid in self._reclaim.waiting]
@@ -267,6 +286,9 @@ class Sessions:
     def incarnation_ended(self, make: Callable[[int], session.IncarnationEnded]) -> None:
         """Tell every client that an incarnation has ended."""
         self.remotes.incarnation_ended(make)
+        for each in self._sessions.values():
+            if each.lasting is not None:
+                each.lasting.ended(make(each.number))
         self._tell_all(make)
 
     def _tell_all(self, make: Callable[[int], session.FromSupervisor]) -> None:
@@ -336,22 +358,21 @@ class Sessions:
     # --- what clients say ------------------------------------------------------------------------------------------
 
     def _on_ready(self, each: ClientSession, events: int) -> None:
-        if events & select.EPOLLOUT:
-            if not each.peer.flush():
-                self._end(each, None)
-                return
-            if not each.peer.wants_to_write:
-                self._loop.rewatch(each.peer.fileno(), select.EPOLLIN)
+        if events & select.EPOLLOUT and not self._flush(each):
+            return
         if not events & ~select.EPOLLOUT:
             return
         try:
             messages = each.peer.receive()
             if messages is None:
-                self._end(each, None)
+                self._cut(each)
                 return
             self._snapshots.clear()
             for message in messages:
-                self._hear(each, message)
+                if isinstance(message, session.Hello) and message.resume is not None:
+                    each = self._resume(each, message, message.resume)
+                else:
+                    self._hear(each, message)
                 if each.closed:
                     return
         except errors.AtomrError as error:
@@ -359,6 +380,15 @@ class Sessions:
             self._end(each, error)
         except Exception as fault:  # noqa: BLE001 - ours; it costs this session
             self._end(each, _noted(each, fault))
+
+    def _flush(self, each: ClientSession) -> bool:
+        """Send what waits for a client; return whether it is still there."""
+        if not each.peer.flush():
+            self._cut(each)
+            return False
+        if not each.peer.wants_to_write:
+            self._loop.rewatch(each.peer.fileno(), select.EPOLLIN)
+        return True
 
     def notes(self, device: int, generation: int) -> list[str]:
         """Return the clients that cannot reach a device's worker, for an operator."""
@@ -420,9 +450,18 @@ class Sessions:
         each.weight, each.slab_offers = hello.weight, hello.slab_offers and hello.shared_memory
         each.origin = hello.origin
         if hello.origin is not None and not hello.observer:
-            self.remotes.opened(each.number, hello.origin)
+            if hello.origin.lasts:
+                each.lasting = LastingSession()
+            else:
+                self.remotes.opened(each.number, hello.origin)
         _cancel_hello_timer(each)
-        welcome = session.Welcome(
+        self._send(each, self._welcome_of(each))
+        if each.may_call and not each.closed:  # a client that has gone already was reported to the workers
+            for worker in workers_of(self._devices):
+                worker.tell(_introduction(each))
+
+    def _welcome_of(self, each: ClientSession) -> session.Welcome:
+        return session.Welcome(
             version=VERSION,
             pool=self._plan.settings.pool,
             epoch=self._epoch,
@@ -435,10 +474,55 @@ class Sessions:
             suspicions=self.suspects.known,
             max_replays=self._plan.settings.max_replays,
         )
-        self._send(each, welcome)
-        if each.may_call and not each.closed:  # a client that has gone already was reported to the workers
-            for worker in workers_of(self._devices):
-                worker.tell(_introduction(each))
+
+    def _cut(self, each: ClientSession) -> None:
+        """The connection of a session has ended: keep a session that lasts for the next one, and end any other."""
+        lasting = each.lasting
+        if lasting is None:
+            self._end(each, None)
+            return
+        self._loop.forget(each.peer.fileno())
+        each.peer.close()
+        each.unreached.clear()
+        lasting.timer = self._loop.call_later(self._plan.settings.remote_grace_s, lambda: self._end(each, None))
+        if self._reclaim.cut(each.number):
+            for device in self._devices:
+                for worker in device.roles.all:
+                    worker.tell(control.SessionUnmapped(each.number))
+
+    def _resume(self, new: ClientSession, hello: session.Hello, proof: session.SessionProof) -> ClientSession:
+        """Go on with a session, on a new connection; return it.
+
+        Raises:
+            SessionLost: There is no such session of this client's key.
+            ProtocolError: The connection has a session.
+        """
+        session.check_version(hello.version)
+        if new.name:
+            raise errors.ProtocolError("a session begins with one hello")
+        each = next((each for each in self._sessions.values() if each.session == proof.session), None)
+        if each is None or each.lasting is None or not _proves(each, hello.origin, proof):
+            raise errors.SessionLost(
+                "the pool has ended this session, or never had it: after the end of its connection it is kept for "
+                f"{self._plan.settings.remote_grace_s:g} s (`remote_grace_s`)"
+            )
+        if not each.is_cut:
+            self._cut(each)
+        _cancel_hello_timer(new)
+        del self._sessions[new.number]
+        new.closed = True
+        self._loop.forget(new.peer.fileno())
+        each.peer, each.origin = new.peer, hello.origin
+        each.lasting.connected()
+        self._loop.watch(each.peer.fileno(), select.EPOLLIN, lambda events: self._on_ready(each, events))
+        self._send(each, self._welcome_of(each))
+        for message, descriptor in self._slabs.kept(each.number):
+            self._send(each, message, descriptor)
+        for ended in each.lasting.ends:
+            self._send(each, ended)
+        living = [(device.index, worker.generation) for device in self._devices for worker in device.roles.all]
+        self._send(each, session.SessionResumed([session.LivingIncarnation(*worker) for worker in living]))
+        return each
 
     def _announce(self, message: suspects.Suspicions, number: int) -> None:
         for each in list(self._sessions.values()):
@@ -453,13 +537,16 @@ class Sessions:
             descriptor.close()
 
     def _send(self, each: ClientSession, message: session.FromSupervisor, descriptor: Descriptor | None = None) -> None:
-        if each.closed:
+        if each.closed or each.is_cut:
             if descriptor is not None:
                 descriptor.close()
             return
         if not each.sees_tracebacks:
             message = without_tracebacks(message)
         if not each.peer.send(message, descriptor):
+            if each.lasting is not None and each.peer.gone:
+                self._cut(each)
+                return
             _LOG.warning("client %s does not read its events; its session is over", each.name)
             self._end(each, None)
         elif each.peer.wants_to_write:
@@ -481,11 +568,7 @@ class Sessions:
         each.closed = True
         _cancel_hello_timer(each)
         del self._sessions[each.number]
-        if error is not None:
-            each.peer.send(session.Goodbye(ErrorInfo.of(error)))
-        self._loop.forget(each.peer.fileno())
-        if not (mapped and each.may_call):
-            each.peer.close()
+        self._hang_up(each, error, mapped=mapped)
         self._slabs.session_ended(each.number)
         if each.may_call:
             told = []
@@ -493,14 +576,31 @@ class Sessions:
                 for worker in device.roles.all:  # a standby too: it knows the session, and may be called next
                     if worker.withdraw(each.number):
                         continue
-                    worker.tell(control.SessionEnded(each.number, each.origin is not None and not bye))
+                    worker.tell(control.SessionEnded(each.number, each.is_gateway_s and not bye))
                     told.append((device.index, worker.generation))
-            if each.origin is not None:
+            if each.is_gateway_s:
                 self.remotes.ended(each.number, told, bye=bye)
             self._reclaim.ended(each.number, told, bye=bye, mapping=each.peer if mapped else None)
         if each.owner:
             # Later, since the caller may be in the middle of a device's step.
             self._loop.call_later(0, self._owner_gone)
+
+    def _hang_up(self, each: ClientSession, error: errors.AtomrError | None, *, mapped: bool) -> None:
+        """End a session's connection, if it has one. A client that has slabs mapped ends it itself."""
+        if each.lasting is not None and each.is_cut:
+            each.lasting.connected()
+            return
+        if error is not None:
+            each.peer.send(session.Goodbye(ErrorInfo.of(error)))
+        self._loop.forget(each.peer.fileno())
+        if not (mapped and each.may_call):
+            each.peer.close()
+
+
+def _proves(each: ClientSession, origin: session.RemoteOrigin | None, proof: session.SessionProof) -> bool:
+    """Return whether who connects is the session's client."""
+    same = origin is not None and each.origin is not None and origin.key == each.origin.key
+    return same and secrets.compare_digest(proof.secret, each.secret)
 
 
 def _crowded(peer: SessionPeer) -> errors.Overloaded | None:

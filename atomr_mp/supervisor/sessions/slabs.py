@@ -145,6 +145,12 @@ class Slabs:
             if loan.to_device == device:
                 yield _foreign(number, loan, lent)
 
+    def kept(self, number: int) -> Iterator[tuple[session.SlabKept, Descriptor]]:
+        """Yield a session's registered slabs, for its next connection; each descriptor is the receiver's."""
+        held = self._holdings.get(number)
+        for slab, (nbytes, descriptor) in [] if held is None else list(held.slabs.items()):
+            yield session.SlabKept(slab, nbytes), descriptor.share()
+
     def offer(self, number: int, device: int, may_map: Callable[[], object]) -> None:
         """Give a session the slabs that a device's standby has made for its results; each once.
 

@@ -113,12 +113,12 @@ class Worker:
 class Supervisor:
     """A loop, sessions and two workers."""
 
-    def __init__(self) -> None:
+    def __init__(self, **settings: Any) -> None:
         self.workers = [Worker(0), Worker(1)]
         self.devices: Any = list(self.workers)
         self.loop = Loop()
         self.sessions = Sessions(
-            make_plan(PoolSettings(backend="host", gpus="2")),
+            make_plan(PoolSettings(backend="host", gpus="2", **settings)),
             bytes(16),
             self.loop,
             self.devices,
@@ -143,11 +143,17 @@ class Supervisor:
         self, *, observer: bool = False, offers: bool = False, origin: session.RemoteOrigin | None = None
     ) -> SessionConnection:
         """Open a session."""
+        hello = session.Hello(2, "client", observer, shared_memory=True, origin=origin, slab_offers=offers)
+        client = self.greet(hello)
+        assert isinstance(self.hear(client), session.Welcome)
+        return client
+
+    def greet(self, hello: session.Hello) -> SessionConnection:
+        """Make a connection, and say hello on it."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         client = SessionConnection(ours)
         self.sessions.add(SessionPeer(theirs), owner=False)
-        client.send(session.Hello(2, "client", observer, shared_memory=True, origin=origin, slab_offers=offers))
-        assert isinstance(self.hear(client), session.Welcome)
+        client.send(hello)
         return client
 
     def hear(self, client: SessionConnection) -> session.FromSupervisor:

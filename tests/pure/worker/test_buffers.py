@@ -570,6 +570,19 @@ class DeviceMemory(RuleBasedStateMachine):
         self.opened[number, session.number, device] += 1
         self.mappings[number] = self.device.open_slab(export.nbytes, export.handle, os.dup(export.descriptor))
 
+    @precondition(lambda self: self.present)
+    @rule(pick=picks)
+    def relay_ends(self, pick: int) -> None:
+        """The process that had mapped slabs for a client has ended; the session and other devices keep theirs."""
+        mapped = {number for _, number, device in self.opened if device is None}
+        session = self.pick(pick, [each for each in self.present if each.number in mapped] or self.present)
+        self.store.slabs.close_opened(session.number)
+        for key in [key for key in self.opened if key[1:] == (session.number, None)]:
+            del self.opened[key]
+        slabs = self.store.slabs.by_number
+        found = {(number, *key): count for number, slab in slabs.items() for key, count in slab.opened.items()}
+        assert found == {key: count for key, count in self.opened.items() if key[0] in slabs}
+
     @rule(device=st.integers(2, 3), generation=st.integers(1, 2))
     def incarnation_over(self, device: int, generation: int) -> None:
         """Another device's process ends: nothing of its own is left here. The next one has open what it was lent."""
@@ -841,6 +854,30 @@ def test_the_slab_of_a_session_that_is_gone_is_freed_when_the_last_opener_closes
     assert len(device.living()) == 1
     store.release(receiver, [], [], [slab])
     assert not device.living()
+
+
+@pytest.mark.usefixtures("small")
+def test_slabs_that_a_relay_had_open_are_free_after_its_end_though_the_session_goes_on() -> None:
+    """Those of other sessions and devices are not; words of the former process's closing change nothing later."""
+    device = CountingDevice()
+    store = Store(device, CURRENT, QUOTA_BYTES, InProgress())
+    receiver, givers = store.admit(2), (3, 4, 5)
+    arrays = [store.buffers.allocate(store.admit(giver), "uint8", (10,)) for giver in givers]
+    slabs = [array.block.slab_number for array in arrays]
+    assert len(set(slabs)) == 3
+    buffers = [store.lease(receiver, array) for array in arrays]
+    del arrays
+    for slab, to_device in zip(slabs, (None, 1, None), strict=True):
+        store.export(2, slab, to_device)
+    store.slabs.close_opened(2)
+    store.export(2, slabs[2], None)
+    store.release(receiver, buffers, [], [slabs[0]])
+    for giver in givers:
+        store.reclaim(giver)
+    store.tidy()
+    assert len(device.living()) == 2
+    store.release(receiver, [], [], [slabs[2]])
+    assert len(device.living()) == 1
 
 
 @pytest.mark.parametrize("nbytes", [8, checks.FILLED_BYTES + 8, 3 * checks.FILLED_BYTES])

@@ -251,6 +251,13 @@ class SlabTable:
                     slab.opened -= Counter([(session, None)])
             self.take_back()
 
+    def close_opened(self, session: int) -> None:
+        """Count all slabs that a session's client has opened as closed."""
+        with self.lock:
+            for slab in self.by_number.values():
+                slab.opened.pop((session, None), None)
+            self.take_back()
+
     def close_all(self, session: int) -> None:
         """Count all slabs of a session as closed, here and on other devices."""
         with self.lock:
