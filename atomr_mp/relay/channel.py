@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from atomr_mp import errors
 from atomr_mp.protocol.codec import ErrorInfo
-from atomr_mp.protocol.messages.tunnel import CONTROL, ChannelEnded, ChannelKind, ChannelOpened
+from atomr_mp.protocol.messages.tunnel import CONTROL, ChannelEnded, ChannelKind, ChannelOpened, ChannelResumed
 from atomr_mp.protocol.tunnel.flow import WINDOWS, IncomingFlow, outgoing_of
 from atomr_mp.protocol.tunnel.packets import PacketKind, pack, pack_control, unpack
 from atomr_mp.protocol.values import Buffer
@@ -18,31 +18,80 @@ from atomr_mp.protocol.values import Buffer
 _LOG: Final = logging.getLogger("atomr_mp.relay")
 
 
+Send = Callable[[bytes, bytes], bool]
+"""Sends a packet to a connection; False if that has ended."""
+
+
 class RelayChannel(ABC):
-    """One channel. It ends once, by its client, by what is behind it, or because its connection has ended.
+    """One channel. It ends once: by its client, by what is behind it, or after it was cut for too long.
 
     Args:
         kind: What it carries.
-        send: Sends a packet; False if the connection has ended.
+        route: Its connection.
+        send: Sends a packet.
         ended: Called with this when it has ended.
     """
 
-    def __init__(self, kind: ChannelKind, send: Callable[[bytes], bool], ended: Callable[[Any], object]) -> None:
+    def __init__(self, kind: ChannelKind, route: bytes, send: Send, ended: Callable[[Any], object]) -> None:
         self.kind: Final = kind
+        self.route = route
+        """Its latest connection, from which packets may still come after its end."""
+        self.connected = True
+        """Whether that lives, as far as is known."""
+        self.name = b""
+        """The name by which its client can take it up again; empty for a channel of memory."""
         self._send = send
         self._tell_end = ended
         self._incoming: Final = IncomingFlow(WINDOWS[kind])
         self._outgoing: Final = outgoing_of(kind)
         self.over = False
+        """Whether it has ended here."""
+        self.kept = False
+        """Whether it is over, and its client has not said that it has everything."""
+        self._end: ChannelEnded | None = None
+        """What is said behind all that was sent."""
+        self.cut_at = 0.0
+        """When it was cut, CLOCK_MONOTONIC."""
 
     @property
     def kept_bytes(self) -> int:
         """Bytes that were sent and are not acknowledged."""
         return self._outgoing.sent - self._outgoing.acknowledged
 
-    def open(self) -> None:
+    def open(self, grace_s: float) -> None:
         """Confirm the channel, once it is known to the relay."""
-        self._send_packet(pack_control(ChannelOpened(time.monotonic_ns()), 0))
+        opened = ChannelOpened(time.monotonic_ns(), grace_s, self._incoming.received)
+        self._send_packet(pack_control(opened, self._incoming.tell()))
+
+    def reopen(self, route: bytes, grace_s: float) -> None:
+        """Go on with a client that asks once more to open it: it has not heard that it is open."""
+        self.route, self.connected = route, True
+        if self._outgoing.acknowledged:
+            self.break_off(errors.ProtocolError("a channel that is open was opened again"))
+            return
+        self.open(grace_s)
+        self._send_again(0)
+
+    def resume(self, route: bytes, acknowledged: int, received: int) -> None:
+        """Go on on another connection.
+
+        Args:
+            route: The connection.
+            acknowledged: Bytes that the client has passed on.
+            received: Bytes that have come to it.
+        """
+        self.route, self.connected = route, True
+        try:
+            self._outgoing.acknowledge(acknowledged)
+            self._outgoing.after(received)
+        except errors.ProtocolError as error:
+            self.break_off(error)
+            return
+        resumed = ChannelResumed(self._incoming.received, time.monotonic_ns())
+        self._send_packet(pack_control(resumed, self._incoming.tell()))
+        self._send_again(received)
+        if not self.over:
+            self._has_room()
 
     def take(self, packet: Buffer) -> None:
         """Take a packet in. A packet that breaks the rules ends the channel."""
@@ -51,54 +100,84 @@ class RelayChannel(ABC):
             outgoing, incoming = self._outgoing, self._incoming
             if acknowledged != outgoing.acknowledged:
                 outgoing.acknowledge(acknowledged)
-                self._has_room()
+                if not self.over:
+                    self._has_room()
             if kind is PacketKind.CONTROL:
                 if not isinstance(CONTROL.decode(payload), ChannelEnded):
                     raise errors.ProtocolError("a channel that is open was opened again")
+                self.kept = False
                 self.end(None, tell=False)
             elif payload and not self.over:
                 incoming.receive(len(payload))
                 self._receive(payload)
                 self._acknowledge()
         except errors.AtomrError as error:
-            self.end(error)
+            self.break_off(error)
         except Exception as error:  # noqa: BLE001 - a packet that we are not up to ends its channel, and no other
             _LOG.exception("a packet of a remote client")
-            self.end(errors.ProtocolError(f"the relay failed: {error!r}"))
+            self.break_off(errors.ProtocolError(f"the relay failed: {error!r}"))
 
     def probe(self) -> None:
         """Find out whether its connection lives: libzmq tells only at a send."""
-        if not self.over:
-            self._send_packet(pack(b"", self._incoming.tell()))
+        self._send_packet(pack(b"", self._incoming.tell()))
 
-    def end(self, error: errors.AtomrError | None = None, *, tell: bool = True) -> None:
-        """End it; its client hears of it behind all that was sent. May be called twice."""
+    def end(self, error: errors.AtomrError | None = None, *, tell: bool = True, keep: bool = True) -> None:
+        """End it; its client hears of it behind all that was sent, if need be once it is back. May be called twice.
+
+        Args:
+            error: The reason.
+            tell: Whether the client is to hear of it.
+            keep: Whether it is to hear of it also if it is not connected now.
+        """
         if self.over:
             return
         self.over = True
         if tell:
-            info = None if error is None else ErrorInfo.of(error)
-            self._send(pack_control(ChannelEnded(info), self._incoming.tell()))
+            self._end = ChannelEnded(None if error is None else ErrorInfo.of(error))
+            self.kept = keep and self.kind is not ChannelKind.MEMORY
+            self._send_packet(pack_control(self._end, self._incoming.tell()))
         self._close()
         self._tell_end(self)
 
+    def break_off(self, error: errors.AtomrError) -> None:
+        """End it since its client breaks the rules; nothing is kept for that."""
+        self.end(error, keep=False)
+        self.kept = False
+
+    def cut(self) -> None:
+        """Take in that its connection has ended. What the client has not received is kept; more is not read."""
+        if not self.connected:
+            return
+        self.connected, self.cut_at = False, time.monotonic()
+        if self.kind is ChannelKind.MEMORY:
+            self.end(None, tell=False)
+
     def _say(self, payload: Buffer) -> None:
         """Send bytes for which the window has room."""
-        packet = pack(payload, self._incoming.tell())
         self._outgoing.add(payload)
-        self._send_packet(packet)
+        if self.connected:
+            self._send_packet(pack(payload, self._incoming.tell()))
 
     def _passed_on(self, nbytes: int) -> None:
         self._incoming.pass_on(nbytes)
 
     def _acknowledge(self) -> None:
         """Acknowledge, where that is due and nothing is about to be sent."""
-        if self._incoming.owes and not self.over:
+        if self._incoming.owes and not self.over and self.connected:
             self._send_packet(pack(b"", self._incoming.tell()))
 
     def _send_packet(self, packet: bytes) -> None:
-        if not self._send(packet):
-            self.end(None, tell=False)
+        """Send a packet, if it is not cut. Payloads are kept, and sent again."""
+        if self.connected and not self._send(self.route, packet):
+            self.cut()
+
+    def _send_again(self, received: int) -> None:
+        """Send what the client has not received."""
+        for part in self._outgoing.after(received):
+            self._send_packet(pack(part, self._incoming.tell()))
+        if self._end is not None:
+            self._send_packet(pack_control(self._end, self._incoming.tell()))
+        self._acknowledge()
 
     @abstractmethod
     def _receive(self, payload: memoryview) -> None:

@@ -1,21 +1,25 @@
-"""All channels of the relay: which connection has which, how each is opened, and how many a key may have."""
+"""All channels of the relay: which connection has which, how each begins and goes on, and how many a key may have.
+
+A channel whose connection has ended is kept for a time, with what its client has not received. It is found again by its
+name, which its client has chosen at random, and by its client's key.
+"""
 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from atomr_mp import errors
 from atomr_mp.protocol.codec import ErrorInfo
 from atomr_mp.protocol.messages import operators
 from atomr_mp.protocol.messages.session import check_version
-from atomr_mp.protocol.messages.tunnel import CONTROL, ChannelEnded, ChannelKind, OpenChannel
-from atomr_mp.protocol.tunnel.packets import PacketKind, pack_control, unpack
+from atomr_mp.protocol.messages.tunnel import CONTROL, ChannelEnded, ChannelKind, OpenChannel, ResumeChannel
+from atomr_mp.protocol.tunnel.packets import PacketKind, pack, pack_control, unpack
 from atomr_mp.protocol.values import Buffer
-from atomr_mp.relay.channel import RelayChannel
+from atomr_mp.relay.channel import RelayChannel, Send
 from atomr_mp.relay.lane import LaneChannel
 from atomr_mp.relay.memory import MemoryChannel
 from atomr_mp.relay.rights import SessionRights
@@ -35,10 +39,17 @@ does not, and is not taken: it may have been another client's."""
 
 Found = Callable[[str], AdmittedKey | None]
 """Returns the admitted key of a connection by its `User-Id`."""
-Send = Callable[[bytes, bytes], bool]
-"""Sends a packet to a connection; False if that has ended."""
 Tell = Callable[[str, str, str, str], object]
 """Notes an event: its name, its text, the client, and its key."""
+
+
+class NamedChannel(NamedTuple):
+    """A channel that can be taken up again."""
+
+    channel: RelayChannel
+    opened: OpenChannel
+    user_id: str
+    """The connection's, which stands for the client's key."""
 
 
 class RelayChannels:
@@ -50,21 +61,36 @@ class RelayChannels:
         find_key: Returns a connection's key.
         session_socket: The supervisor's socket.
         max_sessions: Most sessions at a time, of all keys.
+        grace_s: How long a channel is kept without a connection.
         tell: Notes events.
     """
 
     def __init__(
-        self, loop: Loop, send: Send, find_key: Found, session_socket: Path, max_sessions: int, tell: Tell
+        self,
+        loop: Loop,
+        send: Send,
+        find_key: Found,
+        session_socket: Path,
+        max_sessions: int,
+        grace_s: float,
+        tell: Tell,
     ) -> None:
         self._loop = loop
         self._send = send
         self._find_key = find_key
         self._session_socket = session_socket
         self._max_sessions = max_sessions
+        self._grace_s = grace_s
         self._tell = tell
         self._by_route: Final[dict[bytes, RelayChannel]] = {}
+        """Channels by their connections, also by those that another has taken the place of: nothing that still comes
+        from there counts."""
+        self._dead: Final[set[bytes]] = set()
+        """Connections that had ended at the last look."""
+        self._by_name: Final[dict[bytes, NamedChannel]] = {}
+        """Channels that can be taken up again; those of memory cannot, and need not."""
         self._sessions: Final[dict[bytes, tuple[SessionChannel, str]]] = {}
-        """Sessions and the `User-Id` of their keys, by the names of their channels."""
+        """Sessions that are not over and the `User-Id` of their keys, by the names of their channels."""
         self.refused = 0
         """Packets and channels that were refused."""
 
@@ -73,7 +99,10 @@ class RelayChannels:
         channel = self._by_route.get(route)
         if channel is None:
             return False
-        channel.take(packet)
+        if channel.route == route:
+            channel.take(packet)
+            if channel.over and not channel.kept:
+                self._forget(channel)
         return True
 
     def take_first(self, route: bytes, packet: Buffer, origin: Origin) -> None:
@@ -84,14 +113,19 @@ class RelayChannels:
             key = self._find_key(origin.user_id)
             if key is None:  # it was admitted at the handshake, and has been revoked
                 raise errors.NotAuthorized("this client's key is not admitted any more")
-            kind, _, payload = unpack(packet)
-            opened = CONTROL.decode(payload) if kind is PacketKind.CONTROL else None
-            if isinstance(opened, ChannelEnded):
-                return  # of a channel that has ended here meanwhile
-            if not isinstance(opened, OpenChannel):
-                raise errors.ProtocolError("this channel has ended, or was never opened")
-            check_version(opened.version)
-            self._open(route, opened, key, origin)
+            kind, acknowledged, payload = unpack(packet)
+            message = CONTROL.decode(payload) if kind is PacketKind.CONTROL else None
+            match message:
+                case ChannelEnded():
+                    return  # of a channel that has ended here meanwhile
+                case OpenChannel(version):
+                    check_version(version)
+                    self._open(route, message, key, origin)
+                case ResumeChannel(version):
+                    check_version(version)
+                    self._resume(route, message, acknowledged, origin)
+                case _:
+                    raise errors.ProtocolError("this channel has ended, or was never opened")
         except (errors.AtomrError, OSError) as error:
             self.refused += 1
             refusal = (
@@ -110,10 +144,24 @@ class RelayChannels:
         for channel, _ in list(self._sessions.values()):
             channel.end(error)
 
-    def probe(self) -> None:
-        """End the channels whose connections have ended."""
-        for channel in list(self._by_route.values()):
-            channel.probe()
+    def look(self) -> None:
+        """Find out which connections have ended, and end the channels that were without one for too long."""
+        for route, channel in list(self._by_route.items()):
+            if channel.route == route and channel.connected:
+                channel.probe()
+            elif self._send(route, pack(b"", 0)):
+                self._dead.discard(route)
+            elif route in self._dead:  # and all that had come from there was read since
+                self._dead.discard(route)
+                self._by_route.pop(route, None)
+            else:
+                self._dead.add(route)
+        now = time.monotonic()
+        for channel, _, _ in list(self._by_name.values()):
+            if not channel.connected and now - channel.cut_at > self._grace_s:
+                channel.kept = False
+                channel.end(errors.SessionLost(f"its client was away for more than {self._grace_s:g} s"), tell=False)
+                self._forget(channel)
 
     def statuses(self) -> Iterator[operators.RemoteSessionStatus]:
         """Yield the sessions that may call."""
@@ -121,36 +169,69 @@ class RelayChannels:
             if channel.kind is ChannelKind.SESSION and channel.client:
                 kept = channel.kept_bytes + sum(lane.kept_bytes for lane in channel.lanes)
                 yield operators.RemoteSessionStatus(
-                    channel.client, channel.rights.key.name, connected=True, open_calls=0, kept_bytes=kept, refs=0
+                    channel.client,
+                    channel.rights.key.name,
+                    connected=channel.connected,
+                    open_calls=0,
+                    kept_bytes=kept,
+                    refs=0,
                 )
 
     def _open(self, route: bytes, opened: OpenChannel, key: AdmittedKey, origin: Origin) -> None:
-        send = partial(self._send, route)
-        ended = partial(self._ended, route)
-        channel: RelayChannel
-        if opened.kind in _SESSIONS:
-            if opened.channel in self._sessions:
-                raise errors.ProtocolError("a session of this name is open")
-            self._check_room(opened.kind, key)
-            rights = SessionRights(key, opened.kind, opened.channel)
-            channel = SessionChannel(opened.kind, send, ended, self._loop, self._session_socket, rights)
-            self._sessions[opened.channel] = channel, origin.user_id
-            if opened.kind is ChannelKind.SESSION:
-                self._tell("remote_start", f"a remote client connects from {origin.address}", key.name, key.name)
-        else:
-            of, user_id = self._sessions.get(opened.session, (None, ""))
-            if of is None or user_id != origin.user_id or of.kind is not ChannelKind.SESSION:
-                raise errors.SessionLost("the relay has no such session of this key")
-            if len(of.lanes) >= MAX_LANES:
-                raise errors.Overloaded(f"this session has {MAX_LANES} connections")
-            if opened.kind is ChannelKind.LANE:
-                key_of_lane = opened.device, opened.generation
-                channel = LaneChannel(send, ended, self._loop, of.endpoint(*key_of_lane), key_of_lane)
-            else:
-                channel = MemoryChannel(send, ended, of.memory)
-            of.lanes.add(channel)
+        before = self._by_name.get(opened.channel)
+        if before is not None:  # the client was cut before it has heard that it is open
+            if before.user_id != origin.user_id or before.opened != opened:
+                raise errors.ProtocolError("a channel of this name is open")
+            self._by_route[route] = before.channel
+            before.channel.reopen(route, self._grace_s)
+            if before.channel.over and not before.channel.kept:
+                self._forget(before.channel)
+            return
+        channel = self._new(route, opened, key, origin)
         self._by_route[route] = channel
-        channel.open()
+        if opened.kind is not ChannelKind.MEMORY:
+            channel.name = opened.channel
+            self._by_name[channel.name] = NamedChannel(channel, opened, origin.user_id)
+        channel.open(self._grace_s)
+
+    def _new(self, route: bytes, opened: OpenChannel, key: AdmittedKey, origin: Origin) -> RelayChannel:
+        if opened.kind in _SESSIONS:
+            self._check_room(opened.kind, key)
+            told = session.RemoteOrigin(key.name, opened.channel) if opened.kind is ChannelKind.SESSION else None
+            rights = SessionRights(key, told)
+            session_of = SessionChannel(
+                opened.kind, route, self._send, self._ended, self._loop, self._session_socket, rights
+            )
+            self._sessions[opened.channel] = session_of, origin.user_id
+            if told is not None:
+                self._tell("remote_start", f"a remote client connects from {origin.address}", key.name, key.name)
+            return session_of
+        of, user_id = self._sessions.get(opened.session, (None, ""))
+        if of is None or user_id != origin.user_id or of.kind is not ChannelKind.SESSION:
+            raise errors.SessionLost("the relay has no such session of this key")
+        if len(of.lanes) >= MAX_LANES:
+            raise errors.Overloaded(f"this session has {MAX_LANES} connections")
+        channel: RelayChannel
+        if opened.kind is ChannelKind.LANE:
+            key_of_lane = opened.device, opened.generation
+            path = of.endpoint(*key_of_lane)
+            channel = LaneChannel(route, self._send, self._ended, self._loop, path, key_of_lane)
+        else:
+            channel = MemoryChannel(route, self._send, self._ended, of.memory)
+        of.lanes.add(channel)
+        return channel
+
+    def _resume(self, route: bytes, resumed: ResumeChannel, acknowledged: int, origin: Origin) -> None:
+        """Go on with a channel on another connection."""
+        found = self._by_name.get(resumed.channel)
+        if found is None or found.user_id != origin.user_id:
+            lost = errors.SessionLost("the relay does not know this channel: it was cut for too long, or is another's")
+            self._send(route, pack_control(ChannelEnded(ErrorInfo.of(lost), unknown=True), 0))
+            return
+        self._by_route[route] = found.channel
+        found.channel.resume(route, acknowledged, resumed.received)
+        if found.channel.over and not found.channel.kept:
+            self._forget(found.channel)
 
     def _check_room(self, kind: ChannelKind, key: AdmittedKey) -> None:
         of_key = sum(each.rights.key.name == key.name and each.kind is kind for each, _ in self._sessions.values())
@@ -162,8 +243,7 @@ class RelayChannels:
                 retry_after_s=1.0,
             )
 
-    def _ended(self, route: bytes, channel: RelayChannel) -> None:
-        self._by_route.pop(route, None)
+    def _ended(self, channel: RelayChannel) -> None:
         if isinstance(channel, SessionChannel):
             name = next((name for name, (each, _) in self._sessions.items() if each is channel), None)
             if name is not None:
@@ -172,9 +252,17 @@ class RelayChannels:
                 why = f": {channel.why}" if channel.why else ""
                 text = f"the session of remote client {channel.client} has ended{why}"
                 self._tell("remote_end", text, channel.client, channel.rights.key.name)
-            return
-        for each, _ in self._sessions.values():
-            each.lanes.discard(channel)
+        else:
+            for each, _ in self._sessions.values():
+                each.lanes.discard(channel)
+        if not channel.kept:
+            self._forget(channel)
+
+    def _forget(self, channel: RelayChannel) -> None:
+        """Forget a channel: its client has everything, or is refused it."""
+        self._by_route.pop(channel.route, None)
+        self._dead.discard(channel.route)
+        self._by_name.pop(channel.name, None)
 
 
 _SESSIONS: Final = frozenset({ChannelKind.SESSION, ChannelKind.OPERATOR})

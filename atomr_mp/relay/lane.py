@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from atomr_mp.protocol.messages.tunnel import ChannelKind
-from atomr_mp.relay.channel import RelayChannel
+from atomr_mp.relay.channel import RelayChannel, Send
 from atomr_mp.supervisor.loop import Loop
 from atomr_mp.transport.session import credentials
 from atomr_mp.wire.connection import CHUNK_BYTES
@@ -60,7 +60,8 @@ class LaneChannel(RelayChannel):
     """Carries bytes between a client and a worker's socket.
 
     Args:
-        send: Sends a packet; False if the connection has ended.
+        route: Its connection.
+        send: Sends a packet.
         ended: Called with this when it has ended.
         loop: The relay's loop.
         path: The worker's socket.
@@ -72,13 +73,14 @@ class LaneChannel(RelayChannel):
 
     def __init__(
         self,
-        send: Callable[[bytes], bool],
+        route: bytes,
+        send: Send,
         ended: Callable[[Any], object],
         loop: Loop,
         path: str,
         key: tuple[int, int],
     ) -> None:
-        super().__init__(ChannelKind.LANE, send, ended)
+        super().__init__(ChannelKind.LANE, route, send, ended)
         self.key: Final = key
         connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:

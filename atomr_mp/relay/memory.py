@@ -24,7 +24,7 @@ from atomr_mp.protocol.tunnel.ranges import (
     SlabKey,
     unpack_request,
 )
-from atomr_mp.relay.channel import RelayChannel
+from atomr_mp.relay.channel import RelayChannel, Send
 
 MAX_WAITING: Final = 64
 """Most requests of a channel whose answers wait for room in its window."""
@@ -122,13 +122,14 @@ class MemoryChannel(RelayChannel):
     """Copies ranges of a session's memory.
 
     Args:
-        send: Sends a packet; False if the connection has ended.
+        route: Its connection.
+        send: Sends a packet.
         ended: Called with this when it has ended.
         memory: The session's memory.
     """
 
-    def __init__(self, send: Callable[[bytes], bool], ended: Callable[[Any], object], memory: SessionMemory) -> None:
-        super().__init__(ChannelKind.MEMORY, send, ended)
+    def __init__(self, route: bytes, send: Send, ended: Callable[[Any], object], memory: SessionMemory) -> None:
+        super().__init__(ChannelKind.MEMORY, route, send, ended)
         self._memory = memory
         self._head = b""
         """The beginning of a request's head."""

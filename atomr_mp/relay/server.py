@@ -56,6 +56,7 @@ class Relay:
             self._admission.find,
             Path(settings.session_socket),
             settings.max_sessions,
+            settings.grace_s,
             self._tell,
         )
         self._keys = self._read_keys()
@@ -134,7 +135,7 @@ class Relay:
         self._tick()
 
     def _tick(self) -> None:
-        self._channels.probe()
+        self._channels.look()
         self._tell_figures()
         self._control.tell(remote.GatewayAlive())
         self._loop.call_later(TICK_S, self._tick)

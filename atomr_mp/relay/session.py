@@ -24,7 +24,7 @@ from atomr_mp.protocol.messages.tunnel import ChannelKind
 from atomr_mp.protocol.process_tags import client_slab_name
 from atomr_mp.protocol.tunnel.endpoints import carried
 from atomr_mp.protocol.tunnel.ranges import SlabKey
-from atomr_mp.relay.channel import RelayChannel
+from atomr_mp.relay.channel import RelayChannel, Send
 from atomr_mp.relay.lane import UnixEnd
 from atomr_mp.relay.memory import SessionMemory
 from atomr_mp.relay.rights import SessionRights
@@ -39,7 +39,8 @@ class SessionChannel(RelayChannel):
 
     Args:
         kind: Whether it may call.
-        send: Sends a packet; False if the connection has ended.
+        route: Its connection.
+        send: Sends a packet.
         ended: Called with this when it has ended.
         loop: The relay's loop.
         path: The supervisor's socket.
@@ -52,13 +53,14 @@ class SessionChannel(RelayChannel):
     def __init__(
         self,
         kind: ChannelKind,
-        send: Callable[[bytes], bool],
+        route: bytes,
+        send: Send,
         ended: Callable[[Any], object],
         loop: Loop,
         path: Path,
         rights: SessionRights,
     ) -> None:
-        super().__init__(kind, send, ended)
+        super().__init__(kind, route, send, ended)
         self.rights: Final = rights
         self.client = ""
         """The client's name, from its hello."""
@@ -100,7 +102,7 @@ class SessionChannel(RelayChannel):
             raise errors.DeviceUnavailable(f"device {device} has no incarnation {generation}", device=device)
         return found
 
-    def end(self, error: errors.AtomrError | None = None, *, tell: bool = True) -> None:
+    def end(self, error: errors.AtomrError | None = None, *, tell: bool = True, keep: bool = True) -> None:
         """End it; the client gets an error as a goodbye of the supervisor."""
         if error is not None and not self.over:
             self.why = error.message
@@ -108,7 +110,7 @@ class SessionChannel(RelayChannel):
             goodbye = session.frame(session.FROM_SUPERVISOR.encode(session.Goodbye(ErrorInfo.of(error))))
             if not self._down and len(goodbye) <= self._outgoing.room:
                 self._say(goodbye)
-        super().end(error, tell=tell)
+        super().end(error, tell=tell, keep=keep)
 
     # --- from the client -------------------------------------------------------------------------------------------
 

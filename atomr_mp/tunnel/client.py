@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
@@ -12,12 +13,13 @@ from atomr_mp.protocol.messages.tunnel import ChannelKind
 from atomr_mp.protocol.tunnel.endpoints import parse
 from atomr_mp.remote.keys import ClientKeys
 from atomr_mp.transport.data import Login
-from atomr_mp.tunnel.channel import ClientChannel, opening
+from atomr_mp.tunnel.channel import GRACE_S, ChannelCalls, ClientChannel, opening
 from atomr_mp.tunnel.dialler import Dialler
+from atomr_mp.tunnel.forks import forget_in_child
+from atomr_mp.tunnel.keeper import ChannelKeeper
 from atomr_mp.tunnel.lane import LaneConnection
 from atomr_mp.tunnel.memory_channel import MemoryCopier
 from atomr_mp.tunnel.session import CarriedSession
-from atomr_mp.tunnel.wire import forget_in_child
 
 if TYPE_CHECKING:
     from atomr_mp.client.memory.memory import ClientMemory
@@ -36,9 +38,11 @@ class Tunnel:
 
     def __init__(self, endpoint: str, keys: ClientKeys | None) -> None:
         self._dialler: Final = Dialler(endpoint, keys)
+        self._keeper: Final = ChannelKeeper()
         self._session = b""
         """The name of the session's channel."""
-        self.close: Final = self._dialler.close
+        self._grace_s = GRACE_S
+        """How long the relay keeps channels without a connection."""
 
     def session(self, kind: ChannelKind = ChannelKind.SESSION) -> CarriedSession:
         """Connect a session, for calls or for an operator. Blocks.
@@ -47,10 +51,14 @@ class Tunnel:
             AtomrError: There is none to be had; see `CarriedSession`.
         """
         name = os.urandom(16)
-        wire = self._dialler.dial(watched=True)
+        dial = functools.partial(self._dialler.dial, watched=True)
+        channel = self._kept(ClientChannel(opening(kind, name, name), ChannelCalls(dial, self._keeper.wake)))
+        connection = CarriedSession(channel, self._dialler.endpoint)
         if kind is ChannelKind.SESSION:
             self._session = name
-        return CarriedSession(ClientChannel(wire, opening(kind, name, name)), self._dialler.endpoint)
+            assert channel.opened is not None
+            self._grace_s = channel.opened.grace_s
+        return connection
 
     def lane(self, endpoint: str, login: Login, number: int, pending: Callable[[Any], object]) -> LaneConnection:
         """Connect a lane to an incarnation.
@@ -60,15 +68,30 @@ class Tunnel:
         """
         device, generation = parse(endpoint)
         opens = opening(ChannelKind.LANE, os.urandom(16), self._session, device, generation)
-        return LaneConnection(ClientChannel(self._dialler.dial(), opens), login, number, pending)
+        channel = ClientChannel(opens, ChannelCalls(self._dialler.dial, self._keeper.wake), self._grace_s)
+        return LaneConnection(self._kept(channel), login, number, pending)
 
     def memory(self) -> ClientChannel:
-        """Open a channel for memory.
+        """Open a channel for memory, which ends with its connection.
 
         Raises:
             OSError: No descriptor is left.
         """
-        return ClientChannel(self._dialler.dial(large=True), opening(ChannelKind.MEMORY, os.urandom(16), self._session))
+        dial = functools.partial(self._dialler.dial, large=True)
+        return ClientChannel(opening(ChannelKind.MEMORY, os.urandom(16), self._session), ChannelCalls(dial))
+
+    def close(self) -> None:
+        """Make no further channels; those that are open go on."""
+        self._keeper.join()
+        self._dialler.close()
+
+    def _kept(self, channel: ClientChannel) -> ClientChannel:
+        try:
+            self._keeper.add(channel)
+        except BaseException:
+            channel.close()
+            raise
+        return channel
 
 
 class CarriedClient(Client):
@@ -124,6 +147,9 @@ class CarriedClient(Client):
 
         return CarriedMemory(MemoryCopier(self._tunnel.memory, self._check), **self._memory_options())
 
-    def _check(self) -> None:
+    def _check(self, *, reads: bool) -> None:
+        """Raise the error of a session that has ended; read in the session first, if that is wanted."""
+        if reads:
+            self._session.read()
         if self.lost is not None:
             raise self.lost.again(maybe_executed=False)

@@ -13,7 +13,9 @@ import zmq
 from atomr_mp import errors
 from atomr_mp.remote.keys import ClientKeys
 from atomr_mp.remote.wire import HANDSHAKE_MS, check_library
-from atomr_mp.tunnel.wire import Wire, drop_in_child, keep_in_child
+from atomr_mp.tunnel.bell import Bells
+from atomr_mp.tunnel.forks import drop_in_child, keep_in_child
+from atomr_mp.tunnel.wire import Wire
 
 TCP: Final = "tcp://"
 
@@ -42,10 +44,11 @@ class Dialler:
         self._forked = False
         drop_in_child(self)
 
-    def dial(self, *, watched: bool = False, large: bool = False) -> Wire:
-        """Return a new wire, which connects in the background.
+    def dial(self, bells: Bells, *, watched: bool = False, large: bool = False) -> Wire:
+        """Return a new wire, which connects in the background. Thread-safe.
 
         Args:
+            bells: What it rings.
             watched: Whether it is to find out that its key is not admitted.
             large: Whether its packets are large, and left in libzmq's memory: Python's would come from the kernel.
 
@@ -60,8 +63,9 @@ class Dialler:
         try:
             socket = self._context.socket(zmq.DEALER)
             try:
-                return Wire(socket, self._address, self._keys, self._closed, watched=watched, large=large)
+                return Wire(socket, self._address, self._keys, bells, self._closed, watched=watched, large=large)
             except BaseException:
+                bells.leave()
                 socket.close(0)
                 raise
         except zmq.ZMQError as error:

@@ -1,34 +1,45 @@
 """Copies ranges of memory on the pool's machine to this process and back. Thread-safe; blocks.
 
 A transfer goes in parts, between which the transfers of other threads have their turn. If the channel ends in the
-middle, another is opened, and the part is repeated: what was copied twice is as if copied once.
+middle, another is opened, and the part is repeated, for as long as the session lasts: what was copied twice is as if
+copied once.
 """
 
 from __future__ import annotations
 
 import select
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import msgspec
 
 from atomr_mp import errors
 from atomr_mp.client import interrupts
 from atomr_mp.protocol.codec import ErrorInfo
+from atomr_mp.protocol.tunnel.channel_life import ATTEMPT_NS, again_ns
 from atomr_mp.protocol.tunnel.ranges import ANSWER, MAX_RANGE, RangeOp, RangeRequest, SlabKey, unpack_answer
 from atomr_mp.tunnel.channel import ClientChannel
-
-ATTEMPTS: Final = 3
-"""How often a part is tried, each time on another channel."""
 
 AHEAD: Final = 8
 """Parts that are asked for before the first of them is answered, so that neither end waits for the other."""
 
 WAIT_MS: Final = 1000
 """How long to wait at a time for the relay."""
+
+
+class SessionCheck(Protocol):
+    """Raises the error of a session that has ended."""
+
+    def __call__(self, *, reads: bool) -> None:
+        """Check it.
+
+        Args:
+            reads: Whether what it has said meanwhile is read first, which may run callbacks of replies.
+        """
 
 
 class MemoryCopier:
@@ -39,7 +50,7 @@ class MemoryCopier:
         check: Raises the error of a session that has ended.
     """
 
-    def __init__(self, opens: Callable[[], ClientChannel], check: Callable[[], None]) -> None:
+    def __init__(self, opens: Callable[[], ClientChannel], check: SessionCheck) -> None:
         self._opens = opens
         self._check = check
         self._turns: Final = FairTurns()
@@ -80,20 +91,19 @@ class MemoryCopier:
         """Copy all of a range, in turns; whatever a lost channel has left open is repeated on another one."""
         done = attempts = 0
         while done < len(content):
-            with self._turns.mine():
-                try:
-                    channel = self._channel or self._open()
-                    for end in self._copy_parts(channel, op, key, offset, content, done):
-                        done, attempts = end, 0
-                except ChannelLostError as lost:
-                    self._drop()
-                    self._check()
-                    attempts += 1
-                    if attempts == ATTEMPTS:
-                        raise errors.PoolLost(f"memory cannot be copied: {lost}", maybe_executed=False) from lost
-                except BaseException:
-                    self._drop()  # further answers may be under way
-                    raise
+            try:
+                with self._turns.mine():
+                    try:
+                        channel = self._channel or self._open()
+                        for end in self._copy_parts(channel, op, key, offset, content, done):
+                            done, attempts = end, 0
+                    except BaseException:
+                        self._drop()  # further answers may be under way
+                        raise
+            except ChannelLostError:
+                self._check(reads=True)
+                interrupts.wait(time.sleep, again_ns(attempts) / 1e9)
+                attempts += 1
 
     def _copy_parts(
         self, channel: ClientChannel, op: RangeOp, key: SlabKey, offset: int, content: memoryview, done: int
@@ -122,7 +132,7 @@ class MemoryCopier:
                 return
 
     def _open(self) -> ClientChannel:
-        self._check()
+        self._check(reads=False)
         try:
             self._channel = self._opens()
         except OSError as error:
@@ -160,18 +170,23 @@ class MemoryCopier:
         """Take in what has come; wait if nothing has.
 
         Raises:
-            ChannelLostError: The channel has ended.
+            ChannelLostError: The channel has ended, or has not come about in time.
+            AtomrError: The relay refuses the channel, or the session has ended.
         """
         payload = channel.receive()
         if payload is not None:
             self._came.append(payload)
         elif channel.ended:
+            if channel.error is not None and not isinstance(channel.error, errors.SessionLost):
+                raise channel.error
             raise ChannelLostError(str(channel.error or "the connection to the pool's relay has ended"))
+        elif channel.opened is None and time.monotonic_ns() > channel.asked_ns + ATTEMPT_NS:
+            raise ChannelLostError("the pool's relay does not answer")
         else:
             poll = select.poll()
             poll.register(channel.fileno(), select.POLLIN)
             interrupts.wait(poll.poll, WAIT_MS)
-            self._check()
+            self._check(reads=False)
 
     def _drop(self) -> None:
         channel, self._channel = self._channel, None

@@ -64,7 +64,7 @@ class CarriedSession:
         while True:
             with self._lock:
                 if self._channel.ended:
-                    raise self._loss().again(maybe_executed=False)
+                    raise self._lost(maybe_executed=False)
                 data = data[self._channel.send(data) :]
                 if not data:
                     return
@@ -96,7 +96,7 @@ class CarriedSession:
                         self._channel.signal()
                     return self._ready.popleft()
                 if self._channel.ended:
-                    raise self._loss()
+                    raise self._lost()
             left_s = None if until_s is None else until_s - time.monotonic()
             if left_s is not None and left_s <= 0:
                 raise TimeoutError
@@ -114,7 +114,7 @@ class CarriedSession:
             messages = list(self._ready)
             self._ready.clear()
             if not messages and self._channel.ended:
-                raise self._loss()
+                raise self._lost()
         return messages
 
     def take_descriptor(self, _request_id: int) -> None:
@@ -159,7 +159,8 @@ class CarriedSession:
             self.ahead_ns, self._error_ns = ahead_ns, error_ns
 
     def _unopened(self) -> bool:
-        self._fill()
+        with self._lock:
+            self._fill()
         return self._channel.opened is None
 
     def _wait(self, timeout_s: float | None) -> None:
@@ -191,9 +192,9 @@ class CarriedSession:
         since_ns = max(0, ended.known_since_ns - self.ahead_ns + self._error_ns)
         return msgspec.structs.replace(ended, known_since_ns=since_ns)
 
-    def _loss(self) -> errors.PoolLost:
-        """Return why the session has ended. Without a word of the relay's, the pool may live."""
+    def _lost(self, *, maybe_executed: bool = True) -> errors.PoolLost:
+        """Return the error of the session's end."""
         error = self._channel.error
-        if isinstance(error, errors.PoolLost):
-            return error
-        return errors.SessionLost("the connection to the pool's relay has ended" if error is None else error.message)
+        kind = errors.SessionLost if isinstance(error, errors.SessionLost) else errors.PoolLost
+        why = "the connection to the pool's relay has ended" if error is None else error.message
+        return kind(why, maybe_executed=maybe_executed)

@@ -46,15 +46,46 @@ class ChannelOpened(Message, frozen=True, tag="opened"):
 
     now_ns: U64
     """CLOCK_MONOTONIC of the pool's machine, when this was sent."""
+    grace_s: float = 0.0
+    """How long the relay keeps the channel without a connection."""
+    received: U64 = 0
+    """Bytes that have come of a channel that was opened before: all behind them is to be sent again."""
+
+
+class ResumeChannel(Message, frozen=True, tag="resume"):
+    """Take up a channel whose connection has ended; the first packet on another one. Data follows the answer only."""
+
+    version: U32
+    channel: Bytes16
+    """The channel's name."""
+    session: Bytes16
+    """The name of its session's channel."""
+    received: U64
+    """Bytes that have come: all behind them is to be sent again."""
+
+
+class ChannelResumed(Message, frozen=True, tag="resumed"):
+    """The channel goes on here; what the client has not received follows."""
+
+    received: U64
+    """Bytes that have come: all behind them is to be sent again."""
+    now_ns: U64
+    """CLOCK_MONOTONIC of the pool's machine, when this was sent."""
 
 
 class ChannelEnded(Message, frozen=True, tag="ended"):
-    """The channel has ended: the last packet, behind everything that the other end had sent."""
+    """The channel has ended: the last packet, behind everything that the other end had sent.
+
+    The client answers it by the same, and the relay forgets the channel. Until then it sends this again to a client
+    that comes back.
+    """
 
     error: ErrorInfo | None = None
     """The reason, unless an end was expected."""
+    unknown: bool = False
+    """The relay knows no such channel: it was never there, or has been given up, or an earlier relay had it."""
 
 
-Control = OpenChannel | ChannelOpened | ChannelEnded
+Control = OpenChannel | ChannelOpened | ResumeChannel | ChannelResumed | ChannelEnded
 
 CONTROL: Final[Codec[Control]] = Codec(Control, channel="tunnel")

@@ -2,7 +2,7 @@
 
 The window bounds what a sender has sent without an acknowledgement, hence what either end ever has to keep. A receiver
 acknowledges bytes once it has passed them on, with each packet, and by a packet of its own after a quarter of the
-window.
+window. Packets are bounded too, since each takes room besides its bytes.
 """
 
 from __future__ import annotations
@@ -24,6 +24,9 @@ WINDOWS: Final = {
 """Most bytes that may be under way in each direction of a channel."""
 
 
+PACKETS: Final = 1024
+"""Most packets that may be unacknowledged in each direction."""
+
 MEMORY_PAYLOAD: Final = 128 * 1024
 """Most bytes of a packet on a memory channel: libzmq encrypts it as a whole, and small packets wait meanwhile."""
 
@@ -35,11 +38,13 @@ class OutgoingFlow:
         window: Most bytes that may be unacknowledged.
         keeps: Whether they are kept, to be sent again. What can be asked for again as a whole need not be.
         most: Most bytes of a packet.
+        packets: Most packets that may be kept.
     """
 
-    def __init__(self, window: int, *, keeps: bool = True, most: int = MAX_PAYLOAD) -> None:
+    def __init__(self, window: int, *, keeps: bool = True, most: int = MAX_PAYLOAD, packets: int = PACKETS) -> None:
         self._window = window
         self._most = most
+        self._packets = packets
         self._keeps = keeps
         self._kept: deque[Buffer] = deque()
         """Payloads that are unacknowledged; the first may be acknowledged in part."""
@@ -53,10 +58,12 @@ class OutgoingFlow:
     @property
     def room(self) -> int:
         """How many bytes may be sent, in one packet at most."""
+        if len(self._kept) >= self._packets:
+            return 0
         return min(self._window - self.sent + self.acknowledged, self._most)
 
     def add(self, payload: Buffer) -> None:
-        """Record that a payload is sent, for which there is `room`."""
+        """Record that a payload is sent, for which there is `room`; it must not change from here on."""
         self.sent += len(payload)
         if self._keeps:
             self._kept.append(payload)
@@ -109,11 +116,15 @@ class IncomingFlow:
 
     Args:
         window: Most bytes that the other end may have unacknowledged.
+        packets: Most packets.
     """
 
-    def __init__(self, window: int) -> None:
+    def __init__(self, window: int, packets: int = PACKETS) -> None:
         self._window = window
         self._due = window // 4
+        self._due_packets = packets // 4
+        self._packets = 0
+        """Packets since all that had come was acknowledged."""
         self.received = 0
         """Bytes that have come."""
         self.passed_on = 0
@@ -128,6 +139,7 @@ class IncomingFlow:
             ProtocolError: The other end does not keep to the window.
         """
         self.received += nbytes
+        self._packets += 1
         if self.received - self._told > self._window:
             raise errors.ProtocolError(f"more than {self._window} bytes were sent without an acknowledgement")
 
@@ -139,9 +151,12 @@ class IncomingFlow:
     @property
     def owes(self) -> bool:
         """Whether an acknowledgement is due by itself."""
-        return self.passed_on - self._told >= self._due
+        owed = self.passed_on - self._told
+        return owed >= self._due or (owed > 0 and self._packets >= self._due_packets)
 
     def tell(self) -> int:
         """Return the acknowledgement for the next packet, which is sent at once."""
         self._told = self.passed_on
+        if self._told == self.received:
+            self._packets = 0
         return self._told

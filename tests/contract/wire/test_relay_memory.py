@@ -32,12 +32,12 @@ class Ends:
         self.memory = SessionMemory(2**20)
         os.close(self.memory.make(1, SLAB_BYTES))
         self.over = False
-        self.channel = MemoryChannel(self._send, self._ended, self.memory)
+        self.channel = MemoryChannel(b"route", self._send, self._ended, self.memory)
         self.received = 0
         self.came = bytearray()
         self.ended: ChannelEnded | None = None
 
-    def _send(self, packet: bytes) -> bool:
+    def _send(self, _route: bytes, packet: bytes) -> bool:
         self.sent.append(bytes(packet))
         return True
 

@@ -6,7 +6,9 @@ import contextlib
 import os
 import select
 import threading
+import weakref
 from collections.abc import Iterator
+from typing import Final
 
 import pytest
 import zmq
@@ -16,11 +18,14 @@ from atomr_mp.protocol.tunnel.packets import MAX_FRAME, MAX_PACKET
 from atomr_mp.protocol.tunnel.ranges import RangeOp, RangeRequest, SlabKey
 from atomr_mp.relay.memory import SessionMemory
 from atomr_mp.remote.keys import ClientKeys, new_pair
+from atomr_mp.tunnel.bell import Bells
 from atomr_mp.tunnel.dialler import Dialler, resolved
 from atomr_mp.tunnel.wire import Wire
 
 DEADLINE_MS = 10_000
 ROUNDS = 200
+
+_BELLS: Final[weakref.WeakKeyDictionary[Wire, Bells]] = weakref.WeakKeyDictionary()
 
 
 class Far:
@@ -56,19 +61,22 @@ def far() -> Iterator[Far]:
 def connected(far: Far, address: str = "127.0.0.1") -> Iterator[tuple[Wire, bytes]]:
     """Give a wire, and the name that the other end has for it."""
     dialler = Dialler(f"tcp://[{address}]:{far.port}" if ":" in address else f"tcp://{address}:{far.port}", far.keys)
-    wire = dialler.dial()
+    bells = Bells()
+    wire = dialler.dial(bells)
+    _BELLS[wire] = bells
     try:
         wire.send(b"hello")
         route, _ = far.router.recv_multipart()
         yield wire, route
     finally:
         wire.close()
+        bells.close()
         dialler.close()
 
 
 def _is_readable(wire: Wire, timeout_ms: int) -> bool:
     poll = select.poll()
-    poll.register(wire.fileno(), select.POLLIN)
+    poll.register(_BELLS[wire].first.fileno(), select.POLLIN)
     return bool(poll.poll(timeout_ms))
 
 

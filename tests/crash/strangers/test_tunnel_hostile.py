@@ -18,7 +18,14 @@ from atomr_mp import errors
 from atomr_mp.operator.pool_status import RemoteClientStatus
 from atomr_mp.protocol.codec import VERSION
 from atomr_mp.protocol.messages import data, operators, session
-from atomr_mp.protocol.messages.tunnel import CONTROL, ChannelEnded, ChannelKind, ChannelOpened, OpenChannel
+from atomr_mp.protocol.messages.tunnel import (
+    CONTROL,
+    ChannelEnded,
+    ChannelKind,
+    ChannelOpened,
+    OpenChannel,
+    ResumeChannel,
+)
 from atomr_mp.protocol.tunnel import packets
 from atomr_mp.protocol.tunnel.flow import WINDOWS
 from atomr_mp.protocol.tunnel.ranges import ANSWER, MAX_RANGE, RangeOp, RangeRequest, SlabKey
@@ -29,6 +36,9 @@ from tests.support import BACKEND, DEADLINE_S, PROBE, Ledger, settled
 
 LIMIT_BYTES: Final = 4 * 2**20
 """What mallory's key may have."""
+
+SESSIONS: Final = 32
+"""The same in sessions: more than end within their time of grace in any test."""
 
 GROWTH_BYTES: Final = 48 * 2**20
 """Most memory that an attack may cost a process for a while."""
@@ -46,8 +56,8 @@ def serving() -> Iterator[served.Served]:
         patch.setenv("ATOMR_MP_TUNNEL", "1")
         directory = served.make_keys(ledger.path)
         served.admit(directory)
-        served.admit(directory, "mallory", max_bytes=LIMIT_BYTES)
-        with ledger.start(PROBE, listen=served.LISTEN, keys_dir=str(directory)) as pool:
+        served.admit(directory, "mallory", max_bytes=LIMIT_BYTES, sessions=SESSIONS)
+        with ledger.start(PROBE, listen=served.LISTEN, keys_dir=str(directory), remote_grace_s=0.2) as pool:
             yield served.Served(pool, served.listening(pool), directory)
 
 
@@ -110,7 +120,7 @@ class Attacker:
         if not isinstance(answer, ChannelOpened):
             raise RefusedError(answer)
 
-    def control(self, message: OpenChannel | ChannelOpened | ChannelEnded) -> None:
+    def control(self, message: OpenChannel | ChannelOpened | ChannelEnded | ResumeChannel) -> None:
         """Send a control packet."""
         self.dealer.send(packets.pack_control(message, 0))
 
@@ -250,6 +260,31 @@ def test_a_channel_that_is_opened_wrongly_is_refused(serving: served.Served, unh
                 assert raw.wait_refused() == "device_unavailable"
 
 
+def test_a_channel_is_taken_up_by_its_own_client_only(serving: served.Served, unharmed: atomr_mp.Pool) -> None:
+    """Neither by another key's, which knows its name; nor at a place where its client cannot be."""
+    client: Any = unharmed._client
+    hers = client._tunnel._session
+    with attacking(serving) as raw:
+        raw.control(ResumeChannel(VERSION, hers, hers, 0))
+        ended = raw.wait_control()
+        assert isinstance(ended, ChannelEnded)
+        assert ended.unknown
+    with attacking(serving) as raw:  # nor is it opened again
+        raw.control(OpenChannel(VERSION, hers, ChannelKind.SESSION, hers))
+        assert raw.wait_refused() == "protocol_error"
+    with session_of_mallory(serving) as own, attacking(serving) as raw:
+        raw.control(ResumeChannel(VERSION, own.name, own.name, 2**40))
+        assert raw.wait_refused() == "protocol_error"
+    with session_of_mallory(serving) as own, attacking(serving) as raw:
+        raw.control(OpenChannel(VERSION, own.name, ChannelKind.LANE, own.name))
+        assert raw.wait_refused() == "protocol_error"
+    with session_of_mallory(serving) as own:  # a flood of connections that take it from each other
+        for _ in range(20):
+            with attacking(serving) as raw:
+                raw.control(ResumeChannel(VERSION, own.name, own.name, own.received))
+                raw.wait_control()
+
+
 def test_a_session_says_only_what_its_key_may(serving: served.Served, unharmed: atomr_mp.Pool) -> None:
     """Orders need the right to give them, weight is the key's, and memory is counted; nonsense ends the session."""
     del unharmed
@@ -323,7 +358,7 @@ def test_who_does_not_keep_to_its_window_loses_its_channel(serving: served.Serve
             raw.say(head + bytes(2**22))
         with attacking(serving) as raw:
             _lane(serving, own, raw, 2)
-            raw.dealer.send(packets.pack(b"", 1))
+            raw.dealer.send(packets.pack(b"", 2**30))
             assert raw.wait_refused() == "protocol_error"
         with attacking(serving) as raw:
             _lane(serving, own, raw, 3)
@@ -374,9 +409,9 @@ def test_a_flood_of_channels_is_bounded(serving: served.Served, unharmed: atomr_
     del unharmed
     with contextlib.ExitStack() as stack:
         refused = 0
-        for _ in range(20):
+        for _ in range(SESSIONS + 4):
             raw = stack.enter_context(attacking(serving))
             name = os.urandom(16)
             raw.control(OpenChannel(VERSION, name, ChannelKind.SESSION, name))
             refused += isinstance(raw.wait_control(), ChannelEnded)
-        assert 4 <= refused < 20  # sessions of a test before may still be ending
+        assert 4 <= refused < SESSIONS + 4  # sessions of a test before may still be ending
