@@ -43,6 +43,10 @@ Tell = Callable[[str, str, str, str], object]
 """Notes an event: its name, its text, the client, and its key."""
 
 
+class UnknownSessionError(Exception):
+    """A channel belongs to a session that is not here, or not yet."""
+
+
 class NamedChannel(NamedTuple):
     """A channel that can be taken up again."""
 
@@ -91,8 +95,15 @@ class RelayChannels:
         """Channels that can be taken up again; those of memory cannot, and need not."""
         self._sessions: Final[dict[bytes, tuple[SessionChannel, str]]] = {}
         """Sessions that are not over and the `User-Id` of their keys, by the names of their channels."""
+        self._over: errors.AtomrError | None = None
+        """Why nothing more is opened."""
         self.refused = 0
         """Packets and channels that were refused."""
+
+    @property
+    def unheard(self) -> bool:
+        """Whether a client that is there has not heard of the end of its session."""
+        return any(each.channel.kept and each.channel.connected for each in self._by_name.values())
 
     def take(self, route: bytes, packet: Buffer) -> bool:
         """Take a packet of a connection in; False if the connection has no channel."""
@@ -111,6 +122,8 @@ class RelayChannels:
             if len(route) != ROUTE_BYTES or route[0]:
                 raise errors.ProtocolError("a connection with a routing id of its own choice")
             key = self._find_key(origin.user_id)
+            if self._over is not None:
+                raise self._over
             if key is None:  # it was admitted at the handshake, and has been revoked
                 raise errors.NotAuthorized("this client's key is not admitted any more")
             kind, acknowledged, payload = unpack(packet)
@@ -126,6 +139,9 @@ class RelayChannels:
                     self._resume(route, message, acknowledged, origin)
                 case _:
                     raise errors.ProtocolError("this channel has ended, or was never opened")
+        except UnknownSessionError:  # another relay may have had it, and its client is about to go on with it here
+            lost = errors.SessionLost("the relay has no such session of this key")
+            self._send(route, pack_control(ChannelEnded(ErrorInfo.of(lost), unknown=True), 0))
         except (errors.AtomrError, OSError) as error:
             self.refused += 1
             refusal = (
@@ -140,7 +156,8 @@ class RelayChannels:
                 channel.end(errors.SessionLost(f"key {channel.rights.key.name} was revoked"))
 
     def end_all(self, error: errors.AtomrError) -> None:
-        """End all sessions, and tell their clients why."""
+        """End all sessions, and tell their clients why; open nothing more."""
+        self._over = error
         for channel, _ in list(self._sessions.values()):
             channel.end(error)
 
@@ -207,8 +224,8 @@ class RelayChannels:
                 self._tell("remote_start", f"a remote client connects from {origin.address}", key.name, key.name)
             return session_of
         of, user_id = self._sessions.get(opened.session, (None, ""))
-        if of is None or user_id != origin.user_id or of.kind is not ChannelKind.SESSION:
-            raise errors.SessionLost("the relay has no such session of this key")
+        if of is None or user_id != origin.user_id or not of.is_whole or of.kind is not ChannelKind.SESSION:
+            raise UnknownSessionError
         if len(of.lanes) >= MAX_LANES:
             raise errors.Overloaded(f"this session has {MAX_LANES} connections")
         channel: RelayChannel

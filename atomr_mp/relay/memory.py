@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 from collections import Counter, deque
@@ -70,6 +71,16 @@ class SessionMemory:
             raise errors.OutOfMemory(f"a slab of {nbytes} bytes cannot be mapped: {error}") from error
         self._own_bytes += nbytes
         return descriptor
+
+    def restore(self, slab: int, descriptor: int, nbytes: int) -> None:
+        """Map a slab of the client's that an earlier relay has made; the descriptor stays the caller's.
+
+        Without memory for it, what the client asks of it is refused.
+        """
+        with contextlib.suppress(OSError, errors.ProtocolError):
+            check_sealed(descriptor, nbytes)
+            self._maps[SlabKey(slab)] = mmap.mmap(descriptor, nbytes)
+            self._own_bytes += nbytes
 
     def take(self, key: SlabKey, descriptor: int, nbytes: int) -> None:
         """Map a worker's slab, or count a further opening of it; the descriptor stays the caller's.

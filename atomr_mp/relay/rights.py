@@ -23,7 +23,7 @@ class SessionRights:
     def __init__(self, key: AdmittedKey, kind: ChannelKind, name: bytes) -> None:
         self.key: Final = key
         self._kind = kind
-        self._origin = session.RemoteOrigin(key.name, name, key.operate)
+        self._origin = session.RemoteOrigin(key.name, name, key.operate, lasts=kind is ChannelKind.SESSION)
 
     def hello(self, said: session.Hello) -> session.Hello:
         """Return the hello that the supervisor gets."""

@@ -6,6 +6,7 @@ import logging
 import os
 import select
 import threading
+import time
 from pathlib import Path
 from typing import Final
 
@@ -27,6 +28,12 @@ _LOG: Final = logging.getLogger("atomr_mp.relay")
 TICK_S: Final = 0.5
 """How often connections are tried, and the supervisor hears that the loop turns."""
 
+LAST_WORDS_S: Final = 1.0
+"""How long clients may take to hear that the pool has ended. One that is idle looks every half second."""
+
+LOOK_S: Final = 0.02
+"""How often it is looked, meanwhile, whether all have heard it."""
+
 TOLD_SESSIONS: Final = 256
 """Most sessions in the figures for the supervisor."""
 
@@ -47,8 +54,6 @@ class Relay:
         self._listening = False
         self._told_to_listen = False
         self._probing = False
-        self._why = ""
-        """Why the relay stops."""
         self._told: remote.GatewayFigures | None = None
         self._channels: Final = RelayChannels(
             self._loop,
@@ -66,7 +71,6 @@ class Relay:
         """Serve from the supervisor's order until the pool ends; return the process's status."""
         self._probe()
         self._loop.run()
-        self._channels.end_all(errors.PoolLost(self._why))
         self._router.close()
         return 0
 
@@ -155,8 +159,15 @@ class Relay:
                 self._told_to_listen = True
                 self._listen()
             case remote.GatewayStops(why):
-                self._why = why
-                self._loop.stop()
+                self._channels.end_all(errors.PoolLost(why))
+                self._leave(time.monotonic() + LAST_WORDS_S)
+
+    def _leave(self, until_s: float) -> None:
+        """Stop once all clients have heard that the pool has ended, or at a time: words on their way are lost then."""
+        if self._channels.unheard and time.monotonic() < until_s:
+            self._loop.call_later(LOOK_S, lambda: self._leave(until_s))
+        else:
+            self._loop.stop()
 
     def _send(self, route: bytes, packet: bytes) -> bool:
         return self._router.send(route, packet)

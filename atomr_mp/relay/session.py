@@ -64,6 +64,10 @@ class SessionChannel(RelayChannel):
         self.rights: Final = rights
         self.client = ""
         """The client's name, from its hello."""
+        self.resumes = False
+        """Whether its client goes on with a session of another relay's."""
+        self.is_whole = False
+        """Whether the supervisor has said all with which the session begins: what belongs to it can be opened."""
         self.why = ""
         """Why it has ended, unless its client wanted it."""
         self.memory: Final = SessionMemory(rights.key.max_bytes)
@@ -126,7 +130,7 @@ class SessionChannel(RelayChannel):
         if not self.client:
             if not isinstance(message, session.Hello):
                 raise errors.ProtocolError("a session begins with a hello")
-            self.client = message.client
+            self.client, self.resumes = message.client, message.resume is not None
             self._tell(self.rights.hello(message))
             return
         match message:
@@ -192,9 +196,14 @@ class SessionChannel(RelayChannel):
         match message:
             case session.Welcome(epoch=epoch, devices=devices):
                 self.memory.name = client_slab_name(epoch)
+                self.is_whole = not self.resumes
                 return msgspec.structs.replace(message, devices=[self._note(device) for device in devices])
             case session.DeviceChanged(device):
                 return msgspec.structs.replace(message, device=self._note(device))
+            case session.SlabKept():
+                self._restore(message)
+            case session.SessionResumed():
+                self.is_whole = True
             case session.SlabOpened(number):
                 return self._map(message, self._opening.pop(number, None))
             case session.Answer(number):
@@ -223,6 +232,13 @@ class SessionChannel(RelayChannel):
         except errors.AtomrError as error:
             return session.Answer(opened.id, ErrorInfo.of(error))
         return session.SlabOpened(opened.id, opened.nbytes)
+
+    def _restore(self, kept: session.SlabKept) -> None:
+        """Map a slab that another relay has made for the client."""
+        descriptor = self._heard.take(kept)
+        if descriptor is not None:
+            with descriptor:
+                self.memory.restore(kept.slab, descriptor.fileno(), kept.nbytes)
 
     def _pass_down(self, messages: list[session.FromSupervisor]) -> None:
         framed = [session.frame(session.FROM_SUPERVISOR.encode(message)) for message in messages]

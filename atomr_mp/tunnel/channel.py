@@ -20,6 +20,7 @@ from atomr_mp.protocol.messages.tunnel import (
     ChannelKind,
     ChannelOpened,
     ChannelResumed,
+    Control,
     OpenChannel,
     ResumeChannel,
 )
@@ -135,6 +136,16 @@ class ClientChannel:
         """Whether it is open, and not cut as far as is known."""
         return self._state is ChannelState.OPEN
 
+    @property
+    def passed_on(self) -> int:
+        """Bytes of what was sent that the relay has passed on."""
+        return self._outgoing.acknowledged
+
+    @property
+    def over(self) -> bool:
+        """Whether it has ended; something may still be to be received."""
+        return self._state is ChannelState.ENDED
+
     def send(self, data: Buffer) -> int:
         """Take as many bytes as the window has room for, and send them once there is a connection; return how many."""
         if self.ended:
@@ -238,10 +249,11 @@ class ClientChannel:
                 return None
             try:
                 kind, acknowledged, payload = unpack(packet)
-                if acknowledged != self._outgoing.acknowledged:
-                    self._outgoing.acknowledge(acknowledged)
-                if kind is PacketKind.CONTROL:
-                    self._take_control(payload)
+                control = CONTROL.decode(payload) if kind is PacketKind.CONTROL else None
+                if acknowledged != self._outgoing.acknowledged and not isinstance(control, ChannelEnded):
+                    self._outgoing.acknowledge(acknowledged)  # a relay that knows no such channel knows no number
+                if control is not None:
+                    self._take_control(control)
                 elif payload:
                     if not self._talks:
                         raise errors.ProtocolError("the relay sends before it has taken the channel up")
@@ -251,8 +263,7 @@ class ClientChannel:
                 self._end(error)
         return None
 
-    def _take_control(self, payload: memoryview) -> None:
-        message = CONTROL.decode(payload)
+    def _take_control(self, message: Control) -> None:
         match message:
             case ChannelOpened() if self.opened is None:
                 again = self._state is ChannelState.REOPENING
@@ -263,6 +274,8 @@ class ClientChannel:
             case ChannelResumed():
                 self._go(ChannelEvent.RESUMED)
                 self._send_again(message.received)
+            case ChannelEnded(_, unknown=True) if self.opened is None and self._opens.channel != self._opens.session:
+                self._lose()  # the relay does not know its session yet, which another relay had before
             case ChannelEnded(error, unknown):
                 self.unknown = unknown
                 if self._wire is not None:  # the relay may forget it

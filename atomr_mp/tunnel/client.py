@@ -52,12 +52,15 @@ class Tunnel:
         """
         name = os.urandom(16)
         dial = functools.partial(self._dialler.dial, watched=True)
-        channel = self._kept(ClientChannel(opening(kind, name, name), ChannelCalls(dial, self._keeper.wake)))
-        connection = CarriedSession(channel, self._dialler.endpoint)
+        calls = ChannelCalls(dial, self._keeper.wake)
+        connection = CarriedSession(lambda: ClientChannel(opening(kind, name, name), calls), self._dialler.endpoint)
+        try:
+            self._keeper.add(connection)
+        except BaseException:
+            connection.close()
+            raise
         if kind is ChannelKind.SESSION:
-            self._session = name
-            assert channel.opened is not None
-            self._grace_s = channel.opened.grace_s
+            self._session, self._grace_s = name, connection.grace_s
         return connection
 
     def lane(self, endpoint: str, login: Login, number: int, pending: Callable[[Any], object]) -> LaneConnection:

@@ -14,9 +14,8 @@ import threading
 import time
 import weakref
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, Protocol
 
-from atomr_mp.tunnel.channel import ClientChannel
 from atomr_mp.tunnel.forks import drop_in_child
 
 LOOK_NS: Final = 500_000_000
@@ -25,18 +24,37 @@ LOOK_NS: Final = 500_000_000
 _LOG: Final = logging.getLogger("atomr_mp.client")
 
 
+class Keepable(Protocol):
+    """A channel; or a session, which has one after another."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether it needs no further keeping."""
+
+    @property
+    def due_ns(self) -> int | None:
+        """When `keep` is to be called; None for no particular time."""
+
+    @property
+    def awaited(self) -> int | None:
+        """The descriptor that speaks when `keep` is to be called, while a connection comes about."""
+
+    def keep(self, now_ns: int) -> None:
+        """Take the next step that is due."""
+
+
 class ChannelKeeper:
     """Keeps channels until they have ended. Thread-safe; its thread lives while there are any."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._kept: Final[weakref.WeakSet[ClientChannel]] = weakref.WeakSet()
+        self._kept: Final[weakref.WeakSet[Keepable]] = weakref.WeakSet()
         self._thread: threading.Thread | None = None
         self._wake = -1
         """Written to wake the thread; there while that is."""
         drop_in_child(self)
 
-    def add(self, channel: ClientChannel) -> None:
+    def add(self, channel: Keepable) -> None:
         """Keep a channel from now on.
 
         Raises:
@@ -54,7 +72,7 @@ class ChannelKeeper:
                     raise
                 self._thread, self._wake = thread, wake
 
-    def wake(self, _channel: ClientChannel | None = None) -> None:
+    def wake(self, _channel: object = None) -> None:
         """Have the channels looked at now."""
         with self._lock:
             if self._wake >= 0:
@@ -89,7 +107,7 @@ class ChannelKeeper:
             self._wait(channels)
             del channels, channel
 
-    def _living(self) -> Sequence[ClientChannel]:
+    def _living(self) -> Sequence[Keepable]:
         with self._lock:
             for channel in [channel for channel in self._kept if channel.ended]:
                 self._kept.discard(channel)
@@ -99,7 +117,7 @@ class ChannelKeeper:
                 self._thread, self._wake = None, -1
             return living
 
-    def _wait(self, channels: Sequence[ClientChannel]) -> None:
+    def _wait(self, channels: Sequence[Keepable]) -> None:
         poll, now_ns = select.poll(), time.monotonic_ns()
         poll.register(self._wake, select.POLLIN)
         until_ns = now_ns + LOOK_NS

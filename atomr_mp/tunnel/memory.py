@@ -6,6 +6,7 @@ before the call is sent. Results are read into memory of this process, so nothin
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NoReturn
 
@@ -22,6 +23,9 @@ from atomr_mp.protocol.layout import Layout
 from atomr_mp.protocol.messages import session
 from atomr_mp.protocol.tunnel.ranges import SlabKey
 from atomr_mp.tunnel.memory_channel import MemoryCopier
+
+ATTEMPTS: Final = 8
+"""How often a copy is tried where each relay ends before it is done."""
 
 NO_VIEWS: Final = (
     "a remote client cannot map the pool's memory: another machine has it. numpy() copies the elements, and requests "
@@ -88,31 +92,44 @@ class CarriedMemory(ClientMemory):
         return self._mappings.get(lease, slab)
 
     def _open(self, releases: Releases, slab: int, unmapped: Callable[[], object]) -> SlabMapping:
-        opened, _ = self._ask(
-            lambda number: session.OpenSlab(number, releases.device, releases.generation, slab), ASK_TIMEOUT_S
-        )
-        assert isinstance(opened, session.SlabOpened)
-        return CarriedSlab(self._copier, SlabKey(slab, releases.device, releases.generation), opened.nbytes, unmapped)
+        key = SlabKey(slab, releases.device, releases.generation)
+        ask = self._ask
+
+        def open_slab() -> int:
+            opened, _ = ask(lambda number: session.OpenSlab(number, key.device, key.generation, slab), ASK_TIMEOUT_S)
+            assert isinstance(opened, session.SlabOpened)
+            return opened.nbytes
+
+        return CarriedSlab(self._copier, key, open_slab, unmapped)
 
 
 class CarriedSlab:
-    """A worker's slab, which the relay has mapped.
+    """A worker's slab, which the relay has mapped; after its end, the next one.
 
     Args:
         copier: Copies ranges.
         key: The slab.
-        nbytes: Its size.
+        opens: Has the relay map it, and returns its size; blocks.
         unmapped: Called once it is closed, on whichever thread; it must neither wait nor take a lock.
     """
 
     in_use = False
     """No array lies in it: each is a copy."""
 
-    def __init__(self, copier: MemoryCopier, key: SlabKey, nbytes: int, unmapped: Callable[[], object]) -> None:
+    unmapped: Callable[[], object] | None = None
+
+    def __init__(
+        self, copier: MemoryCopier, key: SlabKey, opens: Callable[[], int], unmapped: Callable[[], object]
+    ) -> None:
         self._copier = copier
         self._key = key
-        self.nbytes: Final = nbytes
-        self.unmapped: Callable[[], object] | None = unmapped
+        self._opens = opens
+        self._opening = threading.Lock()
+        """Held while it is opened again, so that each opening is closed."""
+        self._openings = 0
+        """How often it was opened again."""
+        self.nbytes: Final = opens()
+        self.unmapped = unmapped
 
     def close(self) -> bool:
         """Close it; return True. May be called twice."""
@@ -137,11 +154,26 @@ class CarriedSlab:
 
     def read(self, offset: int, room: memoryview) -> None:
         """Copy bytes out of the slab. Blocks."""
-        self._copier.read(self._key, offset, room)
+        self._copied(lambda: self._copier.read(self._key, offset, room))
 
     def write(self, offset: int, content: memoryview) -> None:
         """Copy bytes into the slab. Blocks."""
-        self._copier.write(self._key, offset, content)
+        self._copied(lambda: self._copier.write(self._key, offset, content))
+
+    def _copied(self, copy: Callable[[], None]) -> None:
+        """Copy a range; a relay that has come meanwhile has to map the slab first."""
+        for attempt in range(ATTEMPTS):
+            openings = self._openings
+            try:
+                copy()
+                return
+            except errors.GpuRefReleased:
+                if attempt == ATTEMPTS - 1:
+                    raise
+            with self._opening:
+                if self._openings == openings:  # else another thread has done it
+                    self._opens()
+                    self._openings += 1
 
 
 def _bytes_of(array: np.ndarray[Any, Any]) -> memoryview:

@@ -7,6 +7,7 @@ import select
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -14,7 +15,9 @@ import msgspec
 from atomr_mp import errors
 from atomr_mp.protocol.codec import ErrorInfo
 from atomr_mp.protocol.messages import session
+from atomr_mp.protocol.tunnel.session_story import SessionStory
 from atomr_mp.tunnel.channel import ClientChannel
+from atomr_mp.tunnel.forks import drop_in_child
 
 CONNECT_S: Final = 10.0
 """How long the relay may take to answer."""
@@ -24,10 +27,10 @@ LOOK_S: Final = 0.2
 
 
 class CarriedSession:
-    """A session's connection, with the face of a local one.
+    """A session's connection, with the face of a local one. It outlives its relay.
 
     Args:
-        channel: The channel, just opened; owned from here on.
+        opens: Opens a channel of the session; raises `OSError` or `AtomrError` if that cannot be.
         endpoint: Where the relay is, for texts.
         connect_s: How long it may take to answer.
 
@@ -35,43 +38,102 @@ class CarriedSession:
         PoolUnreachable: No relay answers, or it has another key.
         NotAuthorized: It does not admit our key.
         AtomrError: Why it refuses the session.
+        OSError: No descriptor is left.
     """
 
-    def __init__(self, channel: ClientChannel, endpoint: str, connect_s: float = CONNECT_S) -> None:
-        self._channel = channel
+    def __init__(self, opens: Callable[[], ClientChannel], endpoint: str, connect_s: float = CONNECT_S) -> None:
+        self._opens = opens
         self._lock = threading.Lock()
         """Held to use the channel, never while waiting."""
-        self._framing: Final = session.Framing()
+        self._story: Final = SessionStory()
         self._ready: Final[deque[session.FromSupervisor]] = deque()
-        self.fileno: Final = channel.fileno
+        self._epoll: Final = select.epoll()
+        """Speaks when the channel does, whichever there is."""
+        self.fileno: Final = self._epoll.fileno
+        self._fault: errors.AtomrError | None = None
+        """Why no further channel could be opened."""
+        self._closed = False
         self.ahead_ns = 0
         """How far the pool's CLOCK_MONOTONIC is ahead of this process's."""
         self._error_ns = 0
         """How far that may be off."""
         try:
+            self._begin(opens())
             self._wait_opened(endpoint, connect_s)
         except BaseException:
-            channel.close()
+            self.close()
             raise
+        drop_in_child(self)
+
+    def _begin(self, channel: ClientChannel) -> None:
+        """Use a channel from here on."""
+        self._channel = channel
+        self._framing = session.Framing()
+        self._unsent: deque[memoryview] = deque()
+        """What the window has no room for."""
+        self._said_bytes = 0
+        """Bytes of the channel with what is unsent."""
+        self._epoll.register(channel.fileno(), select.EPOLLIN)
 
     def send(self, message: session.FromClient, descriptor: int | None = None) -> None:  # noqa: ARG002 - the relay has its own
         """Send a message; blocks only while the supervisor does not read. One thread at a time.
 
+        Without a relay that knows the session, it is sent once there is one.
+
         Raises:
             PoolLost: The session has ended; the message was not taken.
         """
-        data = memoryview(session.frame(session.FROM_CLIENT.encode(message)))
+        with self._lock:
+            if self._is_over:
+                raise self._loss().again(maybe_executed=False)
+            if self._story.away:
+                self._story.say(message, None, 0)
+                return
+            self._say(message)
         while True:
             with self._lock:
-                if self._channel.ended:
-                    raise self._lost(maybe_executed=False)
-                data = data[self._channel.send(data) :]
-                if not data:
+                if not self._unsent or self._is_over:
                     return
                 self._fill()
                 if self._ready or self._channel.ended:
                     self._channel.signal()  # for whoever reads
             self._wait(LOOK_S)
+
+    def keep(self, now_ns: int) -> None:
+        """See to its channel, and to another one after its relay's end, however little it is used. Thread-safe.
+
+        Args:
+            now_ns: CLOCK_MONOTONIC.
+        """
+        with self._lock:
+            channel = self._channel
+        channel.keep(now_ns)
+        with self._lock, contextlib.suppress(errors.ProtocolError):  # whoever reads finds it
+            if self._channel.over or self._story.away:
+                self._fill()
+                if self._ready or self._is_over:
+                    self._channel.signal()
+
+    @property
+    def ended(self) -> bool:
+        """Whether it needs no further keeping."""
+        return self._closed or self._is_over
+
+    @property
+    def due_ns(self) -> int | None:
+        """When `keep` is to be called; None for no particular time."""
+        return self._channel.due_ns
+
+    @property
+    def awaited(self) -> int | None:
+        """The descriptor that speaks when `keep` is to be called, while a connection comes about."""
+        return self.fileno() if self._story.away else self._channel.awaited
+
+    @property
+    def grace_s(self) -> float:
+        """How long the relay keeps channels without a connection."""
+        opened = self._channel.opened
+        return 0.0 if opened is None else opened.grace_s
 
     def goodbye(self) -> ErrorInfo | None:
         """Return why the supervisor has ended this session, if it said so. What it said stays to be received."""
@@ -95,8 +157,8 @@ class CarriedSession:
                     if len(self._ready) > 1:
                         self._channel.signal()
                     return self._ready.popleft()
-                if self._channel.ended:
-                    raise self._lost()
+                if self._is_over:
+                    raise self._loss()
             left_s = None if until_s is None else until_s - time.monotonic()
             if left_s is not None and left_s <= 0:
                 raise TimeoutError
@@ -113,8 +175,8 @@ class CarriedSession:
             self._fill()
             messages = list(self._ready)
             self._ready.clear()
-            if not messages and self._channel.ended:
-                raise self._lost()
+            if not messages and self._is_over:
+                raise self._loss()
         return messages
 
     def take_descriptor(self, _request_id: int) -> None:
@@ -125,10 +187,18 @@ class CarriedSession:
 
     def close(self) -> None:
         """Close; may be called twice."""
-        if self._channel.forked:  # a thread of the parent may hold the lock
+        if self._closed:  # in a forked child, a thread of the parent may hold the lock
             return
         with self._lock:
-            self._channel.close()
+            self._closed = True
+            if hasattr(self, "_channel"):
+                self._channel.close()
+            self._epoll.close()
+
+    def forget_in_child(self) -> None:
+        """Drop everything, in a forked child."""
+        self._closed = True
+        self._epoll.close()
 
     def hang_up(self) -> None:
         """Close it, for a client whose memory is no longer mapped."""
@@ -140,8 +210,9 @@ class CarriedSession:
         The word was sent between the question and the answer, so the middle is off by half of the way at most. Clocks
         that may be the same are taken to be.
         """
-        channel, until_s = self._channel, time.monotonic() + connect_s
+        until_s = time.monotonic() + connect_s
         while self._unopened():
+            channel = self._channel
             if channel.refused:
                 raise errors.NotAuthorized("the pool does not admit this key: `atomr-mp keys admit` it there")
             if channel.ended:
@@ -151,7 +222,9 @@ class CarriedSession:
                     f"no relay answers at {endpoint} within {connect_s:g} s: check that the pool listens there "
                     "(`listen`), that no firewall is between, and that the key file has this server's key"
                 )
+            channel.keep(time.monotonic_ns())
             self._wait(LOOK_S)
+        channel = self._channel
         assert channel.opened is not None
         error_ns = (channel.opened_ns - channel.asked_ns) // 2 + 1
         ahead_ns = channel.opened.now_ns - (channel.opened_ns + channel.asked_ns) // 2
@@ -168,16 +241,71 @@ class CarriedSession:
         poll.register(self.fileno(), select.POLLIN)
         poll.poll(None if timeout_s is None else timeout_s * 1000)
 
+    @property
+    def _is_over(self) -> bool:
+        """Whether the session has ended, and everything was received."""
+        return self._closed or (self._channel.ended and not self._returns)
+
+    @property
+    def _returns(self) -> bool:
+        """Whether another channel takes the place of one that has ended: its relay has gone, and the pool has not."""
+        return self._channel.unknown and self._fault is None and not self._closed
+
+    def _say(self, message: session.FromClient) -> None:
+        """Send a message, as far as the window has room for it. With the lock held."""
+        data = session.frame(session.FROM_CLIENT.encode(message))
+        self._said_bytes += len(data)
+        self._story.say(message, self._said_bytes, self._channel.passed_on)
+        self._unsent.append(memoryview(data))
+        self._flush()
+
+    def _flush(self) -> None:
+        while self._unsent:
+            data = self._unsent.popleft()
+            rest = data[self._channel.send(data) :]
+            if rest:
+                self._unsent.appendleft(rest)
+                return
+
     def _fill(self) -> None:
-        """Take in all that has come. With the lock held.
+        """Take in all that has come, and send what waits. With the lock held.
 
         Raises:
             ProtocolError: The bytes are not a message.
         """
-        while (payload := self._channel.receive()) is not None:
-            for framed in self._framing.feed(bytes(payload)):
-                message = session.FROM_SUPERVISOR.decode(framed)
-                self._ready.append(self._by_our_clock(message) if self.ahead_ns else message)
+        while True:
+            while (payload := self._channel.receive()) is not None:
+                for framed in self._framing.feed(bytes(payload)):
+                    self._take(session.FROM_SUPERVISOR.decode(framed))
+            self._flush()
+            if not (self._channel.ended and self._returns):
+                return
+            self._return()
+
+    def _take(self, message: session.FromSupervisor) -> None:
+        away = self._story.away
+        self._ready.extend(self._story.hear(self._by_our_clock(message) if self.ahead_ns else message))
+        if away and not self._story.away:
+            for each in self._story.again():
+                self._say(each)
+
+    def _return(self) -> None:
+        """Go on with the session on another channel: the relay of this one has ended."""
+        hello = self._story.cut(self._channel.passed_on)
+        try:
+            channel = self._opens()
+        except (errors.AtomrError, OSError) as error:
+            self._fault = errors.SessionLost(f"the pool's relay has ended, and no other is reached: {error}")
+            return
+        former = self._channel
+        self._epoll.unregister(former.fileno())
+        self._begin(channel)
+        former.close()
+        if hello is not None:
+            data = session.frame(session.FROM_CLIENT.encode(hello))
+            self._said_bytes += len(data)
+            self._unsent.append(memoryview(data))
+            self._flush()
 
     def _by_our_clock(self, message: session.FromSupervisor) -> session.FromSupervisor:
         """Return a message with its times as this process's; what is known only since then is known a little less."""
@@ -192,9 +320,9 @@ class CarriedSession:
         since_ns = max(0, ended.known_since_ns - self.ahead_ns + self._error_ns)
         return msgspec.structs.replace(ended, known_since_ns=since_ns)
 
-    def _lost(self, *, maybe_executed: bool = True) -> errors.PoolLost:
-        """Return the error of the session's end."""
-        error = self._channel.error
-        kind = errors.SessionLost if isinstance(error, errors.SessionLost) else errors.PoolLost
-        why = "the connection to the pool's relay has ended" if error is None else error.message
-        return kind(why, maybe_executed=maybe_executed)
+    def _loss(self) -> errors.PoolLost:
+        """Return why the session has ended. Without a word of the relay's, the pool may live."""
+        error = self._fault or self._channel.error
+        if isinstance(error, errors.PoolLost):
+            return error
+        return errors.SessionLost("the connection to the pool's relay has ended" if error is None else error.message)

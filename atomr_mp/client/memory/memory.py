@@ -5,11 +5,12 @@ Needs NumPy; a client without arrays never imports it.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -35,6 +36,11 @@ ASK_TIMEOUT_S: Final = 60.0
 
 REQUEST_DEADLINE_S: Final = 60.0
 """Deadline of the requests that a ref makes for itself."""
+
+MOST_LOST: Final = 8
+"""How often a request of a ref that may be made twice is made again after a lost connection."""
+
+T = TypeVar("T")
 
 
 class RefLoan(NamedTuple):
@@ -282,6 +288,9 @@ class ClientMemory:
                 f"out is {out.dtype} of shape {out.shape}, the ref {ref.dtype} of shape {ref.shape}; they must be the "
                 "same"
             )
+        return _repeated(lambda: self._copy(ref, out))
+
+    def _copy(self, ref: GpuRef, out: np.ndarray[Any, Any] | None) -> np.ndarray[Any, Any]:
         on_gpu = self.on_gpu(ref.device)
         if on_gpu or ref.nbytes < SHARED_BYTES:
             if on_gpu and out is not None and out.nbytes >= SHARED_BYTES and self._slabs.room_of(out) is not None:
@@ -304,10 +313,10 @@ class ClientMemory:
         """Return a new buffer with a copy of an array."""
         ref: GpuRef
         if self.on_gpu(device):
-            ref = self.request(memory.Put(array), device)
+            ref = _repeated(lambda: self.request(memory.Put(array), device))
             return ref
         while True:
-            ref = self.request(memory.Empty(list(array.shape), dtype), device)
+            ref = _repeated(lambda: self.request(memory.Empty(list(array.shape), dtype), device))
             if not array.size:
                 return ref
             try:
@@ -488,6 +497,17 @@ def _foreign(placed: Iterable[object], named: int | None, device: int | None) ->
             device=foreign[0].device,
         )
     return foreign
+
+
+def _repeated(request: Callable[[], T]) -> T:
+    """Make a request that may be made twice; once more after each lost connection, for a while.
+
+    A worker takes back what it has given by an answer that was lost.
+    """
+    for _ in range(MOST_LOST):
+        with contextlib.suppress(errors.ConnectionLost):
+            return request()
+    return request()
 
 
 def _passing(refs: Sequence[GpuRef], borrow: ViewBorrow) -> memory.Borrow:

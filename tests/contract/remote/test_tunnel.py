@@ -215,9 +215,11 @@ class ShiftedChannel:
         self.opened = ChannelOpened(max(0, self.asked_ns + way_ns // 3 + ahead_ns))
         self.comes: list[memoryview] = []
 
+        self._eventfd = os.eventfd(0, os.EFD_CLOEXEC)
+
     def fileno(self) -> int:
-        """Return a descriptor that is never polled."""
-        return -1
+        """Return a descriptor that never speaks."""
+        return self._eventfd
 
     def receive(self) -> memoryview | None:
         """Return what comes next."""
@@ -226,8 +228,13 @@ class ShiftedChannel:
     def signal(self) -> None:
         """Ignore it."""
 
+    def send(self, data: memoryview) -> int:
+        """Take all."""
+        return len(data)
+
     def close(self) -> None:
-        """Ignore it."""
+        """Close its descriptor."""
+        os.close(self._eventfd)
 
 
 @pytest.mark.parametrize("ahead_ns", [0, 10**9, 7 * 86400 * 10**9, -(10**9)])
@@ -235,7 +242,7 @@ def test_times_of_another_clock_are_taken_on_the_safe_side(ahead_ns: int) -> Non
     """A call is called unstarted only if it was sent after the known time, whatever the error of the measurement."""
     way_ns = 20_000_000
     channel = ShiftedChannel(ahead_ns, way_ns)
-    carried = CarriedSession(channel, "tcp://test")  # type: ignore[arg-type]
+    carried = CarriedSession(lambda: channel, "tcp://test")  # type: ignore[arg-type, return-value]
     assert abs(carried.ahead_ns - ahead_ns) <= way_ns // 2 + 1
     assert ahead_ns or not carried.ahead_ns
     known_ns = 10**15
@@ -248,3 +255,4 @@ def test_times_of_another_clock_are_taken_on_the_safe_side(ahead_ns: int) -> Non
         assert isinstance(found, session.IncarnationEnded)
         assert known_ns - ahead_ns <= found.known_since_ns <= known_ns - ahead_ns + 2 * way_ns
         assert msgspec.structs.replace(found, known_since_ns=known_ns) == ended
+    carried.close()

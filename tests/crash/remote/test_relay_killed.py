@@ -1,0 +1,152 @@
+"""A relay that dies loses no session: refs, arrays and calls of its clients go on with the next one."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Self
+
+import numpy as np
+import psutil
+import pytest
+
+import atomr_mp
+from atomr_mp import errors
+from tests import remote as served
+from tests.contract.memory.test_buffers import KEEPER
+from tests.support import ACTORS, DEADLINE_S, PROBE, Ledger, settled
+
+NOTING = f"{ACTORS}/noting.py:Noting"
+COUNTING = f"{ACTORS}/counting.py:Counting"
+KILLS = 10
+SHARED = np.arange(100_000)
+
+
+@pytest.fixture(autouse=True)
+def _tunnel(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ATOMR_MP_TUNNEL", "1")
+
+
+@pytest.fixture
+def serving(ledger: Ledger) -> Iterator[served.Served]:
+    """A pool behind a relay."""
+    found = served.serve(ledger, PROBE, KEEPER, NOTING, COUNTING, gpus=2)
+    with found.pool:
+        yield found
+
+
+def kill_relay(found: served.Served) -> None:
+    """Kill the relay that listens, and wait for another to listen."""
+    pid = found.pid
+    os.kill(pid, signal.SIGKILL)
+
+    def another() -> bool:
+        remote = found.pool.status().remote
+        assert remote is not None
+        return remote.listening and remote.pid not in {0, pid}
+
+    assert settled(another, DEADLINE_S)
+
+
+def test_refs_survive_the_relay(serving: served.Served) -> None:
+    """What was put before is read, used, written and freed after it, and so are results that were not read."""
+    content = np.arange(300_000, dtype="float64")
+    with serving.connect() as pool:
+        ref = pool.device(1).put(content)
+        made = pool.call("Keeper.make", content * 2, device=1).result()
+        np.testing.assert_array_equal(made.numpy(), content * 2)  # its slab is open
+        unread = pool.call("Probe.echo", content + 5)
+        assert settled(lambda: unread.done, DEADLINE_S)
+        for number in range(2):
+            kill_relay(serving)
+            np.testing.assert_array_equal(ref.numpy(), content)
+            np.testing.assert_array_equal(made.numpy(), content * 2)
+            np.testing.assert_array_equal(pool.call("Probe.double", ref).result(), content * 2)
+            np.testing.assert_array_equal(pool.call("Probe.echo", content + number).result(), content + number)
+        np.testing.assert_array_equal(unread.result(), content + 5)
+        assert pool.lost is None
+
+
+class Load:
+    """Threads that use a pool, and what came of it."""
+
+    def __init__(self, pool: atomr_mp.Pool) -> None:
+        self._pool = pool
+        self._over = threading.Event()
+        self.failed: list[BaseException] = []
+        self.answered: set[str] = set()
+        self.lost: dict[str, errors.ConnectionLost] = {}
+        self._ref = pool.device(0).put(SHARED)
+        jobs = [self._counted, self._counted, self._arrays, self._streams]
+        self._threads = [threading.Thread(target=self._run, args=each) for each in enumerate(jobs)]
+
+    def __enter__(self) -> Self:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self._over.set()
+        for thread in self._threads:
+            thread.join(DEADLINE_S)
+        assert not any(thread.is_alive() for thread in self._threads)
+
+    def go_on(self, calls: int) -> None:
+        """Wait until so many further calls were answered."""
+        enough = len(self.answered) + calls
+        assert settled(lambda: len(self.answered) > enough or bool(self.failed), DEADLINE_S)
+        assert self.failed == []
+
+    def _run(self, number: int, job: Callable[[int, int], None]) -> None:
+        turns = itertools.count()
+        try:
+            while not self._over.is_set():
+                job(number, next(turns))
+        except BaseException as error:  # noqa: BLE001 - the test shows it
+            self.failed.append(error)
+
+    def _counted(self, thread: int, turn: int) -> None:
+        tag = f"{thread}-{turn}"
+        try:
+            assert self._pool.call("Noting.once", tag).result(DEADLINE_S) == tag
+            self.answered.add(tag)
+        except errors.ConnectionLost as error:
+            self.lost[tag] = error
+
+    def _arrays(self, thread: int, turn: int) -> None:
+        content = np.full(200_000, turn, "int64")
+        np.testing.assert_array_equal(self._pool.call("Noting.same", content).result(DEADLINE_S), content)
+        held = self._pool.device(thread % 2).put(content)
+        np.testing.assert_array_equal(held.numpy(), content)
+        np.testing.assert_array_equal(self._ref.numpy(), SHARED)
+
+    def _streams(self, _thread: int, _turn: int) -> None:
+        assert list(self._pool.stream("Counting.start", 200, deadline_s=DEADLINE_S)) == list(range(200))
+
+
+def test_nothing_runs_twice_and_nothing_is_lost_under_kills(serving: served.Served, ledger: Ledger) -> None:
+    """Counted calls, arrays, streams, puts and reads on threads, while one relay after another is killed.
+
+    What may have run says so, and all else is answered. The supervisor keeps nothing of the sessions of dead relays.
+    """
+    supervisor = psutil.Process(serving.pool.supervisor_pid)
+    with serving.connect() as pool:
+        pool.wait_ready()
+        with Load(pool) as load:
+            load.go_on(10)
+            descriptors, nbytes = supervisor.num_fds(), supervisor.memory_info().rss
+            for _ in range(KILLS):
+                kill_relay(serving)
+                load.go_on(10)
+        assert load.failed == []
+        assert pool.lost is None
+    ran = Counter(ledger.runs())
+    assert max(ran.values()) == 1
+    assert load.answered <= set(ran)
+    assert all(error.maybe_executed for error in load.lost.values())
+    assert supervisor.memory_info().rss < nbytes + 2**24
+    assert settled(lambda: supervisor.num_fds() <= descriptors + 2, DEADLINE_S)
