@@ -53,6 +53,9 @@ class DataConnection(Connection):
         OSError: No descriptor is left, or the worker's queue of connections is full.
     """
 
+    late = False
+    """All that an ended worker had sent is here when its end is reported."""
+
     def __init__(
         self, endpoint: str, login: Login, lane: int, pending: Callable[[DataConnection], object] = lambda _: None
     ) -> None:

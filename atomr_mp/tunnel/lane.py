@@ -38,6 +38,9 @@ class LaneConnection:
         pending: Called with this when there is something to `advance`.
     """
 
+    late = True
+    """The session's channel may be faster than this one."""
+
     def __init__(
         self, channel: ClientChannel, login: Login, lane: int, pending: Callable[[LaneConnection], object]
     ) -> None:

@@ -20,6 +20,8 @@ class ClientEnd(Protocol):
     """The worker's end is closed, and all that it had sent has been received."""
     broken: bool
     """Something could not be sent: the worker's end is closed."""
+    late: bool
+    """What an ended worker had sent may come later than the report of its end; `ended` comes behind it."""
 
     def fileno(self) -> int:
         """Return the descriptor that says when to look again, unless `has_message`; readable for ever once `ended`."""

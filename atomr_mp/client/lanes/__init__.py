@@ -54,8 +54,10 @@ reads the session: a lane of threads takes them at once, a loop takes them in it
 
 A message of the supervisor may be older than an event of a connection, or the other way round. Both tables have rows
 for that. News of an incarnation that the lane has let go changes nothing. An end that is reported after its connection
-was lost still decides the fates of the requests. If an answer comes after its request was taken back, its leases are
-given back.
+was lost still decides the fates of the requests. On a connection that is carried from another machine the last answers
+may come after the report of their worker's end: requests that may have been answered are settled when that connection
+has ended (`DeviceLink.awaited`), while the link goes on to the next incarnation. If an answer comes after its request
+was taken back, its leases are given back.
 
 When a connection is lost
 -------------------------

@@ -16,6 +16,7 @@ from atomr_mp.protocol import token
 from atomr_mp.protocol.flow.flight import Flight
 from atomr_mp.protocol.messages import data
 from atomr_mp.protocol.messages.devices import DeviceInfo
+from atomr_mp.protocol.messages.session import IncarnationEnded
 from atomr_mp.wire.ends import ClientEnd
 
 
@@ -70,6 +71,8 @@ class DeviceLink:
         """Whether the last attempt failed because this process had no descriptor left; the next call tries again."""
         self.lost: list[int] = []
         """Numbers of lost connections to this incarnation; the worker may not know of the loss."""
+        self.awaited: dict[int, IncarnationEnded] = {}
+        """Ends of incarnations, by generation, whose last answers are on their way on a connection that is carried."""
         self.timer = 0
         """Number of the timer that runs for the next attempt."""
         self.unread = False
@@ -84,6 +87,12 @@ class DeviceLink:
         """Return the releases of the incarnations that may have requests."""
         former = [] if self.former is None else [self.former.releases]
         return [*former, self.releases] if self.generation else former
+
+    def connection_to(self, generation: int) -> ClientEnd | None:
+        """Return the connection to an incarnation that takes calls, or has done so."""
+        if self.former is not None and self.former.generation == generation:
+            return self.former.connection
+        return self.connection if self.generation == generation else None
 
     def hold(self) -> None:
         """Move the requests of the outbox to those that wait for the device."""

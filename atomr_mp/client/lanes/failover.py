@@ -116,26 +116,57 @@ class Failover:
         self._receive(link, former=former)
         if former:
             self._admission.settle()  # its answers have made room, and perhaps nothing else is heard of the device
+        if not self._answers_may_come(link, ended):
+            self._over(link, ended)
+
+    def ended(self, link: DeviceLink, ended: IncarnationEnded) -> None:
+        """React to an incarnation's end.
+
+        All that it has sent can be received; but on a connection that is carried it may still be on its way, so its
+        requests are settled at the end of that.
+        """
+        connection = link.connection_to(ended.generation)
+        former = link.former is not None and link.former.connection is connection
+        if connection is None or not connection.late or not (former or link.state in _WITH_LAST_ANSWERS):
+            self._over(link, ended)
+            return
+        self._condemn(link, ended)
+        self._receive(link, former=former)
+        if connection.ended or not self._answers_may_come(link, ended):
+            self._over(link, ended)
+            return
+        link.awaited[ended.generation] = ended
+        if connection is link.connection:
+            self.ends(link)
+
+    def _answers_may_come(self, link: DeviceLink, ended: IncarnationEnded) -> bool:
+        """Return whether an answer of an incarnation that has stopped may be on its way."""
         facts = EndFacts(ended)
-        connected = former or link.connection is not None
-        for request_id, reply in link.flight.items() if connected else ():
+        if link.connection_to(ended.generation) is None:
+            return False
+        for request_id, reply in link.flight.items():
             if reply.is_over or not _is_on(reply, ended.generation):
                 continue  # the answer to an expired request does not matter
             if facts.may_be_answered(request_id, reply.sent_ns) or isinstance(reply, ItemsReply | StreamReply):
-                return
-        self.ended(link, ended)
+                return True
+        return False
 
-    def ended(self, link: DeviceLink, ended: IncarnationEnded) -> None:
-        """React to an incarnation's end. Everything that it has sent can be received."""
+    def _over(self, link: DeviceLink, ended: IncarnationEnded) -> None:
+        """Settle the requests of an ended incarnation."""
+        link.awaited.pop(ended.generation, None)
         current = ended.generation == link.generation
         self._feed(link, LinkEvent.ENDED if current else LinkEvent.FORMER_ENDED, ended)
 
     def pool_lost(self, link: DeviceLink, lost: errors.PoolLost) -> None:
         """React to the loss of the pool: the device does not come back."""
+        for ended in list(link.awaited.values()):
+            self._over(link, ended)
         self._feed(link, LinkEvent.POOL_LOST, lost)
 
     def cut(self, link: DeviceLink, connection: ClientEnd) -> None:
         """React to a connection's end, after everything sent on it was received."""
+        if link.awaited and not self._feeding:  # else this is found at the end of that
+            self._over_with_connections(link)
         if connection is not link.connection:
             return
         if link.state in _ATTEMPTS:
@@ -188,6 +219,7 @@ class Failover:
     def disconnect(self, link: DeviceLink) -> None:
         """Close the connections to a device's incarnations, past and future."""
         link.timer += 1
+        link.awaited.clear()
         self._close_former(link)
         self._prepare(link, None)
         self._close(link)
@@ -207,8 +239,17 @@ class Failover:
                     self._act(link, action, told)
         finally:
             self._feeding = False
+        if link.awaited:
+            self._over_with_connections(link)
         self._retry.spread()
         self._admission.settle()
+
+    def _over_with_connections(self, link: DeviceLink) -> None:
+        """Settle the requests of those ended incarnations whose last answers have come."""
+        for generation, ended in list(link.awaited.items()):
+            connection = link.connection_to(generation)
+            if connection is None or connection.ended:
+                self._over(link, ended)
 
     # --- actions ---------------------------------------------------------------------------------------------------
 
@@ -264,6 +305,8 @@ class Failover:
     def _retire(self, link: DeviceLink) -> None:
         """Keep the connection for the answers that the incarnation may still give."""
         if link.connection is not None:
+            if link.awaited and link.former is not None:
+                self._receive(link, former=True)
             self._close_former(link)
             link.former = Attached(link.connection, link.generation, link.releases, link.number)
             link.connection = None
@@ -407,6 +450,9 @@ def _is_on(reply: Reply, generation: int) -> bool:
 
 _LEAVING: Final = frozenset({DeviceState.DRAINING, DeviceState.RETIRING})
 """States in which a worker finishes its requests."""
+
+_WITH_LAST_ANSWERS: Final = frozenset({LinkState.SERVING, LinkState.HOLDING, LinkState.CLOSED})
+"""States in which a connection may still bring an ended incarnation's answers."""
 
 _ATTEMPTS: Final = frozenset({LinkState.TRYING, LinkState.PROBING})
 _BETWEEN_ATTEMPTS: Final = frozenset({LinkState.CUT, LinkState.UNREACHABLE})

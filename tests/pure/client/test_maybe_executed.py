@@ -19,7 +19,7 @@ from atomr_mp.protocol.messages.devices import DeviceState, Resumes
 from tests.pure.client.test_replay import FakeClient, FakeConnection, FakeLane, info
 
 ENDS = ("lost", "closed", "cancelled", "expired", "forked", "refused")
-STEPS = ("part", "start", "hand over", "kill", "cut")
+STEPS = ("part", "start", "hand over", "kill", "cut", "mark")
 
 
 @dataclass
@@ -27,6 +27,8 @@ class Life:
     """One request, its workers, one after the other, and what they have done of it."""
 
     streams: bool
+    late: bool
+    """Whether the report of a worker's end is faster than its connection's end."""
     device: devices.DeviceInfo
     generation: int = 1
     started: bool = False
@@ -36,7 +38,10 @@ class Life:
 
     def __post_init__(self) -> None:
         """Send it."""
+        self.dead: set[int] = set()
+        """Workers whose end was reported."""
         self.lane = FakeLane(FakeClient(), [self.device])
+        self.lane.late = self.late
         self.lane.take(session.DeviceChanged(self.device))
         deadline_ns = time.monotonic_ns() + 10**12
         self.reply: Reply
@@ -51,7 +56,11 @@ class Life:
     def worker(self) -> FakeConnection | None:
         """The present worker's end of its connection, None while there is no worker."""
         made = self.lane.made.get(("0", self.generation))
-        return None if made is None or made.closed else made
+        return None if made is None or made.closed or self.generation in self.dead else made
+
+    def over(self) -> bool:
+        """Whether the request has its outcome."""
+        return self.reply.is_over
 
     @property
     def is_there(self) -> bool:
@@ -88,14 +97,23 @@ class Life:
                 self.ran |= self.started
                 self.lane.take(session.DeviceChanged(info(0, generation, DeviceState.LOST)))
                 self.ended(planned=False)
+            case "mark":
+                self.mark()
             case "cut" if self.is_there:
                 self.ran |= self.started
                 worker.ended = True
                 self.lane.receive(0)
 
+    def mark(self) -> None:
+        """The ends of the connections to workers that have ended arrive."""
+        for connection in self.lane.made.values():
+            connection.ended = connection.ended or connection.generation in self.dead
+        self.lane.receive(0)
+
     def ended(self, *, planned: bool) -> None:
         """The supervisor reports that the present worker has ended."""
         started = [1] if self.started else []
+        self.dead.add(self.generation)
         lost = ErrorInfo.of(errors.WorkerLost("gone"))
         self.lane.take(session.IncarnationEnded(0, self.generation, planned, lost, started, 0, started, []))
 
@@ -122,10 +140,15 @@ class Life:
             lane.take(errors.PoolLost("killed"))
 
 
-@given(streams=st.booleans(), steps=st.lists(st.sampled_from(STEPS), max_size=6), how=st.sampled_from(ENDS))
-def test_no_walk_ends_in_a_denial_of_what_has_run(*, streams: bool, steps: list[str], how: str) -> None:
+@given(
+    streams=st.booleans(),
+    late=st.booleans(),
+    steps=st.lists(st.sampled_from(STEPS), max_size=6),
+    how=st.sampled_from(ENDS),
+)
+def test_no_walk_ends_in_a_denial_of_what_has_run(*, streams: bool, late: bool, steps: list[str], how: str) -> None:
     """Handed over, put back, lost, sent again; then ended as it waits, or where it runs."""
-    life = Life(streams, info(0, 1))
+    life = Life(streams, late, info(0, 1))
     for step in steps:
         life.step(step)
     life.end(how)
@@ -141,8 +164,42 @@ def test_no_walk_ends_in_a_denial_of_what_has_run(*, streams: bool, steps: list[
 @pytest.mark.parametrize("how", ENDS)
 def test_what_no_worker_has_had_is_told_as_not_run(how: str, *, streams: bool) -> None:
     """So that it can be sent again: not everything is in doubt."""
-    life = Life(streams, info(0, 1, DeviceState.STARTING))
+    life = Life(streams, False, info(0, 1, DeviceState.STARTING))
     assert not life.is_there
     life.end(how)
     error: Any = life.reply.error
     assert not error.maybe_executed
+
+
+@given(between=st.lists(st.sampled_from(["next", "again", "mark of another", "lost"]), max_size=4), comes=st.booleans())
+def test_an_answer_that_comes_after_the_report_of_its_worker_s_end_counts(*, between: list[str], comes: bool) -> None:
+    """On a connection that is carried: until that has ended, whatever is heard meanwhile; then the request is lost."""
+    life = Life(False, True, info(0, 1))
+    worker = life.worker
+    assert worker is not None
+    life.started = True
+    lost = ErrorInfo.of(errors.WorkerLost("gone"))
+    life.dead.add(1)
+    life.lane.take(session.IncarnationEnded(0, 1, False, lost, [1], 0, [], []))
+    assert not life.over()
+    for step in between:
+        if life.over():
+            break
+        match step:
+            case "next":
+                life.next()
+            case "again":
+                life.lane.take(session.IncarnationEnded(0, 1, False, lost, [1], 0, [], []))
+            case "lost":
+                life.lane.take(session.DeviceChanged(info(0, life.generation, DeviceState.LOST)))
+            case _:
+                life.lane.receive(0)
+    former = life.lane._links[0].former
+    if comes and not worker.closed and (life.generation < 3 or former is None or former.generation == 1):
+        worker.answer(1)
+        life.lane.receive(0)
+        assert life.over()
+        assert life.reply.error is None
+    life.mark()
+    assert life.over() or life.reply.generation != 1 or life.lane._links[0].parked or life.lane._links[0].held
+    assert not life.lane._links[0].awaited

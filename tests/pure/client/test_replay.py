@@ -67,7 +67,7 @@ class FakeConnection:
         self.answers: list[bytes] = []
         self.programs: dict[int, bytes] = {}
         """Digests of the programs that the worker knows, by place."""
-        self.closed = self.ended = self.broken = False
+        self.closed = self.ended = self.broken = self.late = False
         self.ready = True
 
     def send(self, header: bytes, _frames: list[Any]) -> None:
@@ -178,6 +178,8 @@ class FakeLane(Lane):
         """No descriptor is left for another connection."""
         self.refuses = False
         """Workers end new connections at once."""
+        self.late = False
+        """Connections bring the last answers of ended workers after the report of the end."""
         self.timers: dict[int, int] = {}
         """Number of the last timer, by device."""
         self.client = client
@@ -197,7 +199,7 @@ class FakeLane(Lane):
         made = self.made.get((device, int(generation)))
         if made is None or made.closed:
             made = self.made[device, int(generation)] = FakeConnection(int(generation), int(device))
-            made.ended, made.ready = self.refuses, not self.refuses
+            made.ended, made.ready, made.late = self.refuses, not self.refuses, self.late
         return made
 
     def connected(self, link: DeviceLink, connection: Any) -> None:
