@@ -10,7 +10,16 @@ from typing import Any, Final
 
 from atomr_mp import errors
 from atomr_mp.protocol.codec import ErrorInfo
-from atomr_mp.protocol.messages.tunnel import CONTROL, ChannelEnded, ChannelKind, ChannelOpened, ChannelResumed
+from atomr_mp.protocol.messages.tunnel import (
+    CONTROL,
+    ChannelEnded,
+    ChannelKind,
+    ChannelOpened,
+    ChannelResumed,
+    Control,
+    Ping,
+    Pong,
+)
 from atomr_mp.protocol.tunnel.flow import WINDOWS, IncomingFlow, outgoing_of
 from atomr_mp.protocol.tunnel.packets import PacketKind, pack, pack_control, unpack
 from atomr_mp.protocol.values import Buffer
@@ -103,10 +112,7 @@ class RelayChannel(ABC):
                 if not self.over:
                     self._has_room()
             if kind is PacketKind.CONTROL:
-                if not isinstance(CONTROL.decode(payload), ChannelEnded):
-                    raise errors.ProtocolError("a channel that is open was opened again")
-                self.kept = False
-                self.end(None, tell=False)
+                self._take_control(CONTROL.decode(payload))
             elif payload and not self.over:
                 incoming.receive(len(payload))
                 self._receive(payload)
@@ -116,6 +122,16 @@ class RelayChannel(ABC):
         except Exception as error:  # noqa: BLE001 - a packet that we are not up to ends its channel, and no other
             _LOG.exception("a packet of a remote client")
             self.break_off(errors.ProtocolError(f"the relay failed: {error!r}"))
+
+    def _take_control(self, message: Control) -> None:
+        match message:
+            case Ping(sent_ns):
+                self._send_packet(pack_control(Pong(sent_ns, time.monotonic_ns()), self._incoming.tell()))
+            case ChannelEnded():
+                self.kept = False
+                self.end(None, tell=False)
+            case _:
+                raise errors.ProtocolError("a channel that is open was opened again")
 
     def probe(self) -> None:
         """Find out whether its connection lives: libzmq tells only at a send."""

@@ -23,6 +23,7 @@ from atomr_mp.process.files import beacon
 from atomr_mp.process.files.safedir import inode
 from atomr_mp.protocol.codec import ErrorInfo
 from atomr_mp.protocol.messages import session
+from atomr_mp.protocol.tunnel.clock import PoolClock
 from atomr_mp.transport import descriptors
 from atomr_mp.transport.descriptors import Descriptor, Incoming
 
@@ -40,8 +41,8 @@ class SessionEnd(Protocol):
     """A client's end of a session: on this machine, or carried from another."""
 
     @property
-    def ahead_ns(self) -> int:
-        """How far the pool's CLOCK_MONOTONIC is ahead of this process's."""
+    def clock(self) -> PoolClock:
+        """What is known of the pool's CLOCK_MONOTONIC."""
 
     def fileno(self) -> int:
         """Return the descriptor that says when to call `receive_waiting`."""
@@ -78,9 +79,6 @@ class SessionConnection:
         connected: A connected stream socket; owned from here on.
     """
 
-    ahead_ns = 0
-    """How far the pool's clock is ahead of this process's: it is the same."""
-
     def __init__(self, connected: socket.socket) -> None:
         connected.setblocking(True)
         self._socket = connected
@@ -89,6 +87,8 @@ class SessionConnection:
         )
         self._ready: deque[session.FromSupervisor] = deque()
         self.fileno: Final = connected.fileno
+        self.clock: Final = PoolClock()
+        """The pool's clock, which is this process's."""
 
     @classmethod
     def connect(cls, path: Path, *, patient: bool = True) -> SessionConnection:

@@ -22,6 +22,8 @@ from atomr_mp.protocol.messages.tunnel import (
     ChannelResumed,
     Control,
     OpenChannel,
+    Ping,
+    Pong,
     ResumeChannel,
 )
 from atomr_mp.protocol.tunnel.channel_life import (
@@ -34,12 +36,16 @@ from atomr_mp.protocol.tunnel.channel_life import (
     again_ns,
     step,
 )
+from atomr_mp.protocol.tunnel.clock import PoolClock
 from atomr_mp.protocol.tunnel.flow import WINDOWS, IncomingFlow, outgoing_of
 from atomr_mp.protocol.tunnel.packets import HEAD, MAX_PACKET, PacketKind, pack, pack_control, pack_into, unpack
 from atomr_mp.protocol.values import Buffer
 from atomr_mp.tunnel.bell import Bell, Bells
 from atomr_mp.tunnel.forks import drop_in_child
 from atomr_mp.tunnel.wire import Wire
+
+PING_NS: Final = 2_000_000_000
+"""How often a session's channel asks what the pool's clock shows."""
 
 GRACE_S: Final = 30.0
 """How long a channel that was never opened is tried."""
@@ -82,8 +88,8 @@ class ClientChannel:
         """Payloads that have come without anybody's receiving them."""
         self.opened: ChannelOpened | None = None
         """The relay's confirmation."""
-        self.opened_ns = 0
-        """When that came, CLOCK_MONOTONIC."""
+        self.clock: Final = PoolClock()
+        """What is known of the pool's clock."""
         self.error: errors.AtomrError | None = None
         """Why it has ended, if the relay said so, or it was cut for too long."""
         self.unknown = False
@@ -93,10 +99,12 @@ class ClientChannel:
         self.refused = False
         """The relay does not admit the key."""
         self.asked_ns = time.monotonic_ns()
-        """When the relay was asked last to open it."""
-        self._state = ChannelState.OPENING
-        self._talks = True
-        """Whether the state is one of `TALKING`."""
+        """When the relay was asked last to open it, or to take it up."""
+        self._pings: Final = opens.kind is ChannelKind.SESSION
+        self._pinged_ns, self._ponged = 0, True
+        """When the pool's clock was asked for last, and whether that was answered."""
+        self._state, self._talks = ChannelState.OPENING, True
+        """The state, and whether it is one of `TALKING`."""
         self._grace_s = grace_s
         self._attempts = 0
         """Attempts to connect since it was last open."""
@@ -198,6 +206,8 @@ class ClientChannel:
                 self._dial_again(now_ns)
             elif self._state in ATTEMPTS and (now_ns >= self._due_ns or (self._wire and self._wire.refused)):
                 self._lose()
+            elif self._pings and self._state is ChannelState.OPEN and now_ns - self._pinged_ns >= PING_NS:
+                self._ping()
             if before != (self._outgoing.acknowledged, len(self._early), self._state):
                 self.bells.ring()  # it was taken in here, so nothing else tells of it
             elif rang or self._early:
@@ -212,7 +222,7 @@ class ClientChannel:
     def awaited(self) -> int | None:
         """The descriptor that speaks when `keep` is to be called, while a connection comes about."""
         wire = self._wire
-        return wire.changes if wire is not None and self._state in ATTEMPTS else None
+        return wire.changes if wire is not None and (self._state in ATTEMPTS or not self._ponged) else None
 
     def forget_in_child(self) -> None:
         """Drop everything, in a forked child; a thread of the parent may hold the lock."""
@@ -268,14 +278,18 @@ class ClientChannel:
             case ChannelOpened() if self.opened is None:
                 again = self._state is ChannelState.REOPENING
                 self._go(ChannelEvent.OPENED)
-                self.opened, self.opened_ns, self._grace_s = message, time.monotonic_ns(), message.grace_s
+                self.opened, self._grace_s = message, message.grace_s
+                self.clock.measure(self.asked_ns, message.now_ns, time.monotonic_ns())
                 if again:
                     self._send_again(message.received)
             case ChannelResumed():
                 self._go(ChannelEvent.RESUMED)
+                self.clock.measure(self.asked_ns, message.now_ns, time.monotonic_ns())
                 self._send_again(message.received)
-            case ChannelEnded(_, unknown=True) if self.opened is None and self._opens.channel != self._opens.session:
-                self._lose()  # the relay does not know its session yet, which another relay had before
+            case Pong(sent_ns, told_ns) if self._pings:
+                if sent_ns == self._pinged_ns and not self._ponged:
+                    self._ponged = True
+                    self.clock.measure(sent_ns, told_ns, time.monotonic_ns())
             case ChannelEnded(error, unknown):
                 self.unknown = unknown
                 if self._wire is not None:  # the relay may forget it
@@ -283,6 +297,11 @@ class ClientChannel:
                 self._end(None if error is None else error.error())
             case _:
                 raise errors.ProtocolError("the relay opens a channel")
+
+    def _ping(self) -> None:
+        assert self._wire is not None
+        self._pinged_ns, self._ponged = time.monotonic_ns(), False
+        self._wire.send(pack_control(Ping(self._pinged_ns), self._incoming.tell()))
 
     def _send_again(self, received: int) -> None:
         """Send what the relay has not received."""
@@ -323,8 +342,7 @@ class ClientChannel:
             return
         self._go(ChannelEvent.DIALLED)
         self._due_ns = now_ns + ATTEMPT_NS
-        if self._state is ChannelState.REOPENING:
-            self.asked_ns = now_ns
+        self.asked_ns, self._ponged = time.monotonic_ns(), True
         self._wire.send(self._returning())
 
     def _returning(self) -> bytes:

@@ -47,16 +47,9 @@ class CarriedSession:
         """Held to use the channel, never while waiting."""
         self._story: Final = SessionStory()
         self._ready: Final[deque[session.FromSupervisor]] = deque()
-        self._epoll: Final = select.epoll()
-        """Speaks when the channel does, whichever there is."""
-        self.fileno: Final = self._epoll.fileno
-        self._fault: errors.AtomrError | None = None
-        """Why no further channel could be opened."""
-        self._closed = False
-        self.ahead_ns = 0
-        """How far the pool's CLOCK_MONOTONIC is ahead of this process's."""
-        self._error_ns = 0
-        """How far that may be off."""
+        self.fileno: Final = channel.fileno
+        self.clock: Final = channel.clock
+        """What is known of the pool's CLOCK_MONOTONIC: it is measured as long as the session lasts."""
         try:
             self._begin(opens())
             self._wait_opened(endpoint, connect_s)
@@ -205,12 +198,8 @@ class CarriedSession:
         self.close()
 
     def _wait_opened(self, endpoint: str, connect_s: float) -> None:
-        """Wait for the relay's word, and measure by it how far the pool's clock is ahead.
-
-        The word was sent between the question and the answer, so the middle is off by half of the way at most. Clocks
-        that may be the same are taken to be.
-        """
-        until_s = time.monotonic() + connect_s
+        """Wait for the relay's word."""
+        channel, until_s = self._channel, time.monotonic() + connect_s
         while self._unopened():
             channel = self._channel
             if channel.refused:
@@ -224,12 +213,6 @@ class CarriedSession:
                 )
             channel.keep(time.monotonic_ns())
             self._wait(LOOK_S)
-        channel = self._channel
-        assert channel.opened is not None
-        error_ns = (channel.opened_ns - channel.asked_ns) // 2 + 1
-        ahead_ns = channel.opened.now_ns - (channel.opened_ns + channel.asked_ns) // 2
-        if abs(ahead_ns) > error_ns:
-            self.ahead_ns, self._error_ns = ahead_ns, error_ns
 
     def _unopened(self) -> bool:
         with self._lock:
@@ -273,39 +256,10 @@ class CarriedSession:
         Raises:
             ProtocolError: The bytes are not a message.
         """
-        while True:
-            while (payload := self._channel.receive()) is not None:
-                for framed in self._framing.feed(bytes(payload)):
-                    self._take(session.FROM_SUPERVISOR.decode(framed))
-            self._flush()
-            if not (self._channel.ended and self._returns):
-                return
-            self._return()
-
-    def _take(self, message: session.FromSupervisor) -> None:
-        away = self._story.away
-        self._ready.extend(self._story.hear(self._by_our_clock(message) if self.ahead_ns else message))
-        if away and not self._story.away:
-            for each in self._story.again():
-                self._say(each)
-
-    def _return(self) -> None:
-        """Go on with the session on another channel: the relay of this one has ended."""
-        hello = self._story.cut(self._channel.passed_on)
-        try:
-            channel = self._opens()
-        except (errors.AtomrError, OSError) as error:
-            self._fault = errors.SessionLost(f"the pool's relay has ended, and no other is reached: {error}")
-            return
-        former = self._channel
-        self._epoll.unregister(former.fileno())
-        self._begin(channel)
-        former.close()
-        if hello is not None:
-            data = session.frame(session.FROM_CLIENT.encode(hello))
-            self._said_bytes += len(data)
-            self._unsent.append(memoryview(data))
-            self._flush()
+        while (payload := self._channel.receive()) is not None:
+            for framed in self._framing.feed(bytes(payload)):
+                message = session.FROM_SUPERVISOR.decode(framed)
+                self._ready.append(self._by_our_clock(message))
 
     def _by_our_clock(self, message: session.FromSupervisor) -> session.FromSupervisor:
         """Return a message with its times as this process's; what is known only since then is known a little less."""
@@ -317,7 +271,7 @@ class CarriedSession:
         return message
 
     def _ended_by_our_clock(self, ended: session.IncarnationEnded) -> session.IncarnationEnded:
-        since_ns = max(0, ended.known_since_ns - self.ahead_ns + self._error_ns)
+        since_ns = max(0, self.clock.latest(ended.known_since_ns, time.monotonic_ns()))
         return msgspec.structs.replace(ended, known_since_ns=since_ns)
 
     def _loss(self) -> errors.PoolLost:

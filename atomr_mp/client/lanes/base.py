@@ -69,7 +69,7 @@ class Lane(ABC):
         flights = [link.flight for link in links]
         backlog = self._backlog = Backlog(flights, services.max_waiting, window.payload_bytes)
         outcomes = self._outcomes = Outcomes(services.sent_room, memory, session.acquit, links, backlog, self._finished)
-        sender = self._sender = Sender(links, self._give_back, self._reach, self._broken, session.ahead_ns)
+        sender = self._sender = Sender(links, self._give_back, self._reach, self._broken, session.clock)
         admission = self._admission = BacklogAdmission(links, backlog, outcomes, sender)
         ended = self._on_fatal, self._ended, self._admitted
         receiver = Receiver(memory, outcomes, *ended, backlog, admission.admit, admission.settle)

@@ -17,6 +17,7 @@ from atomr_mp.client.reply_life import ReplyEvent, ReplyState, step
 from atomr_mp.protocol import values
 from atomr_mp.protocol.flow import limits
 from atomr_mp.protocol.messages import data
+from atomr_mp.protocol.tunnel.clock import PoolClock
 
 MESSAGE_CALLS: Final = 16
 """Most calls put into one message; more would make the worker wait for the first."""
@@ -31,7 +32,7 @@ class Sender:
         give_back: Sends due releases to a link's incarnation; later calls come after them.
         reach: Tries again to reach an incarnation that could not be connected to.
         broken: Called when a message with these requests could not be sent.
-        ahead_ns: How far the workers' clock, by which they keep deadlines, is ahead of this process's.
+        clock: The workers' clock, by which they keep deadlines.
     """
 
     def __init__(
@@ -40,13 +41,13 @@ class Sender:
         give_back: Callable[[DeviceLink], None],
         reach: Callable[[DeviceLink], None],
         broken: Callable[[DeviceLink, list[Reply]], None],
-        ahead_ns: int = 0,
+        clock: PoolClock,
     ) -> None:
         self._links = links
         self._give_back = give_back
         self._reach = reach
         self._broken = broken
-        self._ahead_ns = ahead_ns
+        self._clock = clock
 
     def choose(self, home: Home | None = None) -> DeviceLink:
         """Return the link of the device with the fewest unanswered requests of this lane.
@@ -170,7 +171,7 @@ class Sender:
         calls: list[data.Call] = []
         frames: list[values.Buffer] = []
         now_ns = time.monotonic_ns()
-        generation, releases, sent, ahead_ns = link.generation, link.releases, ReplyState.SENT, self._ahead_ns
+        generation, releases, sent, ahead_ns = link.generation, link.releases, ReplyState.SENT, self._clock.ahead_ns
         if releases.pending or releases.ending:
             self._give_back(link)
         for reply in replies:
@@ -209,13 +210,13 @@ class Sender:
         call = data.StreamCall(
             stream.id,
             stream.method,
-            stream.deadline_ns + self._ahead_ns,
+            stream.deadline_ns + self._clock.ahead_ns,
             len(stream.payload),
             stream.body,
             stream.credit.parts,
             stream.credit.nbytes,
             stream.between_ns,
-            stream.until_ns + self._ahead_ns,
+            stream.until_ns + self._clock.ahead_ns,
             stream.refs,
             stream.priority,
             stream.trace,

@@ -82,8 +82,8 @@ class PoolSession:
         self._after_read = after_read
         self.epoch: Final = welcome.epoch
         self.login: Final = Login(welcome.session, welcome.secret, welcome.window)
-        self.ahead_ns: Final = connection.ahead_ns
-        """How far the pool's CLOCK_MONOTONIC is ahead of this process's."""
+        self.clock: Final = connection.clock
+        """What is known of the pool's CLOCK_MONOTONIC."""
         self.descriptor: Final = connection.fileno()
         """Readable when the supervisor has sent a message."""
         self.devices: Final = list(welcome.devices)

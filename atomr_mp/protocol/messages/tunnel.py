@@ -86,6 +86,22 @@ class ChannelEnded(Message, frozen=True, tag="ended"):
     """The relay knows no such channel: it was never there, or has been given up, or an earlier relay had it."""
 
 
-Control = OpenChannel | ChannelOpened | ResumeChannel | ChannelResumed | ChannelEnded
+class Ping(Message, frozen=True, tag="ping"):
+    """Ask what the pool's clock shows; answered by `Pong` at once, on any open channel."""
+
+    sent_ns: U64
+    """CLOCK_MONOTONIC of the client."""
+
+
+class Pong(Message, frozen=True, tag="pong"):
+    """Answer to `Ping`."""
+
+    sent_ns: U64
+    """From the question."""
+    now_ns: U64
+    """CLOCK_MONOTONIC of the pool's machine."""
+
+
+Control = OpenChannel | ChannelOpened | ResumeChannel | ChannelResumed | ChannelEnded | Ping | Pong
 
 CONTROL: Final[Codec[Control]] = Codec(Control, channel="tunnel")

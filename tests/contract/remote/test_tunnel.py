@@ -21,6 +21,7 @@ from atomr_mp.operator.session import OperatorSession
 from atomr_mp.protocol.codec import ErrorInfo
 from atomr_mp.protocol.messages import session
 from atomr_mp.protocol.messages.tunnel import ChannelOpened
+from atomr_mp.protocol.tunnel.clock import PoolClock
 from atomr_mp.remote import keys
 from atomr_mp.tunnel.session import CarriedSession
 from tests import remote as served
@@ -210,9 +211,10 @@ class ShiftedChannel:
     error = None
 
     def __init__(self, ahead_ns: int, way_ns: int) -> None:
-        self.asked_ns = time.monotonic_ns()
-        self.opened_ns = self.asked_ns + way_ns
-        self.opened = ChannelOpened(max(0, self.asked_ns + way_ns // 3 + ahead_ns))
+        asked_ns = time.monotonic_ns() - way_ns
+        self.opened = ChannelOpened(max(0, asked_ns + way_ns // 3 + ahead_ns))
+        self.clock = PoolClock()
+        self.clock.measure(asked_ns, self.opened.now_ns, asked_ns + way_ns)
         self.comes: list[memoryview] = []
 
         self._eventfd = os.eventfd(0, os.EFD_CLOEXEC)
@@ -242,10 +244,10 @@ def test_times_of_another_clock_are_taken_on_the_safe_side(ahead_ns: int) -> Non
     """A call is called unstarted only if it was sent after the known time, whatever the error of the measurement."""
     way_ns = 20_000_000
     channel = ShiftedChannel(ahead_ns, way_ns)
-    carried = CarriedSession(lambda: channel, "tcp://test")  # type: ignore[arg-type, return-value]
-    assert abs(carried.ahead_ns - ahead_ns) <= way_ns // 2 + 1
-    assert ahead_ns or not carried.ahead_ns
-    known_ns = 10**15
+    carried = CarriedSession(channel, "tcp://test")  # type: ignore[arg-type]
+    assert abs(carried.clock.ahead_ns - ahead_ns) <= way_ns // 2 + 1
+    assert ahead_ns or not carried.clock.ahead_ns
+    known_ns = time.monotonic_ns() + ahead_ns
     ended = session.IncarnationEnded(0, 1, False, ErrorInfo.of(errors.WorkerLost("x")), [], known_ns)
     for message in (ended, session.IncarnationStopped(ended)):
         channel.comes.append(memoryview(session.frame(session.FROM_SUPERVISOR.encode(message))))

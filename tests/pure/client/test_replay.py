@@ -34,6 +34,7 @@ from atomr_mp.protocol.codec import ErrorInfo
 from atomr_mp.protocol.flow import flight
 from atomr_mp.protocol.libraries.program import RunProgram, digest
 from atomr_mp.protocol.messages import data, devices, session, suspects
+from atomr_mp.protocol.tunnel.clock import PoolClock
 from atomr_mp.protocol.zmtp.framing import unpack
 
 EPOCH = bytes(16)
@@ -136,7 +137,7 @@ class FakeClient:
         self.login = SimpleNamespace(window=flight.Window(window, 2**30))
         self.methods = METHODS
         self.max_replays = MAX_REPLAYS
-        self.ahead_ns = 0
+        self.clock = PoolClock()
         self.homes = HOMES
         self.suspicions = KnownSuspicions([])
         self.workers_live = False

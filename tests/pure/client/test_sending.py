@@ -12,6 +12,7 @@ from atomr_mp.client.lanes.sending import Sender
 from atomr_mp.client.reply import Reply, StreamReply
 from atomr_mp.protocol.flow.stream_credit import ReaderCredit
 from atomr_mp.protocol.messages import data
+from atomr_mp.protocol.tunnel.clock import PoolClock
 
 DEADLINE_NS = 10**15
 UNTIL_NS = 2 * 10**15
@@ -35,7 +36,9 @@ def test_deadlines_are_told_by_the_clock_of_the_workers(ahead_ns: int) -> None:
     """A worker on another machine keeps them by its own clock, which is ahead of the client's, or behind it."""
     connection, releases = Recording(), SimpleNamespace(pending=deque(), ending=deque(), serial=0)
     link = SimpleNamespace(connection=connection, releases=releases, generation=1, token=bytes(22))
-    sender = Sender([], lambda _: None, lambda _: None, lambda _link, _replies: None, ahead_ns)
+    clock = PoolClock()
+    clock.ahead_ns = ahead_ns
+    sender = Sender([], lambda _: None, lambda _: None, lambda _link, _replies: None, clock)
     lane = cast("Any", None)
     sender.send(cast("Any", link), [Reply(lane, 1, "Probe.echo", DEADLINE_NS, b"\x90")])
     stream = StreamReply(lane, 2, "Probe.tell", DEADLINE_NS, b"\x90")

@@ -8,7 +8,18 @@ from hypothesis import strategies as st
 
 from atomr_mp import errors
 from atomr_mp.protocol.codec import MAX_U64
-from atomr_mp.protocol.messages.tunnel import CONTROL, ChannelEnded, ChannelKind, ChannelOpened, OpenChannel
+from atomr_mp.protocol.messages.tunnel import (
+    CONTROL,
+    ChannelEnded,
+    ChannelKind,
+    ChannelOpened,
+    ChannelResumed,
+    Control,
+    OpenChannel,
+    Ping,
+    Pong,
+    ResumeChannel,
+)
 from atomr_mp.protocol.tunnel import packets, ranges
 from atomr_mp.protocol.tunnel.ranges import RangeAnswer, RangeOp, RangeRequest, SlabKey
 
@@ -26,11 +37,15 @@ def test_a_packet_is_unpacked_as_it_was_packed(payload: bytes, acknowledged: int
     "message",
     [
         OpenChannel(2, bytes(16), ChannelKind.LANE, bytes(range(16)), 3, 4),
-        ChannelOpened(5),
-        ChannelEnded(),
+        ChannelOpened(5, 2.5, 6),
+        ResumeChannel(2, bytes(16), bytes(range(16)), 7),
+        ChannelResumed(8, 9),
+        ChannelEnded(unknown=True),
+        Ping(10),
+        Pong(11, 12),
     ],
 )
-def test_a_control_packet_is_unpacked_as_it_was_packed(message: OpenChannel | ChannelOpened | ChannelEnded) -> None:
+def test_a_control_packet_is_unpacked_as_it_was_packed(message: Control) -> None:
     """Nothing is lost on the way."""
     packet = packets.unpack(packets.pack_control(message, 7))
     assert packet.kind is packets.PacketKind.CONTROL
