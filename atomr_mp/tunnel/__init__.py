@@ -14,6 +14,7 @@ Each connection of the client is a *channel* (`protocol.tunnel`), on a connectio
 - `session` and `lane` have the faces of a local client's connections (`SessionEnd`, `ClientEnd`), `memory_channel`
   copies ranges of memory.
 - `memory` is the client's memory, whose slabs lie on the pool's machine. Arguments are copied there before their call
-  is sent; results are copied from there into memory of this process.
+  is sent, those of an event loop in the background (`uploads`); results are copied from there into memory of this
+  process.
 - `client` puts it together.
 """

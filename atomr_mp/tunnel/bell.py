@@ -53,6 +53,11 @@ class Bell:
 
     def close(self) -> None:
         """Close it; may be called twice."""
+        with self._lock:
+            self.forget_in_child()
+
+    def forget_in_child(self) -> None:
+        """Do the same in a forked child, where a thread of the parent may hold the lock."""
         if not self._epoll.closed:
             self._epoll.close()
             os.close(self._eventfd)
@@ -100,4 +105,5 @@ class Bells:
 
     def forget_in_child(self) -> None:
         """Close the copies that a forked child has."""
-        self.close()
+        for bell in self._all:
+            bell.forget_in_child()

@@ -20,6 +20,7 @@ from atomr_mp.tunnel.keeper import ChannelKeeper
 from atomr_mp.tunnel.lane import LaneConnection
 from atomr_mp.tunnel.memory_channel import MemoryCopier
 from atomr_mp.tunnel.session import CarriedSession
+from atomr_mp.tunnel.uploads import Uploads
 
 if TYPE_CHECKING:
     from atomr_mp.client.memory.memory import ClientMemory
@@ -39,6 +40,8 @@ class Tunnel:
     def __init__(self, endpoint: str, keys: ClientKeys | None) -> None:
         self._dialler: Final = Dialler(endpoint, keys)
         self._keeper: Final = ChannelKeeper()
+        self.uploads: Final = Uploads()
+        """Arguments that are being copied."""
         self._session = b""
         """The name of the session's channel."""
         self._grace_s = GRACE_S
@@ -72,7 +75,7 @@ class Tunnel:
         device, generation = parse(endpoint)
         opens = opening(ChannelKind.LANE, os.urandom(16), self._session, device, generation)
         channel = ClientChannel(opens, ChannelCalls(self._dialler.dial, self._keeper.wake), self._grace_s)
-        return LaneConnection(self._kept(channel), login, number, pending)
+        return LaneConnection(self._kept(channel), self.uploads, login, number, pending)
 
     def memory(self) -> ClientChannel:
         """Open a channel for memory, which ends with its connection.
@@ -148,7 +151,8 @@ class CarriedClient(Client):
     def _make_memory(self) -> ClientMemory:
         from atomr_mp.tunnel.memory import CarriedMemory  # late: it takes NumPy
 
-        return CarriedMemory(MemoryCopier(self._tunnel.memory, self._check), **self._memory_options())
+        copier = MemoryCopier(self._tunnel.memory, self._check)
+        return CarriedMemory(copier, self._tunnel.uploads, **self._memory_options())
 
     def _check(self, *, reads: bool) -> None:
         """Raise the error of a session that has ended; read in the session first, if that is wanted."""

@@ -19,6 +19,7 @@ from atomr_mp.protocol.zmtp import stream
 from atomr_mp.protocol.zmtp.framing import JOIN_BELOW_BYTES, pieces
 from atomr_mp.transport.data import Login
 from atomr_mp.tunnel.channel import ClientChannel
+from atomr_mp.tunnel.uploads import Uploads
 
 _LOG: Final = logging.getLogger("atomr_mp.client")
 
@@ -33,6 +34,7 @@ class LaneConnection:
 
     Args:
         channel: The connection; owned from here on.
+        uploads: Arguments that are being copied: no call is sent before its own are there.
         login: The session's proof.
         lane: Number of this connection in the session.
         pending: Called with this when there is something to `advance`.
@@ -42,7 +44,12 @@ class LaneConnection:
     """The session's channel may be faster than this one."""
 
     def __init__(
-        self, channel: ClientChannel, login: Login, lane: int, pending: Callable[[LaneConnection], object]
+        self,
+        channel: ClientChannel,
+        uploads: Uploads,
+        login: Login,
+        lane: int,
+        pending: Callable[[LaneConnection], object],
     ) -> None:
         user, secret = login.session.hex().encode(), login.secret.hex().encode()
         self._stream: Final = stream.Dealer(data.routing_id(login.session, lane), user, secret)
@@ -51,8 +58,11 @@ class LaneConnection:
         self._writers_bell: Final = channel.second_bell()
         """Unlike the other, it is quiet while messages wait here: else the courier would be called again and again."""
         self._pending = pending
-        self._unsent: Final[deque[memoryview]] = deque()
-        """What the window has no room for, or what waits for the login."""
+        self._uploads = uploads
+        self._behind = 0
+        """How many of the uploads have to be done before the latest message is sent."""
+        self._unsent: Final[deque[memoryview | int]] = deque()
+        """What the window has no room for, or what waits for the login, or behind so many uploads for these."""
         self.ended = False
         self.broken = False
         channel.send(self._stream.opening)
@@ -81,6 +91,8 @@ class LaneConnection:
     @checks.checks_frames
     def send(self, header: bytes, frames: list[Buffer]) -> None:
         """Send a message. If the worker has ended, it goes nowhere."""
+        if self._uploads.begun > self._behind:
+            self._wait_for_uploads()
         if not frames and len(header) < JOIN_BELOW_BYTES:
             self._put(stream.frame(header))
         else:
@@ -135,6 +147,15 @@ class LaneConnection:
         if len(self._unsent) == 1 and self._stream.ready:  # with more than one piece, it is owed already
             self._pending(self)
 
+    def _wait_for_uploads(self) -> None:
+        """Send nothing further until the uploads that were begun are done."""
+        self._behind = self._uploads.begun
+        if self._uploads.done < self._behind:
+            self._unsent.append(self._behind)
+            self._uploads.when_done(self._behind, self._writers_bell.ring)
+            if len(self._unsent) == 1 and self._stream.ready:
+                self._pending(self)
+
     def _fill(self) -> bool:
         """Take in all that has come, and send what waits for room; return whether anything has come.
 
@@ -187,6 +208,11 @@ class LaneConnection:
     def _flush(self) -> None:
         while self._unsent:
             piece = self._unsent.popleft()
+            if isinstance(piece, int):
+                if self._uploads.done < piece:
+                    self._unsent.appendleft(piece)
+                    return
+                continue
             sent = self._channel.send(piece)
             if sent < len(piece):
                 self._unsent.appendleft(piece[sent:])

@@ -6,7 +6,8 @@ before the call is sent. Results are read into memory of this process, so nothin
 
 from __future__ import annotations
 
-import threading
+import asyncio
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NoReturn
 
@@ -23,6 +24,9 @@ from atomr_mp.protocol.layout import Layout
 from atomr_mp.protocol.messages import session
 from atomr_mp.protocol.tunnel.ranges import SlabKey
 from atomr_mp.tunnel.memory_channel import MemoryCopier
+from atomr_mp.tunnel.uploads import Uploads
+
+_running_loop: Final = asyncio._get_running_loop  # noqa: SLF001 - exported; the public one raises where there is none
 
 ATTEMPTS: Final = 8
 """How often a copy is tried where each relay ends before it is done."""
@@ -39,19 +43,28 @@ class CarriedMemory(ClientMemory):
 
     Args:
         copier: Copies ranges.
+        uploads: Copies them in the background.
         base: The arguments of a local client's memory.
     """
 
-    def __init__(self, copier: MemoryCopier, *base: Any, **options: Any) -> None:
+    def __init__(self, copier: MemoryCopier, uploads: Uploads, *base: Any, **options: Any) -> None:
         super().__init__(*base, **options)
         self._copier = copier
+        self._uploads = uploads
 
     def place(self, array: Any) -> Placement | None:
-        """Copy an argument to the pool's machine; None if it has to travel otherwise, and can. Blocks."""
+        """Copy an argument to the pool's machine; None if it has to travel otherwise, and can.
+
+        Blocks, but in an event loop: there the copy is begun only.
+        """
         placed = super().place(array)
         if placed is not None:
             wire = placed.to_wire()
-            self._copier.write(SlabKey(wire.slab), wire.offset, _bytes_of(placed.array))
+            copied = SlabKey(wire.slab), wire.offset, _bytes_of(placed.array)
+            if _running_loop() is None:
+                self._copier.write(*copied)
+            else:
+                self._uploads.add(functools.partial(self._copier.write, *copied))
         return placed
 
     def host_array(self, _shape: tuple[int, ...], _dtype: str) -> NoReturn:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import functools
 import os
 import signal
 import threading
@@ -27,7 +27,8 @@ from atomr_mp.tunnel.session import CarriedSession
 from tests import remote as served
 from tests.contract.calls.test_reused_exceptions import CALLS, STREAMS, failures
 from tests.contract.memory.test_buffers import KEEPER
-from tests.support import ACTORS, DEADLINE_S, PROBE, Gate, Ledger, settled
+from tests.support import DEADLINE_S, PROBE, Ledger, settled
+from tests.tcp_proxy import Proxy
 
 SIZES = (0, 1, 131_072, 2**20 + 1, 2**23 + 5)
 """Elements of arrays: none, one, as many as go into shared memory, and more than one request copies."""
@@ -92,6 +93,30 @@ def test_threads_and_an_event_loop_copy_at_the_same_time(pool: atomr_mp.Pool) ->
     for thread in threads:
         thread.join()
     assert failures == []
+
+
+def test_an_event_loop_goes_on_while_its_arguments_travel(serving: served.Served) -> None:
+    """Though the network stands still; the calls come in their order once it does not, and each with its argument."""
+    host, _, port = serving.address.removeprefix("tcp://").rpartition(":")
+    with Proxy(host, int(port)) as proxy, serving._replace(address=proxy.address).connect() as own:
+        own.wait_ready()
+
+        async def use() -> None:
+            await own.call("Probe.echo", np.ones(300_000), device=0)
+            proxy.stalled = {"up", "down"}
+            contents = [np.full(2**20 + number, number, "float64") for number in range(4)]
+            calls = [own.call("Probe.echo", content, device=0) for content in contents]
+            behind = own.call("Probe.echo", "behind", device=0)
+            ended: list[int] = []
+            for number, call in enumerate([*calls, behind]):
+                call.add_done_callback(functools.partial(lambda number, _: ended.append(number), number))
+            proxy.heal()
+            for content, found in zip(contents, await asyncio.gather(*calls), strict=True):
+                np.testing.assert_array_equal(found, content)
+            assert await behind == "behind"
+            assert ended == sorted(ended)
+
+        asyncio.run(use())
 
 
 def test_memory_of_another_machine_is_not_seen_in_place(pool: atomr_mp.Pool) -> None:
