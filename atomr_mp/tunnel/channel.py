@@ -146,7 +146,7 @@ class ClientChannel:
 
     @property
     def passed_on(self) -> int:
-        """Bytes of what was sent that the relay has passed on."""
+        """The number of sent bytes that the relay has passed on."""
         return self._outgoing.acknowledged
 
     @property

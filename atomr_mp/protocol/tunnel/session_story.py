@@ -61,13 +61,13 @@ class SessionStory:
         self._said: deque[_Said] = deque()
         """What may have to be said again, in its order."""
         self._devices: Final[dict[int, DeviceInfo]] = {}
-        """As they were told last."""
+        """The devices, as the client knows them."""
         self._actors: list[ActorInfo] = []
         self._ends: Final[dict[int, deque[int]]] = {}
         """The generations whose ends were heard, by device."""
         self._suspicions: Final[dict[suspects.RequestKey, suspects.Suspicion]] = {}
         self._welcome: session.Welcome | None = None
-        """Of the connection that is to go on."""
+        """The welcome of the connection on which the session goes on, until it does."""
         self._missed: Final[list[session.IncarnationEnded]] = []
         self._kept: Final[set[int]] = set()
         """Slabs that the supervisor has."""
@@ -108,7 +108,7 @@ class SessionStory:
         return msgspec.structs.replace(self._hello, resume=self._proof)
 
     def again(self) -> list[session.FromClient]:
-        """Return what is said on a connection that goes on, in its order; each is to be noted once more."""
+        """Return the messages to send again on the new connection, in their order; `say` notes each once more."""
         messages = [each.message for each in self._said]
         self._said.clear()
         return messages
@@ -245,7 +245,7 @@ def _is_done(said: _Said, passed_on: int) -> bool:
 
 
 def _not_told(device: int, generation: int) -> session.IncarnationEnded:
-    """Return the end of an incarnation of which nothing else is known: all of its requests may have run."""
+    """Return an end without a report, after which all requests of the incarnation may have run."""
     error = errors.WorkerLost(
         f"generation {generation} of device {device}: {NOT_TOLD}",
         maybe_executed=True,

@@ -53,7 +53,7 @@ def kill_relay(found: served.Served) -> None:
 
 
 def test_refs_survive_the_relay(serving: served.Served) -> None:
-    """What was put before is read, used, written and freed after it, and so are results that were not read."""
+    """Arrays and large results of before are read and used after it."""
     content = np.arange(300_000, dtype="float64")
     with serving.connect() as pool:
         ref = pool.device(1).put(content)

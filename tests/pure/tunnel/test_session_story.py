@@ -145,7 +145,7 @@ class Resumptions(RuleBasedStateMachine):
     @precondition(lambda self: self.last_slab)
     @rule(drawn=st.data())
     def forget(self, drawn: st.DataObject) -> None:
-        """The client says something that is not answered, of what was answered."""
+        """The client forgets a slab; no answer comes to that."""
         done = [each.slab for each in self.said if isinstance(each, session.RegisterSlab) and each.id in self.answered]
         forgotten = {each.slab for each in self.said if isinstance(each, session.ForgetSlab)}
         left = sorted(set(done) - forgotten)
