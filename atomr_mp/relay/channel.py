@@ -51,7 +51,8 @@ class RelayChannel(ABC):
         """The name by which its client can take it up again; empty for a channel of memory."""
         self._send = send
         self._tell_end = ended
-        self._incoming: Final = IncomingFlow(WINDOWS[kind])
+        self._window = WINDOWS[kind]
+        self._incoming: Final = IncomingFlow(self._window)
         self._outgoing: Final = outgoing_of(kind)
         self.over = False
         """Whether it has ended here."""
@@ -67,9 +68,15 @@ class RelayChannel(ABC):
         """Bytes that were sent and are not acknowledged."""
         return self._outgoing.sent - self._outgoing.acknowledged
 
+    def limit(self, window: int) -> None:
+        """Set how many bytes may be under way in each direction, before it is open."""
+        self._window = window
+        self._incoming.resize(window)
+        self._outgoing.resize(window)
+
     def open(self, grace_s: float) -> None:
         """Confirm the channel, once it is known to the relay."""
-        opened = ChannelOpened(time.monotonic_ns(), grace_s, self._incoming.received)
+        opened = ChannelOpened(time.monotonic_ns(), grace_s, self._incoming.received, self._window)
         self._send_packet(pack_control(opened, self._incoming.tell()))
 
     def reopen(self, route: bytes, grace_s: float) -> None:

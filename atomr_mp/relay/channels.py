@@ -17,6 +17,7 @@ from atomr_mp.protocol.codec import ErrorInfo
 from atomr_mp.protocol.messages import operators
 from atomr_mp.protocol.messages.session import check_version
 from atomr_mp.protocol.messages.tunnel import CONTROL, ChannelEnded, ChannelKind, OpenChannel, ResumeChannel
+from atomr_mp.protocol.tunnel.budget import SESSIONS, Budget, ChannelGrant, KeyLimits
 from atomr_mp.protocol.tunnel.packets import PacketKind, pack, pack_control, unpack
 from atomr_mp.protocol.values import Buffer
 from atomr_mp.relay.channel import RelayChannel, Send
@@ -30,12 +31,12 @@ from atomr_mp.supervisor.loop import Loop
 
 _LOG: Final = logging.getLogger("atomr_mp.relay")
 
-MAX_LANES: Final = 4096
-"""Most channels that belong to one session: as many lanes as a client may have, to some devices and their standbys."""
-
 ROUTE_BYTES: Final = 5
 """Length of the routing ids that libzmq gives to connections. They begin with a zero byte; one that a client has chosen
 does not, and is not taken: it may have been another client's."""
+
+MOST_WAYS: Final = 8
+"""Most living connections of a channel: a client that comes back has closed the one before."""
 
 Found = Callable[[str], AdmittedKey | None]
 """Returns the admitted key of a connection by its `User-Id`."""
@@ -83,7 +84,9 @@ class RelayChannels:
         self._send = send
         self._find_key = find_key
         self._session_socket = session_socket
-        self._max_sessions = max_sessions
+        self._budget: Final = Budget(max_sessions)
+        self._grants: Final[dict[RelayChannel, ChannelGrant]] = {}
+        """Windows of the channels that are not forgotten."""
         self._grace_s = grace_s
         self._tell = tell
         self._by_route: Final[dict[bytes, RelayChannel]] = {}
@@ -199,12 +202,23 @@ class RelayChannels:
         if before is not None:  # the client was cut before it has heard that it is open
             if before.user_id != origin.user_id or before.opened != opened:
                 raise errors.ProtocolError("a channel of this name is open")
+            if self._ways_of(before.channel) > MOST_WAYS:
+                self.refused += 1
+                return
             self._by_route[route] = before.channel
             before.channel.reopen(route, self._grace_s)
             if before.channel.over and not before.channel.kept:
                 self._forget(before.channel)
             return
-        channel = self._new(route, opened, key, origin)
+        limits = KeyLimits(key.name, key.sessions, key.max_bytes)
+        grant = self._budget.admit(limits, opened.kind, opened.session)
+        try:
+            channel = self._new(route, opened, key, origin)
+        except BaseException:
+            self._budget.release(grant)
+            raise
+        self._grants[channel] = grant
+        channel.limit(grant.window)
         self._by_route[route] = channel
         if opened.kind is not ChannelKind.MEMORY:
             channel.name = opened.channel
@@ -212,10 +226,8 @@ class RelayChannels:
         channel.open(self._grace_s)
 
     def _new(self, route: bytes, opened: OpenChannel, key: AdmittedKey, origin: Origin) -> RelayChannel:
-        if opened.kind in _SESSIONS:
-            self._check_room(opened.kind, key)
-            told = session.RemoteOrigin(key.name, opened.channel) if opened.kind is ChannelKind.SESSION else None
-            rights = SessionRights(key, told)
+        if opened.kind in SESSIONS:
+            rights = SessionRights(key, opened.kind, opened.channel)
             session_of = SessionChannel(
                 opened.kind, route, self._send, self._ended, self._loop, self._session_socket, rights
             )
@@ -226,8 +238,6 @@ class RelayChannels:
         of, user_id = self._sessions.get(opened.session, (None, ""))
         if of is None or user_id != origin.user_id or not of.is_whole or of.kind is not ChannelKind.SESSION:
             raise UnknownSessionError
-        if len(of.lanes) >= MAX_LANES:
-            raise errors.Overloaded(f"this session has {MAX_LANES} connections")
         channel: RelayChannel
         if opened.kind is ChannelKind.LANE:
             key_of_lane = opened.device, opened.generation
@@ -245,20 +255,17 @@ class RelayChannels:
             lost = errors.SessionLost("the relay does not know this channel: it was cut for too long, or is another's")
             self._send(route, pack_control(ChannelEnded(ErrorInfo.of(lost), unknown=True), 0))
             return
+        if self._ways_of(found.channel) > MOST_WAYS:
+            self.refused += 1
+            return
         self._by_route[route] = found.channel
         found.channel.resume(route, acknowledged, resumed.received)
         if found.channel.over and not found.channel.kept:
             self._forget(found.channel)
 
-    def _check_room(self, kind: ChannelKind, key: AdmittedKey) -> None:
-        of_key = sum(each.rights.key.name == key.name and each.kind is kind for each, _ in self._sessions.values())
-        of_kind = sum(each.kind is kind for each, _ in self._sessions.values())
-        if of_key >= key.sessions or of_kind >= self._max_sessions:
-            raise errors.Overloaded(
-                f"key {key.name} has {of_key} sessions of {key.sessions}, the pool {of_kind} of {self._max_sessions}: "
-                "close some, or allow more",
-                retry_after_s=1.0,
-            )
+    def _ways_of(self, channel: RelayChannel) -> int:
+        """Return how many connections of a channel live: what was sent on each of them waits until its client reads."""
+        return sum(self._send(route, pack(b"", 0)) for route, each in list(self._by_route.items()) if each is channel)
 
     def _ended(self, channel: RelayChannel) -> None:
         if isinstance(channel, SessionChannel):
@@ -280,6 +287,6 @@ class RelayChannels:
         self._by_route.pop(channel.route, None)
         self._dead.discard(channel.route)
         self._by_name.pop(channel.name, None)
-
-
-_SESSIONS: Final = frozenset({ChannelKind.SESSION, ChannelKind.OPERATOR})
+        grant = self._grants.pop(channel, None)
+        if grant is not None:
+            self._budget.release(grant)

@@ -37,7 +37,7 @@ from atomr_mp.protocol.tunnel.channel_life import (
     step,
 )
 from atomr_mp.protocol.tunnel.clock import PoolClock
-from atomr_mp.protocol.tunnel.flow import WINDOWS, IncomingFlow, outgoing_of
+from atomr_mp.protocol.tunnel.flow import SMALL_WINDOW, WINDOWS, IncomingFlow, outgoing_of
 from atomr_mp.protocol.tunnel.packets import HEAD, MAX_PACKET, PacketKind, pack, pack_control, pack_into, unpack
 from atomr_mp.protocol.values import Buffer
 from atomr_mp.tunnel.bell import Bell, Bells
@@ -83,6 +83,7 @@ class ClientChannel:
         self.fileno: Final = self._bell.fileno
         """Readable when there is something to receive, or room to send, or the channel has ended."""
         self._outgoing: Final = outgoing_of(opens.kind)
+        self._outgoing.resize(min(SMALL_WINDOW, WINDOWS[opens.kind]))  # until the relay has granted more
         self._incoming: Final = IncomingFlow(WINDOWS[opens.kind])
         self._early: Final[deque[memoryview]] = deque()
         """Payloads that have come without anybody's receiving them."""
@@ -275,7 +276,9 @@ class ClientChannel:
 
     def _take_control(self, message: Control) -> None:
         match message:
-            case ChannelOpened() if self.opened is None:
+            case ChannelOpened(window=window) if self.opened is None:
+                self._outgoing.resize(window or WINDOWS[self._opens.kind])
+                self._incoming.resize(window or WINDOWS[self._opens.kind])
                 again = self._state is ChannelState.REOPENING
                 self._go(ChannelEvent.OPENED)
                 self.opened, self._grace_s = message, message.grace_s

@@ -50,6 +50,8 @@ class ChannelOpened(Message, frozen=True, tag="opened"):
     """How long the relay keeps the channel without a connection."""
     received: U64 = 0
     """Bytes that have come of a channel that was opened before: all behind them is to be sent again."""
+    window: U32 = 0
+    """Most bytes that may be under way in each direction; 0: as many as the kind of the channel allows."""
 
 
 class ResumeChannel(Message, frozen=True, tag="resume"):

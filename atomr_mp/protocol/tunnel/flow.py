@@ -23,6 +23,8 @@ WINDOWS: Final = {
 }
 """Most bytes that may be under way in each direction of a channel."""
 
+SMALL_WINDOW: Final = 64 * 1024
+"""The same, of a channel beyond its key's budget, and of any that the relay has not confirmed."""
 
 PACKETS: Final = 1024
 """Most packets that may be unacknowledged in each direction."""
@@ -54,6 +56,10 @@ class OutgoingFlow:
         """Bytes that were sent."""
         self.acknowledged = 0
         """Bytes of these that the other end has passed on."""
+
+    def resize(self, window: int) -> None:
+        """Set another window."""
+        self._window = window
 
     @property
     def room(self) -> int:
@@ -131,6 +137,10 @@ class IncomingFlow:
         """Bytes of these that are out of this end's hands."""
         self._told = 0
         """The latest acknowledgement."""
+
+    def resize(self, window: int) -> None:
+        """Set another window."""
+        self._window, self._due = window, window // 4
 
     def receive(self, nbytes: int) -> None:
         """Record that a payload has come.

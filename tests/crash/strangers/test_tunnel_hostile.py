@@ -23,6 +23,7 @@ from atomr_mp.protocol.messages.tunnel import (
     ChannelEnded,
     ChannelKind,
     ChannelOpened,
+    ChannelResumed,
     OpenChannel,
     ResumeChannel,
 )
@@ -30,6 +31,7 @@ from atomr_mp.protocol.tunnel import packets
 from atomr_mp.protocol.tunnel.flow import WINDOWS
 from atomr_mp.protocol.tunnel.ranges import ANSWER, MAX_RANGE, RangeOp, RangeRequest, SlabKey
 from atomr_mp.protocol.zmtp import stream
+from atomr_mp.relay.channels import MOST_WAYS
 from atomr_mp.remote import keys, wire
 from tests import remote as served
 from tests.support import BACKEND, DEADLINE_S, PROBE, Ledger, settled
@@ -90,6 +92,12 @@ def unharmed(serving: served.Served, monkeypatch: pytest.MonkeyPatch) -> Iterato
         assert settled(lambda: [each.key for each in _sessions(serving)] == ["alice"], DEADLINE_S)
 
 
+def _refused(serving: served.Served) -> int:
+    status = serving.pool.status().remote
+    assert status is not None
+    return status.refused
+
+
 def _sessions(serving: served.Served) -> list[RemoteClientStatus]:
     status = serving.pool.status().remote
     assert status is not None
@@ -120,9 +128,11 @@ class Attacker:
         if not isinstance(answer, ChannelOpened):
             raise RefusedError(answer)
 
-    def control(self, message: OpenChannel | ChannelOpened | ChannelEnded | ResumeChannel) -> None:
+    def control(
+        self, message: OpenChannel | ChannelOpened | ChannelEnded | ResumeChannel, acknowledged: int = 0
+    ) -> None:
         """Send a control packet."""
-        self.dealer.send(packets.pack_control(message, 0))
+        self.dealer.send(packets.pack_control(message, acknowledged))
 
     def say(self, content: bytes) -> None:
         """Send bytes of the stream, whatever the window."""
@@ -140,7 +150,7 @@ class Attacker:
             self.came += packet.payload
 
     def wait_bytes(self, count: int) -> bytes:
-        """Read so many bytes of the stream, and return them."""
+        """Read so many bytes of the stream, acknowledge them, and return them."""
         while len(self.came) < count:
             assert self.dealer.poll(int(DEADLINE_S * 1000)), "no bytes came"
             packet = packets.unpack(self.dealer.recv())
@@ -148,6 +158,7 @@ class Attacker:
                 raise RefusedError(CONTROL.decode(packet.payload))
             self.received += len(packet.payload)
             self.came += packet.payload
+            self.dealer.send(packets.pack(b"", self.received))  # the window may be small
         found = bytes(self.came[:count])
         del self.came[:count]
         return found
@@ -281,8 +292,16 @@ def test_a_channel_is_taken_up_by_its_own_client_only(serving: served.Served, un
     with session_of_mallory(serving) as own:  # a flood of connections that take it from each other
         for _ in range(20):
             with attacking(serving) as raw:
-                raw.control(ResumeChannel(VERSION, own.name, own.name, own.received))
-                raw.wait_control()
+                raw.control(ResumeChannel(VERSION, own.name, own.name, own.received), own.received)
+                assert isinstance(raw.wait_control(), ChannelResumed)
+    with session_of_mallory(serving) as own, contextlib.ExitStack() as ways:  # one that leaves all of them open
+        raws = [ways.enter_context(attacking(serving)) for _ in range(3 * MOST_WAYS)]
+        before = _refused(serving)
+        for raw in raws:
+            raw.control(ResumeChannel(VERSION, own.name, own.name, own.received), own.received)
+        assert settled(lambda: _refused(serving) - before >= 2 * MOST_WAYS - 1, DEADLINE_S)
+        answered = sum(raw.dealer.poll(0) > 0 for raw in raws)
+        assert 0 < answered <= MOST_WAYS + 1
 
 
 def test_a_session_says_only_what_its_key_may(serving: served.Served, unharmed: atomr_mp.Pool) -> None:
