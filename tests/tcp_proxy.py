@@ -72,6 +72,13 @@ class Proxy:
         for pair in pairs:
             _reset(pair)
 
+    def cut_one(self, chance: random.Random) -> None:
+        """Cut one of the connections by RST."""
+        with self._lock:
+            pair = self._pairs.pop(chance.randrange(len(self._pairs))) if self._pairs else None
+        if pair is not None:
+            _reset(pair)
+
     def half_close(self, direction: str) -> None:
         """End one direction of all connections, as a FIN does."""
         with self._lock:
