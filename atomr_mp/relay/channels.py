@@ -164,6 +164,11 @@ class RelayChannels:
         for channel, _ in list(self._sessions.values()):
             channel.end(error)
 
+    @property
+    def is_telling(self) -> bool:
+        """Whether a client that can be reached has not heard yet that a channel of it has ended."""
+        return any(named.channel.kept and named.channel.connected for named in self._by_name.values())
+
     def look(self) -> None:
         """Find out which connections have ended, and end the channels that were without one for too long."""
         for route, channel in list(self._by_route.items()):

@@ -28,11 +28,11 @@ _LOG: Final = logging.getLogger("atomr_mp.relay")
 TICK_S: Final = 0.5
 """How often connections are tried, and the supervisor hears that the loop turns."""
 
-LAST_WORDS_S: Final = 1.0
-"""How long clients may take to hear that the pool has ended. One that is idle looks every half second."""
+LAST_WORDS_S: Final = 0.5
+"""How long clients may take to hear that the pool has stopped; libzmq drops what is sent right before its end."""
 
-LOOK_S: Final = 0.02
-"""How often it is looked, meanwhile, whether all have heard it."""
+LOOK_S: Final = 0.005
+"""How often it is looked meanwhile whether all have heard."""
 
 TOLD_SESSIONS: Final = 256
 """Most sessions in the figures for the supervisor."""
@@ -160,12 +160,12 @@ class Relay:
                 self._listen()
             case remote.GatewayStops(why):
                 self._channels.end_all(errors.PoolLost(why))
-                self._leave(time.monotonic() + LAST_WORDS_S)
+                self._stop_once_told(time.monotonic() + LAST_WORDS_S)
 
-    def _leave(self, until_s: float) -> None:
-        """Stop once all clients have heard that the pool has ended, or at a time: words on their way are lost then."""
-        if self._channels.unheard and time.monotonic() < until_s:
-            self._loop.call_later(LOOK_S, lambda: self._leave(until_s))
+    def _stop_once_told(self, until: float) -> None:
+        """End once all clients that can be reached have heard why, or the time is over."""
+        if self._channels.is_telling and time.monotonic() < until:
+            self._loop.call_later(LOOK_S, lambda: self._stop_once_told(until))
         else:
             self._loop.stop()
 

@@ -20,7 +20,7 @@ from atomr_mp.tunnel.keeper import ChannelKeeper
 from atomr_mp.tunnel.lane import LaneConnection
 from atomr_mp.tunnel.memory_channel import MemoryCopier
 from atomr_mp.tunnel.session import CarriedSession
-from atomr_mp.tunnel.uploads import Uploads
+from atomr_mp.tunnel.uploads import ArgumentUploads
 
 if TYPE_CHECKING:
     from atomr_mp.client.memory.memory import ClientMemory
@@ -40,7 +40,7 @@ class Tunnel:
     def __init__(self, endpoint: str, keys: ClientKeys | None) -> None:
         self._dialler: Final = Dialler(endpoint, keys)
         self._keeper: Final = ChannelKeeper()
-        self.uploads: Final = Uploads()
+        self.uploads: Final = ArgumentUploads()
         """Arguments that are being copied."""
         self._session = b""
         """The name of the session's channel."""

@@ -19,7 +19,7 @@ from atomr_mp.protocol.zmtp import stream
 from atomr_mp.protocol.zmtp.framing import JOIN_BELOW_BYTES, pieces
 from atomr_mp.transport.data import Login
 from atomr_mp.tunnel.channel import ClientChannel
-from atomr_mp.tunnel.uploads import Uploads
+from atomr_mp.tunnel.uploads import ArgumentUploads
 
 _LOG: Final = logging.getLogger("atomr_mp.client")
 
@@ -46,7 +46,7 @@ class LaneConnection:
     def __init__(
         self,
         channel: ClientChannel,
-        uploads: Uploads,
+        uploads: ArgumentUploads,
         login: Login,
         lane: int,
         pending: Callable[[LaneConnection], object],
@@ -129,7 +129,11 @@ class LaneConnection:
                 readable.poll(left_s * 1000)
 
     def stop(self) -> None:
-        """Do nothing: the relay goes on reading, and what it has read for a lane that was left is lost."""
+        """Do nothing: the relay goes on reading until this is closed.
+
+        The worker counts as sent what the relay has read for a lane that was left. So memory of those answers that were
+        on their way is given back with the session only, and never too early.
+        """
 
     def close(self) -> None:
         """Close; may be called twice."""

@@ -24,7 +24,7 @@ from atomr_mp.protocol.layout import Layout
 from atomr_mp.protocol.messages import session
 from atomr_mp.protocol.tunnel.ranges import SlabKey
 from atomr_mp.tunnel.memory_channel import MemoryCopier
-from atomr_mp.tunnel.uploads import Uploads
+from atomr_mp.tunnel.uploads import ArgumentUploads
 
 _running_loop: Final = asyncio._get_running_loop  # noqa: SLF001 - exported; the public one raises where there is none
 
@@ -47,7 +47,7 @@ class CarriedMemory(ClientMemory):
         base: The arguments of a local client's memory.
     """
 
-    def __init__(self, copier: MemoryCopier, uploads: Uploads, *base: Any, **options: Any) -> None:
+    def __init__(self, copier: MemoryCopier, uploads: ArgumentUploads, *base: Any, **options: Any) -> None:
         super().__init__(*base, **options)
         self._copier = copier
         self._uploads = uploads

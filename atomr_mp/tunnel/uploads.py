@@ -19,7 +19,7 @@ from atomr_mp.protocol.tunnel.channel_life import again_ns
 _LOG: Final = logging.getLogger("atomr_mp.client")
 
 
-class Uploads:
+class ArgumentUploads:
     """Copies that were begun. Their thread lives while there are any."""
 
     def __init__(self) -> None:

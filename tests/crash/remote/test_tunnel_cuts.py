@@ -224,6 +224,16 @@ def test_a_client_that_closes_while_it_is_cut_is_not_waited_for(ledger: Ledger) 
         assert settled(lambda: not _sessions(found), DEADLINE_S)
 
 
+def test_a_pool_that_stops_says_so(ledger: Ledger) -> None:
+    """The client hears of it at once, with the reason, and looks for no other connection."""
+    found = served.serve(ledger, ACTOR)
+    with found.connect() as pool:
+        pool.wait_ready()
+        found.pool.close()
+        with pytest.raises(errors.PoolLost, match="stopped"):
+            pool._client.wait_until(lambda: False, DEADLINE_S)
+
+
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
 def test_nothing_of_a_dead_client_stays(ledger: Ledger, how: signal.Signals) -> None:
     """Its refs and calls go with its session, when its grace is over."""
