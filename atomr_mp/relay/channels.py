@@ -17,7 +17,7 @@ from atomr_mp.protocol.codec import ErrorInfo
 from atomr_mp.protocol.messages import operators
 from atomr_mp.protocol.messages.session import check_version
 from atomr_mp.protocol.messages.tunnel import CONTROL, ChannelEnded, ChannelKind, OpenChannel, ResumeChannel
-from atomr_mp.protocol.tunnel.budget import SESSIONS, Budget, ChannelGrant, KeyLimits
+from atomr_mp.protocol.tunnel.budget import MOST, SESSIONS, ChannelGrant, KeyBudgets, KeyLimits
 from atomr_mp.protocol.tunnel.packets import PacketKind, pack, pack_control, unpack
 from atomr_mp.protocol.values import Buffer
 from atomr_mp.relay.channel import RelayChannel, Send
@@ -215,6 +215,8 @@ class RelayChannels:
             if before.channel.over and not before.channel.kept:
                 self._forget(before.channel)
             return
+        if opened.kind is ChannelKind.MEMORY:
+            self._end_oldest(opened.session)
         limits = KeyLimits(key.name, key.sessions, key.max_bytes)
         grant = self._budget.admit(limits, opened.kind, opened.session)
         try:
@@ -229,6 +231,12 @@ class RelayChannels:
             channel.name = opened.channel
             self._by_name[channel.name] = NamedChannel(channel, opened, origin.user_id)
         channel.open(self._grace_s)
+
+    def _end_oldest(self, session: bytes) -> None:
+        """Make room for another channel of memory: the oldest may be of a connection whose end was not noticed yet."""
+        of_session = [each for each, grant in self._grants.items() if grant[1:3] == (ChannelKind.MEMORY, session)]
+        for each in of_session[: max(0, len(of_session) + 1 - MOST[ChannelKind.MEMORY])]:
+            each.end()
 
     def _new(self, route: bytes, opened: OpenChannel, key: AdmittedKey, origin: Origin) -> RelayChannel:
         if opened.kind in SESSIONS:

@@ -28,6 +28,7 @@ from atomr_mp.protocol.messages.tunnel import (
     ResumeChannel,
 )
 from atomr_mp.protocol.tunnel import packets
+from atomr_mp.protocol.tunnel.budget import MOST
 from atomr_mp.protocol.tunnel.flow import WINDOWS
 from atomr_mp.protocol.tunnel.ranges import ANSWER, MAX_RANGE, RangeOp, RangeRequest, SlabKey
 from atomr_mp.protocol.zmtp import stream
@@ -421,6 +422,23 @@ def test_memory_is_reached_within_its_bounds_only(serving: served.Served, unharm
                 raw.open(ChannelKind.MEMORY, os.urandom(16), own.name)
                 raw.say(nonsense)
                 assert raw.wait_refused() == "protocol_error"
+
+
+def test_a_session_has_few_channels_of_memory(serving: served.Served, unharmed: atomr_mp.Pool) -> None:
+    """The oldest ends when there would be too many; it may be of a connection that is gone."""
+    assert unharmed.lost is None
+    with session_of_mallory(serving) as own, contextlib.ExitStack() as opened:
+        raws = [opened.enter_context(attacking(serving)) for _ in range(MOST[ChannelKind.MEMORY] + 1)]
+        for raw in raws[:-1]:
+            raw.open(ChannelKind.MEMORY, os.urandom(16), own.name)
+        for raw in raws[:-1]:
+            raw.say(RangeRequest(RangeOp.CLOSE, SlabKey(9), 0, 0).pack())
+            raw.wait_bytes(ANSWER.size)
+        raws[-1].open(ChannelKind.MEMORY, os.urandom(16), own.name)
+        assert raws[0].wait_refused() == ""
+        for raw in raws[1:]:
+            raw.say(RangeRequest(RangeOp.CLOSE, SlabKey(9), 0, 0).pack())
+            raw.wait_bytes(ANSWER.size)
 
 
 def test_a_flood_of_channels_is_bounded(serving: served.Served, unharmed: atomr_mp.Pool) -> None:
