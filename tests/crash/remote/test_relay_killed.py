@@ -72,16 +72,21 @@ def test_refs_survive_the_relay(serving: served.Served) -> None:
 
 
 class Load:
-    """Threads that use a pool, and what came of it."""
+    """Threads that use a pool, and what came of it.
 
-    def __init__(self, pool: atomr_mp.Pool) -> None:
+    Args:
+        pool: The pool.
+        arrays: Whether they use its memory and streams too, which a worker's end takes along.
+    """
+
+    def __init__(self, pool: atomr_mp.Pool, *, arrays: bool) -> None:
         self._pool = pool
         self._over = threading.Event()
         self.failed: list[BaseException] = []
         self.answered: set[str] = set()
-        self.lost: dict[str, errors.ConnectionLost] = {}
+        self.lost: dict[str, errors.ConnectionLost | errors.WorkerLost] = {}
         self._ref = pool.device(0).put(SHARED)
-        jobs = [self._counted, self._counted, self._arrays, self._streams]
+        jobs = [self._counted, self._counted, *([self._arrays, self._streams] if arrays else [])]
         self._threads = [threading.Thread(target=self._run, args=each) for each in enumerate(jobs)]
 
     def __enter__(self) -> Self:
@@ -114,7 +119,7 @@ class Load:
         try:
             assert self._pool.call("Noting.once", tag).result(DEADLINE_S) == tag
             self.answered.add(tag)
-        except errors.ConnectionLost as error:
+        except (errors.ConnectionLost, errors.WorkerLost) as error:
             self.lost[tag] = error
 
     def _arrays(self, thread: int, turn: int) -> None:
@@ -136,7 +141,7 @@ def test_nothing_runs_twice_and_nothing_is_lost_under_kills(serving: served.Serv
     supervisor = psutil.Process(serving.pool.supervisor_pid)
     with serving.connect() as pool:
         pool.wait_ready()
-        with Load(pool) as load:
+        with Load(pool, arrays=True) as load:
             load.go_on(10)
             descriptors, nbytes = supervisor.num_fds(), supervisor.memory_info().rss
             for _ in range(KILLS):
@@ -150,3 +155,26 @@ def test_nothing_runs_twice_and_nothing_is_lost_under_kills(serving: served.Serv
     assert all(error.maybe_executed for error in load.lost.values())
     assert supervisor.memory_info().rss < nbytes + 2**24
     assert settled(lambda: supervisor.num_fds() <= descriptors + 2, DEADLINE_S)
+
+
+@pytest.mark.parametrize("first", ["relay", "worker"])
+def test_a_relay_and_a_worker_may_be_killed_together(ledger: Ledger, first: str) -> None:
+    """No call waits for ever, runs twice, or counts as unstarted that ran."""
+    found = served.serve(ledger, NOTING, gpus=2, max_restarts=100, backoff_initial_s=0.01)
+    with found.pool, found.connect(max_replays=KILLS) as pool:
+        pool.wait_ready()
+        with Load(pool, arrays=False) as load:
+            for kill in range(KILLS // 2):
+                load.go_on(10)
+                victims = [found.pid, found.pool.devices[kill % 2].pid]
+                for pid in victims if first == "relay" else reversed(victims):
+                    os.kill(pid, signal.SIGKILL)
+                assert settled(lambda: found.pid not in {0, victims[0]}, DEADLINE_S)  # noqa: B023 - called at once
+                found.pool.wait_ready()
+            load.go_on(10)
+        assert load.failed == []
+        assert pool.lost is None
+    ran = Counter(ledger.runs())
+    assert max(ran.values()) == 1
+    assert load.answered <= set(ran)
+    assert not {tag for tag, error in load.lost.items() if not error.maybe_executed} & set(ran)
