@@ -1,7 +1,7 @@
 """Checks of this package's own rules while its tests run: who uses what, and whose memory is sent.
 
 They are on where `ATOMR_MP_CHECKS` is "1" in the environment when the process starts; workers, the supervisor and the
-gateway inherit it. Whether they are on is decided once, when modules are imported: else nothing here is called. Any
+relay inherit it. Whether they are on is decided once, when modules are imported: else nothing here is called. Any
 room may import this.
 
 - State that belongs to one thread, or to whoever holds a lock, is *entrusted* to it. Every public method of an `owned`

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import DTypeLike
 
+    from atomr_mp.client.client import Client
     from atomr_mp.client.memory.refs import GpuRef
-    from atomr_mp.client.pool_client import PoolClient
     from atomr_mp.client.programs import KnownPrograms
     from atomr_mp.client.reply import Reply
     from atomr_mp.libraries.program import Program
@@ -49,7 +49,7 @@ class Device:
     _programs: KnownPrograms | None = None
     """The programs that its worker knows."""
 
-    def __init__(self, client: PoolClient, index: int) -> None:
+    def __init__(self, client: Client, index: int) -> None:
         self._client: Final = client
         self.index: Final = index
 

@@ -22,7 +22,6 @@ __all__ = [
     "ContextPoisoned",
     "DeadlineExceeded",
     "DeviceUnavailable",
-    "GatewayLost",
     "GpuRefInEventLoop",
     "GpuRefNoIndex",
     "GpuRefNoMethod",
@@ -252,16 +251,6 @@ class ConnectionLost(RequestError):
     generation: int = 0
 
 
-class GatewayLost(RequestError):
-    """The pool's gateway ended while the request of a remote client was on its way through it.
-
-    Holds: the session, and all further calls: the next gateway takes both over. Earlier refs are stale.
-    Do: send the request again if it may run twice, or if `maybe_executed` is False.
-    """
-
-    code: ClassVar[str] = "gateway_lost"
-
-
 @dataclass(eq=False)
 class ContextPoisoned(RequestError):
     """The device's context met a sticky fault; only a new process cures it, and one is being started.
@@ -466,7 +455,7 @@ class StaleGeneration(RequestError):
 class GpuRefStale(RequestError):
     """The ref's incarnation of the device has ended, and the memory with it.
 
-    Holds: nothing ran, unless `maybe_executed`: what was sent through a gateway that has ended may have run. Views that
+    Holds: nothing ran, unless `maybe_executed`: what was sent through a relay that has ended may have run. Views that
     were taken before stay readable until they are collected.
     Do: put the data again, or compute it again, on the current incarnation.
 

@@ -34,13 +34,12 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import DTypeLike
 
+    from atomr_mp.client.client import Client
     from atomr_mp.client.memory.refs import GpuRef
-    from atomr_mp.client.pool_client import PoolClient
     from atomr_mp.mapping.journal import Journal
     from atomr_mp.mapping.run import Mapper, Progress
     from atomr_mp.operator.pool_status import PoolStatus
     from atomr_mp.protocol.messages.operators import Status
-    from atomr_mp.remote.client import RemoteOperator
 
 
 @checks_names
@@ -58,10 +57,10 @@ class Pool:
 
     def __init__(
         self,
-        client: PoolClient,
+        client: Client,
         run_dir: Path | None = None,
         supervisor: OwnedSupervisor | None = None,
-        operator: Callable[[], RemoteOperator | OperatorSession] | None = None,
+        operator: Callable[[], OperatorSession] | None = None,
     ) -> None:
         self._client: Final = client
         self._ask: Final = operator
@@ -137,7 +136,7 @@ class Pool:
             raise errors.Unsupported("a remote client has no way to the pool's run directory, and its logs")
         return self._run_dir
 
-    def _operator(self) -> OperatorSession | RemoteOperator:
+    def _operator(self) -> OperatorSession:
         """Return a session for questions and orders."""
         return OperatorSession(self.run_dir / SESSION_SOCKET) if self._ask is None else self._ask()
 

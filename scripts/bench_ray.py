@@ -101,7 +101,7 @@ class Bare:
 
 
 def calls(raylets: Raylets, turns: int) -> Figures:
-    """Call on the other node: a bare actor of Ray's, and a cluster through its gateway."""
+    """Call on the other node: a bare actor of Ray's, and a cluster through its relay."""
     second = raylets.add_node(node_ip_address=LOCAL, num_cpus=2)
     figures: Figures = {}
     with cluster_of(2) as cluster:

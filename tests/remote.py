@@ -27,7 +27,7 @@ class Served(NamedTuple):
 
     @property
     def pid(self) -> int:
-        """The gateway's."""
+        """The relay's."""
         remote = self.pool.status().remote
         assert remote is not None
         return remote.pid
@@ -91,7 +91,7 @@ def admit(directory: Path, name: str = "alice", **rights: Any) -> str:
 
 
 def serve(ledger: Ledger, *actors: str, **settings: Any) -> Served:
-    """Start a pool that admits "alice", and wait until its gateway listens."""
+    """Start a pool that admits "alice", and wait until its relay listens."""
     directory = make_keys(ledger.path)
     admit(directory, operate=True)
     settings |= {"listen": LISTEN, "keys_dir": str(directory)}
@@ -100,7 +100,7 @@ def serve(ledger: Ledger, *actors: str, **settings: Any) -> Served:
 
 
 def listening(pool: atomr_mp.Pool) -> str:
-    """Wait until a pool's gateway listens, and return where."""
+    """Wait until a pool's relay listens, and return where."""
 
     def address() -> str:
         remote = pool.status().remote

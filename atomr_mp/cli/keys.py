@@ -18,7 +18,7 @@ def add(commands: Commands) -> argparse.ArgumentParser:
         "keys",
         help="make, admit, revoke and list the keys of remote clients",
         description="Manages who may connect to a pool from other machines (`listen`). A client's secret never leaves "
-        "its machine: it makes a pair, and the server admits the public key. A running gateway is told at once.",
+        "its machine: it makes a pair, and the server admits the public key. A running relay is told at once.",
     )
     below = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     new = below.add_parser(
@@ -59,7 +59,7 @@ def add(commands: Commands) -> argparse.ArgumentParser:
         type=whole(LEAST_SESSION_BYTES),
         default=256 * 2**20,
         metavar="N",
-        help="most bytes of arguments and answers that each session may have in the gateway (default: 256 MiB)",
+        help="most bytes of arguments and answers that each session may have in the relay (default: 256 MiB)",
     )
     admit.set_defaults(run=_admit)
     revoke = below.add_parser(
@@ -159,7 +159,7 @@ def _list(options: argparse.Namespace) -> int:
 
 
 def _tell(options: argparse.Namespace) -> None:
-    """Tell the running gateway to read the keys. Without a running pool, the next one reads them.
+    """Tell the running relay to read the keys. Without a running pool, the next one reads them.
 
     Raises:
         ConfigurationError: It cannot read them.

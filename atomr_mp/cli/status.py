@@ -108,10 +108,7 @@ def _remote_lines(remote: dict[str, Any]) -> Iterator[str]:
     yield f"remote clients: {remote['address']} ({state}{again}), {remote['refused']} refused"
     for each in remote["sessions"]:
         cut = "" if each["connected"] else ", cut"
-        yield (
-            f"    {each['client']} (key {each['key']}{cut}): {counted(each['open_calls'], 'open call')}, "
-            f"{size(each['kept_bytes'])}, {counted(each['refs'], 'ref')}"
-        )
+        yield f"    {each['client']} (key {each['key']}{cut}): {size(each['kept_bytes'])} under way"
 
 
 def _path(options: argparse.Namespace) -> str | None:

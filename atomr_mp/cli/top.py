@@ -189,12 +189,10 @@ def remote_line(remote: RemoteStatus) -> str:
     """Return a line about remote clients."""
     cut = sum(not each.connected for each in remote.sessions)
     sessions = counted(len(remote.sessions), "session") + (f" ([yellow]{cut} cut[/])" if cut else "")
-    calls = sum(each.open_calls for each in remote.sessions)
     kept = sum(each.kept_bytes for each in remote.sessions)
-    again = f", gateway started again {counted(remote.restarts, 'time')}" if remote.restarts else ""
-    state = "" if remote.listening else ", [yellow]gateway starting[/]"
-    held = f"{counted(calls, 'open call')}, {size(kept)}"
-    return f"remote clients: {sessions}, {held}, {remote.refused} refused{again}{state}"
+    again = f", relay started again {counted(remote.restarts, 'time')}" if remote.restarts else ""
+    state = "" if remote.listening else ", [yellow]relay starting[/]"
+    return f"remote clients: {sessions}, {size(kept)} under way, {remote.refused} refused{again}{state}"
 
 
 def batches(before: Sample, after: Sample) -> list[str]:

@@ -31,7 +31,6 @@ from atomr_mp.protocol.flow.flight import Window
 from atomr_mp.protocol.flow.stream_credit import ReaderCredit
 from atomr_mp.protocol.messages import session
 from atomr_mp.protocol.messages.devices import Resumes
-from atomr_mp.protocol.messages.session import MAX_REMOTE_ID
 from atomr_mp.transport.data import DataConnection
 from atomr_mp.transport.session import SessionEnd
 from atomr_mp.wire.courier import Courier
@@ -63,9 +62,6 @@ class Client:
         max_replays: How often a lost request is sent again; None for the pool's setting.
         weight: Its share of a busy device's time, beside other clients.
         max_waiting: How many calls may wait for room in each event loop, and in all threads together.
-        courier: Shared with other clients; None for one of its own.
-        sent_room: The same, for the parts of streams that are kept.
-        origin: The client on another machine that this one serves, if any.
         probe: It is an operator's, for a few calls.
         connect: Makes the lanes' connections to workers.
 
@@ -87,18 +83,13 @@ class Client:
         weight: float = 1.0,
         max_waiting: int = MAX_WAITING,
         *,
-        courier: Courier | None = None,
-        sent_room: SentRoom | None = None,
-        origin: session.RemoteOrigin | None = None,
         probe: bool = False,
         connect: Connect = DataConnection,
     ) -> None:
         notice_kernel()
         try:
             session.check_weight(weight)
-            welcome = greet(
-                connection, name or default_name(), observer=False, weight=weight, origin=origin, probe=probe
-            )
+            welcome = greet(connection, name or default_name(), observer=False, weight=weight, probe=probe)
             max_waiting = check_max_waiting(max_waiting)
             check_max_replays(max_replays)
         except BaseException:
@@ -111,7 +102,6 @@ class Client:
             connection,
             welcome,
             max_replays,
-            1 if origin is None else MAX_REMOTE_ID + 1,
             heard=self._on_heard,
             over=self._memory.over,
             offered=self._on_offered,
@@ -127,9 +117,8 @@ class Client:
         self.wait_until: Final = told.wait_until
         self.on_lost: Final = told.on_lost
         self.place: Final = self._memory.place
-        self.courier: Final = courier or Courier()
-        self._own_courier: Final = courier is None
-        self.sent_room: Final = sent_room or SentRoom()
+        self.courier: Final = Courier()
+        self.sent_room: Final = SentRoom()
         self._ids = told.request_ids
         self._lane_numbers = itertools.cycle(range(1, MAX_LANE + 1))
         self._closed = False
@@ -353,8 +342,7 @@ class Client:
                 return
             self._closed = told.workers_live = True
             lives = told.lost is None
-            if self._own_courier:
-                closing.callback(self.courier.close)
+            closing.callback(self.courier.close)
             closing.callback(told.close)
             closing.callback(self._close_memory, lives=lives)
             for lane in self._loops.values():
@@ -369,10 +357,6 @@ class Client:
         mapped = () if memory is None else memory.close()
         if lives:
             self._session.say_bye(mapped)
-
-    def loop_lane(self, loop: asyncio.AbstractEventLoop) -> EventLoopLane:
-        """Return the lane of an event loop, from the loop's thread."""
-        return self._loops.get(loop) or self._new_lane(loop)
 
     def _new_lane(self, loop: asyncio.AbstractEventLoop) -> EventLoopLane:
         from atomr_mp.client.lanes.event_loop import EventLoopLane

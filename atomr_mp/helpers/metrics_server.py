@@ -135,14 +135,13 @@ def pool_metrics(status: Status) -> Iterable[Metric]:
 
 def remote_metrics(remote: RemoteStatus | None) -> Iterable[Metric]:
     """Return the metrics of remote clients; families without samples if the pool admits none."""
-    listening = GaugeMetricFamily("atomr_mp_gateway_listening", "1 if remote clients can connect", labels=[])
-    restarts = CounterMetricFamily("atomr_mp_gateway_restarts", "Ends of the gateway's process", labels=[])
+    listening = GaugeMetricFamily("atomr_mp_relay_listening", "1 if remote clients can connect", labels=[])
+    restarts = CounterMetricFamily("atomr_mp_relay_restarts", "Ends of the relay's process", labels=[])
     refused = CounterMetricFamily(
-        "atomr_mp_remote_refused", "Handshakes, hellos and messages that the gateway refused", labels=[]
+        "atomr_mp_remote_refused", "Handshakes, hellos and messages that the relay refused", labels=[]
     )
     sessions = GaugeMetricFamily("atomr_mp_remote_sessions", "Sessions of remote clients", labels=["connection"])
-    calls = GaugeMetricFamily("atomr_mp_remote_open_calls", "Calls whose answers are not acknowledged", labels=[])
-    kept = GaugeMetricFamily("atomr_mp_remote_kept_bytes", "Arguments and answers in the gateway", labels=[])
+    kept = GaugeMetricFamily("atomr_mp_remote_kept_bytes", "Bytes sent to them and not acknowledged", labels=[])
     if remote is not None:
         connected = sum(each.connected for each in remote.sessions)
         listening.add_metric([], int(remote.listening))
@@ -150,9 +149,8 @@ def remote_metrics(remote: RemoteStatus | None) -> Iterable[Metric]:
         refused.add_metric([], remote.refused)
         sessions.add_metric(["up"], connected)
         sessions.add_metric(["cut"], len(remote.sessions) - connected)
-        calls.add_metric([], sum(each.open_calls for each in remote.sessions))
         kept.add_metric([], sum(each.kept_bytes for each in remote.sessions))
-    return [listening, restarts, refused, sessions, calls, kept]
+    return [listening, restarts, refused, sessions, kept]
 
 
 def device_metrics(workers: list[WorkerStatus]) -> Iterator[Metric]:

@@ -15,7 +15,7 @@ from atomr_mp.mapping.schedule import MAX_DEPTH, WINDOW_FACTOR, Failure
 from atomr_mp.protocol.words import counted
 
 if TYPE_CHECKING:
-    from atomr_mp.client.pool_client import PoolClient
+    from atomr_mp.client.client import Client
     from atomr_mp.client.reply import Reply
 
 
@@ -51,7 +51,7 @@ class AsyncMapRun:
 
     def __init__(
         self,
-        client: PoolClient,
+        client: Client,
         method: str,
         *,
         ordered: bool,

@@ -26,7 +26,7 @@ from atomr_mp.protocol.messages.devices import OUT_OF_USE
 from atomr_mp.protocol.words import counted
 
 if TYPE_CHECKING:
-    from atomr_mp.client.pool_client import PoolClient
+    from atomr_mp.client.client import Client
     from atomr_mp.client.reply import Reply
     from atomr_mp.mapping.journal import Journal
 
@@ -67,7 +67,7 @@ class Mapper:
         client: Through which the items go.
     """
 
-    def __init__(self, client: PoolClient) -> None:
+    def __init__(self, client: Client) -> None:
         self._client = client
         self._idle: list[asyncio.AbstractEventLoop] = []
         """Event loops of ended maps; each keeps its connections for the next map."""
@@ -168,7 +168,7 @@ class MapRun:
 
     def __init__(
         self,
-        client: PoolClient,
+        client: Client,
         loop: asyncio.AbstractEventLoop,
         method: str,
         items: Iterator[Any],
@@ -579,12 +579,12 @@ def _outside(function: Callable[[*Ts], T], *arguments: *Ts) -> T:
         asyncio._set_running_loop(outer)  # noqa: SLF001
 
 
-def open_devices(client: PoolClient, method: str) -> int:
+def open_devices(client: Client, method: str) -> int:
     """Return how many of the devices that have a method are in use."""
     home = home_for(client.homes, method, None)
     devices = client.devices if home is None else [client.devices[index] for index in home]
     return sum(device.state not in OUT_OF_USE for device in devices)
 
 
-def _restarts(client: PoolClient) -> int:
+def _restarts(client: Client) -> int:
     return sum(device.restarts for device in client.devices)

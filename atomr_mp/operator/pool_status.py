@@ -141,13 +141,11 @@ class RemoteClientStatus(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     client: str
     key: str
     connected: bool
-    open_calls: int
     kept_bytes: int
-    refs: int
 
 
-class GatewayStatus(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The gateway."""
+class RelayStatus(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The relay."""
 
     address: str
     pid: int
@@ -185,7 +183,7 @@ class PoolStatus(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     unkept_results: int = 0
     resident_bytes: int = 0
     quarantined: list[RefusedRequest] = msgspec.field(default_factory=list)
-    remote: GatewayStatus | None = None
+    remote: RelayStatus | None = None
     """Null if no remote clients are admitted."""
     devices: list[DeviceStatus] = msgspec.field(default_factory=list)
 
@@ -216,7 +214,7 @@ def status_of(answer: operators.Status, run_dir: Path | None, now: float) -> Poo
         unkept_results=answer.unkept_results,
         resident_bytes=answer.resident_bytes,
         quarantined=[_quarantined(each) for each in answer.quarantined],
-        remote=None if answer.remote is None else _gateway(answer.remote),
+        remote=None if answer.remote is None else _relay(answer.remote),
         devices=devices,
     )
 
@@ -258,10 +256,10 @@ def _device(worker: operators.WorkerStatus, now: float) -> DeviceStatus:
     )
 
 
-def _gateway(remote: operators.RemoteStatus) -> GatewayStatus:
+def _relay(remote: operators.RemoteStatus) -> RelayStatus:
     named = msgspec.structs.asdict(remote)
     named["sessions"] = [RemoteClientStatus(**msgspec.structs.asdict(each)) for each in remote.sessions]
-    return GatewayStatus(**named)
+    return RelayStatus(**named)
 
 
 def _quarantined(found: operators.QuarantinedRequest) -> RefusedRequest:

@@ -104,10 +104,10 @@ class OperatorSession:
         self._ask(session.Answer, operators.AdmitRequest(next(self._ids), request), timeout_s)
 
     def read_keys(self, timeout_s: float = 10.0) -> None:
-        """Have the gateway read the admitted keys again; returns once it has, and has ended sessions by it.
+        """Have the relay read the admitted keys again; returns once it has, and has ended sessions by it.
 
         Raises:
-            InvalidRequest: The pool has no gateway.
+            InvalidRequest: The pool has no relay.
             ConfigurationError: The keys cannot be read; those of before hold.
         """
         self._ask(session.Answer, operators.ReadKeys(next(self._ids)), timeout_s)

@@ -1,6 +1,6 @@
 """Pools on several machines, by Ray: Ray places an actor on each node, and that owns the node's pool.
 
-Calls never pass through Ray: a client on a pool's node uses its unix socket, any other one its gateway. `cluster` is
+Calls never pass through Ray: a client on a pool's node uses its unix socket, any other one its relay. `cluster` is
 what applications hold, over a `member` for each node and a `cluster_reply` for each call; `node` runs in Ray's actors,
 with `boards` for what a killed supervisor cannot tell, and `sweeper` for what a killed actor leaves; `caller` is for
 Ray Data, `replica` for Ray Serve; `outcomes` are errors as values. Only this room imports Ray.

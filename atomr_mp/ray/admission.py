@@ -12,7 +12,7 @@ from typing import Final
 from atomr_mp.remote.keys import Admitted, AdmittedKey
 
 ADMITTED: Final = 1024
-"""Most keys at a time: the gateway reads them all whenever one is added."""
+"""Most keys at a time: the relay reads them all whenever one is added."""
 
 
 def is_full(before: Admitted, new: AdmittedKey, most: int = ADMITTED) -> bool:

@@ -77,7 +77,7 @@ class Cluster:
             host backend, processes.
         backend: "cuda", or "host" for nodes without GPUs.
         cpus_per_node: CPUs that Ray counts for each pool.
-        gateway_ports: First and last port of the gateways, for firewalls; each takes two. None for any.
+        relay_ports: First and last port of the relays, for firewalls; each takes two. None for any.
         runtime_env: Ray's runtime environment of the nodes' actors.
         start_timeout_s: How long the pools may take to be ready.
         **settings: Other settings of the pools, see `atomr_mp.start`.
@@ -99,12 +99,12 @@ class Cluster:
         gpus_per_node: int = 1,
         backend: str = "cuda",
         cpus_per_node: float = 1,
-        gateway_ports: tuple[int, int] | None = None,
+        relay_ports: tuple[int, int] | None = None,
         runtime_env: dict[str, Any] | None = None,
         start_timeout_s: float = 300.0,
         **settings: Any,
     ) -> None:
-        _check(nodes, gpus_per_node, backend, cpus_per_node, gateway_ports, runtime_env, settings.keys())
+        _check(nodes, gpus_per_node, backend, cpus_per_node, relay_ports, runtime_env, settings.keys())
         start_timeout_s = amounts.duration("start_timeout_s", start_timeout_s)
         if not ray.is_initialized():
             raise errors.ConfigurationError("Ray is not initialized: call ray.init first")
@@ -127,7 +127,7 @@ class Cluster:
                         self._group, placement_group_bundle_index=bundle
                     ),
                 )
-                .remote(f"{self._name}-{bundle}", gpus_per_node, settings, gateway_ports)
+                .remote(f"{self._name}-{bundle}", gpus_per_node, settings, relay_ports)
                 for bundle in range(nodes)
             ]
         except BaseException:
@@ -225,7 +225,7 @@ class Cluster:
         wait: bool | None = None,
         kwargs: dict[str, Any] | None = None,
     ) -> ClusterReply:
-        """Make a request, by the unix socket or the gateway of a node's pool.
+        """Make a request, by the unix socket or the relay of a node's pool.
 
         In a thread it blocks while no node that may take it can be reached, until the deadline; in an event loop,
         awaiting the reply waits for a node. If the node's pool is lost, the call goes to another node, provided that
@@ -477,7 +477,7 @@ def _check(
         raise errors.InvalidRequest(f"runtime_env must be a dict as Ray has it, got {type(runtime_env).__name__}")
     if ports is not None and not _is_range(ports):
         raise errors.InvalidRequest(
-            f"gateway_ports must be the first and the last of two ports or more, from 1024 to 65535; got {ports!r}"
+            f"relay_ports must be the first and the last of two ports or more, from 1024 to 65535; got {ports!r}"
         )
     if own := OWN_SETTINGS & set(settings):
         raise errors.InvalidRequest(f"a cluster decides about {', '.join(sorted(own))} itself")

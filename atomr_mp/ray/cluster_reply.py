@@ -216,7 +216,7 @@ class ClusterReply:
         """Return an error for the caller, in a cluster's words; it says whether any attempt may have run."""
         if self._may_have_run and isinstance(error, errors.RequestError):
             error.maybe_executed = True
-        if isinstance(error, errors.SessionLost):  # its words and advice are for whoever has one pool, by one gateway
+        if isinstance(error, errors.SessionLost):  # its words and advice are for whoever has one pool, by one relay
             return errors.PoolLost(
                 f"the session with node {attempt.node} has ended, by the end of its pool or a cut that lasted too "
                 f"long; the cluster joins it again by itself ({error.message})",

@@ -34,7 +34,7 @@ class ClusterCall(NamedTuple):
 _NODE_LOST: Final = (errors.PoolLost, errors.DeviceUnavailable)
 """A call that may run twice goes on elsewhere too: no device of its node takes it."""
 
-_LOST: Final = (*_NODE_LOST, errors.WorkerLost, errors.ContextPoisoned, errors.GatewayLost, errors.ConnectionLost)
+_LOST: Final = (*_NODE_LOST, errors.WorkerLost, errors.ContextPoisoned, errors.ConnectionLost)
 """The workers of a pool that ends may be reported first; a pool itself sends again what may run twice."""
 
 

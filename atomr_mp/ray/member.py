@@ -15,15 +15,14 @@ from atomr_mp import errors
 from atomr_mp.client.client import Client
 from atomr_mp.client.lanes.session import LONGEST_WAIT_S
 from atomr_mp.client.memory.refs import GpuRef
-from atomr_mp.client.pool_client import PoolClient
 from atomr_mp.pool import Pool
 from atomr_mp.process.files.rundir import RunDirectory
 from atomr_mp.ray.failover import StartedCalls
 from atomr_mp.ray.node_death import wait_lost
 from atomr_mp.ray.outcomes import Outcome, value_of
 from atomr_mp.remote import keys
-from atomr_mp.remote.client import RemoteClient
 from atomr_mp.transport.session import SessionConnection
+from atomr_mp.tunnel.client import CarriedClient
 from atomr_mp.version import __version__
 
 ASK_S: Final = 10.0
@@ -60,7 +59,7 @@ class NodeInfo(NamedTuple):
     connected: bool
     """Whether it can be called."""
     local: bool
-    """Whether calls go by its unix socket; by the gateway otherwise."""
+    """Whether calls go by its unix socket; by the relay otherwise."""
     epoch: str
     """The life of its pool; each restart of a node's actor begins another. Empty if there is no pool."""
     supervisor_pid: int
@@ -102,7 +101,7 @@ class Member:
         """Whether its node is this process's."""
         self.pool: Pool | None = None
         """The pool, None while there is no session."""
-        self._client: PoolClient | None = None
+        self._client: Client | None = None
         """The last session."""
         self.error: errors.AtomrError | None = None
         self._asking: Final = threading.Lock()
@@ -236,7 +235,7 @@ class Member:
         pair = self._pair = self._pair or keys.new_pair()
         value_of(self._answer(self._actor.admit.remote(self._name, pair.public), ASK_S))
         own = keys.ClientKeys(name=self._name, public=pair.public, secret=pair.secret, server=found["server"])
-        self._client = client = RemoteClient(found["address"], own)
+        self._client = client = CarriedClient(found["address"], own)
         return self._heard(Pool(client, operator=client.operator))
 
     def _heard(self, pool: Pool) -> Pool:
@@ -267,8 +266,8 @@ class Member:
         """Return the reason when the pool can be called no more; its calls end with `PoolLost` then."""
         client = self._client
         assert client is not None
-        if isinstance(client, RemoteClient):
-            return wait_lost(client.session, self.index)
+        if isinstance(client, CarriedClient):
+            return wait_lost(client, self.index)
         try:
             while True:
                 client.wait_until(lambda: False, LONGEST_WAIT_S)

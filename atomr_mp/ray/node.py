@@ -33,10 +33,10 @@ PREDECESSOR_S: Final = 15.0
 """How long the pool of a former actor on this node, or another pool on its GPUs, may take to end."""
 
 LISTEN_S: Final = 30.0
-"""How long the gateway may take to listen."""
+"""How long the relay may take to listen."""
 
 AGAIN_S: Final = 0.05
-"""Time between looks at things that no event tells of: another pool's end, the gateway's start."""
+"""Time between looks at things that no event tells of: another pool's end, the relay's start."""
 
 
 class NodePool:
@@ -46,7 +46,7 @@ class NodePool:
         name: The cluster's name and the bundle's number, with which the run directory's name begins.
         devices: How many GPUs it has, or processes on the host backend.
         settings: For `atomr_mp.start`.
-        ports: First and last port for the gateway, None for any.
+        ports: First and last port for the relay, None for any.
     """
 
     def __init__(self, name: str, devices: int, settings: dict[str, Any], ports: tuple[int, int] | None) -> None:
@@ -150,7 +150,7 @@ class NodePool:
             except errors.ConfigurationError:
                 if port == 0 or _is_free(port):
                     raise  # no other process has taken the port meanwhile: the error has another reason
-        raise errors.ConfigurationError(f"no two neighbouring ports of {self._ports} are free for the gateway")
+        raise errors.ConfigurationError(f"no two neighbouring ports of {self._ports} are free for the relay")
 
     def _take_gpus(self) -> None:
         from atomr_mp.process.gpus import nvml
@@ -178,7 +178,7 @@ class NodePool:
             if remote is not None and remote.listening:
                 return remote.address
             await asyncio.sleep(AGAIN_S)
-        raise errors.PoolUnreachable(f"the pool's gateway does not listen after {LISTEN_S:g} s; see its log")
+        raise errors.PoolUnreachable(f"the pool's relay does not listen after {LISTEN_S:g} s; see its log")
 
     async def _admit(self, name: str, public: str) -> None:
         new = keys.AdmittedKey(name=keys.check_name(name), public=[keys.check_key(public)])

@@ -1,46 +1,69 @@
-"""Decides when a node that is called by its gateway counts as dead. An edge."""
+"""Decides when a node that is called by its relay counts as dead. An edge."""
 
 from __future__ import annotations
 
 import socket
 import time
-from typing import Final
+from collections.abc import Callable
+from typing import Final, Protocol
 
 from atomr_mp import errors
-from atomr_mp.remote.link_life import RemoteLinkState
-from atomr_mp.remote.session import RemoteSession
 
 PROBE_S: Final = 0.5
-"""How long connecting to the endpoint of a cut connection may take. A silent gateway counts as cut after 1.5 s, so the
+"""How long connecting to the endpoint of a cut connection may take. A silent relay counts as cut after 1.5 s, so the
 death of a machine is known within 2 s."""
 
-GATEWAY_S: Final = 10.0
-"""How long a pool that still listens may take to have a gateway that answers: a gateway that hangs is replaced after 5
-s."""
+RELAY_S: Final = 10.0
+"""How long a pool that still listens may take to have a relay that answers: one that hangs is replaced after 5 s."""
 
-OPEN_S: Final = 3600.0
-"""Time between looks at a session that is open; its changes wake the thread at once."""
+LOOK_S: Final = 0.25
+"""Time between looks at whether the connection is cut: nothing else ends that wait."""
 
 
-def wait_lost(session: RemoteSession, node: int, gateway_s: float = GATEWAY_S) -> errors.PoolLost:
+class RemoteNode(Protocol):
+    """A client of the node's pool, as far as its life is concerned."""
+
+    @property
+    def endpoint(self) -> str:
+        """Where its relay listens."""
+
+    @property
+    def connected(self) -> bool:
+        """Whether its connection is not cut, as far as is known."""
+
+    def wait_until(self, condition: Callable[[], bool], timeout_s: float) -> bool:
+        """Wait for a condition, as `Client.wait_until`.
+
+        Raises:
+            PoolLost: The session has ended.
+        """
+
+    def lose(self, lost: errors.PoolLost) -> None:
+        """End the session."""
+
+
+def wait_lost(client: RemoteNode, node: int, relay_s: float = RELAY_S) -> errors.PoolLost:
     """Wait until a remote session has ended or its node counts as dead; return the error for its calls.
 
-    A cut alone is not a death: while a pool lives, its supervisor listens, even if the gateway has just ended.
+    A cut alone is not a death: while a pool lives, its supervisor listens, even if the relay has just ended.
 
     Args:
-        session: The session.
+        client: The client.
         node: The node's index, for the error.
-        gateway_s: How long a pool that listens may take to answer.
+        relay_s: How long a pool that listens may take to answer.
     """
     try:
         while True:
-            session.wait_until(lambda: session.state is not RemoteLinkState.OPEN, OPEN_S)
-            until = time.monotonic() + gateway_s
-            while session.state is not RemoteLinkState.OPEN:
-                session.check_lost()
-                if not listens(session.endpoint) or time.monotonic() > until:
-                    return _lose(session, node)
-                session.wait_until(lambda: session.state is RemoteLinkState.OPEN, PROBE_S)
+            while client.connected:
+                client.wait_until(lambda: not client.connected, LOOK_S)
+            until = time.monotonic() + relay_s
+            while not client.wait_until(lambda: client.connected, LOOK_S):
+                if not listens(client.endpoint) or time.monotonic() > until:
+                    lost = errors.PoolLost(
+                        f"node {node} does not answer at {client.endpoint} any more, and its pool counts as lost"
+                    )
+                    client.lose(lost)
+                    return lost
     except errors.PoolLost as lost:
         return lost
 
@@ -53,11 +76,3 @@ def listens(endpoint: str) -> bool:
     except OSError:
         return False
     return True
-
-
-def _lose(session: RemoteSession, node: int) -> errors.PoolLost:
-    lost = errors.PoolLost(f"node {node} does not answer at {session.endpoint} any more, and its pool counts as lost")
-    with session.lock:
-        session.lose(lost)
-    session.call_back()
-    return lost

@@ -13,7 +13,7 @@ lanes carry.
   kinds. A channel does not read its unix socket while its window is full, so the pool's own back-pressure holds.
 - A channel outlives its connections: `channels` finds it by its name, for its client's key only. What the client has
   not received is kept, at most a window. After `grace_s` without a connection it ends, and a session with all it has.
-- A session's messages are decoded (`session`), for descriptors of memory stay here, a client's hello gets its key's
-  rights, and orders need them. Paths stay here too: a client names a device and an incarnation.
+- A session's messages are decoded (`session`), for descriptors of memory stay here, and a client's hello gets its key's
+  rights, by which the supervisor judges what it says. Paths stay here too: a client names a device and an incarnation.
 - `memory` has what a session's descriptors map. The client copies ranges of it.
 """

@@ -1,4 +1,4 @@
-"""The relay's program. Arguments: the supervisor's pid, and `GatewaySettings` as JSON."""
+"""The relay's program. Arguments: the supervisor's pid, and `RelaySettings` as JSON."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import msgspec
 from atomr_mp import output
 from atomr_mp.process import heap
 from atomr_mp.process.prctl import die_with_parent
-from atomr_mp.protocol.messages.remote import GatewaySettings
+from atomr_mp.protocol.messages.relay import RelaySettings
 from atomr_mp.relay.server import Relay
 
 KEPT_BYTES: Final = 16 * 2**20
@@ -28,7 +28,7 @@ def main() -> int:
     heap.keep(KEPT_BYTES, BLOCK_BYTES)
     output.protect()
     logging.basicConfig(format="%(asctime)s %(name)s %(levelname)s %(message)s", level=logging.WARNING)
-    return Relay(msgspec.json.decode(sys.argv[2].encode(), type=GatewaySettings)).serve()
+    return Relay(msgspec.json.decode(sys.argv[2].encode(), type=RelaySettings)).serve()
 
 
 if __name__ == "__main__":

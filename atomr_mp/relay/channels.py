@@ -22,7 +22,7 @@ from atomr_mp.protocol.tunnel.packets import PacketKind, pack, pack_control, unp
 from atomr_mp.protocol.values import Buffer
 from atomr_mp.relay.channel import RelayChannel, Send
 from atomr_mp.relay.lane import LaneChannel
-from atomr_mp.relay.memory import MemoryChannel
+from atomr_mp.relay.memory import MemoryChannel, SessionMemory, SlabRoom
 from atomr_mp.relay.rights import SessionRights
 from atomr_mp.relay.router import Origin
 from atomr_mp.relay.session import SessionChannel
@@ -66,6 +66,7 @@ class RelayChannels:
         find_key: Returns a connection's key.
         session_socket: The supervisor's socket.
         max_sessions: Most sessions at a time, of all keys.
+        max_bytes: Most bytes that all clients' slabs may take.
         grace_s: How long a channel is kept without a connection.
         tell: Notes events.
     """
@@ -77,6 +78,7 @@ class RelayChannels:
         find_key: Found,
         session_socket: Path,
         max_sessions: int,
+        max_bytes: int,
         grace_s: float,
         tell: Tell,
     ) -> None:
@@ -84,10 +86,11 @@ class RelayChannels:
         self._send = send
         self._find_key = find_key
         self._session_socket = session_socket
-        self._budget: Final = Budget(max_sessions)
+        self._budget: Final = KeyBudgets(max_sessions)
+        self._room: Final = SlabRoom(max_bytes)
         self._grants: Final[dict[RelayChannel, ChannelGrant]] = {}
         """Windows of the channels that are not forgotten."""
-        self._grace_s = grace_s
+        self.grace_s = grace_s
         self._tell = tell
         self._by_route: Final[dict[bytes, RelayChannel]] = {}
         """Channels by their connections, also by those that another has taken the place of: nothing that still comes
@@ -102,11 +105,6 @@ class RelayChannels:
         """Why nothing more is opened."""
         self.refused = 0
         """Packets and channels that were refused."""
-
-    @property
-    def unheard(self) -> bool:
-        """Whether a client that is there has not heard of the end of its session."""
-        return any(each.channel.kept and each.channel.connected for each in self._by_name.values())
 
     def take(self, route: bytes, packet: Buffer) -> bool:
         """Take a packet of a connection in; False if the connection has no channel."""
@@ -183,9 +181,9 @@ class RelayChannels:
                 self._dead.add(route)
         now = time.monotonic()
         for channel, _, _ in list(self._by_name.values()):
-            if not channel.connected and now - channel.cut_at > self._grace_s:
+            if not channel.connected and now - channel.cut_at > self.grace_s:
                 channel.kept = False
-                channel.end(errors.SessionLost(f"its client was away for more than {self._grace_s:g} s"), tell=False)
+                channel.end(errors.SessionLost(f"its client was away for more than {self.grace_s:g} s"), tell=False)
                 self._forget(channel)
 
     def statuses(self) -> Iterator[operators.RemoteSessionStatus]:
@@ -194,12 +192,7 @@ class RelayChannels:
             if channel.kind is ChannelKind.SESSION and channel.client:
                 kept = channel.kept_bytes + sum(lane.kept_bytes for lane in channel.lanes)
                 yield operators.RemoteSessionStatus(
-                    channel.client,
-                    channel.rights.key.name,
-                    connected=channel.connected,
-                    open_calls=0,
-                    kept_bytes=kept,
-                    refs=0,
+                    channel.client, channel.rights.key.name, connected=channel.connected, kept_bytes=kept
                 )
 
     def _open(self, route: bytes, opened: OpenChannel, key: AdmittedKey, origin: Origin) -> None:
@@ -211,12 +204,12 @@ class RelayChannels:
                 self.refused += 1
                 return
             self._by_route[route] = before.channel
-            before.channel.reopen(route, self._grace_s)
+            before.channel.reopen(route, self.grace_s)
             if before.channel.over and not before.channel.kept:
                 self._forget(before.channel)
             return
         if opened.kind is ChannelKind.MEMORY:
-            self._end_oldest(opened.session)
+            self._end_oldest(opened.session, origin.user_id)
         limits = KeyLimits(key.name, key.sessions, key.max_bytes)
         grant = self._budget.admit(limits, opened.kind, opened.session)
         try:
@@ -230,22 +223,31 @@ class RelayChannels:
         if opened.kind is not ChannelKind.MEMORY:
             channel.name = opened.channel
             self._by_name[channel.name] = NamedChannel(channel, opened, origin.user_id)
-        channel.open(self._grace_s)
+        channel.open(self.grace_s)
 
-    def _end_oldest(self, session: bytes) -> None:
+    def _end_oldest(self, session: bytes, user_id: str) -> None:
         """Make room for another channel of memory: the oldest may be of a connection whose end was not noticed yet."""
+        if self._sessions.get(session, (None, ""))[1] != user_id:
+            return
         of_session = [each for each, grant in self._grants.items() if grant[1:3] == (ChannelKind.MEMORY, session)]
         for each in of_session[: max(0, len(of_session) + 1 - MOST[ChannelKind.MEMORY])]:
             each.end()
 
     def _new(self, route: bytes, opened: OpenChannel, key: AdmittedKey, origin: Origin) -> RelayChannel:
         if opened.kind in SESSIONS:
-            rights = SessionRights(key, opened.kind, opened.channel)
+            rights = SessionRights(key, opened.kind)
             session_of = SessionChannel(
-                opened.kind, route, self._send, self._ended, self._loop, self._session_socket, rights
+                opened.kind,
+                route,
+                self._send,
+                self._ended,
+                self._loop,
+                self._session_socket,
+                rights,
+                SessionMemory(key.max_bytes, self._room),
             )
             self._sessions[opened.channel] = session_of, origin.user_id
-            if told is not None:
+            if opened.kind is ChannelKind.SESSION:
                 self._tell("remote_start", f"a remote client connects from {origin.address}", key.name, key.name)
             return session_of
         of, user_id = self._sessions.get(opened.session, (None, ""))

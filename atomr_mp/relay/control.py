@@ -8,7 +8,7 @@ import socket
 from collections.abc import Callable
 from typing import Final
 
-from atomr_mp.protocol.messages import remote
+from atomr_mp.protocol.messages import relay
 from atomr_mp.supervisor.loop import Loop
 
 PACKET_BYTES: Final = 2**16
@@ -24,17 +24,17 @@ class RelayControl:
         take: Called with each message.
     """
 
-    def __init__(self, loop: Loop, descriptor: int, take: Callable[[remote.ToGateway], None]) -> None:
+    def __init__(self, loop: Loop, descriptor: int, take: Callable[[relay.ToRelay], None]) -> None:
         self._loop = loop
         self._socket = socket.socket(fileno=descriptor)
         self._socket.setblocking(False)
         self._take = take
         loop.watch(descriptor, select.EPOLLIN, self._on_readable)
 
-    def tell(self, message: remote.FromGateway) -> None:
+    def tell(self, message: relay.FromRelay) -> None:
         """Send a message; drop it if the supervisor has no room."""
         with contextlib.suppress(OSError):
-            self._socket.send(remote.FROM_GATEWAY.encode(message))
+            self._socket.send(relay.FROM_RELAY.encode(message))
 
     def _on_readable(self, _events: int) -> None:
         try:
@@ -46,4 +46,4 @@ class RelayControl:
         if not packet:  # the supervisor has ended, and this process follows
             self._loop.forget(self._socket.fileno())
             return
-        self._take(remote.TO_GATEWAY.decode(packet))
+        self._take(relay.TO_RELAY.decode(packet))

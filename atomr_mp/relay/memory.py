@@ -31,14 +31,28 @@ MAX_WAITING: Final = 64
 """Most requests of a channel whose answers wait for room in its window."""
 
 
+class SlabRoom:
+    """The bytes of all clients' slabs together.
+
+    Args:
+        limit_bytes: The most.
+    """
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.limit_bytes: Final = limit_bytes
+        self.taken_bytes = 0
+
+
 class SessionMemory:
     """What a session's descriptors map: slabs of the workers, and those that the relay makes for the client.
 
     Args:
         limit_bytes: Most bytes of the client's slabs together.
+        room: What the slabs of all clients may take.
     """
 
-    def __init__(self, limit_bytes: int) -> None:
+    def __init__(self, limit_bytes: int, room: SlabRoom) -> None:
+        self._room = room
         self.name = CLIENT_SLAB
         """The name of the client's slabs."""
         self._limit_bytes = limit_bytes
@@ -63,13 +77,19 @@ class SessionMemory:
                 f"the arrays of this client's calls may take {self._limit_bytes} bytes (its key's --max-bytes), and "
                 f"{self._own_bytes} are in use: wait for some results first"
             )
+        if self._room.taken_bytes + nbytes > self._room.limit_bytes:
+            raise errors.Overloaded(
+                f"the arrays of remote clients' calls may take {self._room.limit_bytes} bytes (`remote_bytes`), and "
+                f"{self._room.taken_bytes} are in use",
+                retry_after_s=1.0,
+            )
         descriptor = make_sealed(self.name, nbytes)
         try:
             self._maps[key] = mmap.mmap(descriptor, nbytes)
         except (OSError, ValueError) as error:
             os.close(descriptor)
             raise errors.OutOfMemory(f"a slab of {nbytes} bytes cannot be mapped: {error}") from error
-        self._own_bytes += nbytes
+        self._take_room(nbytes)
         return descriptor
 
     def restore(self, slab: int, descriptor: int, nbytes: int) -> None:
@@ -80,7 +100,7 @@ class SessionMemory:
         with contextlib.suppress(OSError, errors.ProtocolError):
             check_sealed(descriptor, nbytes)
             self._maps[SlabKey(slab)] = mmap.mmap(descriptor, nbytes)
-            self._own_bytes += nbytes
+            self._take_room(nbytes)
 
     def take(self, key: SlabKey, descriptor: int, nbytes: int) -> None:
         """Map a worker's slab, or count a further opening of it; the descriptor stays the caller's.
@@ -122,11 +142,16 @@ class SessionMemory:
         del self._openings[key]
         mapped = self._maps.pop(key, None)
         if mapped is not None and key.generation == 0:
-            self._own_bytes -= len(mapped)
+            self._take_room(-len(mapped))
 
     def close_all(self) -> None:
         """Unmap all."""
         self._maps.clear()
+        self._take_room(-self._own_bytes)
+
+    def _take_room(self, nbytes: int) -> None:
+        self._own_bytes += nbytes
+        self._room.taken_bytes += nbytes
 
 
 class MemoryChannel(RelayChannel):

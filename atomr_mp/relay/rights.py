@@ -17,13 +17,12 @@ class SessionRights:
     Args:
         key: Its key.
         kind: Whether it may call.
-        name: The name of its channel.
     """
 
-    def __init__(self, key: AdmittedKey, kind: ChannelKind, name: bytes) -> None:
+    def __init__(self, key: AdmittedKey, kind: ChannelKind) -> None:
         self.key: Final = key
         self._kind = kind
-        self._origin = session.RemoteOrigin(key.name, name, key.operate, lasts=kind is ChannelKind.SESSION)
+        self._origin = session.RemoteOrigin(key.name, key.operate)
 
     def hello(self, said: session.Hello) -> session.Hello:
         """Return the hello that the supervisor gets."""

@@ -9,11 +9,10 @@ from typing import Final, NamedTuple
 import zmq
 
 from atomr_mp import checks
-from atomr_mp.gateway.admission import DOMAIN
 from atomr_mp.protocol.tunnel.packets import MAX_FRAME
 from atomr_mp.protocol.values import Buffer
-from atomr_mp.remote.keys import ServerKeys
-from atomr_mp.remote.wire import (
+from atomr_mp.relay.admission import DOMAIN
+from atomr_mp.remote.curve import (
     HANDSHAKE_MS,
     HEARTBEAT_MS,
     TIMEOUT_MS,
@@ -22,6 +21,7 @@ from atomr_mp.remote.wire import (
     descriptor_of,
     is_readable,
 )
+from atomr_mp.remote.keys import ServerKeys
 from atomr_mp.supervisor.loop import Loop
 
 TURN_BYTES: Final = 2**20

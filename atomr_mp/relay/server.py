@@ -11,16 +11,16 @@ from pathlib import Path
 from typing import Final
 
 from atomr_mp import errors
-from atomr_mp.gateway.admission import AdmittedKeys
-from atomr_mp.gateway.probe import check_refuses
-from atomr_mp.process.files.rundir import GATEWAY_PROBE
+from atomr_mp.process.files.rundir import RELAY_PROBE
 from atomr_mp.protocol.codec import ErrorInfo
-from atomr_mp.protocol.messages import remote
+from atomr_mp.protocol.messages import relay
+from atomr_mp.relay.admission import AdmittedKeys
 from atomr_mp.relay.channels import RelayChannels
 from atomr_mp.relay.control import RelayControl
+from atomr_mp.relay.probe import check_refuses
 from atomr_mp.relay.router import RelayRouter
+from atomr_mp.remote.curve import check_library
 from atomr_mp.remote.keys import ServerKeys, read_server
-from atomr_mp.remote.wire import check_library
 from atomr_mp.supervisor.loop import Loop
 
 _LOG: Final = logging.getLogger("atomr_mp.relay")
@@ -28,8 +28,9 @@ _LOG: Final = logging.getLogger("atomr_mp.relay")
 TICK_S: Final = 0.5
 """How often connections are tried, and the supervisor hears that the loop turns."""
 
-LAST_WORDS_S: Final = 0.5
-"""How long clients may take to hear that the pool has stopped; libzmq drops what is sent right before its end."""
+LAST_WORDS_S: Final = 1.0
+"""How long clients may take to hear that the pool has stopped; libzmq drops what is sent right before its end. An idle
+client looks every half second."""
 
 LOOK_S: Final = 0.005
 """How often it is looked meanwhile whether all have heard."""
@@ -45,7 +46,7 @@ class Relay:
         settings: Its settings.
     """
 
-    def __init__(self, settings: remote.GatewaySettings) -> None:
+    def __init__(self, settings: relay.RelaySettings) -> None:
         check_library()
         self._settings = settings
         self._loop: Final = Loop()
@@ -54,13 +55,14 @@ class Relay:
         self._listening = False
         self._told_to_listen = False
         self._probing = False
-        self._told: remote.GatewayFigures | None = None
+        self._told: relay.RelayFigures | None = None
         self._channels: Final = RelayChannels(
             self._loop,
             self._send,
             self._admission.find,
             Path(settings.session_socket),
             settings.max_sessions,
+            settings.max_bytes,
             settings.grace_s,
             self._tell,
         )
@@ -91,7 +93,7 @@ class Relay:
         if self._keys is None:
             return
         self._probing = True
-        path = Path(self._settings.run_dir) / GATEWAY_PROBE
+        path = Path(self._settings.run_dir) / RELAY_PROBE
         done = os.eventfd(0, os.EFD_CLOEXEC)
         refused: list[BaseException | None] = []
         server = self._keys.public
@@ -134,31 +136,32 @@ class Relay:
             return
         self._admission.read()
         self._router.listen_on(self._settings.listener, self._settings.endpoint)
-        os.close(self._settings.bulk_listener)
         self._listening = True
         self._tick()
 
     def _tick(self) -> None:
         self._channels.look()
         self._tell_figures()
-        self._control.tell(remote.GatewayAlive())
+        self._control.tell(relay.RelayAlive())
         self._loop.call_later(TICK_S, self._tick)
 
-    def _hear(self, message: remote.ToGateway) -> None:
+    def _hear(self, message: relay.ToRelay) -> None:
         match message:
-            case remote.KeysChanged(number):
+            case relay.KeysChanged(number):
                 try:
                     self._admission.read()
                 except errors.ConfigurationError as error:
-                    self._control.tell(remote.KeysRead(number, ErrorInfo.of(error)))
+                    self._control.tell(relay.KeysRead(number, ErrorInfo.of(error)))
                     return
                 self._channels.revoke()
                 self._tell_figures()
-                self._control.tell(remote.KeysRead(number))
-            case remote.GatewayListens():
+                self._control.tell(relay.KeysRead(number))
+            case relay.RelayListens():
                 self._told_to_listen = True
                 self._listen()
-            case remote.GatewayStops(why):
+            case relay.RelayDrains():
+                self._channels.grace_s = 0.0
+            case relay.RelayStops(why):
                 self._channels.end_all(errors.PoolLost(why))
                 self._stop_once_told(time.monotonic() + LAST_WORDS_S)
 
@@ -175,10 +178,10 @@ class Relay:
     def _tell_figures(self) -> None:
         sessions = [status for status, _ in zip(self._channels.statuses(), range(TOLD_SESSIONS), strict=False)]
         refused = self._admission.refused + self._channels.refused
-        figures = remote.GatewayFigures(self._listening, sessions, refused)
+        figures = relay.RelayFigures(self._listening, sessions, refused)
         if figures != self._told:
             self._told = figures
             self._control.tell(figures)
 
     def _tell(self, event: str, text: str, client: str, key: str) -> None:
-        self._control.tell(remote.GatewayEvent(event, text, client, key))
+        self._control.tell(relay.RelayEvent(event, text, client, key))

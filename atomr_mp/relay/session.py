@@ -45,6 +45,7 @@ class SessionChannel(RelayChannel):
         loop: The relay's loop.
         path: The supervisor's socket.
         rights: What the supervisor is told of its rights.
+        memory: Its memory.
 
     Raises:
         OSError: The supervisor does not listen, or its queue of connections is full.
@@ -59,6 +60,7 @@ class SessionChannel(RelayChannel):
         loop: Loop,
         path: Path,
         rights: SessionRights,
+        memory: SessionMemory,
     ) -> None:
         super().__init__(kind, route, send, ended)
         self.rights: Final = rights
@@ -70,7 +72,7 @@ class SessionChannel(RelayChannel):
         """Whether the supervisor has said all with which the session begins: what belongs to it can be opened."""
         self.why = ""
         """Why it has ended, unless its client wanted it."""
-        self.memory: Final = SessionMemory(rights.key.max_bytes)
+        self.memory: Final = memory
         self.lanes: Final[set[RelayChannel]] = set()
         """Its channels to workers and for memory, which end with it."""
         self._endpoints: dict[int, dict[int, str]] = {}

@@ -1,8 +1,7 @@
-"""Joining a pool that runs already: on this machine by its run directory, on another one by its gateway."""
+"""Joining a pool that runs already: on this machine by its run directory, on another one by its relay."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -72,14 +71,9 @@ def connect(
                     "a remote client's weight is its key's; `atomr-mp keys admit --weight` sets it"
                 )
             pair = _key_pair(pool, keys, insecure=insecure)
-            if os.environ.get("ATOMR_MP_TUNNEL") == "1":
-                from atomr_mp.tunnel.client import CarriedClient
+            from atomr_mp.tunnel.client import CarriedClient  # libzmq is loaded here, and nowhere before
 
-                carried = CarriedClient(pool, pair, name, max_replays, max_waiting)
-                return Pool(carried, operator=carried.operator)
-            from atomr_mp.remote.client import RemoteClient  # libzmq is loaded here, and nowhere before
-
-            client = RemoteClient(pool, pair, name, max_replays, max_waiting)
+            client = CarriedClient(pool, pair, name, max_replays, max_waiting)
             return Pool(client, operator=client.operator)
         if keys is not None or insecure:
             raise errors.ConfigurationError("keys and insecure are for pools by tcp://HOST:PORT")

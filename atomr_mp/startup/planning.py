@@ -77,9 +77,9 @@ def check(settings: PoolSettings) -> None:
 
         exporter.check(settings.metrics)
     if settings.listen != OFF:
-        from atomr_mp.supervisor.care import gateway
+        from atomr_mp.supervisor.care import relay
 
-        if settings.insecure and not gateway.is_loopback(settings.listen):
+        if settings.insecure and not relay.is_loopback(settings.listen):
             raise errors.ConfigurationError(
                 f"listen = {settings.listen!r} with insecure: without keys only a loopback address may be listened at"
             )
@@ -100,7 +100,7 @@ def _keys_dir(settings: PoolSettings) -> str:
         ConfigurationError: pyzmq is not there or too old, or there is no key.
     """
     from atomr_mp.remote import keys
-    from atomr_mp.remote.wire import check_library
+    from atomr_mp.remote.curve import check_library
 
     check_library()
     if settings.insecure:

@@ -110,7 +110,7 @@ class PoolSettings(msgspec.Struct, frozen=True, kw_only=True):
     remote_sessions: Annotated[int, msgspec.Meta(ge=1, le=65536)] = 256
     """Most sessions of remote clients at a time."""
     remote_bytes: Annotated[int, msgspec.Meta(ge=1)] = 2**30
-    """Most bytes of arguments and answers that the gateway keeps, for all clients; a call beyond is `Overloaded`."""
+    """Most bytes of arrays in unanswered calls of remote clients, of all together; a call beyond is `Overloaded`."""
     max_queue: Annotated[int, msgspec.Meta(ge=1)] = 16384
     """Requests that may wait in one worker, for all clients together; one more is `Overloaded`."""
     max_weight: Annotated[float, msgspec.Meta(ge=1, le=MAX_WEIGHT)] = 10.0

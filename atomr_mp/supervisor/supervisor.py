@@ -26,11 +26,11 @@ from atomr_mp.supervision.lifecycle import State
 from atomr_mp.supervision.settings import OFF
 from atomr_mp.supervision.standby import Turns
 from atomr_mp.supervisor.care.exporter import Exporter
-from atomr_mp.supervisor.care.gateway import GatewayKeeper
 from atomr_mp.supervisor.care.health import HealthWatch
 from atomr_mp.supervisor.care.helpers import Helpers
 from atomr_mp.supervisor.care.inventory import take_inventory
 from atomr_mp.supervisor.care.recycler import Recycler
+from atomr_mp.supervisor.care.relay import RelayKeeper
 from atomr_mp.supervisor.care.reload import Done, Reload
 from atomr_mp.supervisor.care.run_files import RunFiles
 from atomr_mp.supervisor.care.usage import memory_bytes, started_at
@@ -84,7 +84,7 @@ class Supervisor:
         """Whether the devices were started."""
         self._was_ready = False
         """Whether the service manager knows that the pool is up."""
-        self._gateway: GatewayKeeper | None = None
+        self._relay: RelayKeeper | None = None
         self._reload: Reload | None = None
         self._reload_waits: list[Done] = []
         """Whoever has ordered a reload while another ran, or the pool started: one reload after that is for all."""
@@ -162,7 +162,7 @@ class Supervisor:
             epoch=epoch_label(self._epoch),
         )
         exporter = self._metrics = self._exporter()
-        self._gateway = self._open_gateway()
+        self._relay = self._open_relay()
         self._factory.open(self._begin)
         files.start()
         self._housekeep()
@@ -172,8 +172,8 @@ class Supervisor:
         if self._notifier.watchdog_s:
             self._feed_watchdog()
         self._loop.run()
-        if self._gateway is not None:
-            self._gateway.close("the pool was stopped")
+        if self._relay is not None:
+            self._relay.close("the pool was stopped")
         if exporter is not None:
             exporter.close()
         self._helpers.kill()
@@ -196,8 +196,8 @@ class Supervisor:
             self._files.listen()
             if self._starter is not None:
                 self._sessions.add(self._starter, owner=self._bound)
-            if self._gateway is not None:
-                self._gateway.start()
+            if self._relay is not None:
+                self._relay.start()
             for device in self.devices:
                 device.start()
 
@@ -326,6 +326,9 @@ class Supervisor:
         self._notifier.stopping()
         if self._reload is not None:
             self._reload.give_up(errors.PoolLost("the pool stops"))
+        if self._relay is not None:
+            self._relay.drain()
+        self._sessions.drain()
         for device in self.devices:
             device.stop()
         self._stop_if_done()
@@ -372,14 +375,14 @@ class Supervisor:
         )
 
     def _read_keys(self, done: Callable[[errors.AtomrError | None], object]) -> None:
-        """Tell the gateway to read the admitted keys again.
+        """Tell the relay to read the admitted keys again.
 
         Raises:
             InvalidRequest: There is none.
         """
-        if self._gateway is None:
+        if self._relay is None:
             raise errors.InvalidRequest("this pool admits no remote clients (`listen` is off)")
-        self._gateway.read_keys(done)
+        self._relay.read_keys(done)
 
     def _notes(self, device: SupervisedDevice) -> list[str]:
         """Return an operator's notes on a device."""
@@ -430,9 +433,9 @@ class Supervisor:
         return [] if self._metrics is None else self._metrics.restore()
 
     def _remote_status(self) -> operators.RemoteStatus | None:
-        return None if self._gateway is None else self._gateway.status()
+        return None if self._relay is None else self._relay.status()
 
-    def _open_gateway(self) -> GatewayKeeper | None:
+    def _open_relay(self) -> RelayKeeper | None:
         """Listen for remote clients, if they are admitted."""
         settings = self._plan.settings
         if settings.listen == OFF:
@@ -441,8 +444,8 @@ class Supervisor:
         def note(event: str, text: str, facts: dict[str, str]) -> None:
             self._note(event, text, **facts)
 
-        keys_dir, remotes = self._plan.keys_dir, self._sessions.remotes
-        return GatewayKeeper(settings, keys_dir, self._run_dir, self._loop, self._helpers, note, remotes)
+        keys_dir = self._plan.keys_dir
+        return RelayKeeper(settings, keys_dir, self._run_dir, self._loop, self._helpers, note)
 
     def _on_hangup(self) -> None:
         """Reload, unless the signal comes from a terminal that has gone."""

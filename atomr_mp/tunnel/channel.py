@@ -67,13 +67,16 @@ class ClientChannel:
         opens: What it is.
         calls: What makes its connections.
         grace_s: How long it is tried to open it.
+        clock: What is known of the pool's clock by channels before this one.
 
     Raises:
         OSError: No descriptor is left.
         ConfigurationError: The endpoint cannot be connected to.
     """
 
-    def __init__(self, opens: OpenChannel, calls: ChannelCalls, grace_s: float = GRACE_S) -> None:
+    def __init__(
+        self, opens: OpenChannel, calls: ChannelCalls, grace_s: float = GRACE_S, clock: PoolClock | None = None
+    ) -> None:
         self._opens: Final = opens
         self._calls: Final = calls
         self._lock: Final = threading.Lock()
@@ -89,7 +92,7 @@ class ClientChannel:
         """Payloads that have come without anybody's receiving them."""
         self.opened: ChannelOpened | None = None
         """The relay's confirmation."""
-        self.clock: Final = PoolClock()
+        self.clock: Final = clock or PoolClock()
         """What is known of the pool's clock."""
         self.error: errors.AtomrError | None = None
         """Why it has ended, if the relay said so, or it was cut for too long."""
@@ -293,6 +296,8 @@ class ClientChannel:
                 if sent_ns == self._pinged_ns and not self._ponged:
                     self._ponged = True
                     self.clock.measure(sent_ns, told_ns, time.monotonic_ns())
+            case ChannelEnded(_, unknown=True) if self.opened is None and self._opens.channel != self._opens.session:
+                self._lose()  # the relay does not know its session yet, which another relay had before
             case ChannelEnded(error, unknown):
                 self.unknown = unknown
                 if self._wire is not None:  # the relay may forget it

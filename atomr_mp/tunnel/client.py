@@ -7,9 +7,11 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+from atomr_mp import errors
 from atomr_mp.client.client import MAX_WAITING, Client
 from atomr_mp.operator.session import OperatorSession
 from atomr_mp.protocol.messages.tunnel import ChannelKind
+from atomr_mp.protocol.tunnel.clock import PoolClock
 from atomr_mp.protocol.tunnel.endpoints import parse
 from atomr_mp.remote.keys import ClientKeys
 from atomr_mp.transport.data import Login
@@ -56,7 +58,12 @@ class Tunnel:
         name = os.urandom(16)
         dial = functools.partial(self._dialler.dial, watched=True)
         calls = ChannelCalls(dial, self._keeper.wake)
-        connection = CarriedSession(lambda: ClientChannel(opening(kind, name, name), calls), self._dialler.endpoint)
+        clock = PoolClock()
+
+        def opens() -> ClientChannel:
+            return ClientChannel(opening(kind, name, name), calls, clock=clock)
+
+        connection = CarriedSession(opens, self._dialler.endpoint, clock)
         try:
             self._keeper.add(connection)
         except BaseException:
@@ -124,13 +131,24 @@ class CarriedClient(Client):
         max_replays: int | None = None,
         max_waiting: int = MAX_WAITING,
     ) -> None:
+        self.endpoint: Final = endpoint
         self._tunnel: Final = Tunnel(endpoint, keys)
         try:
-            connection = self._tunnel.session()
+            connection = self._carried = self._tunnel.session()
             super().__init__(connection, name, max_replays, max_waiting=max_waiting, connect=self._tunnel.lane)
         except BaseException:
             self._tunnel.close()
             raise
+
+    @property
+    def connected(self) -> bool:
+        """Whether its connection is not cut, as far as is known."""
+        return self._carried.connected
+
+    def lose(self, lost: errors.PoolLost) -> None:
+        """Take the pool for lost, and end all that is unanswered; whoever waits for it hears of it."""
+        self._carried.lose(lost)
+        self._session.read()
 
     def operator(self) -> OperatorSession:
         """Return a session for questions and orders; the key has to allow orders."""

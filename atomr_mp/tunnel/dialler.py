@@ -11,8 +11,8 @@ from typing import Final
 import zmq
 
 from atomr_mp import errors
+from atomr_mp.remote.curve import HANDSHAKE_MS, check_library
 from atomr_mp.remote.keys import ClientKeys
-from atomr_mp.remote.wire import HANDSHAKE_MS, check_library
 from atomr_mp.tunnel.bell import Bells
 from atomr_mp.tunnel.forks import drop_in_child, keep_in_child
 from atomr_mp.tunnel.wire import Wire

@@ -15,6 +15,7 @@ import msgspec
 from atomr_mp import errors
 from atomr_mp.protocol.codec import ErrorInfo
 from atomr_mp.protocol.messages import session
+from atomr_mp.protocol.tunnel.clock import PoolClock
 from atomr_mp.protocol.tunnel.session_story import SessionStory
 from atomr_mp.tunnel.channel import ClientChannel
 from atomr_mp.tunnel.forks import drop_in_child
@@ -32,6 +33,7 @@ class CarriedSession:
     Args:
         opens: Opens a channel of the session; raises `OSError` or `AtomrError` if that cannot be.
         endpoint: Where the relay is, for texts.
+        clock: The pool's clock, as all these channels measure it.
         connect_s: How long it may take to answer.
 
     Raises:
@@ -41,14 +43,23 @@ class CarriedSession:
         OSError: No descriptor is left.
     """
 
-    def __init__(self, opens: Callable[[], ClientChannel], endpoint: str, connect_s: float = CONNECT_S) -> None:
+    def __init__(
+        self, opens: Callable[[], ClientChannel], endpoint: str, clock: PoolClock, connect_s: float = CONNECT_S
+    ) -> None:
         self._opens = opens
         self._lock = threading.Lock()
         """Held to use the channel, never while waiting."""
         self._story: Final = SessionStory()
         self._ready: Final[deque[session.FromSupervisor]] = deque()
-        self.fileno: Final = channel.fileno
-        self.clock: Final = channel.clock
+        self._epoll: Final = select.epoll()
+        """Speaks when the channel does, whichever there is."""
+        self.fileno: Final = self._epoll.fileno
+        self._fault: errors.AtomrError | None = None
+        """Why no further channel could be opened."""
+        self._closed = False
+        self._given_up = False
+        """The pool is taken for lost."""
+        self.clock: Final = clock
         """What is known of the pool's CLOCK_MONOTONIC: it is measured as long as the session lasts."""
         try:
             self._begin(opens())
@@ -106,6 +117,17 @@ class CarriedSession:
                 self._fill()
                 if self._ready or self._is_over:
                     self._channel.signal()
+
+    @property
+    def connected(self) -> bool:
+        """Whether its channel is open, and not cut as far as is known."""
+        return self._channel.connected and not self._story.away
+
+    def lose(self, lost: errors.PoolLost) -> None:
+        """Take the pool for lost: whoever reads gets this error. Thread-safe."""
+        with self._lock:
+            self._fault, self._given_up = lost, True
+            self._channel.signal()
 
     @property
     def ended(self) -> bool:
@@ -199,7 +221,7 @@ class CarriedSession:
 
     def _wait_opened(self, endpoint: str, connect_s: float) -> None:
         """Wait for the relay's word."""
-        channel, until_s = self._channel, time.monotonic() + connect_s
+        until_s = time.monotonic() + connect_s
         while self._unopened():
             channel = self._channel
             if channel.refused:
@@ -227,7 +249,7 @@ class CarriedSession:
     @property
     def _is_over(self) -> bool:
         """Whether the session has ended, and everything was received."""
-        return self._closed or (self._channel.ended and not self._returns)
+        return self._closed or self._given_up or (self._channel.ended and not self._returns)
 
     @property
     def _returns(self) -> bool:
@@ -256,10 +278,39 @@ class CarriedSession:
         Raises:
             ProtocolError: The bytes are not a message.
         """
-        while (payload := self._channel.receive()) is not None:
-            for framed in self._framing.feed(bytes(payload)):
-                message = session.FROM_SUPERVISOR.decode(framed)
-                self._ready.append(self._by_our_clock(message))
+        while True:
+            while (payload := self._channel.receive()) is not None:
+                for framed in self._framing.feed(bytes(payload)):
+                    self._take(session.FROM_SUPERVISOR.decode(framed))
+            self._flush()
+            if not (self._channel.ended and self._returns):
+                return
+            self._return()
+
+    def _take(self, message: session.FromSupervisor) -> None:
+        away = self._story.away
+        self._ready.extend(self._story.hear(self._by_our_clock(message)))
+        if away and not self._story.away:
+            for each in self._story.again():
+                self._say(each)
+
+    def _return(self) -> None:
+        """Go on with the session on another channel: the relay of this one has ended."""
+        hello = self._story.cut(self._channel.passed_on)
+        try:
+            channel = self._opens()
+        except (errors.AtomrError, OSError) as error:
+            self._fault = errors.SessionLost(f"the pool's relay has ended, and no other is reached: {error}")
+            return
+        former = self._channel
+        self._epoll.unregister(former.fileno())
+        self._begin(channel)
+        former.close()
+        if hello is not None:
+            data = session.frame(session.FROM_CLIENT.encode(hello))
+            self._said_bytes += len(data)
+            self._unsent.append(memoryview(data))
+            self._flush()
 
     def _by_our_clock(self, message: session.FromSupervisor) -> session.FromSupervisor:
         """Return a message with its times as this process's; what is known only since then is known a little less."""

@@ -16,8 +16,8 @@ from zmq.utils.monitor import recv_monitor_message
 
 from atomr_mp.protocol.tunnel.packets import MAX_FRAME
 from atomr_mp.protocol.values import Buffer
+from atomr_mp.remote.curve import HANDSHAKE_MS, HEARTBEAT_MS, TIMEOUT_MS, core_recv, core_send, descriptor_of
 from atomr_mp.remote.keys import ClientKeys
-from atomr_mp.remote.wire import HANDSHAKE_MS, HEARTBEAT_MS, TIMEOUT_MS, core_recv, core_send, descriptor_of
 from atomr_mp.tunnel.bell import Bells
 from atomr_mp.tunnel.forks import drop_in_child, keep_in_child
 

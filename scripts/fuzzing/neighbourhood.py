@@ -51,7 +51,7 @@ class Neighbourhood:
         self._pid = pid
         assert pid == before, f"worker {before} has ended, and {pid} has taken its place"
         remote = self.pool.status().remote
-        assert remote is None or not remote.restarts, f"the gateway has ended {remote.restarts} times"
+        assert remote is None or not remote.restarts, f"the relay has ended {remote.restarts} times"
         wait(lambda: self._holdings() == self._held, lambda: f"{self._held} were held, and now {self._holdings()}")
 
     def check_supervisor(self) -> None:

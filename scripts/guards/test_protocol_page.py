@@ -16,7 +16,7 @@ from atomr_mp.protocol.messages import devices, session
 from guards.pages import ROOT
 
 DOC: Final = (ROOT / "docs" / "protocol.md").read_text(encoding="utf-8")
-MANY: Final = 8
+MANY: Final = 5
 
 
 def section(heading: str) -> str:

@@ -18,7 +18,6 @@ SOURCES: Final = {
     for file in sorted((ROOT / folder).rglob("*.py"))
 }
 PROGRAMS: Final = {
-    "atomr_mp/gateway/__main__.py",
     "atomr_mp/relay/__main__.py",
     "atomr_mp/helpers/config_reader.py",
     "atomr_mp/helpers/gpu_monitor.py",

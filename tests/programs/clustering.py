@@ -37,8 +37,8 @@ WRONG: list[dict[str, Any]] = [
     {"gpus_per_node": 0.5},
     {"nodes": 0},
     {"backend": "gpu"},
-    {"gateway_ports": (80, 90)},
-    {"gateway_ports": 5570},
+    {"relay_ports": (80, 90)},
+    {"relay_ports": 5570},
     {"cpus_per_node": 0},
     {"cpus_per_node": float("nan")},
     {"runtime_env": "pip"},
@@ -72,7 +72,7 @@ def main() -> dict[str, Any]:
             max_restarts=100,
             backoff_initial_s=0.05,
             backoff_max_s=0.05,
-            gateway_ports=(port := 20000 + os.getpid() % 12000, port + 15),
+            relay_ports=(port := 20000 + os.getpid() % 12000, port + 15),
         ) as cluster:
             calls(cluster, seen)
             seen["replica"] = asyncio.run(replica(cluster))
@@ -107,7 +107,7 @@ def on_taken_ports() -> str:
     with socket.create_server((LOCAL, 0)) as taken:
         port = taken.getsockname()[1]
         try:
-            host_cluster(gateway_ports=(port, port + 1)).close()
+            host_cluster(relay_ports=(port, port + 1)).close()
         except errors.ConfigurationError as error:
             return error.message
     return "started"

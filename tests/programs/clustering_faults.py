@@ -47,7 +47,7 @@ def main() -> dict[str, Any]:
         driver_killed(raylets.address, seen)
         with cluster_of(2) as cluster:
             seen["job"] = deadly_job(cluster)
-            gateway_killed(cluster, seen)
+            relay_killed(cluster, seen)
             supervisor_killed(cluster, seen)
             actor_stopped(cluster, seen)
             raylet_stopped(cluster, second, seen)
@@ -133,8 +133,8 @@ def deadly_job(cluster: atomr_mp.ray.Cluster) -> str:
     return "no error"
 
 
-def gateway_killed(cluster: atomr_mp.ray.Cluster, seen: dict[str, Any]) -> None:
-    """Kill the gateway of the other node under calls: the next one takes the session over."""
+def relay_killed(cluster: atomr_mp.ray.Cluster, seen: dict[str, Any]) -> None:
+    """Kill the relay of the other node under calls: the next one takes the session over."""
     away = other(cluster)
     epoch = cluster.nodes[away].epoch
     under_way = [cluster.call("Clustered.slow_pid", 0.1, node=away) for _ in range(5)]
@@ -142,7 +142,7 @@ def gateway_killed(cluster: atomr_mp.ray.Cluster, seen: dict[str, Any]) -> None:
     assert status is not None
     assert status.remote is not None
     os.kill(status.remote.pid, signal.SIGKILL)
-    seen["gateway"] = [str(each.exception()) for each in under_way]
+    seen["relay"] = [str(each.exception()) for each in under_way]
     seen["same_epoch"] = cluster.nodes[away].epoch == epoch
 
 

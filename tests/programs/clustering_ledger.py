@@ -137,9 +137,9 @@ def ends(cluster: atomr_mp.ray.Cluster, load: Load, nodes: list[Any], seen: dict
     generation = cluster.pool(one).devices[0].generation
     os.kill(cluster.pool(one).devices[0].pid, signal.SIGKILL)
     wait_until(lambda: cluster.pool(one).devices[0].generation > generation, "a worker is replaced")
-    gateways = {node: gateway(cluster, node) for node in (one, two)}
+    relays = {node: relay(cluster, node) for node in (one, two)}
     for node, number in ((one, signal.SIGKILL), (two, signal.SIGSTOP)):
-        os.kill(gateways[node].pid, number)
+        os.kill(relays[node].pid, number)
     raylet = next(each for each in nodes if each.node_id == cluster.nodes[one].node).all_processes["raylet"][0]
     for pid in (
         cluster.pool(one).devices[0].pid,
@@ -153,10 +153,10 @@ def ends(cluster: atomr_mp.ray.Cluster, load: Load, nodes: list[Any], seen: dict
         load.more(50)
         wait_until(functools.partial(passed, until), "time passes")
         os.kill(pid, signal.SIGCONT)
-    # This program stands still itself, for longer than gateways wait for a word of it.
+    # This program stands still itself, for longer than relays wait for a word of it.
     subprocess.run(["sh", "-c", f"kill -STOP {os.getpid()}; sleep 2.5; kill -CONT {os.getpid()}"], check=True)
     load.more(50)
-    wait_until(lambda: not gateways[two].is_running(), "a gateway that stands still is replaced")
+    wait_until(lambda: not relays[two].is_running(), "a relay that stands still is replaced")
     seen["after"] = [
         cluster.call("Noted.again", load.directory, f"after-{node}", node=node).result() for node in (one, two)
     ]
@@ -228,7 +228,7 @@ def roles_of(supervisor: psutil.Process) -> dict[str, tuple[int, int, int]]:
 
 
 def settled_baseline(cluster: atomr_mp.ray.Cluster) -> dict[str, Any]:
-    """Return what nodes hold once it stays the same: gateways and workers that stand by have started then."""
+    """Return what nodes hold once it stays the same: relays and workers that stand by have started then."""
     until, found, since = time.monotonic() + BACK_S, held(cluster), time.monotonic()
     while time.monotonic() < since + STEADY_S or len(found) <= NODES:
         time.sleep(0.2)  # no event tells of another process's descriptors
@@ -274,8 +274,8 @@ def owner(cluster: atomr_mp.ray.Cluster, node: int) -> psutil.Process:
     return parent
 
 
-def gateway(cluster: atomr_mp.ray.Cluster, node: int) -> psutil.Process:
-    """Return the gateway that serves a node's pool, not the one that stands by."""
+def relay(cluster: atomr_mp.ray.Cluster, node: int) -> psutil.Process:
+    """Return the relay that serves a node's pool, not the one that stands by."""
     status = cluster.status()[node].pool
     assert status is not None
     assert status.remote is not None

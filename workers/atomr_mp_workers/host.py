@@ -90,8 +90,6 @@ class Host:
         self._faults.expel = self._expel
         self._ending: list[AdmittedSession] = []
         """Sessions that have ended, with requests that still run."""
-        self._discarding: list[int] = []
-        """Ended sessions; the supervisor waits for the report that their waiting requests are dropped."""
         self._outbox = self._answers.outbox
         self._dispatcher = Dispatcher(
             parts.envelope,
@@ -291,8 +289,8 @@ class Host:
             match order:
                 case control.SessionOpened():
                     self._admit(order)
-                case control.SessionEnded(number, discard):
-                    self._end_session(number, discard=discard)
+                case control.SessionEnded(number):
+                    self._end_session(number)
                 case control.SessionUnmapped(number):
                     self._store.slabs.close_opened(number)
                 case control.Reclaim(number):
@@ -361,14 +359,12 @@ class Host:
             else:
                 self._store.add_client_slab(order.number, order.slab, memory)
 
-    def _end_session(self, number: int, *, expelled: bool = False, discard: bool = False) -> None:
+    def _end_session(self, number: int, *, expelled: bool = False) -> None:
         session = self._peers.end(number, expelled=expelled)
         if session is None:
             self._channel.send(control.SessionClosed(number))
         else:
             self._ending.append(session)
-            if discard:
-                self._discarding.append(number)
             self._data.forget(session.session)
 
     def _close_ended(self) -> None:
@@ -382,9 +378,6 @@ class Host:
                 self._completions.wake()  # other requests may have waited for its memory
             elif any(peer.streams for peer in session.peers):
                 self._dispatcher.advance()
-        for number in self._discarding:
-            self._channel.send(control.SessionDiscarded(number))
-        self._discarding.clear()
         for session in [session for session in self._ending if not session.running]:
             self._ending.remove(session)
             self._store.close_mappings(session.number)

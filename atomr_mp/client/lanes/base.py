@@ -19,7 +19,7 @@ from atomr_mp.client.lanes.link_life import REFUSING, LinkState
 from atomr_mp.client.lanes.outcomes import Callback, Outcomes, forget_forked
 from atomr_mp.client.lanes.receiving import Receiver
 from atomr_mp.client.lanes.retry import Retry
-from atomr_mp.client.lanes.retry_policy import NEVER, identify, key_of
+from atomr_mp.client.lanes.retry_policy import NEVER, key_of
 from atomr_mp.client.lanes.sending import Sender
 from atomr_mp.client.lanes.services import LaneServices
 from atomr_mp.client.lanes.session import SupervisorNews
@@ -37,7 +37,6 @@ from atomr_mp.wire.ends import ClientEnd
 if TYPE_CHECKING:
     import asyncio
 
-    from atomr_mp.client.memory.argument_slabs import Placement
     from atomr_mp.client.memory.refs import GpuRef
     from atomr_mp.client.programs import ProgramRun
 
@@ -246,21 +245,6 @@ class Lane(ABC):
             self._lend(stream, foreign, device)
         self._open_stream(stream, device, alone)
 
-    def submit_stream_encoded(self, stream: StreamReply, device: int | None, foreign: Sequence[GpuRef] = ()) -> None:
-        """Send the request of a stream whose arguments were encoded elsewhere; see `submit_encoded`.
-
-        Args:
-            stream: The stream, with its method, deadlines and arguments, and the objects that it keeps.
-            device: The target; None for the device with the fewest unanswered requests of this lane.
-            foreign: Refs of other devices among its arguments.
-        """
-        alone = self._suspicions.admit(identify(stream)) if stream.method in self._suspicions.methods else None
-        if foreign:
-            assert device is not None
-            home_for(self._session.homes, stream.method, device)
-            self._lend(stream, foreign, device)
-        self._open_stream(stream, device, alone)
-
     def _open_stream(self, stream: StreamReply, device: int | None, alone: RequestKey | None) -> None:
         home = home_for(homes, stream.method, device) if (homes := self._session.homes) else None
         with self._lock:
@@ -376,78 +360,6 @@ class Lane(ABC):
             self._sender.put(link, reply)
             if link.sending:
                 self._queued(link)
-        return reply
-
-    def submit_encoded(  # noqa: C901 - as `submit`
-        self,
-        request_id: int,
-        device: int | None,
-        method: str,
-        body: bytes,
-        payload: Sequence[values.Buffer],
-        deadline_ns: int,
-        *,
-        priority: int = 0,
-        replays: int = 0,
-        refs: int = 0,
-        kept: Sequence[object] = (),
-        copies: Sequence[Placement] = (),
-        callback: Callback | None = None,
-        foreign: Sequence[GpuRef] = (),
-    ) -> Reply:
-        """Send a request whose arguments were encoded elsewhere; see `submit`.
-
-        Args:
-            request_id: Unique in the session.
-            device: The target; None for the device with the fewest unanswered requests of this lane, among those that
-                have the actor.
-            method: "Actor.method".
-            body: The arguments, see `values`.
-            payload: Their payload frames.
-            deadline_ns: CLOCK_MONOTONIC.
-            priority: Its priority in the worker.
-            replays: Ends of workers that count against it already, see `Reply.replays`.
-            refs: How many refs are among the arguments.
-            kept: Objects that live until it is answered.
-            copies: Arguments of it that lie in shared memory of this client.
-            callback: Called with the reply once it is there; see `Reply.add_done_callback`.
-            foreign: Refs of other devices among its arguments.
-        """
-        reply = Reply(self, request_id, method, deadline_ns, body)
-        reply.priority, reply.refs, reply.kept, reply.copies, reply.payload = priority, refs, kept, copies, payload
-        alone = self._suspicions.admit(identify(reply)) if method in self._suspicions.methods else None
-        reply.replays = replays
-        if callback is not None:
-            reply.callbacks = [callback]
-        home = home_for(homes, method, device) if (homes := self._session.homes) else None
-        if foreign:
-            assert device is not None
-            self._lend(reply, foreign, device)
-        with self._lock:
-            if self._lost is not None:
-                raise self._lost.again(maybe_executed=False)
-            link = self._sender.choose(home) if device is None else self._links[device]
-            if not link.sending:
-                if link.state in REFUSING:
-                    raise unavailable(link)
-                self._failover.reach(link)
-            nbytes = len(body) + sum(map(len, payload))
-            in_flight = link.flight.let_in(request_id, reply, nbytes)
-            may_go = link.sending and not (self._corked or link.in_order)
-            if not in_flight:  # its caller has a window of its own, but the lane asks questions besides
-                self._hold(reply, device, home, nbytes, alone)
-            else:
-                reply.device, reply.pinned = link.device, device is not None
-                if alone is not None:
-                    self._retry.isolate(reply, alone)
-                if alone is None and in_flight == 1 and may_go:
-                    self._send(link, [reply])  # the worker has no other request of this lane
-                else:
-                    self._sender.put(link, reply)
-                    if link.sending and link.outbox:
-                        self._queued(link)
-        if callback is not None or foreign:
-            self.watch(reply)
         return reply
 
     def _enter_link(self, reply: Reply, link: DeviceLink) -> None:

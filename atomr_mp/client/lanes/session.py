@@ -53,7 +53,6 @@ class PoolSession:
         connection: The connection to the supervisor.
         welcome: The supervisor's answer to the hello.
         max_replays: How often a lost request is sent again; None for the pool's setting.
-        first_id: The id of the first request.
         heard: Called with each message for the lanes, once it is noted here.
         over: Called with the releases of a standby that has gone.
         offered: Called when a standby has made a slab for results of this client, with the releases for it.
@@ -68,7 +67,6 @@ class PoolSession:
         connection: SessionEnd,
         welcome: session.Welcome,
         max_replays: int | None,
-        first_id: int,
         *,
         heard: Callable[[SupervisorNews], None],
         over: Callable[[Releases], None],
@@ -121,7 +119,7 @@ class PoolSession:
         self._releases: weakref.WeakValueDictionary[tuple[int, int], Releases] = weakref.WeakValueDictionary()
         self._results_read: deque[tuple[int, int]] = deque()
         """Ended incarnations whose results have all been read, to be reported."""
-        self.request_ids: Final = itertools.count(first_id)
+        self.request_ids: Final = itertools.count(1)
         """Ids that no other request of the session has."""
 
     @interrupts.defer_interrupts

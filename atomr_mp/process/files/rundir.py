@@ -37,8 +37,8 @@ SESSION_SOCKET: Final = "session.sock"
 EVENTS: Final = "events.jsonl"
 """The event log; its older parts have a number behind it."""
 
-GATEWAY_PROBE: Final = "gateway-probe"
-"""Socket that a gateway has while it starts; one that is killed then leaves it."""
+RELAY_PROBE: Final = "relay-probe"
+"""Socket that a relay has while it starts; one that is killed then leaves it."""
 
 CLEANER_S: Final = 1.0
 """How long a program that cleans folders may hold the directory's lock when a pool starts."""
@@ -331,7 +331,7 @@ class HeldRunDirectory(RunDirectory):
                 self._beacon.close()
 
     def _sockets(self) -> list[Path]:
-        return [*self.path.glob("*.sock"), self.path / GATEWAY_PROBE]
+        return [*self.path.glob("*.sock"), self.path / RELAY_PROBE]
 
 
 def _default_base() -> Path:

@@ -129,8 +129,6 @@ class SessionEnded(Message, frozen=True, tag="session_ended"):
     """
 
     number: U32
-    discard: bool = False
-    """Answer `SessionDiscarded` too, before that."""
 
 
 class SessionUnmapped(Message, frozen=True, tag="session_unmapped"):
@@ -270,12 +268,6 @@ class SessionAdmitted(Message, frozen=True, tag="session_admitted"):
     number: U32
 
 
-class SessionDiscarded(Message, frozen=True, tag="session_discarded"):
-    """Nothing of the session will be started from now on; what has started is on the board."""
-
-    number: U32
-
-
 class SessionClosed(Message, frozen=True, tag="session_closed"):
     """Nothing of the session runs or will be started; what was mapped for it is closed."""
 
@@ -377,7 +369,6 @@ class ResidentRejected(OfResident, frozen=True, tag="resident_rejected"):
 FromWorker = (
     Ready
     | SessionAdmitted
-    | SessionDiscarded
     | SessionClosed
     | SlabExported
     | ResultSlab

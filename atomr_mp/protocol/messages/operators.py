@@ -84,7 +84,7 @@ class AdmitRequest(Message, frozen=True, tag="admit"):
 
 
 class ReadKeys(Message, frozen=True, tag="read_keys"):
-    """Have the gateway read the admitted keys again.
+    """Have the relay read the admitted keys again.
 
     Answered once the sessions of revoked keys have ended. `invalid_request` if the pool admits no remote clients;
     `configuration_error` if the keys cannot be read: the former keys hold then.
@@ -298,19 +298,15 @@ class RemoteSessionStatus(Message, frozen=True):
     """Name of its key."""
     connected: bool
     """False after a cut."""
-    open_calls: U32
-    """Calls that run, or whose answers it has not acknowledged."""
     kept_bytes: U64
-    """Their arguments and answers in the gateway."""
-    refs: U32
-    """Leases that it holds."""
+    """Bytes that were sent to it and that it has not acknowledged."""
 
 
 class RemoteStatus(Message, frozen=True):
-    """The gateway."""
+    """The relay."""
 
     address: Name
-    """Where the gateway listens."""
+    """Where the relay listens."""
     pid: U32
     """0 while it is being started again."""
     listening: bool

@@ -53,21 +53,13 @@ SlabHandle = Annotated[bytes, msgspec.Meta(max_length=64)]
 """Opens a slab without a file descriptor: a CUDA IPC handle; empty on the host backend."""
 
 
-MAX_REMOTE_ID: Final = 2**53
-"""The largest id of a remote client's call; what the gateway itself asks of workers has larger ones."""
-
-
 class RemoteOrigin(Message, frozen=True):
     """The remote client that a session serves."""
 
     key: Name
     """Name of the client's key."""
-    session: Bytes16
-    """The remote session; ids of its calls are those of the requests."""
     operate: bool = True
     """Whether the key may give orders, and is shown tracebacks; see `rights`."""
-    lasts: bool = False
-    """Keep the session for `remote_grace_s` when its connection ends without `Bye`: another may go on with it."""
 
 
 class SessionProof(Message, frozen=True):
@@ -95,7 +87,7 @@ class Hello(Message, frozen=True, tag="hello"):
     """Share of a busy device's time, relative to other sessions; above the pool's `max_weight`: `Goodbye` with
     `invalid_request`."""
     origin: RemoteOrigin | None = None
-    """Set by the gateway or the relay, from the client's key."""
+    """Set by the relay or the relay, from the client's key."""
     slab_offers: bool = False
     """Send `SlabOffered`: this client maps slabs before it needs them."""
     probe: bool = False

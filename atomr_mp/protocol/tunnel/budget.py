@@ -39,7 +39,7 @@ class ChannelGrant(NamedTuple):
     """Most bytes that may be under way in each direction."""
 
 
-class Budget:
+class KeyBudgets:
     """The channels of all keys.
 
     Args:

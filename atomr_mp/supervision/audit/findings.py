@@ -42,7 +42,7 @@ class Finding(NamedTuple):
 
     state: State
     kind: str
-    """Its subject: "supervisor", "process", "session", "gateway", "memory", "descriptor", "socket", "note", "gpu",
+    """Its subject: "supervisor", "process", "session", "relay", "memory", "descriptor", "socket", "note", "gpu",
     "fault"."""
     what: str
     remedy: str = ""

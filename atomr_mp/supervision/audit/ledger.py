@@ -150,24 +150,23 @@ class _Compared:
                 )
 
     def _remote(self) -> Iterator[Finding]:
-        """Tell of the gateway, and of each remote client's session."""
+        """Tell of the relay, and of each remote client's session."""
         remote = self._believed.remote
         if remote is None:
             return
         if remote.listening:
             behind = f"pid {remote.standby_pid} stands by" if remote.standby_pid else "no other stands by yet"
             what = f"remote clients are admitted at {remote.address}; {behind}"
-            yield Finding(State.OK, "gateway", what, pid=remote.pid)
+            yield Finding(State.OK, "relay", what, pid=remote.pid)
         else:
             yield Finding(
                 State.UNACCOUNTED,
-                "gateway",
-                f"no gateway listens at {remote.address}; it has ended {counted(remote.restarts, 'time')}",
+                "relay",
+                f"no relay listens at {remote.address}; it has ended {counted(remote.restarts, 'time')}",
                 "`atomr-mp logs` and `atomr-mp events` tell why: as a rule the keys cannot be read",
             )
         for each in remote.sessions:
-            has = f"{counted(each.open_calls, 'open call')}, {counted(each.refs, 'ref')}"
-            what = f"remote client {each.client} with key {each.key}: {has}, {each.kept_bytes} bytes kept"
+            what = f"remote client {each.client} with key {each.key}: {each.kept_bytes} bytes are not acknowledged"
             if each.connected:
                 yield Finding(State.OK, "session", what, pid=remote.pid, nbytes=each.kept_bytes)
             else:

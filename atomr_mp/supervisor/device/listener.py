@@ -54,9 +54,6 @@ class DeviceListener(Protocol):
     def admitted(self, device: int, number: int) -> None:
         """A worker, or a standby that is ready, has acknowledged a session."""
 
-    def discarded(self, worker: Worker, number: int) -> None:
-        """A worker will start nothing for an ended session."""
-
     def acknowledged(self, worker: Worker, number: int) -> None:
         """A worker has finished with a session."""
 

@@ -61,8 +61,6 @@ class WorkerMessages:
             case control.SessionAdmitted(number):
                 worker.acknowledged(number)
                 self.caught_up(worker)
-            case control.SessionDiscarded(number):
-                self._sessions.discarded(worker.key, number)
             case control.SessionClosed(number):
                 worker.closed(number)
                 self._sessions.acknowledged(worker.key, number)

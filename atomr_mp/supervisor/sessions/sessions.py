@@ -29,7 +29,6 @@ from atomr_mp.supervisor.plan import Plan
 from atomr_mp.supervisor.sessions import slabs
 from atomr_mp.supervisor.sessions.descriptor_limit import check_room
 from atomr_mp.supervisor.sessions.lasting import LastingSession
-from atomr_mp.supervisor.sessions.remote_records import RemoteRecords
 from atomr_mp.supervisor.sessions.result_slabs import KeptResultSlabs
 from atomr_mp.supervisor.sessions.session_reclaim import SessionReclaim
 from atomr_mp.supervisor.sessions.slabs import workers_of
@@ -117,11 +116,6 @@ class ClientSession:
         return self.origin is None or self.origin.operate
 
     @property
-    def is_gateway_s(self) -> bool:
-        """Whether a gateway has it for a client on another machine."""
-        return self.origin is not None and self.lasting is None and not self.observer
-
-    @property
     def is_cut(self) -> bool:
         """Whether it has no connection, and waits for another."""
         return self.lasting is not None and self.lasting.is_cut
@@ -179,8 +173,9 @@ class Sessions:
         self._slabs = slabs.Slabs(devices, self._reply, self.results)
         self.suspects: Final = Suspects(plan.settings.max_suspicions, loop, devices, self._announce)
         self._reclaim = SessionReclaim(loop, devices)
-        self.remotes: Final = RemoteRecords(plan.settings.remote_grace_s, loop, devices)
         self._last_number = 0
+        self._keeps = True
+        """Whether sessions that can go on are kept without a connection."""
         self._listener: SessionListener | None = None
         """The listener whose connections are taken."""
         self._actors: list[ActorInfo] = []
@@ -248,6 +243,12 @@ class Sessions:
 
         added.hello_timer = self._loop.call_later(HELLO_S, expect_hello)
 
+    def drain(self) -> None:
+        """End the sessions that have no connection, now and from now on: the pool stops, and waits for none of them."""
+        self._keeps = False
+        for each in [each for each in self._sessions.values() if each.is_cut]:
+            self._end(each, None)
+
     def close(self, error: errors.AtomrError) -> None:
         """End all sessions."""
         for each in list(self._sessions.values()):
@@ -285,7 +286,6 @@ class Sessions:
 
     def incarnation_ended(self, make: Callable[[int], session.IncarnationEnded]) -> None:
         """Tell every client that an incarnation has ended."""
-        self.remotes.incarnation_ended(make)
         for each in self._sessions.values():
             if each.lasting is not None:
                 each.lasting.ended(make(each.number))
@@ -310,16 +310,10 @@ class Sessions:
         """Release the memory of an ended incarnation that clients and other workers had."""
         self._slabs.incarnation_over(*worker)
         self._reclaim.worker_ended(worker)
-        self.remotes.worker_ended(worker)
 
     def acknowledged(self, worker: Worker, number: int) -> None:
         """Give a session's memory back if this worker was the last to work for it."""
-        self.remotes.closed(number, worker)
         self._reclaim.acknowledged(number, worker)
-
-    def discarded(self, worker: Worker, number: int) -> None:
-        """Keep the calls that a worker has started for an ended session of a remote client."""
-        self.remotes.discarded(number, worker)
 
     def exported(self, worker: Worker, message: control.SlabExported, descriptor: Descriptor | None) -> None:
         """Hand a slab on to the session or worker that has asked for it; the descriptor is owned from here on."""
@@ -450,10 +444,7 @@ class Sessions:
         each.weight, each.slab_offers = hello.weight, hello.slab_offers and hello.shared_memory
         each.origin = hello.origin
         if hello.origin is not None and not hello.observer:
-            if hello.origin.lasts:
-                each.lasting = LastingSession()
-            else:
-                self.remotes.opened(each.number, hello.origin)
+            each.lasting = LastingSession()
         _cancel_hello_timer(each)
         self._send(each, self._welcome_of(each))
         if each.may_call and not each.closed:  # a client that has gone already was reported to the workers
@@ -478,7 +469,7 @@ class Sessions:
     def _cut(self, each: ClientSession) -> None:
         """The connection of a session has ended: keep a session that lasts for the next one, and end any other."""
         lasting = each.lasting
-        if lasting is None:
+        if lasting is None or not self._keeps:
             self._end(each, None)
             return
         self._loop.forget(each.peer.fileno())
@@ -576,10 +567,8 @@ class Sessions:
                 for worker in device.roles.all:  # a standby too: it knows the session, and may be called next
                     if worker.withdraw(each.number):
                         continue
-                    worker.tell(control.SessionEnded(each.number, each.is_gateway_s and not bye))
+                    worker.tell(control.SessionEnded(each.number))
                     told.append((device.index, worker.generation))
-            if each.is_gateway_s:
-                self.remotes.ended(each.number, told, bye=bye)
             self._reclaim.ended(each.number, told, bye=bye, mapping=each.peer if mapped else None)
         if each.owner:
             # Later, since the caller may be in the middle of a device's step.

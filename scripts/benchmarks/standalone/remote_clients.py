@@ -4,7 +4,7 @@
 
 Nine rounds take about three minutes. `--json` changes the part `on_idle_cores` of a file that exists, and nothing else.
 The floor is a DEALER with CURVE, a ROUTER that relays to a DEALER by ipc, and an echo behind that: three processes, as
-a remote client, the gateway and a worker are. Contestants take turns; the figures are medians of the rounds.
+a remote client, the relay and a worker are. Contestants take turns; the figures are medians of the rounds.
 """
 
 from __future__ import annotations
@@ -167,16 +167,16 @@ def streamed(pool: atomr_mp.Pool, far: atomr_mp.Pool, raw: zmq.Socket[bytes]) ->
     figures["relay empty p50 us"], _ = p50_p99(times(relayed))
     status = pool.status().remote
     assert status is not None
-    gateway = psutil.Process(status.pid)
+    relay = psutil.Process(status.pid)
     for name, client in (("local", pool), ("remote", far)):
-        before = sum(gateway.cpu_times()[:2])
+        before = sum(relay.cpu_times()[:2])
         processor = time.process_time()
         for ahead in (16, 256):
             figures[f"{name} part us, {ahead} ahead"] = part_us(client, ahead)
         figures[f"{name} client cpu us a part"] = (time.process_time() - processor) * 1e6 / (2 * PARTS)
         if client is far:
-            spent = sum(gateway.cpu_times()[:2]) - before
-            figures["gateway cpu us a part"] = spent * 1e6 / (2 * PARTS)
+            spent = sum(relay.cpu_times()[:2]) - before
+            figures["relay cpu us a part"] = spent * 1e6 / (2 * PARTS)
         shorts = [first_part_us(client) for _ in range(200)]
         figures[f"{name} stream of one part p50 us"], _ = p50_p99(shorts)
     return figures
@@ -248,7 +248,7 @@ def import_and_bind_ms() -> float:
 
 
 def killed_ms(pool: atomr_mp.Pool, far: atomr_mp.Pool) -> float:
-    """Return how long it takes from the gateway's SIGKILL to the next answer, once another stands by."""
+    """Return how long it takes from the relay's SIGKILL to the next answer, once another stands by."""
     while (status := pool.status().remote) is None or not status.standby_pid:
         time.sleep(0.1)
     time.sleep(1)  # it makes itself ready
@@ -297,7 +297,7 @@ def one_round(
     figures["relay 64 in flight /s"], figures["remote 64 in flight /s"] = relay_rate(raw), pool_rate(far)
     figures["raw CURVE 64 MiB MB/s"] = raw_mb_s(bulk)
     content = np.ones(LARGE_BYTES // 8)
-    # The gateway is new: it connects, and makes memory for the arguments, which the next arrays use again.
+    # The relay is new: it connects, and makes memory for the arguments, which the next arrays use again.
     figures["remote first put MB/s"], figures["remote first numpy MB/s"] = bulk_mb_s(far, content)
     both = [bulk_mb_s(far, content) for _ in range(3)]
     figures["remote put MB/s"] = statistics.median(put for put, _ in both)
@@ -315,9 +315,9 @@ def one_round(
     putting.join()
     figures["beside bulk p50 us"], figures["beside bulk p99 us"] = p50_p99(beside)
     figures["import and bind ms"] = import_and_bind_ms()
-    # The worker frees the arrays' memory, which the dead gateway has held, in the background.
-    figures["gateway killed after arrays, next answer ms"] = killed_ms(pool, far)
-    figures["gateway killed, next answer ms"] = killed_ms(pool, far)
+    # The worker frees the arrays' memory, which the dead relay has held, in the background.
+    figures["relay killed after arrays, next answer ms"] = killed_ms(pool, far)
+    figures["relay killed, next answer ms"] = killed_ms(pool, far)
     return figures
 
 
@@ -329,7 +329,7 @@ GOALS: Final = (
     ("remote numpy MB/s", "raw CURVE 64 MiB MB/s", ">= 0.8"),
     ("beside bulk p50 us", "remote empty p50 us", "<= 1.5"),
     ("beside bulk p99 us", "remote empty p50 us", "<= 10"),
-    ("gateway killed, next answer ms", "import and bind ms", "<= 1.3"),
+    ("relay killed, next answer ms", "import and bind ms", "<= 1.3"),
     ("local empty p50 us", "local without listen p50 us", "<= 1.02"),
 )
 """Figures, their floors, and the first goals for their ratios."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import random
 import select
 import socket
@@ -19,8 +20,8 @@ from atomr_mp import errors
 from atomr_mp.client.handshake import greet
 from atomr_mp.protocol import token
 from atomr_mp.protocol.codec import MAX_U64, VERSION
-from atomr_mp.protocol.messages import control, data, operators, remote, session
-from atomr_mp.protocol.zmtp.framing import unpack
+from atomr_mp.protocol.messages import control, data, operators, session, tunnel
+from atomr_mp.protocol.tunnel import packets
 from atomr_mp.transport.data import DataConnection, Login
 from atomr_mp.transport.session import SessionConnection
 from fuzzing.neighbourhood import DEADLINE_S, Neighbourhood
@@ -31,9 +32,6 @@ from fuzzing.valid import value_of
 
 TOKEN: Final = b"T" * token.TOKEN_BYTES
 """Stands for the worker's token."""
-
-EPOCH: Final = b"E" * 16
-"""Stands for the gateway's epoch."""
 
 HEARD_S: Final = 0.5
 """How long an answer to a changed message is waited for: there may be none."""
@@ -168,7 +166,7 @@ def _is_order(message: bytes) -> bool:
 
 
 class Remote(LiveTarget):
-    """A message to the gateway, after the beginning of a session."""
+    """Bytes of a session's or a lane's channel to the relay, after the beginning of a session."""
 
     name = "remote"
     settings = {"listen": LISTEN, "insecure": True}  # noqa: RUF012 - as above
@@ -178,7 +176,7 @@ class Remote(LiveTarget):
         found = self.neighbourhood.pool.status().remote
         until_s = time.monotonic() + DEADLINE_S
         while found is None or not found.listening:
-            assert time.monotonic() < until_s, "the gateway does not listen"
+            assert time.monotonic() < until_s, "the relay does not listen"
             time.sleep(0.01)
             found = self.neighbourhood.pool.status().remote
         self._address = found.address
@@ -191,45 +189,27 @@ class Remote(LiveTarget):
         super().__exit__()
 
     def make(self, rng: random.Random) -> bytes:
-        """Return calls or another message."""
-        if rng.random() < 0.4:
-            message = value_of(rng, _FROM_REMOTE)
-            if hasattr(message, "epoch"):
-                message = msgspec.structs.replace(message, epoch=EPOCH)
-            return remote.FROM_REMOTE.encode(message)
-        name = rng.choice([each for each in NAMES if each not in {"streamed", "written"}])
-        calls = [remote.RemoteCall(1, f"Annotated_.{name}", 10**8, 0, arguments(rng, name))]
-        return remote.FROM_REMOTE.encode(remote.RemoteCalls(EPOCH, [], calls))
+        """Return a message to the supervisor, or packets, after a byte that says which."""
+        if rng.random() < 0.7:
+            message = session.FROM_CLIENT.encode(value_of(rng, _TO_SUPERVISOR))
+            return b"\0" + session.frame(message)
+        control = tunnel.CONTROL.encode(value_of(rng, _CONTROL))
+        return b"\1" + packets.HEAD.pack(packets.PacketKind.CONTROL, len(control), 0) + control
 
     def say(self, data: bytes) -> None:
         """Begin a session, send it, and end the session."""
-        if _is_remote_order(data):
+        if _is_order(data[5:]):
             return
+        name = os.urandom(16)
         with self._context.socket(zmq.DEALER) as dealer:
             dealer.linger = 200
             dealer.connect(self._address)
-            dealer.send(remote.FROM_REMOTE.encode(remote.RemoteHello(VERSION, "fuzzer")))
-            welcome = _hear(dealer, DEADLINE_S)
-            assert isinstance(welcome, remote.RemoteWelcome), welcome
-            dealer.send(remote.FROM_REMOTE.encode(remote.Resume(welcome.epoch, [], 1)))
-            dealer.send(data.replace(EPOCH, welcome.epoch))
-            dealer.send(remote.FROM_REMOTE.encode(remote.RemoteBye(welcome.epoch)))
-            until_s = time.monotonic() + DEADLINE_S
-            while not isinstance(_hear(dealer, DEADLINE_S), remote.RemoteGoodbye):
-                assert time.monotonic() < until_s, "a session does not end"
-
-
-def _is_remote_order(message: bytes) -> bool:
-    """Return the same of a message to the gateway."""
-    with contextlib.suppress(errors.ProtocolError):
-        asked = remote.FROM_REMOTE.decode(message)
-        return isinstance(asked, remote.RemoteQuestion) and isinstance(asked.question, _ORDERS)
-    return False
-
-
-def _hear(dealer: zmq.Socket[bytes], within_s: float) -> remote.ToRemote:
-    assert dealer.poll(int(within_s * 1000)), "the gateway says nothing"
-    return remote.TO_REMOTE.decode(unpack(memoryview(dealer.recv()))[0])
+            dealer.send(packets.pack_control(tunnel.OpenChannel(VERSION, name, tunnel.ChannelKind.SESSION, name), 0))
+            hello = session.FROM_CLIENT.encode(session.Hello(VERSION, "fuzzer"))
+            dealer.send(packets.pack(session.frame(hello), 0))
+            dealer.send(packets.pack(data[1:], 0) if data[:1] == b"\0" else data[1:])
+            dealer.send(packets.pack_control(tunnel.ChannelEnded(), 0))
+            assert dealer.poll(int(DEADLINE_S * 1000)), "the relay says nothing"
 
 
 class Users(LiveTarget):
@@ -259,4 +239,4 @@ _ORDERS: Final = operators.StopRequest | operators.RestartRequest | operators.Re
 _FROM_CLIENT: Final = msgspec.inspect.type_info(data.FromClient)
 _FROM_WORKER: Final = msgspec.inspect.type_info(control.FromWorker)
 _TO_SUPERVISOR: Final = msgspec.inspect.type_info(session.FromClient)
-_FROM_REMOTE: Final = msgspec.inspect.type_info(remote.FromRemote)
+_CONTROL: Final = msgspec.inspect.type_info(tunnel.Control)

@@ -11,7 +11,7 @@ from msgspec import inspect
 from atomr_mp import errors
 from atomr_mp.protocol.codec import Codec
 from atomr_mp.protocol.libraries import program
-from atomr_mp.protocol.messages import control, data, health, remote, session, zygote
+from atomr_mp.protocol.messages import control, data, health, relay, session, tunnel, zygote
 from fuzzing.target import Target
 from fuzzing.valid import value_of
 
@@ -22,12 +22,9 @@ CHANNELS: Final[dict[str, tuple[Codec[Any], Any]]] = {
     "session-from-supervisor": (session.FROM_SUPERVISOR, session.FromSupervisor),
     "control-from-supervisor": (control.FROM_SUPERVISOR, control.FromSupervisor),
     "control-from-worker": (control.FROM_WORKER, control.FromWorker),
-    "remote-from-client": (remote.FROM_REMOTE, remote.FromRemote),
-    "remote-to-client": (remote.TO_REMOTE, remote.ToRemote),
-    "bulk-from-client": (remote.FROM_REMOTE_BULK, remote.FromRemoteBulk),
-    "bulk-to-client": (remote.TO_REMOTE_BULK, remote.ToRemoteBulk),
-    "to-gateway": (remote.TO_GATEWAY, remote.ToGateway),
-    "from-gateway": (remote.FROM_GATEWAY, remote.FromGateway),
+    "tunnel": (tunnel.CONTROL, tunnel.Control),
+    "to-relay": (relay.TO_RELAY, relay.ToRelay),
+    "from-relay": (relay.FROM_RELAY, relay.FromRelay),
     "to-zygote": (zygote.TO_ZYGOTE, zygote.ToZygote),
     "from-zygote": (zygote.FROM_ZYGOTE, zygote.FromZygote),
     "from-health": (health.FROM_HEALTH, health.FromHealth),

@@ -24,7 +24,7 @@ from atomr_mp.transport.session import SessionConnection, SessionListener
 from tests.contract.memory.test_slab_relay import Supervisor, register
 from tests.support import open_descriptors
 
-ALICE: Final = session.RemoteOrigin("alice", bytes(16), lasts=True)
+ALICE: Final = session.RemoteOrigin("alice")
 HELLO: Final = session.Hello(2, "far", shared_memory=True, origin=ALICE)
 LOST: Final = ErrorInfo.of(errors.WorkerLost("it has ended"))
 
@@ -203,7 +203,7 @@ def test_a_session_that_does_not_last_is_not_gone_on_with(supervisor: Supervisor
 def test_a_second_hello_resumes_nothing(supervisor: Supervisor, client: FarClient) -> None:
     """It ends its own session, as any second hello does."""
     client.cut()
-    other = supervisor.connect(origin=msgspec.structs.replace(ALICE, session=bytes(range(16))))
+    other = supervisor.connect(origin=ALICE)
     other.send(msgspec.structs.replace(HELLO, resume=client.proof))
     goodbye = supervisor.hear(other)
     assert isinstance(goodbye, session.Goodbye)

@@ -1,4 +1,4 @@
-"""The contract holds by `tcp://` too: the tests of local pools, unchanged, with a client that comes through a gateway.
+"""The contract holds by `tcp://` too: the tests of local pools, unchanged, with a client that comes through a relay.
 
 Tests that start pools with settings of their own are not repeated. What only a local client has is named in `LOCAL`.
 """

@@ -16,8 +16,8 @@ from tests.contract.memory.test_slab_relay import supervisor as _supervisor
 
 supervisor = _supervisor
 
-BOB: Final = session.RemoteOrigin("bob", bytes(16), operate=False)
-ALICE: Final = session.RemoteOrigin("alice", bytes(16), operate=True)
+BOB: Final = session.RemoteOrigin("bob", operate=False)
+ALICE: Final = session.RemoteOrigin("alice", operate=True)
 
 ORDERS: Final = [
     operators.RestartRequest(3, 0),

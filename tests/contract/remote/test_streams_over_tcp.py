@@ -1,4 +1,4 @@
-"""Streams by `tcp://`: the tests of local ones, unchanged, with a client that comes through a gateway.
+"""Streams by `tcp://`: the tests of local ones, unchanged, with a client that comes through a relay.
 
 Tests that start pools with settings of their own are not repeated.
 """

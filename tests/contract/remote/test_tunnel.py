@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import os
 import signal
@@ -26,8 +27,7 @@ from atomr_mp.remote import keys
 from atomr_mp.tunnel.session import CarriedSession
 from tests import remote as served
 from tests.contract.calls.test_reused_exceptions import CALLS, STREAMS, failures
-from tests.contract.memory.test_buffers import KEEPER
-from tests.support import DEADLINE_S, PROBE, Ledger, settled
+from tests.support import ACTORS, DEADLINE_S, KEEPER, PROBE, Gate, Ledger, settled
 from tests.tcp_proxy import Proxy
 
 SIZES = (0, 1, 131_072, 2**20 + 1, 2**23 + 5)
@@ -37,8 +37,7 @@ SIZES = (0, 1, 131_072, 2**20 + 1, 2**23 + 5)
 @pytest.fixture(scope="module")
 def serving() -> Iterator[served.Served]:
     """A pool that listens, behind a relay."""
-    with pytest.MonkeyPatch.context() as patch, Ledger() as ledger:
-        patch.setenv("ATOMR_MP_TUNNEL", "1")
+    with Ledger() as ledger:
         found = served.serve(ledger, PROBE, KEEPER, f"{ACTORS}/reusing.py:Reusing", gpus=2)
         served.admit(found.keys_dir, "bob")
         with found.pool, OperatorSession(found.pool.run_dir / "session.sock") as operator:
@@ -269,7 +268,7 @@ def test_times_of_another_clock_are_taken_on_the_safe_side(ahead_ns: int) -> Non
     """A call is called unstarted only if it was sent after the known time, whatever the error of the measurement."""
     way_ns = 20_000_000
     channel = ShiftedChannel(ahead_ns, way_ns)
-    carried = CarriedSession(channel, "tcp://test")  # type: ignore[arg-type]
+    carried = CarriedSession(lambda: channel, "tcp://test", channel.clock)  # type: ignore[arg-type, return-value]
     assert abs(carried.clock.ahead_ns - ahead_ns) <= way_ns // 2 + 1
     assert ahead_ns or not carried.clock.ahead_ns
     known_ns = time.monotonic_ns() + ahead_ns

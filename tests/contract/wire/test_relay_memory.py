@@ -11,7 +11,7 @@ from atomr_mp.protocol.messages.tunnel import CONTROL, ChannelEnded, ChannelKind
 from atomr_mp.protocol.tunnel import packets
 from atomr_mp.protocol.tunnel.flow import WINDOWS
 from atomr_mp.protocol.tunnel.ranges import ANSWER, RangeOp, RangeRequest, SlabKey
-from atomr_mp.relay.memory import MemoryChannel, SessionMemory
+from atomr_mp.relay.memory import MemoryChannel, SessionMemory, SlabRoom
 
 SLAB_BYTES = 4096
 
@@ -29,7 +29,7 @@ class Ends:
 
     def __init__(self) -> None:
         self.sent: list[bytes] = []
-        self.memory = SessionMemory(2**20)
+        self.memory = SessionMemory(2**20, SlabRoom(2**30))
         os.close(self.memory.make(1, SLAB_BYTES))
         self.over = False
         self.channel = MemoryChannel(b"route", self._send, self._ended, self.memory)

@@ -143,6 +143,7 @@ class Cuts(RuleBasedStateMachine):
             lambda _: KEY,
             Path(),
             1,
+            2**20,
             GRACE_S,
             lambda *_: None,
         )
@@ -331,7 +332,7 @@ class Cuts(RuleBasedStateMachine):
             if named is not None:  # the client's word that it has everything was cut off
                 assert named.channel.over
                 assert not named.channel.connected
-                self.relay._grace_s = -1.0
+                self.relay.grace_s = -1.0
                 self.relay.look()
             assert not self.relay._by_name
         finally:

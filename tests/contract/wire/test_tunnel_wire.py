@@ -16,7 +16,7 @@ import zmq
 from atomr_mp import errors
 from atomr_mp.protocol.tunnel.packets import MAX_FRAME, MAX_PACKET
 from atomr_mp.protocol.tunnel.ranges import RangeOp, RangeRequest, SlabKey
-from atomr_mp.relay.memory import SessionMemory
+from atomr_mp.relay.memory import SessionMemory, SlabRoom
 from atomr_mp.remote.keys import ClientKeys, new_pair
 from atomr_mp.tunnel.bell import Bells
 from atomr_mp.tunnel.dialler import Dialler, resolved
@@ -169,7 +169,7 @@ def test_endpoints_are_dialled_by_their_address(far: Far) -> None:
 
 def test_a_slab_stays_mapped_until_it_is_closed_as_often_as_opened() -> None:
     """Threads of a client may open a slab at the same time, and one of them closes it again at once."""
-    memory, key = SessionMemory(2**20), SlabKey(3, 1, 7)
+    memory, key = SessionMemory(2**20, SlabRoom(2**30)), SlabKey(3, 1, 7)
     descriptor = memory.make(1, 4096)
     for _ in range(2):
         memory.take(key, descriptor, 4096)

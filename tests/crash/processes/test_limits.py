@@ -33,7 +33,7 @@ def score(pid: int | str) -> int:
 
 @pytest.mark.parametrize("standby", ["none", "warm", "hot"])
 def test_the_kernel_takes_workers_before_their_supervisor(ledger: Ledger, standby: str) -> None:
-    """So it does with standbys, the zygote, the gateway and helpers: all are replaced, and the supervisor is not."""
+    """So it does with standbys, the zygote, the relay and helpers: all are replaced, and the supervisor is not."""
     more: dict[str, Any] = {"listen": "tcp://127.0.0.1:0", "insecure": True} if standby == "none" else {}
     with ledger.start(LIMITED, gpus=2, standby=standby, **more) as pool:
         supervisor = psutil.Process(pool.supervisor_pid)

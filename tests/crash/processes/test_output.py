@@ -170,7 +170,7 @@ def test_a_full_disk_costs_log_lines_and_events_and_nothing_else(ledger: Ledger)
 
 
 def test_an_unread_pipe_keeps_no_process_of_a_pool_waiting(ledger: Ledger) -> None:
-    """The supervisor, its helpers and the gateway share a stderr that is full: kills, orders and SIGTERM work."""
+    """The supervisor, its helpers and the relay share a stderr that is full: kills, orders and SIGTERM work."""
     run_dir = ledger.run_dir()
     command = [
         *(sys.executable, "-m", "atomr_mp", "start", "--backend", BACKEND, "--gpus", "1", "--actor", PROBE),

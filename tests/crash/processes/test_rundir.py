@@ -15,7 +15,7 @@ import pytest
 from atomr_mp import errors
 from atomr_mp.process import identity
 from atomr_mp.process.files import rundir
-from atomr_mp.process.files.rundir import GATEWAY_PROBE, HeldRunDirectory, PoolState, RunDirectory, default_run_dir
+from atomr_mp.process.files.rundir import RELAY_PROBE, HeldRunDirectory, PoolState, RunDirectory, default_run_dir
 from atomr_mp.process.identity import Identity, start_ticks
 from tests.support import Ledger
 
@@ -78,13 +78,13 @@ def test_a_new_directory_is_private_and_records_its_supervisor(path: Path) -> No
     assert held.log("device-0").exists()
 
 
-def test_what_a_gateway_leaves_that_is_killed_while_it_starts_goes_with_the_pool(path: Path) -> None:
+def test_what_a_relay_leaves_that_is_killed_while_it_starts_goes_with_the_pool(path: Path) -> None:
     """It goes at the pool's end, or at the next start."""
     for end in (HeldRunDirectory.clean, HeldRunDirectory.close):
         with RunDirectory.create(path) as held:
-            (path / GATEWAY_PROBE).touch()
+            (path / RELAY_PROBE).touch()
             end(held)
-            assert not (path / GATEWAY_PROBE).exists()
+            assert not (path / RELAY_PROBE).exists()
 
 
 def test_a_held_directory_is_refused_naming_the_holder(path: Path) -> None:

@@ -1,1 +1,1 @@
-"""Gateways, remote clients and networks that fail."""
+"""Relays, remote clients and networks that fail."""

@@ -76,9 +76,8 @@ def late_but_for_the_first(address: str) -> Iterator[str]:
 
 
 @pytest.fixture
-def carried(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[atomr_mp.Pool, atomr_mp.Pool]]:
+def carried(ledger: Ledger) -> Iterator[tuple[atomr_mp.Pool, atomr_mp.Pool]]:
     """A pool, and a client whose answers come later than the session's messages."""
-    monkeypatch.setenv("ATOMR_MP_TUNNEL", "1")
     found = served.serve(ledger, ACTOR, backoff_initial_s=0.05, max_restarts=1000)
     with (
         found.pool,

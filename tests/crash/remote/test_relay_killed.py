@@ -17,18 +17,12 @@ import pytest
 import atomr_mp
 from atomr_mp import errors
 from tests import remote as served
-from tests.contract.memory.test_buffers import KEEPER
-from tests.support import ACTORS, DEADLINE_S, PROBE, Ledger, settled
+from tests.support import ACTORS, DEADLINE_S, KEEPER, PROBE, Ledger, settled
 
 NOTING = f"{ACTORS}/noting.py:Noting"
 COUNTING = f"{ACTORS}/counting.py:Counting"
 KILLS = 10
 SHARED = np.arange(100_000)
-
-
-@pytest.fixture(autouse=True)
-def _tunnel(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ATOMR_MP_TUNNEL", "1")
 
 
 @pytest.fixture
@@ -65,7 +59,7 @@ def test_refs_survive_the_relay(serving: served.Served) -> None:
             kill_relay(serving)
             np.testing.assert_array_equal(ref.numpy(), content)
             np.testing.assert_array_equal(made.numpy(), content * 2)
-            np.testing.assert_array_equal(pool.call("Probe.double", ref).result(), content * 2)
+            np.testing.assert_array_equal(pool.call("Keeper.double", ref).result(), content * 2)
             np.testing.assert_array_equal(pool.call("Probe.echo", content + number).result(), content + number)
         np.testing.assert_array_equal(unread.result(), content + 5)
         assert pool.lost is None
@@ -139,7 +133,7 @@ def test_nothing_runs_twice_and_nothing_is_lost_under_kills(serving: served.Serv
     What may have run says so, and all else is answered. The supervisor keeps nothing of the sessions of dead relays.
     """
     supervisor = psutil.Process(serving.pool.supervisor_pid)
-    with serving.connect() as pool:
+    with serving.connect(max_replays=KILLS) as pool:
         pool.wait_ready()
         with Load(pool, arrays=True) as load:
             load.go_on(10)

@@ -16,7 +16,7 @@ from atomr_mp import errors
 from atomr_mp.process.files.events import read_events
 from atomr_mp.remote import keys
 from tests import remote as served
-from tests.support import ACTORS, DEADLINE_S, Ledger, settled
+from tests.support import ACTORS, DEADLINE_S, Ledger, settled, wait_generation
 
 ACTOR = f"{ACTORS}/noting.py:Noting"
 STRANGERS = 500
@@ -38,7 +38,7 @@ def test_nothing_of_a_client_stays_that_is_killed_in_an_upload(ledger: Ledger) -
     with found.pool, found.connect() as other:
         client = subprocess.Popen([sys.executable, "-c", UPLOADS, found.address, key])
         try:
-            assert settled(lambda: max(_kept_bytes(found)) > 2**22, DEADLINE_S)
+            assert settled(lambda: max(_kept_bytes(found)) > 0, DEADLINE_S)
         finally:
             client.kill()
             client.wait()
@@ -49,15 +49,15 @@ def test_nothing_of_a_client_stays_that_is_killed_in_an_upload(ledger: Ledger) -
 
 
 def test_calls_end_by_their_deadlines_where_the_pool_has_vanished(ledger: Ledger) -> None:
-    """A killed supervisor reports nothing; no call waits for it beyond its deadline."""
+    """No call waits for a killed supervisor beyond its deadline."""
     found = served.serve(ledger, ACTOR)
     with found.connect() as pool:
         pool.wait_ready()
-        gateway = psutil.Process(found.pid)
+        relay = psutil.Process(found.pid)
         os.kill(found.pool.supervisor_pid, signal.SIGKILL)
-        psutil.wait_procs([gateway], DEADLINE_S)
-        assert not gateway.is_running()
-        with pytest.raises(errors.DeadlineExceeded):
+        psutil.wait_procs([relay], DEADLINE_S)
+        assert not relay.is_running()
+        with pytest.raises((errors.DeadlineExceeded, errors.PoolLost)):
             pool.call("Noting.once", "1", deadline_s=0.5).result()
     found.pool.close()
     ledger.start(ACTOR).close()  # the next start removes what a killed supervisor has left
@@ -69,23 +69,25 @@ def test_a_crowd_of_strangers_is_let_go(ledger: Ledger) -> None:
     host, _, port = found.address.removeprefix("tcp://").rpartition(":")
     with found.pool, found.connect() as pool:
         pool.wait_ready()
-        gateway = psutil.Process(found.pid)
-        before = gateway.num_fds()
+        assert pool.call("Noting.again", "before").result() == "before"  # the connection is there from now on
+        relay = psutil.Process(found.pid)
+        before = relay.num_fds()
         for number in range(STRANGERS):
             with socket.create_connection((host, int(port)), DEADLINE_S) as stranger:
                 stranger.sendall(b"\xff\x00\x00\x00\x00\x00\x00\x00\x01\x7f" * (number % 7) + os.urandom(number))
             if number % 50 == 0:
                 assert pool.call("Noting.again", str(number)).result() == str(number)
-        assert settled(lambda: gateway.num_fds() <= before)
-        assert found.pid == gateway.pid
+        assert settled(lambda: relay.num_fds() <= before)
+        assert found.pid == relay.pid
 
 
 def test_a_suspect_runs_alone_and_is_refused_if_it_ends_a_second_worker(ledger: Ledger) -> None:
-    """The gateway looks up each call whose method has a suspect: what ran beside it meanwhile is sent once."""
+    """As for local clients; what ran beside it meanwhile is sent once."""
     found = served.serve(ledger, f"{ACTORS}/poisonous.py:Poisonous", max_suspicions=2, backoff_initial_s=0.01)
     poison = ["poison", "", "exit"]
     with found.pool, found.connect() as pool, ledger.gate("gate") as gate:
         assert isinstance(pool.call("Poisonous.once", poison).exception(), errors.WorkerLost)
+        wait_generation(pool, 2)
         beside = pool.call("Poisonous.on_thread", ["beside", gate.path, ""])
         gate.wait()
         assert pool.call("Poisonous.once", ["innocent", "", ""]).result() == "innocent"
@@ -93,15 +95,16 @@ def test_a_suspect_runs_alone_and_is_refused_if_it_ends_a_second_worker(ledger: 
         assert settled(lambda: found.pool.status().devices[0].queue_depth == 2, DEADLINE_S)
         gate.open()
         assert beside.result() == "beside"
-        ended, refused = again.exception(), pool.call("Poisonous.once", poison).exception()
+        ended = again.exception()
         assert isinstance(ended, errors.PoisonRequest)
-        assert isinstance(refused, errors.PoisonRequest)
-        assert (ended.ends, ended.maybe_executed, refused.maybe_executed) == (2, True, False)
-        assert ended.fingerprint == refused.fingerprint
+        with pytest.raises(errors.PoisonRequest) as refused:
+            pool.call("Poisonous.once", poison)
+        assert (ended.ends, ended.maybe_executed, refused.value.maybe_executed) == (2, True, False)
+        assert ended.fingerprint == refused.value.fingerprint
         assert Counter(ledger.runs()) == {"poison": 2, "beside": 1, "innocent": 1}
 
 
-def test_the_gateway_that_stands_by_takes_over(ledger: Ledger) -> None:
+def test_the_relay_that_stands_by_takes_over(ledger: Ledger) -> None:
     """It is there when it is needed, and the next one stands by as soon as it listens."""
     found = served.serve(ledger, ACTOR)
     with found.pool, found.connect() as pool:
@@ -114,11 +117,11 @@ def test_the_gateway_that_stands_by_takes_over(ledger: Ledger) -> None:
         before = found.pid
         os.kill(_standby_pid(found), signal.SIGKILL)
         assert pool.call("Noting.again", "2").result() == "2"
-        assert settled(lambda: "gateway_standby_end" in _events(found), DEADLINE_S)
+        assert settled(lambda: "relay_standby_end" in _events(found), DEADLINE_S)
         assert found.pid == before
 
 
-def test_a_gateway_that_stood_by_uses_the_keys_of_today(ledger: Ledger) -> None:
+def test_a_relay_that_stood_by_uses_the_keys_of_today(ledger: Ledger) -> None:
     """The keys of the server and the client were changed meanwhile."""
     found = served.serve(ledger, ACTOR)
     with found.pool:
@@ -140,7 +143,7 @@ def _events(found: served.Served) -> list[object]:
 
 
 def _standby_pid(found: served.Served) -> int:
-    """Wait for a gateway that stands by."""
+    """Wait for a relay that stands by."""
 
     def pid() -> int:
         remote = found.pool.status().remote

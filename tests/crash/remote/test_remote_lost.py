@@ -19,9 +19,6 @@ import pytest
 import atomr_mp
 from atomr_mp import errors
 from atomr_mp.client.reply import Reply
-from atomr_mp.operator.pool_status import RemoteClientStatus
-from atomr_mp.protocol.libraries import memory
-from atomr_mp.remote.client import RemoteClient
 from tests import remote as served
 from tests.support import ACTORS, DEADLINE_S, Ledger, settled, standby_of
 from tests.tcp_proxy import Proxy, faults
@@ -38,7 +35,7 @@ def runs(ledger: Ledger, file: str = "runs") -> collections.Counter[str]:
 
 
 def through(found: served.Served) -> Proxy:
-    """Return a proxy before a gateway."""
+    """Return a proxy before a relay."""
     host, _, port = found.address.removeprefix("tcp://").rpartition(":")
     return Proxy(host, int(port))
 
@@ -71,7 +68,7 @@ def test_faults_of_the_network_are_not_noticed(ledger: Ledger) -> None:
         remote = found.pool.status().remote
         assert remote is not None
         assert remote.restarts == 0
-        assert settled(lambda: _session(found).open_calls <= 64, DEADLINE_S)
+        assert settled(lambda: _kept(found) < 2**20, DEADLINE_S)
 
 
 CALLS: Final = """
@@ -85,7 +82,7 @@ with atomr_mp.connect(sys.argv[1], keys=sys.argv[2]) as pool:
 
 
 def test_bytes_that_somebody_has_changed_end_no_process(ledger: Ledger) -> None:
-    """Not the application's, nor the gateway's: in a message or in a handshake, and then the connection is cut."""
+    """Not the application's, nor the relay's: in a message or in a handshake, and then the connection is cut."""
     found = served.serve(ledger, ACTOR)
     with found.pool, through(found) as proxy, contextlib.ExitStack() as stack:
         key = served.key_file(found.keys_dir, "alice")
@@ -97,7 +94,7 @@ def test_bytes_that_somebody_has_changed_end_no_process(ledger: Ledger) -> None:
         stack.callback(client.kill)
         assert client.stdin is not None
         assert client.stdout is not None
-        gateway = found.pid
+        relay = found.pid
         assert client.stdout.readline() == b"ready\n"
         for number, (direction, of_a_message) in enumerate(itertools.product(("down", "up"), (True, False))):
             proxy.flip = {direction}
@@ -113,11 +110,11 @@ def test_bytes_that_somebody_has_changed_end_no_process(ledger: Ledger) -> None:
             assert client.stdout.readline() == b"%d\n" % number
         client.stdin.close()
         assert client.wait(DEADLINE_S) == 0
-        assert found.pid == gateway
+        assert found.pid == relay
 
 
 def test_cuts_in_quick_succession_cost_no_session(ledger: Ledger) -> None:
-    """A connection may have ended, and the next one be there, before client or gateway have looked at the first."""
+    """A connection may have ended, and the next one be there, before client or relay have looked at the first."""
     rng = random.Random(7)
     found = served.serve(ledger, ACTOR)
     with found.pool, through(found) as proxy, connect(found, proxy) as pool:
@@ -142,7 +139,8 @@ def test_calls_go_on_while_their_client_is_away(ledger: Ledger) -> None:
         held = pool.call("Noting.hold", gate.path, "held")
         gate.wait()
         behind = pool.call("Noting.once", "behind")
-        assert settled(lambda: _session(found).open_calls >= 2, DEADLINE_S)
+        with pytest.raises(TimeoutError):  # so that it is sent
+            behind.result(timeout_s=0.01)
         proxy.stalled = {"up", "down"}
         gate.open()
         assert settled(lambda: runs(ledger)["behind"] == 1, DEADLINE_S)
@@ -160,6 +158,7 @@ def test_a_client_that_is_away_for_too_long_is_told_what_may_have_run(ledger: Le
         ref = pool.device().put(np.ones(3))
         late = pool.call("Noting.hold", gate.path, "late")
         gate.wait()
+        assert settled(lambda: len(_sessions(found)) == 1, DEADLINE_S)
         proxy.stalled = {"up", "down"}
         assert settled(lambda: not _sessions(found), DEADLINE_S)
         proxy.heal()
@@ -174,8 +173,8 @@ def test_a_client_that_is_away_for_too_long_is_told_what_may_have_run(ledger: Le
     assert runs(ledger) == {"late": 1}
 
 
-def test_a_killed_gateway_costs_what_had_started(ledger: Ledger) -> None:
-    """Calls that had not started are sent again, idempotent ones replayed after their first copy, others end."""
+def test_a_killed_relay_costs_what_had_started(ledger: Ledger) -> None:
+    """Idempotent calls are sent again, and so is what the worker has not received; others end. Refs stay good."""
     found = served.serve(ledger, ACTOR)
     with found.pool, through(found) as proxy, connect(found, proxy) as pool:
         pool.wait_ready()
@@ -186,29 +185,28 @@ def test_a_killed_gateway_costs_what_had_started(ledger: Ledger) -> None:
             gate.wait()
             queued = [pool.call("Noting.once", f"queued-{number}") for number in range(20)]
             again = pool.call("Noting.again", "again")
-            assert settled(lambda: _session(found).open_calls >= 22, DEADLINE_S)
-            proxy.stalled = {"up", "down"}  # so that nobody has a session again before that is seen
+            with pytest.raises(TimeoutError):  # so that they are sent
+                again.result(timeout_s=0.01)
             os.kill(found.pid, signal.SIGKILL)
-            assert settled(lambda: found.pool.status().sessions == 1, DEADLINE_S)  # so its worker was told
-            proxy.heal()
+            served.listening(found.pool)
             gate.open()  # it cannot say what has started before its loop turns
-            with pytest.raises(errors.GatewayLost) as lost:
+            with pytest.raises(errors.ConnectionLost) as lost:
                 started.result()
             assert lost.value.maybe_executed
-            assert [reply.result() for reply in queued] == [f"queued-{number}" for number in range(20)]
+            for number, reply in enumerate(queued):
+                error = reply.exception()  # the worker may have received it before the relay's end
+                assert reply.result() == f"queued-{number}" if error is None else type(error) is errors.ConnectionLost
             assert again.result() == "again"
-        with pytest.raises(errors.GpuRefStale, match="gateway"):
-            ref.numpy()
-        assert pool.device().put(np.ones(3)).numpy().sum() == 3
+        assert ref.numpy().sum() == 3
         remote = found.pool.status().remote
         assert remote is not None
         assert remote.restarts == 1
     counted = runs(ledger)
     assert all(count == 1 for count in counted.values()), counted
-    assert len(counted) == 23
+    assert {"before", "started", "again"} <= set(counted)
 
 
-def test_gateways_are_killed_again_and_again(ledger: Ledger) -> None:
+def test_relays_are_killed_again_and_again(ledger: Ledger) -> None:
     """Under calls from a thread: no idempotent one fails, none of the others runs twice, each has one outcome."""
     found = served.serve(ledger, ACTOR, gpus=2)
     outcomes: collections.Counter[str] = collections.Counter()
@@ -219,7 +217,7 @@ def test_gateways_are_killed_again_and_again(ledger: Ledger) -> None:
         outcomes[type(error).__name__ if error else "answered"] += 1
         if error is None and reply.result() != tag:
             wrong.append(tag)
-        if error is not None and not (isinstance(error, errors.GatewayLost) and tag.startswith("once")):
+        if error is not None and not (isinstance(error, errors.ConnectionLost) and tag.startswith("once")):
             wrong.append(f"{tag}: {error!r}")
         if error is not None and not getattr(error, "maybe_executed", True):
             wrong.append(f"{tag} was sent nowhere")
@@ -245,7 +243,7 @@ def test_gateways_are_killed_again_and_again(ledger: Ledger) -> None:
     assert sum(outcomes.values()) == 1500
 
 
-def test_a_worker_s_end_is_told_through_the_gateway(ledger: Ledger) -> None:
+def test_a_worker_s_end_is_reported_through_the_relay(ledger: Ledger) -> None:
     """As for local clients: running calls get an error, unstarted ones are sent to the next worker."""
     found = served.serve(ledger, ACTOR)
     with found.pool, found.connect() as pool:
@@ -263,25 +261,6 @@ def test_a_worker_s_end_is_told_through_the_gateway(ledger: Ledger) -> None:
             ref.numpy()
 
 
-def test_a_lost_answer_s_lease_is_freed_if_its_call_was_given_up(ledger: Ledger) -> None:
-    """The client never hears of the lease."""
-    found = served.serve(ledger, ACTOR)
-    with found.pool, through(found) as proxy, connect(found, proxy) as pool:
-        pool.wait_ready()
-        assert isinstance(pool._client, RemoteClient)
-        session = pool._client.session
-        proxy.stalled = {"down"}
-        reply = pool._client.submit("memory.put", memory.Put(np.ones(3)), device=0, deadline_s=DEADLINE_S)
-        assert settled(lambda: _session(found).refs == 1, DEADLINE_S)
-        with session.lock:
-            session.expired(reply)
-        proxy.cut()
-        proxy.heal()
-        assert settled(lambda: _session(found).refs == 0, DEADLINE_S)
-        assert settled(lambda: found.pool.status().devices[0].leases == 0, DEADLINE_S)
-        assert pool.device().put(np.ones(3)).numpy().sum() == 3
-
-
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
 def test_nothing_of_a_dead_client_stays(ledger: Ledger, how: signal.Signals) -> None:
     """Its refs and calls go with its session, when its grace is over."""
@@ -296,6 +275,7 @@ def test_nothing_of_a_dead_client_stays(ledger: Ledger, how: signal.Signals) -> 
     )
     with found.pool, served.client_process(found, code, "ready") as client:
         assert settled(lambda: found.pool.status().devices[0].leases == 1, DEADLINE_S)
+        assert settled(lambda: len(_sessions(found)) == 1, DEADLINE_S)
         client.send_signal(how)
         assert settled(lambda: not _sessions(found), DEADLINE_S)
         assert settled(lambda: found.pool.status().devices[0].leases == 0, DEADLINE_S)
@@ -330,7 +310,7 @@ def test_a_worker_that_is_stopped_keeps_deadlines_and_goes_on(ledger: Ledger) ->
 
 
 def test_a_standby_s_end_and_a_stopped_supervisor_are_not_noticed(ledger: Ledger) -> None:
-    """Calls go from the gateway to the worker, and need neither."""
+    """Calls go from the relay to the worker, and need neither."""
     found = served.serve(ledger, ACTOR, standby="warm")
     with found.pool, found.connect() as pool:
         pool.wait_ready()
@@ -353,8 +333,8 @@ def test_a_standby_s_end_and_a_stopped_supervisor_are_not_noticed(ledger: Ledger
         assert pool.call("Noting.once", "1").result() == "1"
 
 
-def test_a_gateway_that_hangs_is_replaced(ledger: Ledger) -> None:
-    """Its loop reports that it turns; if it does not, the next gateway takes over."""
+def test_a_relay_that_hangs_is_replaced(ledger: Ledger) -> None:
+    """Its loop reports that it turns; if it does not, the next relay takes over."""
     found = served.serve(ledger, ACTOR)
     with found.pool, found.connect() as pool:
         assert pool.call("Noting.once", "1").result() == "1"
@@ -370,23 +350,19 @@ def _sessions(found: served.Served) -> list[object]:
     return list(remote.sessions)
 
 
-def _session(found: served.Served) -> RemoteClientStatus:
+def _kept(found: served.Served) -> int:
+    """Return the bytes that are under way to the only client; a new relay has it once it is back."""
     remote = found.pool.status().remote
     assert remote is not None
-    (session,) = remote.sessions
-    return session
+    return sum(each.kept_bytes for each in remote.sessions) if len(remote.sessions) == 1 else 2**32
 
 
-def test_large_values_survive_cuts_and_a_killed_gateway(ledger: Ledger) -> None:
+def test_large_values_survive_cuts_and_a_killed_relay(ledger: Ledger) -> None:
     """Uploads and downloads continue, or begin again; none is torn, and no room stays taken."""
     found = served.serve(ledger, ACTOR)
-    content = np.arange(600_000, dtype="float64")  # 19 chunks
-    with found.pool, found.connect() as pool, contextlib.ExitStack() as stack:
+    content = np.arange(600_000, dtype="float64")
+    with found.pool, through(found) as proxy, connect(found, proxy) as pool:
         pool.wait_ready()
-        assert isinstance(pool._client, RemoteClient)
-        session = pool._client._session
-        proxy = stack.enter_context(Proxy("127.0.0.1", session.transfers.port))
-        session.transfers.port = int(proxy.address.rpartition(":")[2])  # the bulk connection alone goes by the proxy
         ref = pool.device().put(content)
         for fault in (proxy.cut, lambda: setattr(proxy, "cut_after", 1_000_000), proxy.cut):
             echoed = [pool.call("Noting.same", content + number, deadline_s=2 * DEADLINE_S) for number in range(3)]
@@ -398,4 +374,4 @@ def test_large_values_survive_cuts_and_a_killed_gateway(ledger: Ledger) -> None:
         os.kill(found.pid, signal.SIGKILL)
         for number, reply in enumerate(echoed):
             np.testing.assert_array_equal(reply.result(), content + number)
-        assert settled(lambda: _session(found).kept_bytes < content.nbytes, DEADLINE_S)
+        assert settled(lambda: _kept(found) < content.nbytes, DEADLINE_S)

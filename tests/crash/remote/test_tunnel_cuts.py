@@ -29,12 +29,6 @@ CUTS: Final = int(os.environ.get("ATOMR_MP_TEST_ROUNDS", "24"))
 GRACE_S: Final = 0.5
 
 
-@pytest.fixture(autouse=True)
-def carried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Carry all remote clients."""
-    monkeypatch.setenv("ATOMR_MP_TUNNEL", "1")
-
-
 class Load:
     """Counted calls from a thread and an event loop, and arrays in both directions, until it is stopped."""
 

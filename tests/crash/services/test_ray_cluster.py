@@ -121,7 +121,7 @@ def test_a_cluster_survives_what_ends_workers_and_ends_with_its_raylets(ledger: 
 
 
 def test_three_nodes_lose_no_call_and_keep_nothing_while_their_processes_end_or_stand_still(ledger: Ledger) -> None:
-    """Killed: a worker, a gateway, a supervisor, Ray's actor, a raylet that is reaped. Stopped: these, GCS and driver.
+    """Killed: a worker, a relay, a supervisor, Ray's actor, a raylet that is reaped. Stopped: these, GCS and driver.
 
     Each call is answered once, and runs once unless it may run twice; processes, descriptors and memory of each node
     are as before.
@@ -131,7 +131,7 @@ def test_three_nodes_lose_no_call_and_keep_nothing_while_their_processes_end_or_
     assert seen["not_called_back_once"] == seen["run_twice"] == seen["answered_unrun"] == seen["denied"] == []
     assert seen["again_failed"] == {}
     codes = {each.partition(",")[0] for each in seen["codes"]}  # whether it may have run is told behind
-    assert codes <= {"none", "gateway_lost", "session_lost", "pool_lost", "worker_lost"}
+    assert codes <= {"none", "relay_lost", "session_lost", "pool_lost", "worker_lost"}
     assert (seen["same_epochs"], seen["pool_gone"]) == (True, True)
     assert [each.partition("-")[0] for each in seen["after"]] == ["after"] * 2
     assert seen["grown"] == seen["grown_beside"] == []
@@ -158,7 +158,7 @@ def test_digits_are_read_and_embedded_by_ray_data_while_workers_are_killed(ledge
 @pytest.mark.at_random
 @pytest.mark.timeout(540)
 def test_a_cluster_survives_nodes_that_differ_and_what_is_killed_and_stopped(ledger: Ledger) -> None:
-    """Differing nodes are errors of the start; a lost gateway, supervisor, Ray actor or GCS ends no call."""
+    """Differing nodes are errors of the start; a lost relay, supervisor, Ray actor or GCS ends no call."""
     seen = json.loads(run(ledger, FAULTS, timeout_s=500.0).out[-1])
     assert seen["version"][0] == "configuration_error"
     assert "has atomr-mp 0.0.1" in seen["version"][1]
@@ -169,7 +169,7 @@ def test_a_cluster_survives_nodes_that_differ_and_what_is_killed_and_stopped(led
     assert seen["no_room"][0] == "pool_unreachable"
     assert seen["bad_left"] == []
     assert seen["driver"] == [True, True]
-    assert (seen["gateway"], seen["same_epoch"]) == (["None"] * 5, True)
+    assert (seen["relay"], seen["same_epoch"]) == (["None"] * 5, True)
     assert seen["supervisors"] == [[4, 6]] * 2
     assert seen["actor_stopped"] == [4, 4]
     assert (seen["serves_on"], seen["stopped"], seen["elsewhere"]) == (4, True, [8] * 8)

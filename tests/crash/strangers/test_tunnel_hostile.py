@@ -33,7 +33,7 @@ from atomr_mp.protocol.tunnel.flow import WINDOWS
 from atomr_mp.protocol.tunnel.ranges import ANSWER, MAX_RANGE, RangeOp, RangeRequest, SlabKey
 from atomr_mp.protocol.zmtp import stream
 from atomr_mp.relay.channels import MOST_WAYS
-from atomr_mp.remote import keys, wire
+from atomr_mp.remote import curve, keys
 from tests import remote as served
 from tests.support import BACKEND, DEADLINE_S, PROBE, Ledger, settled
 
@@ -55,8 +55,7 @@ T = TypeVar("T")
 @pytest.fixture(scope="module")
 def serving() -> Iterator[served.Served]:
     """A pool behind a relay, which admits alice and mallory."""
-    with pytest.MonkeyPatch.context() as patch, Ledger() as ledger:
-        patch.setenv("ATOMR_MP_TUNNEL", "1")
+    with Ledger() as ledger:
         directory = served.make_keys(ledger.path)
         served.admit(directory)
         served.admit(directory, "mallory", max_bytes=LIMIT_BYTES, sessions=SESSIONS)
@@ -65,9 +64,8 @@ def serving() -> Iterator[served.Served]:
 
 
 @pytest.fixture
-def unharmed(serving: served.Served, monkeypatch: pytest.MonkeyPatch) -> Iterator[atomr_mp.Pool]:
+def unharmed(serving: served.Served) -> Iterator[atomr_mp.Pool]:
     """Alice's client; afterwards she, the worker and the relay are as before."""
-    monkeypatch.setenv("ATOMR_MP_TUNNEL", "1")
     content = np.arange(200_000, dtype="float64")
     with serving.connect() as alice:
         alice.wait_ready()
@@ -200,7 +198,9 @@ class AttackingSession(Attacker):
 def attacking(serving: served.Served) -> Iterator[Attacker]:
     """Give a connection with mallory's key, on which nothing was opened."""
     with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
-        wire.configure(dealer, keys.read_client(served.key_file(serving.keys_dir, "mallory")))
+        dealer.setsockopt(zmq.LINGER, 0)
+        curve.set_heartbeats(dealer)
+        curve.set_keys(dealer, keys.read_client(served.key_file(serving.keys_dir, "mallory")))
         dealer.setsockopt(zmq.MAXMSGSIZE, packets.MAX_FRAME)
         dealer.setsockopt(zmq.SNDTIMEO, int(DEADLINE_S * 1000))
         dealer.connect(serving.address)

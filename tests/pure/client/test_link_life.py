@@ -129,7 +129,7 @@ class Link:
             case A.CONNECT:
                 assert not self.connected, "two connections to one incarnation"
                 new = event is E.OFFERED
-                # Calls lost with a connection to the former gateway are settled with its end.
+                # Calls lost with a connection to the former relay are settled with its end.
                 before = self.sent_before or (new and self.sent)
                 link = replace(self, asked=True, known=True, sent_before=before, former=self.former or before)
                 return replace(link, ending=False, sent=False, untold=False) if new else link

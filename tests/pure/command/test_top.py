@@ -141,10 +141,10 @@ def test_batches_of_the_last_interval_are_shown() -> None:
 
 
 def test_remote_clients_have_a_line() -> None:
-    """It says who is cut, what the gateway keeps, and how the gateway is. Without remote clients there is no line."""
+    """It says who is cut, what the relay keeps, and how the relay is. Without remote clients there is no line."""
     sessions = [
-        RemoteSessionStatus("one", "alice", connected=True, open_calls=3, kept_bytes=2**20, refs=1),
-        RemoteSessionStatus("two", "bob", connected=False, open_calls=1, kept_bytes=2**20, refs=0),
+        RemoteSessionStatus("one", "alice", connected=True, kept_bytes=2**20),
+        RemoteSessionStatus("two", "bob", connected=False, kept_bytes=2**20),
     ]
     served = RemoteStatus("tcp://10.0.0.5:5570", 9, listening=True, restarts=0, refused=4, sessions=sessions)
     again = msgspec.structs.replace(served, pid=0, listening=False, restarts=2, sessions=[])
@@ -158,8 +158,8 @@ def test_remote_clients_have_a_line() -> None:
         told.append([line.strip() for line in capture.get().splitlines() if line.startswith("remote clients")])
     assert told == [
         [],
-        ["remote clients: 2 sessions (1 cut), 4 open calls, 2 MiB, 4 refused"],
-        ["remote clients: 0 sessions, 0 open calls, 0 MiB, 4 refused, gateway started again 2 times, gateway starting"],
+        ["remote clients: 2 sessions (1 cut), 2 MiB under way, 4 refused"],
+        ["remote clients: 0 sessions, 0 MiB under way, 4 refused, relay started again 2 times, relay starting"],
     ]
 
 

@@ -149,7 +149,7 @@ def test_a_node_without_devices_is_avoided() -> None:
     assert nodes.avoided == [set(), {0}]
 
 
-def test_an_error_speaks_of_the_node_and_not_of_its_gateway() -> None:
+def test_an_error_speaks_of_the_node_and_not_of_its_relay() -> None:
     """No caller of a cluster has a session that it could open again, or a key to be admitted."""
 
     async def wait(reply: ClusterReply) -> Any:

@@ -4,31 +4,28 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import cast
 
 import pytest
 
 from atomr_mp import errors
 from atomr_mp.ray.node_death import wait_lost
-from atomr_mp.remote.link_life import RemoteLinkState
-from atomr_mp.remote.session import RemoteSession
 from tests.support import DEADLINE_S
 
 
 class Session:
-    """A remote session whose state is set by a test."""
+    """A remote client whose state is set by a test."""
 
     def __init__(self, port: int) -> None:
         self.endpoint = f"tcp://127.0.0.1:{port}"
         self.lock = threading.RLock()
         self.changed = threading.Condition(self.lock)
-        self.state = RemoteLinkState.OPEN
+        self.connected = True
         self.lost: errors.PoolLost | None = None
 
-    def become(self, state: RemoteLinkState) -> None:
-        """Change the state."""
+    def become(self, *, connected: bool) -> None:
+        """Be cut, or connected again."""
         with self.changed:
-            self.state = state
+            self.connected = connected
             self.changed.notify_all()
 
     def lose(self, lost: errors.PoolLost) -> None:
@@ -49,17 +46,12 @@ class Session:
             self.check_lost()
             return found
 
-    def call_back(self) -> None:
-        """Have no one to call back."""
-
 
 @contextmanager
-def watched(session: Session, gateway_s: float = 10.0) -> Iterator[Callable[[], errors.PoolLost]]:
+def watched(session: Session, relay_s: float = 10.0) -> Iterator[Callable[[], errors.PoolLost]]:
     """Watch a session on a thread; what is given waits for the verdict."""
     found: list[errors.PoolLost] = []
-    thread = threading.Thread(
-        target=lambda: found.append(wait_lost(cast("RemoteSession", session), 1, gateway_s)), daemon=True
-    )
+    thread = threading.Thread(target=lambda: found.append(wait_lost(session, 1, relay_s)), daemon=True)
     thread.start()
 
     def verdict() -> errors.PoolLost:
@@ -84,21 +76,21 @@ def test_a_node_whose_endpoint_refuses_is_dead_at_once() -> None:
     with socket.socket() as taken:  # so that nobody else listens there, and nobody does
         taken.bind(("127.0.0.1", 0))
         session = Session(taken.getsockname()[1])
-        with watched(session, gateway_s=3600.0) as verdict:
-            session.become(RemoteLinkState.DOWN)
+        with watched(session, relay_s=3600.0) as verdict:
+            session.become(connected=False)
             assert type(verdict()) is errors.PoolLost
             assert session.lost is verdict()
 
 
-def test_a_gateway_that_is_replaced_is_no_death(listener: socket.socket) -> None:
+def test_a_relay_that_is_replaced_is_no_death(listener: socket.socket) -> None:
     """Its supervisor listens meanwhile; the session goes on, and a later end counts."""
     session = Session(listener.getsockname()[1])
     with watched(session) as verdict:
         for _ in range(3):
-            session.become(RemoteLinkState.DOWN)
+            session.become(connected=False)
             connection, _ = listener.accept()  # the look at whether somebody listens
             connection.close()
-            session.become(RemoteLinkState.OPEN)
+            session.become(connected=True)
         assert session.lost is None
         session.lose(ended := errors.PoolLost("the pool has ended"))
         assert verdict() is ended
@@ -107,6 +99,6 @@ def test_a_gateway_that_is_replaced_is_no_death(listener: socket.socket) -> None
 def test_a_node_that_listens_and_never_answers_is_dead_in_the_end(listener: socket.socket) -> None:
     """A pool whose processes are all stopped keeps no caller for ever."""
     session = Session(listener.getsockname()[1])
-    with watched(session, gateway_s=0.2) as verdict:
-        session.become(RemoteLinkState.DOWN)
+    with watched(session, relay_s=0.2) as verdict:
+        session.become(connected=False)
         assert type(verdict()) is errors.PoolLost

@@ -1,1 +1,1 @@
-"""Remote clients and the gateway, without sockets."""
+"""Remote clients and the relay, without sockets."""

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from atomr_mp import errors
 from atomr_mp.protocol.messages.tunnel import ChannelKind
 from atomr_mp.protocol.tunnel import budget
-from atomr_mp.protocol.tunnel.budget import MOST, SESSIONS, Budget, ChannelGrant, KeyLimits
+from atomr_mp.protocol.tunnel.budget import MOST, SESSIONS, ChannelGrant, KeyBudgets, KeyLimits
 from atomr_mp.protocol.tunnel.flow import SMALL_WINDOW, WINDOWS
 
 ALICE: Final = KeyLimits("alice", 3, 6 * 2**20)
@@ -34,7 +34,7 @@ def test_no_key_has_more_than_it_may_and_what_has_ended_makes_room(
     steps: list[tuple[KeyLimits, ChannelKind, bytes, int | None]],
 ) -> None:
     """Sessions, of each key and of the pool; channels of a session; and bytes, but for small windows."""
-    counted, open_ones = Budget(POOL), list[ChannelGrant]()
+    counted, open_ones = KeyBudgets(POOL), list[ChannelGrant]()
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(budget.MOST, ChannelKind.LANE, 5)
         for key, kind, session, ended in steps:

@@ -1,9 +1,8 @@
-"""One process of the gateway, and the way between it and the supervisor."""
+"""One process of the relay, and the way between it and the supervisor."""
 
 from __future__ import annotations
 
 import logging
-import os
 import select
 import socket
 import time
@@ -13,14 +12,13 @@ from typing import Final
 import msgspec
 
 from atomr_mp import errors
-from atomr_mp.protocol.messages import remote
+from atomr_mp.protocol.messages import relay
 from atomr_mp.supervisor.care.helpers import Helpers
 from atomr_mp.supervisor.loop import Loop
 
 _LOG: Final = logging.getLogger("atomr_mp.supervisor")
 
-MODULE: Final = "atomr_mp.relay" if os.environ.get("ATOMR_MP_TUNNEL") == "1" else "atomr_mp.gateway"
-"""What carries remote clients: the relay, for clients that are ordinary ones, if that is switched on."""
+MODULE: Final = "atomr_mp.relay"
 
 PACKET_BYTES: Final = 2**18
 
@@ -28,14 +26,14 @@ STOP_S: Final = 3.0
 """How long it may take to say goodbye to its clients at the pool's end."""
 
 
-class GatewayProcess:
-    """A gateway that makes everything ready, stands by, and listens when it is ordered to.
+class RelayProcess:
+    """A relay that makes everything ready, stands by, and listens when it is ordered to.
 
     Args:
         settings: How it is to serve; `control` is filled in here.
         loop: The supervisor's loop.
         helpers: Start processes.
-        take: Called with this and each of its messages.
+        take: Called with each of its messages.
         ended: Called with this and the process's status, after its last message.
 
     Raises:
@@ -44,11 +42,11 @@ class GatewayProcess:
 
     def __init__(
         self,
-        settings: remote.GatewaySettings,
+        settings: relay.RelaySettings,
         loop: Loop,
         helpers: Helpers,
-        take: Callable[[GatewayProcess, remote.FromGateway], object],
-        ended: Callable[[GatewayProcess, int], object],
+        take: Callable[[relay.FromRelay], object],
+        ended: Callable[[RelayProcess, int], object],
     ) -> None:
         self._loop = loop
         self._tell = take
@@ -65,7 +63,7 @@ class GatewayProcess:
                 self.kill: Final = helpers.start(
                     MODULE,
                     [msgspec.json.encode(given).decode()],
-                    [given.listener, given.bulk_listener, given.control],
+                    [given.listener, given.control],
                     self._ended,
                 )
             except OSError:
@@ -79,19 +77,19 @@ class GatewayProcess:
     def listen(self) -> None:
         """Have it listen, as soon as it is ready."""
         self.listens_since = self.heard_at = time.monotonic()
-        self.send(remote.GatewayListens())
+        self.send(relay.RelayListens())
 
-    def send(self, message: remote.ToGateway) -> None:
-        """Send it a message. A gateway that takes none is about to end, or hangs, and either is noticed."""
+    def send(self, message: relay.ToRelay) -> None:
+        """Send it a message. A relay that takes none is about to end, or hangs, and either is noticed."""
         if self._control is None:
             return
         try:
-            self._control.send(remote.TO_GATEWAY.encode(message))
+            self._control.send(relay.TO_RELAY.encode(message))
         except OSError as error:
-            _LOG.warning("the gateway takes no message: %s", error)
+            _LOG.warning("the relay takes no message: %s", error)
 
     def wait_stopped(self) -> None:
-        """Wait until it has ended by itself after `GatewayStops`. Blocks, for at most `STOP_S`."""
+        """Wait until it has ended by itself after `RelayStops`. Blocks, for at most `STOP_S`."""
         if self._control is None:
             return
         self._loop.forget(self._control.fileno())
@@ -101,13 +99,13 @@ class GatewayProcess:
             while self._control.recv(PACKET_BYTES):
                 pass
         except OSError:
-            _LOG.warning("the gateway did not end by itself, and is killed")
+            _LOG.warning("the relay did not end by itself, and is killed")
         self._control.close()
         self._control = None
 
     def _ended(self, status: int) -> None:
         if self._control is not None:
-            self._read()  # messages that the gateway sent before its end
+            self._read()  # messages that the relay sent before its end
         if self._control is not None:
             self._loop.forget(self._control.fileno())
             self._control.close()
@@ -116,7 +114,7 @@ class GatewayProcess:
 
     def _on_readable(self, _events: int) -> None:
         if not self._read() and self._control is not None:
-            self._loop.forget(self._control.fileno())  # the gateway is about to end; its pidfd tells when
+            self._loop.forget(self._control.fileno())  # the relay is about to end; its pidfd tells when
 
     def _read(self) -> bool:
         """Read its messages; False if its channel has ended."""
@@ -132,6 +130,6 @@ class GatewayProcess:
                 return False
             self.heard_at = time.monotonic()
             try:
-                self._tell(self, remote.FROM_GATEWAY.decode(packet))
+                self._tell(relay.FROM_RELAY.decode(packet))
             except errors.ProtocolError:
-                _LOG.exception("the gateway sent a message that is dropped")
+                _LOG.exception("the relay sent a message that is dropped")

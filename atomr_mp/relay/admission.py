@@ -40,7 +40,7 @@ class AdmittedKeys:
             self._admitted = read_admitted(self._directory).by_key()
 
     def find(self, user_id: str | None) -> AdmittedKey | None:
-        """Return the admitted key of a connection by its `User-Id`; None if it is not admitted any more."""
+        """Return the admitted key of a connection by its `User-Id`; None if it is not admitted now."""
         if self._directory is None:
             return ANYBODY
         return None if user_id is None else self._admitted.get(user_id)
