@@ -131,7 +131,7 @@ def test_three_nodes_lose_no_call_and_keep_nothing_while_their_processes_end_or_
     assert seen["not_called_back_once"] == seen["run_twice"] == seen["answered_unrun"] == seen["denied"] == []
     assert seen["again_failed"] == {}
     codes = {each.partition(",")[0] for each in seen["codes"]}  # whether it may have run is told behind
-    assert codes <= {"none", "relay_lost", "session_lost", "pool_lost", "worker_lost"}
+    assert codes <= {"none", "connection_lost", "session_lost", "pool_lost", "worker_lost"}
     assert (seen["same_epochs"], seen["pool_gone"]) == (True, True)
     assert [each.partition("-")[0] for each in seen["after"]] == ["after"] * 2
     assert seen["grown"] == seen["grown_beside"] == []
