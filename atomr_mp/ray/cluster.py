@@ -77,7 +77,7 @@ class Cluster:
             host backend, processes.
         backend: "cuda", or "host" for nodes without GPUs.
         cpus_per_node: CPUs that Ray counts for each pool.
-        relay_ports: First and last port of the relays, for firewalls; each takes two. None for any.
+        relay_ports: First and last port of the relays, for firewalls. None for any.
         runtime_env: Ray's runtime environment of the nodes' actors.
         start_timeout_s: How long the pools may take to be ready.
         **settings: Other settings of the pools, see `atomr_mp.start`.
@@ -477,7 +477,7 @@ def _check(
         raise errors.InvalidRequest(f"runtime_env must be a dict as Ray has it, got {type(runtime_env).__name__}")
     if ports is not None and not _is_range(ports):
         raise errors.InvalidRequest(
-            f"relay_ports must be the first and the last of two ports or more, from 1024 to 65535; got {ports!r}"
+            f"relay_ports must be the first and the last of some ports from 1024 to 65535; got {ports!r}"
         )
     if own := OWN_SETTINGS & set(settings):
         raise errors.InvalidRequest(f"a cluster decides about {', '.join(sorted(own))} itself")
@@ -488,5 +488,5 @@ def _is_range(ports: object) -> bool:
         isinstance(ports, tuple | list)
         and len(ports) == 2
         and all(type(each) is int for each in ports)
-        and 1024 <= ports[0] < ports[1] < 2**16
+        and 1024 <= ports[0] <= ports[1] < 2**16
     )

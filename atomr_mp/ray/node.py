@@ -150,7 +150,7 @@ class NodePool:
             except errors.ConfigurationError:
                 if port == 0 or _is_free(port):
                     raise  # no other process has taken the port meanwhile: the error has another reason
-        raise errors.ConfigurationError(f"no two neighbouring ports of {self._ports} are free for the relay")
+        raise errors.ConfigurationError(f"none of the ports {self._ports} is free for the relay")
 
     def _take_gpus(self) -> None:
         from atomr_mp.process.gpus import nvml
@@ -161,12 +161,12 @@ class NodePool:
         self._locks.take([each.uuid for each in placement.visible(nvml.survey().gpus, variable)], PREDECESSOR_S)
 
     def _free_ports(self) -> Iterator[int]:
-        """Yield ports to listen at, with the next one; 0, for any, again and again without a range."""
+        """Yield ports to listen at; 0, for any, again and again without a range."""
         if self._ports is None:
             yield from itertools.repeat(0)
             return
         first, last = self._ports
-        for port in range(first, last, 2):
+        for port in range(first, last + 1):
             while _is_free(port):  # also again, after the end of a predecessor
                 yield port
 

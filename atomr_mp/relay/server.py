@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import resource
 import select
 import threading
 import time
@@ -35,6 +36,12 @@ client looks every half second."""
 LOOK_S: Final = 0.005
 """How often it is looked meanwhile whether all have heard."""
 
+DESCRIPTORS_S: Final = 5.0
+"""How often open descriptors are counted."""
+
+FULL: Final = 0.95
+"""Part of the limit of descriptors from which an event tells of it."""
+
 TOLD_SESSIONS: Final = 256
 """Most sessions in the figures for the supervisor."""
 
@@ -55,6 +62,8 @@ class Relay:
         self._listening = False
         self._told_to_listen = False
         self._probing = False
+        self._full = False
+        """Whether hardly any descriptor is left."""
         self._told: relay.RelayFigures | None = None
         self._channels: Final = RelayChannels(
             self._loop,
@@ -138,6 +147,20 @@ class Relay:
         self._router.listen_on(self._settings.listener, self._settings.endpoint)
         self._listening = True
         self._tick()
+        self._look_at_descriptors()
+
+    def _look_at_descriptors(self) -> None:
+        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        used = sum(1 for _ in Path("/proc/self/fd").iterdir())
+        full = used > limit * FULL
+        if full and not self._full:
+            text = (
+                f"the relay has {used} of {limit} descriptors open: new connections wait, and its thread is busy until "
+                "some close; strangers may be the cause: put the relay behind a firewall"
+            )
+            self._control.tell(relay.RelayEvent("relay_full", text))
+        self._full = full
+        self._loop.call_later(DESCRIPTORS_S, self._look_at_descriptors)
 
     def _tick(self) -> None:
         self._channels.look()

@@ -107,7 +107,7 @@ def on_taken_ports() -> str:
     with socket.create_server((LOCAL, 0)) as taken:
         port = taken.getsockname()[1]
         try:
-            host_cluster(relay_ports=(port, port + 1)).close()
+            host_cluster(relay_ports=(port, port)).close()
         except errors.ConfigurationError as error:
             return error.message
     return "started"

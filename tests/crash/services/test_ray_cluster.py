@@ -81,7 +81,7 @@ def test_a_cluster_survives_what_ends_workers_and_ends_with_its_raylets(ledger: 
     assert set(seen["refused"]) == {"invalid_request"}
     assert seen["bad_setting"] == "configuration_error"
     assert (seen["bad_actor"], seen["closed"]) == ("actor_load_failed", "pool_lost")
-    assert "no two neighbouring ports of" in seen["ports_taken"]
+    assert "is free for the relay" in seen["ports_taken"]
     assert seen["local"] == [False, True]
     assert (seen["workers"], seen["least_loaded"], seen["answered_by"]) == (2, [0, 0, 1, 1], 2)
     assert (seen["by_actor"], seen["map"], seen["streamed"], seen["awaited"]) == (
