@@ -59,7 +59,7 @@ def add(commands: Commands) -> argparse.ArgumentParser:
         type=whole(LEAST_SESSION_BYTES),
         default=256 * 2**20,
         metavar="N",
-        help="most bytes of arguments and answers that each session may have in the relay (default: 256 MiB)",
+        help="most shared memory for the arrays of each session's calls (default: 256 MiB)",
     )
     admit.set_defaults(run=_admit)
     revoke = below.add_parser(

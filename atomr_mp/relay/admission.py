@@ -6,14 +6,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from atomr_mp.remote.keys import AdmittedKey, read_admitted
+from atomr_mp.protocol.codec import MOST_SESSIONS
+from atomr_mp.remote.keys import ADMITTED_FILE, AdmittedKey, read_admitted
 
 ZAP_VERSION: Final = b"1.0"
 DOMAIN: Final = b"atomr-mp"
 CURVE: Final = b"CURVE"
 CURVE_KEY_BYTES: Final = 32
 
-ANYBODY: Final = AdmittedKey(name="anybody", public=["0" * 40], operate=True)
+ANYBODY: Final = AdmittedKey(name="anybody", public=["0" * 40], operate=True, sessions=MOST_SESSIONS)
 """The client of a connection without encryption: a process of this machine."""
 
 
@@ -27,6 +28,8 @@ class AdmittedKeys:
     def __init__(self, directory: Path | None) -> None:
         self._directory = directory
         self._admitted: dict[str, AdmittedKey] = {}
+        self._seen: object = None
+        """What the file of the keys was like when it was read."""
         self.refused = 0
         """Number of handshakes that were refused."""
 
@@ -37,7 +40,21 @@ class AdmittedKeys:
             ConfigurationError: They cannot be read; the earlier keys stay admitted.
         """
         if self._directory is not None:
+            self._seen = self._look()
             self._admitted = read_admitted(self._directory).by_key()
+
+    @property
+    def changed(self) -> bool:
+        """Whether the file of the keys has changed since it was read, by a command that knows of no running pool."""
+        return self._directory is not None and self._look() != self._seen
+
+    def _look(self) -> object:
+        assert self._directory is not None
+        try:
+            found = (self._directory / ADMITTED_FILE).stat()
+        except OSError:
+            return None
+        return found.st_ino, found.st_mtime_ns, found.st_size
 
     def find(self, user_id: str | None) -> AdmittedKey | None:
         """Return the admitted key of a connection by its `User-Id`; None if it is not admitted now."""

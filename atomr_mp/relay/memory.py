@@ -74,13 +74,13 @@ class SessionMemory:
             raise errors.InvalidRequest(f"slab {slab} is registered already")
         if self._own_bytes + nbytes > self._limit_bytes:
             raise errors.Overloaded(
-                f"the arrays of this client's calls may take {self._limit_bytes} bytes (its key's --max-bytes), and "
-                f"{self._own_bytes} are in use: wait for some results first"
+                f"{nbytes} bytes are needed for an array, and {self._own_bytes} of {self._limit_bytes} (the key's "
+                "--max-bytes) are in use: wait for some results first, or send it in parts"
             )
         if self._room.taken_bytes + nbytes > self._room.limit_bytes:
             raise errors.Overloaded(
-                f"the arrays of remote clients' calls may take {self._room.limit_bytes} bytes (`remote_bytes`), and "
-                f"{self._room.taken_bytes} are in use",
+                f"{nbytes} bytes are needed for an array, and {self._room.taken_bytes} of {self._room.limit_bytes} "
+                "(`remote_bytes`, for all remote clients) are in use",
                 retry_after_s=1.0,
             )
         descriptor = make_sealed(self.name, nbytes)

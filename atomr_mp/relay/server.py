@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import resource
@@ -163,6 +164,10 @@ class Relay:
         self._loop.call_later(DESCRIPTORS_S, self._look_at_descriptors)
 
     def _tick(self) -> None:
+        if self._admission.changed:
+            with contextlib.suppress(errors.ConfigurationError):  # the earlier keys stay admitted
+                self._admission.read()
+                self._channels.revoke()
         self._channels.look()
         self._tell_figures()
         self._control.tell(relay.RelayAlive())

@@ -69,7 +69,7 @@ class AdmittedKey(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     sessions: Annotated[int, msgspec.Meta(ge=1, le=MOST_SESSIONS)] = 16
     """Most sessions at a time."""
     max_bytes: Annotated[int, msgspec.Meta(ge=LEAST_SESSION_BYTES)] = 256 * 2**20
-    """Most bytes of arguments and kept answers that each of its sessions may have in the relay."""
+    """Most bytes of shared memory for the arrays of unanswered calls of each of its sessions."""
 
 
 class Admitted(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -99,7 +99,7 @@ class PoolSettings(msgspec.Struct, frozen=True, kw_only=True):
     directory), or "off". Needs the extra `metrics`."""
     listen: str = OFF
     """Where clients on other machines are admitted: "tcp://ADDRESS:PORT" with an address of this machine,
-    "tcp://*:PORT" for all of them, or "off". Large arrays use the next port."""
+    "tcp://*:PORT" for all of them, or "off"."""
     keys_dir: str | None = None
     """Directory of the server's key and of the admitted keys, outside the run directory; none for
     `~/.config/atomr-mp/keys/POOL`."""

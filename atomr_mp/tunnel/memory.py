@@ -30,7 +30,10 @@ from atomr_mp.tunnel.uploads import ArgumentUploads
 _running_loop: Final = asyncio._get_running_loop  # noqa: SLF001 - exported; the public one raises where there is none
 
 ATTEMPTS: Final = 8
-"""How often a copy is tried where each relay ends before it is done."""
+"""How often a part is tried where each relay ends before it is done."""
+
+PART_BYTES: Final = 4 * 2**20
+"""Bytes of a part: few relays end before it is done."""
 
 NO_VIEWS: Final = (
     "a remote client cannot map the pool's memory: another machine has it. numpy() copies the elements, and requests "
@@ -168,14 +171,20 @@ class CarriedSlab:
 
     def read(self, offset: int, room: memoryview) -> None:
         """Copy bytes out of the slab. Blocks."""
-        self._copied(lambda: self._copier.read(self._key, offset, room))
+        self._copy(self._copier.read, offset, room)
 
     def write(self, offset: int, content: memoryview) -> None:
         """Copy bytes into the slab. Blocks."""
-        self._copied(lambda: self._copier.write(self._key, offset, content))
+        self._copy(self._copier.write, offset, content)
+
+    def _copy(self, copy: Callable[[SlabKey, int, memoryview], None], offset: int, content: memoryview) -> None:
+        """Copy a range, in parts that are not begun again once they are done."""
+        for at in range(0, len(content), PART_BYTES):
+            part = content[at : at + PART_BYTES]
+            self._copied(lambda at=at, part=part: copy(self._key, offset + at, part))  # type: ignore[misc]
 
     def _copied(self, copy: Callable[[], None]) -> None:
-        """Copy a range; a relay that has come meanwhile has to map the slab first."""
+        """Copy a part; a relay that has come meanwhile has to map the slab first."""
         for attempt in range(ATTEMPTS):
             openings = self._openings
             try:

@@ -152,7 +152,7 @@ class MemoryCopier:
 
     def _send(self, channel: ClientChannel, data: memoryview) -> None:
         while data := data[channel.send(data) :]:
-            self._take(channel)
+            self._take(channel, sends=True)
 
     def _read_into(self, channel: ClientChannel, room: memoryview) -> None:
         while room:
@@ -166,16 +166,19 @@ class MemoryCopier:
             if count < len(first):
                 self._came.appendleft(first[count:])
 
-    def _take(self, channel: ClientChannel) -> None:
-        """Take in what has come; wait if nothing has.
+    def _take(self, channel: ClientChannel, *, sends: bool = False) -> None:
+        """Take in what has come; wait if nothing has, and no room to send either if that is wanted.
 
         Raises:
             ChannelLostError: The channel has ended, or has not come about in time.
             AtomrError: The relay refuses the channel, or the session has ended.
         """
+        passed_on = channel.passed_on
         payload = channel.receive()
         if payload is not None:
             self._came.append(payload)
+        elif sends and channel.passed_on != passed_on:
+            return  # an acknowledgement has come, and nothing else tells of its room
         elif channel.ended:
             if channel.error is not None and not isinstance(channel.error, errors.SessionLost):
                 raise channel.error

@@ -22,21 +22,14 @@ _BY_DIRECTORY: Final = "connects by the run directory"
 _INSIDE: Final = "looks inside a local client"
 _MAPPED: Final = "views: no other machine can map the memory"
 _OWN: Final = "needs a pool of its own"
-_RECEIVED: Final = "a thread of a remote client receives by itself, so an answer may come before a callback is added"
 _SAME: Final = "what a device computes is the same; each operator is repeated once"
-_LATER: Final = "a deadline is later in the pool by the message's way"
 
 LOCAL: Final[dict[str, str]] = {
     "test_a_callback_may_wait_and_close": _BY_DIRECTORY,
     "test_a_client_may_be_closed_while_a_callback_is_added": _BY_DIRECTORY,
     "test_what_methods_have_made_for_a_client_goes_with_it": _BY_DIRECTORY,
-    "test_slow_input_does_not_hold_back_what_it_gave_before": _INSIDE,
-    "test_a_lane_lets_go_of_its_connections_with_its_lock_held": _INSIDE,
-    "test_the_session_ends_whatever_fails_meanwhile": _INSIDE,
-    "test_an_answer_that_came_in_time_counts_though_nobody_looked": _INSIDE,
-    "test_large_arrays_travel_in_shared_memory": _INSIDE,
-    "test_what_an_actor_keeps_is_not_written_over": _INSIDE,
-    "test_a_slab_that_is_opened_again_can_be_closed": _INSIDE,
+    "test_slow_input_does_not_hold_back_what_it_gave_before": _BY_DIRECTORY,
+    "test_the_session_ends_whatever_fails_meanwhile": _BY_DIRECTORY,
     "test_a_view_excludes_writers_until_its_last_array_is_gone": _MAPPED,
     "test_a_writable_view_excludes_everybody": _MAPPED,
     "test_a_view_outlives_its_ref": _MAPPED,
@@ -45,8 +38,7 @@ LOCAL: Final[dict[str, str]] = {
     "test_a_view_stays_readable_when_its_generation_has_ended": _MAPPED,
     "test_a_closed_loop_s_call_finds_its_arguments_as_they_were": _OWN,
     "test_a_device_names_its_libraries": _OWN,
-    "test_an_exception_in_a_callback_is_logged_and_hurts_nobody": _RECEIVED,
-    "test_what_has_expired_before_it_starts_never_runs": _LATER,
+    "test_a_worker_s_end_in_the_middle_of_a_put_is_not_noticed": _OWN,
     "test_a_ref_is_no_value": _OWN,
     "test_expressions_over_refs_are_those_of_numpy": _SAME,
     "test_results_are_refs_where_the_method_makes_them": _MAPPED,
@@ -54,14 +46,7 @@ LOCAL: Final[dict[str, str]] = {
     "test_the_supervisor_has_loaded_nothing_that_computes": _MAPPED,
     "test_an_array_where_workers_reach_it_is_not_copied_on_its_way": _MAPPED,
     "test_what_is_shared_is_claimed_once": _BY_DIRECTORY,
-    "test_a_late_answer_lets_go_of_what_its_call_referred_to": _INSIDE,
-    "test_a_worker_s_end_in_the_middle_of_a_put_is_not_noticed": _INSIDE,
-    "test_a_large_result_that_cannot_be_opened_now_says_that_its_request_ran": _INSIDE,
     "test_a_large_result_that_is_let_go_is_told_as_what_it_is": _INSIDE,
-    "test_a_part_that_cannot_be_opened_now_is_the_next_one_again": _INSIDE,
-    "test_an_event_loop_turns_while_a_task_opens_large_results": _INSIDE,
-    "test_requests_lost_with_a_worker_give_their_memory_back": _INSIDE,
-    "test_a_known_program_goes_by_its_digest": _INSIDE,
 }
 """Why a test is not for remote clients, by its name."""
 
@@ -122,8 +107,16 @@ def random() -> np.random.Generator:
     return np.random.default_rng(7)
 
 
-for _module in (test_client, test_map, test_scribbling, test_buffers, test_program, test_fft, test_refs_as_arrays):
+for _module in (
+    test_client,
+    test_map,
+    test_scribbling,
+    test_buffers,
+    test_program,
+    test_fft,
+    test_refs_as_arrays,
+):
     globals().update(served.repeated(_module, LOCAL))
 
-_WAITING: Final = served.repeated(test_waiting, LOCAL)  # the others count places in a local window
+_WAITING: Final = served.repeated(test_waiting, LOCAL)  # the others count places in a small window
 globals().update({name: test for name, test in _WAITING.items() if name.startswith("test_amap")})

@@ -186,6 +186,28 @@ def test_only_admitted_keys_connect(serving: served.Served, tmp_path: Path) -> N
     assert any("revoked" in text for text in events)
 
 
+def test_a_key_that_is_revoked_in_the_file_alone_is_revoked(serving: served.Served) -> None:
+    """By a command that knows of no running pool: the relay looks at the file itself."""
+    served.admit(serving.keys_dir, "bob")
+    _run_keys(serving, "revoke", _admit_one_more(serving))  # which has the relay read the keys
+    with serving.connect("bob") as bob, serving.connect() as alice:
+        assert bob.call("Probe.echo", 1).result() == 1
+        keys.change_admitted(serving.keys_dir, lambda before: before.revoking("bob")[0])
+        with pytest.raises(errors.SessionLost, match="revoked"):
+            bob._client.wait_until(lambda: False, DEADLINE_S)
+        assert alice.call("Probe.echo", 1).result() == 1
+
+
+def test_a_small_key_copies_large_arrays(serving: served.Served) -> None:
+    """With a small window both ends go on as soon as there is room in it."""
+    served.admit(serving.keys_dir, "bob", max_bytes=2**20)
+    _run_keys(serving, "revoke", _admit_one_more(serving))  # which has the relay read the keys
+    content = np.arange(2**20, dtype="float64")
+    with serving.connect("bob") as bob, concurrent.futures.ThreadPoolExecutor(1) as threads:
+        ref = threads.submit(bob.device().put, content).result(DEADLINE_S)
+        np.testing.assert_array_equal(ref.numpy(), content)
+
+
 def test_a_key_has_as_many_sessions_as_it_may(serving: served.Served) -> None:
     """A further session is refused, and a closed one makes room."""
     served.admit(serving.keys_dir, "bob", sessions=1)
