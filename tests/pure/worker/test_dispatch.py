@@ -96,7 +96,13 @@ class Worker:
         self.completions = Completions("adaptive", device, in_progress)
         self.woken = Edges(self.completions.descriptor)
         store = self.store = Store(device, TOKEN, 2**28, in_progress)
-        streams = StreamAllocator("per_actor", lambda name, _priority: device.make_stream(name, inline_bytes=0))
+        self._streams: list[Stream] = []
+
+        def make_stream(name: str, _priority: str) -> Stream:
+            self._streams.append(device.make_stream(name, inline_bytes=0))
+            return self._streams[-1]
+
+        streams = StreamAllocator("per_actor", make_stream)
         libraries = self.libraries = Libraries(
             LibraryContext("host", device, store, streams, lambda: store.buffers.ours, self.completions.wake)
         )
@@ -171,6 +177,8 @@ class Worker:
     def close(self) -> None:
         """Close what it has of descriptors, and end its threads."""
         self._on_threads.close()
+        for stream in self._streams:
+            stream.close()  # its thread writes the descriptor after each piece of work
         self.woken.close()
         os.close(self.completions.descriptor)
 
