@@ -2,7 +2,7 @@
 
     PYTHONPATH=scripts:. .venv/bin/python -m benchmarks.standalone.remote_clients --rounds 9 --json FILE [--streams]
 
-Nine rounds take about three minutes. `--json` changes the part `on_idle_cores` of a file that exists, and nothing else.
+Nine rounds take about three minutes. `--json` changes the figures of a file that exists, and nothing else.
 The floor is a DEALER with CURVE, a ROUTER that relays to a DEALER by ipc, and an echo behind that: three processes, as
 a remote client, the relay and a worker are. Contestants take turns; the figures are medians of the rounds.
 """
@@ -345,9 +345,9 @@ def ratios(rounds: list[dict[str, float]]) -> dict[str, dict[str, float | str]]:
 
 
 def write(path: Path, found: dict[str, Any], *, streams: bool) -> None:
-    """Write the figures into their part of a file, whose other parts stay."""
+    """Write the figures into a file, whose other parts stay; those of streams have a part of their own."""
     before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    before["streams_on_idle_cores" if streams else "on_idle_cores"] = found
+    before |= {"streams": found} if streams else found
     path.write_text(json.dumps(before, indent=1) + "\n", encoding="utf-8")
 
 
