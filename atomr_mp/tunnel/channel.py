@@ -149,6 +149,11 @@ class ClientChannel:
         return self._state is ChannelState.OPEN
 
     @property
+    def has_room(self) -> bool:
+        """Whether the window has room to send."""
+        return self._outgoing.room > 0
+
+    @property
     def passed_on(self) -> int:
         """The number of sent bytes that the relay has passed on."""
         return self._outgoing.acknowledged

@@ -173,16 +173,15 @@ class MemoryCopier:
             ChannelLostError: The channel has ended, or has not come about in time.
             AtomrError: The relay refuses the channel, or the session has ended.
         """
-        passed_on = channel.passed_on
         payload = channel.receive()
         if payload is not None:
             self._came.append(payload)
-        elif sends and channel.passed_on != passed_on:
-            return  # an acknowledgement has come, and nothing else tells of its room
         elif channel.ended:
             if channel.error is not None and not isinstance(channel.error, errors.SessionLost):
                 raise channel.error
             raise ChannelLostError(str(channel.error or "the connection to the pool's relay has ended"))
+        elif sends and channel.has_room:
+            return  # what has just come has made it, and nothing else tells of that
         elif channel.opened is None and time.monotonic_ns() > channel.asked_ns + ATTEMPT_NS:
             raise ChannelLostError("the pool's relay does not answer")
         else:

@@ -96,11 +96,11 @@ class CarriedSession:
             self._say(message)
         while True:
             with self._lock:
-                if not self._unsent or self._is_over:
-                    return
-                self._fill()
+                self._fill()  # what comes may make room, and nothing else tells of that
                 if self._ready or self._channel.ended:
                     self._channel.signal()  # for whoever reads
+                if not self._unsent or self._is_over:
+                    return
             self._wait(LOOK_S)
 
     def keep(self, now_ns: int) -> None:
