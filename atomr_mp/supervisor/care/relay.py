@@ -92,6 +92,7 @@ class RelayKeeper:
         """Callbacks that wait for the keys to be read, by number."""
         self._questions = 0
         self._stopping = False
+        self._draining = False
 
     def start(self) -> None:
         """Have a relay listen: the one that stands by, or a new one. To be called once the supervisor listens."""
@@ -104,6 +105,8 @@ class RelayKeeper:
         self._serving = serving
         self._starts += 1
         serving.listen()
+        if self._draining:
+            serving.send(relay.RelayDrains())
         if self._watching is None:
             self._watching = self._loop.call_later(LOOK_S, self._watch)
 
@@ -157,6 +160,7 @@ class RelayKeeper:
 
     def drain(self) -> None:
         """Have it end the sessions of clients that are away: the pool stops."""
+        self._draining = True
         if self._serving is not None:
             self._serving.send(relay.RelayDrains())
 
