@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 import pytest
 
 import atomr_mp
+from atomr_mp.operator.pool_status import RemoteClientStatus
 from atomr_mp.remote import keys
 from tests.support import DEADLINE_S, Ledger, settled
 
@@ -31,6 +32,16 @@ class Served(NamedTuple):
         remote = self.pool.status().remote
         assert remote is not None
         return remote.pid
+
+    @property
+    def sessions(self) -> list[RemoteClientStatus]:
+        """The sessions of remote clients, as the relay has last told: new ones come up to half a second late.
+
+        See that a session is there before its end is waited for.
+        """
+        remote = self.pool.status().remote
+        assert remote is not None
+        return remote.sessions
 
     def connect(self, name: str = "alice", **options: Any) -> atomr_mp.Pool:
         """Connect as one of the admitted clients."""

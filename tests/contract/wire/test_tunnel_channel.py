@@ -201,7 +201,7 @@ class Cuts(RuleBasedStateMachine):
 
     @rule(most=st.integers(1, 20))
     def receive(self, most: int) -> None:
-        """The client receives, if its descriptor says that there is something to receive."""
+        """Receive at the client, if its descriptor is readable."""
         if not self._readable():
             return
         for _ in range(most):

@@ -38,13 +38,13 @@ def test_nothing_of_a_client_stays_that_is_killed_in_an_upload(ledger: Ledger) -
     with found.pool, found.connect() as other:
         client = subprocess.Popen([sys.executable, "-c", UPLOADS, found.address, key])
         try:
-            assert settled(lambda: max(_kept_bytes(found)) > 0, DEADLINE_S)
+            assert settled(lambda: any(each.kept_bytes for each in found.sessions), DEADLINE_S)
         finally:
             client.kill()
             client.wait()
         assert other.call("Noting.once", "1").result() == "1"
-        assert settled(lambda: len(_kept_bytes(found)) == 1, DEADLINE_S)
-        assert _kept_bytes(found)[0] < 2**20
+        assert settled(lambda: len(found.sessions) == 1, DEADLINE_S)
+        assert found.sessions[0].kept_bytes < 2**20
         other.device().put(bytearray(2**22)).free()
 
 
@@ -78,6 +78,19 @@ def test_a_crowd_of_strangers_is_let_go(ledger: Ledger) -> None:
             if number % 50 == 0:
                 assert pool.call("Noting.again", str(number)).result() == str(number)
         assert settled(lambda: relay.num_fds() <= before)
+        assert found.pid == relay.pid
+
+
+def test_a_relay_without_descriptors_is_in_the_log(ledger: Ledger) -> None:
+    """Those who are connected are served on."""
+    found = served.serve(ledger, ACTOR)
+    with found.pool, found.connect() as pool:
+        assert pool.call("Noting.again", "before").result() == "before"
+        relay = psutil.Process(found.pid)
+        _, most = relay.rlimit(psutil.RLIMIT_NOFILE)
+        relay.rlimit(psutil.RLIMIT_NOFILE, (relay.num_fds() + 1, most))
+        assert settled(lambda: "relay_full" in _events(found), DEADLINE_S)
+        assert pool.call("Noting.again", "after").result() == "after"
         assert found.pid == relay.pid
 
 
@@ -152,9 +165,3 @@ def _standby_pid(found: served.Served) -> int:
 
     assert settled(lambda: pid() > 0, DEADLINE_S)
     return pid()
-
-
-def _kept_bytes(found: served.Served) -> list[int]:
-    remote = found.pool.status().remote
-    assert remote is not None
-    return [each.kept_bytes for each in remote.sessions] or [0]

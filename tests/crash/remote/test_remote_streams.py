@@ -14,7 +14,6 @@ import pytest
 
 import atomr_mp
 from atomr_mp import errors
-from atomr_mp.operator.pool_status import RemoteClientStatus
 from atomr_mp.tunnel.client import CarriedClient
 from tests import remote as served
 from tests.crash.remote.test_remote_lost import connect, through
@@ -62,7 +61,7 @@ def test_cuts_at_any_byte_lose_and_repeat_nothing(ledger: Ledger) -> None:
         assert remote is not None
         assert remote.restarts == 0
         assert cuts > ROUNDS
-        assert settled(lambda: _kept(found) < 2**20, DEADLINE_S)
+        assert settled(lambda: [each.kept_bytes < 2**20 for each in found.sessions] == [True], DEADLINE_S)
 
 
 def test_large_parts_and_refs_survive_cuts(ledger: Ledger) -> None:
@@ -158,7 +157,7 @@ def test_a_client_that_is_away_does_not_hold_up_the_pool_s_stop(ledger: Ledger, 
         assert next(stream) == 0
         way.close()  # nobody can connect any more
         if known:
-            assert settled(lambda: [each.connected for each in _sessions(found)] == [False], DEADLINE_S)
+            assert settled(lambda: [each.connected for each in found.sessions] == [False], DEADLINE_S)
         stopping = threading.Thread(target=found.pool.close)
         stopping.start()
         stopping.join(DEADLINE_S)
@@ -265,17 +264,5 @@ def test_a_remote_stream_that_nobody_reads_ends(ledger: Ledger) -> None:
         assert parts_of(busy) == (list(range(8)), None)
 
 
-def _kept(found: served.Served) -> int:
-    remote = found.pool.status().remote
-    assert remote is not None
-    return sum(each.kept_bytes for each in remote.sessions)
-
-
 def _leases(found: served.Served) -> int:
     return found.pool.status().devices[0].leases
-
-
-def _sessions(found: served.Served) -> list[RemoteClientStatus]:
-    remote = found.pool.status().remote
-    assert remote is not None
-    return remote.sessions

@@ -15,7 +15,6 @@ import zmq
 
 import atomr_mp
 from atomr_mp import errors
-from atomr_mp.operator.pool_status import RemoteClientStatus
 from atomr_mp.protocol.codec import VERSION
 from atomr_mp.protocol.messages import data, operators, session
 from atomr_mp.protocol.messages.tunnel import (
@@ -88,19 +87,13 @@ def unharmed(serving: served.Served) -> Iterator[atomr_mp.Pool]:
             ),
             DEADLINE_S,
         )
-        assert settled(lambda: [each.key for each in _sessions(serving)] == ["alice"], DEADLINE_S)
+        assert settled(lambda: [each.key for each in serving.sessions] == ["alice"], DEADLINE_S)
 
 
 def _refused(serving: served.Served) -> int:
     status = serving.pool.status().remote
     assert status is not None
     return status.refused
-
-
-def _sessions(serving: served.Served) -> list[RemoteClientStatus]:
-    status = serving.pool.status().remote
-    assert status is not None
-    return list(status.sessions)
 
 
 class RefusedError(Exception):
