@@ -32,12 +32,12 @@ class Bell:
             self._epoll.unregister(changes)
 
     def ring(self) -> None:
-        """Have it speak until it is hushed; nothing once it is closed."""
+        """Make it speak until it is hushed. Do nothing once it is closed."""
         if not self.rings:
             self._change(rings=True)
 
     def hush(self) -> None:
-        """End that it was rung."""
+        """Stop ringing."""
         if self.rings:
             self._change(rings=False)
 

@@ -94,7 +94,7 @@ class Tunnel:
         return ClientChannel(opening(ChannelKind.MEMORY, os.urandom(16), self._session), ChannelCalls(dial))
 
     def close(self) -> None:
-        """Make no further channels; those that are open go on."""
+        """Refuse to make further channels. Open ones stay open."""
         self._keeper.join()
         self._dialler.close()
 

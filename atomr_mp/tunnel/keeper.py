@@ -51,7 +51,7 @@ class ChannelKeeper:
         self._kept: Final[weakref.WeakSet[Keepable]] = weakref.WeakSet()
         self._thread: threading.Thread | None = None
         self._wake = -1
-        """Written to wake the thread; there while that is."""
+        """Descriptor that wakes the thread; -1 without a thread."""
         drop_in_child(self)
 
     def add(self, channel: Keepable) -> None:
@@ -73,7 +73,7 @@ class ChannelKeeper:
                 self._thread, self._wake = thread, wake
 
     def wake(self, _channel: object = None) -> None:
-        """Have the channels looked at now."""
+        """Wake the thread, which then looks at all channels."""
         with self._lock:
             if self._wake >= 0:
                 os.eventfd_write(self._wake, 1)

@@ -20,7 +20,7 @@ _LOG: Final = logging.getLogger("atomr_mp.client")
 
 
 class ArgumentUploads:
-    """Copies that were begun. Their thread lives while there are any."""
+    """Copies on a thread, which ends when none is left."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -31,7 +31,7 @@ class ArgumentUploads:
         self.begun = 0
         """How many copies were begun."""
         self.done = 0
-        """How many of these are done, the oldest first."""
+        """How many of these are done. They are done in their order."""
 
     def add(self, copy: Callable[[], object]) -> None:
         """Begin a copy.

@@ -19,7 +19,7 @@ class ChannelState(StrEnum):
     OPENING = auto()
     """Asked for on its first connection. What it carries follows at once."""
     OPEN = auto()
-    """Confirmed by the relay, on the connection that there is."""
+    """Has a connection, on which the relay has confirmed it."""
     UNOPENED = auto()
     """Without a connection, and the relay had not confirmed it."""
     REOPENING = auto()
