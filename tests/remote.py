@@ -35,7 +35,7 @@ class Served(NamedTuple):
 
     @property
     def sessions(self) -> list[RemoteClientStatus]:
-        """The sessions of remote clients, as the relay has last told: new ones come up to half a second late.
+        """The sessions of remote clients, as of the relay's last report: new ones come up to half a second late.
 
         See that a session is there before its end is waited for.
         """

@@ -7,12 +7,11 @@ process does with an array goes on after the array has gone: it has ended only w
 from __future__ import annotations
 
 import functools
-import threading
-import weakref
 from collections.abc import Callable
 from typing import Any, Final
 
 from atomr_mp import errors
+from atomr_mp.interop.mapped import Mapped
 from atomr_mp.protocol import dtypes
 from atomr_mp.protocol.extras import how_to_install
 from atomr_mp.protocol.layout import Layout
@@ -24,28 +23,7 @@ CUDA: Final = 2
 """kDLCUDA, of DLPack."""
 
 
-class _Memory:
-    """What a mapping has mapped, and whom its end concerns."""
-
-    def __init__(self, address: int, ordinal: int, unmapped: Callable[[], object] | None) -> None:
-        self.address: Final = address
-        self._ordinal = ordinal
-        self.unmapped = unmapped
-        self.open = True
-
-    def unmap(self) -> None:
-        """Unmap it, once this process's own work on the GPU has ended."""
-        if not self.open:
-            return
-        self.open = False
-        synchronize(self._ordinal)
-        with _cupy().cuda.Device(self._ordinal):
-            _cupy().cuda.runtime.ipcCloseMemHandle(self.address)
-        if self.unmapped is not None:
-            self.unmapped()
-
-
-class CudaMapping:
+class CudaMapping(Mapped):
     """A slab of device memory in this process, readable and writable.
 
     Args:
@@ -54,7 +32,7 @@ class CudaMapping:
         uuid: Of the GPU that has it.
         ending: Where what an array has kept is put when the array has gone, with what waits for this process's own
             work on it; called on any thread, in the middle of anything.
-        unmapped: Called once the memory is unmapped; as for the host's mappings.
+        unmapped: See `Mapped`.
 
     Raises:
         Unsupported: CuPy, or a driver, is not there.
@@ -73,38 +51,14 @@ class CudaMapping:
         self.ordinal: Final = ordinal_of(uuid)
         self.nbytes: Final = nbytes
         self._ending = ending
-        self._parts: weakref.WeakSet[_CudaPart] = weakref.WeakSet()
-        self._lock = threading.Lock()
         runtime = _cupy().cuda.runtime
         with _cupy().cuda.Device(self.ordinal):
             try:
                 address: int = runtime.ipcOpenMemHandle(handle, LAZY_PEER_ACCESS)
             except runtime.CUDARuntimeError as error:
                 raise errors.GpuRefStale(f"the memory cannot be opened, its process may have ended: {error}") from error
-        self._memory: Final = _Memory(address, self.ordinal, unmapped)
-        # Not in `__del__`: while that runs, weak references still lead here, and another thread may make an array.
-        weakref.finalize(self, self._memory.unmap).atexit = False
-
-    @property
-    def unmapped(self) -> Callable[[], object] | None:
-        """Called once the memory is unmapped."""
-        return self._memory.unmapped
-
-    @unmapped.setter
-    def unmapped(self, unmapped: Callable[[], object] | None) -> None:
-        self._memory.unmapped = unmapped
-
-    @property
-    def in_use(self) -> bool:
-        """Whether any array lies in it."""
-        return bool(self._parts)
-
-    def close(self) -> bool:
-        """Unmap it unless an array lies in it; return whether it is unmapped. May be called twice."""
-        with self._lock:
-            if not self._parts:
-                self._memory.unmap()
-            return not self._memory.open
+        self._address: Final = address
+        super().__init__(functools.partial(_unmap, address, self.ordinal), unmapped)
 
     def array(self, layout: Layout, *, writable: bool, keep: object = None) -> Any:  # noqa: ARG002 - CuPy knows no other
         """Return a CuPy array in the slab, zero-copy.
@@ -121,12 +75,11 @@ class CudaMapping:
         """
         low, high = layout.span_within(self.nbytes)
         with self._lock:
-            if not self._memory.open:
-                raise errors.GpuRefReleased("the slab is not mapped any more: the client was closed")
+            self._check_mapped()
             part = _CudaPart(self, keep)
             self._parts.add(part)
         cupy = _cupy()
-        memory = cupy.cuda.UnownedMemory(self._memory.address + low, high - low, part, self.ordinal)
+        memory = cupy.cuda.UnownedMemory(self._address + low, high - low, part, self.ordinal)
         dtype = "uint8" if layout.dtype in dtypes.FLOAT8 else dtypes.to_numpy(layout.dtype)
         with cupy.cuda.Device(self.ordinal):
             return cupy.ndarray(
@@ -148,6 +101,13 @@ class _CudaPart:
     def __del__(self) -> None:
         if self._keep is not None:
             self._mapping.ended(self._keep)
+
+
+def _unmap(address: int, ordinal: int) -> None:
+    """Unmap memory, once this process's own work on the GPU has ended."""
+    synchronize(ordinal)
+    with _cupy().cuda.Device(ordinal):
+        _cupy().cuda.runtime.ipcCloseMemHandle(address)
 
 
 def synchronize(ordinal: int) -> None:

@@ -7,43 +7,25 @@ while no array lies in it.
 from __future__ import annotations
 
 import mmap
-import threading
-import weakref
 from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
 
 from atomr_mp import errors
+from atomr_mp.interop.mapped import Mapped
 from atomr_mp.interop.sealed import check_sealed
 from atomr_mp.protocol import dtypes
 from atomr_mp.protocol.layout import Layout
 
 
-class _Memory:
-    """What a mapping has mapped, and whom its end concerns."""
-
-    def __init__(self, mapped: mmap.mmap, unmapped: Callable[[], object] | None) -> None:
-        self.map: mmap.mmap | None = mapped
-        self.unmapped = unmapped
-
-    def unmap(self) -> None:
-        """Unmap it, once."""
-        mapped, self.map = self.map, None
-        if mapped is not None:
-            mapped.close()
-            if self.unmapped is not None:
-                self.unmapped()
-
-
-class HostMapping:
+class HostMapping(Mapped):
     """A slab of host memory in this process, readable and writable.
 
     Args:
         descriptor: Its memfd; stays the caller's, and is not needed once this returns.
         nbytes: Its stated size.
-        unmapped: Called once the memory is unmapped, on whichever thread that happens, also in the middle of something
-            else: it must neither wait nor take a lock.
+        unmapped: See `Mapped`.
 
     Raises:
         ProtocolError: It is no memfd of this size, or not sealed in its size.
@@ -58,32 +40,7 @@ class HostMapping:
             raise errors.OutOfMemory(f"a slab of {nbytes} bytes cannot be mapped: {error}") from error
         self.address: Final[int] = np.frombuffer(mapped, np.uint8).__array_interface__["data"][0]
         self.nbytes: Final = nbytes
-        self._memory: Final = _Memory(mapped, unmapped)
-        # Not in `__del__`: while that runs, weak references still lead here, and another thread may make an array.
-        weakref.finalize(self, self._memory.unmap).atexit = False
-        self._arrays: weakref.WeakSet[MappedPart] = weakref.WeakSet()
-        self._lock = threading.Lock()
-
-    @property
-    def unmapped(self) -> Callable[[], object] | None:
-        """Called once the memory is unmapped."""
-        return self._memory.unmapped
-
-    @unmapped.setter
-    def unmapped(self, unmapped: Callable[[], object] | None) -> None:
-        self._memory.unmapped = unmapped
-
-    @property
-    def in_use(self) -> bool:
-        """Whether any array lies in it."""
-        return bool(self._arrays)
-
-    def close(self) -> bool:
-        """Unmap it unless an array lies in it; return whether it is unmapped. May be called twice."""
-        with self._lock:
-            if not self._arrays:
-                self._memory.unmap()
-            return self._memory.map is None
+        super().__init__(mapped.close, unmapped)
 
     def array(self, layout: Layout, *, writable: bool, keep: object = None) -> np.ndarray[Any, Any]:
         """Return an array in the slab, zero-copy.
@@ -99,10 +56,9 @@ class HostMapping:
         """
         low, high = layout.span_within(self.nbytes)
         with self._lock:
-            if self._memory.map is None:
-                raise errors.GpuRefReleased("the slab is not mapped any more: the client was closed")
+            self._check_mapped()
             part = MappedPart(self, self.address + low, high - low, keep, read_only=not writable)
-            self._arrays.add(part)
+            self._parts.add(part)
         content: Any = np.asarray(part)
         return np.ndarray(layout.shape, dtypes.to_numpy(layout.dtype), content, layout.offset - low, layout.strides)
 

@@ -167,7 +167,7 @@ def test_what_a_dead_relay_had_mapped_counts_as_unmapped(supervisor: Supervisor,
 
 @pytest.mark.parametrize("wrong", ["secret", "session", "key", "origin"])
 def test_only_its_own_client_goes_on_with_a_session(supervisor: Supervisor, client: FarClient, wrong: str) -> None:
-    """Another client is told that the session does not exist. The session's own client goes on."""
+    """Another client gets the error that the session does not exist. The session's own client goes on."""
     client.cut()
     before = supervisor.sessions.refused
     changed: dict[str, Any] = {}
