@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
-import logging
 import os
 import time
 import weakref
@@ -42,7 +41,6 @@ if TYPE_CHECKING:
     from atomr_mp.client.memory.memory import ClientMemory
     from atomr_mp.client.programs import ProgramRun
 
-_LOG: Final = logging.getLogger("atomr_mp")
 
 MAX_LANE: Final = 255
 

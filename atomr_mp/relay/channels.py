@@ -6,7 +6,6 @@ name, which its client has chosen at random, and by its client's key.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -28,8 +27,6 @@ from atomr_mp.relay.router import Origin
 from atomr_mp.relay.session import SessionChannel
 from atomr_mp.remote.keys import AdmittedKey
 from atomr_mp.supervisor.loop import Loop
-
-_LOG: Final = logging.getLogger("atomr_mp.relay")
 
 ROUTE_BYTES: Final = 5
 """Length of the routing ids that libzmq gives to connections. They begin with a zero byte; one that a client has chosen

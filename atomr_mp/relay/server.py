@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import resource
 import select
@@ -24,8 +23,6 @@ from atomr_mp.relay.router import RelayRouter
 from atomr_mp.remote.curve import check_library
 from atomr_mp.remote.keys import ServerKeys, read_server
 from atomr_mp.supervisor.loop import Loop
-
-_LOG: Final = logging.getLogger("atomr_mp.relay")
 
 TICK_S: Final = 0.5
 """How often connections are tried, and the supervisor hears that the loop turns."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import logging
 import time
 from collections import Counter
 from collections.abc import Iterable
@@ -28,8 +27,6 @@ RECENT_S: Final = 5.0
 
 PROBE_S: Final = 2.0
 """How long an idle device may take to answer."""
-
-_LOG: Final = logging.getLogger("atomr_mp.serve")
 
 
 class HealthVerdict(NamedTuple):

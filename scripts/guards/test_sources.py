@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -86,6 +87,30 @@ def test_a_thread_is_kept_only_once_it_is_started() -> None:
     starting = {file: source for file, source in SOURCES.items() if "threading.T" in source}
     assert starting
     assert [f"{file}:{line}" for file, source in starting.items() for line in unstarted(ast.parse(source))] == []
+
+
+def test_no_private_name_of_a_module_is_left_over() -> None:
+    """What only its own definition names was forgotten when its last use went."""
+    left = [
+        f"{file}:{node.lineno}: {name}"
+        for file, source in SOURCES.items()
+        for node in ast.parse(source).body
+        for name in defined(node)
+        if re.fullmatch(r"_[a-zA-Z]\w*", name) and len(re.findall(rf"\b{name}\b", source)) == 1
+    ]
+    assert left == []
+
+
+def defined(node: ast.stmt) -> list[str]:
+    """Return the names that a statement of a module defines."""
+    match node:
+        case ast.FunctionDef(name) | ast.AsyncFunctionDef(name) | ast.ClassDef(name):
+            return [name]
+        case ast.AnnAssign(ast.Name(name)):
+            return [name]
+        case ast.Assign(targets):
+            return [each.id for each in targets if isinstance(each, ast.Name)]
+    return []
 
 
 def test_every_process_of_ours_protects_its_output() -> None:

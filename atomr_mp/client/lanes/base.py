@@ -89,8 +89,6 @@ class Lane(ABC):
         """What is used with the lock held."""
         checks.entrust(self._lock, *self._parts)
         self._lost: errors.PoolLost | None = None
-        self._corked = False
-        """Whether further calls are about to come and travel together."""
 
     # --- for replies and the client --------------------------------------------------------------------------------
 

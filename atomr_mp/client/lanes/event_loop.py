@@ -260,18 +260,9 @@ class EventLoopLane(Lane):
             self._sender.flush(link)
         self.call_back()
 
-    def cork(self) -> None:
-        """Let all calls until `uncork` travel together, the first one too."""
-        self._corked = True
-
-    def uncork(self) -> None:
-        """Send the calls since `cork`."""
-        self._corked = False
-        self._flush_all()
-
     def _queued(self, _link: DeviceLink) -> None:
         """Let all calls of this turn of the loop travel together."""
-        if not (self._flushing or self._corked):
+        if not self._flushing:
             self._flushing = True
             self._loop.call_soon(self._flush_all)
 
