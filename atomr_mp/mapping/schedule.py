@@ -269,5 +269,5 @@ class Depth:
             self.items += 1
 
 
-_LOST: Final = (errors.WorkerLost, errors.ContextPoisoned, errors.DeviceUnavailable)
+_LOST: Final = (errors.WorkerLost, errors.ConnectionLost, errors.ContextPoisoned, errors.DeviceUnavailable)
 """Errors that sending an item again may cure."""

@@ -186,14 +186,14 @@ class Relay:
                 self._listen()
             case relay.RelayDrains():
                 self._channels.grace_s = 0.0
-            case relay.RelayStops(why):
+            case relay.RelayStops(why, awaited):
                 self._channels.end_all(errors.PoolLost(why))
-                self._stop_once_told(time.monotonic() + LAST_WORDS_S)
+                self._stop_once_told(time.monotonic() + LAST_WORDS_S, awaited=awaited)
 
-    def _stop_once_told(self, until: float) -> None:
+    def _stop_once_told(self, until: float, *, awaited: bool) -> None:
         """End once all clients that can be reached have heard why, or the time is over."""
-        if self._channels.is_telling and time.monotonic() < until:
-            self._loop.call_later(LOOK_S, lambda: self._stop_once_told(until))
+        if (awaited or self._channels.is_telling) and time.monotonic() < until:
+            self._loop.call_later(LOOK_S, lambda: self._stop_once_told(until, awaited=awaited))
         else:
             self._loop.stop()
 

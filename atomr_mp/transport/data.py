@@ -100,6 +100,9 @@ class DataConnection(Connection):
         else:
             super().advance()
 
+    def when_over(self, _call: Callable[[], object]) -> None:
+        """Do nothing: only the descriptor tells of the end."""
+
     def stop(self) -> None:
         """Have nothing sent to this end from now on; what has arrived can be received.
 

@@ -74,6 +74,9 @@ class ClientChannel:
         ConfigurationError: The endpoint cannot be connected to.
     """
 
+    when_over: Callable[[], object] | None = None
+    """Called, on the keeper's thread and without the lock, once `keep` has found that it has ended."""
+
     def __init__(
         self, opens: OpenChannel, calls: ChannelCalls, grace_s: float = GRACE_S, clock: PoolClock | None = None
     ) -> None:
@@ -221,6 +224,9 @@ class ClientChannel:
                 self.bells.ring()  # it was taken in here, so nothing else tells of it
             elif rang or self._early:
                 self._bell.ring()
+            over = self.over
+        if over and self.when_over is not None:
+            self.when_over()
 
     @property
     def due_ns(self) -> int | None:

@@ -69,6 +69,12 @@ class LaneConnection:
         self._look()
         pending(self)
 
+    def when_over(self, call: Callable[[], object]) -> None:
+        """Have this called, on another thread, once that thread has found the end and no receiver has."""
+        self._channel.when_over = call
+        if self._channel.over:
+            self._channel.signal()
+
     def writer_fileno(self) -> int:
         """Return the descriptor to poll before `advance`."""
         return self._writers_bell.fileno()

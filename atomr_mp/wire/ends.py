@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Protocol
 
 from atomr_mp.protocol.values import Buffer
@@ -49,6 +49,12 @@ class ClientEnd(Protocol):
 
     def advance(self) -> None:
         """Do as much of the owed work as possible."""
+
+    def when_over(self, call: Callable[[], object]) -> None:
+        """Have this called, on another thread, once that thread has found the end and no receiver has.
+
+        A connection whose descriptor is the only thing that tells of its end never calls it.
+        """
 
     def wait_disconnected(self, timeout_ms: int) -> None:
         """Wait until everything has been received that the ended worker had sent, at most `timeout_ms`."""

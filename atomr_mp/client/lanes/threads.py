@@ -317,6 +317,10 @@ class ThreadsLane(Lane):
             if link.releases is releases and not (freed and releases.unheard >= MAX_UNHEARD):
                 releases.unheard += freed
                 self._give_back(link)
+                if link.connection is not None and link.connection.broken:
+                    self._broken(link, ())  # perhaps no thread receives, and loops' calls wait for the releases
+                    if self._outcomes.owes_callbacks:
+                        os.eventfd_write(self._wake, 1)
 
     def _give_back(self, link: DeviceLink) -> None:
         releases = link.releases
@@ -349,6 +353,15 @@ class ThreadsLane(Lane):
         """Watch a new connection's descriptor."""
         self._by_descriptor[connection.fileno()] = link
         self._epoll.register(connection.fileno(), select.EPOLLIN)
+        connection.when_over(lambda: self._on_over(link, connection))
+
+    @interrupts.defer_interrupts
+    def _on_over(self, link: DeviceLink, connection: ClientEnd) -> None:
+        """React to the end of a connection that no thread may be reading: releases are to be repeated on the next."""
+        with self._lock:
+            if connection is link.connection:
+                self._receive(link)
+        self.call_back()
 
     def _disconnecting(self, _link: DeviceLink, connection: ClientEnd) -> None:
         if self._by_descriptor.pop(connection.fileno(), None) is not None:

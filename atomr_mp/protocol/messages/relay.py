@@ -47,6 +47,8 @@ class RelayStops(Message, frozen=True, tag="relay_stops"):
     """The pool has ended: say so to all sessions, and end."""
 
     why: Text
+    awaited: bool = False
+    """Clients of a relay that has just ended may be about to come: listen, and say so to them too."""
 
 
 ToRelay = KeysChanged | RelayListens | RelayDrains | RelayStops

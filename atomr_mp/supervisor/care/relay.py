@@ -37,6 +37,9 @@ WELL_S: Final = 10.0
 WELL_WITH_STANDBY_S: Final = 1.0
 """After a life of this length the relay that stands by takes over at once: its start is paid for."""
 
+BACK_S: Final = 5.0
+"""Within so long after a relay's start the clients of the one before have come back."""
+
 QUIET_S: Final = 5.0
 """A relay that has said nothing for so long is killed: its loop says every second that it turns."""
 
@@ -169,7 +172,8 @@ class RelayKeeper:
         self._stopping = True
         processes = [process for process in (self._serving, self._standby) if process is not None]
         for process in processes:
-            process.send(relay.RelayStops(why))
+            lived_s = time.monotonic() - process.listens_since
+            process.send(relay.RelayStops(why, self._starts > 1 and lived_s < BACK_S))
         for process in processes:
             process.wait_stopped()
         self._listener.close()

@@ -486,6 +486,7 @@ class Sessions:
 
         Raises:
             SessionLost: There is no such session of this client's key.
+            PoolLost: So it is because the pool stops.
             ProtocolError: The connection has a session.
         """
         session.check_version(hello.version)
@@ -493,6 +494,8 @@ class Sessions:
             raise errors.ProtocolError("a session begins with one hello")
         each = next((each for each in self._sessions.values() if each.session == proof.session), None)
         if each is None or each.lasting is None or not _proves(each, hello.origin, proof):
+            if not self._keeps:
+                raise errors.PoolLost("the pool was stopped")
             raise errors.SessionLost(
                 "the pool has ended this session, or never had it: after the end of its connection it is kept for "
                 f"{self._plan.settings.remote_grace_s:g} s (`remote_grace_s`)"

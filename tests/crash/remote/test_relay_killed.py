@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import itertools
 import os
 import signal
@@ -63,6 +65,28 @@ def test_refs_survive_the_relay(serving: served.Served) -> None:
             np.testing.assert_array_equal(pool.call("Probe.echo", content + number).result(), content + number)
         np.testing.assert_array_equal(unread.result(), content + 5)
         assert pool.lost is None
+
+
+def test_a_loop_goes_on_though_no_thread_reads(serving: served.Served) -> None:
+    """Releases go by the threads' lane, and are lost there with the relay: they are repeated all the same."""
+
+    async def use(pool: atomr_mp.Pool) -> None:
+        for turn in range(3):
+            content = np.full(300_000, turn)
+            held = await pool.call("Probe.echo", content, device=0)
+            pid = serving.pid
+            os.kill(pid, signal.SIGKILL)
+            del held
+            with contextlib.suppress(errors.ConnectionLost):  # unless the loop has heard of it before
+                await pool.call("Probe.echo", turn, device=0)
+            async with asyncio.timeout(DEADLINE_S):
+                assert await pool.call("Probe.echo", turn, device=0) == turn
+            assert await asyncio.to_thread(settled, lambda: serving.pid not in {0, pid}, DEADLINE_S)  # noqa: B023
+
+    with serving.connect() as pool:
+        pool.wait_ready()
+        asyncio.run(use(pool))
+        assert settled(lambda: pool.device(0).statistics()["leases"] == 0, DEADLINE_S)
 
 
 class Load:

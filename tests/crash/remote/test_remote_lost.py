@@ -291,6 +291,22 @@ def test_a_pool_that_stops_says_so(ledger: Ledger) -> None:
             pool._client.wait_until(lambda: False, DEADLINE_S)
 
 
+@pytest.mark.parametrize("standby", [True, False])
+def test_a_pool_that_stops_just_after_its_relay_has_died_says_so(ledger: Ledger, *, standby: bool) -> None:
+    """The next relay waits for the clients that are about to come back, even one that has not listened yet."""
+    found = served.serve(ledger, ACTOR)
+    with found.pool, found.connect() as pool:
+        pool.wait_ready()
+        remote = found.pool.status().remote
+        assert remote is not None
+        for pid in [remote.pid] if standby else [remote.standby_pid, remote.pid]:
+            os.kill(pid, signal.SIGKILL)
+        found.pool.close()
+        assert settled(lambda: pool.lost is not None, DEADLINE_S)
+        assert type(pool.lost) is errors.PoolLost
+        assert "stopped" in str(pool.lost)
+
+
 def test_a_worker_that_is_stopped_keeps_deadlines_and_goes_on(ledger: Ledger) -> None:
     """Calls meanwhile end by their deadline, which both ends know; calls resume with the worker."""
     found = served.serve(ledger, ACTOR)

@@ -60,9 +60,13 @@ def test_a_lost_connection_is_made_again(pool: atomr_mp.Pool, how: str) -> None:
 
 @pytest.mark.parametrize("how", HOW)
 def test_what_may_run_twice_is_sent_again(ledger: Ledger, how: str) -> None:
-    """It goes on the new connection, which counts as a replay."""
+    """It goes on the new connection, which counts as a replay, or as an attempt of a map's item."""
     with ledger.start(CUTTING) as pool:
         assert pool.call("Cutting.cut_once", how).result(DEADLINE_S) == 2
+    with ledger.start(CUTTING, run_dir="none") as pool:
+        assert list(pool.map("Cutting.cut_once", [how])) == [2]
+    with ledger.start(CUTTING, run_dir="none") as pool, pytest.raises(errors.ConnectionLost):
+        list(pool.map("Cutting.cut_once", [how], attempts=1))
     with (
         ledger.start(CUTTING, run_dir="none", max_replays=0) as pool,
         pytest.raises(errors.ConnectionLost),
@@ -123,6 +127,24 @@ def test_releases_that_were_lost_are_repeated(pool: atomr_mp.Pool) -> None:
         assert bystander.call("Cutting.total", np.ones(10)).result(DEADLINE_S) == 10
         assert bystander.device(0).statistics()["leases"] == 0
         assert settled(lambda: bystander.call("Cutting.pid").result() and not unacknowledged(bystander))
+
+
+def test_releases_that_were_lost_are_repeated_for_event_loops(pool: atomr_mp.Pool) -> None:
+    """They go by the threads' connection, on which no thread waits."""
+
+    async def use(client: atomr_mp.Pool) -> None:
+        refs = [client.device(0).put(np.zeros(10)) for _ in range(3)]
+        with pytest.raises(errors.ConnectionLost):
+            await client.call("Cutting.cut", "shut")
+        while refs:
+            refs.pop().free()
+        async with asyncio.timeout(DEADLINE_S):
+            for _ in range(2):
+                assert await client.call("Cutting.total", np.ones(10)) == 10
+
+    with client_of(pool) as client:
+        asyncio.run(use(client))
+        assert client.device(0).statistics()["leases"] == 0
 
 
 @pytest.mark.parametrize("writes", [True, False])

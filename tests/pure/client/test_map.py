@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from atomr_mp import errors
 from atomr_mp.mapping.schedule import MAX_DEPTH, QUEUE_S, WINDOW_FACTOR, Depth, Failure, Job
 
-CURABLE: Final = (errors.WorkerLost, errors.ContextPoisoned, errors.DeviceUnavailable)
+CURABLE: Final = (errors.WorkerLost, errors.ConnectionLost, errors.ContextPoisoned, errors.DeviceUnavailable)
 FINAL: Final = (errors.ActorFailed, errors.DeadlineExceeded, errors.PoolLost, errors.Cancelled, errors.Unrecoverable)
 
 errors_of_requests = st.builds(
