@@ -17,6 +17,7 @@ from atomr_mp.protocol.messages.tunnel import (
     ChannelOpened,
     ChannelResumed,
     Control,
+    LaneStops,
     Ping,
     Pong,
 )
@@ -137,6 +138,10 @@ class RelayChannel(ABC):
             case ChannelEnded():
                 self.kept = False
                 self.end(None, tell=False)
+            case LaneStops() if not self.over:
+                self._stop()
+            case LaneStops():
+                pass  # the end is on its way
             case _:
                 raise errors.ProtocolError("a channel that is open was opened again")
 
@@ -209,6 +214,14 @@ class RelayChannel(ABC):
         Raises:
             AtomrError: They end the channel.
         """
+
+    def _stop(self) -> None:
+        """Have the worker send no more.
+
+        Raises:
+            ProtocolError: Only a lane can be left.
+        """
+        raise errors.ProtocolError(f"a {self.kind} channel is left as a lane is")
 
     @abstractmethod
     def _has_room(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import socket
@@ -107,6 +108,11 @@ class LaneChannel(RelayChannel):
             payload = payload[sent:]
         self._unsent.append(memoryview(bytes(payload)))
         self._look()
+
+    def _stop(self) -> None:
+        # The kernel refuses each later write of the worker, which so knows that it does not arrive.
+        with contextlib.suppress(OSError):  # it has ended
+            self._far.socket.shutdown(socket.SHUT_RD)
 
     def _has_room(self) -> None:
         self._look()

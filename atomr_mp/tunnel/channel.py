@@ -21,6 +21,7 @@ from atomr_mp.protocol.messages.tunnel import (
     ChannelOpened,
     ChannelResumed,
     Control,
+    LaneStops,
     OpenChannel,
     Ping,
     Pong,
@@ -181,6 +182,15 @@ class ClientChannel:
                 outgoing.add(memoryview(packet)[HEAD.size :])  # the packet is ours, and the data may change
                 at += len(part)
             return at
+
+    def leave(self) -> bool:
+        """Have nothing further sent by a worker; return whether the end comes then, behind what it has sent."""
+        with self._lock:
+            leaves = self._state is ChannelState.OPEN and self._wire is not None
+            if leaves:
+                assert self._wire is not None
+                self._wire.send(pack_control(LaneStops(), self._incoming.tell()))
+            return leaves
 
     def receive(self) -> memoryview | None:
         """Return the next bytes, None if there are none now; they count as passed on."""

@@ -23,6 +23,9 @@ from atomr_mp.tunnel.uploads import ArgumentUploads
 
 _LOG: Final = logging.getLogger("atomr_mp.client")
 
+STOP_MS: Final = 1000
+"""How long what is on its way may take to come."""
+
 TURN_BYTES: Final = 2**20
 """Bytes that are received before those that wait are taken from here."""
 
@@ -135,11 +138,13 @@ class LaneConnection:
                 readable.poll(left_s * 1000)
 
     def stop(self) -> None:
-        """Do nothing: the relay goes on reading until this is closed.
+        """Have nothing sent to this end from now on; what was sent before comes meanwhile. Blocks for a round trip.
 
-        The worker counts as sent what the relay has read for a lane that was left. So memory of those answers that were
-        on their way is given back with the session only, and never too early.
+        The worker counts as sent what the relay has read. So where the end does not come in time, or the connection is
+        cut, memory of such answers is given back with the session only.
         """
+        if self._channel.leave():
+            self.wait_disconnected(STOP_MS)
 
     def close(self) -> None:
         """Close; may be called twice."""

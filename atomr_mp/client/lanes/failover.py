@@ -208,11 +208,13 @@ class Failover:
     def leave(self, link: DeviceLink) -> None:
         """Close the connections of a lane that was left, after taking in the answers that have arrived.
 
-        The worker cannot send meanwhile, and takes back the answers that it would have sent.
+        The worker cannot send meanwhile, and takes back the answers that it would have sent. Blocks for a round trip if
+        it is behind a relay.
         """
         self._unsend(link)
         if link.connection is not None:
-            link.connection.stop()
+            if link.flight.requests or link.connection.has_message:
+                link.connection.stop()
             self._retire(link)
         self.disconnect(link)
 

@@ -88,6 +88,10 @@ class ChannelEnded(Message, frozen=True, tag="ended"):
     """The relay knows no such channel: it was never there, or has been given up, or an earlier relay had it."""
 
 
+class LaneStops(Message, frozen=True, tag="stops"):
+    """The client leaves a lane: its worker can send no more. What it has sent follows, and then the end."""
+
+
 class Ping(Message, frozen=True, tag="ping"):
     """Ask what the pool's clock shows; answered by `Pong` at once, on any open channel."""
 
@@ -104,6 +108,6 @@ class Pong(Message, frozen=True, tag="pong"):
     """CLOCK_MONOTONIC of the pool's machine."""
 
 
-Control = OpenChannel | ChannelOpened | ResumeChannel | ChannelResumed | ChannelEnded | Ping | Pong
+Control = OpenChannel | ChannelOpened | ResumeChannel | ChannelResumed | ChannelEnded | LaneStops | Ping | Pong
 
 CONTROL: Final[Codec[Control]] = Codec(Control, channel="tunnel")

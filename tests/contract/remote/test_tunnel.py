@@ -94,6 +94,39 @@ def test_threads_and_an_event_loop_copy_at_the_same_time(pool: atomr_mp.Pool) ->
     assert failures == []
 
 
+def test_answers_that_a_loop_has_left_unread_give_their_memory_back(
+    serving: served.Served, pool: atomr_mp.Pool
+) -> None:
+    """They are on their way, so the worker takes them for sent; the client lives on."""
+    answered, left = threading.Event(), threading.Event()
+
+    async def leave() -> None:
+        await pool.call("Probe.echo", 1, device=0)
+        ahead = [b"x" * 100_000] * 20  # more than the window takes
+        replies.extend(pool.call("Probe.echo", each, device=0) for each in ahead + [np.zeros(300_000)] * 8)
+        await asyncio.sleep(0)  # they are sent
+        answered.set()
+        left.wait(DEADLINE_S)  # the loop reads nothing meanwhile
+
+    def leases() -> object:
+        return serving.pool.device(0).statistics()["leases"]
+
+    replies: list[atomr_mp.Reply] = []
+    thread = threading.Thread(target=lambda: asyncio.run(leave()))
+    thread.start()
+    answered.wait(DEADLINE_S)
+    assert settled(lambda: leases() == 8, DEADLINE_S)
+    left.set()
+    thread.join()
+
+    async def another() -> None:
+        assert await pool.call("Probe.echo", 2, device=0) == 2
+
+    asyncio.run(another())  # which finds that the other has ended
+    replies.clear()
+    assert settled(lambda: pool.call("Probe.echo", 3, device=0).result() == 3 and leases() == 0, DEADLINE_S)
+
+
 def test_an_event_loop_goes_on_while_its_arguments_travel(serving: served.Served) -> None:
     """Though the network stands still; the calls come in their order once it does not, and each with its argument."""
     host, _, port = serving.address.removeprefix("tcp://").rpartition(":")
