@@ -14,6 +14,7 @@ from atomr_mp import errors
 from atomr_mp.client import interrupts
 from atomr_mp.client.actor_ref import ActorRef
 from atomr_mp.client.callers import calling_loop
+from atomr_mp.client.handshake import HELLO_TIMEOUT_S
 from atomr_mp.client.reply import Reply
 from atomr_mp.client.reply_stream import AHEAD, AHEAD_BYTES, BETWEEN_S, ReplyStream
 from atomr_mp.device import DEFAULT_DEADLINE_S, Device, lengths
@@ -60,7 +61,7 @@ class Pool:
         client: Client,
         run_dir: Path | None = None,
         supervisor: OwnedSupervisor | None = None,
-        operator: Callable[[], OperatorSession] | None = None,
+        operator: Callable[[float], OperatorSession] | None = None,
     ) -> None:
         self._client: Final = client
         self._ask: Final = operator
@@ -136,9 +137,19 @@ class Pool:
             raise errors.Unsupported("a remote client has no way to the pool's run directory, and its logs")
         return self._run_dir
 
-    def _operator(self) -> OperatorSession:
-        """Return a session for questions and orders."""
-        return OperatorSession(self.run_dir / SESSION_SOCKET) if self._ask is None else self._ask()
+    def _operator(self, timeout_s: float = HELLO_TIMEOUT_S) -> OperatorSession:
+        """Return a session for questions and orders.
+
+        Args:
+            timeout_s: How long the supervisor may take to answer.
+
+        Raises:
+            PoolLost: The pool has ended, or this client was closed.
+        """
+        self._client.check()
+        if self._ask is not None:
+            return self._ask(timeout_s)
+        return OperatorSession(self.run_dir / SESSION_SOCKET, timeout_s)
 
     @property
     def devices(self) -> list[DeviceInfo]:
@@ -570,7 +581,9 @@ class Pool:
             ActorLoadFailed: A device is stopped because an actor cannot be imported.
             SetupFailed: A device is stopped because it does not start.
             TimeoutError: Some device was not ready in time.
+            PoolLost: This client was closed.
         """
+        self._check_open()
         client = self._client
         timeout_s = amounts.duration("timeout_s", timeout_s, zero=True)
 
@@ -594,6 +607,7 @@ class Pool:
 
         Raises:
             TimeoutError: The supervisor has not answered in time.
+            PoolLost: The pool has ended, or this client was closed.
         """
         from atomr_mp.operator.pool_status import status_of  # late: most applications do not ask
 
@@ -602,8 +616,14 @@ class Pool:
     def figures(self, timeout_s: float = 10.0) -> Status:
         """Return the supervisor's own answer, with all counters of the workers, for exporters; see `status`. Blocks."""
         timeout_s = amounts.duration("timeout_s", timeout_s)
-        with self._operator() as observer:
-            return observer.status(timeout_s)
+        until_s = time.monotonic() + timeout_s
+        try:
+            with self._operator(timeout_s) as observer:
+                return observer.status(max(0.0, until_s - time.monotonic()))
+        except (errors.PoolLost, errors.PoolUnreachable) as error:
+            if time.monotonic() < until_s:
+                raise
+            raise TimeoutError(f"the supervisor has not answered within {timeout_s:g} s") from error
 
     def restart(self, device: int) -> None:
         """Order a device's worker to be replaced after it has finished what it holds. Returns at once.

@@ -324,6 +324,18 @@ class Client:
         if not self.forked:
             self._blocking.give_back(releases, freed=freed)
 
+    def check(self) -> None:
+        """Check that the pool can be asked.
+
+        Raises:
+            PoolLost: The pool has ended, this client was closed, or this process was forked from the client's.
+        """
+        if self.forked:
+            raise errors.PoolLost(FORKED)
+        self.read_session()
+        if self.lost is not None:
+            raise self.lost.again(maybe_executed=False)
+
     @interrupts.defer_interrupts
     def close_streams(self) -> None:
         """End all streams of this client: they have no reader, and a leaving worker would wait for them."""

@@ -23,6 +23,7 @@ from atomr_mp.protocol.messages import data
 from atomr_mp.protocol.zmtp import stream
 from atomr_mp.transport.session import credentials
 from atomr_mp.wire.connection import Connection
+from atomr_mp.wire.ends import NEVER
 
 WRITABLE_MS: Final = 1
 """How long `send` waits for the worker's end to make room: one that runs takes microseconds."""
@@ -102,6 +103,10 @@ class DataConnection(Connection):
 
     def when_over(self, _call: Callable[[], object]) -> None:
         """Do nothing: only the descriptor tells of the end."""
+
+    def take_back(self) -> int:
+        """Return that there are none: a socket is full only where a worker has stopped reading."""
+        return NEVER
 
     def stop(self) -> None:
         """Have nothing sent to this end from now on; what has arrived can be received.

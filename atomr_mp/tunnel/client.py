@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import functools
 import os
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from atomr_mp import errors
 from atomr_mp.client.client import MAX_WAITING, Client
+from atomr_mp.client.handshake import HELLO_TIMEOUT_S
 from atomr_mp.operator.session import OperatorSession
 from atomr_mp.protocol.messages.tunnel import ChannelKind
 from atomr_mp.protocol.tunnel.clock import PoolClock
@@ -21,7 +23,7 @@ from atomr_mp.tunnel.forks import forget_in_child
 from atomr_mp.tunnel.keeper import ChannelKeeper
 from atomr_mp.tunnel.lane import LaneConnection
 from atomr_mp.tunnel.memory_channel import MemoryCopier
-from atomr_mp.tunnel.session import CarriedSession
+from atomr_mp.tunnel.session import CONNECT_S, CarriedSession
 from atomr_mp.tunnel.uploads import ArgumentUploads
 
 if TYPE_CHECKING:
@@ -49,8 +51,12 @@ class Tunnel:
         self._grace_s = GRACE_S
         """How long the relay keeps channels without a connection."""
 
-    def session(self, kind: ChannelKind = ChannelKind.SESSION) -> CarriedSession:
+    def session(self, kind: ChannelKind = ChannelKind.SESSION, connect_s: float = CONNECT_S) -> CarriedSession:
         """Connect a session, for calls or for an operator. Blocks.
+
+        Args:
+            kind: Which of them.
+            connect_s: How long the relay may take to answer.
 
         Raises:
             AtomrError: There is none to be had; see `CarriedSession`.
@@ -63,7 +69,7 @@ class Tunnel:
         def opens() -> ClientChannel:
             return ClientChannel(opening(kind, name, name), calls, clock=clock)
 
-        connection = CarriedSession(opens, self._dialler.endpoint, clock)
+        connection = CarriedSession(opens, self._dialler.endpoint, clock, connect_s)
         try:
             self._keeper.add(connection)
         except BaseException:
@@ -150,9 +156,15 @@ class CarriedClient(Client):
         self._carried.lose(lost)
         self._session.read()
 
-    def operator(self) -> OperatorSession:
-        """Return a session for questions and orders; the key has to allow orders."""
-        return OperatorSession(self._tunnel.session(ChannelKind.OPERATOR))
+    def operator(self, timeout_s: float = HELLO_TIMEOUT_S) -> OperatorSession:
+        """Return a session for questions and orders; the key has to allow orders.
+
+        Args:
+            timeout_s: How long the relay, and then the supervisor, may take to answer.
+        """
+        until_s = time.monotonic() + timeout_s
+        connection = self._tunnel.session(ChannelKind.OPERATOR, min(timeout_s, CONNECT_S))
+        return OperatorSession(connection, max(0.0, until_s - time.monotonic()))
 
     def close(self) -> None:
         """End the session; unanswered requests end with `PoolLost`. May be called twice."""

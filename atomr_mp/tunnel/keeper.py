@@ -122,10 +122,10 @@ class ChannelKeeper:
         poll.register(self._wake, select.POLLIN)
         until_ns = now_ns + LOOK_NS
         for channel in channels:
-            descriptor, due_ns = channel.awaited, channel.due_ns
-            if descriptor is not None:
-                poll.register(descriptor, select.POLLIN)
-            if due_ns is not None:
+            with contextlib.suppress(OSError, ValueError):  # it is being closed
+                if (descriptor := channel.awaited) is not None:
+                    poll.register(descriptor, select.POLLIN)
+            if (due_ns := channel.due_ns) is not None:
                 until_ns = min(until_ns, due_ns)
         poll.poll(max(0, until_ns - now_ns + 999_999) // 1_000_000)
         with contextlib.suppress(BlockingIOError):

@@ -10,7 +10,7 @@ import select
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 from atomr_mp import checks, errors
 from atomr_mp.protocol.messages import data
@@ -20,6 +20,7 @@ from atomr_mp.protocol.zmtp.framing import JOIN_BELOW_BYTES, pieces
 from atomr_mp.transport.data import Login
 from atomr_mp.tunnel.channel import ClientChannel
 from atomr_mp.tunnel.uploads import ArgumentUploads
+from atomr_mp.wire.ends import NEVER
 
 _LOG: Final = logging.getLogger("atomr_mp.client")
 
@@ -28,6 +29,13 @@ STOP_MS: Final = 1000
 
 TURN_BYTES: Final = 2**20
 """Bytes that are received before those that wait are taken from here."""
+
+
+class _Handed(NamedTuple):
+    """The beginning of a message in what is unsent."""
+
+    after_ns: int
+    """When the message before it had been handed over; it was handed over later."""
 
 
 class LaneConnection:
@@ -64,8 +72,12 @@ class LaneConnection:
         self._uploads = uploads
         self._behind = 0
         """How many of the uploads have to be done before the latest message is sent."""
-        self._unsent: Final[deque[memoryview | int]] = deque()
+        self._unsent: Final[deque[memoryview | int | _Handed]] = deque()
         """What the window has no room for, or what waits for the login, or behind so many uploads for these."""
+        self._handed_ns = 0
+        """When the latest message had been handed over, CLOCK_MONOTONIC."""
+        self._taken_back_ns = NEVER
+        """The result of `take_back` once this has ended."""
         self.ended = False
         self.broken = False
         channel.send(self._stream.opening)
@@ -102,6 +114,8 @@ class LaneConnection:
         """Send a message. If the worker has ended, it goes nowhere."""
         if self._uploads.begun > self._behind:
             self._wait_for_uploads()
+        if self._unsent:
+            self._unsent.append(_Handed(self._handed_ns))
         if not frames and len(header) < JOIN_BELOW_BYTES:
             self._put(stream.frame(header))
         else:
@@ -109,6 +123,7 @@ class LaneConnection:
                 self._put(piece)
         self._look()
         self.broken = self.broken or self._channel.ended
+        self._handed_ns = time.monotonic_ns()
 
     def receive(self) -> memoryview | None:
         """Return the next message, or None if there is none; see `framing.unpack`."""
@@ -137,6 +152,17 @@ class LaneConnection:
                     return
                 readable.poll(left_s * 1000)
 
+    def take_back(self) -> int:
+        """Drop the messages that have not begun to leave this process; return the time since which they were given."""
+        unsent = self._unsent
+        for at, piece in enumerate(unsent):
+            if isinstance(piece, _Handed):
+                while len(unsent) > at:
+                    unsent.pop()
+                self._taken_back_ns = min(self._taken_back_ns, piece.after_ns)
+                break
+        return self._taken_back_ns
+
     def stop(self) -> None:
         """Have nothing sent to this end from now on; what was sent before comes meanwhile. Blocks for a round trip.
 
@@ -149,8 +175,12 @@ class LaneConnection:
     def close(self) -> None:
         """Close; may be called twice."""
         self.ended = True
-        self._unsent.clear()
+        self._drop()
         self._channel.close()
+
+    def _drop(self) -> None:
+        self.take_back()
+        self._unsent.clear()
 
     def _put(self, piece: Buffer) -> None:
         if not self._unsent and self._stream.ready:
@@ -195,7 +225,7 @@ class LaneConnection:
             _LOG.exception("a worker's data connection is not read on")
             self.ended = True
         if self.ended:
-            self._unsent.clear()
+            self._drop()
         elif self._unsent and self._stream.ready:
             self._pending(self)
         return taken > 0
@@ -227,6 +257,8 @@ class LaneConnection:
                 if self._uploads.done < piece:
                     self._unsent.appendleft(piece)
                     return
+                continue
+            if isinstance(piece, _Handed):
                 continue
             sent = self._channel.send(piece)
             if sent < len(piece):

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection
-from typing import Protocol
+from typing import Final, Protocol
 
 from atomr_mp.protocol.values import Buffer
+
+NEVER: Final = 2**63 - 1
+"""A time that never comes."""
 
 
 class PeerNotReadingError(Exception):
@@ -58,6 +61,12 @@ class ClientEnd(Protocol):
 
     def wait_disconnected(self, timeout_ms: int) -> None:
         """Wait until everything has been received that the ended worker had sent, at most `timeout_ms`."""
+
+    def take_back(self) -> int:
+        """Drop the messages that have not begun to leave this process; return the time since which they were given.
+
+        By CLOCK_MONOTONIC; `NEVER` if there are none.
+        """
 
     def stop(self) -> None:
         """Have nothing sent to this end from now on; what has arrived can be received, and the worker knows what."""

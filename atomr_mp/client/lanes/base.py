@@ -61,7 +61,7 @@ class Lane(ABC):
         self._connect_to: Final = services.connect
         self.number: Final = number
         self._lock = checks.lock()
-        self._place_array: Final = memory.place
+        self._place_at_once: Final = memory.place
         self._suspicions: Final = session.suspicions
         window = session.login.window
         links = self._links = [DeviceLink(info, Flight(window, info.index), number) for info in session.devices]
@@ -190,6 +190,19 @@ class Lane(ABC):
         if foreign:
             self.watch(reply)  # other clients may wait for its answer, whenever this one looks at it
         return reply
+
+    def _place_array(self, array: Any) -> values.PlacedArray | None:
+        """Place an argument in shared memory, if need be in that of calls whose answers have come and are unread."""
+        try:
+            return self._place_at_once(array)
+        except errors.Overloaded:
+            if not self._take_in():
+                raise
+        return self._place_at_once(array)
+
+    def _take_in(self) -> bool:
+        """Take in the answers that have arrived; False if somebody else does that."""
+        return False
 
     def _apart(
         self, here: OwnDevice, method: str, device: int | None, home: Home | None, foreign: Sequence[GpuRef] = ()

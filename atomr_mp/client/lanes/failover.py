@@ -26,7 +26,7 @@ from atomr_mp.client.reply_life import ReplyEvent, ReplyState
 from atomr_mp.protocol.messages import data
 from atomr_mp.protocol.messages.devices import DeviceInfo, DeviceState, StandbyInfo
 from atomr_mp.protocol.messages.session import IncarnationEnded
-from atomr_mp.wire.ends import ClientEnd
+from atomr_mp.wire.ends import NEVER, ClientEnd
 
 DRAIN_MS: Final = 1000
 """How long workers may take to end after their supervisor. Answers until then stand."""
@@ -176,6 +176,7 @@ class Failover:
             link.lost.clear()
         if link.number not in link.lost:
             link.lost.append(link.number)
+        self._unsend(link)
         self._feed(link, LinkEvent.CUT)
 
     def broken(self, link: DeviceLink, replies: Sequence[Reply]) -> None:
@@ -392,12 +393,16 @@ class Failover:
         self.disconnect(link)
 
     def _unsend(self, link: DeviceLink) -> None:
-        """Put back requests that wait for an unfinished login."""
-        if link.connection is not None and not link.connection.ready:
-            lost = errors.Cancelled("cancelled before it was sent")
-            for reply in reversed(_requests(link)):
-                if _is_on(reply, link.generation):
-                    self._outcomes.feed(reply, ReplyEvent.LEFT, lost)
+        """Put back requests that have not left this process: they wait for an unfinished login, or for arguments."""
+        if link.connection is None:
+            return
+        since_ns = link.connection.take_back() if link.connection.ready else 0
+        if since_ns == NEVER:
+            return
+        lost = errors.Cancelled("cancelled before it was sent")
+        for reply in reversed(_requests(link)):
+            if _is_on(reply, link.generation) and reply.sent_ns >= since_ns:
+                self._outcomes.feed(reply, ReplyEvent.LEFT, lost)
 
     # --- ends ------------------------------------------------------------------------------------------------------
 

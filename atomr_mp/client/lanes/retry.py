@@ -116,7 +116,7 @@ class Retry:
             if copies and reply.state is ReplyState.OVER:
                 self._memory.get().abandoned(copies, link.releases, reply.deadline_ns)
             elif copies:
-                self._memory.get().sent_again(copies)
+                self._memory.get().sent_again(copies, reply.deadline_ns)
         if unwritten:
             self._refuse_behind(link, unwritten)
 

@@ -282,6 +282,12 @@ class ThreadsLane(Lane):
         if self._outcomes.leading is reply:
             os.eventfd_write(self._wake, 1)
 
+    def _take_in(self) -> bool:
+        with self._lock:
+            for link in self._links:
+                self._read_for_room(link)
+        return True
+
     def _read_for_room(self, link: DeviceLink) -> bool:
         if link.outbox:
             self._sender.flush(link)

@@ -133,7 +133,10 @@ class ClientSlabs:
 
     def answered(self, placement: Placement, worker: Releases, *, executed: bool) -> None:
         """Record that the call with an array was answered. If it may have run, its actor may go on using the array."""
-        if executed and not placement.returned:
+        if placement.until_ns and not placement.returned:  # perhaps an attempt was lost on its way, and returns nothing
+            with self._lock:
+                self._abandoned.append((placement.until_ns, worker, placement))
+        elif executed and not placement.returned:
             placement.worker = worker
             self._kept[placement.id] = placement
             if worker.over:  # the worker may have ended just now
@@ -143,6 +146,13 @@ class ClientSlabs:
         """Record that the answer of a call with an array will not be read. The call may start until the given time."""
         with self._lock:
             self._abandoned.append((until_ns + int(MOST_RUN_S * 1e9), worker, placement))
+
+    def sent_again(self, placement: Placement, until_ns: int) -> None:
+        """Record that a call with an array is sent again; a lost attempt may start until the given time, if any."""
+        placement.uses += 1
+        placement.returned = False
+        if until_ns:
+            placement.until_ns = until_ns + int(MOST_RUN_S * 1e9)
 
     def returned(self, ids: Iterable[int]) -> None:
         """Record that these arrays are out of use in a worker."""
@@ -268,6 +278,8 @@ class Placement:
     """How often it was sent to living workers, and not returned."""
     returned = False
     """Whether all workers have finished with it."""
+    until_ns = 0
+    """The time until which a lost attempt may use it, CLOCK_MONOTONIC; 0 if none was lost."""
 
     def __init__(self, room: ArgumentRoom, number: int, layout: Layout) -> None:
         self._room = room

@@ -200,11 +200,15 @@ class ClientMemory:
         for each in copies:
             self._slabs.abandoned(each, worker, until_ns)
 
-    def sent_again(self, copies: Iterable[Placement]) -> None:
-        """A call with these arguments is sent again, though the worker that has it already lives."""
+    def sent_again(self, copies: Iterable[Placement], until_ns: int = 0) -> None:
+        """A call with these arguments is sent again, and the worker that has it lives.
+
+        Args:
+            copies: The arguments.
+            until_ns: Until when an attempt may start that was lost with its connection; 0 if it was answered.
+        """
         for each in copies:
-            each.uses += 1
-            each.returned = False
+            self._slabs.sent_again(each, until_ns)
 
     def returned(self, ids: Iterable[int]) -> None:
         """Record that a worker uses these arguments no more."""

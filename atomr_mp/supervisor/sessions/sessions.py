@@ -538,7 +538,7 @@ class Sessions:
         if not each.sees_tracebacks:
             message = without_tracebacks(message)
         if not each.peer.send(message, descriptor):
-            if each.lasting is not None and each.peer.gone:
+            if each.peer.gone:
                 self._cut(each)
                 return
             _LOG.warning("client %s does not read its events; its session is over", each.name)

@@ -127,6 +127,48 @@ def test_answers_that_a_loop_has_left_unread_give_their_memory_back(
     assert settled(lambda: pool.call("Probe.echo", 3, device=0).result() == 3 and leases() == 0, DEADLINE_S)
 
 
+def test_a_loop_that_ends_takes_no_room_along(serving: served.Served, pool: atomr_mp.Pool) -> None:
+    """Its calls wait for their arguments, and are not sent: no worker returns these."""
+    del pool  # which would have to be of this key
+    served.admit(serving.keys_dir, "small", max_bytes=2**26)
+    with OperatorSession(serving.pool.run_dir / "session.sock") as operator:
+        operator.read_keys()
+
+    async def leave(client: atomr_mp.Pool) -> None:
+        reply = client.call("Probe.echo", np.zeros(2**20))
+        await asyncio.sleep(0)
+        del reply
+
+    def has_room() -> bool:
+        try:
+            return len(client.call("Probe.echo", np.zeros(5 * 2**20)).result(DEADLINE_S)) == 5 * 2**20
+        except errors.Overloaded:  # until the worker has returned what was sent
+            return False
+
+    with serving.connect("small") as client:
+        client.wait_ready()
+        for _ in range(12):
+            asyncio.run(leave(client))
+        assert settled(has_room, DEADLINE_S)
+
+
+@pytest.mark.parametrize("where", ["local", "remote"])
+def test_questions_end_in_time_and_after_the_end(serving: served.Served, where: str) -> None:
+    """A supervisor that does not answer costs no more than the time that was given; a closed client asks no more."""
+    client = serving.connect() if where == "remote" else atomr_mp.connect(run_dir=serving.pool.run_dir)
+    with client:
+        os.kill(serving.pool.supervisor_pid, signal.SIGSTOP)
+        try:
+            with pytest.raises(TimeoutError, match=r"within 0\.2 s"):
+                client.status(timeout_s=0.2)
+        finally:
+            os.kill(serving.pool.supervisor_pid, signal.SIGCONT)
+        assert client.status().devices
+    for ask in (client.status, client.figures, lambda: client.restart(0), client.reload, client.wait_ready):
+        with pytest.raises(errors.PoolLost, match="closed"):
+            ask()
+
+
 def test_an_event_loop_goes_on_while_its_arguments_travel(serving: served.Served) -> None:
     """Though the network stands still; the calls come in their order once it does not, and each with its argument."""
     host, _, port = serving.address.removeprefix("tcp://").rpartition(":")

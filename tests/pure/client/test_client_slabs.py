@@ -157,6 +157,31 @@ def test_what_was_sent_twice_is_returned_twice(slabs: ClientSlabs) -> None:
     assert seen == [(False, 1), (True, 0)]
 
 
+@pytest.mark.parametrize("executed", [True, False])
+@pytest.mark.parametrize("why", ["returned", "ended", "late"])
+def test_what_may_never_have_arrived_is_kept_for_a_time(
+    slabs: ClientSlabs, why: str, monkeypatch: pytest.MonkeyPatch, *, executed: bool
+) -> None:
+    """An attempt that was lost on its way returns nothing; one that was not may start until the call's deadline."""
+    worker = Releases(token.pack(bytes(16), 0, 1))
+    placed = place(slabs, mib(1))
+    number = placed.id
+    slabs.sent_again(placed, time.monotonic_ns())
+    slabs.returned([number])
+    slabs.answered(placed, worker, executed=executed)
+    del placed
+    later_ns = time.monotonic_ns() + 10**12
+    place(slabs, mib(1))
+    assert number in slabs._uses
+    if why == "late":
+        monkeypatch.setattr(time, "monotonic_ns", lambda: later_ns)
+    if why == "returned":
+        slabs.returned([number])
+    worker.over = why == "ended"
+    place(slabs, mib(1))
+    assert number not in slabs._uses
+
+
 def test_there_is_a_bound(slabs: ClientSlabs) -> None:
     """Above it small arrays travel otherwise; large ones are refused for now, or for good."""
     held = [place(slabs, mib(60)) for _ in range(3)]

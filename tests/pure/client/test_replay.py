@@ -36,6 +36,7 @@ from atomr_mp.protocol.libraries.program import RunProgram, digest
 from atomr_mp.protocol.messages import data, devices, session, suspects
 from atomr_mp.protocol.tunnel.clock import PoolClock
 from atomr_mp.protocol.zmtp.framing import unpack
+from atomr_mp.wire.ends import NEVER
 
 EPOCH = bytes(16)
 METHODS = {
@@ -113,6 +114,10 @@ class FakeConnection:
         """Return the next answer."""
         assert not self.closed
         return memoryview(self.answers.pop(0)) if self.answers else None
+
+    def take_back(self) -> int:
+        """Return that everything has left."""
+        return NEVER
 
     def stop(self) -> None:
         """Take nothing more in: no answer is on its way."""
