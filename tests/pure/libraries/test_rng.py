@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+import warnings
 from typing import Any, Final, cast
 
 import msgspec
@@ -16,7 +17,7 @@ from atomr_mp.client.reply import Reply
 from atomr_mp.libraries.rng import Generator, Reference
 from atomr_mp.protocol.libraries import rng
 from atomr_mp.protocol.libraries.base import LibraryRequest
-from atomr_mp_workers.libraries.rng import host, laws, philox
+from atomr_mp_workers.libraries.rng import host, laws, philox, sobol
 from tests.cases.rng_cases import (
     DTYPES,
     PARAMETERS,
@@ -110,11 +111,39 @@ def test_points_follow_each_law(name: str) -> None:
         assert_follows_its_law(drawn, name, given)
 
 
-def test_points_are_those_of_sobol() -> None:
-    """They are SciPy's, in order; all dimensions of a point lie side by side."""
-    sampler = qmc.Sobol(5, scramble=False, bits=32)
-    drawn = numbers(run, "bits", "uint32", (1024, 5), rng.Source("sobol32", dimensions=5))
-    np.testing.assert_array_equal(drawn / 2.0**32, sampler.random(1024))
+@given(st.sampled_from((1, 2, 3, 17, 500, 20_000)), st.integers(0, 3000), st.integers(1, 40))
+@settings(max_examples=40, deadline=None)
+def test_points_are_those_of_sobol(dimensions: int, first: int, count: int) -> None:
+    """They are SciPy's, in order, wherever they begin; all dimensions of a point lie side by side."""
+    sampler = qmc.Sobol(dimensions, scramble=False, bits=32)
+    if first:
+        sampler.fast_forward(first)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the first points should be a power of 2
+        expected = sampler.random(count)
+    drawn = numbers(run, "bits", "uint32", (count, dimensions), rng.Source("sobol32", 0, first, dimensions))
+    np.testing.assert_array_equal(drawn / 2.0**32, expected)
+
+
+@given(st.integers(0, 2**32 - 600), st.integers(1, 300), st.integers(1, 300))
+@settings(max_examples=40)
+def test_a_point_depends_on_its_number_alone(first: int, count: int, more: int) -> None:
+    """The last number of all is one like any other."""
+    for at in (first, 2**32 - count - more):
+        together = sobol.points(3, at, count + more)
+        np.testing.assert_array_equal(sobol.points(3, at, count), together[:count])
+        np.testing.assert_array_equal(sobol.points(3, at + count, more), together[count:])
+
+
+def test_a_scipy_without_direction_numbers_is_told_to_who_asks_for_points(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are in a file of SciPy's own."""
+    monkeypatch.setattr(sobol, "NUMBERS", "stats/elsewhere.npz")
+    sobol.load.cache_clear()
+    sobol._directions.cache_clear()
+    with pytest.raises(errors.Unsupported, match=r"SciPy 1\.17"):
+        numbers(run, "bits", "uint32", (4, 3), rng.Source("sobol32", dimensions=3))
+    monkeypatch.undo()
+    assert numbers(run, "bits", "uint32", (4, 3), rng.Source("sobol32", dimensions=3)).any()
 
 
 @pytest.mark.parametrize(("low", "high"), [(0, 0), (2**32 - 1, 2**64 - 1)])

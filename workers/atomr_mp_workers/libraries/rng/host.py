@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +12,7 @@ import numpy.typing as npt
 from atomr_mp import errors
 from atomr_mp.protocol.libraries import rng
 from atomr_mp_workers.libraries.base import Library, array
-from atomr_mp_workers.libraries.rng import laws, philox
+from atomr_mp_workers.libraries.rng import laws, philox, sobol
 
 Array = npt.NDArray[Any]
 
@@ -29,8 +29,9 @@ NEAREST: Final = {
 class HostRng(Library):
     """Random numbers in NumPy's arrays."""
 
-    _points: ClassVar[tuple[int, Any] | None] = None
-    """The next point's number, and its sampler."""
+    def open(self) -> None:
+        """Load the numbers that Sobol's points are made of."""
+        sobol.load()
 
     def bits(self, request: rng.Bits) -> None:
         """Draw whole numbers whose every bit is random."""
@@ -90,34 +91,15 @@ class HostRng(Library):
             )
         for begin, part in _parts(out, laws.CHUNK - laws.CHUNK % source.dimensions):
             if source.is_quasi:
-                points = self._sobol(source, begin // source.dimensions, part.size // source.dimensions)
-                word = points.reshape(-1)
+                first, count = source.offset + begin // source.dimensions, part.size // source.dimensions
+                if first + count > 2**sobol.BITS:
+                    raise errors.InvalidRequest(f"sobol32 has 2^32 points; {count} from {first} on were asked for")
+                word = sobol.points(source.dimensions, first, count).reshape(-1)
                 yield part, word if item_bytes == 4 else word.astype(np.uint64) << np.uint64(32) | np.uint64(2**31)
             else:
                 each = item_bytes // 4
                 word = philox.words(source.seed, source.offset + begin * each, part.size * each)
                 yield part, word.view(f"u{item_bytes}")
-
-    def _sobol(self, source: rng.Source, first: int, count: int) -> Array:
-        """Return Sobol's points, each coordinate as a word."""
-        at = source.offset + first
-        if at + count > 2**32:
-            raise errors.InvalidRequest(f"sobol32 has 2^32 points; {count} from {at} on were asked for")
-        known = self._points
-        if known is None or known[1].d != source.dimensions or known[0] > at:
-            from scipy.stats import qmc  # takes longer than all the rest of a first request
-
-            known = 0, qmc.Sobol(source.dimensions, scramble=False, bits=32)
-        number, sampler = known
-        made = np.empty((count, source.dimensions))
-        if at > number:
-            sampler.fast_forward(at - number)
-        if not at and count:
-            made[:1] = sampler.random(1)  # SciPy warns of a first number of points that is no power of 2
-        begin = 1 if not at and count else 0
-        made[begin:] = sampler.random(count - begin) if count > begin else made[begin:]
-        self._points = at + count, sampler  # type: ignore[misc]
-        return (made * 2.0**32).astype(np.uint32)
 
 
 def _parts(out: Array, most: int) -> Iterator[tuple[int, Array]]:
