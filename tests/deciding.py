@@ -24,6 +24,7 @@ from atomr_mp_workers.libraries.base import Library, LibraryContext, array
 from atomr_mp_workers.memory.blocks import Holder
 from atomr_mp_workers.requests.peers import Peer
 from atomr_mp_workers.requests.request import Elsewhere, Later, Next, current_holder
+from tests.actor_libraries import have
 from tests.pure.worker.test_dispatch import DEADLINE_S, NEVER_NS, TOKEN, Worker, outcomes
 
 NAME: Final = "deciding"
@@ -221,7 +222,7 @@ class DecidingWorker(Worker):
         self.stream = DeferringStream(self.device)
         host = self.device.make_stream(NAME, inline_bytes=2**40 if where == "loop" else -1)
         self.library = Deciding(self.context, self.stream if where == "deferring" else host)
-        self.libraries._instances[NAME] = self.library
+        have(self.libraries, NAME, self.library)
 
     def request(self, peer: Peer, request: LibraryRequest, library: str = NAME) -> int:
         """Have a request arrive; return its id."""

@@ -55,7 +55,7 @@ IDLE: Final = [case for case in CASES if case.request.rest is not None and case.
 @pytest.mark.parametrize("case", IDLE, ids=lambda case: case.name)
 def test_sizes_and_factors_of_0_never_reach_an_actor(case: Case) -> None:
     """The results are those of the definition, on each way that requests take."""
-    method: Any = HERE._here()._libraries.find(case.name)
+    method: Any = HERE._here()._libraries.find_here(case.name)
 
     def unreachable(*_: object) -> None:
         pytest.fail("an idle request has reached its actor")
@@ -81,7 +81,7 @@ def test_sizes_and_factors_of_0_never_reach_an_actor(case: Case) -> None:
 def test_a_message_is_checked_once_also_if_its_offset_moves_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another buffer, another shape in it or another parameter is checked; an offset out of range stays refused."""
     libraries = libraries_on(HostDevice(), "host")
-    method = libraries._here()._libraries.find("rng.uniform")
+    method = libraries._here()._libraries.find_here("rng.uniform")
     assert method is not None
     store, check = libraries._context.store, rng.Uniform.check
     checked: list[object] = []

@@ -16,6 +16,7 @@ from atomr_mp_workers.libraries.program.base import ProgramLibrary
 from atomr_mp_workers.libraries.program.graphs import GraphTable
 from atomr_mp_workers.requests.peers import Peer
 from atomr_mp_workers.requests.request import Later, Next
+from tests.actor_libraries import have
 from tests.deciding import NAME, DecidingWorker, Invert, Measure, Nonzero, Normalize
 from tests.pure.worker.test_dispatch import DEADLINE_S, outcomes
 
@@ -202,8 +203,9 @@ def test_a_step_of_a_program_may_have_several_parts(worker: DecidingWorker, monk
     """Later steps come after its last one; what fails there names it."""
     monkeypatch.setattr(preparation, "DECLARED", (NAME,))
     library = ProgramLibrary(worker.context, worker.library.stream)
-    worker.libraries._instances["program"] = library
-    library._libraries._instances[NAME] = steps = type(worker.library)(worker.context, worker.library.stream)
+    have(worker.libraries, "program", library)
+    steps = type(worker.library)(worker.context, worker.library.stream)
+    have(library._libraries, NAME, steps)
     peer = worker.client(1)
     x, out = worker.array(peer, [2.0, 4.0]), worker.array(peer, [0.0, 0.0])
     device: Any = SimpleNamespace(request=lambda library, request, _: worker.request(peer, request, library))
@@ -225,7 +227,7 @@ def test_a_step_of_a_program_may_have_several_parts(worker: DecidingWorker, monk
 def test_a_long_program_does_not_hold_up_the_loop(worker: DecidingWorker) -> None:
     """Its steps are done on the stream's thread, those of a short one at once."""
     stream = worker.device.make_stream("program", inline_bytes=2**14)
-    worker.libraries._instances["program"] = ProgramLibrary(worker.context, stream)
+    have(worker.libraries, "program", ProgramLibrary(worker.context, stream))
     peer = worker.client(1)
     device: Any = SimpleNamespace(request=lambda library, request, _: worker.request(peer, request, library))
     threads: list[bool] = []

@@ -153,7 +153,7 @@ class ThreadLibraries:
         stream, name = self._stream, f"{library}.{request.name}"
         method = self._methods.get(name)
         if method is None:
-            found = self._libraries.find(name)
+            found = self._libraries.find_here(name)
             assert found is not None
             method = self._methods[name] = found
         if not stream.is_current:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable, Iterable, Mapping, MutableSequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -79,8 +80,9 @@ class Library:
     def __init__(self, context: LibraryContext, stream: Stream) -> None:
         self.context: Final = context
         self.stream: Final = stream
-        self.opening: LibraryPlan | None = None
-        """The call of `open`, whose event ends with it; None before. It has no event if it was not made elsewhere."""
+        self.is_open = type(self).open is Library.open
+        """Whether `open` has been called, and has ended."""
+        self._opening: Final = threading.Lock()
 
     def open(self) -> None:
         """Make handles and the like, which takes long, and the memory that they work in; by default nothing.
@@ -91,10 +93,11 @@ class Library:
         """
 
     def open_here(self) -> None:
-        """Open it on the calling thread, unless that was done, or is being done; never raises."""
-        if self.opening is None:
-            self.opening = LibraryPlan()
-            self.opening.make(self.open)
+        """Open it on the calling thread, unless that was done; never raises."""
+        with self._opening:
+            if not self.is_open:
+                LibraryPlan().make(self.open)
+                self.is_open = True
 
     def rest(self, request: Any) -> Any:
         """Do the rest of an idle request, see `LibraryRequest.is_idle`, in place of its method; return its answer."""
@@ -157,16 +160,6 @@ class Library:
     @functools.cached_property
     def _workspace(self) -> Workspace:
         return self.context.store.workspaces.of(self.stream)
-
-    @property
-    def admit(self) -> Mapping[str, Callable[[Any, Holder], None]]:
-        """Functions to call in the order of arrival, before a request waits for anything, by request."""
-        return {}
-
-    @property
-    def withdraw(self) -> Mapping[str, Callable[[Any, Holder], None]]:
-        """Functions that take back what those of `admit` have done, for requests that do not run or fail."""
-        return {}
 
 
 def given(operand: Operand | None) -> DeviceArray:

@@ -15,6 +15,7 @@ from atomr_mp.protocol.libraries.base import KNOWN, LibraryRequest
 from atomr_mp.protocol.refs import Operand
 from atomr_mp_workers.device.base import Event
 from atomr_mp_workers.libraries.base import Library, LibraryContext
+from atomr_mp_workers.libraries.lazy_library import Import, LazyLibrary
 from atomr_mp_workers.libraries.plans import LibraryPlan, LibraryPlans, Preparer
 from atomr_mp_workers.memory.arrays import DeviceArray
 from atomr_mp_workers.memory.blocks import Holder
@@ -33,6 +34,15 @@ class Planning(NamedTuple):
     slow: bool
 
 
+class Arrival(NamedTuple):
+    """The functions of a request that are called when it arrives, see `Method`."""
+
+    recall: Callable[[Any, Holder], Any] | None = None
+    admit: Callable[[Any, Holder], None] | None = None
+    withdraw: Callable[[Any, Holder], None] | None = None
+    weigh: Callable[[Any], int] | None = None
+
+
 class Known(NamedTuple):
     """Facts that follow from a request alone."""
 
@@ -47,43 +57,66 @@ class Known(NamedTuple):
 class LibraryMethod(Method):
     """A request of a library.
 
+    It is *bound* once its library is imported and open: then it knows what the library has for the request.
+
     Args:
-        name: "library.request".
+        request: The name of the request.
         library: The library that does it.
         decoder: Decodes its message.
         context: The context, which allocates outputs.
-        planning: Makes its plans, if it has any.
-        preparer: Makes plans that take long, and opens the library.
+        arrival: Functions for the request's arrival.
         elsewhere: Does work that would hold up the loop.
     """
 
     def __init__(
         self,
-        name: str,
-        library: Library,
+        request: str,
+        library: LazyLibrary,
         decoder: values.Decoder[LibraryRequest],
         context: LibraryContext,
-        planning: Planning | None,
-        preparer: Preparer,
+        arrival: Arrival,
         elsewhere: Preparer,
     ) -> None:
-        super().__init__(name, self._call)
-        request = name.partition(".")[2]
-        self._library: Final = library
-        self._preparer: Final = preparer
-        self._is_open = type(library).open is Library.open
+        super().__init__(f"{library.name}.{request}", self._call)
+        self._request: Final = request
+        self._lazy: Final = library
+        self._preparer: Final = library.preparer
         self.stream = self._stream = library.stream
-        self.admit = library.admit.get(request)
-        self.withdraw = library.withdraw.get(request)
-        self.prepares = planning is not None or not self._is_open
+        self.recall, self.admit, self.withdraw, self.weigh = arrival
+        self.prepares = True
         self.allocates = True
-        self._run: Final[Callable[..., Any]] = getattr(library, request)
+        self._library: Library | None = None
+        """The library, once this is bound."""
+        self._run: Callable[..., Any] = self._not_bound
+        self._planning: Planning | None = None
         self._decoder = decoder
         self._context = context
-        self._planning = planning
         self._elsewhere = elsewhere
         self._known: dict[Hashable, Known] = {}
         """Facts of messages that were found well-formed, by the part that recurs if some fields advance."""
+
+    def bind_here(self) -> None:
+        """Have the library imported and made on the calling thread, and bind this to it.
+
+        Raises:
+            Unsupported: The backend does not have the request, or a package that it needs is not installed.
+        """
+        self._bind(self._lazy.here())
+
+    def _bind(self, library: Library) -> None:
+        """Take the method and the plans that a library has for the request."""
+        run = getattr(library, self._request, None)
+        if run is None:
+            raise errors.Unsupported(f"{self.name} is not provided on the {self._context.backend} backend")
+        prepare = getattr(library, f"prepare_{self._request}", None)
+        if prepare is not None:
+            self._planning = Planning(self._lazy.keep_plans(), prepare, self._request in library.slow)
+        self._library, self._run = library, run
+        self.prepares = prepare is not None
+        self._known.clear()  # facts from before name no method
+
+    def _not_bound(self, *_: object) -> None:
+        raise AssertionError(f"{self.name} is run before its library is imported")
 
     def arguments(self, body: bytes, frames: Sequence[memoryview], resolve: Resolve) -> tuple[LibraryRequest, Known]:
         """Decode the message, and check it."""
@@ -108,7 +141,8 @@ class LibraryMethod(Method):
 
     def _facts(self, request: LibraryRequest) -> Known:
         if request.is_idle():
-            return Known(None, request.results(), self._library.rest)
+            rest = self._not_bound if self._library is None else self._library.rest
+            return Known(None, request.results(), rest)
         return Known(None if self._planning is None else request.plan_key(), request.results(), self._run)
 
     def written(self, arguments: tuple[Any, ...]) -> list[DeviceArray]:
@@ -147,33 +181,46 @@ class LibraryMethod(Method):
             error.message = f"{self.name}: {error.message}"
         return error
 
-    def prepared(self, arguments: tuple[Any, ...]) -> tuple[tuple[Any, ...], Event | None]:
+    def prepared(self, arguments: tuple[Any, ...], *, elsewhere: bool = False) -> tuple[tuple[Any, ...], Event | None]:
         """Return the arguments with the plan, and the event of its making if it is made elsewhere.
 
-        The first requests of a library wait for its opening too. A plan that was not found then is made behind it.
+        The first requests of a library wait for its import instead, and get their plans when they are `resumed`.
         """
-        opening = None if self._is_open else self._opening()
+        if self._library is None:
+            return self._first(arguments)
         planning = self._planning
         request, known = arguments
         if planning is None or known.key is None:
-            return arguments, opening
+            return arguments, None
         plan = planning.plans.find(known.key)
         if plan is None:
-            plan = self._plan(planning, request, known, elsewhere=planning.slow or opening is not None)
-        waits = plan.event if plan.event is not None and not plan.event.done else None
-        return (request, known, plan), waits or opening
+            plan = self._plan(planning, request, known, elsewhere=elsewhere or planning.slow)
+        return (request, known, plan), plan.event if plan.event is not None and not plan.event.done else None
 
-    def _opening(self) -> Event | None:
-        """Return the event of the library's opening, which begins now if it has not; None once it has ended."""
-        library = self._library
-        if library.opening is None:
-            library.opening = LibraryPlan(self._context.device.make_event())
-            self._preparer.prepare(library.opening, library.open)
-        event = library.opening.event
-        if event is not None and not event.done:
-            return event
-        self._is_open, self.prepares = True, self._planning is not None
-        return None
+    def resumed(self, arguments: tuple[Any, ...]) -> tuple[tuple[Any, ...], Event | None]:
+        """Return the same for a request that has waited for the import; its plan is made elsewhere too.
+
+        If the import has failed, the request gets the error when it is run.
+        """
+        waited = arguments[2] if len(arguments) > 2 else None
+        if not isinstance(waited, Import) or waited.has_failed:
+            return arguments, None
+        return self._first(arguments, elsewhere=True)
+
+    def _first(self, arguments: tuple[Any, ...], *, elsewhere: bool = False) -> tuple[tuple[Any, ...], Event | None]:
+        """Bind this, and return the arguments of one of the first requests; or have the library imported before."""
+        request, known = arguments[:2]
+        if self._library is None:
+            if not self._lazy.is_ready:
+                imported, event = self._lazy.begin_import()
+                return (request, known, imported), event
+            try:
+                self.bind_here()
+            except errors.Unsupported as error:
+                failed = LibraryPlan()
+                failed.fail(error)
+                return (request, known, failed), None
+        return self.prepared((request, self._facts(request)), elsewhere=elsewhere)
 
     def room_for(self, arguments: tuple[Any, ...], holder: Holder) -> Event | None:
         """Have room made for a request's outputs, if there is none for all of them in one piece."""
@@ -193,6 +240,7 @@ class LibraryMethod(Method):
 
     def step(self, request: LibraryRequest) -> Callable[[LibraryRequest], Any]:
         """Return the function that does a step like this one; open the library, and make its plan if there is none."""
+        assert self._library is not None
         self._library.open_here()
         known = self._facts(request)
         if known.key is None:
@@ -257,6 +305,7 @@ class LibraryMethod(Method):
 
     def _done(self, request: LibraryRequest, known: Known, plan: LibraryPlan | None) -> Any:
         """Do a request; outputs that were left out lie in new memory of the caller."""
+        content = None if plan is None else _made(plan)
         made: dict[str, Any] = {}
         if known.left_out:
             store, holder = self._context.store, self._context.holder()
@@ -264,7 +313,7 @@ class LibraryMethod(Method):
                 name: store.buffers.allocate(holder, each.dtype, each.shape) for name, each in known.left_out.items()
             }
             request = msgspec.structs.replace(request, **made)
-        result = known.run(request) if plan is None else known.run(request, _made(plan))
+        result = known.run(request) if plan is None else known.run(request, content)
         if not made:
             return result
         outputs = next(iter(made.values())) if len(made) == 1 else list(made.values())

@@ -35,7 +35,8 @@ waits:
   a line of their own, which takes turns with the session's new requests.
 - On the loop, it is *parked*, and the loop goes on. It is looked at again whenever another request has ended.
 
-A request is parked for its plan too, which a thread makes beside the loop. No stream may wait for such a request: its
+A request is parked for its plan too, which a thread makes beside the loop; and the first requests of a library for its
+import, after which they are prepared (`Method.resumed`). No stream may wait for such a request: its
 work is not on any stream yet, and would be put behind the waiting request. So its event is in `Dispatcher._held`, and
 requests that need its memory are parked as well.
 

@@ -81,7 +81,7 @@ class Dispatcher:
         self._runners: Final = list(dict.fromkeys(threads.values()))
         self._flush = flush
         self._parked: list[Request] = []
-        """Requests that have begun, and wait for memory in use, or for their plan."""
+        """Requests that have begun, and wait for memory in use, for their library's import, or for their plan."""
         self._held: set[Event] = set()
         """Ends of requests that wait for a plan or for a client's read, or for such a request, wherever they wait: a
         stream that waited for one of these could hold up the request itself."""
@@ -368,12 +368,26 @@ class Dispatcher:
         """Return None if the request waits for no plan, False if it does, True if it is late and answered."""
         if self._waits_for_plan(request):
             return False
+        waited = request.making is not None and request.next is None
+        in_time = not waited or time.monotonic_ns() <= request.deadline_ns
+        if waited and in_time:
+            request.arguments, following = request.method.resumed(request.arguments)
+            if following is not None:
+                request.making = following
+                return False
         if request.event is not None:
             self._held.discard(request.event)
-        if request.making is None or request.next is not None or time.monotonic_ns() <= request.deadline_ns:
-            return None
-        self._keep_out(request, errors.DeadlineExceeded("the deadline passed while the request's plan was made"))
-        return True
+        if not in_time:
+            self._keep_out(
+                request,
+                errors.DeadlineExceeded(
+                    "the deadline passed while the request's library was imported, or its plan made"
+                ),
+            )
+            return True
+        if waited:
+            self._envelope.show_waiting(request, waits=False)
+        return None
 
     def _look_ahead(self, request: Request, stream: Stream | None) -> bool | None:
         """Return None if the request may run, False if it has to wait, True if it is refused and answered."""

@@ -149,3 +149,7 @@ class Method(ABC):
     def prepared(self, arguments: tuple[Any, ...]) -> tuple[tuple[Any, ...], Event | None]:
         """Return the arguments with a plan, and the end of its making if the request has to wait for it."""
         return arguments, None
+
+    def resumed(self, arguments: tuple[Any, ...]) -> tuple[tuple[Any, ...], Event | None]:
+        """Return the same once what `prepared` has named has ended: there may be something else to wait for then."""
+        return arguments, None

@@ -183,7 +183,7 @@ class Request(Run):
     kept_out = False
     """Whether it has begun, and its method was not run."""
     making: Event | None = None
-    """The event of its plan's end, if the plan is made elsewhere."""
+    """The end of its library's import, or of its plan's making, if either goes on elsewhere."""
     items = 1
     """How many items it stands for, see `items`."""
     closing: errors.AtomrError | None = None

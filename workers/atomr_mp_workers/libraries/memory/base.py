@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -16,22 +15,11 @@ from atomr_mp.protocol.libraries.base import scalar
 from atomr_mp.protocol.values import SHARED_BYTES
 from atomr_mp_workers.libraries.base import Library
 from atomr_mp_workers.memory.arrays import DeviceArray
-from atomr_mp_workers.memory.blocks import Holder
 from atomr_mp_workers.requests.request import Later
 
 
 class MemoryLibrary(Library):
     """Requests for memory. The backend does the work on elements."""
-
-    @property
-    def admit(self) -> Mapping[str, Callable[[Any, Holder], None]]:
-        """A view counts from the arrival of its request: later writers must find it."""
-        return {memory.Borrow.name: self._admit_borrow}
-
-    @property
-    def withdraw(self) -> Mapping[str, Callable[[Any, Holder], None]]:
-        """A view or read that is refused excludes no other, and no request waits for it."""
-        return {memory.Borrow.name: self._withdraw_borrow}
 
     def empty(self, request: memory.Empty) -> DeviceArray:
         """Make a buffer."""
@@ -74,7 +62,7 @@ class MemoryLibrary(Library):
         """Copy elements."""
 
     def borrow(self, request: memory.Borrow) -> Later | None:
-        """Answer that the uses before a view or a read have ended; it was noted on arrival."""
+        """Answer that the uses before a view or a read have ended; it was noted on arrival, see `views`."""
         if not request.passing:
             return None
         store, holder = self.context.store, self.context.holder()
@@ -108,17 +96,6 @@ class MemoryLibrary(Library):
     @abstractmethod
     def _fill(self, array: Any, value: Any) -> None:
         """Write one value into every element."""
-
-    def _admit_borrow(self, request: memory.Borrow, holder: Holder) -> None:
-        assert isinstance(request.array, DeviceArray)
-        if request.passing:
-            arrays = cast("list[DeviceArray]", [request.array, *request.others])
-            self.context.store.begin_read(holder, arrays, request.borrow)
-        else:
-            self.context.store.open_view(holder, request.array, request.borrow, write=request.write)
-
-    def _withdraw_borrow(self, request: memory.Borrow, holder: Holder) -> None:
-        self.context.store.close_view(holder, request.borrow)
 
 
 def number_for(dtype: str, value: Scalar) -> complex:

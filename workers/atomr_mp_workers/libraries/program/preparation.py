@@ -213,7 +213,7 @@ class Preparation:
         try:
             if step.library not in DECLARED:
                 raise errors.InvalidRequest(f"{step.library} has no requests that can be steps")
-            method = self._libraries.find(step.name)
+            method = self._libraries.find_here(step.name)
             assert isinstance(method, LibraryMethod)
             request = method.decode_step(step.body, self._view)
             if request.answers or request.results():

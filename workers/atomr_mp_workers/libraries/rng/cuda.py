@@ -35,6 +35,10 @@ class CudaRng(Library):
         self._generators: Generators | None = None
         self._slots: Final = Slots()
 
+    def open(self) -> None:
+        """Load cuRAND, and make a generator of the usual kind."""
+        self._of_stream().make_spare(rng.Source().kind)
+
     def bits(self, request: rng.Bits) -> None:
         """Draw whole numbers whose every bit is random."""
         out = array(request.out)
@@ -152,9 +156,12 @@ class CudaRng(Library):
         return word.astype(dtype, copy=False)
 
     def _make(self, request: Any, address: int, count: int) -> None:
+        self._of_stream().generate(request.source, address, count, rng.taken(request))
+
+    def _of_stream(self) -> Generators:
         if self._generators is None:
             self._generators = Generators(cast("CudaStream", self.stream).stream.ptr)
-        self._generators.generate(request.source, address, count, rng.taken(request))
+        return self._generators
 
 
 class _Table:

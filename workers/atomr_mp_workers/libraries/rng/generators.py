@@ -47,6 +47,13 @@ class Generators:
     def __init__(self, stream: int) -> None:
         self._stream = stream
         self._made: dict[tuple[str, int], list[_Made]] = {}
+        self._spares: Final[dict[str, int]] = {}
+        """Handles that have no seed yet, by kind."""
+
+    def make_spare(self, kind: str) -> None:
+        """Make a generator beforehand, which gets its seed from the first request."""
+        if kind not in self._spares:
+            self._spares[kind] = curand.create_generator(TYPES[kind])
 
     def generate(self, source: rng.Source, address: int, count: int, moves: int) -> None:
         """Have words written.
@@ -81,7 +88,7 @@ class Generators:
         return found
 
     def _make(self, source: rng.Source) -> _Made:
-        made = _Made(curand.create_generator(TYPES[source.kind]), source.seed)
+        made = _Made(self._spares.pop(source.kind, 0) or curand.create_generator(TYPES[source.kind]), source.seed)
         self._set(made, source)
         return made
 
