@@ -187,12 +187,12 @@ class Walk:
     def end_import(self, how: str) -> None:
         """Let the import that goes on end, if one does."""
         begun = self._import()
-        if begun is None or begun.done:
+        if begun is None or self._is_over(begun):
             return
         assert self.worker.imports.begun.acquire(timeout=DEADLINE_S)
         self.worker.imports.end(ENDS[how]())
         self._turn += 1
-        while not begun.done:
+        while not self._is_over(begun):
             self.worker.take_back()
         self.worker.until_answered(self.peer, *self.asked)
 
@@ -200,6 +200,10 @@ class Walk:
         """Return the event of the last import: the request that was to begin one may have been refused before."""
         library = self.worker.libraries._libraries.get("blas")
         return None if library is None or library._import is None else library._import.event
+
+    @staticmethod
+    def _is_over(begun: Event) -> bool:
+        return begun.done
 
     def _ask(self, request: Any, asked: Asked) -> None:
         self.asked[self.worker.request(self.peer, request)] = asked
