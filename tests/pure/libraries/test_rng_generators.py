@@ -76,6 +76,25 @@ def test_an_offset_is_set_only_where_a_request_does_not_go_on(curand: FakeCurand
     assert curand.taken() == [("set_generator_offset", 1, 22), ("generate", 1, 0x200, 4)]
 
 
+def test_a_generator_that_was_made_beforehand_takes_the_first_seed(curand: FakeCurand) -> None:
+    """It is made once, and for its kind alone."""
+    made = Generators(STREAM)
+    for _ in range(2):
+        made.make_spare("philox4_32_10")
+    made.generate(rng.Source("xorwow", 5), 0, 4, 4)
+    curand.taken()
+    made.generate(rng.Source(seed=3), 0, 4, 4)
+    made.generate(rng.Source(seed=4), 0, 4, 4)
+    calls = curand.taken()
+    assert [call for call in calls if call[0] == "create_generator"] == [
+        ("create_generator", generators.TYPES["philox4_32_10"])
+    ]
+    assert [call for call in calls if "seed" in call[0]] == [
+        ("set_pseudo_random_generator_seed", 1, 3),
+        ("set_pseudo_random_generator_seed", 3, 4),
+    ]
+
+
 def test_another_seed_or_kind_resets_no_generator(curand: FakeCurand) -> None:
     """Each has a generator of its own, which goes on as if it were alone."""
     made = Generators(STREAM)
