@@ -310,13 +310,13 @@ class Client:
             "read_session": told.read,
             "ask": told.ask,
             "tell": told.tell,
-            "call": self._call,
+            "submit": self._submit_blocking,
             "give_back": functools.partial(self.give_back, freed=True),
         }
 
-    def _call(self, method: str, request: object, device: int, deadline_s: float) -> Any:
-        """Make a request of a method that blocks: without room in the window it blocks until there is some."""
-        return self.submit(method, request, device=device, deadline_s=deadline_s, blocking=True, wait=True).result()
+    def _submit_blocking(self, method: str, request: object, device: int, deadline_s: float) -> Reply:
+        """Send a request of a method that blocks: without room in the window it blocks until there is some."""
+        return self.submit(method, request, device=device, deadline_s=deadline_s, blocking=True, wait=True)
 
     @interrupts.defer_interrupts
     def give_back(self, releases: Releases, *, freed: bool = False) -> None:

@@ -20,6 +20,7 @@ from atomr_mp.client.memory.leases import Lease, NotOpenError, Releases
 from atomr_mp.client.memory.memory import ASK_TIMEOUT_S, ClientMemory
 from atomr_mp.client.memory.refs import GpuRef
 from atomr_mp.client.memory.worker_slabs import SlabMapping
+from atomr_mp.interop import copying
 from atomr_mp.protocol import dtypes
 from atomr_mp.protocol.layout import Layout
 from atomr_mp.protocol.messages import session
@@ -79,6 +80,10 @@ class CarriedMemory(ClientMemory):
         """Refuse: another machine's memory cannot be mapped."""
         raise errors.Unsupported(NO_VIEWS)
 
+    def _goes_in_parts(self, _nbytes: int) -> bool:
+        """Return False: a connection carries the bytes, and more requests would only cost time."""
+        return False
+
     def close(self) -> Sequence[SlabMapping]:
         """Close it; return no slab, since the relay unmaps those of the workers."""
         super().close()
@@ -96,7 +101,7 @@ class CarriedMemory(ClientMemory):
         copied = mapping.array(ref.layout, writable=True)
         if out is None:
             return copied if copied.flags.c_contiguous else copied.copy()
-        np.copyto(out, copied)
+        copying.copy(out, copied)
         return out
 
     def _copy_to(self, mapping: CarriedSlab, ref: GpuRef, array: np.ndarray[Any, Any]) -> None:

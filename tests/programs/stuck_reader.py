@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 import atomr_mp
-from atomr_mp.client.memory import memory
+from atomr_mp.interop import copying
 
 run_dir, shared = sys.argv[1:]
 
@@ -34,7 +34,7 @@ class StuckNumpy:
 with atomr_mp.connect(run_dir=run_dir) as pool:
     pool.wait_ready()
     ref = pool.claim(bytes.fromhex(shared))
-    setattr(memory, "np", StuckNumpy())  # noqa: B010 - a type checker knows it as a module
+    setattr(copying, "np", StuckNumpy())  # noqa: B010 - a type checker knows it as a module
     read = ref.numpy()
     print("ok" if len(np.unique(read)) == 1 else "torn", flush=True)
     sys.stdin.readline()

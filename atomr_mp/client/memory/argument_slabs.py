@@ -16,6 +16,7 @@ import numpy as np
 from atomr_mp import errors
 from atomr_mp.client import interrupts
 from atomr_mp.client.memory.leases import Releases
+from atomr_mp.interop import copying
 from atomr_mp.interop.host import HostMapping, kept_by
 from atomr_mp.interop.sealed import make_sealed
 from atomr_mp.protocol import dtypes
@@ -123,8 +124,10 @@ class ClientSlabs:
             return None
         slab, offset = found
         layout = Layout.contiguous(dtypes.name_of(array.dtype), array.shape, offset)
-        np.copyto(slab.mapping.array(layout, writable=True), array)
-        return self._placement(ArgumentRoom(self._unused, slab, offset), layout)
+        room = ArgumentRoom(self._unused, slab, offset)
+        # Whatever interrupts the copy, no thread writes into room that is used again.
+        copying.copy(slab.mapping.array(layout, writable=True, keep=room), array)
+        return self._placement(room, layout)
 
     def _placement(self, room: ArgumentRoom, layout: Layout) -> Placement:
         placement = Placement(room, next(self._ids), layout)

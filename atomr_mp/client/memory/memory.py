@@ -20,7 +20,9 @@ from atomr_mp.client.memory.argument_slabs import ClientSlabs, Placement
 from atomr_mp.client.memory.leases import Lease, Releases, ViewBorrow
 from atomr_mp.client.memory.loans import LentBorrow, LoanReturner
 from atomr_mp.client.memory.refs import GpuRef, SharedRef, read_shared, write_shared
+from atomr_mp.client.memory.staging import STAGED_BYTES, PartReply, StagedTransfers
 from atomr_mp.client.memory.worker_slabs import Mappings, SlabMapping
+from atomr_mp.interop import copying
 from atomr_mp.interop.host import HostMapping
 from atomr_mp.protocol.declaration.factors import Scalar
 from atomr_mp.protocol.libraries import memory
@@ -63,7 +65,7 @@ class ClientMemory:
         read_session: Takes in the supervisor's messages.
         ask: Asks the supervisor; see `PoolSession.ask`.
         tell: Tells the supervisor.
-        call: Makes a request of a method, on a device, by a deadline in seconds; waits for room and for the result.
+        submit: Sends a request of a method, to a device, with a deadline in seconds; blocks while there is no room.
         give_back: Sends due releases to an incarnation, if possible.
     """
 
@@ -76,7 +78,7 @@ class ClientMemory:
         read_session: Callable[[], None],
         ask: Callable[..., tuple[session.Answer | session.SlabOpened, int | None]],
         tell: Callable[[session.FromClient], None],
-        call: Callable[[str, LibraryRequest, int, float], Any],
+        submit: Callable[[str, LibraryRequest, int, float], PartReply],
         give_back: Callable[[Releases], None],
     ) -> None:
         self._epoch = epoch
@@ -85,9 +87,10 @@ class ClientMemory:
         self._read_session = read_session
         self._ask = ask
         self._tell = tell
-        self._call = call
+        self._submit = submit
         self._give_back = give_back
         self._slabs: Final = ClientSlabs(self._register, self._forget, name=client_slab_name(epoch))
+        self._staged: Final = StagedTransfers(self._slabs, self._send)
         self._mappings: Final = Mappings(self._open)
         self._borrows = itertools.count(1)
         self._own_slabs = itertools.count(1)
@@ -296,19 +299,25 @@ class ClientMemory:
 
     def _copy(self, ref: GpuRef, out: np.ndarray[Any, Any] | None) -> np.ndarray[Any, Any]:
         on_gpu = self.on_gpu(ref.device)
-        if on_gpu or ref.nbytes < SHARED_BYTES:
-            if on_gpu and out is not None and out.nbytes >= SHARED_BYTES and self._slabs.room_of(out) is not None:
-                self.request(memory.Get(ref, out), ref.device)
-                return out
+        if on_gpu and out is not None and out.nbytes >= SHARED_BYTES and self._slabs.room_of(out) is not None:
+            self.request(memory.Get(ref, out), ref.device)
+            return out
+        if ref.nbytes < SHARED_BYTES or (on_gpu and not self._goes_in_parts(ref.nbytes)):
             copied: np.ndarray[Any, Any] = self.request(memory.Get(ref), ref.device)
             if out is None:
                 return copied
-            np.copyto(out, copied)
+            copying.copy(out, copied)
             return out
-        mapping = self._mapping(ref.lease, ref.slab)  # first, since writers wait from the borrow on
+        # First, since writers wait from the borrow on.
+        mapping = None if on_gpu else self._mapping(ref.lease, ref.slab)
         borrow = self._hold([ref], ViewBorrow(ref.lease.releases, next(self._borrows)))
         try:
-            return self._copy_from(mapping, ref, out)
+            if mapping is not None:
+                return self._copy_from(mapping, ref, out)
+            if out is None:
+                out = np.empty(ref.shape, ref.numpy_dtype)
+            self._staged.get(ref, borrow.number, out)
+            return out
         finally:
             borrow.release()
             self._give_back(borrow.releases)  # another client may want to write
@@ -317,8 +326,9 @@ class ClientMemory:
         """Return a new buffer with a copy of an array."""
         ref: GpuRef
         if self.on_gpu(device):
-            ref = _repeated(lambda: self.request(memory.Put(array), device))
-            return ref
+            in_parts = self._goes_in_parts(array.nbytes) and self._slabs.room_of(array) is None
+            put = self._put_in_parts if in_parts else self._put_whole
+            return _repeated(lambda: put(array, dtype, device))
         while True:
             ref = _repeated(lambda: self.request(memory.Empty(list(array.shape), dtype), device))
             if not array.size:
@@ -330,6 +340,18 @@ class ClientMemory:
             # Without a borrow, since nobody else knows of the buffer yet.
             self._copy_to(mapping, ref, array)
             return ref
+
+    def _put_whole(self, array: np.ndarray[Any, Any], _dtype: str, device: int) -> GpuRef:
+        """Have a worker copy an array from shared memory."""
+        return self.request(memory.Put(array), device)  # type: ignore[no-any-return]
+
+    def _put_in_parts(self, array: np.ndarray[Any, Any], dtype: str, device: int) -> GpuRef:
+        """Have a worker copy an array while this process puts it into shared memory, part by part."""
+        while True:
+            ref: GpuRef = self.request(memory.Empty(list(array.shape), dtype), device)
+            with contextlib.suppress(errors.GpuRefStale):  # as above
+                self._staged.put(array, ref)
+                return ref
 
     def on_gpu(self, device: int) -> bool:
         """Return whether a device's memory is a GPU's."""
@@ -379,25 +401,36 @@ class ClientMemory:
     ) -> Any:
         """Make a request of a library, and return its result. Blocks."""
         request.check()
-        method = f"{library}.{request.name}"
         try:
-            return self._call(method, request, device, deadline_s)
+            return self._send(request, device, deadline_s, library=library).result()
         except errors.OutOfMemory:
             if not isinstance(request, memory.Empty | memory.Full) and not request.results():
                 raise
         # Once more: unused memory of this client goes back with it.
-        return self._call(method, request, device, deadline_s)
+        return self._send(request, device, deadline_s, library=library).result()
 
+    def _send(
+        self, request: LibraryRequest, device: int, deadline_s: float = REQUEST_DEADLINE_S, *, library: str = "memory"
+    ) -> PartReply:
+        """Send a request of a library. Blocks while there is no room for it."""
+        return self._submit(f"{library}.{request.name}", request, device, deadline_s)
+
+    def _goes_in_parts(self, nbytes: int) -> bool:
+        """Return whether so many bytes go to and from a GPU in parts; see `staging`."""
+        return nbytes > STAGED_BYTES
+
+    @interrupts.defer_interrupts
     def _copy_from(self, mapping: Any, ref: GpuRef, out: np.ndarray[Any, Any] | None) -> np.ndarray[Any, Any]:
         """Copy a ref's elements out of its slab."""
         if out is None:
             out = np.empty(ref.shape, ref.numpy_dtype)
-        np.copyto(out, mapping.array(ref.layout, writable=False))
+        copying.copy(out, mapping.array(ref.layout, writable=False))
         return out
 
+    @interrupts.defer_interrupts
     def _copy_to(self, mapping: Any, ref: GpuRef, array: np.ndarray[Any, Any]) -> None:
         """Copy elements into a new ref's slab."""
-        np.copyto(mapping.array(ref.layout, writable=True), array)
+        copying.copy(mapping.array(ref.layout, writable=True), array)
 
     # --- inside ----------------------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from atomr_mp.protocol.declaration.checks import check_apart
 from atomr_mp.protocol.declaration.factors import Scalar
 from atomr_mp.protocol.layout import Layout
 from atomr_mp.protocol.libraries.base import LibraryRequest, Read, Write
-from atomr_mp.protocol.refs import BufferId, Operand
+from atomr_mp.protocol.refs import BufferId, Operand, WireRef
 
 MAX_SHARE_S = 3600.0
 """Longest that a shared buffer waits for its claim."""
@@ -73,6 +73,20 @@ class Put(LibraryRequest, frozen=True):
         return int(self.content.nbytes)
 
 
+class PutPart(LibraryRequest, frozen=True):
+    """Write an array that the request carries into a buffer: a part of a large copy to the device."""
+
+    name: ClassVar[str] = "put_part"
+    content: Any
+    """The array, of the target's shape and element type."""
+    target: Write
+
+    def check(self) -> None:
+        """Check that the elements fit."""
+        _check_like("content", self.content, "target", self.target)
+        super().check()
+
+
 class Get(LibraryRequest, frozen=True):
     """Return an array's elements as an array of the host's, row-major and without gaps; or write them into one."""
 
@@ -83,16 +97,27 @@ class Get(LibraryRequest, frozen=True):
 
     def check(self) -> None:
         """Check that the elements fit."""
-        into, array = self.into, self.array
-        if into is None:
-            return
-        if not hasattr(into, "__array_interface__"):
-            raise errors.InvalidRequest(f"into is a {type(into).__name__}, not an array")
-        if tuple(into.shape) != array.shape or dtypes.name_of(into.dtype) != array.dtype:
-            raise errors.InvalidRequest(
-                f"into is {into.dtype} of shape {into.shape}, the array {array.dtype} of shape {array.shape}; they "
-                "must be the same"
-            )
+        if self.into is not None:
+            _check_like("into", self.into, "array", self.array)
+
+
+class GetPart(LibraryRequest, frozen=True):
+    """Write elements that the client reads under a passing borrow into its memory: a part of a large copy to the host.
+
+    It waits for no writer: those before the borrow have ended, and later ones wait for the borrow.
+    """
+
+    name: ClassVar[str] = "get_part"
+    borrow: U64
+    """The session's borrow, which has been answered and not released."""
+    part: WireRef
+    """The elements. No operand, which would wait for writers: those that wait for the borrow too."""
+    into: Any
+    """An array of the same shape and element type in memory of the client."""
+
+    def check(self) -> None:
+        """Check that the elements fit."""
+        _check_like("into", self.into, "part", self.part.layout)
 
 
 class Fill(LibraryRequest, frozen=True):
@@ -187,3 +212,18 @@ class Statistics(LibraryRequest, frozen=True):
     """Return the memory's figures, a map from name to number; bytes where a name ends in `_bytes`."""
 
     name: ClassVar[str] = "statistics"
+
+
+def _check_like(name: str, given: Any, other_name: str, other: Operand | Layout) -> None:
+    """Check that an array of the host's has the shape and element type of another.
+
+    Raises:
+        InvalidRequest: It has not, or is none.
+    """
+    if not hasattr(given, "__array_interface__"):
+        raise errors.InvalidRequest(f"{name} is a {type(given).__name__}, not an array")
+    if tuple(given.shape) != other.shape or dtypes.name_of(given.dtype) != other.dtype:
+        raise errors.InvalidRequest(
+            f"{name} is {given.dtype} of shape {given.shape}, the {other_name} {other.dtype} of shape {other.shape}; "
+            "they must be the same"
+        )

@@ -49,7 +49,7 @@ class FakeClient:
             read_session=sends,
             ask=sends,
             tell=sends,
-            call=sends,
+            submit=sends,
             give_back=self.given_back.append,
         )
 

@@ -147,6 +147,14 @@ class ReadsAndWriters(RuleBasedStateMachine):
         self.reads.expire(self.now_ns)
 
     @invariant()
+    def what_is_read_in_parts_stays_as_it_is(self) -> None:
+        """From a read's turn to its end, even if its time is over meanwhile."""
+        for use in self.uses:
+            for at, block in enumerate(self.blocks):
+                open_now = use.until_ns is not None and not use.ended and at in use.blocks
+                assert not use.read or self.reads.covers(self.holder, use.read, block) == open_now
+
+    @invariant()
     def nothing_waits_without_a_reason(self) -> None:
         """Whatever has no blocker left may run, so that no request waits for ever."""
         for use in self.uses:

@@ -64,6 +64,11 @@ class PassingReads:
             read, _ = found
             read.until_ns = now_ns + time_for_ns(read.nbytes)
 
+    def covers(self, holder: Holder, number: int, block: Block) -> bool:
+        """Return whether it is the turn of a read, which is of this memory: until its end no request writes there."""
+        read, blocks = self._open.get((holder.number, number), _NONE)
+        return read is not None and read.until_ns is not None and block in blocks
+
     def end(self, holder: Holder, number: int) -> None:
         """End a read, if there is one of this id."""
         found = self._open.pop((holder.number, number), None)
@@ -104,6 +109,9 @@ class PassingReads:
                 if read is not None:
                     return read.conflict()
         return None
+
+
+_NONE: Final[tuple[None, list[Block]]] = None, []
 
 
 def _forget(read: PassingRead, blocks: Iterable[Block]) -> None:

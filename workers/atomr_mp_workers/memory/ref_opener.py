@@ -45,6 +45,19 @@ class RefOpener:
     def _open(self, holder: Holder, ref: WireRef | ClientArray) -> object:
         if not isinstance(ref, WireRef):
             return self._open_client(holder, ref)
+        array = self.array(holder, ref)
+        holder.resolved.append(array)
+        return array
+
+    def array(self, holder: Holder, ref: WireRef) -> DeviceArray:
+        """Return the array of a session's ref.
+
+        Raises:
+            GpuRefReleased: The session has no lease of it.
+            GpuRefStale: Its incarnation has ended.
+            GpuRefOutOfExtent: It leaves its memory.
+            RequestError: It is of another pool, or of a device that has not lent it.
+        """
         if ref.token == self._token:
             leased = holder.leases.get(ref.buffer)
             if leased is None:
@@ -57,9 +70,7 @@ class RefOpener:
                 raise _out_of_extent(ref, block.offset, block.nbytes)
         else:
             block = self._open_foreign(holder, ref)
-        array = DeviceArray(block, ref.layout)
-        holder.resolved.append(array)
-        return array
+        return DeviceArray(block, ref.layout)
 
     def _open_foreign(self, holder: Holder, ref: WireRef) -> Block:
         epoch, device, generation = token.unpack(ref.token)

@@ -35,13 +35,17 @@ class MemoryLibrary(Library):
         """Make a buffer with a copy of a host array."""
         return self.context.store.buffers.keep(self.context.holder(), request.content)
 
+    def put_part(self, request: memory.PutPart) -> None:
+        """Copy a host array into a buffer."""
+        assert isinstance(request.target, DeviceArray)
+        self.context.device.copy(request.content, request.target.array)
+
     def get(self, request: memory.Get) -> DeviceArray | Later | None:
         """Copy an array to host memory: into a slab, which the client opens, or for the message if it is small."""
         source, store = request.array, self.context.store
         assert isinstance(source, DeviceArray)
         if request.into is not None:
-            if not self.context.device.asynchronous:
-                raise errors.InvalidRequest("on this backend a client copies by itself: it can reach the memory")
+            self._check_reached_by_workers_only()
             self.context.device.copy(source.array, request.into)
             return None
         if not self.context.device.asynchronous and source.nbytes < SHARED_BYTES:
@@ -52,6 +56,19 @@ class MemoryLibrary(Library):
             return Later(lambda: copy.array)
         copy.value = True
         return copy
+
+    def get_part(self, request: memory.GetPart) -> None:
+        """Copy elements that a client reads under a borrow into its memory; they are there, and stay as they are."""
+        self._check_reached_by_workers_only()
+        store, holder = self.context.store, self.context.holder()
+        part = store.refs.array(holder, request.part)
+        if not store.passing_reads.covers(holder, request.borrow, part.block):
+            raise errors.InvalidRequest(f"this client reads no such memory by a borrow {request.borrow}")
+        self.context.device.copy(part.array, request.into)
+
+    def _check_reached_by_workers_only(self) -> None:
+        if not self.context.device.asynchronous:
+            raise errors.InvalidRequest("on this backend a client copies by itself: it can reach the memory")
 
     def fill(self, request: memory.Fill) -> None:
         """Write one value into every element."""
