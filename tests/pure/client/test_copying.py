@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from atomr_mp.interop import copying
 from atomr_mp.interop.copying import CopyThreads, parts_of
 from atomr_mp.protocol import dtypes
-from tests.support import Ledger
+from tests.support import DEADLINE_S, Ledger, settled
 
 Array = np.ndarray[Any, Any]
 
@@ -97,11 +97,54 @@ def test_parts_have_each_element_once_in_order(shape: list[int], most: int, item
         assert len(parts) == -(-shape[0] // max(1, most // item))
 
 
-def test_what_overlaps_is_copied_as_if_it_did_not() -> None:
+@pytest.mark.parametrize("shift", [1, -1])
+def test_what_overlaps_is_copied_as_if_it_did_not(shift: int) -> None:
     """By NumPy, which looks for that."""
     both = np.arange(2000)
-    copying.copy(both[1:], both[:-1])
-    assert both.tolist() == [0, *range(1999)]
+    lower, upper = both[:-1], both[1:]
+    copying.copy(*((upper, lower) if shift == 1 else (lower, upper)))
+    assert both.tolist() == ([0, *range(1999)] if shift == 1 else [*range(1, 2000), 1999])
+
+
+def test_a_copy_that_has_returned_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though the calling thread has nothing left to do before the others are done."""
+    work, caller = copying._Copy.work, threading.current_thread()
+    begun, left = threading.Event(), threading.Event()
+
+    def late(copy: Any) -> None:
+        if threading.current_thread() is caller:
+            assert begun.wait(DEADLINE_S)
+            work(copy)
+            left.set()
+        elif not begun.is_set():
+            at = copy.parts.pop()
+            begun.set()
+            assert left.wait(DEADLINE_S)
+            copy._target[at] = copy._source[at]
+
+    monkeypatch.setattr(copying._Copy, "work", late)
+    target = np.zeros(5000)
+    with CopyThreads() as threads:
+        threads.copy(target, np.ones(5000))
+        assert target.all()
+
+
+def test_no_part_begins_after_an_interrupt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The arrays may be large."""
+    caller, begun, found = threading.current_thread(), threading.Event(), list[bool]()
+
+    def interrupted(copy: Any) -> None:
+        if threading.current_thread() is caller:
+            assert begun.wait(DEADLINE_S)
+            raise KeyboardInterrupt
+        begun.set()
+        found.append(settled(lambda: not copy.parts))
+
+    monkeypatch.setattr(copying._Copy, "work", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        copying.copy(np.zeros(5000), np.ones(5000))
+    assert found
+    assert all(found)
 
 
 def test_an_error_is_the_caller_s() -> None:

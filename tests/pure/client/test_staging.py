@@ -51,7 +51,7 @@ class LateDevice:
     """
 
     def __init__(self, lags: list[int], fails_at: int = -1, interrupts_at: int = -1) -> None:
-        self.memory: Any = np.zeros(2**14, np.uint8)
+        self.memory: Any = np.zeros(2**16, np.uint8)
         self.todo: list[tuple[int, LibraryRequest]] = []
         self.asked = 0
         self.done = 0
