@@ -30,7 +30,11 @@ sys.path.append(str(RECORDING))
 import executed_code  # noqa: E402 - through the line above
 
 SHARED: Final = {
-    "memory": ("tests.contract.memory.test_buffers::", "tests.gpu.test_memory_cuda::"),
+    "memory": (
+        "tests.contract.memory.test_buffers::",
+        "tests.contract.memory.test_large_arrays::",
+        "tests.gpu.test_memory_cuda::",
+    ),
     "program": ("tests.contract.libraries.test_program::", "tests.gpu.test_program_cuda::"),
 }
 """Tests of libraries whose requests are no cases of their own."""
@@ -43,6 +47,7 @@ DRIVER: Final = Path("/dev/nvidiactl")
 TESTS: Final = (
     "tests/gpu",
     "tests/contract/memory/test_buffers.py",
+    "tests/contract/memory/test_large_arrays.py",
     "tests/contract/libraries/test_layouts.py",
     "tests/contract/libraries/test_blas.py",
     "tests/contract/libraries/test_blas_lt.py",
