@@ -20,7 +20,6 @@ from atomr_mp.client.memory.leases import Lease, NotOpenError, Releases
 from atomr_mp.client.memory.memory import ASK_TIMEOUT_S, ClientMemory
 from atomr_mp.client.memory.refs import GpuRef
 from atomr_mp.client.memory.worker_slabs import SlabMapping
-from atomr_mp.interop import copying
 from atomr_mp.protocol import dtypes
 from atomr_mp.protocol.layout import Layout
 from atomr_mp.protocol.messages import session
@@ -101,7 +100,7 @@ class CarriedMemory(ClientMemory):
         copied = mapping.array(ref.layout, writable=True)
         if out is None:
             return copied if copied.flags.c_contiguous else copied.copy()
-        copying.copy(out, copied)
+        self._threads.copy(out, copied)
         return out
 
     def _copy_to(self, mapping: CarriedSlab, ref: GpuRef, array: np.ndarray[Any, Any]) -> None:

@@ -16,7 +16,6 @@ import numpy as np
 from atomr_mp import errors
 from atomr_mp.client import interrupts
 from atomr_mp.client.memory.leases import Releases
-from atomr_mp.interop import copying
 from atomr_mp.interop.host import HostMapping, kept_by
 from atomr_mp.interop.sealed import make_sealed
 from atomr_mp.protocol import dtypes
@@ -47,6 +46,7 @@ class ClientSlabs:
         forget: Says that a slab is not needed any more.
         limit_bytes: Most memory of all slabs.
         name: Of the slabs.
+        copy: Copies elements between arrays of one shape.
     """
 
     def __init__(
@@ -55,8 +55,10 @@ class ClientSlabs:
         forget: Callable[[SlabNumber], object],
         limit_bytes: int = CLIENT_SLAB_BYTES,
         name: str = CLIENT_SLAB,
+        copy: Callable[[np.ndarray[Any, Any], np.ndarray[Any, Any]], object] = np.copyto,
     ) -> None:
         self._name = name
+        self._copy = copy
         self._register = register
         self._forget = forget
         self._limit_bytes = limit_bytes
@@ -126,7 +128,7 @@ class ClientSlabs:
         layout = Layout.contiguous(dtypes.name_of(array.dtype), array.shape, offset)
         room = ArgumentRoom(self._unused, slab, offset)
         # Whatever interrupts the copy, no thread writes into room that is used again.
-        copying.copy(slab.mapping.array(layout, writable=True, keep=room), array)
+        self._copy(slab.mapping.array(layout, writable=True, keep=room), array)
         return self._placement(room, layout)
 
     def _placement(self, room: ArgumentRoom, layout: Layout) -> Placement:

@@ -22,7 +22,7 @@ from atomr_mp.client.memory.loans import LentBorrow, LoanReturner
 from atomr_mp.client.memory.refs import GpuRef, SharedRef, read_shared, write_shared
 from atomr_mp.client.memory.staging import STAGED_BYTES, PartReply, StagedTransfers
 from atomr_mp.client.memory.worker_slabs import Mappings, SlabMapping
-from atomr_mp.interop import copying
+from atomr_mp.interop.copying import CopyThreads
 from atomr_mp.interop.host import HostMapping
 from atomr_mp.protocol.declaration.factors import Scalar
 from atomr_mp.protocol.libraries import memory
@@ -89,8 +89,11 @@ class ClientMemory:
         self._tell = tell
         self._submit = submit
         self._give_back = give_back
-        self._slabs: Final = ClientSlabs(self._register, self._forget, name=client_slab_name(epoch))
-        self._staged: Final = StagedTransfers(self._slabs, self._send)
+        self._threads: Final = CopyThreads()
+        self._slabs: Final = ClientSlabs(
+            self._register, self._forget, name=client_slab_name(epoch), copy=self._threads.copy
+        )
+        self._staged: Final = StagedTransfers(self._slabs, self._threads, self._send)
         self._mappings: Final = Mappings(self._open)
         self._borrows = itertools.count(1)
         self._own_slabs = itertools.count(1)
@@ -241,6 +244,7 @@ class ClientMemory:
     def close(self) -> Sequence[SlabMapping]:
         """Unmap slabs without views; return those of the workers that are left."""
         self._loans.close()
+        interrupts.wait(self._threads.close)
         self._slabs.close()
         return self._mappings.close()
 
@@ -306,7 +310,7 @@ class ClientMemory:
             copied: np.ndarray[Any, Any] = self.request(memory.Get(ref), ref.device)
             if out is None:
                 return copied
-            copying.copy(out, copied)
+            self._threads.copy(out, copied)
             return out
         # First, since writers wait from the borrow on.
         mapping = None if on_gpu else self._mapping(ref.lease, ref.slab)
@@ -424,13 +428,13 @@ class ClientMemory:
         """Copy a ref's elements out of its slab."""
         if out is None:
             out = np.empty(ref.shape, ref.numpy_dtype)
-        copying.copy(out, mapping.array(ref.layout, writable=False))
+        self._threads.copy(out, mapping.array(ref.layout, writable=False))
         return out
 
     @interrupts.defer_interrupts
     def _copy_to(self, mapping: Any, ref: GpuRef, array: np.ndarray[Any, Any]) -> None:
         """Copy elements into a new ref's slab."""
-        copying.copy(mapping.array(ref.layout, writable=True), array)
+        self._threads.copy(mapping.array(ref.layout, writable=True), array)
 
     # --- inside ----------------------------------------------------------------------------------------------------
 

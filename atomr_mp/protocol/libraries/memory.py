@@ -102,7 +102,7 @@ class Get(LibraryRequest, frozen=True):
 
 
 class GetPart(LibraryRequest, frozen=True):
-    """Write elements that the client reads under a passing borrow into its memory: a part of a large copy to the host.
+    """Return elements that the client reads under a passing borrow, or write them into its memory: a part of a copy.
 
     It waits for no writer: those before the borrow have ended, and later ones wait for the borrow.
     """
@@ -112,12 +112,13 @@ class GetPart(LibraryRequest, frozen=True):
     """The session's borrow, which has been answered and not released."""
     part: WireRef
     """The elements. No operand, which would wait for writers: those that wait for the borrow too."""
-    into: Any
-    """An array of the same shape and element type in memory of the client."""
+    into: Any = None
+    """An array of the same shape and element type in memory of the client; then nothing is returned."""
 
     def check(self) -> None:
         """Check that the elements fit."""
-        _check_like("into", self.into, "part", self.part.layout)
+        if self.into is not None:
+            _check_like("into", self.into, "part", self.part.layout)
 
 
 class Fill(LibraryRequest, frozen=True):

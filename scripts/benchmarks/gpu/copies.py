@@ -25,7 +25,7 @@ import numpy as np
 import atomr_mp
 
 MIB: Final = 2**20
-SIZES: Final = 12, 64, 1024
+SIZES: Final = 12, 32, 64, 1024
 """Sizes of arrays, in MiB."""
 ROUNDS: Final = 7
 SMALL_CALLS: Final = 2000
@@ -108,6 +108,16 @@ def by_bus(nbytes: int) -> dict[str, Callable[[], object]]:
     }
 
 
+def first(pool: atomr_mp.Pool, nbytes: int) -> dict[str, list[float]]:
+    """The first transfers of a client."""
+    array, out = np.ones(nbytes, np.uint8), np.zeros(nbytes, np.uint8)
+    device = pool.device()
+    return {
+        "first_put": [timed(lambda: device.put(array))],
+        "first_numpy_out": [timed(lambda: device.full((nbytes,), 1, "uint8").numpy(out=out))],
+    }
+
+
 def kept(pool: atomr_mp.Pool, nbytes: int, count: int = 4) -> dict[str, list[float]]:
     """Results that are all kept, so that each needs new memory; and new memory alone, likewise."""
     ref, found = pool.device().full((nbytes,), 1, "uint8"), list[Any]()
@@ -165,18 +175,20 @@ def main() -> None:
     if backend == "cuda":
         query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
         report["gpu"] = subprocess.run(query, capture_output=True, text=True, check=True).stdout.strip()
-    gibibyte = 1024 * MIB
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        atomr_mp.start(gpus=1, backend=backend, run_dir=Path(folder, "run")) as pool,
-    ):
-        array = np.ones(gibibyte, np.uint8)
-        report["first"] = rates({"put": [timed(lambda: pool.device().put(array))]}, gibibyte)
-        report["1_mib"] = small(pool)
-        for size in SIZES:
-            report[f"{size}_mib"] = rates(large(pool, size * MIB), size * MIB)
-        report["1024_mib"] |= rates(kept(pool, gibibyte), gibibyte)
-        report["256_mib_beside_python"] = rates(beside_python(pool, 256 * MIB), 256 * MIB)
+    with tempfile.TemporaryDirectory() as folder:
+        run_dir = Path(folder, "run")
+
+        def measure(way: Callable[[atomr_mp.Pool, int], Mapping[str, list[float]]], mebibytes: int) -> dict[str, float]:
+            with atomr_mp.connect(run_dir=run_dir) as own:  # whose memory nothing else has used
+                own.wait_ready()
+                return rates(way(own, mebibytes * MIB), mebibytes * MIB)
+
+        with atomr_mp.start(gpus=1, backend=backend, run_dir=run_dir) as pool:
+            report["1_mib"] = small(pool)
+            for size in SIZES:
+                report[f"{size}_mib"] = measure(first, size) | measure(large, size)
+            report["1024_mib"] |= measure(kept, 1024)
+            report["256_mib_beside_python"] = measure(beside_python, 256)
     json.dump(report, sys.stdout, indent=1)
     print()
 

@@ -6,7 +6,7 @@ import itertools
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import numpy as np
@@ -18,8 +18,14 @@ from atomr_mp.client.memory import staging
 from atomr_mp.interop.copying import LARGE_BYTES, CopyThreads
 from tests.support import BACKEND, KEEPER, Ledger, client_of, wait_generation
 
-ROWS: Final = (LARGE_BYTES + staging.PART_BYTES) // 8000 + 3
+ROWS: Final = (staging.STAGED_BYTES + staging.PART_BYTES) // 8000 + 3
 """Rows of a thousand numbers, in all a little more than a part and what is not copied in parts."""
+
+
+@pytest.fixture(autouse=True)
+def _in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Copy in small parts, whatever other threads do."""
+    monkeypatch.setattr(staging, "BUSY_NS", 2**62)
 
 
 @pytest.fixture(scope="module")
@@ -37,15 +43,20 @@ def pool(shared: atomr_mp.Pool, ledger: Ledger) -> Iterator[atomr_mp.Pool]:
         yield own
 
 
+def any_bytes(nbytes: int) -> np.ndarray[Any, Any]:
+    """Return bytes of which no two parts are alike."""
+    return np.frombuffer(np.random.default_rng(nbytes).bytes(nbytes), np.uint8)
+
+
 def numbers(dtype: str = "float64") -> np.ndarray[Any, Any]:
     """Return a large array whose parts differ."""
     return np.arange(ROWS * 1000).reshape(ROWS, 1000).astype(dtype)
 
 
-@pytest.mark.parametrize("nbytes", [LARGE_BYTES, LARGE_BYTES + 1, staging.PART_BYTES * 3 + 7])
+@pytest.mark.parametrize("nbytes", [LARGE_BYTES, LARGE_BYTES + 1, staging.STAGED_BYTES + 1, staging.PART_BYTES * 7 + 7])
 def test_arrays_of_any_size_come_back(pool: atomr_mp.Pool, nbytes: int) -> None:
     """As new arrays, and in arrays that are there."""
-    array = np.arange(nbytes, dtype=np.uint32).astype(np.uint8)
+    array = any_bytes(nbytes)
     ref = pool.device().put(array)
     np.testing.assert_array_equal(ref.numpy(), array)
     out = np.zeros_like(array)
@@ -113,19 +124,23 @@ def test_a_worker_s_death_amid_a_copy_leaves_no_partial_array(
     """The copy is whole, or an error says that the worker or its memory has gone; the next one is whole."""
     if at and BACKEND == "host":
         pytest.skip("the memory is copied at once")
-    array = np.arange(staging.PART_BYTES * 5, dtype=np.uint32).astype(np.uint8)
+    array = any_bytes(staging.PART_BYTES * 7)
     with ledger.start(KEEPER) as pool:
         ref, device = pool.device().put(array), pool.device()
-        copies, whole = itertools.count(), CopyThreads.copy
+        copies = itertools.count()
 
-        def copy(threads: CopyThreads, target: Any, source: Any) -> None:
-            if next(copies) == at:
-                os.kill(pool.devices[0].pid, signal.SIGKILL)
-                wait_generation(pool, 2)
-            whole(threads, target, source)
+        def killed(copy: Callable[..., Any]) -> Callable[..., Any]:
+            def wrapped(*arguments: Any) -> Any:
+                if next(copies) == at:
+                    os.kill(pool.devices[0].pid, signal.SIGKILL)
+                    wait_generation(pool, 2)
+                return copy(*arguments)
+
+            return wrapped
 
         with monkeypatch.context() as patch:
-            patch.setattr(CopyThreads, "copy", copy)
+            for name in ("copy", "begin"):
+                patch.setattr(CopyThreads, name, killed(getattr(CopyThreads, name)))
             out = np.empty_like(array) if way == "numpy(out)" else None
             try:
                 if way == "put":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import linecache
 import os
 import signal
 import sys
@@ -18,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atomr_mp.interop import copying
-from atomr_mp.interop.copying import CopyThreads, parts_of
+from atomr_mp.interop.copying import Copying, CopyThreads, parts_of
 from atomr_mp.protocol import dtypes
 from tests.support import DEADLINE_S, Ledger, settled
 
@@ -38,6 +39,14 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(copying, "PART_BYTES", PART_BYTES)
     monkeypatch.setattr(copying, "LARGE_BYTES", LARGE_BYTES)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: set(range(64)))
+
+
+@pytest.fixture(scope="module")
+def threads() -> Iterator[CopyThreads]:
+    """Threads for copies."""
+    made = CopyThreads()
+    yield made
+    made.close()
 
 
 def dtype_of(name: str) -> np.dtype[Any]:
@@ -71,7 +80,9 @@ def views(draw: st.DrawFn, shape: tuple[int, ...], dtype: np.dtype[Any]) -> tupl
 
 
 @given(data=st.data(), shape=shapes(), pair=st.sampled_from(PAIRS))
-def test_it_copies_what_numpy_copies(data: st.DataObject, shape: tuple[int, ...], pair: tuple[str, str]) -> None:
+def test_it_copies_what_numpy_copies(
+    threads: CopyThreads, data: st.DataObject, shape: tuple[int, ...], pair: tuple[str, str]
+) -> None:
     """Every element of the target, and nothing around it."""
     to, of = (dtype_of(name) for name in pair)
     target, around = data.draw(views(shape, to))
@@ -82,7 +93,10 @@ def test_it_copies_what_numpy_copies(data: st.DataObject, shape: tuple[int, ...]
     expected: Any = around.copy()
     offset = target.__array_interface__["data"][0] - around.__array_interface__["data"][0] if target.size else 0
     np.copyto(np.ndarray(shape, to, expected, offset, target.strides), source)
-    copying.copy(target, source)
+    if data.draw(st.booleans()):
+        threads.copy(target, source)
+    else:
+        threads.begin(target, source).wait()
     np.testing.assert_array_equal(around, expected)
 
 
@@ -98,67 +112,69 @@ def test_parts_have_each_element_once_in_order(shape: list[int], most: int, item
 
 
 @pytest.mark.parametrize("shift", [1, -1])
-def test_what_overlaps_is_copied_as_if_it_did_not(shift: int) -> None:
+def test_what_overlaps_is_copied_as_if_it_did_not(threads: CopyThreads, shift: int) -> None:
     """By NumPy, which looks for that."""
     both = np.arange(2000)
     lower, upper = both[:-1], both[1:]
-    copying.copy(*((upper, lower) if shift == 1 else (lower, upper)))
+    threads.copy(*((upper, lower) if shift == 1 else (lower, upper)))
     assert both.tolist() == ([0, *range(1999)] if shift == 1 else [*range(1, 2000), 1999])
 
 
-def test_a_copy_that_has_returned_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_copy_that_is_waited_for_is_whole(threads: CopyThreads, monkeypatch: pytest.MonkeyPatch) -> None:
     """Though the calling thread has nothing left to do before the others are done."""
-    work, caller = copying._Copy.work, threading.current_thread()
-    begun, left = threading.Event(), threading.Event()
+    begun, left, whole = threading.Event(), threading.Event(), Copying._copy
 
-    def late(copy: Any) -> None:
-        if threading.current_thread() is caller:
+    def late(copy: Copying, at: Any) -> None:
+        if threading.current_thread() is threading.main_thread():
             assert begun.wait(DEADLINE_S)
-            work(copy)
-            left.set()
-        elif not begun.is_set():
-            at = copy.parts.pop()
+            whole(copy, at)
+            if not copy.parts:
+                left.set()
+        else:
             begun.set()
             assert left.wait(DEADLINE_S)
-            copy._target[at] = copy._source[at]
+            whole(copy, at)
 
-    monkeypatch.setattr(copying._Copy, "work", late)
+    monkeypatch.setattr(Copying, "_copy", late)
     target = np.zeros(5000)
-    with CopyThreads() as threads:
-        threads.copy(target, np.ones(5000))
-        assert target.all()
+    threads.copy(target, np.ones(5000))
+    assert target.all()
 
 
-def test_no_part_begins_after_an_interrupt(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_part_begins_after_an_interrupt(threads: CopyThreads, monkeypatch: pytest.MonkeyPatch) -> None:
     """The arrays may be large."""
-    caller, begun, found = threading.current_thread(), threading.Event(), list[bool]()
+    begun, found = threading.Event(), list[bool]()
 
-    def interrupted(copy: Any) -> None:
-        if threading.current_thread() is caller:
+    def interrupted(copy: Copying, _at: object) -> None:
+        if threading.current_thread() is threading.main_thread():
             assert begun.wait(DEADLINE_S)
             raise KeyboardInterrupt
         begun.set()
         found.append(settled(lambda: not copy.parts))
 
-    monkeypatch.setattr(copying._Copy, "work", interrupted)
+    monkeypatch.setattr(Copying, "_copy", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        copying.copy(np.zeros(5000), np.ones(5000))
+        threads.copy(np.zeros(5000), np.ones(5000))
     assert found
     assert all(found)
 
 
-def test_an_error_is_the_caller_s() -> None:
-    """It is NumPy's, and no thread is left; the next copy is none of its business."""
-    target, before = np.zeros(2000), threading.active_count()
+def test_an_error_is_the_caller_s(threads: CopyThreads) -> None:
+    """It is NumPy's; the next copy is none of its business."""
+    target = np.zeros(2000)
     with pytest.raises(TypeError, match="Cannot cast"):
-        copying.copy(np.zeros(2000, np.int8), np.ones(2000))
+        threads.copy(np.zeros(2000, np.int8), np.ones(2000))
+    begun = threads.begin(np.zeros(2000, np.int8), np.ones(2000)), threads.begin(target, np.ones(2000))
+    begun[1].wait()
+    assert target.all()
+    with pytest.raises(TypeError, match="Cannot cast"):
+        begun[0].wait()
     target.flags.writeable = False
-    with pytest.raises(ValueError, match="read-only"), CopyThreads() as threads:
+    with pytest.raises(ValueError, match="read-only"):
         threads.copy(target, np.ones(2000))
-    assert threading.active_count() == before
 
 
-def test_an_error_keeps_no_array() -> None:
+def test_an_error_keeps_no_array(threads: CopyThreads) -> None:
     """Longer than its caller keeps the error: the memory may be somebody's who waits for it."""
     gc.collect()
     gc.disable()
@@ -166,39 +182,74 @@ def test_an_error_keeps_no_array() -> None:
         target = np.zeros(2000, np.int8)
         kept = weakref.ref(target)
         with contextlib.suppress(TypeError):
-            copying.copy(target, np.ones(2000))
+            threads.copy(target, np.ones(2000))
         del target
-        assert kept() is None
+        assert settled(lambda: kept() is None)  # the threads let go of it just now
     finally:
         gc.enable()
 
 
 def test_one_thread_is_enough_where_no_others_are_to_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A limit of processes is no reason to fail."""
+    """A limit of processes is no reason to fail, nor is it that the owner has gone."""
 
     def refuse(_thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
+    closed = CopyThreads()
+    closed.close()
     monkeypatch.setattr(threading.Thread, "start", refuse)
-    target = np.zeros(5000)
-    copying.copy(target, np.arange(5000.0))
-    assert (target == np.arange(5000)).all()
+    for threads in (CopyThreads(), closed):
+        target, second = np.zeros(5000), np.zeros(5000)
+        threads.copy(target, np.arange(5000.0))
+        threads.begin(second, target).wait()
+        assert (second == np.arange(5000)).all()
+        threads.close()
 
 
-@pytest.mark.parametrize(("cores", "expected"), [(1, 0), (2, 1), (3, 2), (4, 3), (64, 3)])
+@pytest.mark.parametrize(("cores", "expected"), [(1, 0), (2, 2), (3, 3), (4, 4), (64, 4)])
+@pytest.mark.parametrize("end", ["closed", "dropped"])
 def test_there_are_as_many_threads_as_cores_and_no_more_than_help(
-    monkeypatch: pytest.MonkeyPatch, cores: int, expected: int
+    monkeypatch: pytest.MonkeyPatch, cores: int, expected: int, end: str
 ) -> None:
-    """They serve all copies of a transfer, and end with it."""
+    """None before the first large copy; they end with their owner."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: set(range(cores)))
     before = threading.active_count()
-    with CopyThreads() as threads:
-        for n in (5000, 9, 7000):
-            target = np.zeros(n)
-            threads.copy(target, np.arange(float(n)))
-            assert (target == np.arange(n)).all()
-            assert threading.active_count() == before + expected
+    owner: CopyThreads | None = CopyThreads()
+    assert owner is not None
+    owner.copy(np.zeros(9), np.ones(9))
     assert threading.active_count() == before
+    for n in (5000, 9, 7000):
+        target = np.zeros(n)
+        owner.begin(target, np.arange(float(n))).wait()
+        assert (target == np.arange(n)).all()
+    owner.copy(target, np.zeros(7000))
+    assert not target.any()
+    assert threading.active_count() == before + expected
+    if end == "closed":
+        owner.close()
+        owner.close()
+        assert threading.active_count() == before
+    owner = None
+    assert settled(lambda: threading.active_count() == before)
+
+
+def test_several_callers_share_the_threads(threads: CopyThreads) -> None:
+    """Each gets its own copy, whole."""
+
+    def copy(number: int, wrong: list[int]) -> None:
+        for n in (3000, 2000, 4000):
+            target = np.zeros(n, np.int64)
+            threads.copy(target, np.arange(n) + number)
+            if (target != np.arange(n) + number).any():
+                wrong.append(number)
+
+    wrong = list[int]()
+    callers = [threading.Thread(target=copy, args=(number, wrong)) for number in range(8)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    assert not wrong
 
 
 @pytest.fixture
@@ -211,23 +262,28 @@ def interrupting() -> Iterator[None]:
 
 @pytest.mark.usefixtures("interrupting")
 def test_after_an_interrupt_nobody_writes_the_target(ledger: Ledger) -> None:
-    """Wherever it strikes: no thread is left then."""
+    """Wherever it strikes; and the threads serve on."""
     del ledger  # it only counts
     line = 1
-    while _interrupted(line, lambda: _copied(20_000)):
+    while _interrupted(line, lambda: _copied(5_000)):
         line += 1
     assert line > 50, "hardly anything was interrupted"
 
 
 def _copied(n: int) -> None:
-    target = np.zeros(n)
+    target, threads = np.zeros(n), CopyThreads()
     try:
-        with CopyThreads() as threads:
-            threads.copy(target, np.ones(n))
+        threads.copy(target, np.ones(n))
+        assert target.all()
     except KeyboardInterrupt:
-        assert not [each for each in threading.enumerate() if each.name == "atomr-mp copy"]
+        found = target.copy()
+        second = np.zeros(n)
+        threads.copy(second, np.ones(n))  # in which any part that was left would be copied before
+        assert second.all()
+        assert (target == found).all()
         raise
-    assert target.all()
+    finally:
+        threads.close()
 
 
 def _interrupted(at: int, function: Callable[[], object]) -> bool:
@@ -236,9 +292,12 @@ def _interrupted(at: int, function: Callable[[], object]) -> bool:
 
     def trace(frame: Any, event: str, _argument: object) -> Any:
         nonlocal left
-        if frame.f_code.co_filename != copying.__file__ or frame.f_code.co_name == "__exit__":
+        if frame.f_code.co_filename != copying.__file__ or frame.f_code.co_name in {"stop", "close"}:
             return None
-        if event == "line":
+        # Python looks for no signal at a `try`, nor at the end of a `with`, to which the line comes again.
+        if event == "line" and not linecache.getline(copying.__file__, frame.f_lineno).lstrip().startswith(
+            ("with ", "try:")
+        ):
             left -= 1
             if not left:
                 sys.settrace(None)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import os
 import signal
-import threading
 from collections.abc import Iterator
 from typing import Any, Final
 from unittest.mock import Mock
@@ -22,6 +21,7 @@ from atomr_mp.client.memory.leases import Lease, Releases
 from atomr_mp.client.memory.refs import GpuRef
 from atomr_mp.client.memory.staging import PIECES, StagedTransfers
 from atomr_mp.interop import copying
+from atomr_mp.interop.copying import CopyThreads
 from atomr_mp.protocol import dtypes, token
 from atomr_mp.protocol.layout import Layout
 from atomr_mp.protocol.libraries import memory
@@ -30,6 +30,7 @@ from atomr_mp.protocol.libraries.base import LibraryRequest
 Array = np.ndarray[Any, Any]
 
 PART_BYTES: Final = 128
+SENT_BYTES: Final = 40
 BORROW: Final = 5
 
 
@@ -37,8 +38,20 @@ BORROW: Final = 5
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Transfer small parts, each by several threads."""
     monkeypatch.setattr(staging, "PART_BYTES", PART_BYTES)
+    monkeypatch.setattr(staging, "BUSY_NS", 2**62)
+    monkeypatch.setattr(staging, "SHARED_BYTES", SENT_BYTES)
     monkeypatch.setattr(copying, "PART_BYTES", 16)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: set(range(4)))
+
+
+THREADS: Final = CopyThreads()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _end() -> Iterator[None]:
+    """End the threads."""
+    yield
+    THREADS.close()
 
 
 class LateDevice:
@@ -56,11 +69,12 @@ class LateDevice:
         self.asked = 0
         self.done = 0
         self.most_under_way = 0
+        self._given: dict[int, Array] = {}
         self._lags = itertools.cycle(lags)
         self._fails_at = fails_at
         self._interrupts_at = interrupts_at
         self.slabs: Final = ClientSlabs(lambda _nbytes, _descriptor: 1, lambda _number: None)
-        self.transfers: Final = StagedTransfers(self.slabs, self._submit)
+        self.transfers: Final = StagedTransfers(self.slabs, THREADS, self._submit)
 
     def ref(self, layout: Layout) -> GpuRef:
         """Return a ref to its memory."""
@@ -83,7 +97,13 @@ class LateDevice:
             else:
                 assert isinstance(request, memory.GetPart)
                 assert request.borrow == BORROW
-                request.into[...] = self.array(request.part.layout)
+                found = self.array(request.part.layout)
+                if request.into is None:
+                    assert found.nbytes < SENT_BYTES
+                    self._given[number] = found.copy()
+                else:
+                    assert found.nbytes >= SENT_BYTES
+                    request.into[...] = found
 
     def _submit(self, request: LibraryRequest, device: int) -> Any:
         assert device == 3
@@ -96,11 +116,12 @@ class LateDevice:
             signal.raise_signal(signal.SIGINT)
         self.work(next(self._lags))
 
-        def result() -> None:
+        def result() -> Any:
             if self.done <= number:
                 self.work(self.asked - number - 1)
             if number == self._fails_at:
                 raise errors.WorkerLost("as asked", device=device, generation=1, was_running=True)
+            return self._given.get(number)
 
         return Mock(result=result)
 
@@ -152,14 +173,22 @@ def test_what_the_device_has_is_what_one_gets(layout: Layout, lags: list[int], *
 def test_a_part_that_fails_fails_the_transfer(lags: list[int], at: int, *, is_put: bool) -> None:
     """What is still under way then disturbs no later transfer, and no thread is left."""
     layout = Layout.contiguous("uint8", (10 * PART_BYTES,))
-    device, before = LateDevice(lags, fails_at=at), threading.active_count()
+    device = LateDevice(lags, fails_at=at)
     with pytest.raises(errors.WorkerLost):
         transfer(device, layout, is_put=is_put)
-    assert threading.active_count() == before
     transfer(device, layout._replace(offset=2**13), is_put=is_put)
     device.work()
     if is_put:
         np.testing.assert_array_equal(device.array(layout._replace(offset=2**13)), content_of(layout))
+
+
+def test_beside_a_thread_that_computes_parts_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They may be as large as the array."""
+    monkeypatch.setattr(staging, "BUSY_NS", 0)
+    for is_put in (True, False):
+        device = LateDevice([2])
+        transfer(device, Layout.contiguous("uint8", (10 * PART_BYTES,)), is_put=is_put)
+        assert device.asked == 1
 
 
 @pytest.fixture
@@ -175,10 +204,9 @@ def interrupting() -> Iterator[None]:
 def test_an_interrupt_ends_a_transfer_between_its_parts(lags: list[int], at: int, *, is_put: bool) -> None:
     """Soon, though it has parts left to do; no thread writes the array then."""
     layout = Layout.contiguous("uint8", (20 * PART_BYTES,))
-    device, before = LateDevice(lags, interrupts_at=at), threading.active_count()
+    device = LateDevice(lags, interrupts_at=at)
     with pytest.raises(KeyboardInterrupt):
         transfer(device, layout, is_put=is_put)
-    assert threading.active_count() == before
     assert device.asked <= max(at + 2, PIECES)
     transfer(device, layout, is_put=is_put)
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any, Final
 
 import numpy as np
 import pytest
 
 from atomr_mp import errors
+from atomr_mp.interop.host import MappedPart
 from atomr_mp.protocol import token
 from atomr_mp.protocol.libraries import memory
 from atomr_mp.protocol.refs import WireRef
@@ -16,8 +18,10 @@ from atomr_mp_workers.device.streams import StreamAllocator
 from atomr_mp_workers.libraries.base import LibraryContext
 from atomr_mp_workers.libraries.memory.host import HostMemoryLibrary
 from atomr_mp_workers.memory.arrays import DeviceArray
+from atomr_mp_workers.memory.blocks import Use
 from atomr_mp_workers.memory.store import Store
 from atomr_mp_workers.requests.off_loop.in_progress import InProgress
+from atomr_mp_workers.requests.request import Later
 
 CURRENT: Final = token.pack(bytes(16), 0, 3)
 BORROW: Final = 8
@@ -48,10 +52,17 @@ class Worker:
 
     def get(self, part: WireRef, borrow: int = BORROW) -> list[float]:
         """Return the elements of a part."""
-        into: Any = np.zeros(part.shape)
+        sent = memory.GetPart(borrow, part)
+        sent.check()
+        answer = self.library.get_part(sent)
+        assert isinstance(answer, Later)
+        content: Any = bytearray(part.layout.nbytes)
+        room: Any = np.asarray(MappedPart(None, _address(content), len(content), Use(deque(), 1), read_only=False))
+        into = room.view(part.dtype).reshape(part.shape)
         request = memory.GetPart(borrow, part, into)
         request.check()
-        self.library.get_part(request)
+        assert self.library.get_part(request) is None
+        assert into.tolist() == answer.read().tolist()
         return into.tolist()  # type: ignore[no-any-return]
 
 
@@ -118,11 +129,24 @@ def test_a_part_is_written_into_its_place(worker: Worker) -> None:
     assert worker.mine.array.tolist() == [0, 1, 2, 7, 8, 9, *range(6, 20)]
 
 
-def test_where_clients_reach_the_memory_they_copy_it_themselves() -> None:
-    """Their own memory is not the worker's to write there."""
-    worker = Worker(HostDevice())
-    with pytest.raises(errors.InvalidRequest, match="copies by itself"):
-        worker.get(worker.mine.to_wire())
+@pytest.mark.parametrize(("device", "why"), [(HostDevice, "copies by itself"), (Apart, "was sent")])
+def test_only_memory_of_the_client_is_written(device: type[HostDevice], why: str) -> None:
+    """Not the message in which a small array came; and no memory where the client can reach the device's."""
+    worker = Worker(device())
+    worker.store.begin_read(worker.holder, [worker.mine], BORROW)
+    worker.store.passing_reads.grant(worker.holder, BORROW, 1)
+    for request in (
+        memory.Get(worker.mine, np.zeros(20)),
+        memory.GetPart(BORROW, worker.mine.to_wire(), np.zeros(20)),
+    ):
+        request.check()
+        with pytest.raises(errors.InvalidRequest, match=why):
+            getattr(worker.library, request.name)(request)
+
+
+def _address(content: bytearray) -> int:
+    address: int = np.frombuffer(content, np.uint8).__array_interface__["data"][0]
+    return address
 
 
 def _changed(wire: WireRef, **changes: Any) -> WireRef:

@@ -9,12 +9,14 @@ from typing import Any
 import numpy as np
 
 from atomr_mp import errors
+from atomr_mp.interop.host import kept_by
 from atomr_mp.protocol.declaration.factors import Scalar
 from atomr_mp.protocol.libraries import memory
 from atomr_mp.protocol.libraries.base import scalar
 from atomr_mp.protocol.values import SHARED_BYTES
 from atomr_mp_workers.libraries.base import Library
 from atomr_mp_workers.memory.arrays import DeviceArray
+from atomr_mp_workers.memory.blocks import Use
 from atomr_mp_workers.requests.request import Later
 
 
@@ -42,33 +44,43 @@ class MemoryLibrary(Library):
 
     def get(self, request: memory.Get) -> DeviceArray | Later | None:
         """Copy an array to host memory: into a slab, which the client opens, or for the message if it is small."""
-        source, store = request.array, self.context.store
+        source = request.array
         assert isinstance(source, DeviceArray)
         if request.into is not None:
-            self._check_reached_by_workers_only()
-            self.context.device.copy(source.array, request.into)
+            self._write(source, request.into)
             return None
         if not self.context.device.asynchronous and source.nbytes < SHARED_BYTES:
             return Later(source.array.copy)  # the answer is this copy, which no later request writes
-        copy = store.buffers.allocate(self.context.holder(), source.dtype, source.shape, self.context.device.host)
-        self.context.device.copy(source.array, copy.array)
+        return self._copied(source)
+
+    def get_part(self, request: memory.GetPart) -> DeviceArray | Later | None:
+        """Copy elements that a client reads under a borrow: they are there, and stay as they are."""
+        store, holder = self.context.store, self.context.holder()
+        part = store.refs.array(holder, request.part)
+        if not store.passing_reads.covers(holder, request.borrow, part.block):
+            raise errors.InvalidRequest(f"this client reads no such memory by a borrow {request.borrow}")
+        if request.into is None:
+            return self._copied(part)
+        self._write(part, request.into)
+        return None
+
+    def _copied(self, source: DeviceArray) -> DeviceArray | Later:
+        """Copy an array into memory that the client opens, or for the message if it is small."""
+        device, buffers = self.context.device, self.context.store.buffers
+        copy = buffers.allocate(self.context.holder(), source.dtype, source.shape, device.host)
+        device.copy(source.array, copy.array)
         if source.nbytes < SHARED_BYTES:
             return Later(lambda: copy.array)
         copy.value = True
         return copy
 
-    def get_part(self, request: memory.GetPart) -> None:
-        """Copy elements that a client reads under a borrow into its memory; they are there, and stay as they are."""
-        self._check_reached_by_workers_only()
-        store, holder = self.context.store, self.context.holder()
-        part = store.refs.array(holder, request.part)
-        if not store.passing_reads.covers(holder, request.borrow, part.block):
-            raise errors.InvalidRequest(f"this client reads no such memory by a borrow {request.borrow}")
-        self.context.device.copy(part.array, request.into)
-
-    def _check_reached_by_workers_only(self) -> None:
+    def _write(self, source: DeviceArray, into: Any) -> None:
+        """Copy an array into memory of the client."""
         if not self.context.device.asynchronous:
             raise errors.InvalidRequest("on this backend a client copies by itself: it can reach the memory")
+        if not isinstance(kept_by(into), Use):
+            raise errors.InvalidRequest("into does not lie in memory of the client: it was sent, as small arrays are")
+        self.context.device.copy(source.array, into)
 
     def fill(self, request: memory.Fill) -> None:
         """Write one value into every element."""
