@@ -26,7 +26,8 @@ PART_BYTES: Final = 2**20
 """Least bytes of a part that a thread copies at a time."""
 
 TURNS: Final = 2
-"""About how many parts of a copy each thread takes: after each it may wait for the interpreter's lock."""
+"""About how many parts of a copy each thread takes, since another thread may hold it up. After each it may have to wait
+for the interpreter's lock, so that of copies that follow each other a thread takes one part."""
 
 Index = tuple[int | slice | EllipsisType, ...]
 
@@ -56,7 +57,7 @@ class CopyThreads:
         if target.nbytes <= LARGE_BYTES or threads < 2:
             np.copyto(target, source)
             return
-        copying = Copying(target, source, threads)
+        copying = Copying(target, source, TURNS * threads)
         try:
             self._call(copying, threads - 1)
             copying.work()
@@ -118,11 +119,11 @@ class Copying:
     Args:
         target: Its target.
         source: Its source, of the same shape.
-        threads: How many threads it is for.
+        parts: About how many parts it has.
     """
 
-    def __init__(self, target: np.ndarray[Any, Any], source: np.ndarray[Any, Any], threads: int) -> None:
-        part_bytes = max(PART_BYTES, -(-target.nbytes // (TURNS * threads)))
+    def __init__(self, target: np.ndarray[Any, Any], source: np.ndarray[Any, Any], parts: int) -> None:
+        part_bytes = max(PART_BYTES, -(-target.nbytes // parts))
         overlap = np.may_share_memory(target, source)
         # Each part is to lie in one piece in the target, as far as possible. Subclasses may have other shapes.
         axes = sorted(range(target.ndim), key=lambda axis: -abs(target.strides[axis]))

@@ -11,6 +11,7 @@ from typing import Any, Final, Protocol
 from atomr_mp import errors
 from atomr_mp.client import interrupts
 from atomr_mp.client.memory.leases import Lease, LeaseKind, NotOpenError, Releases
+from atomr_mp.interop.host import HostMapping
 from atomr_mp.protocol.layout import Layout
 
 IDLE_BYTES: Final = 2**30
@@ -95,6 +96,17 @@ class Mappings:
             other.leases.add(lease)
             self._close_idle()
             return other.mapping
+
+    def has_idle(self, releases: Releases, nbytes: int) -> bool:
+        """Return whether an incarnation's slab of host memory is mapped, large enough, and unused."""
+        with self._lock:
+            return any(
+                key[0] is releases
+                and isinstance(each.mapping, HostMapping)
+                and each.mapping.nbytes >= nbytes
+                and not each.is_used
+                for key, each in self._mapped.items()
+            )
 
     def take(self, releases: Releases, slab: int, make: Callable[[Callable[[], object]], SlabMapping]) -> None:
         """Map a slab before it is needed; if that fails, it is asked for later.

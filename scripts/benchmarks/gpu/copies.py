@@ -34,7 +34,7 @@ THREADS: Final = 4
 
 
 def timed(way: Callable[[], object]) -> float:
-    """Return how long a call takes, in seconds; what it returns is let go afterwards."""
+    """Return how long a call takes, in seconds, without the end of what it returns."""
     began = time.perf_counter()
     result = way()
     took = time.perf_counter() - began

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import signal
@@ -87,7 +88,8 @@ def test_a_read_is_whole_beside_writers(pool: atomr_mp.Pool) -> None:
 
         def write() -> None:
             while not reads_enough.is_set():
-                other.device().blas.axpy(ones.reshape(-1), theirs.reshape(-1)).result()
+                with contextlib.suppress(errors.BorrowConflict):  # on a slow machine a read takes longer than it may
+                    other.device().blas.axpy(ones.reshape(-1), theirs.reshape(-1)).result()
 
         writing = threading.Thread(target=write)
         writing.start()

@@ -292,7 +292,7 @@ def _interrupted(at: int, function: Callable[[], object]) -> bool:
 
     def trace(frame: Any, event: str, _argument: object) -> Any:
         nonlocal left
-        if frame.f_code.co_filename != copying.__file__ or frame.f_code.co_name in {"stop", "close"}:
+        if frame.f_code.co_filename != copying.__file__ or frame.f_code.co_name in {"stop", "close", "__del__"}:
             return None
         # Python looks for no signal at a `try`, nor at the end of a `with`, to which the line comes again.
         if event == "line" and not linecache.getline(copying.__file__, frame.f_lineno).lstrip().startswith(

@@ -328,6 +328,57 @@ def test_a_slab_is_closed_as_often_as_it_was_opened() -> None:
     assert (fake.opened, fake.closed()) == ([7, 7, 7], [7, 7, 7])
 
 
+def test_an_idle_slab_is_one_that_is_mapped_and_has_room() -> None:
+    """Of the same incarnation; neither a lease nor an array is in it."""
+    fake = FakeSlabs()
+    mappings = Mappings(fake.open)
+    assert not mappings.has_idle(fake.releases, 1)
+    lease = Lease(fake.releases, 1)
+    mapping = mappings.get(lease, 1)
+    assert not mappings.has_idle(fake.releases, 1)
+    view: Any = mapping.array(Layout.contiguous("int8", (3,)), writable=False)
+    lease.release()
+    assert not mappings.has_idle(fake.releases, 1)
+    del view
+    assert mappings.has_idle(fake.releases, mapping.nbytes)
+    assert not mappings.has_idle(fake.releases, mapping.nbytes + 1)
+    assert not mappings.has_idle(Releases(fake.releases.token), 1)
+
+
+def test_large_results_lie_in_slabs_where_results_come_and_go(
+    client: FakeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Making a slab takes long, and pays where another result finds it empty; who keeps them gets new memory."""
+    client.devices[0] = msgspec.structs.replace(client.devices[0], uuid="GPU-1")
+    asked, idle, ref = list[str](), list[bool](), client.ref((3000, 4000))
+
+    def answer(request: object, _device: int) -> Any:
+        asked.append(type(request).__name__)
+        return np.zeros(1)
+
+    monkeypatch.setattr(client.memory, "request", answer)
+    monkeypatch.setattr(client.memory._staged, "get", lambda *_: None)
+    monkeypatch.setattr(client.memory._mappings, "has_idle", lambda *_: bool(idle))
+    kept = [ref.numpy() for _ in range(5)]
+    assert asked == ["Borrow"] * 5
+    del kept[:1]
+    kept.append(ref.numpy())
+    assert asked[5:] == ["Borrow"]
+    part = kept.pop()[1:2]  # keeps it too
+    kept.append(ref.numpy())
+    assert asked[6:] == ["Borrow"]
+    del part
+    kept.append(ref.numpy())
+    assert asked[7:] == ["Get"]
+    kept.append(ref.numpy())
+    assert asked[8:] == ["Borrow"]
+    idle.append(True)
+    kept.append(ref.numpy())
+    assert asked[9:] == ["Get"]
+    ref.numpy(out=kept[0])
+    assert asked[10:] == ["Borrow"]
+
+
 def test_views_outlive_their_generation_and_their_client() -> None:
     """They are the last to hold a slab; without them it goes at once."""
     fake = FakeSlabs()
