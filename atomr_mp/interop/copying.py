@@ -53,8 +53,7 @@ class CopyThreads:
             ValueError: The target is read-only.
             TypeError: The elements cannot be converted.
         """
-        threads = _threads_for(target)
-        if target.nbytes <= LARGE_BYTES or threads < 2:
+        if target.nbytes <= LARGE_BYTES or (threads := _threads_for(target)) < 2:
             np.copyto(target, source)
             return
         copying = Copying(target, source, TURNS * threads)

@@ -45,7 +45,7 @@ def pool(shared: atomr_mp.Pool, ledger: Ledger) -> Iterator[atomr_mp.Pool]:
 
 
 def any_bytes(nbytes: int) -> np.ndarray[Any, Any]:
-    """Return bytes of which no two parts are alike."""
+    """Return random bytes, so that one part cannot pass for another."""
     return np.frombuffer(np.random.default_rng(nbytes).bytes(nbytes), np.uint8)
 
 
