@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -46,6 +47,7 @@ from atomr_mp_workers.requests.request import current_holder
 from atomr_mp_workers.requests.streams.steps import SteppedMethod
 from atomr_mp_workers.supervised.foresight import Readiness, Usage
 from atomr_mp_workers.supervised.hang_limits import HangLimits
+from atomr_mp_workers.supervised.imports import ImportsAhead, RequestsImports
 from atomr_mp_workers.supervised.stacks import show_unfinished
 from atomr_mp_workers.wire.control import ControlChannel
 
@@ -72,6 +74,8 @@ class WorkerParts:
     """Batched methods and methods with steps, by method."""
     usage: Usage
     readiness: Readiness
+    imports: RequestsImports
+    imports_ahead: ImportsAhead
 
 
 def build(start: control.Start, channel: ControlChannel, board: BoardWriter, loader: Loader) -> WorkerParts:
@@ -154,6 +158,8 @@ def build(start: control.Start, channel: ControlChannel, board: BoardWriter, loa
         batched,
         usage,
         readiness,
+        RequestsImports(in_progress, channel.send, [_file_of(actor) for actor in actors]),
+        ImportsAhead(channel.send, completions.wake),
     )
 
 
@@ -298,6 +304,11 @@ def _set_up(actor: LoadedActor, setup: Callable[[], object], device: WorkerDevic
             known(device.explain, error)
             or errors.SetupFailed(f"setup of {actor.name} raised {describe(error)}", traceback_text=text)
         ) from error
+
+
+def _file_of(actor: LoadedActor) -> str | None:
+    """Return the file that an actor's class is in."""
+    return getattr(sys.modules.get(type(actor.instance).__module__), "__file__", None)
 
 
 def _places(runners: Mapping[str, ActorRunner]) -> dict[str, tuple[int, int]]:

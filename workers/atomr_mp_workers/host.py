@@ -13,6 +13,7 @@ import logging
 import os
 import select
 import signal
+import sys
 import time
 from collections.abc import Callable, Collection
 from typing import Any, Final
@@ -56,6 +57,9 @@ LONGEST_SLEEP_S: Final = 3600.0
 
 QUIET_S: Final = 1.0
 """How long after a promotion the loop makes no call of the driver, which the predecessor's end may keep busy."""
+
+LONGEST_IMPORTS_S: Final = 10.0
+"""How long a process that calls wait for imports ahead of them; a standby takes as long as it needs."""
 
 STRAGGLERS_NS: Final = 100_000_000
 """How long a worker that leaves looks for calls that were in flight when clients began to hold theirs."""
@@ -115,6 +119,8 @@ class Host:
         """When a draining worker may leave if it is idle then; 0 if it is not draining."""
         self._usage = parts.usage
         self._readiness = parts.readiness
+        self._imports = parts.imports
+        self._imports_ahead = parts.imports_ahead
         self._is_ready = False
         """Whether the supervisor knows that this process could take calls."""
         self._foreign: Final = ForeignSlabs(parts.store, parts.completions.wake)
@@ -150,11 +156,13 @@ class Host:
     def _serve(self) -> None:
         control_channel, completions = self._channel.fileno(), self._completions.descriptor
         poll, received = self._poll, self._data.received
+        self._import_ahead()
         # All objects made so far live as long as the process; a full collection need not look at them again.
         gc.collect()
         gc.freeze()
         hooks.point("ready")
         self._obey()  # first, since clients may call as soon as this process is ready
+        self._imports.begin()
         self._tidy()  # shows the memory that setup took, since an idle worker has no other turn
         self._is_ready = True
         self._channel.send(control.Ready([actor.info for actor in self._actors]))
@@ -193,6 +201,23 @@ class Host:
             owes = self._outbox or self._answers.withheld
             idle = not (received and self._serves) and not (late and (plain or levels)) and not owes
         self._leave()
+
+    def _import_ahead(self) -> None:
+        """Wait for the imports that have to come before this process is ready.
+
+        A standby has time, and for any other process calls wait.
+        """
+        self._obey()
+        began_s = time.monotonic()
+        with select.epoll() as poll:
+            poll.register(self._channel.fileno(), select.EPOLLIN)
+            poll.register(self._completions.descriptor, select.EPOLLIN | select.EPOLLET)
+            while self._imports_ahead.busy and not self._drained_ns:
+                left_s = began_s + LONGEST_IMPORTS_S - time.monotonic() if self._serves else -1
+                if self._serves and left_s <= 0:
+                    return
+                poll.poll(left_s)
+                self._obey()
 
     def _take_in(self) -> None:
         """Take in work that was done elsewhere than on the loop."""
@@ -276,6 +301,8 @@ class Host:
                 self._usage.notice()
         if self._usage.due_ns is not None:
             self._usage.look(self._peers.sessions, self._envelope.found)
+        if (len(sys.modules) != self._imports.count or self._imports.due_ns is not None) and self._serves:
+            self._imports.look()
 
     def _look(self) -> bool:
         try:
@@ -324,10 +351,16 @@ class Host:
                 hooks.point("promotion")
                 self._store.slabs.leave_driver_alone(QUIET_S, self._completions.wake)
                 self._serves = True
+                if self._is_ready:
+                    self._imports_ahead.stop()
             case control.Rebind():
                 self._data.rebind()
             case control.MakeReady():
                 self._readiness.make_ready(order, at_once=not self._is_ready)
+            case control.ImportAhead(modules):
+                if not (self._serves and self._is_ready):
+                    self._imports.are_known(modules)
+                    self._imports_ahead.add(modules)
             case control.Drain():
                 self._drained_ns = time.monotonic_ns() + (STRAGGLERS_NS if self._serves else 1)
                 self._dispatcher.hurry()
@@ -656,6 +689,7 @@ class Host:
                 self._store.shares.next_expiry_ns,
                 self._store.passing_reads.due_ns,
                 self._usage.due_ns,
+                self._imports.due_ns,
                 self._dispatcher.due_ns if self._dispatcher.turns else None,
                 self._dispatcher.streams.due_ns,
             ):

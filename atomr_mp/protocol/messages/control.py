@@ -25,6 +25,24 @@ UsedMethods = Annotated[list[Name], msgspec.Meta(max_length=MAX_USED)]
 MAX_READERS: Final = 64
 """Most sessions for which a standby is to have slabs."""
 
+MAX_MODULES: Final = 4096
+"""Modules imported by requests that are remembered of a device."""
+
+MAX_MODULES_AT_A_TIME: Final = 256
+"""Modules in one message."""
+
+
+class ImportedModule(Message, frozen=True):
+    """A module that a request has imported from a file."""
+
+    name: Name
+    file: Bytes16
+    """A digest of the file's path: elsewhere the name may mean another file."""
+
+
+ImportedModules = Annotated[list[ImportedModule], msgspec.Meta(max_length=MAX_MODULES_AT_A_TIME)]
+"""Those that have imported others come before these."""
+
 
 class ActorSpec(Message, frozen=True):
     """A user's actor, named, never pickled."""
@@ -101,6 +119,15 @@ class MakeReady(Message, frozen=True, tag="make_ready"):
     slabs: U16
     results: U16
     readers: Annotated[list[U32], msgspec.Meta(max_length=MAX_READERS)] = msgspec.field(default_factory=list)
+
+
+class ImportAhead(Message, frozen=True, tag="import_ahead"):
+    """Import what requests have imported in the device's processes before (`Imported`). Answered by `Importing`.
+
+    A process that is not ready does so first; one that takes calls does not.
+    """
+
+    modules: ImportedModules
 
 
 class SessionOpened(Message, frozen=True, tag="session_opened"):
@@ -245,6 +272,7 @@ FromSupervisor = (
     | IncarnationOver
     | Promote
     | MakeReady
+    | ImportAhead
     | ResidentFill
     | ResidentAdopt
     | ResidentRefused
@@ -294,6 +322,19 @@ class Used(Message, frozen=True, tag="used"):
     """Number of recently active sessions that have slabs in the host's memory, if the device has its own."""
     readers: Annotated[list[U32], msgspec.Meta(max_length=MAX_READERS)] = msgspec.field(default_factory=list)
     """Sessions that were active lately and have had large results; the next process makes a slab for each."""
+
+
+class Imported(Message, frozen=True, tag="imported"):
+    """Report modules that requests have imported since this process was ready, beside those reported before."""
+
+    modules: ImportedModules
+
+
+class Importing(Message, frozen=True, tag="importing"):
+    """By order (`ImportAhead`), this module is going to be imported, and the one before it has been."""
+
+    name: Annotated[str, msgspec.Meta(max_length=200)]
+    """Empty once all are."""
 
 
 class ResultSlab(Message, frozen=True, tag="result_slab"):
@@ -374,6 +415,8 @@ FromWorker = (
     | ResultSlab
     | ResultSlabFreed
     | Used
+    | Imported
+    | Importing
     | SessionViolated
     | Unsound
     | Fault

@@ -229,6 +229,7 @@ class Deaths:
 
     def _on_exited(self, worker: Incarnation) -> None:
         roles = self._roles
+        self._takeover.over(worker)
         if worker is roles.active:
             self._life.step(LifecycleEvent.EXITED)
         elif worker is roles.standby:
@@ -243,6 +244,7 @@ class Deaths:
         limit_s = self._plans.held.settings.kill_timeout_s
         text = f"its worker was killed and has not ended within {limit_s:g} s (kill_timeout_s)"
         self._log.note("unkillable", text, generation=worker.generation, pid=worker.pid)
+        self._takeover.over(worker)
         if worker is self._roles.active:
             self._restarts.add(worker)
             self._life.step(LifecycleEvent.KILL_TIMEOUT)

@@ -31,6 +31,7 @@ from atomr_mp.supervisor.device.worker_messages import WorkerMessages
 from atomr_mp.supervisor.loop import Loop
 from atomr_mp.supervisor.plan import DevicePlan, Plan
 from atomr_mp.supervisor.processes.device_log import DeviceLog
+from atomr_mp.supervisor.processes.foresight import Foresight
 from atomr_mp.supervisor.processes.incarnation import Incarnation
 from atomr_mp.supervisor.processes.process_factory import ProcessFactory
 from atomr_mp.supervisor.processes.starter import Starter
@@ -120,6 +121,12 @@ class SupervisedDevice:
             self.quarantine,
             reports_due_s=lambda: pool.sessions.reports_due_s,
         )
+        foresight = Foresight(
+            self.log,
+            pool.loop,
+            start_timeout_s=lambda: self.plans.held.settings.start_timeout_s,
+            is_standby=lambda worker: worker is self.roles.standby,
+        )
         self.starter: Final = Starter(
             plan,
             device,
@@ -130,6 +137,7 @@ class SupervisedDevice:
             epoch=pool.epoch,
             factory=pool.factory,
             introductions=lambda: pool.sessions.introductions(device.index),
+            foresight=foresight,
         )
         self.ends: Final = EndReports(
             pool.sessions, pool.residents, self.log, self.plans, self.restarts, self.quarantine, self.starter
@@ -165,6 +173,7 @@ class SupervisedDevice:
             sessions=pool.sessions,
             residents=pool.residents,
             takeover=self.takeover,
+            foresight=foresight,
             deaths=self.deaths,
             replace=self.replace,
         )
@@ -305,6 +314,8 @@ class SupervisedDevice:
             self._not_started(errors.DeviceUnavailable(why, device=self.index))
             return None
         self.restarts.tried()
+        if self.plans.changes:
+            self.starter.foresight.forget_imports()
         fits, standby = self.plans.begin(), self.roles.standby
         if fits and standby is not None and not standby.leaving:
             return self.takeover.use()

@@ -52,6 +52,11 @@ class Plans:
         """Start the next standby by another plan, and the next incarnation too if it comes before that."""
         self._trial = self._beside = plan
 
+    @property
+    def changes(self) -> bool:
+        """Whether the next incarnation is the first by another plan."""
+        return self._trial is not None
+
     def begin(self) -> bool:
         """Turn to the next incarnation's plan; return whether the present standby can be used for it."""
         trial, self._trial = self._trial, None

@@ -1,10 +1,11 @@
 """The successor of a device's worker: its standby, from the wish for one to its promotion.
 
 Theory of operation. A device that takes calls may have a second process, the *standby*, which has done all that comes
-before it is ready, and waits. `WANT_STANDBY` asks for one whenever a worker has become ready. `StandbyTimer` lets the
-delay pass that a failed standby costs, and asks for the device's turn (`Turns`: only so many start at a time in a
-pool); then `STANDBY_DUE` starts it. A standby is started when there is room for it: not while the predecessor lives,
-whose memory it needs, nor while a promoted process still answers what had waited for it (`settling`).
+before it is ready, with what `processes.foresight` has it do for first calls, and waits. `WANT_STANDBY` asks for one
+whenever a worker has become ready. `StandbyTimer` lets the delay pass that a failed standby costs, and asks for the
+device's turn (`Turns`: only so many start at a time in a pool); then `STANDBY_DUE` starts it. A standby is started when
+there is room for it: not while the predecessor lives, whose memory it needs, nor while a promoted process still answers
+what had waited for it (`settling`).
 With `ANNOUNCE` clients learn its endpoint, connect, and send nothing.
 
 When the active incarnation fails or is to be replaced, `CALL_STANDBY` looks whether the standby is ready and still
@@ -32,7 +33,6 @@ from collections.abc import Callable
 from typing import Final
 
 from atomr_mp import errors
-from atomr_mp.protocol.messages import control
 from atomr_mp.protocol.messages.devices import ActorInfo, Circuit
 from atomr_mp.protocol.messages.operators import StandbyStatus
 from atomr_mp.supervision.lifecycle import LifecycleEvent, State
@@ -99,8 +99,6 @@ class Takeover:
         self._set_up_generation = 0
         """The standby that a reload has set up, while its outcome is awaited."""
         self._set_up_done: Callable[[errors.AtomrError | None], None] | None = None
-        self._foreseen: control.MakeReady | None = None
-        """The libraries that the worker used, as far as is known."""
         self.settling: Final = Settling(loop, roles, lambda: life.take(self._on_settled))
         plan = plans.held
         self._timer: Final = StandbyTimer(
@@ -123,7 +121,7 @@ class Takeover:
         """`SPAWN_STANDBY`: start a standby."""
         plan, for_reload = self._plans.begin_standby()
         try:
-            worker = self._starter.start(plan, standby=True)
+            worker = self._starter.start(plan, standby=True, other_code=for_reload)
         except errors.SetupFailed as error:
             self._failed(error.message, None)
             if for_reload:
@@ -131,18 +129,9 @@ class Takeover:
             self._loop.call_later(0, lambda: self._life.feed(LifecycleEvent.STANDBY_LOST))
             return
         self._roles.stand_by(worker)
-        if self._foreseen is not None:
-            worker.tell(self._foreseen)
         if for_reload:
             self._set_up_generation = worker.generation
         self._log.note("standby_start", "a standby starts", generation=worker.generation, pid=worker.pid)
-
-    def foresee(self, worker: Incarnation, used: control.Used) -> None:
-        """Note the libraries that the worker uses; its standbys have them ready."""
-        if worker is self._roles.active:
-            self._foreseen = control.MakeReady(used.methods, used.slabs, used.results, used.readers)
-            if self._roles.standby is not None:
-                self._roles.standby.tell(self._foreseen)
 
     def call(self) -> LifecycleEvent | None:
         """`CALL_STANDBY`: have the standby take over, if it is ready and the device may go on."""
@@ -225,6 +214,11 @@ class Takeover:
 
     # --- what others tell and ask ----------------------------------------------------------------------------------
 
+    def over(self, worker: Incarnation) -> None:
+        """See whether a process has ended, or got stuck, at an import that no further standby repeats."""
+        if self._starter.foresight.ended(worker):
+            self._timer.forgive()
+
     def started(self, worker: Incarnation) -> None:
         """Note how long a process took to become ready."""
         self._timer.start_s = worker.start_s
@@ -294,6 +288,7 @@ class Takeover:
         self._timer.used()
         self._plans.promoted()
         if self._set_up_generation == self._roles.generation:
+            self._starter.foresight.forget_imports()
             self._set_up_over(None)
 
     def _set_up_over(self, error: errors.AtomrError | None) -> None:

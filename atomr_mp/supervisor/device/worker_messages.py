@@ -14,6 +14,7 @@ from atomr_mp.supervisor.device.listener import DeviceListener, ResidentListener
 from atomr_mp.supervisor.device.roles import Roles
 from atomr_mp.supervisor.device.takeover import Takeover
 from atomr_mp.supervisor.processes.device_log import DeviceLog
+from atomr_mp.supervisor.processes.foresight import Foresight
 from atomr_mp.supervisor.processes.incarnation import Incarnation
 from atomr_mp.transport.descriptors import Descriptor
 
@@ -28,6 +29,7 @@ class WorkerMessages:
         sessions: Is told of messages that concern clients.
         residents: Is told of resident memory.
         takeover: Is told of a standby.
+        foresight: Takes in what the worker is used for.
         deaths: Is told of a fault.
         replace: Replaces the worker; takes who asks for it, in a word, and the reason.
     """
@@ -41,6 +43,7 @@ class WorkerMessages:
         sessions: DeviceListener,
         residents: ResidentListener,
         takeover: Takeover,
+        foresight: Foresight,
         deaths: Deaths,
         replace: Callable[[str, str], None],
     ) -> None:
@@ -50,10 +53,11 @@ class WorkerMessages:
         self._sessions = sessions
         self._residents = residents
         self._takeover = takeover
+        self._foresight = foresight
         self._deaths = deaths
         self._replace = replace
 
-    def heard(self, worker: Incarnation, message: control.FromWorker, descriptor: Descriptor | None) -> None:  # noqa: C901 - one case for each kind
+    def heard(self, worker: Incarnation, message: control.FromWorker, descriptor: Descriptor | None) -> None:  # noqa: C901, PLR0912 - one case for each kind
         """Receive a process's message."""
         match message:
             case control.Ready(actors):
@@ -68,7 +72,13 @@ class WorkerMessages:
                 shared = None if descriptor is None else descriptor.share()
                 self._sessions.exported(worker.key, message, shared)
             case control.Used():
-                self._takeover.foresee(worker, message)
+                if worker is self._roles.active:
+                    self._foresight.used(message, self._roles.standby)
+            case control.Imported(modules):
+                if worker is self._roles.active:
+                    self._foresight.imported(modules, self._roles.standby)
+            case control.Importing(name):
+                self._foresight.importing(worker, name)
             case control.ResultSlab() | control.ResultSlabFreed():
                 self._sessions.result_slab(worker.key, message, descriptor)
             case control.OfResident():

@@ -13,6 +13,7 @@ from atomr_mp.process.spawn import WorkerProcess
 from atomr_mp.protocol.messages import control
 from atomr_mp.supervisor.plan import DevicePlan, Plan
 from atomr_mp.supervisor.processes.device_log import DeviceLog
+from atomr_mp.supervisor.processes.foresight import Foresight
 from atomr_mp.supervisor.processes.incarnation import Incarnation
 from atomr_mp.supervisor.processes.process_factory import ProcessFactory
 from atomr_mp.transport.descriptors import Descriptor
@@ -37,6 +38,7 @@ class Starter:
         epoch: The pool's.
         factory: Makes the processes.
         introductions: Messages that introduce the clients to each process.
+        foresight: Tells each process what to have ready.
     """
 
     def __init__(
@@ -51,7 +53,9 @@ class Starter:
         epoch: bytes,
         factory: ProcessFactory,
         introductions: Introductions,
+        foresight: Foresight,
     ) -> None:
+        self.foresight: Final = foresight
         self._index: Final = described.index
         self._name: Final = described.name
         self._described: Final = described
@@ -73,8 +77,13 @@ class Starter:
         """The generation of the process that was started last, standbys included."""
         return self._last_generation
 
-    def start(self, plan: Plan, *, standby: bool) -> Incarnation:
+    def start(self, plan: Plan, *, standby: bool, other_code: bool = False) -> Incarnation:
         """Start a process under the next generation, by a plan.
+
+        Args:
+            plan: The plan.
+            standby: Whether it stands by.
+            other_code: Whether its predecessors' usage tells nothing of it.
 
         Raises:
             SetupFailed: No process could be made.
@@ -110,6 +119,8 @@ class Starter:
         )
         for introduction, descriptor in self._introductions():
             worker.tell(introduction, descriptor)
+        if not other_code:
+            self.foresight.brief(worker)
         worker.expect_ready(plan.settings.start_timeout_s)
         return worker
 

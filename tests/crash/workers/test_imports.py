@@ -1,0 +1,130 @@
+"""What requests have imported is imported in the device's next processes before anybody calls them."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import Any, Final
+
+import pytest
+
+from atomr_mp.process.files.events import read_events
+from atomr_mp.protocol import process_tags
+from tests.support import Ledger, settled, standby_of, standby_pid, wait_generation
+
+ACTOR: Final = """
+import importlib, os
+from atomr_mp_workers import Actor, method
+
+class Late(Actor):
+    @method
+    def load(self, name: str) -> int:
+        importlib.import_module(name)
+        return os.getpid()
+
+    @method
+    def where(self) -> int:
+        return os.getpid()
+"""
+
+NOTING: Final = """
+import os, threading
+here = os.environ["{tag}"]
+with open({path!r}, "a") as noted:
+    print(here, threading.current_thread() is threading.main_thread(), file=noted)
+"""
+"""Notes each import: the device and generation, and whether that was on the loop's thread."""
+
+
+class Modules:
+    """An actor that imports modules by their names, beside modules that note their imports."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        (ledger.path / "late_actor.py").write_text(ACTOR)
+        self.actor: Final = f"{ledger.path}/late_actor.py:Late"
+
+    def write(self, name: str, code: str = "") -> None:
+        """Write a module that notes its import, then runs code."""
+        (self._ledger.path / f"{name}.py").write_text(
+            NOTING.format(tag=process_tags.WORKER, path=str(self._ledger.path / name)) + code
+        )
+
+    def imported(self, name: str) -> list[str]:
+        """Return the workers that have imported a module; those on their loop with a star."""
+        found = self._ledger.runs(name)
+        return [where + "*" * (loop == "True") for where, loop in zip(found[::2], found[1::2], strict=True)]
+
+
+@pytest.fixture
+def modules(ledger: Ledger) -> Modules:
+    """The actor, and where modules are."""
+    return Modules(ledger)
+
+
+def stands(pool: Any, generation: int) -> bool:
+    """Return whether a standby of this generation is ready."""
+    found = standby_of(pool)
+    return found.generation == generation and found.state == "ready"
+
+
+def events(ledger: Ledger, kind: str) -> list[str]:
+    """Return what was logged of a kind."""
+    return [str(event["text"]) for event in read_events(ledger.run_dir() / "events.jsonl") if event["event"] == kind]
+
+
+def test_a_standby_imports_what_requests_have_imported(ledger: Ledger, modules: Modules) -> None:
+    """The one that there is, off its loop, and those that come later, before they are ready; no call imports again."""
+    modules.write("late_one")
+    modules.write("late_two")
+    with ledger.start(modules.actor, standby="hot", max_restarts=100) as pool:
+        assert settled(lambda: stands(pool, 2))
+        pool.call("Late.load", "late_one").result()
+        assert settled(lambda: modules.imported("late_one") == ["0-1*", "0-2"])
+        pool.call("Late.load", "late_two").result()
+        assert settled(lambda: modules.imported("late_two") == ["0-1*", "0-2"])
+        for generation in (2, 3):
+            os.kill(pool.devices[0].pid, signal.SIGKILL)
+            wait_generation(pool, generation)
+            for name in ("late_one", "late_two"):
+                pool.call("Late.load", name).result()
+            assert settled(lambda generation=generation: stands(pool, generation + 1))  # type: ignore[misc]
+            for name in ("late_one", "late_two"):
+                assert modules.imported(name) == ["0-1*", *(f"0-{number}" for number in range(2, generation + 2))]
+
+
+def test_any_other_restart_does_so_too_but_a_reload_begins_anew(ledger: Ledger, modules: Modules) -> None:
+    """The process without a standby before it has imported what is needed when it is ready."""
+    modules.write("late_one")
+    with ledger.start(modules.actor, standby="none") as pool:
+        pool.call("Late.load", "late_one").result()
+        assert pool.call("Late.where").result()  # so that the loop has had another turn
+        pool.restart(0)
+        wait_generation(pool, 2)
+        assert modules.imported("late_one") == ["0-1*", "0-2"]
+        pool.reload()
+        pool.call("Late.where").result()
+        assert modules.imported("late_one") == ["0-1*", "0-2"]
+        pool.call("Late.load", "late_one").result()
+        assert modules.imported("late_one") == ["0-1*", "0-2", "0-3*"]
+
+
+def test_an_import_that_ends_standbys_is_barred(ledger: Ledger, modules: Modules) -> None:
+    """However many there are; the device has a standby in the end, and its worker has noticed nothing."""
+    count = 4  # more than the standbys that may fail in a row
+    for number in range(count):
+        modules.write(f"late_{number}", "if here != '0-1': os._exit(9)")
+    modules.write("late_good")
+    with ledger.start(modules.actor, standby="hot", backoff_initial_s=0.01) as pool:
+        pid = pool.call("Late.where").result()
+        for number in range(count):
+            pool.call("Late.load", f"late_{number}").result()
+        pool.call("Late.load", "late_good").result()
+        assert settled(lambda: len(events(ledger, "import_barred")) == count)
+        assert settled(lambda: standby_of(pool).state == "ready")
+        assert settled(lambda: f"0-{standby_of(pool).generation}" in modules.imported("late_good"))
+        assert pool.call("Late.where").result() == pid
+        assert standby_pid(pool) != pid
+        assert all("has ended a process" in text for text in events(ledger, "import_barred"))
+        for number in range(count):
+            assert len(modules.imported(f"late_{number}")) == 2
