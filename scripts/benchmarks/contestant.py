@@ -7,7 +7,7 @@ contestants import late whatever costs time or memory; the clock stops for none 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -194,6 +194,20 @@ class Contestant(ABC):
         """
         assert standby or torch
         return None
+
+    def unwarmed(self, backend: str, losses: int) -> Mapping[str, Mapping[str, float]]:
+        """Return how long busy clients have no answer after losses of a worker with a hot standby; {} if it has none.
+
+        Args:
+            backend: "host" for the CPU, "cuda" for a GPU.
+            losses: How many of each kind.
+
+        Returns:
+            By kind of loss the "p50", "p90" and "max", in milliseconds.
+        """
+        assert backend
+        assert losses
+        return {}
 
     def arrays(self) -> Arrays | None:
         """Return how arrays are moved, or None if they are not."""

@@ -92,6 +92,11 @@ METRICS: Final = (
     Metric("failover", "none", "idle kill → next answer, no standby", "ms"),
     Metric("failover", "warm", "idle kill → next answer, warm", "ms", Goal(12.0)),
     Metric("failover", "hot", "idle kill → next answer, hot", "ms", Goal(6.0)),
+    *(
+        Metric("failover", f"{kind}_{name}", f"{title} under load, hot → answers of all methods, {name}", "ms", goal)
+        for kind, title in (("killed", "kill"), ("poisoned", "poison"))
+        for name, goal in (("p50", None), ("p90", Goal(15.0)), ("max", None))
+    ),
     Metric("failover-torch", "warm", "with torch: idle kill → next answer, warm", "ms"),
     Metric("failover-torch", "hot", "with torch: idle kill → next answer, hot", "ms", Goal(30.0)),
     Metric("signals", "off", "empty call without signals, p50", "µs"),

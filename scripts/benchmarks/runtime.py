@@ -116,6 +116,12 @@ class Runtime(Contestant):
 
         return replace(way, pid=pid)
 
+    def unwarmed(self, backend: str, losses: int) -> dict[str, dict[str, float]]:
+        """Return the figures of another pool than the one before."""
+        from benchmarks.standalone.loaded_failover import unwarmed
+
+        return unwarmed(backend, losses)
+
     def arrays(self) -> Arrays:
         """Return refs' ways."""
         pool, echo = self._joined(), self._echo()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 import threading
@@ -25,6 +26,13 @@ DEPTH: Final = 12
 
 FAULTY: Final = r"""
 extern "C" __global__ void illegal() { *(volatile int*)0x10 = 1; }
+"""
+
+DOUBLED: Final = r"""
+extern "C" __global__ void doubled(float* array, int size) {
+    int at = blockIdx.x * blockDim.x + threadIdx.x;
+    if (at < size) array[at] *= 2;
+}
 """
 
 Look = tuple[int, dict[str, list[str]]]
@@ -103,17 +111,21 @@ class OnGpu(_Model):
 
     def setup(self, context: Context) -> None:
         """Find or fill the weights, and run everything once, so that an answer needs nothing that is not loaded."""
+        self._prepare(context)
+        import numpy as np
+
+        self.answer(1.0)
+        self.doubled(np.ones(80_000, np.float32))
+
+    def _prepare(self, context: Context) -> None:
         super().setup(context)
         import cupy
-        import numpy as np
 
         self._cupy: Any = cupy
         self._illegal = cupy.RawModule(code=FAULTY).get_function("illegal")
         layout = {"layers": ((LAYERS, ROWS, ROWS), "float32")}
         self._weights = context.resident("weights", layout, version="1", fill=_fill)["layers"][-1]
         self._x = cupy.zeros(ROWS, cupy.float32)
-        self.answer(1.0)
-        self.doubled(np.ones(80_000, np.float32))
 
     @method
     def answer(self, value: float) -> tuple[float, int]:
@@ -130,6 +142,35 @@ class OnGpu(_Model):
     def poison(self, number: int) -> None:  # noqa: ARG002 - tells one request from another
         """Poison the context."""
         self._illegal((1,), (1,), ())
+
+
+class UnwarmedOnHost(OnHost):
+    """Loads nothing for `doubled` before its first call."""
+
+    @method
+    def doubled(self, array: Any) -> tuple[Any, int]:
+        """Return twice an array, by a module that takes long to import, and this process."""
+        return array * importlib.import_module("imported_late").FACTOR, os.getpid()
+
+
+class UnwarmedOnGpu(OnGpu):
+    """Compiles the kernel of `doubled` at its first call, in each process."""
+
+    _kernel: Any = None
+
+    def setup(self, context: Context) -> None:
+        """Find or fill the weights, and prepare `answer` alone."""
+        self._prepare(context)
+        self.answer(1.0)
+
+    @method
+    def doubled(self, array: Any) -> tuple[Any, int]:
+        """Return twice an array of the host's, by way of the GPU, and this process."""
+        if self._kernel is None:  # as a library that keeps compiled code in memory alone
+            self._kernel = self._cupy.RawModule(code=f"// {os.getpid()}\n{DOUBLED}").get_function("doubled")
+        found = self._cupy.asarray(array)
+        self._kernel((-(-found.size // 256),), (256,), (found, found.size))
+        return found.get(), os.getpid()
 
 
 def _fill(arrays: Any) -> None:

@@ -164,6 +164,11 @@ class Losses:
                 "slow": slow,
             }
 
+    def until_both(self, lose: Callable[[], None], count: int) -> list[float]:
+        """Lose the worker so often; return how long each client had no answer of both kinds, in milliseconds."""
+        found = [recovery for _ in range(count) for recovery in self.lose(lose)]
+        return [max(_ms(each, "answer_ns"), _ms(each, "large_ns")) for each in found]
+
     def lose(self, lose: Callable[[], None]) -> list[Recovery]:
         """Lose the worker; return the recoveries of the clients that have met that."""
         self.settle()
@@ -249,9 +254,16 @@ def summary(values: list[float]) -> dict[str, float]:
 
 
 @contextlib.contextmanager
-def lost(backend: str, load: str, slow_ms: float) -> Iterator[Losses]:
-    """Give a pool under a load, whose worker can be lost."""
-    actor = "OnGpu" if backend == "cuda" else "OnHost"
+def lost(backend: str, load: str, slow_ms: float, *, unwarmed: bool = False) -> Iterator[Losses]:
+    """Give a pool under a load, whose worker can be lost.
+
+    Args:
+        backend: The backend of the pool.
+        load: One of `LOADS`.
+        slow_ms: From when on a recovery is told in detail.
+        unwarmed: Whether the actor leaves what large calls need to their first.
+    """
+    actor = ("Unwarmed" if unwarmed else "") + ("OnGpu" if backend == "cuda" else "OnHost")
     with tempfile.TemporaryDirectory(prefix="atomr-mp-loaded-", dir="/tmp") as folder, contextlib.ExitStack() as stack:
         run_dir = Path(folder) / "run"
         settings: dict[str, Any] = {"max_restarts": 10_000, "max_suspicions": 0}  # the measurement is to blame
@@ -271,6 +283,18 @@ def lost(backend: str, load: str, slow_ms: float) -> Iterator[Losses]:
         for lose in (losses.kill, losses.poison):  # the first process has compiled the kernels, and is not like others
             losses.lose(lose)
         yield losses
+
+
+def unwarmed(backend: str, losses: int) -> dict[str, dict[str, float]]:
+    """Return the spread of the times until clients have answers again of an actor that prepares one method alone.
+
+    Args:
+        backend: The backend of the pool.
+        losses: How many of each kind.
+    """
+    with lost(backend, "loaded", float("inf"), unwarmed=True) as pool:
+        kinds = {"killed": pool.kill, "poisoned": pool.poison}
+        return {kind: summary(pool.until_both(lose, losses)) for kind, lose in kinds.items()}
 
 
 def measure(backend: str, losses: int, *, slow_ms: float, limit_s: float, result: dict[str, Any]) -> None:

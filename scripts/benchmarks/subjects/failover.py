@@ -1,4 +1,4 @@
-"""SIGKILL of an idle worker, until a client has the next answer, by the kind of standby."""
+"""A worker's loss, until a client has the next answer: of an idle worker by the kind of standby, and under load."""
 
 from __future__ import annotations
 
@@ -17,8 +17,16 @@ WITH_TORCH: Final = ("warm", "hot")
 
 
 def failover(contestant: Contestant, sizes: Sizes) -> dict[str, float]:
-    """Return the medians, if the contestant has standbys."""
-    return _medians(contestant, sizes, STANDBYS, torch=False)
+    """Return the medians, if the contestant has standbys; and the times that busy clients have no answer.
+
+    These are of an actor that leaves much to first calls: it imports a module, or on a GPU (`--backend cuda`) it
+    compiles a kernel.
+    """
+    found = _medians(contestant, sizes, STANDBYS, torch=False)
+    contestant.stop()
+    for kind, figures in contestant.unwarmed(sizes.backend, sizes.kills).items():
+        found |= {f"{kind}_{name}": value for name, value in figures.items()}
+    return found
 
 
 def failover_with_torch(contestant: Contestant, sizes: Sizes) -> dict[str, float]:
