@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Protocol, TypeVar, overload
 
 from atomr_mp.errors import WrongArgument
@@ -58,6 +58,16 @@ class ActorLibraries(Protocol):
         """Return a library."""
 
 
+class ProcessPhase:
+    """What the process of an actor is at.
+
+    Attributes:
+        warming: Whether it calls methods with their examples.
+    """
+
+    warming = False
+
+
 @dataclass(frozen=True)
 @checks_names
 class Context:
@@ -77,6 +87,12 @@ class Context:
     resident_memory: ResidentMemory
     libraries: ActorLibraries
     """For the thread that runs `setup` or a method."""
+    phase: ProcessPhase = field(default_factory=ProcessPhase, repr=False)
+
+    @property
+    def warming(self) -> bool:
+        """Whether the process is not ready yet, and calls methods with their examples, see `method`. Any thread."""
+        return self.phase.warming
 
     def empty(self, shape: Sequence[int], dtype: DTypeLike = "float32") -> DeviceArray:
         """Return a new array in device memory, row-major, its content undefined. Any thread.
@@ -276,6 +292,10 @@ class Steps:
     max_items: int = 64
 
 
+Example = Callable[[], tuple[Any, ...] | Mapping[str, Any]]
+"""Returns arguments: by position or, in a map, by name."""
+
+
 @dataclass(frozen=True)
 class MethodOptions:
     """The arguments of `method`, which `checked_options` checks when the actor is loaded."""
@@ -292,6 +312,7 @@ class MethodOptions:
     openai: str | None = None
     exclusive: bool = False
     resumable: bool = False
+    example: str | Example | None = None
 
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -315,6 +336,7 @@ def method(
     openai: Literal["embeddings", "chat", "completions"] | None = None,
     exclusive: bool = False,
     resumable: bool = False,
+    example: str | Example | None = None,
 ) -> Callable[[F], F]: ...
 
 
@@ -334,6 +356,7 @@ def method(
     openai: Literal["embeddings", "chat", "completions"] | None = None,
     exclusive: bool = False,
     resumable: bool = False,
+    example: str | Example | None = None,
 ) -> F | Callable[[F], F]:
     """Make a method of an actor a request.
 
@@ -380,6 +403,10 @@ def method(
         resumable: For a method that streams: where its worker ends, it goes on in the next one, behind the parts that
             its caller has. A generator takes for that a parameter `start`, the number of those parts, or `sent`, the
             list of them, which callers do not give; of `Steps`, `LiveStream.sent` has them.
+        example: Function that returns arguments of a call: a tuple, or a map by name. Or the name of a method of the
+            actor that does. Every new process, standbys too, makes this call once between `setup` and its first
+            request, while `Context.warming` is true: kernels are compiled, handles made, graphs captured. The result
+            is dropped. So the call must change nothing outside the process. If it fails, `setup` has failed.
     """
     options = MethodOptions(
         idempotent=idempotent,
@@ -394,6 +421,7 @@ def method(
         openai=openai,
         exclusive=exclusive,
         resumable=resumable,
+        example=example,
     )
 
     def mark(function: F) -> F:

@@ -18,7 +18,7 @@ from atomr_mp.protocol.library_names import LIBRARIES
 from atomr_mp.protocol.messages import control
 from atomr_mp.protocol.process_tags import resident_name, slab_name
 from atomr_mp_workers import own_process
-from atomr_mp_workers.actor import Context
+from atomr_mp_workers.actor import Context, ProcessPhase
 from atomr_mp_workers.device import open_device
 from atomr_mp_workers.device.background import Background
 from atomr_mp_workers.device.base import Stream, WorkerDevice
@@ -74,6 +74,7 @@ class WorkerParts:
     """Batched methods and methods with steps, by method."""
     usage: Usage
     readiness: Readiness
+    phase: ProcessPhase
     imports: RequestsImports
     imports_ahead: ImportsAhead
 
@@ -114,20 +115,18 @@ def build(start: control.Start, channel: ControlChannel, board: BoardWriter, loa
     )
     peers = Peers(start.window, store)
     residents = ResidentBlobs(device, channel)
-    log = logging.getLogger("actor")
+    log, phase = logging.getLogger("actor"), ProcessPhase()
 
     def context_of(stream: Stream | None) -> Context:
         """Return the context for an actor."""
         libraries = InProcessLibraries(library_context, stream)
         names = start.pool, start.device, start.name, start.backend, start.generation
-        return Context(*names, log, memory, residents, libraries)
+        return Context(*names, log, memory, residents, libraries, phase)
 
     rooms = ExecutionPlaces(device, completions, streams, residents, board)
     own_device.here = OwnCalls(start.epoch, start.device, start.generation, rooms.runners)
     actors = rooms.make_actors(start.actors, loader, context_of)
     residents.close()
-    if start.standby:
-        store.slabs.keep_spares({device: 1})  # the driver made the first call wait, and later ones need not
     methods = {method.name: method for actor in actors for method in actor.methods}
     limits = HangLimits(execution.hang_timeout_s, _places(rooms.runners), _loops(actors, rooms.event_loops))
     libraries = Libraries(library_context)
@@ -158,6 +157,7 @@ def build(start: control.Start, channel: ControlChannel, board: BoardWriter, loa
         batched,
         usage,
         readiness,
+        phase,
         RequestsImports(in_progress, channel.send, [_file_of(actor) for actor in actors]),
         ImportsAhead(channel.send, completions.wake),
     )

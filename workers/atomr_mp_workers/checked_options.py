@@ -34,6 +34,11 @@ def checked(where: str, options: MethodOptions) -> MethodOptions:
         found = getattr(options, name)
         if not isinstance(found, str | None):
             raise ActorLoadFailed(f"{where}: {name} is {found!r}; it is a str, or None")
+    if not (options.example is None or isinstance(options.example, str) or callable(options.example)):
+        raise ActorLoadFailed(
+            f"{where}: example is {options.example!r}; it is a function that returns arguments, as "
+            f"example=lambda: ({options.example!r},), or the name of a method"
+        )
     deadline_s: Any = options.deadline_s
     if deadline_s is not None:
         deadline_s = amounts.duration(f"{where}: deadline_s", deadline_s, error=ActorLoadFailed)

@@ -30,8 +30,10 @@ from atomr_mp.protocol.zmtp.framing import unpack
 from atomr_mp.wire.ends import PeerNotReadingError, WorkerEnd
 from atomr_mp_workers import own_process
 from atomr_mp_workers.building import WorkerParts, build
+from atomr_mp_workers.examples import ExampleCalls
 from atomr_mp_workers.fatal import FatalError
 from atomr_mp_workers.fault_points import hooks
+from atomr_mp_workers.loaded_method import LoadedMethod
 from atomr_mp_workers.loading import Loader
 from atomr_mp_workers.memory.foreign_slabs import ForeignSlabs
 from atomr_mp_workers.memory.predecessor import Predecessor
@@ -109,6 +111,8 @@ class Host:
         self._data: WorkerEnd = DataSocket(
             start.endpoint, start.window, self._peers.secret, self._poll, self._peers.former_secret
         )
+        self._deliver: Callable[[bytes, bytes, list[Buffer], int], bool] = self._data.send
+        """Sends a message."""
         self._serves = not start.standby
         """Whether calls are read: this process is not a standby, or no longer one."""
         self._wakes_ns = 0
@@ -121,6 +125,7 @@ class Host:
         self._readiness = parts.readiness
         self._imports = parts.imports
         self._imports_ahead = parts.imports_ahead
+        self._phase = parts.phase
         self._is_ready = False
         """Whether the supervisor knows that this process could take calls."""
         self._foreign: Final = ForeignSlabs(parts.store, parts.completions.wake)
@@ -156,6 +161,7 @@ class Host:
     def _serve(self) -> None:
         control_channel, completions = self._channel.fileno(), self._completions.descriptor
         poll, received = self._poll, self._data.received
+        self._warm_up()
         self._import_ahead()
         # All objects made so far live as long as the process; a full collection need not look at them again.
         gc.collect()
@@ -202,6 +208,53 @@ class Host:
             idle = not (received and self._serves) and not (late and (plain or levels)) and not owes
         self._leave()
 
+    def _warm_up(self) -> None:
+        """Call the methods that have an example, each once; then have memory ready, as the first client finds it.
+
+        Raises:
+            FatalError: A call has failed.
+        """
+        methods = [method for actor in self._actors for method in actor.methods if method.example is not None]
+        if methods:
+            calls = ExampleCalls(self._token, self._peers, self._store, self._envelope, self._dispatcher)
+            self._deliver, self._phase.warming = calls.deliver, True
+            with select.epoll() as poll:
+                poll.register(self._completions.descriptor, select.EPOLLIN | select.EPOLLET)
+                for method in methods:
+                    self._call_example(calls, method, poll)
+            self._channel.send(control.WarmingUp(""))
+            self._deliver, self._phase.warming = self._data.send, False
+            calls.close()
+        if self._start.standby:
+            # The driver made the first call wait, and later ones need not.
+            self._store.slabs.keep_spares({self._device: 1})
+
+    def _call_example(self, calls: ExampleCalls, method: LoadedMethod, poll: select.epoll) -> None:
+        """Call a method with its example, and run what that needs until it is answered."""
+        limit_s = method.hang_timeout_s or 0.0
+        limit_s = limit_s if limit_s <= control.MAX_LIMIT_S else 0.0
+        self._channel.send(control.WarmingUp(method.name, limit_s))
+        if limit_s:
+            faulthandler.dump_traceback_later(limit_s, file=own_process.STDERR)
+        try:
+            calls.call(method)
+            while not calls.answered():
+                if self._look() or self._completions.waiting:
+                    self._dispatcher.take_back()
+                while self._dispatcher.work():
+                    pass
+                if self._dispatcher.batching:
+                    self._dispatcher.start_batches()
+                calls.read_on()
+                self._answer_peers()
+                if not (calls.answered() or self._completions.waiting):
+                    poll.poll(self._patience_s(idle=True))
+            calls.check(method)
+        except errors.AtomrError as error:
+            raise FatalError(error) from error
+        finally:
+            faulthandler.cancel_dump_traceback_later()
+
     def _import_ahead(self) -> None:
         """Wait for the imports that have to come before this process is ready.
 
@@ -213,10 +266,11 @@ class Host:
             poll.register(self._channel.fileno(), select.EPOLLIN)
             poll.register(self._completions.descriptor, select.EPOLLIN | select.EPOLLET)
             while self._imports_ahead.busy and not self._drained_ns:
-                left_s = began_s + LONGEST_IMPORTS_S - time.monotonic() if self._serves else -1
+                left_s = began_s + LONGEST_IMPORTS_S - time.monotonic()
                 if self._serves and left_s <= 0:
+                    self._imports_ahead.stop()
                     return
-                poll.poll(left_s)
+                poll.poll(left_s if self._serves else -1)
                 self._obey()
 
     def _take_in(self) -> None:
@@ -621,7 +675,7 @@ class Host:
             leases = [lease for part in some for lease in part.leases]
             try:
                 message = data.Parts(self._token, some, session.sent)
-                delivered = self._data.send(peer.routing_id, _encode(message), frames[first:at], session.sent)
+                delivered = self._deliver(peer.routing_id, _encode(message), frames[first:at], session.sent)
             except PeerNotReadingError:
                 self._violated(peer, "it does not read the parts of its streams")
                 return
@@ -647,7 +701,7 @@ class Host:
         session = peer.session
         session.sent += 1
         message = data.Replies(self._token, replies, returned, session.releases.upto, session.sent)
-        delivered = self._data.send(peer.routing_id, _encode(message), frames, session.sent)
+        delivered = self._deliver(peer.routing_id, _encode(message), frames, session.sent)
         leases = [lease for reply in replies for lease in reply.leases]
         if not delivered:  # an event loop may close its connection: the session goes on
             self._take_back(session, leases, returned)

@@ -21,7 +21,7 @@ from atomr_mp.protocol.messages.data import MAX_ITEMS
 from atomr_mp.protocol.messages.devices import MethodInfo, Resumes
 from atomr_mp.protocol.signatures import wrong_count, wrong_names
 from atomr_mp_workers import own_process
-from atomr_mp_workers.actor import MethodOptions
+from atomr_mp_workers.actor import Example, MethodOptions
 from atomr_mp_workers.annotations import Decoded, UnfitError, convert, decoded
 from atomr_mp_workers.memory.arrays import DeviceArray
 from atomr_mp_workers.requests.method import Method, Resolve
@@ -72,6 +72,9 @@ class LoadedMethod(Method):
         arrays: Positions of the parameters that are arrays and nothing else.
         handles: Positions of the parameters that take a `DeviceArray`.
     """
+
+    example: Example | None = None
+    """Makes the arguments of a call before the process is ready; None for no such call."""
 
     def __init__(
         self,

@@ -25,7 +25,7 @@ from atomr_mp.protocol.extras import how_to_install
 from atomr_mp.protocol.messages.control import ActorSpec
 from atomr_mp.protocol.messages.devices import ActorInfo, MethodInfo, Resend, Resumes
 from atomr_mp_workers import own_process
-from atomr_mp_workers.actor import OPTIONS, Actor, Batch, MethodOptions
+from atomr_mp_workers.actor import OPTIONS, Actor, Batch, Example, MethodOptions
 from atomr_mp_workers.checked_options import checked
 from atomr_mp_workers.device.streams import PRIORITIES
 from atomr_mp_workers.fault_points import hooks
@@ -277,6 +277,7 @@ def _method(spec: ActorSpec, instance: Actor, name: str, options: MethodOptions)
     if is_async:
         method.is_async = method.thread = method.apart = True
     method.key = _key(where, instance, options.batch)
+    method.example = _example(where, instance, options)
     method.hang_timeout_s = _hang_timeout_s(where, instance, options)
     return method
 
@@ -428,6 +429,16 @@ def _key(where: str, instance: Actor, batch: Batch | None) -> Callable[..., Hash
     if not callable(key):
         raise ActorLoadFailed(f"{where}: its batches' key {batch.key!r} is neither a function nor a method's name")
     return key
+
+
+def _example(where: str, instance: Actor, options: MethodOptions) -> Example | None:
+    """Return the function that makes the arguments of a method's first call, None if there is none."""
+    if not isinstance(options.example, str):
+        return options.example
+    example: Example | None = getattr(instance, options.example, None)
+    if not callable(example):
+        raise ActorLoadFailed(f"{where}: its example {options.example!r} is not the name of a method")
+    return example
 
 
 def _item_hint(where: str, parameter: inspect.Parameter, hint: Any) -> Any:

@@ -32,6 +32,10 @@ MAX_MODULES_AT_A_TIME: Final = 256
 """Modules in one message."""
 
 
+MAX_LIMIT_S: Final = 1e9
+"""The longest limit that an example is given."""
+
+
 class ImportedModule(Message, frozen=True):
     """A module that a request has imported from a file."""
 
@@ -337,6 +341,15 @@ class Importing(Message, frozen=True, tag="importing"):
     """Empty once all are."""
 
 
+class WarmingUp(Message, frozen=True, tag="warming_up"):
+    """Before `Ready`: this method is called with its example, and the one before has been."""
+
+    method: Annotated[str, msgspec.Meta(max_length=200)]
+    """Empty once all have been called."""
+    limit_s: Annotated[float, msgspec.Meta(ge=0.0, le=MAX_LIMIT_S)] = 0.0
+    """How long that may take; 0: as long as the start."""
+
+
 class ResultSlab(Message, frozen=True, tag="result_slab"):
     """A slab in which results by value are going to be sent: keep it open. With one file descriptor, a sealed memfd.
 
@@ -417,6 +430,7 @@ FromWorker = (
     | Used
     | Imported
     | Importing
+    | WarmingUp
     | SessionViolated
     | Unsound
     | Fault

@@ -39,6 +39,7 @@ WARNINGS: Final = frozenset(
             "end",
             "fault",
             "hung",
+            "import_barred",
             "poison_request",
             "quarantined",
             "sick",

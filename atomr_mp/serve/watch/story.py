@@ -17,6 +17,7 @@ MOST_EVENTS: Final = 100
 BAD: Final = frozenset(
     {
         *("board", "circuit_open", "end", "fault", "relay_end", "relay_hung", "hung", "poison_request"),
+        "import_barred",
         *("quarantined", "reload_failed", "resident_corrupt", "sick", "standby_failed", "unkillable", "violation"),
     }
 )

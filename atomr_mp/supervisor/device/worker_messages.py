@@ -7,7 +7,7 @@ from collections.abc import Callable
 from atomr_mp import errors
 from atomr_mp.protocol.messages import control
 from atomr_mp.protocol.messages.devices import ActorInfo
-from atomr_mp.supervision.lifecycle import LifecycleEvent
+from atomr_mp.supervision.lifecycle import LifecycleEvent, State
 from atomr_mp.supervisor.device.death import Deaths
 from atomr_mp.supervisor.device.life import DeviceLife
 from atomr_mp.supervisor.device.listener import DeviceListener, ResidentListener
@@ -79,6 +79,8 @@ class WorkerMessages:
                     self._foresight.imported(modules, self._roles.standby)
             case control.Importing(name):
                 self._foresight.importing(worker, name)
+            case control.WarmingUp(method, limit_s):
+                self._on_warming_up(worker, method, limit_s)
             case control.ResultSlab() | control.ResultSlabFreed():
                 self._sessions.result_slab(worker.key, message, descriptor)
             case control.OfResident():
@@ -101,6 +103,17 @@ class WorkerMessages:
         for number in worker.admit():
             if worker.is_ready and worker in {self._roles.active, self._roles.standby}:
                 self._sessions.admitted(worker.device, number)
+
+    def _on_warming_up(self, worker: Incarnation, method: str, limit_s: float) -> None:
+        """Show that a process calls a method with its example before it is ready."""
+        if worker.was_ready or worker.leaving:
+            return
+        worker.warming_up(method, limit_s)
+        if method:
+            self._log.note("warm_up", f"warming up {method}", generation=worker.generation, pid=worker.pid)
+        if worker is self._roles.active and self._life.state is State.STARTING:
+            self._life.reason = f"warming up {method}" if method else "its worker starts"
+            self._life.tell()
 
     def _on_ready(self, worker: Incarnation, actors: list[ActorInfo]) -> None:
         if worker is self._roles.active:

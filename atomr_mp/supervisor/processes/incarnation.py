@@ -88,6 +88,8 @@ class Incarnation:
 
     _threads: tuple[int, ...] = ()
     """Pidfds of some of its threads, which tell sooner of its end."""
+    _warming: Timer | None = None
+    """The timer of a call that it makes before it is ready."""
     _look: Timer | None = None
     """The next look at whether it ends."""
     _dies = False
@@ -223,6 +225,18 @@ class Incarnation:
         """Start the timer of its start."""
         self.set_timer(timeout_s, lambda: self._deaths.late(self))
 
+    def warming_up(self, method: str, limit_s: float) -> None:
+        """Note the method that it calls with its example from now on; empty once it has called all.
+
+        Args:
+            method: The method.
+            limit_s: How long that may take; 0 for as long as the start.
+        """
+        if self._warming is not None:
+            self._warming.cancel()
+        late = functools.partial(self._on_warming_too_long, method, limit_s)
+        self._warming = self._loop.call_later(limit_s, late) if method and limit_s else None
+
     def became_ready(self, actors: list[ActorInfo]) -> None:
         """Record that it can take calls, and its actors; its end is seen sooner from now on."""
         self._actors = actors
@@ -344,6 +358,13 @@ class Incarnation:
             return fault.cause if isinstance(fault, errors.WorkerHung) else "was ended by its supervisor"
         return f"{self._cause.describe()}; {self._memory}" if self._memory else self._cause.describe()
 
+    def _on_warming_too_long(self, method: str, limit_s: float) -> None:
+        self._warming = None
+        if not (self.was_ready or self._leaving or self._over):
+            text = f"warming up {method} with its example took longer than {limit_s:g} s (hang_timeout_s)"
+            self.parting.failed(errors.SetupFailed(text))
+            self._deaths.late(self)
+
     def cancel_timer(self) -> None:
         """Forget the timer."""
         if self._timer is not None:
@@ -355,6 +376,7 @@ class Incarnation:
         self._over = True
         self._forget_threads()
         self.cancel_timer()
+        self.warming_up("", 0.0)
         self.process.close()
 
     def flush(self) -> None:

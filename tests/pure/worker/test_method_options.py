@@ -31,7 +31,7 @@ ANY = st.one_of(
     ),
 )
 OPTIONS = (
-    "idempotent thread deadline_s writes batch queue hang_timeout_s resend openai exclusive resumable".split()  # noqa: SIM905
+    "idempotent thread deadline_s writes batch queue hang_timeout_s resend openai exclusive resumable example".split()  # noqa: SIM905
 )
 OF_BATCH = ("max_items", "max_bytes", "max_wait_s", "key")
 
