@@ -93,9 +93,14 @@ METRICS: Final = (
     Metric("failover", "warm", "idle kill → next answer, warm", "ms", Goal(12.0)),
     Metric("failover", "hot", "idle kill → next answer, hot", "ms", Goal(6.0)),
     *(
-        Metric("failover", f"{kind}_{name}", f"{title} under load, hot → answers of all methods, {name}", "ms", goal)
-        for kind, title in (("killed", "kill"), ("poisoned", "poison"))
-        for name, goal in (("p50", None), ("p90", Goal(15.0)), ("max", None))
+        Metric("failover", f"{kind}_{name}", f"{title} → answers of all methods, {name}", "ms", goals.get(name))
+        for kind, title, goals in (
+            ("killed", "kill under load, hot", {"p90": Goal(15.0)}),
+            ("poisoned", "poison under load, hot", {"p90": Goal(15.0)}),
+            ("killed_bare", "kill under load, hot, a kernel without example", {}),
+            ("poisoned_bare", "poison under load, hot, a kernel without example", {}),
+        )
+        for name in ("p50", "p90", "max")
     ),
     Metric("failover-torch", "warm", "with torch: idle kill → next answer, warm", "ms"),
     Metric("failover-torch", "hot", "with torch: idle kill → next answer, hot", "ms", Goal(30.0)),

@@ -11,6 +11,8 @@ from collections import deque
 from types import FrameType
 from typing import Any, Final
 
+import numpy as np
+
 from atomr_mp import errors
 from atomr_mp_workers import Actor, Context, method
 
@@ -84,10 +86,8 @@ class OnHost(_Model):
     """Answers with NumPy."""
 
     def setup(self, context: Context) -> None:
-        """Import what an answer needs."""
+        """Make what an answer needs."""
         super().setup(context)
-        import numpy as np
-
         self._small = np.ones(64, np.float32)
 
     @method
@@ -112,8 +112,6 @@ class OnGpu(_Model):
     def setup(self, context: Context) -> None:
         """Find or fill the weights, and run everything once, so that an answer needs nothing that is not loaded."""
         self._prepare(context)
-        import numpy as np
-
         self.answer(1.0)
         self.doubled(np.ones(80_000, np.float32))
 
@@ -171,6 +169,15 @@ class UnwarmedOnGpu(OnGpu):
         found = self._cupy.asarray(array)
         self._kernel((-(-found.size // 256),), (256,), (found, found.size))
         return found.get(), os.getpid()
+
+
+class WarmedOnGpu(UnwarmedOnGpu):
+    """The same, but each process compiles the kernel before it is ready."""
+
+    @method(example=lambda: (np.ones(80_000, np.float32),))
+    def doubled(self, array: Any) -> tuple[Any, int]:
+        """Return the same."""
+        return super().doubled(array)
 
 
 def _fill(arrays: Any) -> None:

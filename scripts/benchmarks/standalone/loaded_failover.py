@@ -254,16 +254,17 @@ def summary(values: list[float]) -> dict[str, float]:
 
 
 @contextlib.contextmanager
-def lost(backend: str, load: str, slow_ms: float, *, unwarmed: bool = False) -> Iterator[Losses]:
+def lost(backend: str, load: str, slow_ms: float, kind: str = "") -> Iterator[Losses]:
     """Give a pool under a load, whose worker can be lost.
 
     Args:
         backend: The backend of the pool.
         load: One of `LOADS`.
         slow_ms: From when on a recovery is told in detail.
-        unwarmed: Whether the actor leaves what large calls need to their first.
+        kind: Begins the actor's name: "Unwarmed" for one that leaves what large calls need to their first, "Warmed"
+            for one that has an example of them.
     """
-    actor = ("Unwarmed" if unwarmed else "") + ("OnGpu" if backend == "cuda" else "OnHost")
+    actor = kind + ("OnGpu" if backend == "cuda" else "OnHost")
     with tempfile.TemporaryDirectory(prefix="atomr-mp-loaded-", dir="/tmp") as folder, contextlib.ExitStack() as stack:
         run_dir = Path(folder) / "run"
         settings: dict[str, Any] = {"max_restarts": 10_000, "max_suspicions": 0}  # the measurement is to blame
@@ -291,10 +292,17 @@ def unwarmed(backend: str, losses: int) -> dict[str, dict[str, float]]:
     Args:
         backend: The backend of the pool.
         losses: How many of each kind.
+
+    Returns:
+        By kind of loss. On a GPU, where the other method compiles a kernel, it has an example; without that the kinds
+        end in "_bare".
     """
-    with lost(backend, "loaded", float("inf"), unwarmed=True) as pool:
-        kinds = {"killed": pool.kill, "poisoned": pool.poison}
-        return {kind: summary(pool.until_both(lose, losses)) for kind, lose in kinds.items()}
+    found = {}
+    for actor, end in (("Warmed", ""), ("Unwarmed", "_bare")) if backend == "cuda" else (("Unwarmed", ""),):
+        with lost(backend, "loaded", float("inf"), actor) as pool:
+            for kind, lose in {"killed": pool.kill, "poisoned": pool.poison}.items():
+                found[f"{kind}{end}"] = summary(pool.until_both(lose, losses))
+    return found
 
 
 def measure(backend: str, losses: int, *, slow_ms: float, limit_s: float, result: dict[str, Any]) -> None:
