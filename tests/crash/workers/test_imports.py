@@ -10,7 +10,8 @@ import pytest
 
 from atomr_mp.process.files.events import read_events
 from atomr_mp.protocol import process_tags
-from tests.support import Ledger, settled, standby_of, standby_pid, wait_generation
+from atomr_mp.protocol.messages.devices import DeviceState
+from tests.support import Ledger, settled, standby_of, standby_pid, wait_generation, wait_state
 
 ACTOR: Final = """
 import importlib, os
@@ -34,6 +35,15 @@ with open({path!r}, "a") as noted:
     print(here, threading.current_thread() is threading.main_thread(), file=noted)
 """
 """Notes each import: the device and generation, and whether that was on the loop's thread."""
+
+
+WAITING: Final = """
+if here != "0-1":
+    with open("{gate}.here", "a") as arrived:
+        print(os.getpid(), file=arrived)
+    open("{gate}.go", "rb", buffering=0).read(1)
+"""
+"""Waits at a gate in all workers but the first."""
 
 
 class Modules:
@@ -91,6 +101,48 @@ def test_a_standby_imports_what_requests_have_imported(ledger: Ledger, modules: 
             assert settled(lambda generation=generation: stands(pool, generation + 1))  # type: ignore[misc]
             for name in ("late_one", "late_two"):
                 assert modules.imported(name) == ["0-1*", *(f"0-{number}" for number in range(2, generation + 2))]
+
+
+def test_a_promotion_does_not_wait_for_imports(ledger: Ledger, modules: Modules) -> None:
+    """The loop of a standby is free meanwhile; and a process that takes calls begins no further import by itself."""
+    with ledger.gate("slow") as gate:
+        modules.write("late_slow", WAITING.format(gate=gate.path))
+        modules.write("late_two")
+        with ledger.start(modules.actor, standby="hot") as pool:
+            assert settled(lambda: stands(pool, 2))
+            pool.call("Late.load", "late_slow").result()
+            (pid,) = gate.wait()
+            pool.call("Late.load", "late_two").result()
+            assert standby_pid(pool) == pid
+            os.kill(pool.devices[0].pid, signal.SIGKILL)
+            wait_generation(pool, 2)
+            assert pool.call("Late.where").result() == pid
+            gate.open(100)
+            assert settled(lambda: stands(pool, 3))
+            assert "0-2" not in modules.imported("late_two")
+            assert modules.imported("late_two")[:1] == ["0-1*"]
+
+
+def test_a_standby_that_still_imports_is_waited_for(ledger: Ledger, modules: Modules) -> None:
+    """It is not ready before; the calls wait, and no third process is started."""
+    with ledger.gate("slow") as gate:
+        modules.write("late_slow", WAITING.format(gate=gate.path))
+        with ledger.start(modules.actor, standby="hot", max_restarts=100) as pool:
+            assert settled(lambda: stands(pool, 2))
+            pool.call("Late.load", "late_slow").result()
+            gate.wait()
+            gate.open()
+            os.kill(pool.devices[0].pid, signal.SIGKILL)
+            wait_generation(pool, 2)
+            (pid,) = gate.wait()
+            assert (standby_of(pool).state, standby_of(pool).pid) == ("starting", pid)
+            os.kill(pool.devices[0].pid, signal.SIGKILL)
+            wait_state(pool, DeviceState.STARTING)
+            waiting = pool.call("Late.where")
+            assert not waiting.done
+            gate.open(100)
+            assert waiting.result() == pid
+            assert pool.devices[0].generation == 3
 
 
 def test_any_other_restart_does_so_too_but_a_reload_begins_anew(ledger: Ledger, modules: Modules) -> None:
