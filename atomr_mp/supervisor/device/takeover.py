@@ -151,15 +151,16 @@ class Takeover:
         """`PROMOTE`: put the standby in the place of an incarnation that has not ended yet."""
         predecessor = self._roles.active
         assert predecessor is not None
-        self._roles.promote().promote(_end_of(predecessor))
+        worker = self._roles.promote()
+        worker.promote(_end_of(predecessor))
         self.settling.begin()
-        self._used()
+        self._used(worker)
 
     def use(self) -> LifecycleEvent | None:
         """Put the standby in the place of an incarnation that has ended; it may be ready already."""
         worker = self._roles.promote()
         worker.promote(None)
-        self._used()
+        self._used(worker)
         if worker.is_ready:
             return LifecycleEvent.READY
         self._life.reason = "its worker, started as a standby, still starts"
@@ -283,12 +284,12 @@ class Takeover:
         if self._life.state is State.READY:
             self.want()
 
-    def _used(self) -> None:
+    def _used(self, worker: Incarnation) -> None:
         """The standby has become the active incarnation."""
+        self._starter.foresight.promoted(worker)
         self._timer.used()
         self._plans.promoted()
         if self._set_up_generation == self._roles.generation:
-            self._starter.foresight.forget_imports()
             self._set_up_over(None)
 
     def _set_up_over(self, error: errors.AtomrError | None) -> None:

@@ -1,7 +1,7 @@
 """What a device's worker is used for, which its next processes have ready before anybody calls them.
 
 The worker tells of it (`control.Used`, `control.Imported`). The standby hears of it at once, and every process at its
-start, but for the one that a reload sets up.
+start; of imports, only those that run the same code.
 """
 
 from __future__ import annotations
@@ -39,6 +39,8 @@ class Foresight:
         self._is_standby = is_standby
         self._used: control.MakeReady | None = None
         self._imports: Final = ImportList()
+        self._other_code: set[Incarnation] = set()
+        """Processes that a reload has set up; what others have imported is not for them."""
         self._importing: dict[Incarnation, tuple[str, Timer]] = {}
         """The module that each process is importing ahead, and the timer of that."""
 
@@ -51,13 +53,21 @@ class Foresight:
     def imported(self, modules: list[control.ImportedModule], standby: Incarnation | None) -> None:
         """Note modules that the active worker's requests have imported, and tell its standby."""
         new = self._imports.add(modules)
-        if new and standby is not None:
+        if new and standby is not None and standby not in self._other_code:
             standby.tell(control.ImportAhead(new))
 
-    def brief(self, worker: Incarnation) -> None:
-        """Tell a process that starts."""
+    def brief(self, worker: Incarnation, *, other_code: bool) -> None:
+        """Tell a process that starts.
+
+        Args:
+            worker: The process.
+            other_code: Whether a reload has it run other code than the processes before.
+        """
         if self._used is not None:
             worker.tell(self._used)
+        if other_code:
+            self._other_code.add(worker)
+            return
         for modules in self._imports.in_messages():
             worker.tell(control.ImportAhead(modules))
 
@@ -75,9 +85,16 @@ class Foresight:
     def ended(self, worker: Incarnation) -> bool:
         """Bar the module that a process was importing when it ended; return whether that is the reason of the end."""
         name = self._finished(worker)
+        self._other_code.discard(worker)
         return (
             bool(name) and not worker.parting.is_wanted and self._bar(name, worker, "has ended a process", ended=True)
         )
+
+    def promoted(self, worker: Incarnation) -> None:
+        """Note that a standby is the active incarnation; if it runs other code, what others have imported is over."""
+        if worker in self._other_code:
+            self._other_code.discard(worker)
+            self.forget_imports()
 
     def forget_imports(self) -> None:
         """Begin anew: the device's next process runs other code."""

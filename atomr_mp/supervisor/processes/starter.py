@@ -83,7 +83,7 @@ class Starter:
         Args:
             plan: The plan.
             standby: Whether it stands by.
-            other_code: Whether its predecessors' usage tells nothing of it.
+            other_code: Whether a reload has it run other code than the processes before.
 
         Raises:
             SetupFailed: No process could be made.
@@ -119,8 +119,7 @@ class Starter:
         )
         for introduction, descriptor in self._introductions():
             worker.tell(introduction, descriptor)
-        if not other_code:
-            self.foresight.brief(worker)
+        self.foresight.brief(worker, other_code=other_code)
         worker.expect_ready(plan.settings.start_timeout_s)
         return worker
 

@@ -161,6 +161,21 @@ def test_any_other_restart_does_so_too_but_a_reload_begins_anew(ledger: Ledger, 
         assert modules.imported("late_one") == ["0-1*", "0-2", "0-3*"]
 
 
+def test_what_a_reload_sets_up_beside_a_worker_begins_anew(ledger: Ledger, modules: Modules) -> None:
+    """So do the standbys after it, until its own requests import."""
+    modules.write("late_one")
+    with ledger.start(modules.actor, standby="hot") as pool:
+        pool.call("Late.load", "late_one").result()
+        assert settled(lambda: stands(pool, 2))
+        assert settled(lambda: modules.imported("late_one") == ["0-1*", "0-2"])
+        pool.reload()
+        wait_generation(pool, 3)
+        assert settled(lambda: stands(pool, 4))
+        assert modules.imported("late_one") == ["0-1*", "0-2"]
+        pool.call("Late.load", "late_one").result()
+        assert settled(lambda: modules.imported("late_one") == ["0-1*", "0-2", "0-3*", "0-4"])
+
+
 def test_an_import_that_ends_standbys_is_barred(ledger: Ledger, modules: Modules) -> None:
     """However many there are; the device has a standby in the end, and its worker has noticed nothing."""
     count = 4  # more than the standbys that may fail in a row

@@ -117,7 +117,7 @@ class Scene:
     def briefed(self) -> list[str]:
         """Return the modules that another process would have to import."""
         process: Any = Process()
-        self.foresight.brief(process)
+        self.foresight.brief(process, other_code=False)
         return list(process.imports)
 
 
@@ -128,6 +128,21 @@ def test_the_standby_hears_of_imports_and_every_further_process_at_its_start() -
     scene.foresight.imported(modules("scipy", "torch"), scene.standby)
     assert scene.standby.imports == scene.briefed() == ["numpy", "scipy", "scipy.stats", "torch"]
     scene.foresight.forget_imports()
+    assert scene.briefed() == []
+
+
+def test_a_process_of_a_reload_hears_of_usage_alone() -> None:
+    """Its own code has imported nothing yet; libraries and memory are its clients' wishes."""
+    scene, ready = Scene(), control.MakeReady(["blas.gemm"], 1, 0)
+    scene.foresight.used(control.Used(["blas.gemm"], 1, 0), None)
+    process: Any = Process()
+    scene.foresight.brief(process, other_code=True)
+    scene.foresight.imported(modules("torch"), process)
+    assert process.told == [ready]
+    scene.foresight.promoted(scene.standby)
+    scene.foresight.brief(scene.standby, other_code=False)
+    assert scene.standby.told[1:3] == [ready, control.ImportAhead(modules("numpy", "scipy", "scipy.stats", "torch"))]
+    scene.foresight.promoted(process)
     assert scene.briefed() == []
 
 
