@@ -91,7 +91,7 @@ class Foresight:
         )
 
     def promoted(self, worker: Incarnation) -> None:
-        """Note that a standby is the active incarnation; if it runs other code, what others have imported is over."""
+        """Begin the list of imports anew if the new active incarnation runs other code."""
         if worker in self._other_code:
             self._other_code.discard(worker)
             self.forget_imports()

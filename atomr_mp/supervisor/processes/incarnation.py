@@ -32,6 +32,9 @@ FREEZE_S: Final = 0.005
 """A process that should stop by itself after its last answers is stopped after this time."""
 
 
+STACKS_S: Final = 1.0
+"""How long a process has for writing its stacks into its log, once a call before it is ready has taken too long."""
+
 LOOK_S: Final = 0.0003
 LOOKS: Final = 15
 """Interval of looks at whether a process ends, after one of its threads has ended."""
@@ -235,7 +238,7 @@ class Incarnation:
         if self._warming is not None:
             self._warming.cancel()
         late = functools.partial(self._on_warming_too_long, method, limit_s)
-        self._warming = self._loop.call_later(limit_s, late) if method and limit_s else None
+        self._warming = self._loop.call_later(limit_s + STACKS_S, late) if method and limit_s else None
 
     def became_ready(self, actors: list[ActorInfo]) -> None:
         """Record that it can take calls, and its actors; its end is seen sooner from now on."""
