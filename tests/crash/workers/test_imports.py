@@ -19,8 +19,9 @@ from atomr_mp_workers import Actor, method
 
 class Late(Actor):
     @method
-    def load(self, name: str) -> int:
-        importlib.import_module(name)
+    def load(self, names: str) -> int:
+        for name in names.split():
+            importlib.import_module(name)
         return os.getpid()
 
     @method
@@ -110,9 +111,8 @@ def test_a_promotion_does_not_wait_for_imports(ledger: Ledger, modules: Modules)
         modules.write("late_two")
         with ledger.start(modules.actor, standby="hot") as pool:
             assert settled(lambda: stands(pool, 2))
-            pool.call("Late.load", "late_slow").result()
+            pool.call("Late.load", "late_two late_slow").result()  # the last is imported ahead first
             (pid,) = gate.wait()
-            pool.call("Late.load", "late_two").result()
             assert standby_pid(pool) == pid
             os.kill(pool.devices[0].pid, signal.SIGKILL)
             wait_generation(pool, 2)
