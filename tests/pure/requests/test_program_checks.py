@@ -86,6 +86,7 @@ def test_a_long_program_is_checked_off_the_loop_and_once_for_all_who_send_it(
     first, again, late = (run(worker, living, request, each) for each in (NEVER_NS, NEVER_NS, deadline_ns))
     run(worker, dying, request)
     assert worker.run() == []
+    worker.take_back()  # its library has been imported
     assert checks.paused.wait(DEADLINE_S)
     for number in range(100):
         worker.call(other, [number])
