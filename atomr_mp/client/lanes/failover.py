@@ -176,7 +176,8 @@ class Failover:
             link.lost.clear()
         if link.number not in link.lost:
             link.lost.append(link.number)
-        self._unsend(link)
+        if connection.ready:  # else what was given to it is lost with it
+            self._unsend(link)
         self._feed(link, LinkEvent.CUT)
 
     def broken(self, link: DeviceLink, replies: Sequence[Reply]) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+import atomr_mp
 from tests.serving import Server, ask, children, command_line
 from tests.support import ACTORS, DEADLINE_S, Ledger, settled
 
@@ -97,9 +98,21 @@ def test_the_logs_show_no_more_of_exceptions_than_they_may(ledger: Ledger, how: 
             assert "Traceback" not in found
 
 
+def wait_probed(ledger: Ledger) -> None:
+    """Wait until the server's first probes are answered: they wait for NumPy, and would count as running."""
+    with atomr_mp.connect(run_dir=ledger.run_dir("run")) as pool:
+
+        def probed() -> bool:
+            [device] = pool.status().devices
+            return device.completed >= 2 and device.running == 0
+
+        assert settled(probed, DEADLINE_S)
+
+
 def test_a_servers_log_tells_its_story_in_lines_of_json(ledger: Ledger) -> None:
     """Each event is a line: of the pool, of the workers' output and of each request, with its outcome."""
     with Server(ledger, "--access-log", "--log-format", "json", actor=TOLD) as server:
+        wait_probed(ledger)
         assert server.call("Telling.noted", ["a\tb"], x_request_id="one").status == 200
         assert b"error" in server.call("Telling.breaks", [2], x_request_id="two").body
         assert server.call("Telling.crash", x_request_id="three").status == 500
@@ -222,6 +235,7 @@ def test_files_that_cannot_be_written_are_told_once_and_cost_nothing_else(ledger
     """An event log and a device's log whose places are taken: calls go on, and standard error has all events."""
     with Server(ledger, "--log-format", "json", "--set", "max_suspicions=0", actor=TOLD) as server:
         run_dir = ledger.run_dir("run")
+        wait_probed(ledger)
         for name in ("events.jsonl", "device-0.log"):
             (run_dir / name).unlink()
             (run_dir / name).mkdir()

@@ -630,10 +630,7 @@ class Envelope:
         self._give(request, error)
 
     def _give(self, request: Request, error: errors.AtomrError | None) -> None:
-        if type(request) is Request and not request.missed and not self.answers.withheld:
-            self.answers.reply(request.peer, request.id, request.encoded, error)  # as `give` does in more calls
-        else:
-            self.answers.give(request, error)
+        self.answers.give(request, error)
         request.stage = Stage.ANSWERED
 
     def _overloaded(self, method: Method, items: int = 1) -> errors.Overloaded:
