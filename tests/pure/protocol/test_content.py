@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from random import Random
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -64,7 +66,7 @@ def test_no_reader_sees_a_byte_that_a_failed_writer_left(taken: list[tuple[str, 
             content = after_absence(content, part, culprit(order))
             touched |= set(range(*part.layout.span))
         elif content is not None:
-            content = after_write(content, part)
+            content = after_write(content, part, order)
             if part.triangle == "":
                 for byte in written:
                     undefined.pop(byte, None)
@@ -108,6 +110,26 @@ def test_what_never_started_is_missed_by_who_was_queued_behind(
     behind = order > 2 and received_ns <= until_ns
     low, high = layout.span
     assert (found is not None) == (behind and low < high)
+
+
+@given(st.lists(st.tuples(st.booleans(), layouts()), max_size=6), st.randoms(use_true_random=False))
+def test_what_a_later_writer_did_not_start_is_not_made_good_by_an_earlier_one(
+    taken: list[tuple[bool, Layout]], random: Random
+) -> None:
+    """Requests settle in another order than they came: one is late while an earlier one still runs."""
+    settled = list(enumerate(taken))
+    random.shuffle(settled)
+    content: Content | None = None
+    for order, (starts, layout) in settled:
+        if not starts:
+            content = after_absence(content, WrittenPart(layout), culprit(order))
+        elif content is not None:
+            content = after_write(content, WrittenPart(layout), order)
+    for order, (starts, layout) in enumerate(taken):
+        good = {byte for later, layout in taken[order + 1 :] if later for byte in elements(layout)}
+        for byte in set() if starts else elements(layout) - good:
+            found = None if content is None else blame(content, Layout("uint8", (1, 1), (1, 1), byte), len(taken), 0)
+            assert found is not None
 
 
 @given(layouts(), st.integers(0, 5))

@@ -61,6 +61,8 @@ class Missed(NamedTuple):
     culprit: Culprit
     until_ns: int
     """Requests received by then may have counted on it."""
+    order: int
+    """The place of the last of these requests in the order of borrows: only a later one writes what they did not."""
 
 
 class Content(NamedTuple):
@@ -89,10 +91,11 @@ def after_absence(content: Content | None, part: WrittenPart, culprit: Culprit) 
     """Return the state after a writer is found not to start: its readers may have been on their way."""
     content = content or Content()
     low, high = part.layout.span
-    missed = content.missed
+    missed, order = content.missed, culprit.order
     if missed is not None:
-        low, high, culprit = min(low, missed.low), max(high, missed.high), missed.culprit
-    return content._replace(missed=Missed(low, high, culprit, NEVER_NS))
+        low, high, order = min(low, missed.low), max(high, missed.high), max(order, missed.order)
+        culprit = min(culprit, missed.culprit, key=lambda each: each.order)
+    return content._replace(missed=Missed(low, high, culprit, NEVER_NS, order))
 
 
 def after_hearing(content: Content | None, now_ns: int) -> Content | None:
@@ -102,12 +105,18 @@ def after_hearing(content: Content | None, now_ns: int) -> Content | None:
     return content._replace(missed=content.missed._replace(until_ns=now_ns))
 
 
-def after_write(content: Content, part: WrittenPart) -> Content | None:
-    """Return the state after a completed write; None if all is well."""
+def after_write(content: Content, part: WrittenPart, order: int) -> Content | None:
+    """Return the state after a completed write; None if all is well.
+
+    Args:
+        content: The state before.
+        part: What was written.
+        order: The writer's place in the order of borrows.
+    """
     hull, missed = content
     if hull is not None:
         hull = _without(hull, part)
-    if missed is not None and covers(part, missed.low, missed.high):
+    if missed is not None and order > missed.order and covers(part, missed.low, missed.high):
         missed = None
     return None if hull is None and missed is None else Content(hull, missed)
 

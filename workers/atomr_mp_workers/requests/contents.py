@@ -27,7 +27,7 @@ def undefined(request: Request) -> errors.GpuRefUndefined | None:
         if known is None:
             continue
         for each in request.method.written_before(request.arguments, array):
-            known = known and content.after_write(known, _part(request, each))
+            known = known and content.after_write(known, _part(request, each), request.order)
         if known is None:
             continue
         culprit = content.blame(known, array.layout, request.order, request.received_ns)
@@ -96,7 +96,7 @@ def _note_written(request: Request) -> None:
     for array in request.writes:
         known = array.block.borrows.content
         if known is not None:
-            array.block.borrows.content = content.after_write(known, _part(request, array))
+            array.block.borrows.content = content.after_write(known, _part(request, array), request.order)
 
 
 def _note_failed(request: Request, error: errors.AtomrError) -> None:
@@ -108,7 +108,7 @@ def _note_failed(request: Request, error: errors.AtomrError) -> None:
         if spoilt is None or any(each is array for each in spoilt):
             borrows.content = content.after_failure(borrows.content, part, culprit)
         elif borrows.content is not None:
-            borrows.content = content.after_write(borrows.content, part)
+            borrows.content = content.after_write(borrows.content, part, request.order)
 
 
 def _parts(request: Request) -> Iterator[tuple[Block, WrittenPart]]:
