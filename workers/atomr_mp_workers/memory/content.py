@@ -110,7 +110,7 @@ def after_write(content: Content, part: WrittenPart, order: int) -> Content | No
 
     Args:
         content: The state before.
-        part: What was written.
+        part: The part that was written.
         order: The writer's place in the order of borrows.
     """
     hull, missed = content
