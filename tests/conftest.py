@@ -20,8 +20,9 @@ CHECKS: Final = os.environ.setdefault("ATOMR_MP_CHECKS", "1")
 # OpenBLAS's threads would spin while a process imports NumPy, end at a fork and return while a ledger counts.
 os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
+import atomr_mp  # noqa: E402
 from tests import suites  # noqa: E402
-from tests.support import BACKEND, Ledger, settled  # noqa: E402
+from tests.support import BACKEND, Ledger, client_of, settled  # noqa: E402
 
 # The driver's own device file. Asking it this way loads no CUDA library into the process that runs the tests.
 GPU_DRIVER: Final = Path("/dev/nvidiactl")
@@ -169,3 +170,14 @@ def ledger() -> Iterator[Ledger]:
     """Where a test's pools are started; checks afterwards that nothing of them is left."""
     with Ledger() as counting:
         yield counting
+
+
+@pytest.fixture
+def pool(shared: atomr_mp.Pool, ledger: Ledger) -> Iterator[atomr_mp.Pool]:
+    """A client without a history of the pool that a file's tests share; nothing may be left of it.
+
+    A file whose tests share something else has its own fixture of this name.
+    """
+    del ledger  # it only counts
+    with client_of(shared) as own:
+        yield own

@@ -30,7 +30,7 @@ class ImportList:
         return name in self._modules
 
     def add(self, modules: Iterable[ImportedModule]) -> list[ImportedModule]:
-        """Take modules that were imported; return those that are new, as far as there is room."""
+        """Note imported modules; return the new ones. Beyond `MAX_MODULES` none is noted."""
         if self._ends >= MAX_ENDS:
             return []
         new = []

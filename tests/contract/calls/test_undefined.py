@@ -11,7 +11,7 @@ import pytest
 
 import atomr_mp
 from atomr_mp import errors
-from tests.support import ACTORS, Ledger, client_of, settled, wait_sent
+from tests.support import ACTORS, Ledger, settled, wait_sent
 
 UNDOING = f"{ACTORS}/undoing.py:Undoing"
 
@@ -21,14 +21,6 @@ def shared() -> Iterator[atomr_mp.Pool]:
     """One pool of two devices for all tests: none of them ends a worker."""
     with Ledger() as ledger, ledger.start(UNDOING, gpus=2) as started:
         yield started
-
-
-@pytest.fixture
-def pool(shared: atomr_mp.Pool, ledger: Ledger) -> Iterator[atomr_mp.Pool]:
-    """A client of the shared pool with no history; nothing may be left of it."""
-    del ledger  # it only counts
-    with client_of(shared) as own:
-        yield own
 
 
 def failed(pool: atomr_mp.Pool, ref: Any, method: str = "fail") -> None:

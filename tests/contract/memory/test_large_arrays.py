@@ -17,7 +17,7 @@ import atomr_mp
 from atomr_mp import errors
 from atomr_mp.client.memory import staging
 from atomr_mp.interop.copying import LARGE_BYTES, CopyThreads
-from tests.support import BACKEND, KEEPER, Ledger, client_of, wait_generation
+from tests.support import BACKEND, KEEPER, Ledger, wait_generation
 
 ROWS: Final = (staging.STAGED_BYTES + staging.PART_BYTES) // 8000 + 3
 """Rows of a thousand numbers, in all a little more than a part and what is not copied in parts."""
@@ -34,14 +34,6 @@ def shared() -> Iterator[atomr_mp.Pool]:
     """A pool of one device for all tests that leave it as it was."""
     with Ledger() as ledger, ledger.start(KEEPER) as started:
         yield started
-
-
-@pytest.fixture
-def pool(shared: atomr_mp.Pool, ledger: Ledger) -> Iterator[atomr_mp.Pool]:
-    """A client of the shared pool with no history; no thread may be left of it."""
-    del ledger  # it only counts
-    with client_of(shared) as own:
-        yield own
 
 
 def any_bytes(nbytes: int) -> np.ndarray[Any, Any]:

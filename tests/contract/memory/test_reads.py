@@ -13,7 +13,7 @@ import pytest
 import atomr_mp
 from atomr_mp import errors
 from tests.programs.counting_walk import BEGUN, CLIENTS, DONE, THREADS
-from tests.support import BACKEND, KEEPER, Gate, Ledger, client_of, wait_sent
+from tests.support import BACKEND, KEEPER, Gate, Ledger, wait_sent
 
 STEPS: Final = int(os.environ.get("ATOMR_MP_TEST_STEPS", "60"))
 """Steps of each thread of a walk."""
@@ -29,14 +29,6 @@ def shared() -> Iterator[atomr_mp.Pool]:
         device = started.device(0)
         device.blas.axpy(device.zeros(1, "float64"), device.zeros(1, "float64")).result()  # opens the library
         yield started
-
-
-@pytest.fixture
-def pool(shared: atomr_mp.Pool, ledger: Ledger) -> Iterator[atomr_mp.Pool]:
-    """A client of the shared pool with no history; nothing may be left of it."""
-    del ledger  # it only counts
-    with client_of(shared) as own:
-        yield own
 
 
 @pytest.mark.parametrize("seed", range(int(os.environ.get("ATOMR_MP_TEST_WALKS", "1"))))

@@ -136,7 +136,7 @@ def test_a_loop_that_ends_takes_no_room_along(serving: served.Served, pool: atom
 
     async def leave(client: atomr_mp.Pool) -> None:
         reply = client.call("Probe.echo", np.zeros(2**20))
-        await asyncio.sleep(0)
+        await asyncio.sleep(0)  # its arguments begin to travel
         del reply
 
     def has_room() -> bool:

@@ -33,14 +33,6 @@ def shared() -> Iterator[atomr_mp.Pool]:
         yield started
 
 
-@pytest.fixture
-def pool(shared: atomr_mp.Pool, ledger: Ledger) -> Iterator[atomr_mp.Pool]:
-    """A client of the shared pool with no history; nothing may be left of it."""
-    del ledger  # it only counts
-    with client_of(shared) as own:
-        yield own
-
-
 @pytest.mark.parametrize("how", HOW)
 def test_a_lost_connection_is_made_again(pool: atomr_mp.Pool, how: str) -> None:
     """Its call ends typed, long before its deadline; callers without calls on it notice nothing."""

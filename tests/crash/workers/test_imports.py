@@ -85,7 +85,7 @@ def events(ledger: Ledger, kind: str) -> list[str]:
 
 
 def test_a_standby_imports_what_requests_have_imported(ledger: Ledger, modules: Modules) -> None:
-    """The one that there is, off its loop, and those that come later, before they are ready; no call imports again."""
+    """A present standby imports off its loop, a later one before it is ready; no call imports again."""
     modules.write("late_one")
     modules.write("late_two")
     with ledger.start(modules.actor, standby="hot", max_restarts=100) as pool:

@@ -252,14 +252,6 @@ def test_several_callers_share_the_threads(threads: CopyThreads) -> None:
     assert not wrong
 
 
-@pytest.fixture
-def interrupting() -> Iterator[None]:
-    """Have Ctrl-C raise as an application's handler may: anywhere."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
 @pytest.mark.usefixtures("interrupting")
 def test_after_an_interrupt_nobody_writes_the_target(ledger: Ledger) -> None:
     """Wherever it strikes; and the threads serve on."""

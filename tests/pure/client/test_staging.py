@@ -191,14 +191,6 @@ def test_beside_a_thread_that_computes_parts_are_large(monkeypatch: pytest.Monke
         assert device.asked == 1
 
 
-@pytest.fixture
-def interrupting() -> Iterator[None]:
-    """Have Ctrl-C raise KeyboardInterrupt, as it does in an application."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
 @pytest.mark.usefixtures("interrupting")
 @given(lags=LAGS, at=st.integers(0, 9), is_put=st.booleans())
 def test_an_interrupt_ends_a_transfer_between_its_parts(lags: list[int], at: int, *, is_put: bool) -> None:
