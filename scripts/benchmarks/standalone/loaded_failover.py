@@ -9,9 +9,10 @@ One worker with a hot standby behind it is poisoned, or killed, again and again.
 flight; `loaded` is three clients with 24 calls in flight each, every sixth with 320 KB in and out. Each client takes
 the time from its first error to the next good answer of the new worker, in milliseconds. `each` has the figures of all
 clients, `worst` those of the client that waited longest, per loss, and `large` those of the first large answer;
-`unharmed` counts the clients that lost no call. Calls longer than `--slow-ms` are told in `slow`: the events of the
-supervisor, and where the threads of the promoted worker were, from a look every 5 ms. A gap between two looks means
-that some thread held the interpreter's lock.
+`unharmed` counts the clients that lost no call. `sign` is the time from SIGKILL to the first sign that the kernel
+gives, the end of one of the process's threads, and `since_sign` the time from there to each client's next good answer.
+Calls longer than `--slow-ms` are told in `slow`: the events of the supervisor, and where the threads of the promoted
+worker were, from a look every 5 ms. A gap between two looks means that some thread held the interpreter's lock.
 """
 
 from __future__ import annotations
@@ -131,19 +132,30 @@ class Losses:
         self._poisons += 1  # the same arguments again and again would be refused, as those of a poison request
         self._pool.call(f"{self._actor}.poison", time.time_ns() + self._poisons).exception(DEADLINE_S)
 
-    def kill(self) -> None:
-        """Kill the process."""
-        os.kill(self._pool.devices[0].pid, signal.SIGKILL)
+    def kill(self) -> int:
+        """Kill the process; return when one of its threads had ended, by CLOCK_MONOTONIC in nanoseconds."""
+        pid = self._pool.devices[0].pid
+        with contextlib.ExitStack() as stack:
+            poll = select.poll()
+            for thread in Path(f"/proc/{pid}/task").iterdir():
+                pidfd = os.pidfd_open(int(thread.name), os.O_EXCL)  # PIDFD_THREAD, since Linux 6.9
+                stack.callback(os.close, pidfd)
+                poll.register(pidfd, select.POLLIN)
+            os.kill(pid, signal.SIGKILL)
+            poll.poll()
+            return time.monotonic_ns()
 
-    def measure(self, lose: Callable[[], None], count: int, until_s: float, result: dict[str, Any]) -> None:
+    def measure(self, lose: Callable[[], int | None], count: int, until_s: float, result: dict[str, Any]) -> None:
         """Note the figures of so many losses, or as many as there is time for; after each loss."""
         each: list[float] = []
         worst: list[float] = []
         large: list[float] = []
+        sign: list[float] = []
+        since_sign: list[float] = []
         slow: list[Recovery] = []
         losses = unharmed = 0
         while losses < count and time.monotonic() < until_s:
-            found = self.lose(lose)
+            found, sign_ms = self.lose(lose)
             losses += 1
             unharmed += self._clients.count - len(found)
             took = [_ms(recovery, "answer_ns") for recovery in found]
@@ -151,6 +163,9 @@ class Losses:
             if took:
                 each += took
                 worst.append(max(took))
+                if sign_ms is not None:
+                    sign.append(sign_ms)
+                    since_sign += [_ms(recovery, "answer_ns", "sign_ns") for recovery in found]
                 large += [_ms(recovery, "large_ns") for recovery in found if recovery["large_ns"]]
                 if max(took) > self._slow_ms and len(slow) < MOST_SLOW:
                     slow.append(self._explained(found[took.index(max(took))], losses))
@@ -158,24 +173,26 @@ class Losses:
                 "each": summary(each),
                 "worst": summary(worst),
                 "large": summary(large),
+                **({"sign": summary(sign), "since_sign": summary(since_sign)} if sign else {}),
                 "losses": losses,
                 "unharmed": unharmed,
                 "all": [round(ms, 2) for ms in each],
                 "slow": slow,
             }
 
-    def until_both(self, lose: Callable[[], None], count: int) -> list[float]:
+    def until_both(self, lose: Callable[[], int | None], count: int) -> list[float]:
         """Lose the worker so often; return how long each client had no answer of both kinds, in milliseconds."""
-        found = [recovery for _ in range(count) for recovery in self.lose(lose)]
+        found = [recovery for _ in range(count) for recovery in self.lose(lose)[0]]
         return [max(_ms(each, "answer_ns"), _ms(each, "large_ns")) for each in found]
 
-    def lose(self, lose: Callable[[], None]) -> list[Recovery]:
-        """Lose the worker; return the recoveries of the clients that have met that."""
+    def lose(self, lose: Callable[[], int | None]) -> tuple[list[Recovery], float | None]:
+        """Lose the worker; return the recoveries of the clients that have met that, and how long a kill's sign took."""
         self.settle()
         lost_ns = time.monotonic_ns()
-        lose()
-        found = [json.loads(line) for line in self._clients.lines(QUIET_S)]
-        return [recovery for recovery in found if recovery["error_ns"] > lost_ns]
+        sign_ns = lose()
+        heard = [json.loads(line) for line in self._clients.lines(QUIET_S)]
+        found = [recovery | {"sign_ns": sign_ns} for recovery in heard if recovery["error_ns"] > lost_ns]
+        return found, None if sign_ns is None else (sign_ns - lost_ns) / 1e6
 
     def settle(self) -> None:
         """Wait until the device answers and its standby is ready, and for a while."""
@@ -220,8 +237,8 @@ class Losses:
         return found
 
 
-def _ms(recovery: Recovery, until: str) -> float:
-    return float(recovery[until] - recovery["error_ns"]) / 1e6
+def _ms(recovery: Recovery, until: str, since: str = "error_ns") -> float:
+    return float(recovery[until] - recovery[since]) / 1e6
 
 
 def condensed(looks: list[tuple[int, dict[str, list[str]]]], from_ns: int) -> list[dict[str, Any]]:
