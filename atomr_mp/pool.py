@@ -180,10 +180,14 @@ class Pool:
             shape: Lengths of the dimensions.
             dtype: Name of the element type, or NumPy's or ml_dtypes' type.
 
+        A child that is forked has the same memory, not a copy.
+
         Raises:
             InvalidRequest: The shape or the element type is impossible.
             OutOfMemory: There is not enough memory.
+            PoolLost: The pool has ended, this client was closed, or this process was forked from the client's.
         """
+        self._client.check()
         return self._client.memory.host_array(tuple(lengths(shape)), dtypes.name_for(dtype))
 
     def claim(self, shared: bytes) -> GpuRef:
@@ -194,7 +198,9 @@ class Pool:
             GpuRefStale: The incarnation that had the memory has ended.
             GpuRefReleased: The ref was claimed before, or its time is over.
             ProtocolError: The bytes are not those of a share.
+            PoolLost: The pool has ended, this client was closed, or this process was forked from the client's.
         """
+        self._client.check()
         return self._client.memory.claim(shared)
 
     @property
@@ -581,10 +587,12 @@ class Pool:
             ActorLoadFailed: A device is stopped because an actor cannot be imported.
             SetupFailed: A device is stopped because it does not start.
             TimeoutError: Some device was not ready in time.
-            PoolLost: This client was closed.
+            PoolLost: This client was closed, or this process was forked from the client's.
         """
         self._check_open()
         client = self._client
+        if client.forked:
+            client.check()
         timeout_s = amounts.duration("timeout_s", timeout_s, zero=True)
 
         def settled() -> bool:

@@ -147,9 +147,13 @@ class PoolSession:
 
         Raises:
             PoolLost: The supervisor went away.
+            OutOfMemory: This process may open no more files.
         """
         until = time.monotonic() + timeout_s
-        heard = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)  # another thread may read the awaited event
+        try:
+            heard = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)  # another thread may read the awaited event
+        except OSError as error:
+            raise errors.OutOfMemory(f"nothing can be waited for: {error} (ulimit -n)", maybe_executed=False) from error
         poll = select.poll()
         poll.register(self.descriptor, select.POLLIN)
         poll.register(heard, select.POLLIN)

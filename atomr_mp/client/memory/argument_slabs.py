@@ -219,7 +219,11 @@ class ClientSlabs:
 
     def _make(self, nbytes: int, counted: int) -> tuple[_Slab, int]:
         """Return room in a new slab; so many of its bytes count against the limit."""
-        slab = _Slab(slab_bytes_for(aligned(nbytes)), self._register, counted, self._name)
+        try:
+            slab = _Slab(slab_bytes_for(aligned(nbytes)), self._register, counted, self._name)
+        except errors.OutOfMemory as error:
+            error.maybe_executed = False  # it is this process's memory, and nothing was sent
+            raise
         with self._lock:
             offset = slab.space.take(nbytes)
             assert offset is not None

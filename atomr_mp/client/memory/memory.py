@@ -301,6 +301,8 @@ class ClientMemory:
 
     def copy(self, ref: GpuRef, out: np.ndarray[Any, Any] | None) -> np.ndarray[Any, Any]:
         """Return a copy of a ref's elements, as they are between the writers before and after it."""
+        if out is not None and not isinstance(out, np.ndarray):
+            raise ValueError(f"out is a {type(out).__name__}, not a NumPy array")
         if out is not None and (out.shape != ref.shape or out.dtype != ref.numpy_dtype):
             raise ValueError(
                 f"out is {out.dtype} of shape {out.shape}, the ref {ref.dtype} of shape {ref.shape}; they must be the "
@@ -528,8 +530,9 @@ class ClientMemory:
         if descriptor is not None:
             return _mapped(descriptor, opened.nbytes, unmapped)
         if not opened.handle:
-            raise errors.Unsupported(
-                f"device {releases.device} sent its memory without a file descriptor: none was left (ulimit -n)"
+            raise errors.OutOfMemory(
+                f"device {releases.device}'s memory cannot be opened: this process has as many files open as it may "
+                "(ulimit -n)"
             )
         from atomr_mp.interop.cuda import CudaMapping
 

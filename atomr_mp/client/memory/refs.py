@@ -338,9 +338,12 @@ def read_shared(shared: bytes, epoch: bytes) -> tuple[SharedRef, int, int]:
         epoch: Epoch of the pool that claims it.
 
     Raises:
+        InvalidRequest: This is no bytes object.
         ProtocolError: These are other bytes.
         PoolMismatch: The ref belongs to another pool.
     """
+    if not isinstance(shared, bytes | bytearray | memoryview):
+        raise errors.InvalidRequest(f"claim takes the bytes that GpuRef.share returned, not a {type(shared).__name__}")
     message = _SHARED.decode(shared)
     of_epoch, device, generation = token.unpack(message.ref.token)
     if of_epoch != epoch:

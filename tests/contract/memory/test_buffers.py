@@ -12,7 +12,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, cast
 
 import numpy as np
 import pytest
@@ -184,6 +184,8 @@ def test_what_is_read_can_go_where_the_reader_says(pool: atomr_mp.Pool) -> None:
     for wrong in (np.empty((5, 6), "float32"), np.empty((5, 7))):
         with pytest.raises(ValueError, match="must be the same"):
             ref.numpy(out=wrong)
+    with pytest.raises(ValueError, match="not a NumPy array"):
+        ref.numpy(out=cast("Any", [1.0]))
     with pytest.raises(ValueError, match="view"):
         np.asarray(ref, copy=False)
     assert np.asarray(ref, dtype="float64").dtype == np.float64
@@ -641,6 +643,8 @@ def test_what_is_shared_is_claimed_once(two: atomr_mp.Pool) -> None:
             other.claim(shared)
         with pytest.raises(errors.ProtocolError):
             other.claim(shared[:-1])
+        with pytest.raises(errors.InvalidRequest, match="takes the bytes"):
+            other.claim(cast("Any", shared.hex()))
         with pytest.raises(errors.GpuRefReleased, match="another client"):
             pool.call("Keeper.total", theirs)
         shared = theirs.share()

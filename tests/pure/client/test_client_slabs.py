@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import resource
 import time
 from typing import Any
 
@@ -17,6 +18,7 @@ from atomr_mp.interop.host import HostMapping
 from atomr_mp.interop.sealed import SEALS
 from atomr_mp.protocol import token
 from atomr_mp.protocol.allocation import SLAB_BYTES
+from atomr_mp.protocol.flow.limits import MAX_PAYLOAD_BYTES
 
 MIB = 2**20
 
@@ -222,3 +224,17 @@ def test_a_slab_that_cannot_be_registered_is_none(workers: FakeWorkers, slabs: C
     assert slabs.nbytes == 0
     workers.refusal = None
     assert slabs.place(mib(1)) is not None
+
+
+def test_an_array_for_which_there_is_no_memory_was_certainly_not_used(slabs: ClientSlabs) -> None:
+    """The call with it was not sent."""
+    large = np.ones(MAX_PAYLOAD_BYTES + 1, np.uint8)
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
+    try:
+        with pytest.raises(errors.OutOfMemory, match="Too many open files") as failed:
+            slabs.place(large)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert not failed.value.maybe_executed
+    assert slabs.place(large) is not None
