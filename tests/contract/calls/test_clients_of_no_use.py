@@ -26,7 +26,7 @@ LOCAL: Final = {
     "GpuRef": "T accept answered as_strided defined device dtype free generation holding is_of memory nbytes ndim "
     "numpy_dtype of_layout overlaps ravel refuse_in_loop reshape shape show size squeeze strides to_wire transpose",
 }
-"""Names that ask nobody: what this process knows, the beginning of something else, and what only gives back."""
+"""Names that send no request: what this process knows, the beginning of something else, and what only gives back."""
 
 
 class Client:
@@ -105,7 +105,7 @@ def client() -> Iterator[Client]:
         made.pool.close()
 
 
-def test_every_public_name_is_asked_here_or_asks_nobody(client: Client) -> None:
+def test_every_public_name_is_asked_here_or_sends_no_request(client: Client) -> None:
     """Whoever adds a method to a pool, a device or a ref has to say which it is."""
     for cls in (atomr_mp.Pool, Device, atomr_mp.GpuRef):
         public = {f"{cls.__name__}.{name}" for name in dir(cls) if not name.startswith("_")}
