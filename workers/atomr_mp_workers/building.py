@@ -159,7 +159,7 @@ def build(start: control.Start, channel: ControlChannel, board: BoardWriter, loa
         readiness,
         phase,
         RequestsImports(in_progress, channel.send, [_file_of(actor) for actor in actors]),
-        ImportsAhead(channel.send, completions.wake),
+        ImportsAhead(channel.send),
     )
 
 

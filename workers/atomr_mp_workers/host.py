@@ -158,7 +158,7 @@ class Host:
 
     # --- the loop --------------------------------------------------------------------------------------------------
 
-    def _serve(self) -> None:
+    def _serve(self) -> None:  # noqa: C901 - a turn of the loop is to be seen as a whole
         control_channel, completions = self._channel.fileno(), self._completions.descriptor
         poll, received = self._poll, self._data.received
         self._warm_up()
@@ -189,6 +189,8 @@ class Host:
             ready = self._sleep(patience_s)
             if control_channel in ready:
                 self._obey()
+            if self._imports_ahead:
+                self._imports_ahead.import_next()
             if refused := self._data.look(ready):
                 self._board.count(Counter.REFUSED, refused)
             if self._look() or completions in ready:
@@ -205,7 +207,8 @@ class Host:
                 self._close_ended()
             self._tidy()
             owes = self._outbox or self._answers.withheld
-            idle = not (received and self._serves) and not (late and (plain or levels)) and not owes
+            waits = (received and self._serves) or (late and (plain or levels)) or self._imports_ahead
+            idle = not (waits or owes)
         self._leave()
 
     def _warm_up(self) -> None:
@@ -256,22 +259,22 @@ class Host:
             faulthandler.cancel_dump_traceback_later()
 
     def _import_ahead(self) -> None:
-        """Wait for the imports that have to come before this process is ready.
+        """Import what has to be there before this process is ready.
 
         A standby has time, and for any other process calls wait.
         """
         self._obey()
         began_s = time.monotonic()
-        with select.epoll() as poll:
-            poll.register(self._channel.fileno(), select.EPOLLIN)
-            poll.register(self._completions.descriptor, select.EPOLLIN | select.EPOLLET)
-            while self._imports_ahead.busy and not self._drained_ns:
-                left_s = began_s + LONGEST_IMPORTS_S - time.monotonic()
-                if self._serves and left_s <= 0:
-                    self._imports_ahead.stop()
-                    return
-                poll.poll(left_s if self._serves else -1)
-                self._obey()
+        ahead, poll = self._imports_ahead, select.poll()
+        poll.register(self._channel.fileno(), select.POLLIN)
+        while (ahead or not ahead.is_whole) and not self._drained_ns:
+            if self._serves and time.monotonic() >= began_s + LONGEST_IMPORTS_S:
+                ahead.stop()
+            elif ahead:
+                ahead.import_next()
+            else:
+                poll.poll()  # the rest of the list is on its way
+            self._obey()
 
     def _take_in(self) -> None:
         """Take in work that was done elsewhere than on the loop."""
@@ -414,9 +417,10 @@ class Host:
             case control.ImportAhead(modules):
                 if not (self._serves and self._is_ready):
                     self._imports.are_known(modules)
-                    self._imports_ahead.add(modules)
+                    self._imports_ahead.add(order)
             case control.Drain():
                 self._drained_ns = time.monotonic_ns() + (STRAGGLERS_NS if self._serves else 1)
+                self._imports_ahead.stop()
                 self._dispatcher.hurry()
             case _:
                 self._log.error("out of turn: %r", order)

@@ -132,6 +132,8 @@ class ImportAhead(Message, frozen=True, tag="import_ahead"):
     """
 
     modules: ImportedModules
+    more: bool = False
+    """Whether further ones follow, without which a process is not ready."""
 
 
 class SessionOpened(Message, frozen=True, tag="session_opened"):
@@ -329,7 +331,7 @@ class Used(Message, frozen=True, tag="used"):
 
 
 class Imported(Message, frozen=True, tag="imported"):
-    """Report modules that requests have imported since this process was ready, beside those reported before."""
+    """Report modules that requests have imported on the loop's thread since this process was ready, once each."""
 
     modules: ImportedModules
 

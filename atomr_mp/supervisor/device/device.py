@@ -121,12 +121,7 @@ class SupervisedDevice:
             self.quarantine,
             reports_due_s=lambda: pool.sessions.reports_due_s,
         )
-        foresight = Foresight(
-            self.log,
-            pool.loop,
-            start_timeout_s=lambda: self.plans.held.settings.start_timeout_s,
-            is_standby=lambda worker: worker is self.roles.standby,
-        )
+        foresight = Foresight(self.log, pool.loop, lambda: self.plans.held.settings.start_timeout_s)
         self.starter: Final = Starter(
             plan,
             device,

@@ -37,6 +37,7 @@ from atomr_mp.protocol.messages.devices import ActorInfo, Circuit
 from atomr_mp.protocol.messages.operators import StandbyStatus
 from atomr_mp.supervision.lifecycle import LifecycleEvent, State
 from atomr_mp.supervision.standby import StandbyMode, Turns
+from atomr_mp.supervision.suspicion import Cause
 from atomr_mp.supervisor.device.end_reports import EndReports
 from atomr_mp.supervisor.device.life import DeviceLife
 from atomr_mp.supervisor.device.plans import Plans
@@ -49,6 +50,7 @@ from atomr_mp.supervisor.loop import Loop
 from atomr_mp.supervisor.plan import Plan
 from atomr_mp.supervisor.processes.device_log import DeviceLog
 from atomr_mp.supervisor.processes.incarnation import Incarnation
+from atomr_mp.supervisor.processes.incarnation_end import cause_of_end
 from atomr_mp.supervisor.processes.process_factory import ProcessFactory
 from atomr_mp.supervisor.processes.starter import Starter
 from atomr_mp.transport.descriptors import Descriptor
@@ -217,7 +219,10 @@ class Takeover:
 
     def over(self, worker: Incarnation) -> None:
         """See whether a process has ended, or got stuck, at an import that no further standby repeats."""
-        if self._starter.foresight.ended(worker):
+        board = worker.board
+        inside = cause_of_end(worker, board) is Cause.INSIDE
+        board.release()
+        if self._starter.foresight.ended(worker, inside=inside):
             self._timer.forgive()
 
     def started(self, worker: Incarnation) -> None:

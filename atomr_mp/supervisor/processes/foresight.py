@@ -23,7 +23,6 @@ class Foresight:
         log: The device's events.
         loop: The supervisor's loop.
         start_timeout_s: Returns how long a process may take to become ready, without imports of this kind.
-        is_standby: Returns whether a process stands by.
     """
 
     def __init__(
@@ -31,18 +30,18 @@ class Foresight:
         log: DeviceLog,
         loop: Loop,
         start_timeout_s: Callable[[], float],
-        is_standby: Callable[[Incarnation], bool],
     ) -> None:
         self._log = log
         self._loop = loop
         self._start_timeout_s = start_timeout_s
-        self._is_standby = is_standby
         self._used: control.MakeReady | None = None
         self._imports: Final = ImportList()
         self._other_code: set[Incarnation] = set()
         """Processes that a reload has set up; what others have imported is not for them."""
         self._importing: dict[Incarnation, tuple[str, Timer]] = {}
         """The module that each process is importing ahead, and the timer of that."""
+        self._suspected: set[str] = set()
+        """Modules at whose import a process was killed, by whomever."""
 
     def used(self, used: control.Used, standby: Incarnation | None) -> None:
         """Note the libraries and the memory that the active worker uses, and tell its standby."""
@@ -68,8 +67,9 @@ class Foresight:
         if other_code:
             self._other_code.add(worker)
             return
-        for modules in self._imports.in_messages():
-            worker.tell(control.ImportAhead(modules))
+        messages = list(self._imports.in_messages())
+        for left, modules in enumerate(messages, 1 - len(messages)):
+            worker.tell(control.ImportAhead(modules, more=left < 0))
 
     def importing(self, worker: Incarnation, name: str) -> None:
         """Note the module that a process imports ahead from now on; empty once it has imported all."""
@@ -82,13 +82,21 @@ class Foresight:
         if not (worker.was_ready or worker.leaving or worker.drained):
             worker.expect_ready(self._start_timeout_s())  # anew: these imports are no part of the start's time
 
-    def ended(self, worker: Incarnation) -> bool:
-        """Bar the module that a process was importing when it ended; return whether that is the reason of the end."""
+    def ended(self, worker: Incarnation, *, inside: bool) -> bool:
+        """Bar the module that a process was importing when it ended; return whether that is the reason of the end.
+
+        Args:
+            worker: The process.
+            inside: Whether the end came from the process itself. Otherwise the same has to happen twice.
+        """
         name = self._finished(worker)
         self._other_code.discard(worker)
-        return (
-            bool(name) and not worker.parting.is_wanted and self._bar(name, worker, "has ended a process", ended=True)
-        )
+        if not name or worker.parting.is_wanted:
+            return False
+        if not inside and name not in self._suspected:
+            self._suspected.add(name)
+            return False
+        return self._bar(name, worker, "has ended a process", ended=True)
 
     def promoted(self, worker: Incarnation) -> None:
         """Begin the list of imports anew if the new active incarnation runs other code."""
@@ -99,11 +107,12 @@ class Foresight:
     def forget_imports(self) -> None:
         """Begin anew: the device's next process runs other code."""
         self._imports.clear()
+        self._suspected.clear()
 
     def _on_too_long(self, worker: Incarnation) -> None:
         name = self._finished(worker)
         barred = self._bar(name, worker, f"takes longer than {LONGEST_IMPORT_S:g} s", ended=False)
-        if barred and self._is_standby(worker) and not worker.leaving:  # another can be ready sooner
+        if barred and not worker.leaving:  # its loop is held up; another process can be ready sooner
             worker.parting.wished("import")
             worker.kill()
 

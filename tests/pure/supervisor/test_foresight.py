@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, Final
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -110,7 +111,7 @@ class Scene:
         self.standby: Any = Process()
         log: Any = SimpleNamespace(note=lambda _event, text, **_: self.events.append(text))
         loop: Any = self.timers
-        self.foresight: Final = Foresight(log, loop, lambda: START_S, lambda process: process is self.standby)
+        self.foresight: Final = Foresight(log, loop, lambda: START_S)
         standby: Any = self.standby
         self.foresight.imported(modules("numpy", "scipy", "scipy.stats"), standby)
 
@@ -153,28 +154,56 @@ def test_an_import_that_ends_a_standby_is_barred() -> None:
         scene.foresight.importing(scene.standby, "numpy")
         scene.foresight.importing(scene.standby, name)
         scene.standby.parting.wished(wish)
-        assert scene.foresight.ended(scene.standby) is barred
+        assert scene.foresight.ended(scene.standby, inside=True) is barred
         assert scene.briefed() == (["numpy"] if barred else ["numpy", "scipy", "scipy.stats"])
         assert len(scene.events) == barred
         scene.timers.run_until(LONGEST_IMPORT_S)
         assert len(scene.events) == barred
 
 
-def test_a_standby_whose_import_takes_too_long_is_replaced() -> None:
-    """A worker that serves meanwhile goes on."""
-    for role in ("standby", "worker"):
+def test_a_kill_from_outside_is_no_import_s_unless_it_comes_again() -> None:
+    """At the same module: the kernel's for its memory, which no supervisor can tell from somebody's."""
+    scene = Scene()
+    for name in ("numpy", "scipy.stats"):
+        scene.foresight.importing(scene.standby, name)
+        assert not scene.foresight.ended(scene.standby, inside=False)
+    assert scene.briefed() == ["numpy", "scipy", "scipy.stats"]
+    scene.foresight.importing(scene.standby, "scipy.stats")
+    assert scene.foresight.ended(scene.standby, inside=False)
+    assert scene.briefed() == ["numpy", "scipy"]
+    scene.foresight.forget_imports()
+    scene.foresight.imported(modules("numpy"), None)
+    scene.foresight.importing(scene.standby, "numpy")
+    assert not scene.foresight.ended(scene.standby, inside=False)
+
+
+@pytest.mark.parametrize("role", ["standby", "worker"])
+def test_a_process_whose_import_takes_too_long_is_replaced(role: str) -> None:
+    """Its loop is held up, whether it stands by, starts, or has just taken over."""
+    scene = Scene()
+    process = getattr(scene, role)
+    scene.foresight.importing(process, "numpy")
+    scene.timers.run_until(LONGEST_IMPORT_S - 1)
+    scene.foresight.importing(process, "scipy")
+    scene.timers.run_until(LONGEST_IMPORT_S)
+    assert not scene.events
+    scene.timers.run_until(2 * LONGEST_IMPORT_S)
+    assert "importing scipy ahead of requests takes longer than 10 s" in scene.events[0]
+    assert scene.briefed() == ["numpy"]
+    assert process.killed
+    assert not scene.foresight.ended(process, inside=False)
+
+
+def test_all_but_the_last_message_of_a_list_say_that_more_follow() -> None:
+    """A process that starts is not ready before it has imported all of it."""
+    for count in (0, 1, control.MAX_MODULES_AT_A_TIME, control.MAX_MODULES_AT_A_TIME + 1, control.MAX_MODULES):
         scene = Scene()
-        process = getattr(scene, role)
-        scene.foresight.importing(process, "numpy")
-        scene.timers.run_until(LONGEST_IMPORT_S - 1)
-        scene.foresight.importing(process, "scipy")
-        scene.timers.run_until(LONGEST_IMPORT_S)
-        assert not scene.events
-        scene.timers.run_until(2 * LONGEST_IMPORT_S)
-        assert "importing scipy ahead of requests takes longer than 10 s" in scene.events[0]
-        assert scene.briefed() == ["numpy"]
-        assert process.killed is (role == "standby")
-        assert not scene.foresight.ended(process)
+        scene.foresight.forget_imports()
+        scene.foresight.imported(modules(*map(str, range(count))), None)
+        process: Any = Process()
+        scene.foresight.brief(process, other_code=False)
+        assert [message.more for message in process.told] == [True] * (len(process.told) - 1) + [False] * bool(count)
+        assert len(process.imports) == count
 
 
 def test_imports_do_not_count_as_the_start_s_time() -> None:

@@ -111,6 +111,20 @@ class TestRequestsImports:
         thread.join()
         assert told.look() == [name]
 
+    def test_what_another_thread_has_imported_is_not_told(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """It may have set what holds for that thread; what the loop imports of it later is known by then."""
+        monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+        told = Told(monkeypatch)
+        told.imports.begin()
+        inner, own = write(folder, "inner"), write(folder, "own")
+        outer = write(folder, "outer", f"import {inner}")
+        thread = threading.Thread(target=importlib.import_module, args=(outer,))
+        thread.start()
+        thread.join()
+        importlib.import_module(own)
+        importlib.import_module(inner)
+        assert told.look() == [own]
+
     def test_an_actor_s_own_file_is_not_told_under_another_name(
         self, folder: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -175,14 +189,13 @@ class Ahead:
 
     def __init__(self) -> None:
         self.told: list[str] = []
-        self.over: Final = threading.Event()
-        self.imports: Final = ImportsAhead(lambda message: self.told.append(message.name), self.over.set)
+        self.imports: Final = ImportsAhead(lambda message: self.told.append(message.name))
 
-    def run(self, *modules: control.ImportedModule) -> list[str]:
-        """Import modules; return the reports, after the last."""
-        self.over.clear()
-        self.imports.add(modules)
-        assert self.over.wait(30)
+    def run(self, *modules: control.ImportedModule, more: bool = False) -> list[str]:
+        """Import modules; return the reports."""
+        self.imports.add(control.ImportAhead(list(modules), more=more))
+        while self.imports:
+            self.imports.import_next()
         return self.told
 
 
@@ -194,18 +207,26 @@ def ordered(folder: Path, name: str) -> control.ImportedModule:
 class TestImportsAhead:
     """What a standby does with it."""
 
-    def test_it_imports_on_another_thread_and_says_what(self, folder: Path) -> None:
+    def test_it_imports_on_the_calling_thread_and_says_what(self, folder: Path) -> None:
         """In their order, but for those that were imported meanwhile; what fails is left to the first request."""
-        code = "import threading; thread = threading.current_thread().name"
+        code = "import threading; thread = threading.current_thread()"
         inner = write(folder, "inner", code)
         outer = write(folder, "outer", f"import {inner}; {code}")
         wrong = write(folder, "wrong", "raise SystemExit(1)")
         last = write(folder, "last")
         ahead = Ahead()
         assert ahead.run(*(ordered(folder, name) for name in (outer, inner, wrong, last))) == [outer, wrong, last, ""]
-        assert sys.modules[outer].thread == sys.modules[inner].thread == "imports ahead"
+        assert sys.modules[outer].thread is sys.modules[inner].thread is threading.current_thread()
         assert wrong not in sys.modules
-        assert not ahead.imports.busy
+
+    def test_it_is_over_with_the_last_message_of_the_list(self, folder: Path) -> None:
+        """A process is not ready before, however slowly the messages come."""
+        names = [write(folder, f"part_{number}") for number in range(3)]
+        ahead = Ahead()
+        for name in names:
+            last = name == names[-1]
+            assert ahead.run(ordered(folder, name), more=not last)[-1] == ("" if last else name)
+            assert ahead.imports.is_whole is last
 
     def test_a_name_that_means_something_else_here_is_left_alone(self, folder: Path) -> None:
         """Another file, none at all, or one in a package that was not imported."""
@@ -232,5 +253,6 @@ class TestImportsAhead:
         first = write(folder, "first", "import sys; sys.modules[__name__ + '_stop'].stop()")
         second = write(folder, "second")
         sys.modules[f"{first}_stop"] = ahead.imports  # type: ignore[assignment]
-        assert ahead.run(ordered(folder, first), ordered(folder, second)) == [first, ""]
+        assert ahead.run(ordered(folder, first), ordered(folder, second), more=True) == [first, ""]
         assert second not in sys.modules
+        assert ahead.imports.is_whole

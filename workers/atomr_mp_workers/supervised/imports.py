@@ -2,14 +2,18 @@
 
 A first request that imports a library may block a worker's loop for a second. The supervisor carries the names from one
 process to the other (`control.Imported`, `control.ImportAhead`), so that a device pays for that once.
+
+An import may set what holds for its thread alone: a decimal context, NumPy's error state, a connection of sqlite, a
+signal's handler, which only the main thread may set. So modules are imported ahead on the thread that requests have
+imported them on, the loop's; what an actor's threads, or its event loop, have imported is left to their requests.
 """
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import hashlib
 import importlib
+import importlib.abc
 import importlib.machinery
 import importlib.util
 import logging
@@ -52,6 +56,7 @@ class RequestsImports:
         self.count = len(sys.modules)
         """How many modules there were at the last look. Comparing this is cheap, and finds nearly all imports."""
         self._known = set(sys.modules)
+        self._elsewhere: Final = ImportsElsewhere()
         self._pending: list[str] = []
         """Modules whose requests may not have been answered."""
         self._after = 0
@@ -65,6 +70,7 @@ class RequestsImports:
 
     def begin(self) -> None:
         """Count from now on."""
+        sys.meta_path.insert(0, self._elsewhere)
         self._known.update(sys.modules)
         self.count = len(sys.modules)
 
@@ -98,72 +104,71 @@ class RequestsImports:
                 continue
             if getattr(spec, "_initializing", False):  # by a thread of the actor's
                 self._pending.append(name)
-            elif spec.origin not in self._own:
+            elif spec.origin not in self._own and name not in self._elsewhere.names:
                 found.append(control.ImportedModule(name, _digest(spec.origin)))
         self._left -= len(found)
         for at in range(0, len(found), control.MAX_MODULES_AT_A_TIME):
             self._tell(control.Imported(found[at : at + control.MAX_MODULES_AT_A_TIME]))
 
 
+class ImportsElsewhere(importlib.abc.MetaPathFinder):
+    """Notes what is imported on other threads than the one that makes this. It finds no module."""
+
+    def __init__(self) -> None:
+        self.names: Final[set[str]] = set()
+        self._thread: Final = threading.get_ident()
+
+    def find_spec(self, fullname: str, _path: object, _target: object = None) -> None:
+        """Note a module that is being imported. Any thread."""
+        if threading.get_ident() != self._thread:
+            self.names.add(fullname)
+
+
 class ImportsAhead:
-    """Imports what requests will need, on a thread of its own: a promotion must not wait for an import.
+    """Imports what requests will need. With the loop's turn, on its thread.
 
     Args:
-        tell: Tells the supervisor what is going to be imported. Any thread.
-        wake: Called when all is imported. Any thread.
+        tell: Tells the supervisor what is going to be imported.
     """
 
-    def __init__(self, tell: Callable[[control.Importing], None], wake: Callable[[], None]) -> None:
+    def __init__(self, tell: Callable[[control.Importing], None]) -> None:
         self._tell = tell
-        self._wake = wake
         self._waiting: deque[str] = deque()
         self._files: dict[str, bytes] = {}
         """Digest of the file of each module that was ordered."""
-        self._lock: Final = threading.Lock()
-        self.busy = False
-        """Whether it imports."""
-        self._stopped = False
+        self.is_whole = True
+        """Whether the supervisor has named all modules."""
 
-    def add(self, modules: Iterable[control.ImportedModule]) -> None:
-        """Import these too."""
-        with self._lock:
-            files = {module.name: module.file for module in modules}
-            self._files |= files
-            self._waiting.extend(files)
-            if not self.busy and self._waiting:
-                self.busy = True
-                # A daemon: an import that never ends must not keep a worker alive that was told to leave.
-                threading.Thread(target=self._run, name="imports ahead", daemon=True).start()
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, order: control.ImportAhead) -> None:
+        """Note further modules."""
+        files = {module.name: module.file for module in order.modules}
+        self._files |= files
+        self._waiting.extend(files)
+        self.is_whole = not order.more
 
     def stop(self) -> None:
-        """Import no more but what is being imported: this process takes calls."""
-        self._stopped = True
+        """Import no more: this process takes calls."""
         self._waiting.clear()
+        self.is_whole = True
 
-    def _run(self) -> None:
-        with contextlib.suppress(SupervisorGoneError):  # the loop finds that too
-            while name := self._next():
-                try:
-                    self._import(name)
-                except SupervisorGoneError:
-                    raise
-                except BaseException:  # noqa: BLE001 - a module may raise anything; the request that needs it reports it
-                    _LOG.info("%s is not imported before the first request", name, exc_info=True)
-                own_process.check()
-            self._wake()
-
-    def _next(self) -> str:
-        """Return the next module; empty if there is none, in which case this thread ends."""
-        if not (self._waiting or self._stopped):
+    def import_next(self) -> None:
+        """Import the next module."""
+        name = self._waiting.popleft()
+        try:
+            self._import(name)
+        except SupervisorGoneError:
+            raise
+        except BaseException:  # noqa: BLE001 - a module may raise anything; the request that needs it reports it
+            _LOG.info("%s is not imported before the first request", name, exc_info=True)
+        own_process.check()
+        if self.is_whole and not self._waiting:
+            self._tell(control.Importing(""))
             # As at the process's start: what was imported stays, and no full collection need look at it again.
             gc.collect()
             gc.freeze()
-        with self._lock:
-            if self._waiting:
-                return self._waiting.popleft()
-            self.busy = False
-            self._tell(control.Importing(""))
-            return ""
 
     def _import(self, name: str) -> None:
         """Import a module, and the packages that it is in, if they mean the same files here."""
