@@ -11,9 +11,10 @@ import contextlib
 import errno
 import sys
 from collections.abc import Iterator
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from atomr_mp import errors
+if TYPE_CHECKING:
+    from atomr_mp import errors
 
 
 def module(name: str, *arguments: str) -> list[str]:
@@ -44,6 +45,8 @@ def startable() -> Iterator[None]:
 
 
 def _refused(why: str) -> errors.ConfigurationError:
+    from atomr_mp import errors  # not before: the supervisor starts a process before it imports much
+
     path = sys.executable or "(unknown)"
     return errors.ConfigurationError(
         f"the Python interpreter {path} (sys.executable) cannot be started as a process: {why}"

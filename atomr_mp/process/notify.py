@@ -7,23 +7,25 @@ import os
 import socket
 import time
 from collections.abc import MutableMapping
+from typing import Final
+
+VARIABLES: Final = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
+"""What a service manager tells the one process that may speak for its service."""
 
 
 class Notifier:
     """Tells the service manager.
 
     Args:
-        environment: Has NOTIFY_SOCKET and WATCHDOG_USEC if there is a service manager. They are removed: processes that
-            this one starts must not speak for it.
+        environment: Has `VARIABLES` if there is a service manager. They are removed: processes that this one starts
+            must not speak for it.
     """
 
     def __init__(self, environment: MutableMapping[str, str] = os.environ) -> None:
-        self._address = environment.pop("NOTIFY_SOCKET", "")
-        watchdog_us = environment.pop("WATCHDOG_USEC", "")
-        watched = environment.pop("WATCHDOG_PID", str(os.getpid()))
+        self._address, watchdog_us, watched = (environment.pop(name, "") for name in VARIABLES)
         self.watchdog_s = 0.0
         """Longest time between calls of `alive`, in seconds; 0 for no limit."""
-        if self._address and watchdog_us.isdecimal() and watched == str(os.getpid()):
+        if self._address and watchdog_us.isdecimal() and watched in {"", str(os.getpid())}:
             self.watchdog_s = int(watchdog_us) / 1e6
         self._said = ""
 

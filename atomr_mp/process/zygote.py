@@ -12,12 +12,11 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from atomr_mp import errors
-from atomr_mp.process import interpreter, oom
+from atomr_mp.process import oom
 from atomr_mp.process.identity import Identity, wait_ended
 from atomr_mp.process.spawn import WorkerProcess, abandon, adopt_forked
+from atomr_mp.process.zygote_process import ZygoteProcess
 from atomr_mp.protocol.messages import zygote
-
-MODULE: Final = "atomr_mp_workers.boot.zygote"
 
 FORK_S: Final = 1.0
 """How long a fork may take, milliseconds as a rule; the supervisor does nothing else meanwhile."""
@@ -28,59 +27,49 @@ class NoForkError(Exception):
 
 
 class Zygote:
-    """A zygote, from its start to its end.
+    """A zygote, from its first order to its end.
 
     Args:
+        process: Its process, the zygote's from now on; a new one by default.
         pool: The pool's name.
+        run_dir: Its run directory.
         backend: Decides what it imports.
         preload: Modules that it imports besides.
         output_fd: Takes its standard output and error; stays the caller's.
-        environment: Added to this process's own.
+        limits: Variables that are added to its environment.
 
     Raises:
-        SetupFailed: The kernel refused.
+        SetupFailed: The kernel refused, or the process has ended; nothing is left behind.
     """
 
     def __init__(
         self,
+        process: ZygoteProcess | None,
         pool: str,
+        run_dir: str,
         backend: str,
         preload: Sequence[str],
         output_fd: int,
-        environment: Mapping[str, str] | None = None,
+        limits: Mapping[str, str],
     ) -> None:
         self.missing: list[str] | None = None
         """Modules that it could not import; None until it has imported the rest, and forks."""
         self._last_id = 0
         try:
+            process = process or ZygoteProcess(run_dir)
             with contextlib.ExitStack() as undo:
-                ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-                undo.enter_context(ours)
-                ours.setblocking(False)
-                with theirs:
-                    for end in (ours, theirs):
-                        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, zygote.MAX_PACKET_BYTES)
-                    self._popen = subprocess.Popen(
-                        [
-                            *interpreter.module(MODULE, "--fd", str(theirs.fileno()), "--parent", str(os.getpid())),
-                            *("--backend", backend, *(f"--preload={module}" for module in preload)),
-                            *("--title", f"atomr-mp {pool} zygote"),
-                        ],
-                        stdin=subprocess.DEVNULL,
-                        stdout=output_fd,
-                        stderr=output_fd,
-                        env={**os.environ, **(environment or {})},
-                        pass_fds=(theirs.fileno(),),
-                        process_group=0,
-                    )
+                self.channel: Final = undo.enter_context(process.channel)
+                """Readable when `listen` has something to do."""
+                self._popen = process.popen
                 undo.callback(abandon, self._popen)
                 self.pid: Final = self._popen.pid
                 oom.offer(self.pid)
                 self.identity: Final = Identity.of(self.pid)
                 self.pidfd: Final = os.pidfd_open(self.pid)
                 """Readable when it has ended."""
-                self.channel: Final = ours
-                """Readable when `listen` has something to do."""
+                undo.callback(os.close, self.pidfd)
+                self.channel.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, zygote.MAX_PACKET_BYTES)
+                self._order(zygote.Preload(pool, run_dir, backend, [*preload], [*limits.items()]), [output_fd])
                 undo.pop_all()
         except OSError as error:
             raise errors.SetupFailed(f"no zygote could be started: {error}") from error
@@ -107,7 +96,7 @@ class Zygote:
             encoded = [(os.fsencode(name), os.fsencode(value)) for name, value in environment.items()]
             order = zygote.Fork(self._last_id, encoded, os.getpid())
             try:
-                socket.send_fds(self.channel, [zygote.TO_ZYGOTE.encode(order)], [control_fd, board_fd, output_fd])
+                self._order(order, [control_fd, board_fd, output_fd])
                 return self._answer(self._last_id)
             except (OSError, errors.ProtocolError) as error:
                 raise NoForkError(f"the zygote does not answer: {error}") from error
@@ -134,6 +123,9 @@ class Zygote:
             self._popen.returncode = 0  # it is stuck in the kernel; nobody is to be warned
             return "survives SIGKILL"
         return f"was killed by signal {-status}" if status < 0 else f"exited with status {status}"
+
+    def _order(self, order: zygote.ToZygote, descriptors: list[int]) -> None:
+        socket.send_fds(self.channel, [zygote.TO_ZYGOTE.encode(order)], descriptors)
 
     def _answer(self, fork_id: int) -> int:
         until = time.monotonic() + FORK_S

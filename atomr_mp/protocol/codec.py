@@ -120,8 +120,12 @@ class Codec(Generic[T]):
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
             raise errors.ProtocolError(f"not a message of the {self._channel} channel: {error}") from error
 
-    def _decode_first(self, data: bytes | memoryview) -> T:
+    def get_ready(self) -> None:
+        """Make the decoder before the first message."""
         self._decode = msgspec.msgpack.Decoder(self._union).decode
+
+    def _decode_first(self, data: bytes | memoryview) -> T:
+        self.get_ready()
         return self._decode(data)
 
 

@@ -41,8 +41,7 @@ def launch(
             process = subprocess.Popen(
                 [
                     *command(taking.fileno()),
-                    "--starter-fd",
-                    str(theirs.fileno()),
+                    f"--starter-fd={theirs.fileno()}",
                     "--log-to-file",
                     *(("--bound",) if bound else ()),
                 ],
@@ -85,4 +84,4 @@ def become_supervisor(plan: Plan) -> None:
 
 def command(plan_fd: int) -> list[str]:
     """Return the command line of a supervisor."""
-    return interpreter.module(MODULE, "--plan-fd", str(plan_fd))
+    return interpreter.module(MODULE, f"--plan-fd={plan_fd}")

@@ -27,9 +27,9 @@ class StandbyMode(StrEnum):
     HOT = "hot"
     """A second process, set up."""
     WARM = "warm"
-    """A process that has imported, from which workers are forked."""
+    """A process that was forked ahead, and has imported the actors."""
     NONE = "none"
-    """Nothing: a fresh interpreter."""
+    """Nothing: a process is forked when it is needed."""
 
 
 class StandbyState(StrEnum):

@@ -16,6 +16,7 @@ from atomr_mp.process.files.rundir import HeldRunDirectory
 from atomr_mp.process.notify import Notifier
 from atomr_mp.process.oom import OomKills
 from atomr_mp.process.prctl import set_child_subreaper
+from atomr_mp.process.zygote_process import ZygoteProcess
 from atomr_mp.protocol.board import BoardReader, Counter, Gauge
 from atomr_mp.protocol.codec import ErrorInfo
 from atomr_mp.protocol.library_names import ENGINES, LIBRARIES
@@ -67,10 +68,19 @@ class Supervisor:
         plan: The pool to run.
         run_dir: The run directory, held by this process.
         starter: The session of the process that started this one, if there is one.
+        zygote: The zygote's process, if it was started already.
         bound: The pool ends with that session.
     """
 
-    def __init__(self, plan: Plan, run_dir: HeldRunDirectory, starter: SessionPeer | None, *, bound: bool) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        run_dir: HeldRunDirectory,
+        starter: SessionPeer | None,
+        zygote: ZygoteProcess | None = None,
+        *,
+        bound: bool,
+    ) -> None:
         self._plan = plan
         self._run_dir = run_dir
         self._starter = starter
@@ -92,7 +102,7 @@ class Supervisor:
         self._metrics: Exporter | None = None
         self._has_orphans = False
         """Whether the search for leftovers of dead workers failed."""
-        self._strangers = set(adopted_children(set()))
+        self._strangers = set(adopted_children(set() if zygote is None else {zygote.popen.pid}))
         """Children that this process had before it became a supervisor, such as a script's."""
         self._started_at = time.time()
         epoch = self._epoch = os.urandom(16)
@@ -108,7 +118,7 @@ class Supervisor:
             unreached=self._look_after_files,
             owner_gone=self._owner_gone,
         )
-        self._factory = ProcessFactory(plan, self._loop, run_dir, self._events)
+        self._factory = ProcessFactory(plan, self._loop, run_dir, self._events, zygote)
         self._residents = ResidentKeeper(plan.backend, plan.settings.resident_max_bytes, self.devices, self._events)
         self._oom_kills: Final = OomKills()
         stuck = {device.gpu: StuckOnGpu() for device in plan.devices}
@@ -525,8 +535,7 @@ class Supervisor:
         self._oom_kills.look()
         for device in self.devices:
             device.output.check()
-        if self._factory.output is not None:
-            self._factory.output.check()
+        self._factory.output.check()
         if self._has_orphans:
             self._end_orphans()
         self._loop.call_later(HOUSEKEEPING_S, self._housekeep)

@@ -90,8 +90,8 @@ class Shape(NamedTuple):
     @property
     def processes(self) -> int:
         """How many processes the supervisor has when all run."""
-        beside = {"none": 0, "hot": self.devices, "warm": self.devices + 1}  # the zygote, and what it has forked ahead
-        return self.devices + beside[self.standby]
+        standbys = 0 if self.standby == "none" else self.devices
+        return 1 + self.devices + standbys  # the zygote, and what it has forked
 
     @property
     def versions(self) -> int:

@@ -4,7 +4,23 @@ from __future__ import annotations
 
 from typing import Final
 
-from atomr_mp.protocol.codec import U32, Codec, Message, Text
+from atomr_mp.protocol.codec import U32, Codec, Message, Name, Text
+
+
+class Preload(Message, frozen=True, tag="preload"):
+    """Import what a pool's workers need beside the runtime; answered `Warmed`. Comes first.
+
+    With a file descriptor, which takes its output from now on.
+    """
+
+    pool: Text
+    run_dir: Text
+    backend: Name
+    """Its modules are imported first."""
+    modules: list[Text]
+    """The pool's own."""
+    limits: list[tuple[Text, Text]]
+    """Variables that are added to its environment, since modules may read them only once."""
 
 
 class Fork(Message, frozen=True, tag="fork"):
@@ -20,11 +36,11 @@ class Fork(Message, frozen=True, tag="fork"):
     """Pid of the supervisor, which will be the child's parent."""
 
 
-ToZygote = Fork
+ToZygote = Preload | Fork
 
 
 class Warmed(Message, frozen=True, tag="warmed"):
-    """The modules are imported; comes first."""
+    """The modules are imported."""
 
     missing: list[Text]
     """Modules that could not be imported, and why."""

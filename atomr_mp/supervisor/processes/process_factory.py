@@ -1,4 +1,4 @@
-"""Makes workers' processes: forked from a zygote, one ahead, or started in an interpreter of their own."""
+"""Makes workers' processes: forked from a zygote, maybe ahead, or else started in an interpreter of their own."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from atomr_mp.process.files.logs import RotatedOutput
 from atomr_mp.process.files.rundir import HeldRunDirectory
 from atomr_mp.process.spawn import WorkerProcess, spawn
 from atomr_mp.process.zygote import NoForkError, Zygote
+from atomr_mp.process.zygote_process import ZygoteProcess
 from atomr_mp.protocol.messages import control
 from atomr_mp.supervision.standby import StandbyState, delay_s, failures_after
 from atomr_mp.supervisor.loop import Loop, Timer
@@ -35,20 +36,24 @@ class ProcessFactory:
         loop: The supervisor's loop.
         run_dir: Where its log is.
         log: The event log.
+        early: The first zygote's process, if it was started already.
     """
 
-    def __init__(self, plan: Plan, loop: Loop, run_dir: HeldRunDirectory, log: EventLog) -> None:
+    def __init__(
+        self, plan: Plan, loop: Loop, run_dir: HeldRunDirectory, log: EventLog, early: ZygoteProcess | None = None
+    ) -> None:
         self.note = ""
-        """Why workers are started cold in a pool with warm ones, for a person."""
+        """Why workers are started cold, for a person."""
         self.ended = 0
         """Number of zygotes that have ended."""
-        self.output: Final = RotatedOutput(run_dir.log("zygote")) if plan.settings.standby == "warm" else None
+        self.output: Final = RotatedOutput(run_dir.log("zygote"))
         self._plan = plan
         self._loop = loop
         self._run_dir = run_dir
         self._events = log
         self._reserve = PreforkPool(loop, run_dir, self._prepare)
         self._zygote: Zygote | None = None
+        self._early = early
         self._failures = 0
         self._warm_s: float | None = None
         """Time since which it forks."""
@@ -78,10 +83,7 @@ class ProcessFactory:
         return {self.pid} | self._reserve.pids
 
     def open(self, begin: Callable[[], None]) -> None:
-        """Start the zygote, if the pool has one; call `begin` once workers can be made as they should."""
-        if self.output is None:
-            begin()
-            return
+        """Start the zygote; call `begin` once workers can be made as they should."""
         self._await(begin)
         self._start()
 
@@ -91,14 +93,13 @@ class ProcessFactory:
         self._reserve.renew()
 
     def renew(self, then: Callable[[], None] = lambda: None, *, if_outdated: bool = False) -> None:
-        """Start the zygote anew if its imports may be outdated: more than the runtime, or other modules than planned.
+        """Start the zygote anew, since what it has imported may have changed.
 
         Args:
             then: Called once workers can be made as they should, maybe at once.
             if_outdated: Do so only if the plan names other modules than it has imported.
         """
-        outdated = self._preloaded != self._plan.settings.preload
-        if self.output is None or not (outdated or (self._preloaded and not if_outdated)):
+        if if_outdated and self._preloaded == self._preload:
             then()
             return
         if self._timer is not None:
@@ -112,20 +113,18 @@ class ProcessFactory:
     def make(
         self, device: int, generation: int, environment: Mapping[str, str], output_fd: int
     ) -> tuple[WorkerProcess, str]:
-        """Return a new worker's process, and why it was started cold in a pool with warm ones.
+        """Return a new worker's process, and why it was started cold, if it was.
 
         Raises:
             SetupFailed: None could be made.
         """
-        reason = ""
-        if self.output is not None:
-            try:
-                made = self._reserve.take(device) or self._fork(environment, output_fd)
-                made.generation = generation
-                self.note = ""
-                return made, ""
-            except NoForkError as error:
-                reason = self.note = str(error)
+        try:
+            made = self._reserve.take(device) or self._fork(environment, output_fd)
+            made.generation = generation
+            self.note = ""
+            return made, ""
+        except NoForkError as error:
+            reason = self.note = str(error)
         process = spawn(
             pool=self._plan.settings.pool,
             device=device,
@@ -137,8 +136,8 @@ class ProcessFactory:
         return process, reason
 
     def make_ahead(self, device: int, environment: Mapping[str, str], output_fd: int) -> None:
-        """Fork the process that `make` returns next, if processes are forked at all."""
-        if self.output is not None and not self._closed:
+        """Fork the process that `make` returns next."""
+        if not self._closed:
             self._reserve.fill(device, lambda: self._fork(environment, output_fd))
 
     def discard_ahead(self, device: int) -> None:
@@ -157,7 +156,7 @@ class ProcessFactory:
 
     def retry(self) -> None:
         """Start a zygote again, if attempts were given up."""
-        if self.output is not None and self._zygote is None and self._timer is None:
+        if self._zygote is None and self._timer is None:
             self._failures = 0
             self._start()
 
@@ -171,19 +170,31 @@ class ProcessFactory:
             self._timer = None
         if self._zygote is not None:
             self._close_zygote(self._zygote)
-        if self.output is not None:
-            self.output.close()
+        self.output.close()
+
+    @property
+    def _preload(self) -> list[str]:
+        """Modules that the zygote has to import besides the runtime."""
+        settings = self._plan.settings
+        return settings.preload if settings.standby == "warm" else []
 
     def _start(self) -> None:
         self._timer = None
-        assert self.output is not None
         self.output.new_incarnation("--- zygote")
-        self._preloaded = self._plan.settings.preload
+        self._preloaded = self._preload
+        early, self._early = self._early, None
         try:
             # What it imports may read the limits only once.
             limits = thread_limits(self._plan.devices[0].threads, os.environ)
-            settings = self._plan.settings
-            zygote = Zygote(settings.pool, self._plan.backend, settings.preload, self.output.fileno(), limits)
+            zygote = Zygote(
+                early,
+                self._plan.settings.pool,
+                str(self._run_dir.path),
+                self._plan.backend,
+                self._preloaded,
+                self.output.fileno(),
+                limits,
+            )
         except errors.SetupFailed as error:
             self._failed(error.message)
             return

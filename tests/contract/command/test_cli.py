@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Final
 
 import msgspec
 import numpy as np
@@ -435,7 +435,7 @@ def test_logs_are_shown_and_followed(detached: Path) -> None:
     assert cli("logs", "0", "--run-dir", detached).stdout == "--- device 0 generation 1\n"
     assert "device 1 generation 1: ready" in cli("logs", "supervisor", "--run-dir", detached).stdout
     every = cli("logs", "--lines", "1", "--run-dir", detached).stdout.splitlines()
-    assert [line.partition(":")[0] for line in every] == ["device-0", "device-1", "supervisor"]
+    assert [line.partition(":")[0] for line in every] == ["device-0", "device-1", "supervisor", "zygote"]
     assert "there is no log of 9" in refusal("logs", "9", "--run-dir", detached)
     following = subprocess.Popen([*CLI, "logs", "0", "-f", "--run-dir", str(detached)], stdout=subprocess.PIPE)
     with running(following):
@@ -472,11 +472,25 @@ def test_events_are_followed_and_read_as_a_story(detached: Path) -> None:
         assert following.wait(DEADLINE_S) == 130
 
 
+SEEING: Final = """
+import os, subprocess
+from atomr_mp_workers import Actor, method
+
+class Seeing(Actor):
+    @method
+    def seen(self, name: str) -> list[str]:
+        return [os.environ[name], subprocess.check_output(["printenv", name], text=True).strip()]
+"""
+"""Tells a variable of the environment, as Python has it and as C has it."""
+
+
 def test_a_device_has_what_its_plan_says(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its UUID, for clients too; notes for the operator; and an environment that has precedence over the user's own."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
     much = ["m" * 2**20]  # more than the kernel keeps of it; imported by nobody without standbys
-    plan = make_plan(PoolSettings(backend="host", gpus="1", run_dir=str(ledger.run_dir()), preload=much))
+    (ledger.path / "seeing.py").write_text(SEEING)
+    actors = [f"{ledger.path}/seeing.py:Seeing"]
+    plan = make_plan(PoolSettings(backend="host", gpus="1", run_dir=str(ledger.run_dir()), actors=actors, preload=much))
     (device,) = plan.devices
     seen = {"CUDA_VISIBLE_DEVICES": "GPU-aa11,GPU-bb22"}
     device = msgspec.structs.replace(device, uuid="GPU-aa11", notes=["[others] use it"], environment=seen)
@@ -488,10 +502,7 @@ def test_a_device_has_what_its_plan_says(ledger: Ledger, monkeypatch: pytest.Mon
         assert (shown["uuid"], shown["notes"]) == ("GPU-aa11", ["[others] use it"])
         assert pool.device(0).uuid == "GPU-aa11"
         assert "device 0: [others] use it\n" in cli("status", "--run-dir", plan.run_path).stdout
-        environment = Path(f"/proc/{shown['pid']}/environ").read_bytes().split(b"\0")
-        assert [each for each in environment if each.startswith(b"CUDA_VISIBLE_DEVICES")] == [
-            b"CUDA_VISIBLE_DEVICES=GPU-aa11,GPU-bb22"
-        ]
+        assert pool.call("Seeing.seen", "CUDA_VISIBLE_DEVICES").result() == ["GPU-aa11,GPU-bb22"] * 2
 
 
 def test_a_start_that_is_refused_leaves_nothing_behind(ledger: Ledger) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import gc
 import itertools
@@ -820,7 +821,11 @@ def test_a_device_keeps_descriptors_for_a_worker_that_does_not_read(
 ) -> None:
     """They stay in order, each with its message. The client may call once all that it registered has been sent."""
     plan = make_plan(PoolSettings(backend="host", gpus="1"))
-    with RunDirectory.create(tmp_path / "run") as run_dir, EventLog(run_dir.events) as log:
+    with (
+        RunDirectory.create(tmp_path / "run") as run_dir,
+        EventLog(run_dir.events) as log,
+        contextlib.closing(ProcessFactory(plan, supervisor.loop, run_dir, log)) as factory,
+    ):
         made = device_module.SupervisedDevice(
             plan,
             plan.devices[0],
@@ -831,7 +836,7 @@ def test_a_device_keeps_descriptors_for_a_worker_that_does_not_read(
                 bytes(16),
                 supervisor.sessions,
                 ResidentKeeper("host", 0, [], log),
-                ProcessFactory(plan, supervisor.loop, run_dir, log),
+                factory,
                 Turns(1),
             ),
             StuckOnGpu(),

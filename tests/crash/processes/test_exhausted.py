@@ -117,7 +117,7 @@ def test_a_zygote_that_cannot_be_watched_is_none(monkeypatch: pytest.MonkeyPatch
     before, children = open_descriptors(), adopt.adopted_children(set())
     monkeypatch.setattr(os, "pidfd_open", refuse)
     with pytest.raises(errors.SetupFailed, match="no descriptor"):
-        zygote.Zygote("test", "host", [], 2)
+        zygote.Zygote(None, "test", "/nowhere", "host", [], 2, {})
     assert open_descriptors() == before
     assert adopt.adopted_children(set(children)) == []
 

@@ -62,7 +62,7 @@ def test_many_clients_come_and_are_killed(ledger: Ledger) -> None:
         assert pool.call("Probe.where").result()[2] == 1
 
 
-@pytest.mark.parametrize(("standby", "children"), [("none", 2), ("warm", 5), ("hot", 4)])
+@pytest.mark.parametrize(("standby", "children"), [("none", 3), ("warm", 5), ("hot", 5)])
 def test_nothing_outlives_a_killed_supervisor(ledger: Ledger, standby: str, children: int) -> None:
     """Even what is busy in C code ends, and standbys and the zygote. Callers get a typed error; a new start works."""
     with ledger.gate("busy") as gate, ledger.gate("held") as held_gate:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import resource
 import signal
@@ -16,6 +17,7 @@ import atomr_mp
 from atomr_mp import errors
 from atomr_mp.operator.session import OperatorSession
 from atomr_mp.process.files.events import read_events
+from atomr_mp.protocol import process_tags
 from atomr_mp.protocol.messages.devices import DeviceState
 from atomr_mp.supervision.standby import MAX_FAILURES
 from tests.support import (
@@ -29,6 +31,7 @@ from tests.support import (
     standby_pid,
     wait_generation,
     wait_state,
+    wait_until,
 )
 
 STANDING: Final = f"{ACTORS}/standing.py:Standing"
@@ -62,6 +65,12 @@ def is_ahead(process: psutil.Process) -> bool:
         return False
 
 
+def renewed(pool: atomr_mp.Pool, device: int, before: int) -> bool:
+    """Return whether a device takes calls by another process than before."""
+    now = pool.devices[device]
+    return now.admitted and now.worker_pid != before
+
+
 def events(ledger: Ledger) -> dict[str, str]:
     """Return the kinds of events that were logged, with the last text of each."""
     return {str(event["event"]): str(event["text"]) for event in read_events(ledger.run_dir() / "events.jsonl")}
@@ -71,7 +80,7 @@ def test_a_forked_worker_is_like_any_other(ledger: Ledger, monkeypatch: pytest.M
     """Its parent, group, environment, limits, output and descriptors are; and its random numbers are its own."""
     monkeypatch.setenv("ATOMR_MP_TEST_MARK", "\udcff")
     monkeypatch.delenv("OPENBLAS_NUM_THREADS")
-    with ledger.start(STANDING, gpus=2, run_dir="cold") as pool:
+    with ledger.start(STANDING, gpus=2, run_dir="cold", preload=["tests.actors.threaded"], **WARM) as pool:
         cold = process_of(pool)
     with ledger.start(STANDING, gpus=2, **WARM) as pool:
         one, other = process_of(pool), process_of(pool, 1)
@@ -91,6 +100,24 @@ def test_a_forked_worker_is_like_any_other(ledger: Ledger, monkeypatch: pytest.M
         assert (zygote.mode, zygote.state, zygote.note) == ("warm", "ready", "")
         assert len(list(Path(f"/proc/{zygote.pid}/task").iterdir())) == 1
     assert events(ledger)["zygote_ready"].endswith("what they need")
+
+
+@pytest.mark.parametrize("standby", ["none", "warm", "hot"])
+def test_every_worker_is_forked_and_shown_as_what_it_is(ledger: Ledger, standby: str) -> None:
+    """With any standby, first or later, on any device: by its title, and by its pool's mark in its environment."""
+    with ledger.start(STANDING, gpus=2, **{**WARM, "standby": standby}) as pool:
+        for generation in (1, 2):
+            for device in (0, 1):
+                process, pid = process_of(pool, device), pool.devices[device].pid
+                assert is_forked(process)
+                pool_name = pool.status().pool
+                assert f"--title=atomr-mp {pool_name} device {device} generation" in process["command"]
+                mark = f"{process_tags.RUN_DIR}={pool.run_dir}".encode()
+                assert mark in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+                if generation == 1:
+                    os.kill(pid, signal.SIGKILL)
+                    wait_until(pool, functools.partial(renewed, pool, device, pid))
+    assert "cold_start" not in events(ledger)
 
 
 @pytest.mark.parametrize("how", ["kill", "exit", "segv"])

@@ -19,6 +19,7 @@ from atomr_mp_workers import host, own_process
 from atomr_mp_workers.boot import self_signals
 from atomr_mp_workers.boot.lifeline import die_with, guard_forks
 from atomr_mp_workers.boot.log import name_device, start_logging
+from atomr_mp_workers.boot.shown import show_title
 from atomr_mp_workers.device import prepare_device
 from atomr_mp_workers.fatal import FatalError
 from atomr_mp_workers.fault_points import hooks
@@ -84,6 +85,7 @@ def _work(control_fd: int, board_fd: int, parent: int) -> int:
         several = start.workers_per_gpu > 1
         place = f" gpu={start.gpu} worker={start.worker}" if several else ""
         name_device(start.device, start.generation, place)
+        show_title(start.pool, f"device {start.device} generation {start.generation}")
         raised_log.log.shows = start.execution.log_errors
         if hooks.hook is not None:
             hooks.hook.begin(start)

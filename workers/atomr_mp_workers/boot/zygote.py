@@ -6,7 +6,6 @@ fork. The supervisor starts it; do not start it by hand.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import ctypes
 import gc
@@ -24,10 +23,11 @@ from typing import Final, NoReturn
 
 from atomr_mp import output
 from atomr_mp.protocol.exceptions import describe
-from atomr_mp.protocol.messages import zygote
+from atomr_mp.protocol.messages import control, data, zygote
 from atomr_mp_workers import own_process
 from atomr_mp_workers.boot import self_signals
 from atomr_mp_workers.boot.lifeline import die_with
+from atomr_mp_workers.boot.shown import show_run_dir, show_title
 from atomr_mp_workers.import_path import add_current_folder
 
 BLAS_THREADS: Final = "OPENBLAS_NUM_THREADS"
@@ -37,44 +37,59 @@ RUNTIME: Final = (
     "atomr_mp_workers.boot.worker_main",
     "atomr_mp_workers.device.host",
     "atomr_mp_workers.device.host_memory",  # and with it NumPy
-    "numpy.random",
 )
 OF_BACKEND: Final[dict[str, tuple[str, ...]]] = {"host": (), "cuda": ("cupy",)}
 
 
 def main() -> None:
     """Import, then fork on each order, until the supervisor hangs up."""
-    parser = argparse.ArgumentParser(
-        prog="atomr_mp_workers.boot.zygote", description="internal: started by the supervisor", allow_abbrev=False
-    )
-    parser.add_argument("--fd", type=int, required=True)
-    parser.add_argument("--parent", type=int, required=True)
-    parser.add_argument("--backend", required=True)
-    parser.add_argument("--preload", action="append", default=[])
-    parser.add_argument("--title", default="", help="shown by ps, otherwise unused")
-    options = parser.parse_args()
-    die_with(options.parent)
-    output.protect()
+    options = dict(word.removeprefix("--").split("=", 1) for word in sys.argv[1:])
+    die_with(int(options["parent"]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    channel = socket.socket(fileno=options.fd)
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])  # the supervisor blocks some until it can handle them
+    channel = socket.socket(fileno=int(options["fd"]))
     channel.set_inheritable(False)
+    channel.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, zygote.MAX_PACKET_BYTES)
     self_signals.wrap()  # before a module keeps a function; notes begin with the worker
-    missing = preload([*RUNTIME, *OF_BACKEND[options.backend]])
-    add_current_folder()  # after what is ours, and only for what the user names
-    missing += preload(options.preload)
+    gc.disable()  # no module that is imported is garbage
+    missing = preload(RUNTIME)
+    for codec in (control.FROM_SUPERVISOR, data.FROM_CLIENT):
+        codec.get_ready()  # once for all workers
     # Out of the collector's sight: it would touch, and so copy, memory that parent and child share.
-    gc.collect()
     gc.freeze()
-    forks = Forks(channel, _blas_threads())
-    channel.send(zygote.FROM_ZYGOTE.encode(zygote.Warmed(missing)))
+    gc.enable()
+    forks = Forks(channel)
     while True:
         packet, descriptors, _, _ = socket.recv_fds(channel, zygote.MAX_PACKET_BYTES, 3)
         if not packet:
             return
-        answer = forks.fork(zygote.TO_ZYGOTE.decode(packet), descriptors)
+        order = zygote.TO_ZYGOTE.decode(packet)
+        if isinstance(order, zygote.Preload):
+            missing += prepare(order, descriptors)
+            forks.set_blas_threads = _blas_threads()
+            answer: zygote.FromZygote = zygote.Warmed(missing)
+        else:
+            answer = forks.fork(order, descriptors)
         for descriptor in descriptors:
             os.close(descriptor)
         channel.send(zygote.FROM_ZYGOTE.encode(answer))
+
+
+def prepare(order: zygote.Preload, descriptors: list[int]) -> list[str]:
+    """Become the zygote of a pool; return the modules that could not be imported, and why."""
+    for standard in (1, 2):
+        os.dup2(descriptors[0], standard)
+    output.protect()
+    show_title(order.pool, "zygote")
+    if not show_run_dir(order.run_dir):
+        sys.exit("the run directory cannot be shown in the environment of this process; another is to be started")
+    os.environ.update(order.limits)
+    missing = preload(OF_BACKEND[order.backend])
+    add_current_folder()  # after what is ours, and only for what the user names
+    missing += preload(order.modules)
+    gc.collect()
+    gc.freeze()
+    return missing
 
 
 def preload(modules: Iterable[str]) -> list[str]:
@@ -112,12 +127,12 @@ class Forks:
 
     Args:
         channel: To the supervisor; closed in workers.
-        set_blas_threads: Sets the number of threads of NumPy's BLAS.
     """
 
-    def __init__(self, channel: socket.socket, set_blas_threads: Callable[[int], object] | None) -> None:
+    def __init__(self, channel: socket.socket) -> None:
+        self.set_blas_threads: Callable[[int], object] | None = None
+        """Sets the number of threads of NumPy's BLAS."""
         self._channel = channel
-        self._set_blas_threads = set_blas_threads
 
     def fork(self, order: zygote.Fork, descriptors: list[int]) -> zygote.Forked | zygote.ForkRefused:
         """Fork a worker that becomes the supervisor's child, by way of a process in between that ends at once."""
@@ -178,7 +193,7 @@ class Forks:
             os.environb.clear()
             os.environb.update(order.environment)
             _reseed()
-            _allow_blas_threads(self._set_blas_threads)
+            _allow_blas_threads(self.set_blas_threads)
             from atomr_mp_workers.boot.worker_main import work
 
             # Nothing comes if the zygote has died: then no other process knows of this one.
