@@ -43,11 +43,16 @@ class Base(Contestant):
         self._runtimes: list[Contestant] = []
         """At most one pool, which a server is compared with."""
 
-    def start(self, workers: int) -> None:
-        """Spawn all, then call each."""
+    def start(self, workers: int, *imports: str) -> None:
+        """Spawn all, then call each.
+
+        Args:
+            workers: How many.
+            imports: What they import first.
+        """
         self._workers += [
             subprocess.Popen(
-                [sys.executable, str(WORKER), self._endpoint(index), str(GENERATION)], stdout=subprocess.PIPE
+                [sys.executable, str(WORKER), self._endpoint(index), str(GENERATION), *imports], stdout=subprocess.PIPE
             )
             for index in range(workers)
         ]
@@ -57,6 +62,10 @@ class Base(Contestant):
             if not worker.stdout.readline():
                 raise RuntimeError("a worker of the base did not start")
             self._open(index).empty()
+
+    def launch(self, workers: int) -> None:
+        """Start workers that import NumPy."""
+        self.start(workers, "numpy")
 
     def connect(self) -> Client:
         """Return a DEALER of its own."""

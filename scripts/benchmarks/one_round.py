@@ -10,15 +10,15 @@ import sys
 from pathlib import Path
 
 from benchmarks.contestants import load
-from benchmarks.scenarios import SCENARIOS
+from benchmarks.scenarios import scenario
 from benchmarks.sizes import Sizes
 
 
 def main() -> None:
     """Measure; the contestant's end is not part of it."""
-    scenario, name, directory, sizes = sys.argv[1:]
+    measured, name, directory, sizes = sys.argv[1:]
     with load(name, Path(directory)) as contestant:
-        found = SCENARIOS[scenario](contestant, Sizes(**json.loads(sizes)))
+        found = scenario(measured)(contestant, Sizes(**json.loads(sizes)))
     print(json.dumps(found))
 
 

@@ -1,56 +1,50 @@
 """The scenarios: each is a function from a contestant to its numbers.
 
-Each runs in a process of its own, which has imported nothing of the contestant before `prepare`.
+Each runs in a process of its own, which has imported nothing of the contestant before `prepare`, and nothing of the
+other scenarios: they would count as memory of the application.
 """
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Final, cast
 
 from benchmarks.contestant import Contestant
 from benchmarks.metrics import Value
 from benchmarks.sizes import Sizes
-from benchmarks.subjects.aftermath import aftermath
-from benchmarks.subjects.buffers import buffers
-from benchmarks.subjects.concurrent_clients import clients
-from benchmarks.subjects.embedding import embed
-from benchmarks.subjects.failover import failover, failover_with_torch
-from benchmarks.subjects.importing import import_time
-from benchmarks.subjects.latency import latency
-from benchmarks.subjects.launching import launch
-from benchmarks.subjects.memory import memory
-from benchmarks.subjects.recovery import recovery
-from benchmarks.subjects.serving import serve, serve_killed, serve_model
-from benchmarks.subjects.serving_turns import serve_turns
-from benchmarks.subjects.signals import signals
-from benchmarks.subjects.streams import streams
-from benchmarks.subjects.throughput import throughput
-from benchmarks.subjects.workers_per_gpu import workers_per_gpu
 
 Scenario = Callable[[Contestant, Sizes], Mapping[str, Value]]
 
-SCENARIOS: Final[dict[str, Scenario]] = {
-    "latency": latency,
-    "throughput": throughput,
-    "clients": clients,
-    "launch": launch,
-    "import": import_time,
-    "memory": memory,
-    "buffers": buffers,
-    "recovery": recovery,
-    "failover": failover,
-    "failover-torch": failover_with_torch,
-    "aftermath": aftermath,
-    "signals": signals,
-    "embed": embed,
-    "serve": serve,
-    "serve-turns": serve_turns,
-    "serve-killed": serve_killed,
-    "serve-model": serve_model,
-    "streams": streams,
-    "workers-per-gpu": workers_per_gpu,
+SCENARIOS: Final = {
+    "latency": "latency:latency",
+    "throughput": "throughput:throughput",
+    "clients": "concurrent_clients:clients",
+    "launch": "launching:launch",
+    "import": "importing:import_time",
+    "memory": "memory:memory",
+    "buffers": "buffers:buffers",
+    "recovery": "recovery:recovery",
+    "failover": "failover:failover",
+    "failover-torch": "failover:failover_with_torch",
+    "aftermath": "aftermath:aftermath",
+    "signals": "signals:signals",
+    "embed": "embedding:embed",
+    "serve": "serving:serve",
+    "serve-turns": "serving_turns:serve_turns",
+    "serve-killed": "serving:serve_killed",
+    "serve-model": "serving:serve_model",
+    "streams": "streams:streams",
+    "workers-per-gpu": "workers_per_gpu:workers_per_gpu",
 }
+"""Modules and functions, by the name of their scenario."""
+
+
+def scenario(name: str) -> Scenario:
+    """Return the scenario of this name."""
+    module, _, function = SCENARIOS[name].partition(":")
+    return cast("Scenario", getattr(importlib.import_module(f"benchmarks.subjects.{module}"), function))
+
 
 SERVER: Final = ("httptools", "uvloop")
 

@@ -1,16 +1,20 @@
 """The base's worker, a program: answers calls on a ROUTER until it is killed.
 
-Arguments: the endpoint to bind, the generation. It writes a line to its output once it can be called.
+Arguments: the endpoint to bind, the generation, modules to import. It writes a line to its output once
+it can be called.
 """
 
 from __future__ import annotations
 
+import importlib
 import sys
 
 import msgpack
 import zmq
 
 endpoint, generation = sys.argv[1], int(sys.argv[2])
+for name in sys.argv[3:]:
+    importlib.import_module(name)
 
 
 def answer(their_generation: int, sequence: int, operation: int, payload: object) -> tuple[int, int, object]:
