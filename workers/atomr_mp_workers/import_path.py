@@ -7,6 +7,7 @@ library are imported late, so a user's folder before it would still put `queue.p
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import sys
 import sysconfig
@@ -23,14 +24,16 @@ def add_current_folder() -> None:
 
 def add_actors_folder(folder: str) -> None:
     """Let imports find modules in an actor's folder before installed ones, as `python file.py` does."""
-    standard = _standard_library()
+    standard = standard_library()
     others = [each for each in sys.path if each not in standard and each != folder]
     sys.path[:] = [*(each for each in sys.path if each in standard), folder, *others]
 
 
-def _standard_library() -> set[str]:
+@functools.cache
+def standard_library() -> frozenset[str]:
+    """Return the folders of the standard library as the path may have them."""
     folders = {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}
     archive = f"python{sys.version_info.major}{sys.version_info.minor}.zip"
-    return {
+    return frozenset(
         found for each in folders for found in (each, str(Path(each, "lib-dynload")), str(Path(each).parent / archive))
-    }
+    )

@@ -28,7 +28,7 @@ from atomr_mp_workers import own_process
 from atomr_mp_workers.boot import self_signals
 from atomr_mp_workers.boot.lifeline import die_with
 from atomr_mp_workers.boot.shown import show_run_dir, show_title
-from atomr_mp_workers.import_path import add_current_folder
+from atomr_mp_workers.import_path import add_current_folder, standard_library
 
 BLAS_THREADS: Final = "OPENBLAS_NUM_THREADS"
 """NumPy's BLAS starts its threads at import unless this variable is 1."""
@@ -55,6 +55,7 @@ def main() -> None:
     missing = preload(RUNTIME)
     for codec in (control.FROM_SUPERVISOR, data.FROM_CLIENT):
         codec.get_ready()  # once for all workers
+    standard_library()  # likewise: to look it up takes milliseconds
     # Out of the collector's sight: it would touch, and so copy, memory that parent and child share.
     gc.freeze()
     gc.enable()
