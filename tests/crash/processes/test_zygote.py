@@ -76,6 +76,11 @@ def events(ledger: Ledger) -> dict[str, str]:
     return {str(event["event"]): str(event["text"]) for event in read_events(ledger.run_dir() / "events.jsonl")}
 
 
+def counted(ledger: Ledger, kind: str) -> int:
+    """Return how many events of a kind were logged."""
+    return sum(event["event"] == kind for event in read_events(ledger.run_dir() / "events.jsonl"))
+
+
 def test_a_forked_worker_is_like_any_other(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its parent, group, environment, limits, output and descriptors are; and its random numbers are its own."""
     monkeypatch.setenv("ATOMR_MP_TEST_MARK", "\udcff")
@@ -203,6 +208,21 @@ def test_a_killed_zygote_is_replaced_quietly(ledger: Ledger, monkeypatch: pytest
             assert standby_of(pool).restarts == 1
     assert "killed by signal 9" in events(ledger)["zygote_end"]
     assert "a fresh interpreter is started" in events(ledger)["cold_start"]
+
+
+@pytest.mark.parametrize("standby", ["none", "hot"])
+def test_a_killed_zygote_of_any_pool_is_replaced(ledger: Ledger, standby: str) -> None:
+    """Its worker goes on, and the one after the next zygote is forked again."""
+    with ledger.start(STANDING, gpus=1, **{**WARM, "standby": standby}) as pool:
+        with OperatorSession(pool.run_dir / "session.sock") as asking:
+            (zygote,) = (held.pid for held in asking.inventory().processes if held.role == "zygote")
+        os.kill(zygote, signal.SIGKILL)
+        assert pool.call("Standing.where").result()[1] == 1
+        assert settled(lambda: counted(ledger, "zygote_ready") == 2)
+        worker = pool.devices[0].pid
+        os.kill(worker, signal.SIGKILL)
+        wait_until(pool, functools.partial(renewed, pool, 0, worker))
+        assert is_forked(process_of(pool))
 
 
 def test_a_zygote_is_asked_whatever_the_number_of_its_channel(ledger: Ledger) -> None:
