@@ -33,7 +33,7 @@ words = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_
     titles=st.lists(words.filter(str.strip), max_size=3),
 )
 def test_what_has_room_is_shown_and_nothing_else_is_changed(run_dir: str, room: int | None, titles: list[str]) -> None:
-    """A run directory that is not shown is told to be missing; of a title that is too long the former stays."""
+    """The caller learns whether the run directory is shown; a title that is too long leaves the one before it."""
     variable = {} if room is None else {process_tags.RUN_DIR: "-" * room}
     before = {**os.environ, "BEFORE": "-", **variable, "ZBEHIND": "-"}
     first = f"--title={'first'.ljust(ROOM)}"
