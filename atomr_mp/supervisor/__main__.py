@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -19,8 +20,11 @@ def main() -> int:
             zygote = ZygoteProcess()  # it imports its modules while this process does so
         except OSError:
             zygote = None  # the pool's own attempt reports it
+        gc.disable()  # no module that is imported is garbage
         from atomr_mp.supervisor.running import run
 
+        gc.freeze()
+        gc.enable()
         return run(options, zygote)
     except KeyboardInterrupt:  # before the loop's own handler was there
         return 128 + signal.SIGINT
