@@ -78,11 +78,6 @@ class DeviceLink:
         self.unread = False
         """Whether replies may have arrived that the connection's descriptor no longer signals."""
 
-    @property
-    def let_go(self) -> bool:
-        """Whether the latest known incarnation has ended for this lane."""
-        return self.state is LinkState.HOLDING and self.connection is None
-
     def incarnations(self) -> list[Releases]:
         """Return the releases of the incarnations that may have requests."""
         former = [] if self.former is None else [self.former.releases]

@@ -107,13 +107,16 @@ class Failover:
         self._feed(link, LinkEvent.FATAL)
 
     def stopped(self, link: DeviceLink, ended: IncarnationEnded) -> None:
-        """End an incarnation early for this lane, if no answer of it can be on its way."""
+        """End an incarnation early for this lane, if no answer of it can be on its way.
+
+        Its connection may have ended before anything else was heard of its end, even before the next incarnation was
+        connected to: then its answers are here, though it is neither the current incarnation nor the former one.
+        """
         former = link.former is not None and link.former.generation == ended.generation
-        if not former and (link.generation != ended.generation or link.let_go):
-            return
         if ended.error.code == errors.WorkerHung.code:  # earlier answers are known only when all have come
             return
-        self._receive(link, former=former)
+        if link.connection_to(ended.generation) is not None:
+            self._receive(link, former=former)
         if former:
             self._admission.settle()  # its answers have made room, and perhaps nothing else is heard of the device
         if not self._answers_may_come(link, ended):

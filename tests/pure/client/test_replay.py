@@ -461,6 +461,7 @@ class Model(RuleBasedStateMachine):
                 worker.answer(number, error)
         if how == "hung":
             error = errors.WorkerHung("on purpose")
+        self.maybe_cut(data, device, how)
         self.generations[device] += 1
         changed = info(device, generation + 1)
         if not self.hot:
@@ -470,7 +471,11 @@ class Model(RuleBasedStateMachine):
             for number in data.draw(st.lists(st.sampled_from(running), unique=True)):
                 worker.answer(number)  # too late
         rest = sorted(worker.calls.keys() - set(running))
-        late = data.draw(st.lists(st.sampled_from(rest), unique=True)) if rest and how == "lost" else []
+        late = (
+            data.draw(st.lists(st.sampled_from(rest), unique=True))
+            if rest and how == "lost" and not worker.ended
+            else []
+        )
         self.ran.update(number for number in late if worker.can_run(number))
         ended = session.IncarnationEnded(
             device, generation, how == "planned", ErrorInfo.of(error), running + late, 0, running, running
@@ -479,7 +484,7 @@ class Model(RuleBasedStateMachine):
         late = [number for number in late if not self.replies[number - 1].done]
         if how != "planned" and data.draw(st.booleans()):
             self.lane.take(session.IncarnationStopped(ended))
-            assert worker.closed == (how != "hung" and not late)
+            assert worker.closed == (worker.ended or (how != "hung" and not late))
             self.nothing_waits_that_can_be_sent()
         for number in late:  # was on its way
             self.answered_by(worker, number)
@@ -488,6 +493,13 @@ class Model(RuleBasedStateMachine):
         assert worker.closed
         if not self.hot:
             self.lane.take(session.DeviceChanged(info(device, generation + 1)))
+
+    def maybe_cut(self, data: st.DataObject, device: int, how: str) -> None:
+        """Perhaps end a killed worker's connection before anybody has heard of its end."""
+        if how == "lost" and data.draw(st.booleans()):
+            self.worker(device).ended = True
+            for _ in range(2):
+                self.lane.receive(device)
 
     @precondition(lambda self: any(self.unnamed & self.worker(device).calls.keys() for device in range(2)))
     @rule(
@@ -787,6 +799,26 @@ def test_nobody_waits_for_connections_by_which_nothing_comes(lane: FakeLane, *, 
     assert first.done == answered
     assert set(lane.made["0", 2].calls) == ({2} if answered else {1, 2})
     assert not second.done
+
+
+@pytest.mark.parametrize("hot", [False, True])
+def test_nobody_waits_for_a_worker_that_has_stopped_without_a_connection(lane: FakeLane, *, hot: bool) -> None:
+    """The system may close its connections before anybody hears of its end, and its other descriptors long after."""
+    deadline_ns = time.monotonic_ns() + 10**12
+    for number in (1, 2):
+        lane.submit(number, None, "A.again", (number,), deadline_ns)
+    lane.made["0", 1].ended = True
+    for _ in range(2):
+        lane.receive(0)
+    lane.take(session.DeviceChanged(info(0, 2) if hot else info(0, 1, devices.DeviceState.LOST)))
+    error = ErrorInfo.of(errors.WorkerLost("killed"))
+    ended = session.IncarnationEnded(0, 1, False, error, [1], 0, [1], suspects=[])
+    lane.take(session.IncarnationStopped(ended))
+    if not hot:
+        lane.take(session.DeviceChanged(info(0, 2)))
+    assert set(lane.made["0", 2].calls) == {1, 2}
+    lane.take(ended)
+    assert set(lane.made["0", 2].calls) == {1, 2}
 
 
 def test_nothing_is_sent_to_a_worker_that_was_let_go(lane: FakeLane) -> None:
