@@ -133,6 +133,8 @@ class Failing(Actor):
             return 7
         if (LEDGER / "unsendable").exists():
             return (object(),)
+        if (LEDGER / "huge").exists():
+            return (np.broadcast_to(np.zeros(1, np.uint8), 2**30 + 1),)
         return ("text",) if (LEDGER / "unfit").exists() else (7,)
 
     @method(thread=True, hang_timeout_s=0.2)

@@ -403,10 +403,13 @@ def method(
         resumable: For a method that streams: where its worker ends, it goes on in the next one, behind the parts that
             its caller has. A generator takes for that a parameter `start`, the number of those parts, or `sent`, the
             list of them, which callers do not give; of `Steps`, `LiveStream.sent` has them.
-        example: Function that returns arguments of a call: a tuple, or a map by name. Or the name of a method of the
-            actor that does. Every new process, standbys too, makes this call once between `setup` and its first
-            request, while `Context.warming` is true: kernels are compiled, handles made, graphs captured. The result
-            is dropped. So the call must change nothing outside the process. If it fails, `setup` has failed.
+        example: Function that returns the arguments of a call: a tuple, as `(x,)`, or a map by name. Or the name of a
+            method of the actor that does. The arguments may be as large as those of any call, and arrive as a client's
+            do; for a parameter that takes only refs, since `writes` names it or it is a `DeviceArray`, an array will
+            do: a copy of it is put on the device. Every new process, standbys too, makes this call once between `setup`
+            and its first request, while `Context.warming` is true: kernels are compiled, handles made, graphs captured.
+            The result is dropped, and the memory of the call given back. The call must change nothing outside the
+            process. If it fails, `setup` has failed.
     """
     options = MethodOptions(
         idempotent=idempotent,

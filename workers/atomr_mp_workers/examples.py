@@ -7,18 +7,16 @@ thread, stream or event loop, in batches and streams.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 from atomr_mp import errors
 from atomr_mp.protocol import values
 from atomr_mp.protocol.codec import ErrorInfo
-from atomr_mp.protocol.exceptions import describe, full_name_of, traceback_of
+from atomr_mp.protocol.exceptions import full_name_of
 from atomr_mp.protocol.flow.limits import MAX_AHEAD
 from atomr_mp.protocol.messages import control, data
-from atomr_mp_workers import own_process
+from atomr_mp_workers.example_arguments import ExampleArguments
 from atomr_mp_workers.loaded_method import LoadedMethod
-from atomr_mp_workers.memory.arrays import DeviceArray
 from atomr_mp_workers.memory.store import Store
 from atomr_mp_workers.requests.dispatch import Dispatcher
 from atomr_mp_workers.requests.envelope import Envelope
@@ -51,10 +49,11 @@ class ExampleCalls:
         self._envelope = envelope
         self._dispatcher = dispatcher
         session = os.urandom(16)
-        peers.admit(control.SessionOpened(SESSION, session, os.urandom(16)))
+        peers.admit(control.SessionOpened(SESSION, session, os.urandom(16), shared_memory=True))
         peer = peers.find(data.routing_id(session, 0))
         assert peer is not None
         self._peer: Final = peer
+        self._arguments: Final = ExampleArguments(peer.session.holder, store)
         self._id = 0
         self._parts = 0
         """Parts of the last call's stream that have come."""
@@ -68,7 +67,12 @@ class ExampleCalls:
         """
         self._id += 1
         self._parts, self._error, self._answered = 0, None, False
-        body, frames, refs = self._encoded(method)
+        try:
+            body, frames, refs = self._arguments.make(method)
+        except (errors.SetupFailed, errors.ActorLoadFailed):
+            raise
+        except errors.AtomrError as error:
+            raise _as_of_setup(method.name, error) from error.__cause__
         views, count = [memoryview(frame) for frame in frames], len(frames)
         if method.streams:
             credit = MAX_AHEAD, ALL_BYTES
@@ -111,44 +115,13 @@ class ExampleCalls:
             raise _as_of_setup(method.name, self._error.error())
 
     def close(self) -> None:
-        """Leave, once the last call is answered, and give all memory back."""
+        """Leave, once the last call is answered, and wait until all memory is given back."""
         self._peers.end(SESSION, expelled=True)
         self._store.close_mappings(SESSION)
         self._store.reclaim(SESSION)
         self._store.tidy()
-
-    def _encoded(self, method: LoadedMethod) -> tuple[bytes, Sequence[bytes], int]:
-        """Return a call's arguments: body, frames, and how many refs there are among them.
-
-        Raises:
-            AtomrError: The example raises, or what it returns cannot be sent.
-        """
-        assert method.example is not None
-        try:
-            arguments: Any = method.example()
-            own_process.check()
-        except BaseException as raised:
-            own_process.check()
-            text = f"the example of {method.name} raised {describe(raised)}"
-            raise errors.SetupFailed(text, traceback_text=traceback_of(raised)) from raised
-        if not isinstance(arguments, tuple | Mapping):
-            raise errors.ActorLoadFailed(
-                f"the example of {method.name} returned a value of type {type(arguments).__name__}; it returns a tuple "
-                "of arguments, as `(x,)`, or a map with their names"
-            )
-        try:
-            body, frames, placed = values.encode(arguments, _place)
-        except errors.InvalidRequest as error:
-            raise _as_of_setup(method.name, error) from error
-        refs = [each for each in placed if isinstance(each, DeviceArray)]
-        for array in refs:
-            self._store.lease(self._peer.session.holder, array)
-        return body, frames, len(refs)
-
-
-def _place(array: Any) -> DeviceArray | None:
-    """Send a buffer as a ref, and any other array by value."""
-    return array if isinstance(array, DeviceArray) else None
+        if self._store.device.background is not None:
+            self._store.device.background.finish()
 
 
 def _as_of_setup(method: str, error: errors.AtomrError) -> errors.AtomrError:

@@ -110,6 +110,9 @@ class LoadedMethod(Method):
         self._parameters: Final = parameters
         self._arrays_at: Final = [at for at, each in enumerate(parameters) if not each.decoded.takes_handle]
         self._tensors_at: Final = {at for at, each in enumerate(parameters) if each.decoded.is_tensor}
+        handles = {each.name for each in parameters if each.decoded.takes_handle}
+        self.by_ref: Final = handles.union(options.writes)
+        """Names of the parameters that take no array but as a ref."""
         self._writes: Final = [at for at, each in enumerate(parameters) if each.name in options.writes]
 
     def arguments(self, body: bytes, frames: Sequence[memoryview], resolve: Resolve) -> tuple[Any, ...]:

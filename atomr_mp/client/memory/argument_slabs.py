@@ -20,13 +20,10 @@ from atomr_mp.interop.host import HostMapping, kept_by
 from atomr_mp.interop.sealed import make_sealed
 from atomr_mp.protocol import dtypes
 from atomr_mp.protocol.allocation import Space, aligned, slab_bytes_for
-from atomr_mp.protocol.flow.limits import MAX_PAYLOAD_BYTES
+from atomr_mp.protocol.flow.limits import CLIENT_SLAB_BYTES, MAX_PAYLOAD_BYTES
 from atomr_mp.protocol.layout import Layout
 from atomr_mp.protocol.process_tags import CLIENT_SLAB
 from atomr_mp.protocol.refs import ClientArray, SlabNumber
-
-CLIENT_SLAB_BYTES: Final = 2**30
-"""Most memory that a client takes for arrays of its calls."""
 
 KEEP_EMPTY: Final = 64
 """Number of arrays that are placed elsewhere before an empty slab is freed. The last used empty slab stays."""

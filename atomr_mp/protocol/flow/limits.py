@@ -20,5 +20,8 @@ MAX_FRAMES: Final = 255
 MAX_PAYLOAD_BYTES: Final = 16 * 2**20
 """Most that the payload frames of one call or reply take. Larger arrays belong in shared memory."""
 
+CLIENT_SLAB_BYTES: Final = 2**30
+"""Most memory that a client takes for arrays of its calls."""
+
 MAX_AHEAD: Final = 4096
 """Most parts for which a stream may have credit beyond those that were sent."""

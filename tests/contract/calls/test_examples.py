@@ -11,6 +11,8 @@ import pytest
 from atomr_mp import errors
 from atomr_mp.process.files.events import read_events
 from atomr_mp.protocol.messages.devices import DeviceState
+from atomr_mp.protocol.process_tags import SLAB
+from tests.actors.alike import BY_REF, GIVEN
 from tests.support import ACTORS, BACKEND, Ledger, settled, standby_of, wait_generation
 
 TARGET: Final = f"{ACTORS}/warmed.py"
@@ -57,12 +59,47 @@ def test_a_process_calls_each_method_once_where_its_calls_run(ledger: Ledger) ->
     assert told == [f"warming up {name}" for name in names]
 
 
+def memfds(pid: int) -> list[str]:
+    """Return the descriptors and mappings that a process has of slabs."""
+    opened = [str(each.readlink()) for each in Path(f"/proc/{pid}/fd").iterdir()]
+    return [each for each in [*opened, *Path(f"/proc/{pid}/maps").read_text().splitlines()] if f"memfd:{SLAB}" in each]
+
+
+def test_an_example_takes_and_returns_what_a_call_may(ledger: Ledger) -> None:
+    """Arrays of any size, refs where there have to be some, all of it as from a caller; and no memory of it stays."""
+    with ledger.start(f"{ACTORS}/alike.py:Alike") as pool:
+        if BACKEND == "host":  # on a GPU, the slab of the process's own memory may stay
+            assert memfds(pool.devices[0].pid) == []
+        found = pool.device(0).statistics()
+        names = "slab_bytes", "used_bytes", "leases", "client_slabs", "cached_bytes"
+        assert {name: found[name] for name in names} == dict.fromkeys(names, 0)
+        for name, example in GIVEN.items():
+            given, by_ref = example(), BY_REF.get(name, [])
+            if isinstance(given, dict):
+                put = {key: pool.device(0).put(each) if key in by_ref else each for key, each in given.items()}
+                pool.call(f"Alike.{name}", kwargs=put).result()
+            else:
+                items = [pool.device(0).put(each) if at in by_ref else each for at, each in enumerate(given)]
+                if name == "streamed":
+                    assert len(list(pool.stream(f"Alike.{name}", *items))) == items[1]
+                else:
+                    pool.call(f"Alike.{name}", *items).result()
+        by_example, by_caller = pool.call("Alike.notes").result()
+        assert by_example.keys() == GIVEN.keys()
+        assert by_example == by_caller
+
+
 @pytest.mark.parametrize(
     ("how", "error", "text"),
     [
         ("example", errors.SetupFailed, "the example of Failing.fail raised OnPurposeError: on purpose"),
         ("no-tuple", errors.ActorLoadFailed, "the example of Failing.fail returned a value of type int; it returns a"),
         ("unsendable", errors.ActorLoadFailed, "warming up Failing.fail with its example failed: "),
+        (
+            "huge",
+            errors.ActorLoadFailed,
+            "warming up Failing.fail with its example failed: an array of 1073741825 bytes",
+        ),
         ("unfit", errors.ActorLoadFailed, "warming up Failing.fail with its example failed: .*Expected `int`"),
         ("exception", errors.SetupFailed, "warming up Failing.fail .*raised OnPurposeError: on purpose"),
         ("missing", errors.ActorLoadFailed, "warming up Failing.fail .*No module named 'no_such_module'"),
