@@ -351,10 +351,9 @@ class Client:
             if self._closed or self.forked:
                 return
             self._closed = told.workers_live = True
-            lives = told.lost is None
             closing.callback(self.courier.close)
             closing.callback(told.close)
-            closing.callback(self._close_memory, lives=lives)
+            closing.callback(self._close_memory)
             for lane in self._loops.values():
                 closing.callback(lane.close)
             closing.callback(self._blocking.close)
@@ -362,11 +361,9 @@ class Client:
             closing.callback(self._blocking.call_back)
             told.lose(errors.PoolLost("this client was closed"))
 
-    def _close_memory(self, *, lives: bool) -> None:
+    def _close_memory(self) -> None:
         memory = self._memory.made
-        mapped = () if memory is None else memory.close()
-        if lives:
-            self._session.say_bye(mapped)
+        self._session.say_bye(() if memory is None else memory.close())
 
     def _new_lane(self, loop: asyncio.AbstractEventLoop) -> EventLoopLane:
         from atomr_mp.client.lanes.event_loop import EventLoopLane

@@ -37,6 +37,8 @@ class UnixEnd:
         self._ready = ready
         self.socket: Final = connected
         self._events = 0
+        self._last = memoryview(b"")
+        """What is sent before it is closed."""
 
     def want(self, *, read: bool, write: bool) -> None:
         """Watch it for these events."""
@@ -55,6 +57,23 @@ class UnixEnd:
         """Close it."""
         self.want(read=False, write=False)
         self.socket.close()
+
+    def close_after(self, last: bytes) -> None:
+        """Close it once it has taken these bytes, or cannot take them; until then the loop keeps it."""
+        self.want(read=False, write=False)
+        self._last, self._ready = memoryview(last), self._send_last
+        self._send_last(0)
+
+    def _send_last(self, _events: int) -> None:
+        while self._last:
+            try:
+                self._last = self._last[self.socket.send(self._last, socket.MSG_NOSIGNAL) :]
+            except BlockingIOError:
+                self.want(read=False, write=True)
+                return
+            except OSError:  # the other end is closed
+                break
+        self.close()
 
 
 class LaneChannel(RelayChannel):

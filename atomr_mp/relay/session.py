@@ -91,6 +91,8 @@ class SessionChannel(RelayChannel):
         self._framing: Final = session.Framing()
         self._up: Final[deque[tuple[memoryview, int | None]]] = deque()
         """What the supervisor has not read yet, with descriptors that are closed once they are sent."""
+        self._rest = memoryview(b"")
+        """The rest of a message whose beginning was sent."""
         self._held_bytes = 0
         """Bytes of the client that are acknowledged once all of it is sent."""
         self._down = memoryview(b"")
@@ -168,8 +170,10 @@ class SessionChannel(RelayChannel):
             if descriptor is not None:
                 os.close(descriptor)
             if sent < len(data):
-                self._up[0] = data[sent:], None
+                self._rest = data[sent:]
+                self._up[0] = self._rest, None
             else:
+                self._rest = memoryview(b"")
                 self._up.popleft()
         if not self._up:
             self._passed_on(self._held_bytes)
@@ -270,14 +274,9 @@ class SessionChannel(RelayChannel):
             lane.end()
         self.memory.close_all()
         self._drop_unsent()
-        if self.client:
-            self._tell(session.Bye(mapped=False))
-            try:
-                self._far.socket.send(self._up.pop()[0])
-            except OSError:  # its end of file tells the same, but that its memory is unmapped
-                self._up.clear()
-        self._far.close()
         self._heard.close()
+        bye = session.frame(session.FROM_CLIENT.encode(session.Bye(mapped=False))) if self.client else b""
+        self._far.close_after(bytes(self._rest) + bye)
 
 
 IPC: Final = "ipc://"

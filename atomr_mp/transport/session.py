@@ -254,7 +254,7 @@ class SessionPeer:
         self.credentials: Final = credentials(connected)
         self.fileno: Final = connected.fileno
         self.gone = False
-        """Whether a message could not be sent since the client has gone."""
+        """Whether nothing more is sent: the client has gone, or `say_no_more` was called."""
 
     @property
     def wants_to_write(self) -> bool:
@@ -262,7 +262,9 @@ class SessionPeer:
         return bool(self._unsent)
 
     def send(self, message: session.FromSupervisor, descriptor: Descriptor | None = None) -> bool:
-        """Send a message, or queue it; False if the client reads too slowly or has gone: the session is over.
+        """Send a message, or queue it; False if the client reads too slowly: the session is over.
+
+        Nothing is sent to a client that has gone. `receive` tells of that, behind the last that it has said.
 
         Args:
             message: The message.
@@ -271,19 +273,22 @@ class SessionPeer:
         data = memoryview(session.frame(session.FROM_SUPERVISOR.encode(message)))
         self._unsent.append((data, descriptor))
         self._unsent_bytes += len(data) + (0 if descriptor is None else DESCRIPTOR_BYTES)
-        return self.flush() and self._unsent_bytes <= QUEUE_BYTES
+        self.flush()
+        return self._unsent_bytes <= QUEUE_BYTES
 
-    def flush(self) -> bool:
-        """Send queued messages, as far as the client reads; False if it has gone."""
+    def flush(self) -> None:
+        """Send queued messages, as far as the client reads."""
+        if self.gone:
+            self._drop_unsent()
         while self._unsent:
             data, descriptor = self._unsent[0]
             try:
                 sent = descriptors.send(self._socket, data, None if descriptor is None else descriptor.fileno())
             except BlockingIOError:
-                return True
+                return
             except OSError:
-                self.gone = True
-                return False
+                self._stop(socket.SHUT_RDWR)  # what it has said before can be read, and then its end
+                return
             self._unsent_bytes -= sent
             if descriptor is not None:  # it went with the first byte
                 descriptor.close()
@@ -292,7 +297,10 @@ class SessionPeer:
                 self._unsent[0] = (data[sent:], None)
             else:
                 self._unsent.popleft()
-        return True
+
+    def say_no_more(self) -> None:
+        """Send nothing more, and let the client know; what it says is still received."""
+        self._stop(socket.SHUT_WR)
 
     def receive(self) -> list[session.FromClient] | None:
         """Return the messages that have arrived; None if the client has gone.
@@ -334,10 +342,20 @@ class SessionPeer:
         """Close; may be called twice."""
         self._socket.close()
         self._incoming.close()
+        self._drop_unsent()
+
+    def _stop(self, how: int) -> None:
+        self.gone = True
+        with contextlib.suppress(OSError):  # the client has closed it
+            self._socket.shutdown(how)
+        self._drop_unsent()
+
+    def _drop_unsent(self) -> None:
         for _, descriptor in self._unsent:
             if descriptor is not None:
                 descriptor.close()
         self._unsent.clear()
+        self._unsent_bytes = 0
 
 
 class SessionListener:

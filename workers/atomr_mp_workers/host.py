@@ -131,7 +131,7 @@ class Host:
         self._foreign: Final = ForeignSlabs(parts.store, parts.completions.wake)
         self._read_due_ns = 0
         """When the time of the client's read was over for which the last turn waited in vain."""
-        self._shown = (0, 0)
+        self._shown = (0, 0, 0)
         """Memory figures that the board shows."""
         self._log = logging.getLogger("atomr_mp.worker")
 
@@ -354,6 +354,7 @@ class Host:
             self._shown = figures
             self._board.show(Gauge.SLAB_BYTES, figures[0])
             self._board.show(Gauge.LEASES, figures[1])
+            self._board.show(Gauge.SESSIONS, figures[2])
             if self._serves:
                 self._usage.notice()
         if self._usage.due_ns is not None:
@@ -452,6 +453,8 @@ class Host:
 
     def _end_session(self, number: int, *, expelled: bool = False) -> None:
         session = self._peers.end(number, expelled=expelled)
+        if session is None and any(each.number == number for each in self._ending):
+            return  # it was expelled, and requests of it run
         if session is None:
             self._channel.send(control.SessionClosed(number))
         else:

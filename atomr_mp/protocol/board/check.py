@@ -30,7 +30,7 @@ _MOST: Final = 2**62
 LOOKS: Final = 8
 """Readings of a living board before it counts as damaged."""
 
-_UNNAMED: Final = (range(18, 20), range(page.FIRST_LOOP + page.LOOPS, 64))
+_UNNAMED: Final = (range(19, 20), range(page.FIRST_LOOP + page.LOOPS, 64))
 
 _UNUSED: Final = bytes(8 * page.SLOT_WORDS - 8) + page.UNUSED.to_bytes(8, sys.byteorder)
 """An entry that was never used."""

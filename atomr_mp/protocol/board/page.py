@@ -37,6 +37,8 @@ class Gauge(IntEnum):
 
     SLAB_BYTES = 12
     LEASES = 13
+    SESSIONS = 18
+    """Sessions whose memory was not given back yet."""
 
 
 ANSWERED: Final = 14

@@ -411,7 +411,9 @@ class ProcessHeld(Message, frozen=True):
     running: U32 = 0
     """Requests that run; meanwhile `slab_bytes` and `leases` may be outdated."""
     believed: bool = True
-    """Whether its board is credible; if not, the three fields above are unknown and 0."""
+    """Whether its board is credible; if not, the three fields above are unknown and 0, and so is the one below."""
+    sessions: U32 = 0
+    """The sessions for which it holds memory, or may."""
 
 
 class SessionHeld(Message, frozen=True):
@@ -421,9 +423,11 @@ class SessionHeld(Message, frozen=True):
     client: Name
     """The name in its hello, shortened."""
     pid: U32 | None
-    """Nil if the process has ended and is not waited for."""
+    """The process of its client; nil if it has none, or is not waited for."""
     state: Name
-    """`calls`, `observes`, `connects` (before its hello), `ended`; `cut`: a remote one that waits for its client."""
+    """`calls`, `observes`, `connects` (before its hello); `cut`: a remote one that waits for its client. Of one that
+    has ended: `maps` if its client has said that it has memory mapped still, `parts` if that has said nothing, and
+    `ended` if nothing is to be heard of it."""
     weight: Weight = 1.0
 
 

@@ -166,7 +166,10 @@ class ResultsRead(Message, frozen=True, tag="results_read"):
 
 
 class Bye(Message, frozen=True, tag="bye"):
-    """End the session. The supervisor closes the connection, and memory of slabs is free at once."""
+    """End the session. The supervisor closes the connection, and memory of slabs is free at once.
+
+    Say it also after a `Goodbye`: only then it is known that no slabs are mapped.
+    """
 
     mapped: bool
     """Whether some are mapped still. Then their memory is free, and the supervisor closes the connection, when you

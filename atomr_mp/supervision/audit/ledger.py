@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Final
 
 from atomr_mp.protocol import process_tags
-from atomr_mp.protocol.messages.operators import Inventory, ProcessHeld
+from atomr_mp.protocol.messages.operators import Inventory, ProcessHeld, SessionHeld
 from atomr_mp.protocol.words import counted
 from atomr_mp.supervision.audit.findings import Finding, State, Supervision
 from atomr_mp.supervision.audit.leftovers import Unsupervised, still_mapped
 from atomr_mp.supervision.audit.observed import (
     Memfd,
     Observed,
+    Process,
     Socket,
     Worker,
     ancestors,
@@ -19,6 +21,9 @@ from atomr_mp.supervision.audit.observed import (
     slab_size,
     worker_name,
 )
+
+ENDED: Final = frozenset({"ended", "maps", "parts"})
+"""States of sessions that have ended, in `SessionHeld`."""
 
 
 def compare(observed: Observed, supervision: Supervision, believed: Inventory | None) -> list[Finding]:
@@ -176,13 +181,11 @@ class _Compared:
     def _sessions(self) -> Iterator[Finding]:
         for each in self._believed.sessions:
             process = None if each.pid is None else self._processes.get(each.pid)
-            if each.state == "ended":
-                waits = f"the end of its process, pid {each.pid}" if each.pid else "workers to finish its requests"
-                what = f"session {each.number} has ended; its memory waits for {waits}"
-                if each.pid is not None and process is None:
-                    yield Finding(
-                        State.UNACCOUNTED, "session", f"{what}, which is not there", "please report it", pid=each.pid
-                    )
+            if each.state in ENDED:
+                what = f"session {each.number} has ended; its memory waits for {_awaited(each)}"
+                wrong = "" if each.pid is None else self._is_awaited_in_vain(each, process)
+                if wrong:
+                    yield Finding(State.UNACCOUNTED, "session", f"{what}, {wrong}", "please report it", pid=each.pid)
                 else:
                     yield Finding(State.HELD, "session", what, pid=each.pid)
             elif each.state == "cut":
@@ -201,13 +204,40 @@ class _Compared:
                 what = f"session {each.number} {each.state}: {each.client}, pid {each.pid}{weight}"
                 yield Finding(State.OK, "session", what, since=process.since, pid=each.pid)
         leases = sum(each.leases for each in self._believed.processes if not each.running)
-        if leases and not any(each.state in {"calls", "cut", "ended"} for each in self._believed.sessions):
+        known = sum(each.state in {"calls", "cut", *ENDED} for each in self._believed.sessions)
+        if leases and not known:
             yield Finding(
                 State.UNACCOUNTED,
                 "session",
                 f"{counted(leases, 'lease is', 'leases are')} held, and there is no session",
                 "please report it; `atomr-mp restart DEVICE` ends them",
             )
+        for held in self._workers.values() if self._believed.complete else ():
+            if held.sessions > known:
+                yield Finding(
+                    State.UNACCOUNTED,
+                    "session",
+                    f"{_role(held)} holds memory for {counted(held.sessions, 'session')}, and there "
+                    f"{'is' if known == 1 else 'are'} {known}",
+                    f"please report it; `atomr-mp restart {held.device}` frees it",
+                    pid=held.pid,
+                )
+
+    def _is_awaited_in_vain(self, ended: SessionHeld, process: Process | None) -> str:
+        """Return why an ended session's memory must not wait for a process, "" if it may."""
+        remote = self._believed.remote
+        if process is None:
+            return "which is not there"
+        if remote is not None and ended.pid in {remote.pid, remote.standby_pid}:
+            return "which is the relay: it unmaps a session's memory at once"
+        if ended.state != "parts" and self._believed.backend == "host" and not self._maps_workers_memory(process):
+            return "which has none mapped"
+        return ""
+
+    def _maps_workers_memory(self, process: Process) -> bool:
+        slabs = self._observed.slabs
+        owners = [process_tags.owner(slabs[inode].name) for inode in process.mapped if inode in slabs]
+        return any(of is not None and of.epoch == self._epoch and of.worker is not None for of in owners)
 
     def _sockets(self) -> Iterator[Finding]:
         ours = {*self._held, self._observed.supervisor}
@@ -384,6 +414,17 @@ def _worker_of(slab: Memfd, epoch: str) -> Worker | None:
 
 def _key(held: ProcessHeld) -> Worker:
     return held.device if held.device is not None else -1, held.generation
+
+
+def _awaited(ended: SessionHeld) -> str:
+    """Return the reason why an ended session's memory is not free yet."""
+    match ended.state:
+        case "maps":
+            return f"arrays that lie there in its process, pid {ended.pid}"
+        case "parts":
+            return f"its client in process {ended.pid} to be closed"
+        case _:
+            return f"the end of its process, pid {ended.pid}" if ended.pid else "workers to finish its requests"
 
 
 def _worker_of_socket(name: str) -> Worker | None:

@@ -62,10 +62,11 @@ def _worker(device: SupervisedDevice, worker: Incarnation) -> operators.ProcessH
     if worker.is_stuck:
         role = "stuck"
     board = worker.live_board.read()
-    slab_bytes, leases = (board.read(gauge) if board else 0 for gauge in (Gauge.SLAB_BYTES, Gauge.LEASES))
+    gauges = Gauge.SLAB_BYTES, Gauge.LEASES, Gauge.SESSIONS
+    slab_bytes, leases, sessions = (board.read(gauge) if board else 0 for gauge in gauges)
     running = len(board.running()) if board else 0
     ticks = worker.process.identity.start_ticks
     believed = board is not None
     return operators.ProcessHeld(
-        role, worker.pid, ticks, device.index, worker.generation, slab_bytes, leases, running, believed
+        role, worker.pid, ticks, device.index, worker.generation, slab_bytes, leases, running, believed, sessions
     )

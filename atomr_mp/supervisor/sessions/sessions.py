@@ -193,7 +193,7 @@ class Sessions:
             operators.SessionHeld(each.number, clip(each.name, NAME_CHARS) or "?", each.pid, each.state, each.weight)
             for each in self._sessions.values()
         ]
-        return living + [operators.SessionHeld(number, "?", pid, "ended") for number, pid in self._reclaim.waiting]
+        return living + [operators.SessionHeld(number, "?", pid, state) for number, state, pid in self._reclaim.waiting]
 
     @property
     def descriptors(self) -> list[int]:
@@ -352,8 +352,8 @@ class Sessions:
     # --- what clients say ------------------------------------------------------------------------------------------
 
     def _on_ready(self, each: ClientSession, events: int) -> None:
-        if events & select.EPOLLOUT and not self._flush(each):
-            return
+        if events & select.EPOLLOUT:
+            self._flush(each)
         if not events & ~select.EPOLLOUT:
             return
         try:
@@ -375,14 +375,11 @@ class Sessions:
         except Exception as fault:  # noqa: BLE001 - ours; it costs this session
             self._end(each, _noted(each, fault))
 
-    def _flush(self, each: ClientSession) -> bool:
-        """Send what waits for a client; return whether it is still there."""
-        if not each.peer.flush():
-            self._cut(each)
-            return False
+    def _flush(self, each: ClientSession) -> None:
+        """Send what waits for a client."""
+        each.peer.flush()
         if not each.peer.wants_to_write:
             self._loop.rewatch(each.peer.fileno(), select.EPOLLIN)
-        return True
 
     def notes(self, device: int, generation: int) -> list[str]:
         """Return the clients that cannot reach a device's worker, for an operator."""
@@ -447,7 +444,7 @@ class Sessions:
             each.lasting = LastingSession()
         _cancel_hello_timer(each)
         self._send(each, self._welcome_of(each))
-        if each.may_call and not each.closed:  # a client that has gone already was reported to the workers
+        if each.may_call and not (each.closed or each.peer.gone):  # else workers need not know it
             for worker in workers_of(self._devices):
                 worker.tell(_introduction(each))
 
@@ -538,9 +535,6 @@ class Sessions:
         if not each.sees_tracebacks:
             message = without_tracebacks(message)
         if not each.peer.send(message, descriptor):
-            if each.peer.gone:
-                self._cut(each)
-                return
             _LOG.warning("client %s does not read its events; its session is over", each.name)
             self._end(each, None)
         elif each.peer.wants_to_write:
@@ -555,14 +549,14 @@ class Sessions:
             each: The session.
             error: The reason, unless the client wants it.
             bye: The client wants it.
-            mapped: It has slabs mapped still, and closes the connection once it has none.
+            mapped: It has said that it has slabs mapped, and closes the connection once it has none.
         """
         if each.closed:
             return
         each.closed = True
         _cancel_hello_timer(each)
         del self._sessions[each.number]
-        self._hang_up(each, error, mapped=mapped)
+        peer = self._hang_up(each, error)
         self._slabs.session_ended(each.number)
         if each.may_call:
             told = []
@@ -572,21 +566,22 @@ class Sessions:
                         continue
                     worker.tell(control.SessionEnded(each.number))
                     told.append((device.index, worker.generation))
-            self._reclaim.ended(each.number, told, bye=bye, mapping=each.peer if mapped else None)
+            self._reclaim.ended(each.number, told, peer, bye=bye, mapped=mapped)
+        elif peer is not None:
+            peer.close()
         if each.owner:
             # Later, since the caller may be in the middle of a device's step.
             self._loop.call_later(0, self._owner_gone)
 
-    def _hang_up(self, each: ClientSession, error: errors.AtomrError | None, *, mapped: bool) -> None:
-        """End a session's connection, if it has one. A client that has slabs mapped ends it itself."""
+    def _hang_up(self, each: ClientSession, error: errors.AtomrError | None) -> SessionPeer | None:
+        """Say the last to a session's client; return the connection, if it has one, which the caller has to close."""
         if each.lasting is not None and each.is_cut:
             each.lasting.connected()
-            return
+            return None
         if error is not None:
             each.peer.send(session.Goodbye(ErrorInfo.of(error)))
         self._loop.forget(each.peer.fileno())
-        if not (mapped and each.may_call):
-            each.peer.close()
+        return each.peer
 
 
 def _proves(each: ClientSession, origin: session.RemoteOrigin | None, proof: session.SessionProof) -> bool:

@@ -242,8 +242,10 @@ def introduced(supervisor: Supervisor, index: int) -> list[tuple[control.Foreign
 def register(client: SessionConnection, slab: int, content: bytes = b"own", **wrong: int) -> None:
     """Send a slab of a client."""
     made = memory(content, wrong.get("seals", SEALS))
-    client.send(session.RegisterSlab(slab, slab, wrong.get("nbytes", len(content))), made)
-    os.close(made)
+    try:
+        client.send(session.RegisterSlab(slab, slab, wrong.get("nbytes", len(content))), made)
+    finally:
+        os.close(made)
 
 
 class TestOpening:
@@ -696,7 +698,7 @@ class TestTheEnd:
         supervisor.acknowledge(0)
         if first == "client":
             client.hang_up()
-            supervisor.until(lambda: not supervisor.sessions._reclaim._connections)
+            supervisor.until(lambda: not supervisor.sessions._reclaim._partings)
             supervisor.acknowledge(1)
         else:
             supervisor.acknowledge(1)
@@ -712,7 +714,7 @@ class TestTheEnd:
         supervisor.until(lambda: supervisor.workers[1].heard(control.SessionEnded))
         supervisor.acknowledge(0, 1)
         client.send(session.ForgetSlab(1))
-        supervisor.until(lambda: not supervisor.sessions._reclaim._connections)
+        supervisor.until(lambda: not supervisor.sessions._reclaim._partings)
         assert supervisor.reclaimed() == [0, 0]
         assert len(open_descriptors()) == before  # the process's for the connection's
 

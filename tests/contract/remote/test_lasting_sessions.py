@@ -299,7 +299,7 @@ sys.stdin.read()
         supervisor.acknowledge(0, 1)
         for relay in reversed(relays):
             assert supervisor.reclaimed() == [0, 0]
-            assert [pid for _, pid in supervisor.sessions._reclaim.waiting] != [None]
+            assert [pid for *_, pid in supervisor.sessions._reclaim.waiting] != [None]
             relay.kill()
             relay.wait()
             supervisor.until(lambda: relay.pid not in supervisor.sessions._reclaim._watched)  # noqa: B023 - called at once

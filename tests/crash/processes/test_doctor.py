@@ -14,6 +14,8 @@ from typing import Any, Final
 import numpy as np
 import pytest
 
+import atomr_mp
+from atomr_mp.client.lanes.session import PoolSession
 from atomr_mp.operator.doctor import examine
 from atomr_mp.protocol import process_tags
 from atomr_mp.supervision.audit.findings import Finding, State, Supervision
@@ -98,6 +100,24 @@ def test_what_nobody_knows_of_is_unaccounted(ledger: Ledger, what: str) -> None:
             if path is not None:
                 path.unlink()
         assert not found(pool.run_dir, State.UNACCOUNTED)
+
+
+def test_memory_that_waits_for_nothing_is_unaccounted(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that has ended and not said so, whose process lives and has nothing mapped."""
+    with ledger.start() as pool:
+        if pool.status().backend != "host":
+            pytest.skip("a GPU's memory is mapped by no name")
+        client = atomr_mp.connect(run_dir=pool.run_dir)
+        client.wait_ready()
+        ref = client.device(0).put(np.ones(100_000))
+        assert not found(pool.run_dir, State.UNACCOUNTED)
+        monkeypatch.setattr(PoolSession, "say_bye", lambda *_: None)
+        client.close()
+        (finding,) = found(pool.run_dir, State.UNACCOUNTED)
+        assert (finding.kind, finding.pid) == ("session", os.getpid())
+        assert "has ended; its memory waits" in finding.what
+        assert doctor(pool.run_dir, "--leaks")[0] == 1
+        del ref
 
 
 def test_what_a_client_has_mapped_of_a_dead_worker_is_shown_with_its_pid(ledger: Ledger) -> None:

@@ -202,6 +202,7 @@ def test_no_damage_makes_a_started_request_look_unstarted(
         int(Counter.STARTED),
         int(Counter.COMPLETED),
         int(Gauge.LEASES),
+        int(Gauge.SESSIONS),
         page.ANSWERED,
         page.FIRST_BUCKET + 3,
         page.FIRST_SLOT,

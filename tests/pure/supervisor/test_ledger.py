@@ -201,6 +201,55 @@ def test_leases_of_nobody_are_found() -> None:
     assert states(found, State.UNACCOUNTED) == ["session"]
 
 
+@pytest.mark.parametrize(
+    ("state", "pid", "mapped", "expected"),
+    [
+        ("ended", None, [], State.HELD),
+        ("ended", CLIENT, [1], State.HELD),
+        ("ended", CLIENT, [50], State.UNACCOUNTED),  # its own memory only
+        ("ended", CLIENT + 9, [], State.UNACCOUNTED),
+        ("ended", 9, [1], State.UNACCOUNTED),
+        ("maps", CLIENT, [1], State.HELD),
+        ("maps", CLIENT, [], State.UNACCOUNTED),
+        ("maps", 9, [1], State.UNACCOUNTED),
+        ("parts", CLIENT, [], State.HELD),
+        ("parts", 9, [1], State.UNACCOUNTED),
+    ],
+)
+def test_an_ended_session_s_memory_waits_for_who_has_it(
+    state: str, pid: int | None, mapped: list[int], expected: State
+) -> None:
+    """A process that has none of it mapped, or the relay, which unmaps it at once, is waited for in vain."""
+    observed, believed = pool(1)
+    processes = observed["processes"] | {9: process(9, parent=SUPERVISOR, marked=True)}
+    for each in (CLIENT, 9):
+        processes[each] = processes[each]._replace(mapped=frozenset(mapped))
+    ended = SessionHeld(7, "?", pid, state)
+    remote = RemoteStatus("tcp://10.0.0.5:5570", 9, True, 0, 0, [], 10)
+    changed = msgspec.structs.replace(
+        believed,
+        processes=[*believed.processes, ProcessHeld("helper", 9, 90)],
+        sessions=[*believed.sessions, ended],
+        remote=remote,
+    )
+    found = compare(Observed(**observed | {"processes": processes}), Supervision.ANSWERS, changed)
+    assert [each.state for each in found if "session 7 has ended" in each.what] == [expected]
+    assert states(found, State.UNACCOUNTED) == ["session"] * (expected is State.UNACCOUNTED)
+
+
+@given(st.integers(0, 4), st.integers(0, 4), st.sampled_from(["calls", "cut", "ended", "maps", "parts"]))
+def test_memory_for_more_sessions_than_there_are_is_found(held: int, known: int, state: str) -> None:
+    """A worker says for how many it has some, those included that have ended."""
+    observed, believed = pool(1, clients=0)
+    sessions = [SessionHeld(number, "c", None, state) for number in range(known)]
+    (worker,) = believed.processes
+    changed = msgspec.structs.replace(
+        believed, processes=[msgspec.structs.replace(worker, sessions=held, leases=0)], sessions=sessions
+    )
+    found = compare(Observed(**observed), Supervision.ANSWERS, changed)
+    assert any("holds memory for" in each.what for each in found) is (held > known)
+
+
 def test_who_uses_a_gpu_is_told_where_the_pids_are_ours() -> None:
     """The pool's and others'; pids of another namespace mean nothing here."""
     observed, believed = pool(1)

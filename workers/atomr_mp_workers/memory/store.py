@@ -51,8 +51,8 @@ class Store:
         _, self._index, _ = token.unpack(current)
         self._holders: dict[int, Holder] = {}
         self._leases = 0
-        self.figures: tuple[int, int] = (0, 0)
-        """The slabs' bytes, and the sessions' leases; a new tuple after each change."""
+        self.figures: tuple[int, int, int] = (0, 0, 0)
+        """The slabs' bytes, the sessions' leases, and the sessions; a new tuple after each change."""
         self._keeper: Final = keeper
         self.slabs: Final = SlabTable(device, self._index, quota_bytes, in_progress, self._count, keeper)
         self.buffers: Final = Buffers(device, current, self.slabs)
@@ -67,6 +67,7 @@ class Store:
     def admit(self, number: int) -> Holder:
         """Admit a session."""
         holder = self._holders[number] = Holder(number)
+        self._count()
         return holder
 
     def close_mappings(self, number: int) -> None:
@@ -264,4 +265,4 @@ class Store:
             }
 
     def _count(self) -> None:
-        self.figures = self.slabs.taken_bytes, self._leases
+        self.figures = self.slabs.taken_bytes, self._leases, len(self._holders)
