@@ -8,6 +8,7 @@ room may import this.
   class then checks that its caller may use it.
 - A `CheckedFrame` knows the digest of its content, and `check_frames` compares it before the frame is sent. Memory of
   user code is never sent.
+- A session whose memory was given back has nothing left in its worker, and gets nothing more.
 - `FILLER` is written over memory that is free, so that late reads are seen: it is NaN in every type of floating point.
 """
 

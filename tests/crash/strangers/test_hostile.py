@@ -403,13 +403,12 @@ def test_an_owner_that_dies_is_noticed_between_the_steps_of_a_device(loop: Loop)
     ours.close()
     lost = ErrorInfo.of(errors.WorkerLost("gone"))
     connected.incarnation_ended(lambda _: session.IncarnationEnded(0, 1, False, lost, [], 0))
-    assert len(connected) == 0
     owner_gone.assert_not_called()
-    again = Loop.run
+    owner_gone.side_effect = loop.stop
     loop._stopped = False
-    loop.call_later(0, loop.stop)
-    again(loop)
+    Loop.run(loop)
     owner_gone.assert_called_once_with()
+    assert len(connected) == 0
 
 
 def test_a_long_error_of_every_device_keeps_nobody_from_connecting(tmp_path: Path, loop: Loop) -> None:

@@ -82,6 +82,10 @@ class PassingReads:
         read.event.end()
         self.has_ended = True
 
+    def are_of(self, session: int) -> bool:
+        """Return whether there is a read of a session."""
+        return any(number == session for number, _ in self._open)
+
     @property
     def due_ns(self) -> int | None:
         """When the next read's time is over; CLOCK_MONOTONIC."""

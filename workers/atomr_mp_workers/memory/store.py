@@ -95,6 +95,19 @@ class Store:
         self.device.forget(holder)
         self.slabs.close_all(number)
         self._count()
+        if checks.ON:
+            self._check_given_back(number)
+
+    def _check_given_back(self, number: int) -> None:
+        """Check that nothing of a session is left, whose memory was given back.
+
+        Raises:
+            BrokenRuleError: Something is.
+        """
+        with self.slabs.lock:
+            opened = [key for slab in self.slabs.by_number.values() for key in slab.opened if key[0] == number]
+        if opened or self.passing_reads.are_of(number):
+            raise checks.BrokenRuleError(f"something of session {number} is left, whose memory was given back")
 
     # --- leases and views ------------------------------------------------------------------------------------------
 
@@ -103,6 +116,8 @@ class Store:
 
         A slab with a result by value is handed to the supervisor first, so that the result outlives this process.
         """
+        if checks.ON and holder.gone and self._holders.get(holder.number) is not holder:
+            raise checks.BrokenRuleError(f"a lease for session {holder.number}, which could never give it back")
         block = array.block
         _, count = holder.leases.get(block.id, (block, 0))
         holder.leases[block.id] = block, count + 1
