@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
 from collections.abc import Callable
@@ -50,6 +51,13 @@ class HandOver(Generic[T]):
     def put(self, found: T) -> None:
         """Hand something over. Any thread, whatever it holds."""
         self._found.put((found,))
+
+    def handing_over(self, found: T) -> Callable[[object], object]:
+        """Return a function in C that hands something over, and ignores its argument.
+
+        A weak reference may call it: unlike a function in Python it cannot be interrupted, which would lose the thing.
+        """
+        return functools.partial(self._found.put, (found,))  # the argument is `block`, which that queue ignores
 
     def close(self) -> None:
         """End the thread; with no lock held. May be called twice."""

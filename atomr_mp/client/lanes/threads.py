@@ -32,10 +32,6 @@ FLUSH_S: Final = 0.001
 FAR_NS: Final = 2**63 - 1
 """A time that never comes, for waits without a limit."""
 
-MAX_UNHEARD: Final = 64
-"""Most messages with nothing but releases that are sent to a silent worker; further releases travel with the next call.
-So they never fill the connection, however long the worker is busy."""
-
 
 class ThreadsLane(Lane):
     """Drives the connections from whichever thread waits for a reply."""
@@ -320,7 +316,7 @@ class ThreadsLane(Lane):
         """
         with self._lock:
             link = self._links[releases.device]
-            if link.releases is releases and not (freed and releases.unheard >= MAX_UNHEARD):
+            if link.releases is releases and not (freed and releases.is_unheard):
                 releases.unheard += freed
                 self._give_back(link)
                 if link.connection is not None and link.connection.broken:

@@ -1,13 +1,14 @@
 """The leases, borrows and slabs that a client has to give back to an incarnation.
 
 A holder has a `Lease` or a `ViewBorrow`. When that is collected, or released, its id waits in the incarnation's
-`Releases` until the client sends something there. Finalisers run on any thread, in the middle of anything, under any
-lock: they only append to a deque.
+`Releases` until the client sends something there; for the end of a borrow a thread does so at once (`borrows`).
+Finalisers run on any thread, in the middle of anything, under any lock: they only append to a deque.
 """
 
 from __future__ import annotations
 
 import logging
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterable
 from enum import IntEnum
@@ -17,6 +18,10 @@ from atomr_mp.protocol import token
 from atomr_mp.protocol.messages import data
 
 _LOG: Final = logging.getLogger("atomr_mp.client")
+
+MAX_UNHEARD: Final = 64
+"""Most messages with nothing but releases that are sent to a silent worker; further releases travel with the next call.
+So they never fill the connection, however long the worker is busy."""
 
 
 class NotOpenError(Exception):
@@ -42,8 +47,10 @@ class Releases:
     def __init__(self, current: bytes, all_read: deque[tuple[int, int]] | None = None) -> None:
         self.token: Final = current
         _, self.device, self.generation = token.unpack(current)
-        self.pending: deque[tuple[LeaseKind, int]] = deque()
+        self.pending: deque[tuple[LeaseKind, int] | _BorrowEnd] = deque()
         """Any thread may append to it at any time."""
+        self.borrows: dict[int, tuple[weakref.ref[ViewBorrow], _BorrowEnd]] = {}
+        """What hears of the end of each borrow that was not released, by number."""
         self.ending: deque[tuple[Callable[[], object], object]] = deque()
         """Memory of ended views that this process's GPU may still use: a wait for it, and the release."""
         self.serial = 0
@@ -91,9 +98,21 @@ class Releases:
         if not awaited:
             self._unread = None
 
+    @property
+    def is_unheard(self) -> bool:
+        """Whether so many messages had no answer that releases have to wait for a call."""
+        return self.unheard >= MAX_UNHEARD
+
     def give_back(self, buffers: Iterable[int]) -> None:
         """Give unwanted leases back."""
         self.pending.extend((LeaseKind.LEASE, buffer) for buffer in buffers)
+
+    def expect_end(self, borrow: ViewBorrow, number: int, ended: Callable[[object], object] | None) -> None:
+        """Give a borrow back once it is collected, and call `ended` then; see `ViewBorrow`."""
+        told = weakref.ref(borrow, ended)
+        end = _BorrowEnd(borrow, self.pending.append)  # later, so it is called earlier
+        end.number = number
+        self.borrows[number] = told, end
 
     def end_later(self, wait: Callable[[], object], keep: object) -> None:
         """Give back the memory of a view, once `wait` has returned."""
@@ -114,9 +133,13 @@ class Releases:
         ids: tuple[list[int], list[int], list[int]] = ([], [], [])
         for _ in range(data.MAX_RELEASED):
             try:
-                kind, number = self.pending.popleft()
+                due = self.pending.popleft()
             except IndexError:
                 break
+            if isinstance(due, _BorrowEnd):
+                self.borrows.pop(due.number, None)
+                due = LeaseKind.BORROW, due.number
+            kind, number = due
             ids[kind].append(number)
         if not any(ids):
             return None
@@ -206,25 +229,42 @@ class Lease:
         self.hold = None
 
 
+class _BorrowEnd(weakref.ref["ViewBorrow"]):
+    """Takes the place of a borrow that was collected."""
+
+    __slots__ = ("number",)
+
+    number: int
+
+
 class ViewBorrow:
     """A view's claim on a buffer, as the worker sees it. Ends when it is collected or released.
+
+    It has no finaliser in Python: an interrupt could end that before it has done anything, and nobody would hear of
+    the end. Weak references call functions in C, which Python does not interrupt.
 
     Args:
         releases: Of the incarnation that made the buffer.
         number: The client's number for it.
+        ended: Called with any argument once it is collected, in the middle of anything; a function in C.
     """
 
-    __slots__ = ("number", "released", "releases")
+    __slots__ = ("__weakref__", "number", "releases")
 
-    def __init__(self, releases: Releases, number: int) -> None:
+    def __init__(self, releases: Releases, number: int, ended: Callable[[object], object] | None = None) -> None:
         self.releases: Final = releases
         self.number: Final = number
-        self.released = False  # last: an interrupt may end this before, and there is nothing to release then
+        releases.expect_end(self, number, ended)
 
-    def release(self) -> None:
-        """End it. May be called twice."""
-        if not getattr(self, "released", True):
-            self.released = True
+    def release(self, give_back: Callable[[Releases], object] | None = None) -> None:
+        """End it. May be called twice.
+
+        Args:
+            give_back: Sends due releases at once.
+        """
+        if self.number in self.releases.borrows:
             self.releases.pending.append((LeaseKind.BORROW, self.number))
-
-    __del__ = release
+            if give_back is not None:
+                give_back(self.releases)
+            # Last: if this is interrupted, it ends once more when it is collected, which does no harm.
+            self.releases.borrows.pop(self.number, None)

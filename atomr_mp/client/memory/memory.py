@@ -12,15 +12,15 @@ import os
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
 from atomr_mp import errors
 from atomr_mp.client import interrupts
 from atomr_mp.client.memory.argument_slabs import ClientSlabs, Placement
+from atomr_mp.client.memory.borrows import BorrowReturner
 from atomr_mp.client.memory.leases import Lease, Releases, ViewBorrow
-from atomr_mp.client.memory.loans import LentBorrow, LoanReturner
 from atomr_mp.client.memory.refs import GpuRef, SharedRef, read_shared, write_shared
 from atomr_mp.client.memory.staging import STAGED_BYTES, PartReply, StagedTransfers
 from atomr_mp.client.memory.worker_slabs import Mappings, SlabMapping
@@ -50,13 +50,23 @@ USED_AGAIN: Final = 2
 T = TypeVar("T")
 
 
+class MemoryReply(PartReply, Protocol):
+    """The reply to a request of this client's memory."""
+
+    def cancel(self) -> None:
+        """Keep the request from starting."""
+
+    def add_done_callback(self, callback: Callable[[Any], object]) -> None:
+        """Call a function once there is an answer."""
+
+
 class RefLoan(NamedTuple):
     """A request by which a call on one device may use refs of another."""
 
     device: int
     """The refs' device."""
     request: memory.Borrow
-    borrow: LentBorrow
+    borrow: ViewBorrow
     """What the call keeps until it is answered."""
 
 
@@ -83,7 +93,7 @@ class ClientMemory:
         read_session: Callable[[], None],
         ask: Callable[..., tuple[session.Answer | session.SlabOpened, int | None]],
         tell: Callable[[session.FromClient], None],
-        submit: Callable[[str, LibraryRequest, int, float], PartReply],
+        submit: Callable[[str, LibraryRequest, int, float], MemoryReply],
         give_back: Callable[[Releases], None],
     ) -> None:
         self._epoch = epoch
@@ -102,9 +112,9 @@ class ClientMemory:
         self._dropped: Final = deque[None](maxlen=USED_AGAIN)
         """One entry for each large result in new memory that was dropped, since the last result that got a slab."""
         self._mappings: Final = Mappings(self._open)
-        self._borrows = itertools.count(1)
+        self._numbers = itertools.count(1)
         self._own_slabs = itertools.count(1)
-        self._loans: Final = LoanReturner(give_back)
+        self._borrows: Final = BorrowReturner(give_back, self._ask_worker)
         self._lent: set[tuple[Releases, int, int]] = set()
         """Slabs that another device's workers map: (of, number, by)."""
 
@@ -170,7 +180,7 @@ class ClientMemory:
             found.setdefault(ref.device, []).append(ref)
         loans: list[RefLoan] = []
         for device, refs in sorted(found.items()):
-            borrow = self._loans.loan(refs[0].lease.releases, next(self._borrows))
+            borrow = self._new_borrow(refs[0])
             loans.append(RefLoan(device, _passing(refs, borrow), borrow))
         return loans
 
@@ -190,18 +200,22 @@ class ClientMemory:
             self._lent = self._lent | {(releases, ref.slab, device)}
 
     @interrupts.defer_interrupts
-    def lend(self, foreign: Sequence[GpuRef], device: int, deadline_s: float) -> list[LentBorrow]:
+    def lend(self, foreign: Sequence[GpuRef], device: int, deadline_s: float) -> list[ViewBorrow]:
         """Lend a device other devices' refs; later writers wait while the result is held. Blocks."""
         for ref in self.unreached(foreign, device):
             self.reach(ref, device)
-        loans = self.loans(foreign)
+        lent: list[ViewBorrow] = []
         try:
-            for at, request, _ in loans:
-                self.request(request, at, deadline_s)
-        except errors.RequestError as error:
-            error.maybe_executed = False  # the call that needs the refs was not sent
+            for at, request, borrow in self.loans(foreign):
+                self._take(request, borrow, at, deadline_s)
+                lent.append(borrow)
+        except BaseException as error:
+            for borrow in lent:
+                borrow.release(self._give_back)
+            if isinstance(error, errors.RequestError):
+                error.maybe_executed = False  # the call that needs the refs was not sent
             raise
-        return [loan.borrow for loan in loans]
+        return lent
 
     def answered(self, copies: Iterable[Placement], worker: Releases, *, executed: bool) -> None:
         """Record that a call with these arguments was answered, or was not run at all."""
@@ -250,7 +264,7 @@ class ClientMemory:
 
     def close(self) -> Sequence[SlabMapping]:
         """Unmap slabs without views; return those of the workers that are left."""
-        self._loans.close()
+        self._borrows.close()
         interrupts.wait(self._threads.close)
         self._slabs.close()
         return self._mappings.close()
@@ -295,9 +309,17 @@ class ClientMemory:
             lease.release()
             self._give_back(lease.releases)
 
+    @interrupts.defer_interrupts
     def view(self, ref: GpuRef, *, write: bool) -> Any:
         """Return a ref's elements where they are, as an array of NumPy's or, in a GPU's memory, of CuPy's."""
-        return self._view(ref, self._borrow(ref, write=write), write=write)
+        borrow = self._new_borrow(ref)
+        self._take(memory.Borrow(ref.holding(borrow), borrow.number, write), borrow, ref.device)
+        try:
+            mapping = self._mapping(ref.lease, ref.slab)
+            return mapping.array(ref.layout, writable=write, keep=(borrow, ref.lease))
+        except BaseException:
+            borrow.release(self._give_back)
+            raise
 
     def copy(self, ref: GpuRef, out: np.ndarray[Any, Any] | None) -> np.ndarray[Any, Any]:
         """Return a copy of a ref's elements, as they are between the writers before and after it."""
@@ -323,18 +345,25 @@ class ClientMemory:
             return out
         # First, since writers wait from the borrow on.
         mapping = None if on_gpu else self._mapping(ref.lease, ref.slab)
-        borrow = self._hold([ref], ViewBorrow(ref.lease.releases, next(self._borrows)))
+        return self._copy_borrowed(mapping, ref, out)
+
+    @interrupts.defer_interrupts
+    def _copy_borrowed(
+        self, mapping: SlabMapping | None, ref: GpuRef, out: np.ndarray[Any, Any] | None
+    ) -> np.ndarray[Any, Any]:
+        """Copy a ref's elements from its slab, or without a mapping in parts, while later writers wait."""
+        borrow = self._new_borrow(ref)
+        self._take(_passing([ref], borrow), borrow, ref.device)
         try:
             if mapping is not None:
-                return self._copy_from(mapping, ref, out)
+                return interrupts.wait(self._copy_from, mapping, ref, out)
             if out is None:
                 out = np.empty(ref.shape, ref.numpy_dtype)
                 weakref.finalize(out, self._dropped.append, None).atexit = False
             self._staged.get(ref, borrow.number, out)
             return out
         finally:
-            borrow.release()
-            self._give_back(borrow.releases)  # another client may want to write
+            borrow.release(self._give_back)  # another client may want to write
 
     def _is_got_in_parts(self, ref: GpuRef, out: np.ndarray[Any, Any] | None) -> bool:
         """Return whether a GPU's memory is copied in parts: to an array that is there, or that needs new memory.
@@ -440,7 +469,7 @@ class ClientMemory:
 
     def _send(
         self, request: LibraryRequest, device: int, deadline_s: float = REQUEST_DEADLINE_S, *, library: str = "memory"
-    ) -> PartReply:
+    ) -> MemoryReply:
         """Send a request of a library. Blocks while there is no room for it."""
         return self._submit(f"{library}.{request.name}", request, device, deadline_s)
 
@@ -495,32 +524,41 @@ class ClientMemory:
         # Without a borrow, since nobody else holds it.
         return mapping.array(layout, writable=True, keep=lease)
 
-    def _view(self, ref: GpuRef, borrow: ViewBorrow, *, write: bool) -> Any:
-        mapping = self._mapping(ref.lease, ref.slab)
-        return mapping.array(ref.layout, writable=write, keep=(borrow, ref.lease))
-
     def _mapping(self, lease: Lease, slab: int, *, opens: bool = True) -> SlabMapping:
         device = self._devices[lease.releases.device]
         if device.pid == os.getpid():
             raise errors.GpuRefSameProcess(f"this process is the worker of device {device.index}")
         return self._mappings.get(lease, slab, opens=opens)
 
-    @interrupts.defer_interrupts
-    def _hold(self, refs: Sequence[GpuRef], borrow: ViewBorrow) -> ViewBorrow:
-        """Keep refs of one device as they are, once earlier writers have ended, until the borrow is released.
+    def _new_borrow(self, ref: GpuRef) -> ViewBorrow:
+        return self._borrows.borrow(ref.lease.releases, next(self._numbers))
 
-        Later writers wait meanwhile, for a time.
+    @interrupts.defer_interrupts
+    def _take(
+        self, request: memory.Borrow, borrow: ViewBorrow, device: int, deadline_s: float = REQUEST_DEADLINE_S
+    ) -> None:
+        """Wait until a borrow is granted: all earlier uses that conflict with it have ended.
+
+        If the wait ends otherwise, the borrow has ended too. Its grant may be on its way, and nobody may read it soon.
         """
-        self.request(_passing(refs, borrow), refs[0].device)
-        return borrow
+        request.check()
+        reply = self._send(request, device, deadline_s)
+        try:
+            reply.result()
+        except BaseException:
+            reply.cancel()  # first: a worker that has not started it never will, and takes no notice of the release
+            borrow.release(self._give_back)
+            raise
 
-    @interrupts.defer_interrupts
-    def _borrow(self, ref: GpuRef, *, write: bool) -> ViewBorrow:
-        """Return a borrow, once all earlier uses that conflict with it have ended."""
-        borrow = ViewBorrow(ref.lease.releases, next(self._borrows))
-        # The request holds it: if it is granted after the wait was given up, it ends then.
-        self.request(memory.Borrow(ref.holding(borrow), borrow.number, write), ref.device)
-        return borrow
+    def _ask_worker(self, releases: Releases, answered: Callable[[], object]) -> None:
+        """Make a request that does nothing of an incarnation's device."""
+        reply = self._send(memory.Statistics(), releases.device)
+        reply.add_done_callback(lambda _: answered())
+
+    def _end_later(self, releases: Releases, wait: Callable[[], object], keep: object) -> None:
+        """Take in that a view of device memory was collected; called in the middle of anything."""
+        releases.end_later(wait, keep)
+        self._borrows.put(releases)
 
     def _open(self, releases: Releases, slab: int, unmapped: Callable[[], object]) -> SlabMapping:
         opened, descriptor = self._ask(
@@ -537,7 +575,7 @@ class ClientMemory:
         from atomr_mp.interop.cuda import CudaMapping
 
         uuid = self._devices[releases.device].uuid
-        return CudaMapping(opened.handle, opened.nbytes, uuid, releases.end_later, unmapped)
+        return CudaMapping(opened.handle, opened.nbytes, uuid, functools.partial(self._end_later, releases), unmapped)
 
     def _register(self, nbytes: int, descriptor: int) -> int:
         registered = 0

@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, cast
 
 from atomr_mp import errors
+from atomr_mp.client import interrupts
 from atomr_mp.client.memory.array_methods import ArrayMethods
 from atomr_mp.client.memory.leases import Lease
 from atomr_mp.client.memory.missing_methods import INSTEAD
@@ -209,6 +210,7 @@ class GpuRef(ArrayMethods):
         interface: dict[str, Any] = dict(self._viewed.__cuda_array_interface__)
         return interface | {"data": (interface["data"][0], True)}
 
+    @interrupts.defer_interrupts  # else the traceback of an interrupt might keep the view
     def __dlpack__(self, **wanted: Any) -> Any:
         """Return a capsule over a read-only view, see `view`; a `stream` is made to wait as DLPack says."""
         from atomr_mp.interop import dlpack

@@ -8,7 +8,7 @@ import os
 import pickle
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 from unittest.mock import Mock
 
@@ -60,9 +60,11 @@ class FakeClient:
 
 
 @pytest.fixture
-def client() -> FakeClient:
+def client() -> Iterator[FakeClient]:
     """A client."""
-    return FakeClient()
+    fake = FakeClient()
+    yield fake
+    fake.memory.close()
 
 
 def test_a_ref_says_everything_about_itself(client: FakeClient) -> None:
@@ -276,7 +278,7 @@ class FakeSlabs:
 
     def closed(self) -> list[int]:
         """Return the slabs that the worker would hear of."""
-        return [number for kind, number in self.releases.pending if kind is LeaseKind.SLAB]
+        return [due[1] for due in self.releases.pending if isinstance(due, tuple) and due[0] is LeaseKind.SLAB]
 
 
 def test_a_slab_is_asked_for_once() -> None:
@@ -357,6 +359,7 @@ def test_large_results_lie_in_slabs_where_results_come_and_go(
         return np.zeros(1)
 
     monkeypatch.setattr(client.memory, "request", answer)
+    monkeypatch.setattr(client.memory, "_take", lambda request, _borrow, device: answer(request, device))
     monkeypatch.setattr(client.memory._staged, "get", lambda *_: None)
     monkeypatch.setattr(client.memory._mappings, "has_idle", lambda *_: bool(idle))
     kept = [ref.numpy() for _ in range(5)]
