@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, Self
+from typing import Any, ClassVar, Final, Self, TypeVar
+
+ErrorT = TypeVar("ErrorT", bound=BaseException)
 
 __all__ = [
     "ActorFailed",
@@ -795,6 +797,25 @@ class Unrecoverable(RequestError):
     code: ClassVar[str] = "unrecoverable"
     ends_worker: ClassVar[bool] = True
     maybe_executed: bool = True
+
+
+# --- errors that are kept ---------------------------------------------------------------------------------------------
+
+
+def unraised(error: ErrorT) -> ErrorT:
+    """Return an equal error of this package without a traceback, to be raised in place of one that something keeps.
+
+    The traceback shows frames. If one of them leads to the error, as that of a caller who has the reply does, all that
+    the frames refer to stays until Python's cyclic collector runs: views, refs and large arrays.
+    """
+    cls = type(error)
+    again = cls.__new__(cls, *error.args)
+    again.__dict__.update(error.__dict__)
+    if hasattr(error, "__notes__"):
+        again.__notes__ = list(error.__notes__)
+    again.__cause__, again.__context__ = error.__cause__, error.__context__
+    again.__suppress_context__ = error.__suppress_context__
+    return again
 
 
 # --- the wire form -------------------------------------------------------------------------------------------------

@@ -608,7 +608,7 @@ class Pool:
                     error = errors.SetupFailed("")  # it ended without a word
                 log = "" if self._run_dir is None else f" (its log: {self._run_dir / f'device-{device.index}.log'})"
                 error.message = f"device {device.index} did not start: {device.reason}{log}"
-                raise error
+                raise errors.unraised(error)
 
     def status(self, timeout_s: float = 10.0) -> PoolStatus:
         """Return a snapshot of the pool: states, queues, processes; in the words of `atomr-mp status --json`. Blocks.

@@ -149,7 +149,7 @@ def _run(options: argparse.Namespace, items: Items, latest: list[Progress]) -> i
                 outcomes = _outcomes(pool, options, items, on_progress)
             for index, outcome in enumerate(outcomes):
                 if isinstance(outcome, Failure) and isinstance(outcome.error, _NO_POOL):
-                    raise outcome.error  # all further items would end so
+                    raise errors.unraised(outcome.error)  # all further items would end so
                 if isinstance(outcome, Failure) and (pool is None or options.actor):
                     _drop_advice(outcome.error, options)
                 failure = results.write(index, outcome)

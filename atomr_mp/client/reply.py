@@ -178,7 +178,7 @@ class Reply(msgspec.Struct, eq=False, weakref=True):
         if not self.is_over:
             self.lane.wait(self, timeout_s)
         if self.error is not None:
-            raise self.error
+            raise errors.unraised(self.error)
         if self.leases is None:
             found = decode(self.body, self.frames)
         else:
@@ -314,7 +314,7 @@ class ItemsReply(Reply):
         """Wait until all items are answered; see `Reply.result`. The results are in the parts."""
         error = self.exception(timeout_s, **unknown)
         if error is not None:
-            raise error
+            raise errors.unraised(error)
 
     def results(self, part: ItemsPart) -> list[Any]:
         """Return the results of a part, in its places' order.

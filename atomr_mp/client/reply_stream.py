@@ -313,7 +313,7 @@ class ReplyStream:
         if self._closed:
             raise errors.Cancelled(f"this stream of {reply.method} was closed", maybe_executed=True)
         if reply.error is not None:
-            raise reply.error
+            raise errors.unraised(reply.error)
         if reply.leases is not None:
             return reply.lane.decode(reply.body, reply.frames, reply.leases)
         return decode(reply.body, reply.frames)

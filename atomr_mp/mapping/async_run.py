@@ -88,8 +88,12 @@ class AsyncMapRun:
         try:
             while (item := await self._next()) is not None:
                 yield self._outcome(item)
-            if self._source_error is not None:
-                raise self._source_error
+            error, self._source_error = self._source_error, None
+            if error is not None:
+                try:
+                    raise error
+                finally:
+                    del error
         finally:
             self._abandoned = True
             feeding.cancel()
@@ -117,11 +121,11 @@ class AsyncMapRun:
             try:
                 return item.reply.result()
             except errors.AtomrError as unread:
-                error = unread
+                error = errors.unraised(unread)
         if self._return_failures:
             return Failure(item.index, error, item.attempts)
         error.add_note(f"It is what item {item.index} of this map ended with, sent {counted(item.attempts, 'time')}.")
-        raise error
+        raise errors.unraised(error)
 
     async def _feed(self, items: Iterable[Any] | AsyncIterable[Any]) -> None:
         """Take items from the source, and send them, as there is room."""

@@ -216,11 +216,15 @@ class MapRun:
                     found.error.add_note(
                         f"It is what item {index} of this map ended with, sent {counted(found.attempts, 'time')}."
                     )
-                    raise found.error
+                    raise errors.unraised(found.error)
             if job.over:
                 break
-        if self._source_error is not None:
-            raise self._source_error
+        error, self._source_error = self._source_error, None
+        if error is not None:
+            try:
+                raise error
+            finally:
+                del error
         self._over()
 
     @interrupts.defer_interrupts
@@ -249,7 +253,10 @@ class MapRun:
         _run_beside(self._loop)
         error, self._error = self._error, None
         if error is not None:
-            raise error
+            try:
+                raise error
+            finally:
+                del error
 
     def _turn_soon(self) -> None:
         if not self._turning:
@@ -309,7 +316,7 @@ class MapRun:
                 try:
                     results = reply.results(part)
                 except errors.AtomrError as error:
-                    unread = error
+                    unread = errors.unraised(error)
             for at, place in enumerate(part.places):
                 index = sent.indices[place]
                 sent.left.discard(index)
@@ -509,7 +516,7 @@ class _RunWithJournal(MapRun):
         super()._take_in()
         self._journal.sync()
         if self._stopped is not None:
-            raise self._stopped
+            raise errors.unraised(self._stopped)
 
     def _kept(self, index: int, result: Any) -> RecordedResult:
         return self._journal.done(index, result)
@@ -518,7 +525,7 @@ class _RunWithJournal(MapRun):
         self._journal.sending(index)
         super()._submit(index, now)
         if self._stopped is not None:
-            raise self._stopped
+            raise errors.unraised(self._stopped)
 
     def _failed(self, index: int) -> None:
         failure = self._schedule.failure(index)

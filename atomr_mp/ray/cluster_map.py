@@ -60,7 +60,7 @@ def _next_result(sent: deque[Sent], *, return_failures: bool) -> Any:
                 other.go_on()
     try:
         if isinstance(reply, errors.RequestError):
-            raise reply
+            raise errors.unraised(reply)
         return reply.result()
     except errors.RequestError as error:
         if not return_failures:

@@ -171,13 +171,13 @@ class ClusterReply:
         """Send the call that could not be sent when it was made."""
         with self._lock:
             if self._unsent is not None:
-                raise self._unsent
+                raise errors.unraised(self._unsent)
             if self._attempt is None:
                 try:
                     self._attempt = self._nodes.send(self._call)
                     self._call = self._call._replace(idempotent=self._attempt.idempotent)
                 except errors.AtomrError as error:
-                    self._unsent = error
+                    self._unsent = errors.unraised(error)
                     raise
             return self._attempt
 

@@ -148,14 +148,14 @@ class Nodes:
             member = self._owner(call) if ref is not None else first or self._best(call, avoid)
             if member is None:
                 if refused is not None:
-                    raise refused
+                    raise errors.unraised(refused)
                 return None
             try:
                 attempt = _attempt(member, call)
             except (errors.DeviceUnavailable, errors.Overloaded) as error:
                 if ref is not None:
                     raise
-                refused = refused or error
+                refused = refused or errors.unraised(error)
             else:
                 if attempt is not None:
                     return attempt
@@ -237,7 +237,7 @@ class Nodes:
                 in_time = self._changed.wait_for(settled, left_s - SAY_S)
         if (member := failed()) is not None and (error := member.error) is not None:
             error.message = f"node {member.index}: {error.message}"
-            raise error
+            raise errors.unraised(error)
         if not in_time:
             raise errors.PoolUnreachable(f"not all pools were ready in time: {missing()}")
 

@@ -121,7 +121,7 @@ class RelayChannels:
                 raise errors.ProtocolError("a connection with a routing id of its own choice")
             key = self._find_key(origin.user_id)
             if self._over is not None:
-                raise self._over
+                raise errors.unraised(self._over)
             if key is None:  # it was admitted at the handshake, and has been revoked
                 raise errors.NotAuthorized("this client's key is not admitted any more")
             kind, acknowledged, payload = unpack(packet)

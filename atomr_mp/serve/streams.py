@@ -212,7 +212,7 @@ class ServedStream:
                 raise
             if isinstance(self._why, Problem) and self._why.status == 500 and not self._exchange.status:
                 raise errors.Cancelled(self._why.message, maybe_executed=True) from None  # as of any other call
-            raise self._why from None
+            raise errors.unraised(self._why) from None
         exchange = self._exchange
         if not self.count:
             exchange.first_part_ns = time.monotonic_ns()

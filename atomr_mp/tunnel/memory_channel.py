@@ -178,7 +178,7 @@ class MemoryCopier:
             self._came.append(payload)
         elif channel.ended:
             if channel.error is not None and not isinstance(channel.error, errors.SessionLost):
-                raise channel.error
+                raise errors.unraised(channel.error)
             raise ChannelLostError(str(channel.error or "the connection to the pool's relay has ended"))
         elif sends and channel.has_room:
             return  # what has just come has made it, and nothing else tells of that

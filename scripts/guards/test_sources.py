@@ -89,6 +89,60 @@ def test_a_thread_is_kept_only_once_it_is_started() -> None:
     assert [f"{file}:{line}" for file, source in starting.items() for line in unstarted(ast.parse(source))] == []
 
 
+def kept_and_raised(tree: ast.AST) -> Iterator[int]:
+    """Yield the lines that raise an exception which a variable or an object keeps, or let a variable keep a caught one.
+
+    The name that a handler gives goes with the handler; others have to be deleted by a `finally` around the raising.
+    """
+    above = {below: node for node in ast.walk(tree) for below in ast.iter_child_nodes(node)}
+
+    def around(node: ast.AST) -> Iterator[ast.AST]:
+        while (node := above.get(node, tree)) is not tree:
+            yield node
+
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Raise) and isinstance(raised := node.exc, ast.Name | ast.Attribute):
+            name = raised.id if isinstance(raised, ast.Name) else raised.attr
+            goes = {each.name for each in around(node) if isinstance(each, ast.ExceptHandler)} | {
+                target.id
+                for each in around(node)
+                if isinstance(each, ast.Try)
+                for last in each.finalbody
+                if isinstance(last, ast.Delete)
+                for target in last.targets
+                if isinstance(target, ast.Name)
+            }
+            if name.lstrip("_")[0].islower() and not (isinstance(raised, ast.Name) and name in goes):
+                yield node.lineno
+        elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Name):
+            caught = {each.name for each in around(node) if isinstance(each, ast.ExceptHandler)}
+            if node.value.id in caught and any(isinstance(target, ast.Name) for target in node.targets):
+                yield node.lineno
+
+
+@pytest.mark.parametrize(
+    ("source", "lines"),
+    [
+        ("raise reply.error", [1]),
+        ("error = reply.error\nraise error from None", [2]),
+        ("try:\n    f()\nexcept E as error:\n    kept = error", [4]),
+        ("try:\n    f()\nexcept E as error:\n    raise error", []),
+        ("try:\n    raise error\nfinally:\n    del error", []),
+        ("raise unraised(reply.error)", []),
+        ("raise _Private", []),
+    ],
+)
+def test_what_is_kept_and_raised_is_found(source: str, lines: list[int]) -> None:
+    """In any form that the product had, and nothing else."""
+    assert list(kept_and_raised(ast.parse(source))) == lines
+
+
+def test_no_exception_is_raised_that_something_keeps() -> None:
+    """Its traceback would lead to what keeps it, and hold the callers' memory; see `errors.unraised`."""
+    client = {file: source for file, source in SOURCES.items() if file.startswith("atomr_mp/")}
+    assert [f"{file}:{line}" for file, source in client.items() for line in kept_and_raised(ast.parse(source))] == []
+
+
 def test_no_private_name_of_a_module_is_left_over() -> None:
     """What only its own definition names was forgotten when its last use went."""
     left = [

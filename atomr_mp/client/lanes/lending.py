@@ -103,7 +103,7 @@ class LoopLending:
             for ref in refs:
                 self._memory.get().reach(ref, link.device)
         except errors.AtomrError as failed:
-            error = failed
+            error = errors.unraised(failed)
         self._call_soon(self._lent, link, reply, error)
 
     def _on_answer(self, link: DeviceLink, waiting: Reply, question: Reply) -> None:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
+from atomr_mp import errors
 from atomr_mp.client import interrupts
 from atomr_mp.client.lanes.base import Lane
 from atomr_mp.client.lanes.device_link import DeviceLink
@@ -120,7 +121,7 @@ class ThreadsLane(Lane):
             self.cancel(reply)  # nobody has the reply, so nobody can wait for it
             raise
         if reply.error is not None and reply.generation == 0:
-            raise reply.error
+            raise errors.unraised(reply.error)
 
     def _lend(self, reply: Reply, foreign: Sequence[GpuRef], device: int) -> None:
         left_s = max(0.0, (reply.deadline_ns - time.monotonic_ns()) / 1e9)

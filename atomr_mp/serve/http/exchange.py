@@ -11,6 +11,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from atomr_mp import errors
 from atomr_mp.client.reply import set_done
 from atomr_mp.serve.http.limits import Limits
 from atomr_mp.serve.http.problems import CLOSE, ClientLeft, Header, Problem, lines_of, retry_after
@@ -314,7 +315,7 @@ class Exchange:
             Problem: 429.
         """
         if self._direct is not None and (problem := self._direct.crowd()) is not None:
-            raise problem
+            raise errors.unraised(problem)
 
     async def body(self, most_bytes: int) -> bytes:
         """Read the body. The connection bounds the time in which nothing of it comes.
@@ -430,7 +431,7 @@ class Exchange:
                     await ended
             for reply in replies:
                 if reply.is_over and reply.error is not None:
-                    raise reply.error
+                    raise errors.unraised(reply.error)
             if not all(reply.is_over for reply in replies):
                 raise ClientLeft
             return [reply.result() for reply in replies]

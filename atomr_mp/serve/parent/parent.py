@@ -155,7 +155,10 @@ class Parent:
             tell(logging.INFO, "ended", "the server has ended")
             self._close_outputs()
         if failed is not None:
-            raise failed
+            try:
+                raise failed
+            finally:
+                del failed
 
     def _tell_ending(self) -> None:
         """Tell what comes, since nothing more may be heard for that long."""

@@ -109,7 +109,9 @@ def test_an_error_is_the_same_however_one_waits(pool: atomr_mp.Pool, wait: Wait)
         assert caught.value.maybe_executed
         assert caught.value.exception == "probe.OnPurposeError"
         assert "raise OnPurposeError" in caught.value.traceback_text
-    assert reply.exception() is caught.value
+    told = reply.exception()
+    assert told is not None
+    assert errors.to_wire(told) == errors.to_wire(caught.value)
 
 
 @in_turn("how", ["text", "typed", "fact", "no fact", "exit"])
