@@ -7,6 +7,7 @@ import functools
 from collections.abc import Callable
 from typing import Final
 
+from atomr_mp import errors
 from atomr_mp.client.hand_over import HandOver
 from atomr_mp.client.memory.leases import Releases, ViewBorrow
 
@@ -39,8 +40,8 @@ class BorrowReturner(HandOver[Releases]):
         """Send what is due to an incarnation, if the user's own requests have not carried it yet."""
         if releases.over:
             return
-        for wait, _ in tuple(releases.ending):
-            # Here, since no other thread can call while it is waited for where the releases are sent.
+        # Here, since no thread can call while `message` waits. What the views have kept is let go of there.
+        for wait in [wait for wait, _ in tuple(releases.ending)]:
             with contextlib.suppress(Exception):  # logged there
                 wait()
         if not (releases.pending or releases.ending):
@@ -51,9 +52,8 @@ class BorrowReturner(HandOver[Releases]):
             self._asked.add(releases)
             try:
                 self._ask(releases, functools.partial(self._on_answer, releases))
-            except BaseException:
+            except errors.AtomrError:  # the device takes no requests, or the client was closed
                 self._asked.discard(releases)
-                raise
 
     def _on_answer(self, releases: Releases) -> None:
         self._asked.discard(releases)

@@ -93,6 +93,7 @@ class Releases:
             awaited: Whether a lane still has to take in answers of it. Otherwise all have come.
         """
         self.over = True
+        self.borrows.clear()  # nobody is to be told of their ends; what would tell it refers back to this
         if self._unread is not None:
             self._unread.over = True
         if not awaited:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
+import weakref
 from collections import Counter, deque
 from queue import SimpleQueue
 from typing import Any
@@ -85,6 +86,22 @@ def test_no_interrupt_can_fall_into_the_end_of_a_borrow() -> None:
     assert not [file for file in entered if "atomr_mp" in file], "a function of ours"
     assert found.get_nowait() == (releases,)
     assert releases.message() == data.Release(TOKEN, 1, [], [8], [])
+
+
+def test_a_borrow_of_an_ended_incarnation_keeps_nothing() -> None:
+    """No worker hears of its end; the releases go with it, without a collection."""
+    releases = Releases(TOKEN)
+    borrow = ViewBorrow(releases, 8, HandOver[Releases]("test", lambda _: None).handing_over(releases))
+    releases.end(awaited=False)
+    left = weakref.ref(releases)
+    del releases
+    gc.disable()
+    try:
+        borrow.release()
+        del borrow
+        assert left() is None
+    finally:
+        gc.enable()
 
 
 def test_what_cannot_be_waited_for_is_given_back_too(caplog: pytest.LogCaptureFixture) -> None:
