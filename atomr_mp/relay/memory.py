@@ -183,7 +183,7 @@ class MemoryChannel(RelayChannel):
         while payload:
             if self._writing is not None:
                 count = min(len(payload), len(self._writing))
-                self._writing[:count] = payload[:count]
+                self._writing[:count] = payload[:count]  # no word: nobody reads it before the answer
                 self._writing = self._writing[count:]
                 if not self._writing:
                     self._writing = None

@@ -130,7 +130,8 @@ class MethodFigures:
         at = len(self._rows)
         row = self._rows[kind, method, outcome] = self._words(self._slot, at)
         begin = self._start(self._slot, at)
-        self._memory[begin + 1 : begin + len(key)] = key[1:]
+        # A process that was killed here may have left a longer key without its first byte.
+        self._memory[begin + 1 : begin + KEY_BYTES] = key[1:].ljust(KEY_BYTES - 1, b"\0")  # no word: text
         self._memory[begin] = key[0]  # last: a reader takes a row without a first byte for none
         return row
 
@@ -139,11 +140,13 @@ class MethodFigures:
 
     def _key(self, slot: int, at: int) -> tuple[str, str, str] | tuple[()]:
         begin = self._start(slot, at)
+        if not self._memory[begin]:  # first: a copy of many bytes reads them in any order
+            return ()
         kind, _, rest = (
             bytes(self._memory[begin : begin + KEY_BYTES]).rstrip(b"\0").decode(errors="replace").partition(" ")
         )
         method, _, outcome = rest.partition(" ")
-        return (kind, method, outcome) if kind else ()
+        return kind, method, outcome
 
     def _words(self, slot: int, at: int) -> memoryview:
         begin = self._start(slot, at) + KEY_BYTES

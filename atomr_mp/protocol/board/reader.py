@@ -183,7 +183,7 @@ class BoardReader:
 
     def clear_stack(self) -> None:
         """Forget the text; the memory has to be writable."""
-        self._memory[STACK_AT:] = bytes(STACK_BYTES)
+        self._memory[STACK_AT:] = bytes(STACK_BYTES)  # no word: text
 
     def alone(self) -> tuple[int, int] | None:
         """Return session and request id of the request that runs alone, None if none does."""

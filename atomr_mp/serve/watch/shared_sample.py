@@ -1,7 +1,9 @@
 """The latest sample of the pool in memory that all front ends share: one of them watches, the others read.
 
-The one that watches holds a lock of the kernel's, which ends with its process. It writes a sample with its number, its
-length and its checksum. A reader that finds a wrong checksum has read during a write, and reads again later.
+The one that watches holds a lock of the kernel's, which ends with its process. The memory has two places, and a sample
+is written into that of the older one. Each begins with aligned words: the sample's number, which is 0 while the place
+is being written, two lengths and a checksum. So readers find a whole sample at any moment, also after a writer that was
+killed while it wrote; one that the writer overtakes reads again.
 """
 
 from __future__ import annotations
@@ -10,19 +12,22 @@ import contextlib
 import fcntl
 import mmap
 import os
-import struct
 import threading
 import zlib
 from typing import Final
 
 SAMPLE_BYTES: Final = 4 * 2**20
-"""Size of the shared memory, which is only taken as far as it is written: a sample has some hundred kilobytes."""
+"""Size of a place, which takes memory only as far as it is written: a sample has some hundred kilobytes."""
 
-ATTEMPTS: Final = 3
-"""How often one reads what somebody else writes at that moment, or has left torn."""
+PLACES: Final = 2
 
-_HEAD: Final = struct.Struct("=QIII")
-"""Number, length of the sample, length of the next one's history, checksum of both."""
+ATTEMPTS: Final = 100
+"""How often one reads what the writer overtakes."""
+
+_NUMBER, _LENGTH, _HISTORY_LENGTH, _CHECKSUM = range(4)
+"""Words of a place. Behind the sample lies the history, for the next process that watches."""
+
+_HEAD_BYTES: Final = 32
 
 
 class SharedSample:
@@ -34,10 +39,14 @@ class SharedSample:
 
     def __init__(self, descriptor: int | None = None) -> None:
         if descriptor is not None:
-            os.ftruncate(descriptor, SAMPLE_BYTES)
+            os.ftruncate(descriptor, PLACES * SAMPLE_BYTES)
         self._descriptor: Final = descriptor
         """Stays open: closing any descriptor of this memory here would end the kernel's lock."""
-        self._memory: Final = mmap.mmap(-1 if descriptor is None else descriptor, SAMPLE_BYTES)
+        self._memory: Final = mmap.mmap(-1 if descriptor is None else descriptor, PLACES * SAMPLE_BYTES)
+        view = memoryview(self._memory).cast("Q")
+        self._heads: Final = [
+            view[at // 8 : (at + _HEAD_BYTES) // 8] for at in range(0, len(self._memory), SAMPLE_BYTES)
+        ]
         self._ours: Final = threading.Lock()
         """The kernel's lock belongs to the process; this one is for its threads."""
 
@@ -79,11 +88,15 @@ class SharedSample:
 
     def _write(self, sample: bytes, history: bytes) -> None:
         both = sample + history
-        if len(both) > SAMPLE_BYTES - _HEAD.size:
-            raise ValueError(f"a sample of {len(both)} bytes, at most {SAMPLE_BYTES - _HEAD.size} are shared")
-        number = _HEAD.unpack_from(self._memory)[0]
-        self._memory[_HEAD.size : _HEAD.size + len(both)] = both
-        _HEAD.pack_into(self._memory, 0, number + 1, len(sample), len(history), zlib.crc32(both))
+        if len(both) > SAMPLE_BYTES - _HEAD_BYTES:
+            raise ValueError(f"a sample of {len(both)} bytes, at most {SAMPLE_BYTES - _HEAD_BYTES} are shared")
+        place, number = self._newest()
+        older = 1 - place
+        head, begin = self._heads[older], older * SAMPLE_BYTES + _HEAD_BYTES
+        head[_NUMBER] = 0
+        self._memory[begin : begin + len(both)] = both  # no word: the number and the checksum guard it
+        head[_LENGTH], head[_HISTORY_LENGTH], head[_CHECKSUM] = len(sample), len(history), zlib.crc32(both)
+        head[_NUMBER] = number + 1
 
     def latest(self, after: int = 0) -> tuple[int, bytes] | None:
         """Return the latest sample and its number, None if there is none newer than `after`."""
@@ -95,9 +108,17 @@ class SharedSample:
         return self._read()[2]
 
     def _read(self) -> tuple[int, bytes, bytes]:
+        place, number = self._newest()
         for _ in range(ATTEMPTS):
-            number, length, more, checksum = _HEAD.unpack_from(self._memory)
-            both = self._memory[_HEAD.size : _HEAD.size + length + more]
-            if zlib.crc32(both) == checksum:
-                return number, both[:length], both[length:]
+            head, begin = self._heads[place], place * SAMPLE_BYTES + _HEAD_BYTES
+            length, more, checksum = head[_LENGTH], head[_HISTORY_LENGTH], head[_CHECKSUM]
+            both = self._memory[begin : begin + min(length + more, SAMPLE_BYTES - _HEAD_BYTES)]
+            if head[_NUMBER] == number:
+                return (number, both[:length], both[length:]) if zlib.crc32(both) == checksum else (number, b"", b"")
+            place, number = self._newest()
         return number, b"", b""
+
+    def _newest(self) -> tuple[int, int]:
+        """Return the place of the newest sample, and its number."""
+        first, second = (head[_NUMBER] for head in self._heads)
+        return (1, second) if second > first else (0, first)

@@ -71,6 +71,24 @@ def test_nothing_that_is_counted_is_lost(counted: list[tuple[int, str, str, str,
         assert calls[kind] == (0 if kind == PARTS else sum(of == kind for _, of, _, _, _ in counted))
 
 
+@given(name=st.text("abc.", min_size=1, max_size=60), other=st.text("abc.", min_size=1, max_size=60), data=st.data())
+def test_a_process_that_is_killed_while_it_names_a_row_leaves_no_part_of_the_name(
+    name: str, other: str, data: st.DataObject
+) -> None:
+    """The next process uses the row for another method; readers see that method's name alone."""
+    memory = os.memfd_create("counters")
+    try:
+        os.ftruncate(memory, method_figures.shared_bytes(1))
+        key = f"{PARTS} {name} ".encode()
+        written = data.draw(st.integers(1, len(key)))
+        os.pwrite(memory, key[1:written], 1)  # all that is written before the first byte, or less
+        assert not list(MethodFigures(memory).all())
+        MethodFigures(memory).count(PARTS, other, 7)
+        assert [(each.method, each.total) for each in MethodFigures(memory).all()] == [(other, 7)]
+    finally:
+        os.close(memory)
+
+
 BATCHES = st.lists(st.lists(st.tuples(st.integers(0, 2**50), st.integers(1, 9)), min_size=1, max_size=5), max_size=9)
 
 

@@ -95,7 +95,7 @@ class HostSlab(HostMemory, Slab):
 
     def fill(self, offset: int, nbytes: int, value: int) -> None:
         """Fill a part with a byte."""
-        self.bytes(None, offset, nbytes)[:] = value
+        self.bytes(None, offset, nbytes)[:] = value  # no word: a copy in the order of its stream
 
     def export(self) -> Export:
         """Return the memfd."""
