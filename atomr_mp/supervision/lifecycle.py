@@ -21,6 +21,7 @@ from enum import StrEnum, auto
 from typing import Final, NamedTuple
 
 from atomr_mp.protocol.messages.devices import DeviceState
+from atomr_mp.supervision.state_table import mermaid
 
 State = DeviceState
 
@@ -319,14 +320,4 @@ def step(state: State, event: LifecycleEvent) -> Move:
 
 def diagram() -> str:
     """Return the table as a Mermaid state diagram; rows that change nothing are left out."""
-    arrows: dict[tuple[State, Move], list[LifecycleEvent]] = {}
-    for (state, event), to in TRANSITIONS.items():
-        if to != Move(state):
-            arrows.setdefault((state, to), []).append(event)
-    lines = ["stateDiagram-v2", f"    [*] --> {State.STOPPED}"]
-    for (state, to), events in arrows.items():
-        label = ", ".join(events)
-        if to.actions:
-            label += " / " + ", ".join(to.actions)
-        lines.append(f"    {state} --> {to.state}: {label}")
-    return "\n".join(lines) + "\n"
+    return mermaid(TRANSITIONS, State.STOPPED)
