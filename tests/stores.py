@@ -28,6 +28,9 @@ class Stores:
         """Be the words themselves."""
         return self
 
+    def __len__(self) -> int:
+        return len(self._indexes)
+
     def __getitem__(self, at: int | slice) -> int | Stores:
         if isinstance(at, slice):
             return Stores(self.words, self.stores, self._indexes[at])

@@ -1,0 +1,156 @@
+"""A member's lines: what has come to it, what it has begun and ended, and its side of a collective. Pure."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from atomr_mp.protocol.codec import MAX_U64
+from atomr_mp.protocol.world.page import (
+    BEGUN,
+    ENDED,
+    FIRST_SIGNATURE,
+    JOINED,
+    MAGIC,
+    MET,
+    MOST,
+    NOTE_WORDS,
+    NOTED,
+    NOTES_AT,
+    OPEN,
+    SIGNATURE_WORDS,
+    SIGNATURES,
+    Note,
+    NoteKind,
+    Signature,
+    WorldPageDamagedError,
+    store_twice,
+    sum_of,
+    twice,
+)
+
+_NOTE_KINDS: Final = {int(kind): kind for kind in NoteKind}
+
+
+class MemberWriter:
+    """A member's side. Notes come from its loop's thread, all else from the world's; each word has one of the two.
+
+    Args:
+        words: Its lines, as unsigned 64-bit words.
+        epoch: The epoch that it joins; it has left the one before.
+    """
+
+    def __init__(self, words: memoryview, epoch: int) -> None:
+        self._words = words
+        self._notes: Final = (len(words) - NOTES_AT) // NOTE_WORDS
+        self._noted = self._met = 0
+        store_twice(words, JOINED, epoch)
+        words[ENDED] = words[NOTED] = words[MET] = 0
+        store_twice(words, BEGUN, 0)
+        words[0] = MAGIC
+        words[OPEN] = epoch
+
+    def note(self, note: Note, taken: int) -> bool:
+        """Record that a part has come, or goes again; return False if there is no room before rank 0 has taken more.
+
+        Args:
+            note: What to note.
+            taken: How many notes rank 0 has taken, by the ring.
+
+        Raises:
+            WorldPageDamagedError: It says that it has taken more than there were.
+        """
+        if taken > self._noted:
+            raise WorldPageDamagedError("more notes were taken than written")
+        if self._noted - taken >= self._notes:
+            return False
+        words, at = self._words, NOTES_AT + self._noted % self._notes * NOTE_WORDS
+        words[at], words[at + 1], words[at + 2] = note
+        words[at + 3] = sum_of(note, self._noted)
+        words[NOTED] = self._noted = self._noted + 1
+        return True
+
+    def begin(self, sequence: int) -> None:
+        """Say that an entry begins. Look at the stop word after this, behind a fence, and before anything is run."""
+        store_twice(self._words, BEGUN, sequence)
+
+    def end(self, sequence: int) -> None:
+        """Say that all entries up to this one have ended."""
+        self._words[ENDED] = sequence
+
+    def meet(self, signature: Signature) -> int:
+        """Show the signature of the next collective; return its number. All have met the one before that before it."""
+        words, number = self._words, self._met + 1
+        at = FIRST_SIGNATURE + number % SIGNATURES * SIGNATURE_WORDS
+        for place, word in enumerate(signature, start=at + 1):
+            words[place] = word
+        words[at + 6] = sum_of(signature, number)
+        words[at] = number
+        words[MET] = self._met = number
+        return number
+
+
+class MemberReader:
+    """A reader of a member's lines. Each method raises `WorldPageDamagedError` for what cannot be.
+
+    Args:
+        words: The lines, as unsigned 64-bit words.
+        epoch: The epoch that is read of.
+    """
+
+    def __init__(self, words: memoryview, epoch: int) -> None:
+        self._words = words
+        self._epoch = epoch
+        self._notes: Final = (len(words) - NOTES_AT) // NOTE_WORDS
+        self.taken = 0
+        """How many notes were read."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the member has joined the epoch. Nothing but `joined` and `begun` is of that epoch before."""
+        return self._words[0] == MAGIC and self._words[OPEN] == self._epoch
+
+    def joined(self) -> tuple[int, int]:
+        """Return the epoch that it has joined last, and the one that it is about to, or the same."""
+        return twice(self._words, JOINED, "the epoch joined")
+
+    def begun(self) -> int:
+        """Return the number of the latest entry that it has begun, or is about to begin."""
+        return twice(self._words, BEGUN, "what has begun")[1]
+
+    def ended(self) -> int:
+        """Return the number up to which it has ended all entries."""
+        ended = self._words[ENDED]
+        if ended > self.begun():
+            raise WorldPageDamagedError("more entries have ended than begun")
+        return ended
+
+    def note(self) -> Note | None:
+        """Return the next note, None if there is none. Rank 0 says in the ring that it was taken."""
+        words, at = self._words, NOTES_AT + self.taken % self._notes * NOTE_WORDS
+        noted = words[NOTED]
+        if noted == self.taken:
+            return None
+        if not 0 < noted - self.taken <= self._notes:
+            raise WorldPageDamagedError("fewer notes are there than were read, or more than have room")
+        kind, session, request_id, total = words[at : at + NOTE_WORDS].tolist()
+        if total != sum_of((kind, session, request_id), self.taken):
+            raise WorldPageDamagedError("a note does not match its sum")
+        if kind not in _NOTE_KINDS or max(session, request_id) > MAX_U64:
+            raise WorldPageDamagedError("a note is of no kind that there is, or names no request")
+        self.taken += 1
+        return Note(_NOTE_KINDS[kind], session, request_id)
+
+    def met(self) -> int:
+        """Return the number of the latest collective that has its signature there."""
+        met = self._words[MET]
+        if met >= MOST:
+            raise WorldPageDamagedError("more collectives were begun than can be")
+        return met
+
+    def signature(self, number: int) -> Signature:
+        """Return the signature of a collective that it has met, the latest or the one before."""
+        at = FIRST_SIGNATURE + number % SIGNATURES * SIGNATURE_WORDS
+        found, *signature, total = self._words[at : at + SIGNATURE_WORDS - 1].tolist()
+        if found != number or total != sum_of(signature, number):
+            raise WorldPageDamagedError("the signature of a collective does not match its number and sum")
+        return Signature(*signature)

@@ -1,0 +1,196 @@
+"""The words of a world's pages: their places and meanings. Pure."""
+
+from __future__ import annotations
+
+import zlib
+from array import array
+from collections.abc import Iterable
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+MAGIC: Final = 0x61746F6D72776C31
+MOST: Final = 2**62
+"""No counter gets there in the life of a world."""
+
+ALL_ONES: Final = 2**64 - 1
+
+# The ring's first words. Each "again" is the word before it, turned over, and written before it.
+EPOCH: Final = 1
+EPOCH_AGAIN: Final = 2
+HEAD: Final = 3
+"""Slots that were published."""
+CLAIMED: Final = 4
+"""Slots that were published or are being written."""
+TAIL: Final = 5
+"""Slots before the oldest entry that is kept."""
+FORGOTTEN: Final = 6
+"""When the latest entry was published that is not kept; 0 if there is none."""
+FORGOTTEN_AGAIN: Final = 7
+LAST_FORGOTTEN: Final = 8
+"""Sequence number of that entry."""
+WANTED: Final = 9
+"""1 while rank 0 wants to be rung when a part has come."""
+FIRST_TAKEN: Final = 16
+"""Word of how many notes rank 0 has taken of each member."""
+MAX_RANKS: Final = 64
+RING_AT: Final = FIRST_TAKEN + MAX_RANKS
+
+SLOT_WORDS: Final = 8
+"""An entry takes whole slots; that of one request without data takes one."""
+
+SLOTS: Final = 4096
+
+# The words of an entry; behind them the requests' identities, two words each, and the data.
+SEQUENCE: Final = 0
+ENTRY_EPOCH: Final = 1
+SHAPE: Final = 2
+"""Kind in 8 bits, number of requests in 16, bytes of data in 16."""
+ARGUMENT: Final = 3
+PUBLISHED_NS: Final = 4
+SUM: Final = 5
+ENTRY_WORDS: Final = 6
+
+MAX_REQUESTS: Final = 512
+MAX_DATA_BYTES: Final = 4096
+MAX_ENTRY_SLOTS: Final = -(-(ENTRY_WORDS + 2 * MAX_REQUESTS + MAX_DATA_BYTES // 8) // SLOT_WORDS)
+
+# A member's lines.
+JOINED: Final = 1
+"""The epoch that it has joined last."""
+JOINED_AGAIN: Final = 2
+OPEN: Final = 3
+"""The same, once all other words belong to that epoch."""
+BEGUN: Final = 4
+"""Sequence number of the latest entry that it has begun."""
+BEGUN_AGAIN: Final = 5
+ENDED: Final = 6
+"""Sequence number up to which it has ended all."""
+NOTED: Final = 7
+"""How many notes it has written."""
+MET: Final = 8
+"""Number of the latest collective that has its signature there."""
+FIRST_SIGNATURE: Final = 16
+SIGNATURE_WORDS: Final = 8
+"""Number of the collective, the signature's five words, their sum."""
+SIGNATURES: Final = 2
+"""A member can be one collective ahead of one that has yet to compare."""
+NOTES_AT: Final = FIRST_SIGNATURE + SIGNATURES * SIGNATURE_WORDS
+NOTE_WORDS: Final = 4
+"""Kind, session, request id, sum."""
+NOTES: Final = 2048
+
+
+class EntryKind(IntEnum):
+    """Kinds of a ring's entries."""
+
+    BEGIN = 1
+    """One request is run. With data, the entry is the call itself: the request was sent to rank 0 alone."""
+    BATCH = 2
+    """Requests are run as one."""
+    STEP = 3
+    """Streams take a step, or one that runs takes in what is new."""
+    CREDIT = 4
+    """A stream may go on: the argument is how much."""
+    CANCEL = 5
+    """Their callers have cancelled requests."""
+
+
+RUNNING: Final = frozenset({EntryKind.BEGIN, EntryKind.BATCH, EntryKind.STEP})
+"""Kinds of entries by which something is executed."""
+
+
+class NoteKind(IntEnum):
+    """Kinds of a member's notes."""
+
+    CAME = 1
+    """The member's part of a request has come."""
+    GONE = 2
+    """It goes again, unpublished: its session has ended, or its caller has cancelled it."""
+
+
+class RingEntry(NamedTuple):
+    """One entry of the ring."""
+
+    sequence: int
+    """1 for the first one of an epoch."""
+    kind: EntryKind
+    requests: tuple[tuple[int, int], ...]
+    """Session and request id of each."""
+    argument: int
+    """Amount of credit, or number of the batched method."""
+    published_ns: int
+    data: bytes
+
+
+class Note(NamedTuple):
+    """One note of a member."""
+
+    kind: NoteKind
+    session: int
+    request_id: int
+
+
+class Signature(NamedTuple):
+    """What the members of a collective have to agree on."""
+
+    elements: int
+    dtype: int
+    operator: int
+    root: int
+    kind: int
+
+
+class WorldPageDamagedError(Exception):
+    """Something has written over a page, or its writer breaks a rule; the message says which one."""
+
+
+class RingOverrunError(Exception):
+    """The reader was too slow: an entry that it has not read yet was forgotten."""
+
+
+def is_over(stop: memoryview, epoch: int) -> bool:
+    """Return whether the stop word says that an epoch is over. It is alone in its memory, as the word of number 0."""
+    return bool(stop[0] >= epoch)
+
+
+def complement(word: int) -> int:
+    """Return all bits of a word turned over."""
+    return word ^ ALL_ONES
+
+
+def sum_of(words: Iterable[int], place: int) -> int:
+    """Return a sum over words and their place."""
+    return zlib.crc32(array("Q", words), place & 0xFFFFFFFF) | 1 << 32  # never 0, as unwritten memory is
+
+
+def ring_bytes(slots: int = SLOTS) -> int:
+    """Return the bytes of a ring, without the stop word."""
+    return 8 * (RING_AT + SLOT_WORDS * slots)
+
+
+def line_bytes(notes: int = NOTES) -> int:
+    """Return the bytes of a member's lines."""
+    return 8 * (NOTES_AT + NOTE_WORDS * notes)
+
+
+def twice(words: memoryview, at: int, what: str) -> tuple[int, int]:
+    """Return the two values of a word that stands twice: the stored one, and the one that is stored or about to be.
+
+    Raises:
+        WorldPageDamagedError: The first is newer than the second, or cannot be.
+    """
+    stored = words[at]
+    coming = complement(words[at + 1])  # behind the other, since it is written before it
+    if not stored and coming == ALL_ONES:
+        return 0, 0  # new memory
+    if stored > coming:
+        raise WorldPageDamagedError(f"the word of {what} was changed")
+    if coming >= MOST:
+        raise WorldPageDamagedError(f"the word of {what} is larger than can be")
+    return stored, coming
+
+
+def store_twice(words: memoryview, at: int, value: int) -> None:
+    """Store a word that stands twice."""
+    words[at + 1] = value ^ ALL_ONES
+    words[at] = value
