@@ -109,17 +109,21 @@ class Failover:
     def stopped(self, link: DeviceLink, ended: IncarnationEnded) -> None:
         """End an incarnation early for this lane, if no answer of it can be on its way.
 
+        All that it has sent on a socket of this machine can be received, since nothing of it runs any more. What has
+        ended there without that will not be answered.
+
         Its connection may have ended before anything else was heard of its end, even before the next incarnation was
         connected to: then its answers are here, though it is neither the current incarnation nor the former one.
         """
+        connection = link.connection_to(ended.generation)
         former = link.former is not None and link.former.generation == ended.generation
         if ended.error.code == errors.WorkerHung.code:  # earlier answers are known only when all have come
             return
-        if link.connection_to(ended.generation) is not None:
+        if connection is not None:
             self._receive(link, former=former)
         if former:
             self._admission.settle()  # its answers have made room, and perhaps nothing else is heard of the device
-        if not self._answers_may_come(link, ended):
+        if connection is None or not connection.late or not self._answers_may_come(link, ended):
             self._over(link, ended)
 
     def ended(self, link: DeviceLink, ended: IncarnationEnded) -> None:
@@ -143,10 +147,8 @@ class Failover:
             self.ends(link)
 
     def _answers_may_come(self, link: DeviceLink, ended: IncarnationEnded) -> bool:
-        """Return whether an answer of an incarnation that has stopped may be on its way."""
+        """Return whether an answer of an incarnation that has stopped may be on its way to this machine."""
         facts = EndFacts(ended)
-        if link.connection_to(ended.generation) is None:
-            return False
         for request_id, reply in link.flight.items():
             if reply.is_over or not _is_on(reply, ended.generation):
                 continue  # the answer to an expired request does not matter
