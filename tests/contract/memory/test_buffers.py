@@ -671,9 +671,10 @@ def test_refs_of_another_pool_are_refused(ledger: Ledger) -> None:
 
 def test_a_restart_makes_what_was_shared_stale(fresh: atomr_mp.Pool) -> None:
     """The memory has gone with the worker."""
-    shared = fresh.device().put(np.ones(3)).share()
+    ref = fresh.device().put(np.ones(3))
+    shared = ref.share()
     fresh.restart(0)
-    wait_generation(fresh, 2)
+    wait_generation(fresh, ref.generation + 1)
     with pytest.raises(errors.GpuRefStale):
         fresh.claim(shared)
 
@@ -895,10 +896,11 @@ def test_requests_lost_with_a_worker_give_their_memory_back(fresh: atomr_mp.Pool
     fresh.call("Keeper.keep", np.ones(100_000)).result()
     replies = [fresh.call("Keeper.total", np.ones(100_000)) for _ in range(10)]
     killed = fresh.call("Probe.fail", "kill")
-    assert isinstance(killed.exception(), errors.WorkerLost)
+    lost = killed.exception()
+    assert isinstance(lost, errors.WorkerLost)
     for reply in replies:
         reply.exception()
-    wait_generation(fresh, 2)
+    wait_generation(fresh, lost.generation + 1)
     assert fresh.call("Keeper.total", np.ones(100_000)).result() == 100_000
     slabs = local_client(fresh).memory._slabs
     assert not slabs._kept
