@@ -430,6 +430,16 @@ def wait_state(pool: atomr_mp.Pool, state: DeviceState, device: int = 0) -> Devi
     return pool._client.devices[device]
 
 
+@contextlib.contextmanager
+def stopped(pid: int) -> Iterator[None]:
+    """Have a process stand still meanwhile."""
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
 def wait_generation(pool: atomr_mp.Pool, generation: int, device: int = 0, within_s: float = DEADLINE_S) -> DeviceInfo:
     """Wait until this client may call an incarnation of a device."""
 

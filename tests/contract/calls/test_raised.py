@@ -15,7 +15,7 @@ import pytest
 import atomr_mp
 from atomr_mp import errors
 from atomr_mp.client.memory.refs import GpuRef
-from tests.support import BACKEND, KEEPER, Ledger, client_of, hurry
+from tests.support import BACKEND, KEEPER, Ledger, client_of, hurry, stopped
 
 ARRAY: Final = np.arange(10.0)
 
@@ -168,8 +168,9 @@ def closed(pool: atomr_mp.Pool) -> None:
 
 def cut_off(pool: atomr_mp.Pool) -> None:
     """Raise it by a reply that was not answered before."""
-    with client_of(pool) as own:
-        reply = own.call("Keeper.double", ARRAY)
+    with client_of(pool) as own, stopped(pool.devices[0].pid):
+        reply = own.call("Keeper.double", ARRAY, device=0)
+        own.close()
     for _ in range(2):
         reply.result()
 

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 import resource
-import signal
 import socket
 from collections.abc import Iterator
 
@@ -19,7 +18,17 @@ from atomr_mp.operator.doctor import examine
 from atomr_mp.operator.session import OperatorSession
 from atomr_mp.protocol.messages.data import MAX_LANES
 from atomr_mp.supervision.audit.findings import State
-from tests.support import ACTORS, BACKEND, DEADLINE_S, Ledger, client_of, local_client, open_descriptors, settled
+from tests.support import (
+    ACTORS,
+    BACKEND,
+    DEADLINE_S,
+    Ledger,
+    client_of,
+    local_client,
+    open_descriptors,
+    settled,
+    stopped,
+)
 
 CUTTING = f"{ACTORS}/cutting.py:Cutting"
 UNDOING = f"{ACTORS}/undoing.py:Undoing"
@@ -179,16 +188,6 @@ def test_what_was_queued_behind_a_lost_writer_is_refused(ledger: Ledger) -> None
         assert isinstance(refused, errors.GpuRefUndefined)
         assert (refused.failed_method, refused.failed_with) == ("Undoing.fail_slowly", "connection_lost")
         assert other.call("Undoing.total_on_thread", theirs).result(DEADLINE_S) == 1000
-
-
-@contextlib.contextmanager
-def stopped(pid: int) -> Iterator[None]:
-    """Have a process stand still meanwhile."""
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(pid, signal.SIGCONT)
 
 
 def cut_here(pool: atomr_mp.Pool) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import os
-import signal
 import threading
 from collections.abc import Callable, Iterator
 from typing import Final
@@ -20,7 +18,7 @@ from atomr_mp import errors, testing
 from atomr_mp.operator.doctor import examine
 from atomr_mp.supervision.audit.findings import Finding, State
 from tests import remote as served
-from tests.support import DEADLINE_S, KEEPER, PROBE, Ledger, local_client, open_descriptors, settled
+from tests.support import DEADLINE_S, KEEPER, PROBE, Ledger, local_client, open_descriptors, settled, stopped
 
 NOTHING: Final = dict.fromkeys(
     ("used_bytes", "leases", "views", "open_elsewhere", "shared", "client_slabs", "foreign_slabs"), 0
@@ -110,16 +108,6 @@ class Worker:
             pass
         except BaseException as fault:  # noqa: BLE001 - the test looks at it
             self.faults.append(fault)
-
-
-@contextlib.contextmanager
-def stopped(pid: int) -> Iterator[None]:
-    """Stop a process meanwhile."""
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(pid, signal.SIGCONT)
 
 
 @settings(max_examples=25, deadline=None)
