@@ -10,6 +10,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from atomr_mp import errors
+from atomr_mp.mapping.kept_error import KeptError
 from atomr_mp.mapping.run import FEED_ITEMS, RETRY_S, is_tried_later, open_devices
 from atomr_mp.mapping.schedule import MAX_DEPTH, WINDOW_FACTOR, Failure
 from atomr_mp.protocol.words import counted
@@ -79,7 +80,7 @@ class AsyncMapRun:
         self._exhausted = False
         self._abandoned = False
         """Whether sending has stopped."""
-        self._source_error: Exception | None = None
+        self._source_error: Final = KeptError()
         self._news: Final = asyncio.Event()
 
     async def outcomes(self, items: Iterable[Any] | AsyncIterable[Any]) -> AsyncIterator[Any]:
@@ -88,12 +89,7 @@ class AsyncMapRun:
         try:
             while (item := await self._next()) is not None:
                 yield self._outcome(item)
-            error, self._source_error = self._source_error, None
-            if error is not None:
-                try:
-                    raise error
-                finally:
-                    del error
+            self._source_error.raise_kept()
         finally:
             self._abandoned = True
             feeding.cancel()
@@ -142,7 +138,7 @@ class AsyncMapRun:
                     if count % FEED_ITEMS == 0:
                         await asyncio.sleep(0)  # lets the loop serve others while there is room for many items
         except Exception as error:  # noqa: BLE001 - the caller's own; it comes out behind what was taken before
-            self._source_error = error
+            self._source_error.keep(error)
         self._exhausted = True
         self._news.set()
 

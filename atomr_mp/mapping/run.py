@@ -21,6 +21,7 @@ from atomr_mp.client.callers import calling_loop
 from atomr_mp.client.lanes.homes import home_for
 from atomr_mp.client.lanes.retry_policy import NEVER
 from atomr_mp.client.reply import ItemsReply
+from atomr_mp.mapping.kept_error import KeptError
 from atomr_mp.mapping.schedule import Depth, Failure, Job, RecordedResult, Unreadable
 from atomr_mp.protocol.messages.devices import OUT_OF_USE
 from atomr_mp.protocol.words import counted
@@ -192,9 +193,9 @@ class MapRun:
         self._landed: deque[Reply] = deque()
         self._turning = False
         """Whether a turn is due in the loop."""
-        self._error: BaseException | None = None
+        self._error: Final = KeptError()
         """The error that a turn has raised; the loop would only log it."""
-        self._source_error: Exception | None = None
+        self._source_error: Final = KeptError()
         self._restarts = _restarts(client)
         self._abandoned = False
 
@@ -219,12 +220,7 @@ class MapRun:
                     raise errors.unraised(found.error)
             if job.over:
                 break
-        error, self._source_error = self._source_error, None
-        if error is not None:
-            try:
-                raise error
-            finally:
-                del error
+        self._source_error.raise_kept()
         self._over()
 
     @interrupts.defer_interrupts
@@ -251,12 +247,7 @@ class MapRun:
             raise errors.PoolLost("this client was closed")
         check_may_block()
         _run_beside(self._loop)
-        error, self._error = self._error, None
-        if error is not None:
-            try:
-                raise error
-            finally:
-                del error
+        self._error.raise_kept()
 
     def _turn_soon(self) -> None:
         if not self._turning:
@@ -272,8 +263,8 @@ class MapRun:
             self._take_in()
             self._feed()
         except BaseException as error:  # noqa: BLE001 - carried to whoever runs the loop
-            self._error = error
-        if self._error is not None or self._schedule.ready or self._schedule.over:
+            self._error.keep(error)
+        if self._error or self._schedule.ready or self._schedule.over:
             # Later than the sending that this turn has left to the loop.
             self._loop.call_soon(self._loop.stop)
 
@@ -438,7 +429,7 @@ class MapRun:
             self._schedule.exhausted()
             return False
         except Exception as error:  # noqa: BLE001 - the caller's own; it comes out behind what was taken before
-            self._source_error = error
+            self._source_error.keep(error)
             self._schedule.exhausted()
             return False
         if isinstance(item, Unreadable):
