@@ -135,8 +135,10 @@ class MemberReader:
         kind, session, request_id, total = words[at : at + NOTE_WORDS].tolist()
         if total != sum_of((kind, session, request_id), self.taken):
             raise WorldPageDamagedError("a note does not match its sum")
-        if kind not in _NOTE_KINDS or max(session, request_id) > MAX_U64:
-            raise WorldPageDamagedError("a note is of no kind that there is, or names no request")
+        if kind not in _NOTE_KINDS:
+            raise WorldPageDamagedError(f"a note is of kind {kind}, which does not exist")
+        if max(session, request_id) > MAX_U64:
+            raise WorldPageDamagedError("a note has a number that no session or request can have")
         self.taken += 1
         return Note(_NOTE_KINDS[kind], session, request_id)
 

@@ -8,11 +8,11 @@ from collections.abc import Iterable
 from enum import IntEnum
 from typing import Final, NamedTuple
 
+from atomr_mp.protocol.board.page import ALL_ONES, complement
+
 MAGIC: Final = 0x61746F6D72776C31
 MOST: Final = 2**62
 """No counter gets there in the life of a world."""
-
-ALL_ONES: Final = 2**64 - 1
 
 # The ring's first words. Each "again" is the word before it, turned over, and written before it.
 EPOCH: Final = 1
@@ -153,11 +153,6 @@ def is_over(stop: memoryview, epoch: int) -> bool:
     return bool(stop[0] >= epoch)
 
 
-def complement(word: int) -> int:
-    """Return all bits of a word turned over."""
-    return word ^ ALL_ONES
-
-
 def sum_of(words: Iterable[int], place: int) -> int:
     """Return a sum over words and their place."""
     return zlib.crc32(array("Q", words), place & 0xFFFFFFFF) | 1 << 32  # never 0, as unwritten memory is
@@ -192,5 +187,5 @@ def twice(words: memoryview, at: int, what: str) -> tuple[int, int]:
 
 def store_twice(words: memoryview, at: int, value: int) -> None:
     """Store a word that stands twice."""
-    words[at + 1] = value ^ ALL_ONES
+    words[at + 1] = complement(value)
     words[at] = value

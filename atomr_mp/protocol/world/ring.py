@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
+from atomr_mp.protocol.board.page import complement
 from atomr_mp.protocol.codec import MAX_U64
 from atomr_mp.protocol.world.page import (
     ARGUMENT,
@@ -36,7 +37,6 @@ from atomr_mp.protocol.world.page import (
     RingEntry,
     RingOverrunError,
     WorldPageDamagedError,
-    complement,
     store_twice,
     sum_of,
     twice,
@@ -233,10 +233,10 @@ class RingReader:
             (found == sum_of(entry, at), "an entry does not match its sum"),
             (entry[ENTRY_EPOCH] == self._epoch, "an entry is of another epoch"),
             (self.sequence in {None, entry[SEQUENCE] - 1}, "an entry has a number out of turn"),
-            (entry[SHAPE] & 0xFF in _KINDS and entry[SHAPE] >> 40 == 0, "an entry is of no kind that there is"),
+            (entry[SHAPE] & 0xFF in _KINDS and entry[SHAPE] >> 40 == 0, "an entry is of a kind that does not exist"),
             (
                 max(entry[ENTRY_WORDS:][: 2 * (entry[SHAPE] >> 8 & 0xFFFF)], default=0) <= MAX_U64,
-                "no request has such a number",
+                "an entry has a number that no session or request can have",
             ),
         )
         for holds, why in rules:
