@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Final
 
 import pytest
+
+from tests.pure.project.linting import findings_of
 
 SCRIPT: Final = Path(__file__).parents[3] / "scripts" / "regexes"
 
@@ -55,12 +55,7 @@ GOOD: Final = {
 def findings(file: Path, expression: str) -> str:
     """Return what the script says of an expression."""
     file.write_text(f"import re\n\nWORD = '(?:a+)'\nEND = '$'\n\n{expression}\n", encoding="utf-8")
-    result = subprocess.run(
-        [sys.executable, str(SCRIPT), str(file)], capture_output=True, text=True, check=False, timeout=60
-    )
-    assert not result.stderr
-    assert result.returncode == bool(result.stdout)
-    return result.stdout
+    return findings_of(SCRIPT, file)
 
 
 @pytest.mark.parametrize("what", EXPONENTIAL)
