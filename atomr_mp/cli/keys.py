@@ -106,6 +106,7 @@ def _new(options: argparse.Namespace) -> int:
 def _admit(options: argparse.Namespace) -> int:
     import msgspec
 
+    from atomr_mp.protocol.decoders import known
     from atomr_mp.remote import keys
 
     try:
@@ -118,7 +119,7 @@ def _admit(options: argparse.Namespace) -> int:
                 "sessions": options.sessions,
                 "max_bytes": options.max_bytes,
             },
-            keys.AdmittedKey,
+            known(keys.AdmittedKey),
         )
     except msgspec.ValidationError as error:
         raise errors.ConfigurationError(str(error)) from error

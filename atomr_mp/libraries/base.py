@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, SupportsFloat, SupportsIndex, TypeVar
 
@@ -13,6 +12,7 @@ from atomr_mp import errors
 from atomr_mp.protocol import dtypes
 from atomr_mp.protocol.declaration.arguments import declared, with_arrays
 from atomr_mp.protocol.declaration.factors import Factor, RealFactor, Scalar, decoded
+from atomr_mp.protocol.decoders import known
 from atomr_mp.protocol.keywords import checks_names
 from atomr_mp.protocol.libraries.base import KNOWN, LibraryRequest, to_scalar
 from atomr_mp.protocol.pickling import CONNECT, refusal
@@ -214,30 +214,9 @@ def check_fields(request: LibraryRequest) -> None:
     """
     kind = type(request)
     try:
-        if kind in _known:
-            msgspec.convert(_values(request), kind, dec_hook=decoded)
-        else:
-            _check_first(request)
+        msgspec.convert(_values(request), known(kind), dec_hook=decoded)
     except msgspec.ValidationError as error:
         raise errors.InvalidRequest(f"{request.name}: {_first_misfit(request) or error}") from error
-
-
-def _check_first(request: LibraryRequest) -> None:
-    """Check the fields of the first request of its type.
-
-    At a type's first use msgspec (0.22) finds out its fields. Another thread that used the type meanwhile would find
-    them missing and crash the process.
-    """
-    with _learning:
-        try:
-            msgspec.convert(_values(request), type(request), dec_hook=decoded)
-        finally:
-            _known.add(type(request))
-
-
-_learning: Final = threading.Lock()
-_known: Final[set[type[LibraryRequest]]] = set()
-"""Types whose fields msgspec has found out."""
 
 
 def _values(struct: msgspec.Struct) -> tuple[Any, ...]:
@@ -261,7 +240,7 @@ def _first_misfit(struct: msgspec.Struct) -> str | None:
         if isinstance(value, msgspec.Struct) and (misfit := _first_misfit(value)):
             return misfit
         try:
-            msgspec.convert(value, field.type, dec_hook=decoded)
+            msgspec.convert(value, known(field.type), dec_hook=decoded)
         except msgspec.ValidationError as error:
             words = choices(field.type)
             return not_among(field.name, value, words) if words else f"{field.name} is {value!r}: {error}"

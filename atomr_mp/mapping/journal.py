@@ -30,6 +30,7 @@ from atomr_mp.mapping.journal_frames import LEAST_BYTES, frames
 from atomr_mp.mapping.schedule import Failure, RecordedResult
 from atomr_mp.protocol import values
 from atomr_mp.protocol.codec import ErrorInfo, Message
+from atomr_mp.protocol.decoders import decoder
 from atomr_mp.protocol.words import counted
 
 VERSION: Final = 1
@@ -497,4 +498,4 @@ def writing(path: Path) -> Iterator[None]:
         raise errors.ConfigurationError(f"the journal {path} cannot be used: {error}") from error
 
 
-_DECODER: Final = msgspec.msgpack.Decoder(Record)
+_DECODER: Final = decoder(Record)

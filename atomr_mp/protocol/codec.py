@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final, Generic, TypeVar
 import msgspec
 
 from atomr_mp import errors
+from atomr_mp.protocol.decoders import decoder
 
 VERSION: Final = 2
 """Version of everything in this package. Peers of another version are refused in the hello."""
@@ -122,7 +123,7 @@ class Codec(Generic[T]):
 
     def get_ready(self) -> None:
         """Make the decoder before the first message."""
-        self._decode = msgspec.msgpack.Decoder(self._union).decode
+        self._decode = decoder(self._union).decode
 
     def _decode_first(self, data: bytes | memoryview) -> T:
         self.get_ready()

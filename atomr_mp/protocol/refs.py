@@ -10,6 +10,7 @@ import msgspec
 from atomr_mp import errors
 from atomr_mp.protocol import dtypes
 from atomr_mp.protocol.codec import U32, U64, Message
+from atomr_mp.protocol.decoders import decoder
 from atomr_mp.protocol.layout import MAX_BYTES, MAX_DIMENSIONS, Layout, check_shape
 from atomr_mp.protocol.token import TOKEN_BYTES
 from atomr_mp.protocol.words import counted
@@ -118,8 +119,8 @@ class ClientArray(Message, frozen=True):
         return msgspec.msgpack.Ext(CLIENT_ARRAY, msgspec.msgpack.encode(self))
 
 
-decode_ref: Final = functools.lru_cache(KNOWN)(msgspec.msgpack.Decoder(WireRef).decode)
-decode_client_array: Final = msgspec.msgpack.Decoder(ClientArray).decode
+decode_ref: Final = functools.lru_cache(KNOWN)(decoder(WireRef).decode)
+decode_client_array: Final = decoder(ClientArray).decode
 
 
 class Operand:

@@ -26,6 +26,7 @@ from atomr_mp import checks, errors
 from atomr_mp.protocol import dtypes, foreign, type_words
 from atomr_mp.protocol.crossing import SCALARS, JsonArguments
 from atomr_mp.protocol.crossing import check as check_crosses
+from atomr_mp.protocol.decoders import decoder
 from atomr_mp.protocol.flow.limits import AROUND, MAX_BODY_BYTES, MAX_DEPTH, MAX_FRAMES, MAX_PAYLOAD_BYTES
 from atomr_mp.protocol.layout import MAX_DIMENSIONS, check_shape
 from atomr_mp.protocol.pickling import why_not_sent
@@ -155,9 +156,7 @@ class Decoder(Generic[T]):
         self._writable: Final = writable
         self._frames: Sequence[Buffer] = ()
         self._resolve: Callable[[WireRef | ClientArray], object] | None = None
-        self._decoder: msgspec.msgpack.Decoder[T] = msgspec.msgpack.Decoder(
-            type_, ext_hook=self._extension, dec_hook=hook
-        )
+        self._decoder: msgspec.msgpack.Decoder[T] = decoder(type_, ext_hook=self._extension, dec_hook=hook)
 
     def decode(
         self,
@@ -245,7 +244,7 @@ _frame_of: Final[type[bytes]] = checks.CheckedFrame if checks.ON else bytes
 """Makes a payload frame; `bytes` returns what it is given."""
 
 _encode_plain: Final[Callable[[object], bytes]] = msgspec.msgpack.Encoder(enc_hook=_needs_hook).encode
-_ARRAY_DECODER: Final = msgspec.msgpack.Decoder(tuple[str, list[int], bytes | int])
+_ARRAY_DECODER: Final = decoder(tuple[str, list[int], bytes | int])
 _SHARED: Final[dict[int, Callable[[bytes], WireRef | ClientArray]]] = {
     REF: decode_ref,
     CLIENT_ARRAY: decode_client_array,

@@ -11,6 +11,7 @@ import msgspec
 from atomr_mp import output
 from atomr_mp.process import heap
 from atomr_mp.process.prctl import die_with_parent
+from atomr_mp.protocol.decoders import known
 from atomr_mp.protocol.messages.relay import RelaySettings
 from atomr_mp.relay.server import Relay
 
@@ -28,7 +29,7 @@ def main() -> int:
     heap.keep(KEPT_BYTES, BLOCK_BYTES)
     output.protect()
     logging.basicConfig(format="%(asctime)s %(name)s %(levelname)s %(message)s", level=logging.WARNING)
-    return Relay(msgspec.json.decode(sys.argv[2].encode(), type=RelaySettings)).serve()
+    return Relay(msgspec.json.decode(sys.argv[2].encode(), type=known(RelaySettings))).serve()
 
 
 if __name__ == "__main__":

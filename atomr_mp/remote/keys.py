@@ -17,6 +17,7 @@ import msgspec
 
 from atomr_mp import errors
 from atomr_mp.protocol.codec import LEAST_SESSION_BYTES, MAX_WEIGHT, MIN_WEIGHT, MOST_SESSIONS
+from atomr_mp.protocol.decoders import known
 
 KEY_CHARS: Final = 40
 """Length of a CURVE key in Z85."""
@@ -245,7 +246,7 @@ def _read(path: Path, kind: type[K], what: str) -> K:
     if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077:
         raise errors.ConfigurationError(f"{path} has to be yours, and readable by nobody else (chmod 600)")
     try:
-        return msgspec.json.decode(content, type=kind)
+        return msgspec.json.decode(content, type=known(kind))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise errors.ConfigurationError(f"{path} is not {what}: {error}") from error
 
@@ -265,7 +266,7 @@ def check_key(text: str) -> str:
         ConfigurationError: It is not a public key.
     """
     try:
-        return msgspec.convert(text, Key)
+        return msgspec.convert(text, known(Key))
     except msgspec.ValidationError as error:
         raise errors.ConfigurationError(
             f"{text!r} is not a public key: {KEY_CHARS} characters of Z85, as `atomr-mp keys new` prints them; quote it"
@@ -279,6 +280,6 @@ def check_name(text: str) -> str:
         ConfigurationError: It cannot be a client's name.
     """
     try:
-        return msgspec.convert(text, ClientName)
+        return msgspec.convert(text, known(ClientName))
     except msgspec.ValidationError as error:
         raise errors.ConfigurationError(f"{text!r} is not a name: use letters, digits, '_', '.' and '-'") from error

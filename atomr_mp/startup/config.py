@@ -14,6 +14,7 @@ import msgspec
 
 from atomr_mp import errors
 from atomr_mp.protocol import amounts
+from atomr_mp.protocol.decoders import known
 from atomr_mp.protocol.messages.control import ActorSpec
 from atomr_mp.protocol.words import choices, did_you_mean, not_among
 from atomr_mp.startup.device_lists import check_place, devices_in
@@ -61,7 +62,7 @@ def gather(file: Path | None, settings: Mapping[str, Any], environment: Mapping[
         if field.name in values:
             where = str(file) if sources[field.name] == str(file) else "the settings"
             _check_value(where, field, values[field.name])
-    return Gathered(msgspec.convert(values, PoolSettings), sources, unknown)
+    return Gathered(msgspec.convert(values, known(PoolSettings)), sources, unknown)
 
 
 def _check_value(where: str, field: msgspec.structs.FieldInfo, value: Any) -> None:
@@ -72,7 +73,7 @@ def _check_value(where: str, field: msgspec.structs.FieldInfo, value: Any) -> No
     """
     name, words = field.name, choices(field.type)
     try:
-        found = msgspec.convert(value, field.type)
+        found = msgspec.convert(value, known(field.type))
     except (msgspec.ValidationError, UnicodeEncodeError) as error:
         if words:
             raise errors.ConfigurationError(f"{where}: {not_among(name, value, words)}") from error
@@ -144,7 +145,7 @@ def from_text(where: str, name: str, text: str) -> Any:
         raise errors.ConfigurationError(f"{where}: there is no setting {name!r}{did_you_mean(name, kinds)}")
     value: object = [each.strip() for each in text.split(",") if each.strip()] if kinds[name] == list[str] else text
     try:
-        return msgspec.convert(value, kinds[name], strict=False)
+        return msgspec.convert(value, known(kinds[name]), strict=False)
     except (msgspec.ValidationError, UnicodeEncodeError) as error:
         words = choices(kinds[name])
         what = not_among(where, text, words) if words else f"{where} is {text!r}: {error}"

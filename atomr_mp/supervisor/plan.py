@@ -10,6 +10,7 @@ from typing import Final
 import msgspec
 
 from atomr_mp import errors
+from atomr_mp.protocol.decoders import known
 from atomr_mp.protocol.messages.control import ActorSpec, Execution
 from atomr_mp.protocol.words import counted, place_of, these_devices
 from atomr_mp.supervision.settings import PoolSettings
@@ -125,7 +126,7 @@ class Plan(msgspec.Struct, frozen=True):
             found = file.read()
         if not found:
             raise EOFError("no plan")
-        return msgspec.json.decode(found, type=cls)
+        return msgspec.json.decode(found, type=known(cls))
 
     @property
     def run_path(self) -> Path:

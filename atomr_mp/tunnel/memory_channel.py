@@ -20,6 +20,7 @@ import msgspec
 from atomr_mp import errors
 from atomr_mp.client import interrupts
 from atomr_mp.protocol.codec import ErrorInfo
+from atomr_mp.protocol.decoders import decoder
 from atomr_mp.protocol.tunnel.channel_life import ATTEMPT_NS, again_ns
 from atomr_mp.protocol.tunnel.ranges import ANSWER, MAX_RANGE, RangeOp, RangeRequest, SlabKey, unpack_answer
 from atomr_mp.tunnel.channel import ClientChannel
@@ -236,4 +237,4 @@ class FairTurns:
                     self._taken = False
 
 
-_REFUSAL: Final[msgspec.msgpack.Decoder[Any]] = msgspec.msgpack.Decoder(ErrorInfo)
+_REFUSAL: Final[msgspec.msgpack.Decoder[Any]] = decoder(ErrorInfo)

@@ -143,6 +143,51 @@ def test_no_exception_is_raised_that_something_keeps() -> None:
     assert [f"{file}:{line}" for file, source in client.items() for line in kept_and_raised(ast.parse(source))] == []
 
 
+def learned_elsewhere(tree: ast.AST) -> Iterator[int]:
+    """Yield the lines where msgspec is given a type that `protocol.decoders` has not made known."""
+    for node in ast.walk(tree):
+        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
+            continue
+        whole, types = ast.unparse(node.func), [each.value for each in node.keywords if each.arg == "type"]
+        if whole == "msgspec.convert":
+            types = types or node.args[1:2]
+        elif re.fullmatch(r"msgspec\.\w+\.Decoder", whole):
+            types = types or node.args[:1]
+        elif not re.fullmatch(r"msgspec\.\w+\.decode", whole):
+            continue
+        for each in types:
+            is_known = isinstance(each, ast.Call) and ast.unparse(each.func) == "known"
+            if not (is_known or re.fullmatch(r"(dict|list|str|int|Any|msgspec\.Raw|[][, ])+", ast.unparse(each))):
+                yield node.lineno
+
+
+@pytest.mark.parametrize(
+    ("source", "lines"),
+    [
+        ("msgspec.msgpack.Decoder(Plan)", [1]),
+        ("msgspec.json.Decoder(type=Plan)", [1]),
+        ("x = 1\nmsgspec.json.decode(text, type=Plan)", [2]),
+        ("msgspec.convert(found, Plan, strict=False)", [1]),
+        ("msgspec.convert(found, dict[str, Plan])", [1]),
+        ("msgspec.convert(found, known(Plan))", []),
+        ("msgspec.json.decode(text, type=known(list[Plan]))", []),
+        ("msgspec.json.decode(text, type=dict[str, Any])", []),
+        ("msgspec.json.decode(text)", []),
+        ("msgspec.msgpack.Decoder(ext_hook=hook)", []),
+        ("decoder(Plan).decode(data)", []),
+    ],
+)
+def test_a_type_that_msgspec_learns_is_found(source: str, lines: list[int]) -> None:
+    """Wherever the type is given."""
+    assert list(learned_elsewhere(ast.parse(source))) == lines
+
+
+def test_msgspec_learns_one_type_at_a_time() -> None:
+    """Two threads that have it learn a class at once end the process; see `protocol.decoders`."""
+    others = {file: source for file, source in SOURCES.items() if not file.endswith("protocol/decoders.py")}
+    assert [f"{file}:{line}" for file, source in others.items() for line in learned_elsewhere(ast.parse(source))] == []
+
+
 def test_no_private_name_of_a_module_is_left_over() -> None:
     """What only its own definition names was forgotten when its last use went."""
     left = [

@@ -20,6 +20,7 @@ from atomr_mp.process import points
 from atomr_mp.process.files import disk
 from atomr_mp.process.files.logs import ends_whole, open_for_append, shift
 from atomr_mp.process.files.safedir import inode
+from atomr_mp.protocol.decoders import json_decoder
 
 Scalar = str | int | float | bool | None
 
@@ -34,7 +35,7 @@ FORMER: Final = ".msgpack"
 
 _LOG: Final = logging.getLogger(__name__)
 
-_EVENT: Final = msgspec.json.Decoder(dict[str, Scalar])
+_EVENT: Final = json_decoder(dict[str, Scalar])
 
 
 class EventLog:

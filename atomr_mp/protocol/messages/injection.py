@@ -12,6 +12,8 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
+from atomr_mp.protocol.decoders import json_decoder
+
 DIRECTORY: Final = "_ATOMR_MP_FAULTS"
 """Environment variable that names the directory."""
 
@@ -164,4 +166,4 @@ def found(
             yield name, order.fault
 
 
-ORDER: Final = msgspec.json.Decoder(Order)
+ORDER: Final = json_decoder(Order)

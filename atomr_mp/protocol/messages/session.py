@@ -29,6 +29,7 @@ from atomr_mp.protocol.codec import (
     Name,
     Weight,
 )
+from atomr_mp.protocol.decoders import decoder
 from atomr_mp.protocol.flow.flight import Window
 from atomr_mp.protocol.messages.devices import ActorInfo, DeviceInfo
 from atomr_mp.protocol.messages.operators import (
@@ -379,7 +380,7 @@ class _HelloVersion(msgspec.Struct, frozen=True, array_like=True, tag="hello"):
     version: U32
 
 
-_HELLO_VERSION: Final = msgspec.msgpack.Decoder(_HelloVersion)
+_HELLO_VERSION: Final = decoder(_HelloVersion)
 
 
 def check_version(version: int) -> None:

@@ -7,6 +7,7 @@ from typing import Self
 
 import msgspec
 
+from atomr_mp.protocol.decoders import known
 from atomr_mp.protocol.raised import LogErrors
 from atomr_mp.serve.http.limits import Limits
 from atomr_mp.serve.server_log import LogFormat
@@ -50,6 +51,6 @@ class FrontEndPlan(msgspec.Struct, frozen=True, kw_only=True):
     def from_descriptor(cls, descriptor: int) -> Self:
         """Read a plan, and close its descriptor."""
         try:
-            return msgspec.json.decode(os.pread(descriptor, os.fstat(descriptor).st_size, 0), type=cls)
+            return msgspec.json.decode(os.pread(descriptor, os.fstat(descriptor).st_size, 0), type=known(cls))
         finally:
             os.close(descriptor)

@@ -19,6 +19,7 @@ from atomr_mp import errors
 from atomr_mp.operator.session import OperatorSession
 from atomr_mp.process.files.rundir import EVENTS, SESSION_SOCKET
 from atomr_mp.process.gpus.driver import Driver
+from atomr_mp.protocol.decoders import known
 from atomr_mp.protocol.messages.operators import Status
 from atomr_mp.serve.metrics import IN_FLIGHT, STREAMS, VIEWERS, Counters
 from atomr_mp.serve.source import PoolSource
@@ -87,7 +88,7 @@ class Observer:
     def history(self) -> ChartHistory:
         """Return the history of all front ends; an empty one if there is none yet."""
         history = self.shared.history()
-        return msgspec.msgpack.decode(history, type=ChartHistory) if history else ChartHistory()
+        return msgspec.msgpack.decode(history, type=known(ChartHistory)) if history else ChartHistory()
 
     def _record_alone(self) -> None:
         """Add a point while the page has no viewers."""

@@ -15,6 +15,7 @@ import msgspec
 
 from atomr_mp import errors
 from atomr_mp.protocol.codec import ErrorInfo
+from atomr_mp.protocol.decoders import known
 from atomr_mp.protocol.words import counted
 from atomr_mp.supervision.lifecycle import State
 from atomr_mp.supervisor.care.helpers import Helpers
@@ -120,7 +121,7 @@ class Reload:
                 raise errors.ConfigurationError(f"the configuration was not read within {REPLAN_S:g} s")
             if status != 0:
                 raise errors.ConfigurationError(content.decode("utf-8", "replace") or f"status {status}")
-            self._new, self._pending = merged(self._old, msgspec.json.decode(content, type=Plan))
+            self._new, self._pending = merged(self._old, msgspec.json.decode(content, type=known(Plan)))
         except (errors.ConfigurationError, msgspec.DecodeError, RecursionError) as error:
             self._give_up(errors.ConfigurationError(f"nothing was reloaded: {error}"))
             return
@@ -142,7 +143,7 @@ class Reload:
             why = f"the actors were not imported within {self._new.settings.start_timeout_s:g} s (start_timeout_s)"
         elif status == 1:
             with contextlib.suppress(msgspec.DecodeError, RecursionError):
-                why = msgspec.msgpack.decode(content, type=ErrorInfo).message
+                why = msgspec.msgpack.decode(content, type=known(ErrorInfo)).message
         self._give_up(errors.ActorLoadFailed(f"nothing was reloaded: {why}"))
 
     def _ask(

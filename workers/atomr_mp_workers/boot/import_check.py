@@ -15,6 +15,7 @@ import msgspec
 from atomr_mp import output
 from atomr_mp.errors import ActorLoadFailed
 from atomr_mp.protocol.codec import ErrorInfo
+from atomr_mp.protocol.decoders import known
 from atomr_mp.protocol.exceptions import traceback_of
 from atomr_mp.protocol.messages.control import ActorSpec
 from atomr_mp_workers.boot.lifeline import die_with
@@ -31,7 +32,7 @@ def main() -> NoReturn:
     die_with(parent)
     output.protect()
     with os.fdopen(given, "rb") as file:
-        actors = msgspec.json.decode(file.read(), type=list[ActorSpec])
+        actors = msgspec.json.decode(file.read(), type=known(list[ActorSpec]))
     status = 0
     try:
         for spec in actors:
