@@ -315,8 +315,8 @@ class CarriedSession:
     def _by_our_clock(self, message: session.FromSupervisor) -> session.FromSupervisor:
         """Return a message with its times as this process's; what is known only since then is known a little less."""
         match message:
-            case session.IncarnationStopped(ended):
-                return session.IncarnationStopped(self._ended_by_our_clock(ended))
+            case session.IncarnationStopped(ended, sends):
+                return session.IncarnationStopped(self._ended_by_our_clock(ended), sends)
             case session.IncarnationEnded():
                 return self._ended_by_our_clock(message)
         return message

@@ -472,8 +472,8 @@ class Lane(ABC):
             match message:
                 case DeviceChanged(info):
                     self._failover.changed(self._links[info.index], info)
-                case IncarnationStopped(ended):
-                    self._failover.stopped(self._links[ended.device], ended)
+                case IncarnationStopped(ended, sends):
+                    self._failover.stopped(self._links[ended.device], ended, sends=sends)
                 case IncarnationEnded():
                     self._failover.ended(self._links[message.device], message)
                 case Suspicions():

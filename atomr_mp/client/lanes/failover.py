@@ -106,11 +106,11 @@ class Failover:
         """React to an incarnation's answer that it ends."""
         self._feed(link, LinkEvent.FATAL)
 
-    def stopped(self, link: DeviceLink, ended: IncarnationEnded) -> None:
+    def stopped(self, link: DeviceLink, ended: IncarnationEnded, *, sends: bool) -> None:
         """End an incarnation early for this lane, if no answer of it can be on its way.
 
-        All that it has sent on a socket of this machine can be received, since nothing of it runs any more. What has
-        ended there without that will not be answered.
+        If nothing of it runs any more (not `sends`), all that it has sent on a socket of this machine can be received.
+        What has ended there without that will not be answered.
 
         Its connection may have ended before anything else was heard of its end, even before the next incarnation was
         connected to: then its answers are here, though it is neither the current incarnation nor the former one.
@@ -123,7 +123,8 @@ class Failover:
             self._receive(link, former=former)
         if former:
             self._admission.settle()  # its answers have made room, and perhaps nothing else is heard of the device
-        if connection is None or not connection.late or not self._answers_may_come(link, ended):
+        done = connection is None or not (sends or connection.late)
+        if done or not self._answers_may_come(link, ended):
             self._over(link, ended)
 
     def ended(self, link: DeviceLink, ended: IncarnationEnded) -> None:

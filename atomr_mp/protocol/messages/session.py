@@ -265,6 +265,8 @@ class IncarnationStopped(Message, frozen=True, tag="stopped"):
     """
 
     ended: IncarnationEnded
+    sends: bool = False
+    """Whether it may still send answers that clients have not read fast enough."""
 
 
 class Answer(Message, frozen=True, tag="answer"):

@@ -187,7 +187,7 @@ class Deaths:
         self.step_as_told(worker, LifecycleEvent.POISONED if poisoned else LifecycleEvent.FAULT)
         if worker is self._roles.predecessor:  # a standby has taken over: nobody has to wait for this end
             if settled:
-                self._ends.report_early(worker)
+                self._ends.report_early(worker, sends=True)
             worker.freeze(lambda: self._ends.report_final(worker))
 
     def step_as_told(self, worker: Incarnation, event: LifecycleEvent) -> None:

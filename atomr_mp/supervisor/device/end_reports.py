@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Iterable
 from typing import Final
@@ -76,10 +77,15 @@ class EndReports:
         self._log.note(event, ending.text, generation=worker.generation, **ending.facts)
         return None if ending.planned and not worker.parting.retires else ending.lost
 
-    def report_early(self, worker: Incarnation) -> None:
-        """Report the fates of the requests on an incarnation that has stopped running, but has its connections."""
+    def report_early(self, worker: Incarnation, *, sends: bool = False) -> None:
+        """Report the fates of the requests on an incarnation that has ceased to run them, but has its connections.
+
+        Args:
+            worker: The incarnation.
+            sends: Whether it may still send answers.
+        """
         if worker.generation not in self._known:
-            self._tell(worker, self._sessions.incarnation_stopped)
+            self._tell(worker, functools.partial(self._sessions.incarnation_stopped, sends=sends))
 
     def report_final(self, worker: Incarnation) -> IncarnationEnd:
         """Report the fates of the requests on an ended incarnation; once."""

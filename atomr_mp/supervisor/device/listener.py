@@ -35,7 +35,7 @@ class DeviceListener(Protocol):
     def device_changed(self, device: int, *, published: bool = False) -> None:
         """Tell every client the device's new state, and the pool's actors if a `published` worker has changed them."""
 
-    def incarnation_stopped(self, make: Callable[[int], IncarnationEnded]) -> None:
+    def incarnation_stopped(self, make: Callable[[int], IncarnationEnded], *, sends: bool) -> None:
         """Tell every client early what `incarnation_ended` will tell: the incarnation has stopped running."""
 
     def incarnation_ended(self, make: Callable[[int], IncarnationEnded]) -> None:

@@ -280,9 +280,9 @@ class Sessions:
         for each in list(self._sessions.values()):
             self._offer(each, device)
 
-    def incarnation_stopped(self, make: Callable[[int], session.IncarnationEnded]) -> None:
+    def incarnation_stopped(self, make: Callable[[int], session.IncarnationEnded], *, sends: bool) -> None:
         """Tell every client how an incarnation ends."""
-        self._tell_all(lambda number: session.IncarnationStopped(make(number)))
+        self._tell_all(lambda number: session.IncarnationStopped(make(number), sends))
 
     def incarnation_ended(self, make: Callable[[int], session.IncarnationEnded]) -> None:
         """Tell every client that an incarnation has ended."""

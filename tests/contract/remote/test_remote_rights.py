@@ -73,7 +73,7 @@ def test_tracebacks_are_for_those_who_operate(supervisor: Supervisor, origin: se
     assert opened.tracebacks is (origin is not BOB)
     failed = ErrorInfo.of(errors.SetupFailed("setup failed", traceback_text="File secret.py"))
     ended = session.IncarnationEnded(0, 1, planned=False, error=failed, started=[], known_since_ns=0)
-    supervisor.sessions.incarnation_stopped(lambda _number: ended)
+    supervisor.sessions.incarnation_stopped(lambda _number: ended, sends=False)
     heard = supervisor.hear(client)
     assert isinstance(heard, session.IncarnationStopped)
     info = supervisor.workers[0].info(1)

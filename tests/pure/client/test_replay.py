@@ -773,20 +773,20 @@ def test_a_call_is_sent_again_so_often_and_no_more(lane: FakeLane) -> None:
 
 
 @pytest.mark.parametrize("hot", [False, True])
-@pytest.mark.parametrize("fate", ["runs", "ended", "answered"])
+@pytest.mark.parametrize("fate", ["runs", "ended", "answered", "carried"])
 def test_nobody_waits_for_connections_by_which_nothing_comes(lane: FakeLane, fate: str, *, hot: bool) -> None:
     """When a worker has stopped, what it has not answered is sent again; unless the answer may be on its way here."""
-    answered = fate == "answered"
+    answered = fate in {"answered", "carried"}
     deadline_ns = time.monotonic_ns() + 10**12
     first, second = (lane.submit(n, None, "A.again", (n,), deadline_ns) for n in (1, 2))
     worker = lane.made["0", 1]
-    worker.late = answered
+    worker.late = fate == "carried"
     lane.take(session.DeviceChanged(info(0, 2) if hot else info(0, 1, devices.DeviceState.LOST)))
     started, running = [1], [1] if fate == "runs" else []
     ended = session.IncarnationEnded(
         0, 1, False, ErrorInfo.of(errors.WorkerLost("killed")), started, 0, running, suspects=[]
     )
-    lane.take(session.IncarnationStopped(ended))
+    lane.take(session.IncarnationStopped(ended, sends=fate == "answered"))
     assert worker.closed != answered
     if not hot:
         lane.take(session.DeviceChanged(info(0, 1, devices.DeviceState.STARTING)))
