@@ -92,7 +92,9 @@ class AtomrError(Exception):
         return self.message
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (from_wire, to_wire(self))
+        """Pickle its facts, the number of parts, and notes."""
+        more = {name: self.__dict__[name] for name in ("parts", "__notes__") if name in self.__dict__}
+        return (from_wire, to_wire(self), more)
 
 
 # --- errors of a request -------------------------------------------------------------------------------------------

@@ -147,6 +147,7 @@ class Host:
         except FatalError as fatal:
             settled = not self._completions.in_progress.on_threads
             if isinstance(fatal.error, errors.ContextPoisoned):
+                fatal.error.device, fatal.error.generation = self._index, token.unpack(self._token)[2]
                 self._name_suspects(fatal)
                 self._log.critical("%s; the stacks of all threads follow", fatal.error)
                 faulthandler.dump_traceback(own_process.STDERR)  # nothing is written once the supervisor knows

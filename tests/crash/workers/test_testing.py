@@ -65,6 +65,7 @@ def test_a_poisoned_context_ends_its_worker(pool: atomr_mp.Pool, at: testing.Poi
         error = call(pool, at).exception()
     assert isinstance(error, errors.ContextPoisoned)
     assert error.status == 716
+    assert (error.device, error.generation) == (0, before.generation)
     wait_generation(pool, before.generation + 1)
     call(pool, at).result()
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 import dataclasses
 import inspect
 import pickle
@@ -57,12 +58,16 @@ def test_an_error_is_the_same_on_the_other_side(error: errors.AtomrError) -> Non
         assert again.args == (error.message,)
 
 
-@given(any_error())
-def test_an_error_is_the_same_after_pickling(error: errors.AtomrError) -> None:
-    """Users' own process pools may carry our errors."""
-    again = pickle.loads(pickle.dumps(error))
-    assert type(again) is type(error)
-    assert facts(again) == facts(error)
+@given(any_error(), st.integers(0, 99), st.lists(st.text()))
+def test_an_error_is_the_same_after_pickling(error: errors.AtomrError, parts: int, notes: list[str]) -> None:
+    """Users' own process pools may carry our errors, with what was added to them."""
+    error.parts = parts
+    for note in notes:
+        error.add_note(note)
+    for again in (pickle.loads(pickle.dumps(error)), copy.copy(error)):
+        assert type(again) is type(error)
+        assert facts(again) == facts(error)
+        assert (again.parts, getattr(again, "__notes__", [])) == (parts, notes)
 
 
 @given(st.text(), st.text(), st.dictionaries(st.text(), anything))

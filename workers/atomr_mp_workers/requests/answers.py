@@ -174,4 +174,7 @@ def _named(reply: data.CallReply, info: ErrorInfo, lost: errors.ContextPoisoned)
     """Return a reply with an error; of the request that has noticed the loss, with all that is known of it."""
     if info.code != lost.code:
         return reply
-    return msgspec.structs.replace(reply, error=msgspec.structs.replace(info, message=wire_form(lost).message))
+    told = wire_form(lost)
+    where = {name: told.fields[name] for name in ("device", "generation")}
+    named = msgspec.structs.replace(info, message=told.message, fields=info.fields | where)
+    return msgspec.structs.replace(reply, error=named)
