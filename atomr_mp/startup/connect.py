@@ -36,7 +36,8 @@ def connect(
 ) -> Pool:
     """Join a pool that runs already, on its own or as another application's, on this machine or on another one.
 
-    In a coroutine use `async with`, or `await` it, as with `start`.
+    In a coroutine use `async with`, or `await` it, as with `start`. Close it: a pool that is dropped unclosed keeps its
+    session, and the memory of that, until this process ends.
 
     Args:
         pool: Name of the pool; by default that of ATOMR_MP_POOL, or "default". Or "tcp://HOST:PORT", where a pool
