@@ -51,6 +51,19 @@ def protect(notice: Notice | None = None) -> None:
             setattr(sys, f"__{name}__", made)
 
 
+def hold_standard() -> None:
+    """Open what is closed of standard input, output and error, to the null device.
+
+    Else the next file of this process, or a socket of ours, would get its number: what anybody prints would go there,
+    and a process that is started would have its own output in the place of a socket that it is given.
+    """
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest free number, which is this one
+
+
 def print_anything() -> None:
     """Have standard output and error of this process write characters that their encoding lacks as escapes.
 

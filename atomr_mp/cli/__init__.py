@@ -13,7 +13,7 @@ from typing import Final
 
 from atomr_mp import __version__, errors
 from atomr_mp.cli.common import Parser, leaves
-from atomr_mp.output import print_anything
+from atomr_mp.output import hold_standard, print_anything
 
 COMMANDS: Final = (
     "start",
@@ -47,6 +47,10 @@ PIPE_CLOSED: Final = 128 + 13
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; return its exit status."""
     error_status = 1
+    hold_standard()
+    for name, descriptor in (("stdout", 1), ("stderr", 2)):
+        if getattr(sys, name) is None:  # it was closed when Python began
+            setattr(sys, name, open(descriptor, "w", encoding="utf-8", closefd=False))  # noqa: SIM115 - a number
     print_anything()
     try:
         options, unknown = _parser().parse_known_args(argv)
@@ -66,8 +70,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         return INTERRUPTED
     except BrokenPipeError:
         # Python flushes once more at its end, and would report the closed pipe.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        _print_no_more()
         return PIPE_CLOSED
+    except OSError as error:  # of a full disk under standard output, say
+        sys.stderr.write(f"atomr-mp: {error}\n")
+        _print_no_more()
+        return error_status
+
+
+def _print_no_more() -> None:
+    """Throw away the output that is still to be printed."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def _parser() -> Parser:

@@ -158,13 +158,14 @@ def _detached(plan: Plan) -> int:
         with Pool(Client(connection, "atomr-mp start"), plan.run_path) as pool:
             _announce(plan)
             pool.wait_ready(plan.settings.start_timeout_s + START_MARGIN_S)
+        sys.stdout.write(
+            f"pool {plan.settings.pool} runs: {counted(len(plan.devices), 'device')} ready, supervisor {process.pid}, "
+            f"run directory {plan.run_dir}\n"
+        )
+        sys.stdout.flush()  # here, since a start that cannot say so has failed
     except BaseException:
         _end(process)
         raise
-    sys.stdout.write(
-        f"pool {plan.settings.pool} runs: {counted(len(plan.devices), 'device')} ready, supervisor {process.pid}, run "
-        f"directory {plan.run_dir}\n"
-    )
     process.returncode = 0  # it lives on, so nobody should be warned of that
     return 0
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from atomr_mp import errors
 from atomr_mp.client.callers import can_await
 from atomr_mp.client.client import MAX_WAITING, Client
+from atomr_mp.output import hold_standard
 from atomr_mp.pool import Pool
 from atomr_mp.process.files.rundir import RunDirectory, find_run_dir
 from atomr_mp.protocol.hosts import is_loopback
@@ -64,6 +65,7 @@ def connect(
 
     def asked() -> Pool:
         check_not_patched()
+        hold_standard()
         if pool is not None and pool.startswith(TCP):
             if run_dir is not None:
                 raise errors.ConfigurationError("a pool by tcp:// has no run directory here")

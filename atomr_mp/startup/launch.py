@@ -33,6 +33,7 @@ def launch(
     Raises:
         ConfigurationError: The system refuses to start an interpreter.
     """
+    output.hold_standard()
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     giving, taking = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     with giving, contextlib.ExitStack() as undone:
