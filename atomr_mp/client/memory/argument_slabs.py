@@ -173,10 +173,15 @@ class ClientSlabs:
                 self._kept.pop(placement.id, None)
 
     def close(self) -> None:
-        """Unmap all slabs; the client is closed."""
+        """Unmap all slabs, those in which arrays lie at the end of these; the client is closed."""
         with self._lock:
             for slab in self._slabs:
+                slab.is_closed = True
                 slab.mapping.close()
+            self._slabs.clear()
+            self._unused.clear()
+            self._kept.clear()
+            self._abandoned.clear()
 
     @property
     def nbytes(self) -> int:
@@ -266,7 +271,8 @@ class ArgumentRoom:
         self.offset: Final = offset
 
     def __del__(self) -> None:
-        self._unused.append((self.slab, self.offset))
+        if not self.slab.is_closed:
+            self._unused.append((self.slab, self.offset))
 
 
 class Placement:
@@ -310,6 +316,9 @@ class Placement:
 
 class _Slab:
     """A memfd of this client that the workers know."""
+
+    is_closed = False
+    """Whether its client is closed. Rooms that go later are not used again."""
 
     def __init__(self, nbytes: int, register: Register, counted: int, name: str) -> None:
         self.counted: Final = counted

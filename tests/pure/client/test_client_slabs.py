@@ -19,6 +19,8 @@ from atomr_mp.interop.sealed import SEALS
 from atomr_mp.protocol import token
 from atomr_mp.protocol.allocation import SLAB_BYTES
 from atomr_mp.protocol.flow.limits import MAX_PAYLOAD_BYTES
+from atomr_mp.protocol.process_tags import CLIENT_SLAB
+from tests.support import open_descriptors
 
 MIB = 2**20
 
@@ -238,3 +240,17 @@ def test_an_array_for_which_there_is_no_memory_was_certainly_not_used(slabs: Cli
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
     assert not failed.value.maybe_executed
     assert slabs.place(large) is not None
+
+
+def test_a_closed_client_that_is_kept_keeps_no_memory(workers: FakeWorkers, slabs: ClientSlabs) -> None:
+    """Neither what was free, nor what an array lay in that goes later."""
+    before = open_descriptors()
+    array, placed = slabs.array((20,), "uint8"), place(slabs, mib(1))
+    slabs.answered(placed, Releases(token.pack(bytes(16), 0, 1)), executed=True)
+    del placed
+    workers.slabs.clear()
+    slabs.close()
+    array[:] = 1
+    del array
+    left = open_descriptors().items() - before.items()
+    assert not [path for _, path in left if CLIENT_SLAB in path], left
