@@ -1,7 +1,8 @@
 """A client with many calls in flight, a program: prints a line of JSON for each loss of the worker that it meets.
 
 Arguments: the run directory, the actor, how many calls are in flight, each how manieth has 320 KB in and out (0 for
-none). It leaves when its input ends. The calls are not idempotent, so that those of a lost worker end as errors.
+none), the device. It leaves when its input ends. The calls are not idempotent, so that those of a lost worker end as
+errors.
 """
 
 from __future__ import annotations
@@ -87,12 +88,12 @@ class Caller:
 
 def main() -> None:
     """Call until the input ends."""
-    run_dir, name, in_flight, large_every = sys.argv[1:]
+    run_dir, name, in_flight, large_every, device = sys.argv[1:]
     leaves = threading.Thread(target=sys.stdin.read, daemon=True)
     leaves.start()
     with atomr_mp.connect(run_dir=run_dir) as pool:
         pool.wait_ready()
-        caller = Caller(pool.actor(name, device=0), int(in_flight), int(large_every))
+        caller = Caller(pool.actor(name, device=int(device)), int(in_flight), int(large_every))
         for _ in range(2 * int(in_flight)):
             caller.turn()
         print("ready", flush=True)

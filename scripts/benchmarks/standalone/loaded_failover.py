@@ -5,12 +5,13 @@
 Each loss is told on standard error as it comes. It stops by itself after `--limit-s`; stopped before that by SIGTERM or
 SIGINT it prints the figures that it has.
 
-One worker with a hot standby behind it is poisoned, or killed, again and again. `quiet` is one client with two calls in
-flight; `loaded` is three clients with 24 calls in flight each, every sixth with 320 KB in and out. Each client takes
-the time from its first error to the next good answer of the new worker, in milliseconds. `each` has the figures of all
-clients, `worst` those of the client that waited longest, per loss, and `large` those of the first large answer;
-`unharmed` counts the clients that lost no call. `sign` is the time from SIGKILL to the first sign that the kernel
-gives, the end of one of the process's threads, and `since_sign` the time from there to each client's next good answer.
+Each device has one worker with a hot standby behind it; workers are poisoned, or killed, again and again. `quiet` is
+one client with two calls in flight; `loaded` is three clients of each device with 24 calls in flight each, every sixth
+with 320 KB in and out. Each client takes the time from its first error to the next good answer of its device's new
+worker, in milliseconds. `each` has the figures of all clients, `worst` those of the client that waited longest, per
+loss, and `large` those of the first large answer; `unharmed` counts the clients that lost no call. `sign` is the time
+from SIGKILL to the first sign that the kernel gives, the end of one of the process's threads, and `since_sign` the time
+from there to each client's next good answer.
 Calls longer than `--slow-ms` are told in `slow`: the events of the supervisor, and where the threads of the promoted
 worker were, from a look every 5 ms. A gap between two looks means that some thread held the interpreter's lock.
 """
@@ -61,10 +62,12 @@ class Clients:
         count: How many.
         in_flight: Calls in flight of each.
         large_every: Each how manieth is large; 0 for none.
+        device: The device that they call.
     """
 
-    def __init__(self, run_dir: Path, actor: str, count: int, in_flight: int, large_every: int) -> None:
-        command = [sys.executable, str(CLIENT), str(run_dir), actor, str(in_flight), str(large_every)]
+    def __init__(self, run_dir: Path, actor: str, count: int, in_flight: int, large_every: int, device: int) -> None:
+        arguments = [str(run_dir), actor, str(in_flight), str(large_every), str(device)]
+        command = [sys.executable, str(CLIENT), *arguments]
         self.count: Final = count
         self._programs = [
             subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) for _ in range(count)
@@ -109,32 +112,34 @@ class Clients:
 
 
 class Losses:
-    """Has a pool's worker lost, and gathers what that costs.
+    """Has a pool's workers lost, one device's after the other's, and gathers what that costs.
 
     Args:
         pool: The pool.
         run_dir: Its run directory.
         actor: Its actor.
-        clients: Who call.
+        clients: Who call, by device.
         slow_ms: From when on a recovery is told in detail.
     """
 
-    def __init__(self, pool: atomr_mp.Pool, run_dir: Path, actor: str, clients: Clients, slow_ms: float) -> None:
+    def __init__(self, pool: atomr_mp.Pool, run_dir: Path, actor: str, clients: list[Clients], slow_ms: float) -> None:
         self._pool = pool
         self._run_dir = run_dir
         self._actor = actor
         self._clients = clients
         self._slow_ms = slow_ms
         self._poisons = 0
+        self._device = 0
 
     def poison(self) -> None:
         """Poison the context."""
         self._poisons += 1  # the same arguments again and again would be refused, as those of a poison request
-        self._pool.call(f"{self._actor}.poison", time.time_ns() + self._poisons).exception(DEADLINE_S)
+        actor = self._pool.actor(self._actor, device=self._device)
+        actor.poison(time.time_ns() + self._poisons).exception(DEADLINE_S)
 
     def kill(self) -> int:
         """Kill the process; return when one of its threads had ended, by CLOCK_MONOTONIC in nanoseconds."""
-        pid = self._pool.devices[0].pid
+        pid = self._pool.devices[self._device].pid
         with contextlib.ExitStack() as stack:
             poll = select.poll()
             for thread in Path(f"/proc/{pid}/task").iterdir():
@@ -157,7 +162,7 @@ class Losses:
         while losses < count and time.monotonic() < until_s:
             found, sign_ms = self.lose(lose)
             losses += 1
-            unharmed += self._clients.count - len(found)
+            unharmed += self._clients[self._device].count - len(found)
             took = [_ms(recovery, "answer_ns") for recovery in found]
             sys.stderr.write(f"{lose.__name__} {losses}: {' '.join(f'{ms:.2f}' for ms in took) or 'nobody met it'}\n")
             if took:
@@ -186,11 +191,12 @@ class Losses:
         return [max(_ms(each, "answer_ns"), _ms(each, "large_ns")) for each in found]
 
     def lose(self, lose: Callable[[], int | None]) -> tuple[list[Recovery], float | None]:
-        """Lose the worker; return the recoveries of the clients that have met that, and how long a kill's sign took."""
+        """Lose the next worker; return the recoveries of the clients that met that, and how long a kill's sign took."""
+        self._device = (self._device + 1) % len(self._clients)
         self.settle()
         lost_ns = time.monotonic_ns()
         sign_ns = lose()
-        heard = [json.loads(line) for line in self._clients.lines(QUIET_S)]
+        heard = [json.loads(line) for line in self._clients[self._device].lines(QUIET_S)]
         found = [recovery | {"sign_ns": sign_ns} for recovery in heard if recovery["error_ns"] > lost_ns]
         return found, None if sign_ns is None else (sign_ns - lost_ns) / 1e6
 
@@ -198,7 +204,7 @@ class Losses:
         """Wait until the device answers and its standby is ready, and for a while."""
         until_s = time.monotonic() + DEADLINE_S
         while time.monotonic() < until_s:
-            device = self._pool.status().devices[0]
+            device = self._pool.status().devices[self._device]
             stands = device.standby is not None and device.standby.state == "ready"
             if device.state == "ready" and stands:
                 time.sleep(CALM_S)
@@ -211,7 +217,8 @@ class Losses:
         from_ns, to_ns = found["error_ns"], found["answer_ns"]
         for _ in range(3):  # the worker may be replaced once more meanwhile
             with contextlib.suppress(errors.AtomrError):
-                pid, looks = self._pool.call(f"{self._actor}.looks", from_ns, to_ns).result(DEADLINE_S)
+                actor = self._pool.actor(self._actor, device=self._device)
+                pid, looks = actor.looks(from_ns, to_ns).result(DEADLINE_S)
                 break
         else:
             pid, looks = 0, []
@@ -271,8 +278,8 @@ def summary(values: list[float]) -> dict[str, float]:
 
 
 @contextlib.contextmanager
-def lost(backend: str, load: str, slow_ms: float, kind: str = "") -> Iterator[Losses]:
-    """Give a pool under a load, whose worker can be lost.
+def lost(backend: str, load: str, slow_ms: float, kind: str = "", devices: int = 1) -> Iterator[Losses]:
+    """Give a pool under a load, whose workers can be lost.
 
     Args:
         backend: The backend of the pool.
@@ -280,6 +287,7 @@ def lost(backend: str, load: str, slow_ms: float, kind: str = "") -> Iterator[Lo
         slow_ms: From when on a recovery is told in detail.
         kind: Begins the actor's name: "Unwarmed" for one that leaves what large calls need to their first, "Warmed"
             for one that has an example of them.
+        devices: How many the pool has; each has the load.
     """
     actor = kind + ("OnGpu" if backend == "cuda" else "OnHost")
     with tempfile.TemporaryDirectory(prefix="atomr-mp-loaded-", dir="/tmp") as folder, contextlib.ExitStack() as stack:
@@ -287,19 +295,23 @@ def lost(backend: str, load: str, slow_ms: float, kind: str = "") -> Iterator[Lo
         settings: dict[str, Any] = {"max_restarts": 10_000, "max_suspicions": 0}  # the measurement is to blame
         pool = atomr_mp.start(
             actors=[f"{ACTORS}:{actor}"],
-            gpus=1,
+            gpus=devices,
             backend="cuda" if backend == "cuda" else "host",
             run_dir=run_dir,
             standby="hot",
             **settings,
         )
         stack.enter_context(pool)
-        clients = Clients(run_dir, actor, *LOADS[load])
-        stack.callback(clients.close)
-        clients.ready()
+        clients = []
+        for device in range(devices):
+            clients.append(Clients(run_dir, actor, *LOADS[load], device))
+            stack.callback(clients[-1].close)
+        for each in clients:
+            each.ready()
         losses = Losses(pool, run_dir, actor, clients, slow_ms)
         for lose in (losses.kill, losses.poison):  # the first process has compiled the kernels, and is not like others
-            losses.lose(lose)
+            for _ in range(devices):
+                losses.lose(lose)
         yield losses
 
 
@@ -322,12 +334,13 @@ def unwarmed(backend: str, losses: int) -> dict[str, dict[str, float]]:
     return found
 
 
-def measure(backend: str, losses: int, *, slow_ms: float, limit_s: float, result: dict[str, Any]) -> None:
+def measure(backend: str, losses: int, *, devices: int, slow_ms: float, limit_s: float, result: dict[str, Any]) -> None:
     """Note the figures of all loads as they come; there are a third as many losses without a load.
 
     Args:
         backend: The backend of the pool.
         losses: How many of each kind, under load.
+        devices: How many the pool has.
         slow_ms: From when on a recovery is told in detail.
         limit_s: After this time no further loss is begun, those of the start included.
         result: Where to note them.
@@ -336,7 +349,7 @@ def measure(backend: str, losses: int, *, slow_ms: float, limit_s: float, result
     for load in LOADS:
         count = losses if load == "loaded" else max(1, losses // 3)
         sys.stderr.write(f"{load}:\n")
-        with lost(backend, load, slow_ms) as pool:
+        with lost(backend, load, slow_ms, devices=devices) as pool:
             left_s = until_s - time.monotonic()
             half_s = time.monotonic() + left_s * (0.5 if load == "loaded" else 0.12)
             found = result[load] = {"poisoned": {}, "killed": {}}
@@ -357,6 +370,7 @@ def main() -> None:
     """Measure, and print."""
     parser = argparse.ArgumentParser(description="Measure failovers to a hot standby, alone and under load.")
     parser.add_argument("--backend", choices=("host", "cuda"), default="host")
+    parser.add_argument("--devices", type=int, default=1, help="of the pool, lost in turn (default: 1)")
     parser.add_argument("--losses", type=int, default=40, help="of each kind, under load")
     parser.add_argument("--slow-ms", type=float, default=20.0, help="from when on a recovery is told in detail")
     parser.add_argument("--limit-s", type=float, default=100.0, help="when it stops with fewer losses (default: 100)")
@@ -367,7 +381,8 @@ def main() -> None:
     result: dict[str, Any] = {"date": time.strftime("%Y-%m-%d"), "backend": asked.backend}
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        measure(asked.backend, asked.losses, slow_ms=asked.slow_ms, limit_s=asked.limit_s, result=result)
+        limits = {"slow_ms": asked.slow_ms, "limit_s": asked.limit_s}
+        measure(asked.backend, asked.losses, devices=asked.devices, **limits, result=result)
     except KeyboardInterrupt:
         result["stopped"] = "before its end"
     finally:
