@@ -19,6 +19,7 @@ __all__ = [
     "AtomrError",
     "BorrowConflict",
     "Cancelled",
+    "CollectiveAborted",
     "ConfigurationError",
     "ConnectionLost",
     "ContextPoisoned",
@@ -63,6 +64,7 @@ __all__ = [
     "Unsupported",
     "WorkerHung",
     "WorkerLost",
+    "WorldMismatch",
     "WouldBlock",
     "WrongArgument",
     "from_wire",
@@ -235,6 +237,49 @@ class WorkerHung(WorkerLost):
     code: ClassVar[str] = "worker_hung"
     where: str = ""
     stack: str = ""
+
+
+@dataclass(eq=False)
+class CollectiveAborted(RequestError):
+    """A world lost a member, or a member left the others waiting, before a call of the world had ended everywhere.
+
+    Holds: the other members' processes with all that they have; the world forms its next epoch, and takes calls again.
+    Do: call again if the method may run twice, or if `maybe_executed` is False. State that calls build up belongs to
+    an epoch: compare `context.world.epoch`.
+
+    Args:
+        world: The world's name.
+        epoch: The epoch that ended.
+        rank: The rank where that came from, -1 if from none.
+        cause: What happened there, in words ("killed by SIGKILL").
+    """
+
+    code: ClassVar[str] = "collective_aborted"
+    maybe_executed: bool = True
+    world: str = ""
+    epoch: int = 0
+    rank: int = -1
+    cause: str = ""
+
+
+@dataclass(eq=False)
+class WorldMismatch(RequestError):
+    """The ranks of a world have called different collectives, or the same with other types, sizes, operators or roots.
+
+    Holds: the world; no data was exchanged by this collective.
+    Do: make all ranks call the same; the message shows both sides.
+
+    Args:
+        world: The world's name.
+        rank: The rank that raised this.
+        other: A rank that has called something else.
+    """
+
+    code: ClassVar[str] = "world_mismatch"
+    maybe_executed: bool = True
+    world: str = ""
+    rank: int = -1
+    other: int = -1
 
 
 @dataclass(eq=False)

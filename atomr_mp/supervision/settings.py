@@ -22,6 +22,17 @@ OFF: Final = "off"
 _Positive = Annotated[float, msgspec.Meta(gt=0)]
 
 
+class WorldSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A world: actors over several devices, whose methods are called on all of them as one."""
+
+    devices: Annotated[list[Annotated[int, msgspec.Meta(ge=0, lt=MAX_DEVICES)]], msgspec.Meta(min_length=1)]
+    """Its devices; the first one has rank 0. None twice."""
+    actors: Annotated[list[str], msgspec.Meta(min_length=1)]
+    """Names of the pool's actors that run on these devices alone, as one. Each may be in one world."""
+    begin_timeout_s: _Positive = 10.0
+    """Time within which each member has to begin a call; a member that is later is replaced."""
+
+
 class PoolSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of a pool, as they are given; what they leave open is decided in `supervisor.plan.Plan`."""
 
@@ -40,6 +51,8 @@ class PoolSettings(msgspec.Struct, frozen=True, kw_only=True):
     """"package.module:Class" or "file.py:Class", with "NAME=" in front for another name;
     "directory/package.module:Class" where the module is not on the import path. "@0+1" behind it names the devices
     that have it, "@0-3" a range; without, all have it. In a file, paths are relative to the file."""
+    worlds: dict[str, WorldSettings] = {}
+    """Worlds by name: `{"tp": {"devices": [0, 1], "actors": ["Mlp"]}}`. On the host backend."""
     window_requests: Annotated[int, msgspec.Meta(ge=1, le=65536)] = 256
     """Requests that one connection of a client may have unanswered per device; at most 65,536. Each event loop has a
     connection, and all threads of a program together."""

@@ -16,22 +16,8 @@ from __future__ import annotations
 from enum import StrEnum, auto
 from typing import Final, NamedTuple
 
+from atomr_mp.protocol.messages.devices import WorldState
 from atomr_mp.supervision.state_table import mermaid
-
-
-class WorldState(StrEnum):
-    """The states of a world."""
-
-    WAITING = auto()
-    """No process is inside of an epoch, and some member has no incarnation that can join."""
-    FORMING = auto()
-    """All members were asked to join an epoch, and some have not done so yet."""
-    READY = auto()
-    """All members have joined, and clients know it: gang calls are admitted."""
-    ABORTING = auto()
-    """The epoch is over, and somebody is still inside."""
-    ENDED = auto()
-    """The world is closed. Somebody may still be inside."""
 
 
 class WorldEvent(StrEnum):

@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from atomr_mp.supervision.world_epochs import WorldAction, WorldEvent, WorldState, world_step
+from atomr_mp.protocol.messages.devices import WorldState
+from atomr_mp.supervision.world_epochs import WorldAction, WorldEvent, world_step
 
 
 class WorldMember(NamedTuple):

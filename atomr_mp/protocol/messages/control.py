@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import IntEnum
 from typing import Annotated, Final
 
 import msgspec
@@ -31,6 +32,9 @@ MAX_MODULES: Final = 4096
 MAX_MODULES_AT_A_TIME: Final = 256
 """Modules in one message."""
 
+
+MAX_WORLD_ACTORS: Final = 64
+"""Actors of one world."""
 
 MAX_LIMIT_S: Final = 1e9
 """The longest limit that an example is given."""
@@ -255,6 +259,64 @@ class ResidentRefused(ResidentAnswer, frozen=True, tag="resident_refused"):
     error: ErrorInfo
 
 
+class WorldFileKind(IntEnum):
+    """Kinds of descriptors that the members of a world share."""
+
+    STOP = 0
+    """The memory of the stop word, to be read only."""
+    MEMORY = 1
+    """The memory of one process, see `protocol.world.memory`. Others map it read-only."""
+    LOOP_BELL = 2
+    """An eventfd that wakes the loop of a process."""
+    THREAD_BELL = 3
+    """An eventfd that wakes the thread on which a process runs the world's calls."""
+
+
+class WorldFile(Message, frozen=True, tag="world_file"):
+    """A file of a world, of this process or of another member. With one descriptor."""
+
+    world: U16
+    rank: U16
+    generation: U32
+    """The process that it belongs to."""
+    kind: WorldFileKind
+
+
+class WorldOffered(Message, frozen=True, tag="world_offered"):
+    """This process is a member, or the standby of one. Comes before `Start`, behind its own files. No answer."""
+
+    world: U16
+    """Names the world on this channel and in calls."""
+    name: Name
+    rank: U16
+    size: U16
+    generation: U32
+    """This process."""
+    actors: Annotated[list[Name], msgspec.Meta(max_length=MAX_WORLD_ACTORS)]
+    """The actors that run on the world's thread, by name."""
+    begin_timeout_s: float
+    """Time within which each member has to begin an entry that was published."""
+
+
+class JoinEpoch(Message, frozen=True, tag="join_epoch"):
+    """Join an epoch: calls of the world may come. Behind the files of all its members; answered `EpochJoined`."""
+
+    world: U16
+    epoch: U64
+    generations: Annotated[list[U32], msgspec.Meta(max_length=MAX_DEVICES)]
+    """The processes of its members, by rank."""
+
+
+class DepartEpoch(Message, frozen=True, tag="depart_epoch"):
+    """Leave an epoch, which is over: begin nothing more, and answer all of its calls. Answered `EpochLeft`."""
+
+    world: U16
+    epoch: U64
+    rank: Annotated[int, msgspec.Meta(ge=-1, lt=MAX_DEVICES)] = -1
+    """The rank where its end came from, -1 if from none."""
+    cause: Annotated[str, msgspec.Meta(max_length=2000)] = ""
+
+
 class Drain(Message, frozen=True, tag="drain"):
     """Finish what has been received, answer it, and exit with status 0."""
 
@@ -282,6 +344,10 @@ FromSupervisor = (
     | ResidentFill
     | ResidentAdopt
     | ResidentRefused
+    | WorldFile
+    | WorldOffered
+    | JoinEpoch
+    | DepartEpoch
     | Drain
     | Prepare
 )
@@ -422,6 +488,34 @@ class ResidentRejected(OfResident, frozen=True, tag="resident_rejected"):
     """The adopted memory has another checksum, and is not used."""
 
 
+class EpochJoined(Message, frozen=True, tag="epoch_joined"):
+    """This process has joined an epoch."""
+
+    world: U16
+    epoch: U64
+
+
+class EpochLeft(Message, frozen=True, tag="epoch_left"):
+    """This process has answered all calls of an epoch and runs none of them; or it could not join it."""
+
+    world: U16
+    epoch: U64
+    reason: Annotated[str, msgspec.Meta(max_length=2000)] = ""
+    """Why it has left unasked, or not joined; empty if it was asked to leave."""
+
+
+class EpochBroken(Message, frozen=True, tag="epoch_broken"):
+    """An epoch cannot go on, though no process may have ended: have all of its members leave."""
+
+    world: U16
+    epoch: U64
+    reason: Annotated[str, msgspec.Meta(max_length=2000)]
+    rank: Annotated[int, msgspec.Meta(ge=-1, lt=MAX_DEVICES)] = -1
+    """The rank where that came from, -1 if from none."""
+    late: bool = False
+    """Whether that rank has not begun in time: its process is to be replaced."""
+
+
 FromWorker = (
     Ready
     | SessionAdmitted
@@ -440,6 +534,9 @@ FromWorker = (
     | ResidentSealed
     | ResidentAbandoned
     | ResidentRejected
+    | EpochJoined
+    | EpochLeft
+    | EpochBroken
 )
 
 FROM_SUPERVISOR: Final[Codec[FromSupervisor]] = Codec(FromSupervisor, channel="control")

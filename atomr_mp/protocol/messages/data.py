@@ -10,7 +10,7 @@ from typing import Annotated, Final
 
 import msgspec
 
-from atomr_mp.protocol.codec import U64, Codec, ErrorInfo, Message, Name
+from atomr_mp.protocol.codec import U16, U64, Codec, ErrorInfo, Message, Name
 from atomr_mp.protocol.flow.limits import MAX_BODY_BYTES, MAX_FRAMES
 from atomr_mp.protocol.refs import BufferId, SlabNumber
 from atomr_mp.protocol.token import TOKEN_BYTES
@@ -47,6 +47,16 @@ Place = Annotated[int, msgspec.Meta(ge=0, lt=MAX_ITEMS)]
 """Position of an item in its call, from 0."""
 
 
+class Gang(Message, frozen=True):
+    """The call of a world that a request is a part of: each member of the epoch gets one."""
+
+    world: U16
+    epoch: U64
+    """The world's epoch. In any other one the part is answered `collective_aborted`, and has not run."""
+    id: U64
+    """The same in all parts of the call, growing, never used twice in a session."""
+
+
 class Call(Message, frozen=True):
     """One request."""
 
@@ -69,6 +79,8 @@ class Call(Message, frozen=True):
     items: Annotated[int, msgspec.Meta(ge=0, le=MAX_ITEMS)] = 0
     """How many items for a batched method, see `Calls`: the body is an array with the positional arguments of each,
     without refs. 0: a single request."""
+    gang: Gang | None = None
+    """For a method of a world's actor."""
 
 
 class Calls(Message, frozen=True, tag=1):

@@ -8,7 +8,7 @@ from typing import Annotated, Final
 import msgspec
 
 from atomr_mp import errors
-from atomr_mp.protocol.codec import MAX_DEVICES, U16, U32, ErrorInfo, Message, Name, Text
+from atomr_mp.protocol.codec import MAX_DEVICES, U16, U32, U64, ErrorInfo, Message, Name, Text
 from atomr_mp.protocol.messages.data import MAX_ITEMS
 from atomr_mp.protocol.words import place_of
 
@@ -191,3 +191,40 @@ class DeviceInfo(Message, frozen=True):
                 device=self.index,
             )
         return self.worker_pid
+
+
+class WorldState(StrEnum):
+    """The states of a world."""
+
+    WAITING = "waiting"
+    """No process is inside of an epoch, and some member has no incarnation that can join."""
+    FORMING = "forming"
+    """All members were asked to join an epoch, and some have not done so yet."""
+    READY = "ready"
+    """All members have joined, and clients know it: calls are admitted."""
+    ABORTING = "aborting"
+    """The epoch is over, and somebody is still inside."""
+    ENDED = "ended"
+    """The world is closed. Somebody may still be inside."""
+
+
+class WorldInfo(Message, frozen=True):
+    """A world: actors over several devices, whose methods are called on all of them as one."""
+
+    number: U16
+    """Names it in calls."""
+    name: Name
+    devices: Annotated[list[U16], msgspec.Meta(max_length=MAX_DEVICES)]
+    """Its devices, by rank."""
+    actors: list[Name]
+    """Its actors: they are called through the world alone."""
+    state: WorldState = WorldState.WAITING
+    """Send calls in `ready`. Hold them in `waiting`, `forming` and `aborting`; refuse them in `ended`."""
+    epoch: U64 = 0
+    """The latest epoch."""
+    generations: Annotated[list[U32], msgspec.Meta(max_length=MAX_DEVICES)] = msgspec.field(default_factory=list)
+    """In `ready`, the incarnations of its members, by rank: calls go to these."""
+    reason: Text = ""
+    """Why it is not ready, or why its latest epoch has ended."""
+    rank: Annotated[int, msgspec.Meta(ge=-1, lt=MAX_DEVICES)] = -1
+    """The rank where that came from, -1 if from none."""

@@ -31,7 +31,7 @@ from atomr_mp.protocol.codec import (
 )
 from atomr_mp.protocol.decoders import decoder
 from atomr_mp.protocol.flow.flight import Window
-from atomr_mp.protocol.messages.devices import ActorInfo, DeviceInfo
+from atomr_mp.protocol.messages.devices import ActorInfo, DeviceInfo, WorldInfo
 from atomr_mp.protocol.messages.operators import (
     AdmitRequest,
     FreeResident,
@@ -224,6 +224,8 @@ class Welcome(Message, frozen=True, tag="welcome"):
     suspicions: list[Suspicion] = msgspec.field(default_factory=list)
     max_replays: U16 = 0
     """How often a client may send a started request again by itself."""
+    worlds: list[WorldInfo] = msgspec.field(default_factory=list)
+    """All, by number."""
 
 
 class DeviceChanged(Message, frozen=True, tag="device"):
@@ -233,6 +235,13 @@ class DeviceChanged(Message, frozen=True, tag="device"):
     """All of it, as it is now."""
     actors: list[ActorInfo] | None = None
     """Nil if they have not changed."""
+
+
+class WorldChanged(Message, frozen=True, tag="world"):
+    """A world has changed. It comes before the `IncarnationEnded` that has ended the world's epoch."""
+
+    world: WorldInfo
+    """All of it, as it is now."""
 
 
 class IncarnationEnded(Message, frozen=True, tag="ended"):
@@ -338,6 +347,7 @@ class Goodbye(Message, frozen=True, tag="goodbye"):
 FromSupervisor = (
     Welcome
     | DeviceChanged
+    | WorldChanged
     | IncarnationStopped
     | IncarnationEnded
     | Suspicions

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from atomr_mp.protocol.messages.devices import WorldState
 from atomr_mp.supervision import world_epochs
 from atomr_mp.supervision.world_epochs import (
     TRANSITIONS,
     UnexpectedWorldEventError,
     WorldAction,
     WorldEvent,
-    WorldState,
     world_step,
 )
 from atomr_mp.supervision.world_members import (
