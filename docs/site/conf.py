@@ -54,6 +54,7 @@ TREE: Final = {
         "batches",
         "streams",
         "resident-memory",
+        "worlds",
         "buffers",
         "libraries",
         "gpus",

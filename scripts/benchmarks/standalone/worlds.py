@@ -1,0 +1,212 @@
+"""Measures worlds on the host backend: gang calls, collectives, and the loss of a member.
+
+    python -m scripts.benchmarks.standalone.worlds --rounds 7 > worlds.json
+
+Times are in microseconds unless their names say otherwise. Each ratio is the median of the rounds, with the smallest
+and the largest; what is compared is measured in turns. `gang_to_call` is an empty gang call beside an empty call of a
+method with `thread=True`. `all_reduce_to_gloo` needs torch. `beside_late` is the p99 of another client's empty calls on
+the same devices while a rank comes 100 ms late, beside its own p99 without. `killed_ms` is the time from SIGKILL of a
+rank until the next right answer of an idempotent gang call, with a hot standby, and `single_ms` the same of a single
+device.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib.util
+import json
+import os
+import signal
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import atomr_mp
+
+ACTORS: Final = Path(__file__).parents[1] / "processes" / "world_actor.py"
+CALLS: Final = 300
+KIB: Final = 256
+"""Elements of four bytes in a KiB."""
+LATE_S: Final = 0.1
+DEADLINE_S: Final = 60.0
+
+
+@contextlib.contextmanager
+def started(ranks: int, standby: str = "none") -> Iterator[atomr_mp.Pool]:
+    """Give a pool with a world of so many ranks."""
+    with (
+        tempfile.TemporaryDirectory(prefix="atomr-mp-worlds-", dir="/tmp") as folder,
+        atomr_mp.start(
+            actors=[f"{ACTORS}:Gang", f"{ACTORS}:Beside"],
+            gpus=ranks,
+            backend="host",
+            run_dir=Path(folder) / "run",
+            standby=standby,
+            worlds={"w": {"devices": list(range(ranks)), "actors": ["Gang"]}},
+            max_restarts=10_000,
+            max_suspicions=0,
+        ) as pool,
+    ):
+        pool.world("w").wait_ready(DEADLINE_S)
+        yield pool
+
+
+def timed(call: Callable[[], object], count: int) -> list[float]:
+    """Return how long each of so many calls takes, in microseconds."""
+    took = []
+    for _ in range(count):
+        began = time.perf_counter()
+        call()
+        took.append((time.perf_counter() - began) * 1e6)
+    return took
+
+
+def p(values: list[float], share: float) -> float:
+    """Return a quantile."""
+    return sorted(values)[min(len(values) - 1, int(len(values) * share))]
+
+
+def spread(values: list[float]) -> dict[str, float]:
+    """Return the median of the rounds, the smallest and the largest."""
+    found = {"median": statistics.median(values), "min": min(values), "max": max(values)}
+    return {name: round(value, 3) for name, value in found.items()}
+
+
+def calls(ranks: int, rounds: int) -> dict[str, Any]:
+    """Measure empty gang calls beside calls on a thread, and sums."""
+    found: dict[str, list[float]] = {}
+
+    def note(name: str, value: float) -> None:
+        found.setdefault(name, []).append(value)
+
+    with started(ranks) as pool:
+        gang, beside = pool.world("w").actor("Gang"), pool.actor("Beside", device=0)
+        ways = {
+            "call": lambda: beside.threaded().result(),
+            "gang": lambda: gang.empty().result(),
+            "meeting": lambda: gang.meet().result(),
+        }
+        for way in ways.values():
+            timed(way, 30)
+        for _ in range(rounds):
+            took = {name: timed(way, CALLS) for name, way in ways.items()}
+            for name, each in took.items():
+                note(f"{name}_p50", p(each, 0.5))
+                note(f"{name}_p99", p(each, 0.99))
+            note("gang_to_call", p(took["gang"], 0.5) / p(took["call"], 0.5))
+            note("gang_to_call_p99", p(took["gang"], 0.99) / p(took["call"], 0.99))
+            sums = gang.reduced(KIB, CALLS).result(DEADLINE_S)
+            note("all_reduce_1k_p50", p(sums, 0.5) * 1e6)
+            note("all_reduce_1k_p99", p(sums, 0.99) * 1e6)
+            if importlib.util.find_spec("torch"):
+                note("all_reduce_to_gloo", p(sums, 0.5) * 1e6 / gloo(ranks))
+        note("all_reduce_64m_ms", p(gang.reduced(2**24, 5).result(DEADLINE_S), 0.5) * 1e3)
+    return {name: spread(values) for name, values in found.items()}
+
+
+def gloo(ranks: int) -> float:
+    """Return how long gloo takes for the same sum, in microseconds."""
+    reading, writing = os.pipe()
+    with tempfile.TemporaryDirectory() as folder:
+        children = []
+        for rank in range(ranks):
+            child = os.fork()
+            if not child:
+                try:
+                    _gloo(rank, ranks, folder, writing)
+                finally:
+                    os._exit(0)
+            children.append(child)
+        for child in children:
+            os.waitpid(child, 0)
+    os.close(writing)
+    with os.fdopen(reading) as told:
+        return float(told.read())
+
+
+def _gloo(rank: int, ranks: int, folder: str, writing: int) -> None:
+    import torch
+    from torch import distributed
+
+    torch.set_num_threads(1)
+    distributed.init_process_group("gloo", init_method=f"file://{folder}/gloo", rank=rank, world_size=ranks)
+    x = torch.ones(KIB)
+    took = timed(lambda: distributed.all_reduce(x), CALLS)
+    if not rank:
+        os.write(writing, str(p(took, 0.5)).encode())
+    distributed.destroy_process_group()
+
+
+def beside_late(rounds: int) -> dict[str, Any]:
+    """Measure another client's calls while a rank comes late."""
+    ratios, quiet_us, late_us = [], [], []
+    with started(2) as pool, atomr_mp.connect(run_dir=pool.run_dir) as other:
+        gang, empty = pool.world("w").actor("Gang"), other.actor("Beside", device=0).empty
+        timed(lambda: empty().result(), 100)
+        for _ in range(rounds):
+            quiet = timed(lambda: empty().result(), 1000)
+            stop = threading.Event()
+
+            def late(stop: threading.Event = stop) -> None:
+                while not stop.is_set():
+                    gang.late(LATE_S).result(DEADLINE_S)
+
+            thread = threading.Thread(target=late)
+            thread.start()
+            time.sleep(LATE_S)
+            loaded = timed(lambda: empty().result(), 1000)
+            stop.set()
+            thread.join()
+            quiet_us.append(p(quiet, 0.99))
+            late_us.append(p(loaded, 0.99))
+            ratios.append(late_us[-1] / quiet_us[-1])
+    return {"ratio": spread(ratios), "quiet_p99": spread(quiet_us), "late_p99": spread(late_us)}
+
+
+def kills(count: int) -> dict[str, Any]:
+    """Measure the time from SIGKILL to the next right answer, of a world and of a single device."""
+    took: dict[str, list[float]] = {"killed_ms": [], "single_ms": []}
+    with started(2, "hot") as pool:
+        gang, single = pool.world("w").actor("Gang"), pool.actor("Beside", device=1)
+        ways = {"killed_ms": gang.meet, "single_ms": single.threaded}
+        for _ in range(count):
+            for name, way in ways.items():
+                while any(device.standby is None for device in pool.devices):
+                    time.sleep(0.01)
+                time.sleep(0.2)
+                way().result(DEADLINE_S)
+                pid = pool.devices[1].pid
+                assert pid
+                began = time.perf_counter()
+                os.kill(pid, signal.SIGKILL)
+                way().result(DEADLINE_S)
+                took[name].append((time.perf_counter() - began) * 1e3)
+    found: dict[str, Any] = {name: spread(each) for name, each in took.items()}
+    found["killed_to_single"] = round(found["killed_ms"]["median"] / found["single_ms"]["median"], 2)
+    return found
+
+
+def main() -> None:
+    """Measure, and print."""
+    parser = argparse.ArgumentParser(description="Measure worlds on the host backend.")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--kills", type=int, default=15)
+    asked = parser.parse_args()
+    result = {
+        "date": time.strftime("%Y-%m-%d"),
+        "cores": len(os.sched_getaffinity(0)),
+        "two_ranks": calls(2, asked.rounds),
+        "four_ranks": calls(4, asked.rounds),
+        "beside_late": beside_late(asked.rounds),
+        "kills": kills(asked.kills),
+    }
+    print(json.dumps(result, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,108 @@
+"""An actor of a world, for tests: it meets its peers, leaves them waiting, differs from them, fails and ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from typing import Any
+
+import numpy as np
+
+from atomr_mp_workers import Actor, Context, method
+
+
+class Worldly(Actor):
+    """What a test asks of a rank; the same request reaches all of them."""
+
+    def setup(self, context: Context) -> None:
+        """Meet the others before there are any."""
+        assert context.world is not None
+        self.world = context.world
+        self.rehearsed = self.world.all_reduce(np.ones(3)).tolist()
+        self.log: list[int] = []
+
+    @method(idempotent=True)
+    def add(self, x: Any) -> Any:
+        """Return the sum of x times rank + 1."""
+        return self.world.all_reduce(np.asarray(x) * (self.world.rank + 1))
+
+    @method
+    def add_once(self, x: Any) -> Any:
+        """Do the same, and not twice."""
+        return self.world.all_reduce(np.asarray(x) * (self.world.rank + 1))
+
+    @method(idempotent=True)
+    def where(self) -> list[Any]:
+        """Return rank, size, epoch, process, thread, and what a rehearsal gave."""
+        here = threading.get_ident() == threading.main_thread().ident
+        return [self.world.rank, self.world.size, self.world.epoch, os.getpid(), here, self.rehearsed]
+
+    @method
+    def note(self, number: int, meets: bool = False) -> int:  # noqa: FBT001, FBT002 - as a caller sends it
+        """Note a number in the order of calls."""
+        self.log.append(number)
+        if meets:
+            self.world.barrier()
+        return number
+
+    @method(idempotent=True)
+    def noted(self) -> list[int]:
+        """Return the numbers in their order."""
+        return self.log
+
+    @method
+    def fail(self, ranks: list[int], meets: bool) -> int:  # noqa: FBT001 - as a caller sends it
+        """Raise on some ranks; the others meet, which nothing comes of, or return."""
+        if self.world.rank in ranks:
+            raise ValueError(f"rank {self.world.rank} fails")
+        if meets:
+            self.world.barrier()
+        return self.world.rank
+
+    @method
+    def differ(self, way: str) -> float:
+        """Call something else on the last rank."""
+        last = self.world.rank == self.world.size - 1
+        x = np.ones(5 if last and way == "count" else 4, "float32" if last and way == "type" else "float64")
+        if way == "kind" and last:
+            return float(self.world.broadcast(x)[0])
+        if way == "root":
+            return float(self.world.broadcast(x, root=int(last))[0])
+        return float(self.world.all_reduce(x, op="max" if last and way == "operator" else "sum")[0])
+
+    @method(idempotent=True)
+    def end(self, rank: int, how: str, times: str) -> float:
+        """End the process of a rank once, amid a call; `times` is a file that tells that it has."""
+        if self.world.rank == rank and not os.path.exists(times):  # noqa: PTH110 - the shortest
+            with open(times, "x"):  # noqa: PTH123
+                pass
+            if how == "exits":
+                os._exit(3)
+            os.kill(os.getpid(), signal.SIGSTOP if how == "stops" else signal.SIGKILL)
+        return float(self.world.all_reduce(np.ones(1))[0])
+
+    @method(idempotent=True)
+    def wait(self, seconds: float) -> float:
+        """Take some time on all ranks."""
+        time.sleep(seconds)
+        return seconds
+
+    @method(idempotent=True)
+    def all_of(self, x: Any) -> list[Any]:
+        """Return what each collective gives, of an array with a row for each rank."""
+        world, x = self.world, np.asarray(x) * (self.world.rank + 1)
+        right, left = (world.rank + 1) % world.size, (world.rank - 1) % world.size
+        parts = [np.full(rank + world.rank, world.rank, x.dtype) for rank in range(world.size)]
+        reduced = world.reduce(x, root=world.size - 1)
+        return [
+            world.all_reduce(x),
+            world.all_gather(x),
+            world.reduce_scatter(x),
+            reduced if reduced is not None else False,
+            world.broadcast(x, root=world.size - 1),
+            world.all_to_all(x),
+            world.all_to_all_v(parts),
+            world.sendrecv(x, right, left),
+        ]

@@ -1,0 +1,1 @@
+"""Worlds as their users meet them, through a running pool."""

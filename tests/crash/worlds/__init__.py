@@ -1,0 +1,1 @@
+"""Worlds whose members are killed, stopped, poisoned and replaced."""

@@ -1,0 +1,104 @@
+"""A world loses members in every way: its callers are answered once and truthfully, and the others stay."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import atomr_mp
+from atomr_mp import errors
+from tests.support import ACTORS, BACKEND, DEADLINE_S, Ledger
+
+WORLDLY = f"{ACTORS}/worldly.py:Worldly"
+pytestmark = pytest.mark.skipif(BACKEND != "host", reason="worlds run on the host backend")
+
+
+@pytest.fixture(scope="module", params=["hot", "none"])
+def pool(request: pytest.FixtureRequest) -> Iterator[atomr_mp.Pool]:
+    """A pool with a world of three ranks."""
+    worlds = {"tp": {"devices": [0, 1, 2], "actors": ["Worldly"], "begin_timeout_s": 1.0}}
+    settings: dict[str, Any] = {"standby": request.param, "max_restarts": 1000, "backoff_initial_s": 0.0}
+    with Ledger() as ledger, ledger.start(WORLDLY, gpus=3, worlds=worlds, **settings) as started:
+        yield started
+
+
+@pytest.fixture
+def world(pool: atomr_mp.Pool) -> Any:
+    """The world, ready."""
+    found = pool.world("tp")
+    found.wait_ready(DEADLINE_S)
+    return found
+
+
+def pids(pool: atomr_mp.Pool) -> list[int | None]:
+    """Return the processes of the ranks."""
+    return [device.pid for device in pool.devices]
+
+
+@pytest.mark.parametrize("rank", [0, 1, 2])
+@pytest.mark.parametrize("how", ["killed", "exits", "stops"])
+def test_a_member_that_ends_amid_a_call_costs_a_delay(
+    pool: atomr_mp.Pool, world: Any, tmp_path: Path, rank: int, how: str
+) -> None:
+    """An idempotent call is sent again; the other processes stay."""
+    if how == "stops" and rank == 0:
+        pytest.skip("rank 0 finds the late ones")
+    before = pids(pool)
+    found = world.call("Worldly.end", rank, how, str(tmp_path / "once"), deadline_s=DEADLINE_S).result(DEADLINE_S)
+    assert found == world.size
+    after = pids(pool)
+    assert [pid for at, pid in enumerate(after) if at != rank] == [pid for at, pid in enumerate(before) if at != rank]
+    assert after[rank] != before[rank]
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+def test_a_call_that_may_not_run_twice_ends_typed(pool: atomr_mp.Pool, world: Any, rank: int) -> None:
+    """While others of its client are answered after the loss."""
+    replies = [world.call("Worldly.add_once", float(n)) for n in range(50)]
+    os.kill(pool.devices[rank].pid or 0, signal.SIGKILL)
+    outcomes = [reply.exception(DEADLINE_S) for reply in replies]
+    assert all(error is None or isinstance(error, errors.CollectiveAborted | errors.WorkerLost) for error in outcomes)
+    assert world.call("Worldly.add", 1.0, deadline_s=DEADLINE_S).result(DEADLINE_S) == 6.0
+
+
+def test_two_members_at_once(pool: atomr_mp.Pool, world: Any) -> None:
+    """And the third one stays."""
+    stays = pool.devices[1].pid
+    for rank in (0, 2):
+        os.kill(pool.devices[rank].pid or 0, signal.SIGKILL)
+    assert world.call("Worldly.add", 1.0, deadline_s=DEADLINE_S).result(DEADLINE_S) == 6.0
+    assert pool.devices[1].pid == stays
+
+
+def test_a_restart_and_a_reload_of_members(pool: atomr_mp.Pool, world: Any) -> None:
+    """Calls wait for the next epoch."""
+    epoch = world.epoch
+    pool.restart(1)
+    assert world.call("Worldly.add", 1.0, deadline_s=DEADLINE_S).result(DEADLINE_S) == 6.0
+    assert world.epoch > epoch
+
+
+def test_random_kills_under_load(pool: atomr_mp.Pool, world: Any) -> None:
+    """Each idempotent call is answered rightly; each other one at most once."""
+    chosen = random.Random(1)
+    until_s = time.monotonic() + 6
+    seen = 0
+    while time.monotonic() < until_s:
+        replies = [world.call("Worldly.add", np.full(10, n), deadline_s=DEADLINE_S) for n in range(20)]
+        victim = pool.devices[chosen.randrange(3)].pid
+        if victim and chosen.random() < 0.5:
+            os.kill(victim, signal.SIGKILL)
+        for n, reply in enumerate(replies):
+            np.testing.assert_array_equal(reply.result(DEADLINE_S), np.full(10, 6 * n))
+        seen += len(replies)
+    logs = world.call("Worldly.noted", each=True, deadline_s=DEADLINE_S).result(DEADLINE_S)
+    assert len(logs) == world.size
+    assert seen
