@@ -25,6 +25,7 @@ from rich.console import Console
 from benchmarks.machine import facts
 from soaking.chaos import KILLS, Chaos
 from soaking.soak import Shape
+from soaking.worlds import WorldWalk
 
 KILLS_ROUND_S = 30.0
 """How long a round is if kills are counted."""
@@ -52,10 +53,13 @@ def main() -> int:
     parser.add_argument("--devices", type=int, default=2, help="two at least: one is spared (default: 2)")
     parser.add_argument("--backend", choices=["host", "cuda"], default="host")
     parser.add_argument("--standby", choices=["hot", "warm", "none"], default="none")
+    parser.add_argument("--world", action="store_true", help="use overlapping worlds of four devices instead")
     parser.add_argument("--output", type=Path, help="write figures there, as JSON")
     options = parser.parse_args()
     if options.devices < 2 or options.clients < 2:
         parser.error("two devices and two clients are needed at least")
+    if options.world:
+        return worlds(options.minutes, options.seed, options.clients, options.standby)
     victims = options.clients // 2
     shape = Shape(options.devices, options.clients - victims, victims, options.backend, options.standby)
     console = Console(highlight=False, soft_wrap=True)
@@ -71,6 +75,17 @@ def main() -> int:
         options.output.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
     console.print("[red]failed[/]" if wrong else f"[green]all is well[/] after {chaos.killed} kills")
     return 1 if wrong else 0
+
+
+def worlds(minutes: float, seed: int, clients: int, standby: str) -> int:
+    """Use worlds at random; return the exit status."""
+    walk = WorldWalk(minutes * 60, seed, clients, standby)
+    walk.run()
+    for name, count in sorted(walk.counts.items()):
+        sys.stdout.write(f"{name}: {count}\n")
+    for each, count in Counter(walk.wrong).most_common():
+        sys.stdout.write(f"wrong, {count} times: {each}\n")
+    return 1 if walk.wrong else 0
 
 
 def doctor(run_dir: Path) -> list[str]:

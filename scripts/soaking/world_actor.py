@@ -1,0 +1,61 @@
+"""Actors of overlapping worlds that note each of their executions in a file, for `soaking.worlds`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from atomr_mp import errors
+from atomr_mp_workers import Actor, Context, method
+
+
+class Noting(Actor):
+    """Notes what runs, and then does what the call says."""
+
+    def setup(self, context: Context) -> None:
+        """Rehearse, and open this rank's file."""
+        assert context.world is not None
+        self.world = context.world
+        self.world.all_reduce(np.ones(4))
+        path = Path(os.environ["WORLD_NOTES"]) / f"{self.world.name}-{self.world.rank}"
+        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+
+    def _run(self, number: int, way: str, rank: int, values: Any) -> list[float]:
+        os.write(self._file, f"{number} {self.world.epoch}\n".encode())
+        here = self.world.rank == rank % self.world.size
+        if way == "raises" and here:
+            raise ValueError("as the call says")
+        if way == "kills" and here:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if way == "poisons" and here:
+            raise errors.ContextPoisoned("as the call says")
+        if way == "differs" and here and self.world.size > 1:
+            self.world.all_reduce(np.ones(3))
+        if way == "late" and here:
+            time.sleep(0.02)
+        total = self.world.all_reduce(np.asarray(values, np.float64) * (self.world.rank + 1))
+        if way == "raises late" and here:
+            raise ValueError("as the call says")
+        if way == "twice":
+            self.world.barrier()
+            total = self.world.all_gather(total)[rank % self.world.size]
+        return [float(each) for each in total]
+
+    @method(idempotent=True)
+    def again(self, number: int, way: str, rank: int, values: Any) -> list[float]:
+        """May run more than once."""
+        return self._run(number, way, rank, values)
+
+    @method
+    def once(self, number: int, way: str, rank: int, values: Any) -> list[float]:
+        """May not."""
+        return self._run(number, way, rank, values)
+
+
+class Other(Noting):
+    """The same, in another world."""

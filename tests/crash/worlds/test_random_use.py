@@ -1,0 +1,19 @@
+"""Random gang calls of overlapping worlds while members and clients are killed, stopped, poisoned and restarted."""
+
+from __future__ import annotations
+
+import pytest
+
+from soaking.worlds import WorldWalk
+from tests.support import BACKEND
+
+pytestmark = pytest.mark.skipif(BACKEND != "host", reason="worlds run on the host backend")
+
+
+@pytest.mark.timeout(240)
+def test_each_call_has_one_outcome_and_all_ranks_one_order() -> None:
+    """What ran is compared with what callers were told."""
+    walk = WorldWalk(20.0, 41)
+    walk.run()
+    assert not walk.wrong, walk.wrong[:10]
+    assert walk.counts["sums: answered"] > 100
