@@ -6,6 +6,8 @@ import argparse
 import json
 import sys
 
+import msgspec
+
 from atomr_mp.cli.common import Commands
 from atomr_mp.cli.start import add_settings, given_settings
 
@@ -39,7 +41,8 @@ def run(options: argparse.Namespace) -> int:
         check(found.settings)
     else:
         make_plan(found.settings)
-    shown = {name: {"value": getattr(found.settings, name), "from": source} for name, source in found.sources.items()}
+    values = msgspec.to_builtins(found.settings)
+    shown = {name: {"value": values[name], "from": source} for name, source in found.sources.items()}
     if options.json:
         sys.stdout.write(f"{json.dumps(shown)}\n")
     elif options.show:

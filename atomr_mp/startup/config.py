@@ -18,6 +18,7 @@ from atomr_mp.protocol.decoders import known
 from atomr_mp.protocol.messages.control import ActorSpec
 from atomr_mp.protocol.words import choices, did_you_mean, not_among
 from atomr_mp.startup.device_lists import check_place, devices_in
+from atomr_mp.startup.world_settings import check_form
 from atomr_mp.supervision.settings import PoolSettings
 from atomr_mp.supervisor.plan import Plan, PlanSource
 
@@ -72,6 +73,8 @@ def _check_value(where: str, field: msgspec.structs.FieldInfo, value: Any) -> No
         ConfigurationError: It is of another type, or out of range; the message names it, and says what it may be.
     """
     name, words = field.name, choices(field.type)
+    if name == "worlds":
+        check_form(where, value)
     try:
         found = msgspec.convert(value, known(field.type))
     except (msgspec.ValidationError, UnicodeEncodeError) as error:
@@ -130,7 +133,7 @@ def _of_environment(environment: Mapping[str, str]) -> tuple[dict[str, Any], lis
 
 
 def from_text(where: str, name: str, text: str) -> Any:
-    """Return a setting that was written as text: numbers and truth values as in TOML, lists with commas.
+    """Return a setting that was written as text: as in TOML, but lists with commas, and worlds as JSON.
 
     Args:
         where: What it was written as, for the error.
@@ -144,12 +147,23 @@ def from_text(where: str, name: str, text: str) -> Any:
     if name not in kinds:
         raise errors.ConfigurationError(f"{where}: there is no setting {name!r}{did_you_mean(name, kinds)}")
     value: object = [each.strip() for each in text.split(",") if each.strip()] if kinds[name] == list[str] else text
+    if name == "worlds":
+        return _worlds_from_text(where, text)
     try:
         return msgspec.convert(value, known(kinds[name]), strict=False)
     except (msgspec.ValidationError, UnicodeEncodeError) as error:
         words = choices(kinds[name])
         what = not_among(where, text, words) if words else f"{where} is {text!r}: {error}"
         raise errors.ConfigurationError(what) from error
+
+
+def _worlds_from_text(where: str, text: str) -> Any:
+    try:
+        found = msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
+        raise errors.ConfigurationError(f"{where} is {text!r}, which is no JSON: {error}") from error
+    check_form(where, found)
+    return found
 
 
 def with_source(plan: Plan, file: Path, settings: dict[str, Any]) -> Plan:

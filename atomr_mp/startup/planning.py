@@ -21,7 +21,7 @@ from atomr_mp.protocol.messages.control import Execution
 from atomr_mp.startup.config import actor_specs
 from atomr_mp.supervision.placement import Place, places
 from atomr_mp.supervision.settings import OFF, PoolSettings
-from atomr_mp.supervisor.plan import DevicePlan, Plan, check_homes
+from atomr_mp.supervisor.plan import DevicePlan, Plan, check_homes, plan_worlds
 
 STREAMS: Final = re.compile(r"per_actor|fresh|single|pooled:[1-9][0-9]?")
 """Values that `PoolSettings.streams` may have."""
@@ -48,12 +48,15 @@ def make_plan(settings: PoolSettings) -> Plan:
     devices = _cuda_devices(settings, found) if found else _host_devices(settings)
     actors = actor_specs(settings.actors)
     check_homes(actors, len(devices))
+    backend = "cuda" if found else "host"
+    worlds, actors = plan_worlds(settings.worlds, actors, len(devices), backend)
     return Plan(
         settings=settings,
         run_dir=str(run_path(settings)),
-        backend="cuda" if found else "host",
+        backend=backend,
         devices=devices,
         actors=actors,
+        worlds=worlds,
         keys_dir="" if settings.listen == OFF else _keys_dir(settings),
     )
 
@@ -85,7 +88,7 @@ def check(settings: PoolSettings) -> None:
             )
     elif settings.insecure:
         raise errors.ConfigurationError("insecure says how to `listen`, which is off")
-    actor_specs(settings.actors)
+    plan_worlds(settings.worlds, actor_specs(settings.actors), MAX_DEVICES, settings.backend)
 
 
 def run_path(settings: PoolSettings) -> Path:

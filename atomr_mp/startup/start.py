@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -32,6 +33,7 @@ def start(
     actors: Actors = (),
     gpus: str | int | None = None,
     backend: Backend | None = None,
+    worlds: Mapping[str, Any] | None = None,
     pool: str | None = None,
     run_dir: str | Path | None = None,
     config: str | Path | None = None,
@@ -53,6 +55,8 @@ def start(
             `if __name__ == "__main__":`.
         gpus: "all" (the default), a number of devices, or GPUs by index or UUID as "0,2"; CUDA_VISIBLE_DEVICES holds.
         backend: "cuda", "host", or "auto" (the default): host if the machine has no NVIDIA hardware at all.
+        worlds: Actors that run on several devices as one, by the name of their world:
+            `{"tp": {"devices": [0, 1], "actors": ["Mlp"]}}`, see `Pool.world`. The first device has rank 0.
         pool: Name of the pool; by default one of its own, so that an application can have several.
         run_dir: Directory for sockets and logs; by default one named after the pool.
         config: TOML file with settings; arguments of this call and environment variables ATOMR_MP_NAME override it.
@@ -67,7 +71,7 @@ def start(
         SetupFailed: An actor's `setup` fails, even after the allowed restarts.
         PoolBusy: The run directory is in use.
     """
-    settings |= {"gpus": gpus, "backend": backend, "pool": pool, "run_dir": run_dir}
+    settings |= {"gpus": gpus, "backend": backend, "worlds": worlds, "pool": pool, "run_dir": run_dir}
     asked = functools.partial(begin, actors, config, weight, max_waiting, **settings)
     if can_await():
         from atomr_mp.startup.pool_to_enter import PoolToEnter
@@ -114,6 +118,10 @@ def begin(
     given = {name: _plain(value) for name, value in settings.items() if value is not None}
     given |= {name: str(given[name]) for name in ("gpus", "run_dir") if name in given}
     given["actors"] = targets(actors) or None
+    if "worlds" in given:
+        from atomr_mp.startup.world_settings import plain_worlds
+
+        given["worlds"] = plain_worlds(given["worlds"])
     named = bool(config or {"ATOMR_MP_POOL", "ATOMR_MP_RUN_DIR"} & os.environ.keys())
     temporary = not (named or {"pool", "run_dir"} & given.keys())
     if not given.get("pool"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -11,9 +12,9 @@ import msgspec
 
 from atomr_mp import errors
 from atomr_mp.protocol.decoders import known
-from atomr_mp.protocol.messages.control import ActorSpec, Execution
-from atomr_mp.protocol.words import counted, place_of, these_devices
-from atomr_mp.supervision.settings import PoolSettings
+from atomr_mp.protocol.messages.control import MAX_WORLD_ACTORS, ActorSpec, Execution
+from atomr_mp.protocol.words import counted, did_you_mean, place_of, these_devices
+from atomr_mp.supervision.settings import PoolSettings, WorldSettings
 
 OMP_THREADS: Final = "OMP_NUM_THREADS"
 
@@ -22,7 +23,7 @@ OTHER_THREADS: Final = ("MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 FIXED: Final = (
     *("pool", "window_requests", "window_bytes", "max_streams", "log_max_bytes", "cgroups", "metrics", "standby"),
-    *("standby_starts", "max_replays", "max_suspicions", "max_weight"),
+    *("standby_starts", "max_replays", "max_suspicions", "max_weight", "worlds"),
     *("listen", "keys_dir", "insecure", "remote_grace_s", "remote_sessions", "remote_bytes"),
 )
 """Settings that the supervisor or the clients hold: a running pool keeps them."""
@@ -74,6 +75,19 @@ class DevicePlan(msgspec.Struct, frozen=True):
         return f"device {self.index} ({self.place})" if self.place else f"device {self.index}"
 
 
+class WorldPlan(msgspec.Struct, frozen=True):
+    """The plan of one world."""
+
+    number: int
+    """Names it in messages and calls."""
+    name: str
+    devices: list[int]
+    """Its devices, by rank."""
+    actors: list[str]
+    begin_timeout_s: float
+    """Time within which each member has to begin a call."""
+
+
 class PlanSource(msgspec.Struct, frozen=True):
     """The sources of a plan, for making it again."""
 
@@ -98,6 +112,8 @@ class Plan(msgspec.Struct, frozen=True):
     """Whether to remove the run directory after an orderly end, since its made-up name is known to no client."""
     source: PlanSource | None = None
     """The configuration file; None if none was given."""
+    worlds: list[WorldPlan] = []
+    """By number. Their actors have their devices."""
 
     def actors_on(self, device: int) -> list[ActorSpec]:
         """Return the actors that a device has."""
@@ -140,25 +156,26 @@ def merged(old: Plan, new: Plan) -> tuple[Plan, list[str]]:
     Settings that workers get at their start can change; settings that the supervisor or the clients hold cannot.
 
     Raises:
-        ConfigurationError: An actor in `new` is for a device that the running pool does not have.
+        ConfigurationError: An actor in `new` is for a device that the running pool does not have; or the running pool
+            has a world with an actor that is not in `new`.
     """
     pending = [name for name in ("run_dir", "backend") if getattr(old, name) != getattr(new, name)]
     pending += [name for name in FIXED if getattr(old.settings, name) != getattr(new.settings, name)]
-    devices = new.devices
+    devices, actors = new.devices, _at_home(new.actors, old.worlds)
     if [_which(device) for device in old.devices] != [_which(device) for device in new.devices]:
         pending += [
             *(["gpus"] if [*dict.fromkeys(map(_gpu, old.devices))] != [*dict.fromkeys(map(_gpu, new.devices))] else []),
             *(["workers_per_gpu"] if old.devices[0].workers_per_gpu != new.devices[0].workers_per_gpu else []),
         ]
         devices = old.devices
-        check_homes(new.actors, len(devices))
+        check_homes(actors, len(devices))
     elif [device.threads for device in old.devices] != [device.threads for device in new.devices]:
         pending.append("threads_per_worker")
         of_old = [device.threads for device in old.devices]
         devices = [msgspec.structs.replace(each, threads=of_old[at]) for at, each in enumerate(devices)]
     kept = {name: getattr(old.settings, name) for name in FIXED}
     settings = msgspec.structs.replace(new.settings, **kept)
-    return msgspec.structs.replace(old, settings=settings, devices=devices, actors=new.actors), pending
+    return msgspec.structs.replace(old, settings=settings, devices=devices, actors=actors), pending
 
 
 def thread_limits(threads: int, given: Mapping[str, str]) -> dict[str, str]:
@@ -186,6 +203,107 @@ def check_homes(actors: Sequence[ActorSpec], devices: int) -> None:
                 f"actor {actor.name} is for {these_devices(actor.devices)}, and there is no device {missing[0]}: this "
                 f"pool has {counted(devices, 'device')}, from 0 to {devices - 1}"
             )
+
+
+MOST_WORLDS: Final = 64
+"""Worlds of one pool."""
+
+_WORLD_NAME: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")
+"""As the names of pools."""
+
+
+def plan_worlds(
+    worlds: Mapping[str, WorldSettings], actors: Sequence[ActorSpec], devices: int, backend: str
+) -> tuple[list[WorldPlan], list[ActorSpec]]:
+    """Return the worlds of a pool, and its actors, those of worlds with the devices of their world.
+
+    Args:
+        worlds: The worlds, by name.
+        actors: The pool's actors.
+        devices: How many devices the pool has.
+        backend: The pool's backend.
+
+    Raises:
+        ConfigurationError: There are no such devices or actors, or one is named twice; the message names the world.
+    """
+    if worlds and backend == "cuda":
+        raise errors.ConfigurationError(
+            f"worlds run on the host backend, and this pool's is cuda; leave out worlds ({', '.join(worlds)}), or give "
+            'backend="host"'
+        )
+    if len(worlds) > MOST_WORLDS:
+        raise errors.ConfigurationError(f"{len(worlds)} worlds are given; a pool has at most {MOST_WORLDS}")
+    specs = {actor.name: actor for actor in actors}
+    homes: dict[str, str] = {}
+    planned: list[WorldPlan] = []
+    for number, (name, world) in enumerate(worlds.items()):
+        _check_world(name, world, specs, devices)
+        for actor in world.actors:
+            if actor in homes:
+                raise errors.ConfigurationError(
+                    f"actor {actor} is in the worlds {homes[actor]!r} and {name!r}; an actor is in one world at most"
+                )
+            homes[actor] = name
+        planned.append(WorldPlan(number, name, list(world.devices), list(world.actors), world.begin_timeout_s))
+    return planned, _at_home(actors, planned)
+
+
+def _check_world(name: str, world: WorldSettings, specs: Mapping[str, ActorSpec], devices: int) -> None:
+    """Check a world by itself.
+
+    Raises:
+        ConfigurationError: It cannot be.
+    """
+    if not _WORLD_NAME.fullmatch(name):
+        raise errors.ConfigurationError(
+            f"{name!r} is no name for a world; use 1 to 64 of A-Z a-z 0-9 . _ - and no dot in front"
+        )
+    what = f"world {name!r}"
+    for noun, named in (("device", world.devices), ("actor", world.actors)):
+        if not named:
+            raise errors.ConfigurationError(f"{what} has no {noun}s; it needs one at least")
+        twice = next((each for at, each in enumerate(named) if each in named[:at]), None)
+        if twice is not None:
+            raise errors.ConfigurationError(f"{what} names {noun} {twice} twice")
+    if len(world.actors) > MAX_WORLD_ACTORS:
+        raise errors.ConfigurationError(f"{what} has {len(world.actors)} actors; {MAX_WORLD_ACTORS} are the most")
+    missing = [device for device in world.devices if device >= devices]
+    if missing:
+        raise errors.ConfigurationError(
+            f"{what} is over {these_devices(world.devices)}, and there is no device {missing[0]}: this pool has "
+            f"{counted(devices, 'device')}, from 0 to {devices - 1}"
+        )
+    for actor in world.actors:
+        if actor not in specs:
+            there = f"its actors are {', '.join(specs)}" if specs else "it has no actors"
+            raise errors.ConfigurationError(
+                f"{what} is of actor {actor!r}, which this pool does not have{did_you_mean(actor, specs)} ({there})"
+            )
+        own = specs[actor].devices
+        if own and set(own) != set(world.devices):
+            raise errors.ConfigurationError(
+                f"actor {actor} is for {these_devices(own)}, and its world {name!r} is over "
+                f"{these_devices(world.devices)}; leave out the devices of the actor"
+            )
+
+
+def _at_home(actors: Sequence[ActorSpec], worlds: Sequence[WorldPlan]) -> list[ActorSpec]:
+    """Return actors, those of worlds with the devices of their world alone.
+
+    Raises:
+        ConfigurationError: One of a world is missing.
+    """
+    homes = {actor: world for world in worlds for actor in world.actors}
+    missing = homes.keys() - {actor.name for actor in actors}
+    for actor, world in homes.items():
+        if actor in missing:
+            raise errors.ConfigurationError(
+                f"actor {actor} is missing, and a running pool keeps its worlds: it is of world {world.name!r}"
+            )
+    return [
+        msgspec.structs.replace(each, devices=tuple(sorted(homes[each.name].devices))) if each.name in homes else each
+        for each in actors
+    ]
 
 
 def _which(device: DevicePlan) -> tuple[object, ...]:

@@ -1,0 +1,74 @@
+"""The form of `worlds`, in the settings as they are given: checked, with errors in the caller's words. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from atomr_mp import errors
+from atomr_mp.protocol import amounts
+from atomr_mp.protocol.decoders import known
+from atomr_mp.protocol.words import did_you_mean
+from atomr_mp.supervision.settings import WorldSettings
+
+EXAMPLE: Final = '{"tp": {"devices": [0, 1], "actors": ["Mlp"]}}'
+
+
+def plain_worlds(worlds: Any) -> Any:
+    """Return worlds as settings have them: lists for what is none, and names for classes of actors."""
+    if not isinstance(worlds, Mapping):
+        return worlds
+    return {name: _plain(world) for name, world in worlds.items()}
+
+
+def check_form(where: str, worlds: Any) -> None:
+    """Check that worlds are given as such.
+
+    Args:
+        where: Where they were given, for the error.
+        worlds: The setting.
+
+    Raises:
+        ConfigurationError: They are not; the message names the world and what is wrong with it.
+    """
+    if not isinstance(worlds, Mapping):
+        raise errors.ConfigurationError(f"{where}: worlds is {worlds!r}; give each world by its name: {EXAMPLE}")
+    for name, world in worlds.items():
+        if not isinstance(name, str):
+            raise errors.ConfigurationError(f"{where}: {name!r} is no name for a world; give each one by its name")
+        if not isinstance(world, WorldSettings):
+            _check(f"{where}: world {name!r}", world)
+
+
+def _plain(world: Any) -> Any:
+    if not isinstance(world, Mapping):
+        return world
+    found = dict(world)
+    devices, actors = found.get("devices"), found.get("actors")
+    if isinstance(devices, Iterable) and not isinstance(devices, str | bytes):
+        found["devices"] = list(devices)
+    if isinstance(actors, Iterable) and not isinstance(actors, str | bytes):
+        found["actors"] = [each.__name__ if isinstance(each, type) else each for each in actors]
+    return found
+
+
+def _check(what: str, world: Any) -> None:
+    if not isinstance(world, Mapping):
+        raise errors.ConfigurationError(f"{what} is {world!r}; it needs devices and actors, as in {EXAMPLE}")
+    names = WorldSettings.__struct_fields__
+    for key in world:
+        if key not in names:
+            raise errors.ConfigurationError(f"{what}: there is no setting {key!r}{did_you_mean(str(key), names)}")
+    for key, noun in (("devices", "indices of devices"), ("actors", "names of actors")):
+        if world.get(key, []) in ([], ()):
+            raise errors.ConfigurationError(f"{what} has no {key}; give a list of {noun}, as in {EXAMPLE}")
+    for field in msgspec.structs.fields(WorldSettings):
+        if field.name in world:
+            try:
+                found = msgspec.convert(world[field.name], known(field.type))
+            except (msgspec.ValidationError, UnicodeEncodeError) as error:
+                raise errors.ConfigurationError(f"{what}: {field.name} is {world[field.name]!r}: {error}") from error
+            if field.name == "begin_timeout_s":
+                amounts.duration(f"{what}: {field.name}", found, error=errors.ConfigurationError)
