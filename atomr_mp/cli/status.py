@@ -100,6 +100,13 @@ def _chosen(devices: Sequence[DeviceStatus], wanted: Sequence[int]) -> list[Devi
     return [device for device in devices if device.index in wanted]
 
 
+def _world_line(world: dict[str, Any]) -> str:
+    """Return the line about a world."""
+    of = f"{', '.join(world['actors'])} on {these_devices(world['devices'])}"
+    why = f": {world['reason']}" if world["reason"] else ""
+    return f"world {world['name']} ({of}) is {world['state']}, epoch {world['epoch']}{why}"
+
+
 def _remote_lines(remote: dict[str, Any]) -> Iterator[str]:
     """Yield the lines about remote clients."""
     state = f"pid {remote['pid']}" if remote["listening"] else "starting"
@@ -147,6 +154,8 @@ def _render(shown: dict[str, Any], console: Console) -> None:
     for device in shown["devices"]:
         for line in _remarks(device):
             console.print(f"{title(device)}{escape(line)}")
+    for world in shown["worlds"]:
+        console.print(_world_line(world), highlight=False, markup=False)
     if shown["remote"] is not None:
         for line in _remote_lines(shown["remote"]):
             console.print(line, highlight=False, markup=False)

@@ -11,7 +11,7 @@ from typing import Final, Literal
 import msgspec
 
 from atomr_mp.protocol.messages import operators
-from atomr_mp.protocol.messages.devices import DeviceState
+from atomr_mp.protocol.messages.devices import DeviceState, WorldInfo, WorldState
 from atomr_mp.protocol.messages.suspects import RequestKey
 
 HEALTHY: Final = "healthy"
@@ -156,6 +156,21 @@ class RelayStatus(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     standby_pid: int
 
 
+class WorldStatus(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A world."""
+
+    name: str
+    devices: list[int]
+    """By rank."""
+    actors: list[str]
+    state: WorldState
+    """`ready`: calls are admitted."""
+    epoch: int
+    """How often it has formed."""
+    reason: str
+    """Why it is not ready."""
+
+
 class PoolStatus(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """A snapshot of a pool: its states, queues and processes.
 
@@ -186,6 +201,7 @@ class PoolStatus(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     remote: RelayStatus | None = None
     """Null if no remote clients are admitted."""
     devices: list[DeviceStatus] = msgspec.field(default_factory=list)
+    worlds: list[WorldStatus] = msgspec.field(default_factory=list)
 
 
 def status_of(answer: operators.Status, run_dir: Path | None, now: float) -> PoolStatus:
@@ -216,6 +232,18 @@ def status_of(answer: operators.Status, run_dir: Path | None, now: float) -> Poo
         quarantined=[_quarantined(each) for each in answer.quarantined],
         remote=None if answer.remote is None else _relay(answer.remote),
         devices=devices,
+        worlds=[_world(each) for each in answer.worlds],
+    )
+
+
+def _world(world: WorldInfo) -> WorldStatus:
+    return WorldStatus(
+        name=world.name,
+        devices=world.devices,
+        actors=world.actors,
+        state=world.state,
+        epoch=world.epoch,
+        reason=world.reason,
     )
 
 

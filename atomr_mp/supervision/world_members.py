@@ -102,6 +102,8 @@ class WorldMembers:
         self.state = WorldState.WAITING
         self.epoch = epoch
         """The number of the latest epoch that was formed."""
+        self.cause = EpochCause("")
+        """Why the latest epoch that is over has ended."""
         self._ranks: Final = [_Rank() for _ in range(size)]
         self._members: tuple[WorldMember, ...] = ()
         """Those of the latest epoch."""
@@ -111,6 +113,11 @@ class WorldMembers:
         self._given_up: Final[set[WorldMember]] = set()
         """Those inside that do nothing more before their end."""
         self._orders: list[WorldOrder] = []
+
+    @property
+    def members(self) -> tuple[WorldMember, ...]:
+        """Those of the latest epoch that was formed, by rank."""
+        return self._members
 
     @property
     def inside(self) -> frozenset[WorldMember]:
@@ -183,7 +190,8 @@ class WorldMembers:
     def join_late(self, epoch: int) -> list[WorldOrder]:
         """Take in that the time is over in which members should have joined an epoch."""
         if epoch == self.epoch and self.state is WorldState.FORMING:
-            self._feed(WorldEvent.LATE)
+            late = min(self._inside - self._joined, default=None)
+            self._feed(WorldEvent.LATE, EpochCause("did not join in time", None if late is None else late.rank))
         return self._take()
 
     def leave_late(self, epoch: int) -> list[WorldOrder]:
@@ -192,10 +200,10 @@ class WorldMembers:
             self._feed(WorldEvent.LATE)
         return self._take()
 
-    def close(self) -> list[WorldOrder]:
+    def close(self, reason: str = "the world was closed") -> list[WorldOrder]:
         """Take in that the world is over. What is inside is still waited for."""
         if self.state is not WorldState.ENDED:
-            self._feed(WorldEvent.END, EpochCause("the world was closed"))
+            self._feed(WorldEvent.END, EpochCause(reason))
         return self._take()
 
     def _lose(self, member: WorldMember, reason: str, *, answers: bool) -> list[WorldOrder]:
@@ -228,6 +236,8 @@ class WorldMembers:
 
     def _feed(self, event: WorldEvent, cause: EpochCause | None = None) -> None:
         move = world_step(self.state, event)
+        if cause is not None:
+            self.cause = cause
         before, self.state = self.state, move.state
         for action in move.actions:
             self._act(action, before, cause)

@@ -43,6 +43,7 @@ from atomr_mp.supervisor.plan import Plan
 from atomr_mp.supervisor.processes.process_factory import ProcessFactory
 from atomr_mp.supervisor.sessions.residents import ResidentKeeper
 from atomr_mp.supervisor.sessions.sessions import Order, Question, Respond, Sessions
+from atomr_mp.supervisor.worlds.worlds import Worlds
 from atomr_mp.transport.session import SessionPeer
 from atomr_mp.version import __version__
 
@@ -117,6 +118,14 @@ class Supervisor:
             carry_out=self._carry_out,
             unreached=self._look_after_files,
             owner_gone=self._owner_gone,
+            worlds=lambda: self._worlds.infos,
+        )
+        self._worlds = Worlds(
+            plan.worlds,
+            self.devices,
+            self._loop,
+            tell=self._sessions.world_changed,
+            note=lambda event, text, facts: self._note(event, text, **facts),
         )
         self._factory = ProcessFactory(plan, self._loop, run_dir, self._events, zygote)
         self._residents = ResidentKeeper(plan.backend, plan.settings.resident_max_bytes, self.devices, self._events)
@@ -131,6 +140,7 @@ class Supervisor:
             self._residents,
             self._factory,
             Turns(plan.settings.standby_starts),
+            self._worlds,
             self._oom_kills,
         )
         self.devices.extend(
@@ -192,6 +202,7 @@ class Supervisor:
         self._note("pool_end", "the pool has ended")
         self._sessions.close(errors.PoolLost("the pool was stopped"))
         self._residents.close()
+        self._worlds.free()
         for device in self.devices:
             device.starter.tidy(TIDY_S)
         files.close()
@@ -339,6 +350,7 @@ class Supervisor:
         if self._relay is not None:
             self._relay.drain()
         self._sessions.drain()
+        self._worlds.close("the pool stops")
         for device in self.devices:
             device.stop()
         self._stop_if_done()
@@ -382,6 +394,7 @@ class Supervisor:
             resident_bytes=self._residents.nbytes,
             quarantined=self._sessions.suspects.quarantined,
             remote=self._remote_status(),
+            worlds=self._worlds.infos,
         )
 
     def _read_keys(self, done: Callable[[errors.AtomrError | None], object]) -> None:
@@ -409,6 +422,7 @@ class Supervisor:
                 self._factory,
                 self._helpers,
                 self._residents,
+                self._worlds,
                 self._strangers,
                 self._remote_status(),
             )
@@ -497,6 +511,7 @@ class Supervisor:
 
     def _device_changed(self) -> None:
         self._tell_manager()
+        self._worlds.look()
         if self._reload is not None:
             self._loop.call_later(0, self._reload.advance)  # later: the device is in the middle of a step
 

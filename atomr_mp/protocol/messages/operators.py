@@ -8,7 +8,7 @@ import msgspec
 
 from atomr_mp import errors
 from atomr_mp.protocol.codec import U16, U32, U64, Bytes16, Message, Name, Text, Weight
-from atomr_mp.protocol.messages.devices import DeviceInfo
+from atomr_mp.protocol.messages.devices import DeviceInfo, WorldInfo
 from atomr_mp.protocol.messages.suspects import RequestKey
 
 
@@ -348,6 +348,8 @@ class Status(Message, frozen=True, tag="status"):
     its worker."""
     remote: RemoteStatus | None = None
     """Nil if no remote clients are admitted."""
+    worlds: list[WorldInfo] = msgspec.field(default_factory=list)
+    """All, by number."""
 
     @property
     def unanswered(self) -> int:

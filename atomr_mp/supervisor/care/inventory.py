@@ -15,6 +15,7 @@ from atomr_mp.supervisor.processes.incarnation import Incarnation
 from atomr_mp.supervisor.processes.process_factory import ProcessFactory
 from atomr_mp.supervisor.sessions.residents import ResidentKeeper
 from atomr_mp.supervisor.sessions.sessions import Sessions
+from atomr_mp.supervisor.worlds.worlds import Worlds
 
 MOST: Final = 8192
 """Most sessions, and most descriptors, in an inventory, since the message has a limit."""
@@ -28,11 +29,12 @@ def take_inventory(
     factory: ProcessFactory,
     helpers: Helpers,
     residents: ResidentKeeper,
+    worlds: Worlds,
     strangers: Iterable[int],
     remote: operators.RemoteStatus | None,
 ) -> operators.Inventory:
     """Return it, under no id yet."""
-    descriptors = [*sessions.descriptors, *residents.descriptors]
+    descriptors = [*sessions.descriptors, *residents.descriptors, *worlds.descriptors]
     held, memfds = sessions.held(), sorted({os.fstat(each).st_ino for each in descriptors})
     return operators.Inventory(
         id=0,

@@ -21,7 +21,7 @@ from atomr_mp.supervision.standby import Turns
 from atomr_mp.supervisor.device.death import Deaths
 from atomr_mp.supervisor.device.end_reports import EndReports
 from atomr_mp.supervisor.device.life import DeviceLife
-from atomr_mp.supervisor.device.listener import DeviceListener, ResidentListener
+from atomr_mp.supervisor.device.listener import DeviceListener, ResidentListener, WorldListener
 from atomr_mp.supervisor.device.plans import Plans
 from atomr_mp.supervisor.device.quarantine import Quarantine, StuckOnGpu
 from atomr_mp.supervisor.device.restarts import Restarts
@@ -34,7 +34,7 @@ from atomr_mp.supervisor.processes.device_log import DeviceLog
 from atomr_mp.supervisor.processes.foresight import Foresight
 from atomr_mp.supervisor.processes.incarnation import Incarnation
 from atomr_mp.supervisor.processes.process_factory import ProcessFactory
-from atomr_mp.supervisor.processes.starter import Starter
+from atomr_mp.supervisor.processes.starter import Introductions, Starter
 
 INFO_CHARS: Final = 1200
 """Longest text in a device's description. A welcome with 64 of them stays below the limit of a message, so that an
@@ -58,6 +58,8 @@ class PoolServices(NamedTuple):
     """Makes the processes."""
     turns: Turns
     """Grants standbys their starts."""
+    worlds: WorldListener
+    """Keeps the worlds that devices are members of."""
     oom_kills: OomKills | None = None
     """Tells whether the kernel has lately killed for memory."""
 
@@ -131,11 +133,20 @@ class SupervisedDevice:
             run_dir=pool.run_dir,
             epoch=pool.epoch,
             factory=pool.factory,
-            introductions=lambda: pool.sessions.introductions(device.index),
+            introductions=Introductions(
+                pool.worlds.starting, pool.worlds.withdraw, lambda: pool.sessions.introductions(device.index)
+            ),
             foresight=foresight,
         )
         self.ends: Final = EndReports(
-            pool.sessions, pool.residents, self.log, self.plans, self.restarts, self.quarantine, self.starter
+            pool.sessions,
+            pool.residents,
+            pool.worlds,
+            self.log,
+            self.plans,
+            self.restarts,
+            self.quarantine,
+            self.starter,
         )
         self.takeover: Final = Takeover(
             life=self.life,
@@ -167,6 +178,7 @@ class SupervisedDevice:
             log=self.log,
             sessions=pool.sessions,
             residents=pool.residents,
+            worlds=pool.worlds,
             takeover=self.takeover,
             foresight=foresight,
             deaths=self.deaths,
@@ -176,7 +188,7 @@ class SupervisedDevice:
             {
                 Action.SPAWN: self._spawn,
                 Action.PUBLISH: self._publish,
-                Action.HOLD: self.deaths.hold,
+                Action.HOLD: self._hold,
                 Action.DRAIN: self._drain,
                 Action.KILL: self.deaths.kill,
                 Action.END: self.deaths.end,
@@ -347,6 +359,7 @@ class SupervisedDevice:
         self.life.reason = ""
         self._actors = worker.actors
         self._pool.sessions.device_changed(self.index, published=True)
+        self._pool.worlds.ready(worker.key)
         now_s, held_s = time.monotonic(), self.deaths.held_s
         away_s = now_s - (held_s or now_s)
         self.deaths.published()
@@ -357,6 +370,15 @@ class SupervisedDevice:
             waited = f"; the device took no calls for {away_s * 1000:.0f} ms" if away_s else ""
             event, text = "ready", f"ready after {worker.start_s * 1000:.0f} ms{waited}"
         self.log.note(event, text, pid=worker.pid, took_s=round(worker.start_s, 4), away_s=round(away_s, 4))
+
+    def _hold(self) -> None:
+        """`HOLD`: end the epochs that the active incarnation is in, before anything else; then note what is held."""
+        worker = self.roles.active
+        if worker is not None:
+            state = self.life.state
+            answers = state in {State.DRAINING, State.RETIRING, State.STOPPING}
+            self._pool.worlds.leaves(worker.key, worker.why, answers=answers)
+        self.deaths.hold()
 
     # --- a planned end; others are `Deaths`' -----------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from atomr_mp.protocol.messages.operators import Figures
 from atomr_mp.protocol.messages.session import IncarnationEnded
 from atomr_mp.supervision.suspicion import Death
 from atomr_mp.supervision.tally import DeviceTally
-from atomr_mp.supervisor.device.listener import DeviceListener, ResidentListener
+from atomr_mp.supervisor.device.listener import DeviceListener, ResidentListener, WorldListener
 from atomr_mp.supervisor.device.plans import Plans
 from atomr_mp.supervisor.device.quarantine import Quarantine
 from atomr_mp.supervisor.device.restarts import Restarts
@@ -33,6 +33,7 @@ class EndReports:
     Args:
         sessions: Tells the clients.
         residents: Keeps the memory that outlives the processes.
+        worlds: Keeps the worlds that the device is a member of.
         log: The device's events.
         plans: Decide whether requests are suspected.
         restarts: Counts the ends.
@@ -44,6 +45,7 @@ class EndReports:
         self,
         sessions: DeviceListener,
         residents: ResidentListener,
+        worlds: WorldListener,
         log: DeviceLog,
         plans: Plans,
         restarts: Restarts,
@@ -52,6 +54,7 @@ class EndReports:
     ) -> None:
         self._sessions = sessions
         self._residents = residents
+        self._worlds = worlds
         self._log = log
         self._plans = plans
         self._restarts = restarts
@@ -86,6 +89,8 @@ class EndReports:
         """
         if worker.generation not in self._known:
             self._tell(worker, functools.partial(self._sessions.incarnation_stopped, sends=sends))
+            if not sends:
+                self._worlds.stopped(worker.key)
 
     def report_final(self, worker: Incarnation) -> IncarnationEnd:
         """Report the fates of the requests on an ended incarnation; once."""
@@ -93,6 +98,7 @@ class EndReports:
         if ending is None or not ending.is_told:
             ending = self._tell(worker, self._sessions.incarnation_ended)
             ending.is_told = True
+            self._worlds.stopped(worker.key)
         return ending
 
     def standby_over(self, worker: Incarnation, *, unplanned: bool) -> None:
@@ -112,6 +118,7 @@ class EndReports:
         self._restarts.release(worker)
         self._starter.clear(worker)
         self._sessions.incarnation_over(worker.key)
+        self._worlds.ended(worker.key)
         self._residents.ended(worker.key, stuck=worker.is_stuck)
 
     def unstuck(self, worker: Incarnation) -> None:

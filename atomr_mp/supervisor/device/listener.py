@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from atomr_mp.protocol.messages import control
@@ -24,6 +24,39 @@ class ResidentListener(Protocol):
 
     def ended(self, worker: Worker, *, stuck: bool = False) -> None:
         """A process has ended, and was reaped; or it is `stuck`, and its end is not waited for."""
+
+
+class WorldListener(Protocol):
+    """The worlds that devices are members of. Clients hear of the end of an epoch before they hear of its cause."""
+
+    def starting(self, worker: Worker) -> list[tuple[control.FromSupervisor, Descriptor | None]]:
+        """Return the first messages to a process that is about to start; the descriptors are the receiver's.
+
+        Raises:
+            OSError: No descriptor is left; nothing was made.
+        """
+
+    def withdraw(self, worker: Worker, offers: Sequence[tuple[control.FromSupervisor, Descriptor | None]]) -> None:
+        """Take these messages back, since the process could not be made."""
+
+    def ready(self, worker: Worker) -> None:
+        """A process is active from now on: it has become ready, or was promoted."""
+
+    def leaves(self, worker: Worker, reason: str, *, answers: bool) -> None:
+        """The active process takes no more calls, and why; whether it carries orders out until its end."""
+
+    def stopped(self, worker: Worker) -> None:
+        """All threads of a process have stopped; the process itself may end later."""
+
+    def ended(self, worker: Worker) -> None:
+        """A process has ended, or never will."""
+
+    def heard(self, worker: Worker, message: control.EpochJoined | control.EpochLeft | control.EpochBroken) -> None:
+        """A process has said something about an epoch.
+
+        Raises:
+            ProtocolError: It must not say so.
+        """
 
 
 class DeviceListener(Protocol):

@@ -10,7 +10,7 @@ from atomr_mp.protocol.messages.devices import ActorInfo
 from atomr_mp.supervision.lifecycle import LifecycleEvent, State
 from atomr_mp.supervisor.device.death import Deaths
 from atomr_mp.supervisor.device.life import DeviceLife
-from atomr_mp.supervisor.device.listener import DeviceListener, ResidentListener
+from atomr_mp.supervisor.device.listener import DeviceListener, ResidentListener, WorldListener
 from atomr_mp.supervisor.device.roles import Roles
 from atomr_mp.supervisor.device.takeover import Takeover
 from atomr_mp.supervisor.processes.device_log import DeviceLog
@@ -28,6 +28,7 @@ class WorkerMessages:
         log: Its events.
         sessions: Is told of messages that concern clients.
         residents: Is told of resident memory.
+        worlds: Is told of epochs.
         takeover: Is told of a standby.
         foresight: Takes in what the worker is used for.
         deaths: Is told of a fault.
@@ -42,6 +43,7 @@ class WorkerMessages:
         log: DeviceLog,
         sessions: DeviceListener,
         residents: ResidentListener,
+        worlds: WorldListener,
         takeover: Takeover,
         foresight: Foresight,
         deaths: Deaths,
@@ -52,6 +54,7 @@ class WorkerMessages:
         self._log = log
         self._sessions = sessions
         self._residents = residents
+        self._worlds = worlds
         self._takeover = takeover
         self._foresight = foresight
         self._deaths = deaths
@@ -85,6 +88,8 @@ class WorkerMessages:
                 self._sessions.result_slab(worker.key, message, descriptor)
             case control.OfResident():
                 self._residents.heard(worker.key, message, descriptor)
+            case control.EpochJoined() | control.EpochLeft() | control.EpochBroken():
+                self._worlds.heard(worker.key, message)
             case control.SessionViolated(number, reason):
                 self._log.note("violation", reason, session=number)
                 self._sessions.violated(number, reason)

@@ -361,6 +361,15 @@ class Incarnation:
             return fault.cause if isinstance(fault, errors.WorkerHung) else "was ended by its supervisor"
         return f"{self._cause.describe()}; {self._memory}" if self._memory else self._cause.describe()
 
+    @property
+    def why(self) -> str:
+        """Why it takes no more calls, in words, as far as that is known by now."""
+        if self._cause != ExitCause():
+            return self.end
+        if self.parting.fault is not None:
+            return self.parting.fault.message
+        return f"its worker is replaced ({self.parting.wish})" if self.parting.wish else "ended"
+
     def _on_warming_too_long(self, method: str, limit_s: float) -> None:
         self._warming = None
         if not (self.was_ready or self._leaving or self._over):
@@ -415,7 +424,7 @@ class Incarnation:
             return
         dying = self.process.dying()
         if dying is not None and not self._dies:
-            self._dies = True
+            self._dies, self._cause = True, dying
             if not self.listen():
                 return
             self._deaths.dies(self)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
-from typing import Final
+from typing import Final, NamedTuple
 
+from atomr_mp import errors
 from atomr_mp.process.cgroup import CgroupParent, WorkerCgroup
 from atomr_mp.process.files.logs import RotatedOutput
 from atomr_mp.process.files.rundir import HeldRunDirectory
 from atomr_mp.process.spawn import WorkerProcess
 from atomr_mp.protocol.messages import control
+from atomr_mp.supervision.reclaim import Worker
 from atomr_mp.supervisor.plan import DevicePlan, Plan
 from atomr_mp.supervisor.processes.device_log import DeviceLog
 from atomr_mp.supervisor.processes.foresight import Foresight
@@ -18,8 +20,20 @@ from atomr_mp.supervisor.processes.incarnation import Incarnation
 from atomr_mp.supervisor.processes.process_factory import ProcessFactory
 from atomr_mp.transport.descriptors import Descriptor
 
-Introductions = Callable[[], Iterable[tuple[control.FromSupervisor, Descriptor | None]]]
-"""Return the messages that introduce every client to a process; the descriptors are the receiver's."""
+Introduction = tuple[control.FromSupervisor, Descriptor | None]
+"""A message to a new process, with a descriptor, which is the receiver's."""
+
+
+class Introductions(NamedTuple):
+    """The sources of the messages that introduce others to a new process."""
+
+    worlds: Callable[[Worker], list[Introduction]]
+    """Return the messages before its start: its worlds, with its files; raises OSError if no descriptor is left."""
+    withdraw: Callable[[Worker, list[Introduction]], None]
+    """Take these messages back, since no process could be made."""
+    clients: Callable[[], Iterable[Introduction]]
+    """Return the messages behind its start: every client."""
+
 
 Adopt = Callable[[WorkerProcess, WorkerCgroup | None, float], Incarnation]
 """Take charge of a process that was just started, with its cgroup, and the time that it may take to end when killed."""
@@ -37,7 +51,7 @@ class Starter:
         run_dir: Where sockets and logs are.
         epoch: The pool's.
         factory: Makes the processes.
-        introductions: Messages that introduce the clients to each process.
+        introductions: Messages that introduce worlds and clients to each process.
         foresight: Tells each process what to have ready.
     """
 
@@ -90,7 +104,12 @@ class Starter:
         """
         self._last_generation = generation = self._last_generation + 1
         self._output.new_incarnation(f"--- {self._described.title} generation {generation}")
-        process, cold = self._factory.make(self._index, generation, self._environment, self._output.fileno())
+        offers = self._offers(generation)
+        try:
+            process, cold = self._factory.make(self._index, generation, self._environment, self._output.fileno())
+        except errors.SetupFailed:
+            self._introductions.withdraw((self._index, generation), offers)
+            raise
         if cold:
             text = f"a fresh interpreter is started: {cold}"
             self._log.note("cold_start", text, generation=generation, pid=process.pid)
@@ -99,6 +118,8 @@ class Starter:
         if self._cgroups is not None:
             cgroup = self._cgroups.add(f"device-{self._index}-{generation}", process.pid)
         worker = self._adopt(process, cgroup, plan.settings.kill_timeout_s)
+        for offer, descriptor in offers:
+            worker.tell(offer, descriptor)
         worker.tell(
             control.Start(
                 pool=plan.settings.pool,
@@ -117,11 +138,22 @@ class Starter:
                 workers_per_gpu=self._described.workers_per_gpu,
             )
         )
-        for introduction, descriptor in self._introductions():
+        for introduction, descriptor in self._introductions.clients():
             worker.tell(introduction, descriptor)
         self.foresight.brief(worker, other_code=other_code)
         worker.expect_ready(plan.settings.start_timeout_s)
         return worker
+
+    def _offers(self, generation: int) -> list[Introduction]:
+        """Return the messages that a process gets before its start.
+
+        Raises:
+            SetupFailed: No descriptor is left for it.
+        """
+        try:
+            return self._introductions.worlds((self._index, generation))
+        except OSError as error:
+            raise errors.SetupFailed(f"no files can be made for its worlds: {error.strerror}") from error
 
     def make_ahead(self) -> None:
         """Fork the next process before it is needed."""

@@ -17,7 +17,7 @@ from atomr_mp import checks, errors
 from atomr_mp.protocol.codec import VERSION, ErrorInfo, clip
 from atomr_mp.protocol.exceptions import traceback_of
 from atomr_mp.protocol.messages import control, operators, session, suspects
-from atomr_mp.protocol.messages.devices import ActorInfo
+from atomr_mp.protocol.messages.devices import ActorInfo, WorldInfo
 from atomr_mp.protocol.messages.rights import refusal_of, without_tracebacks
 from atomr_mp.protocol.words import counted
 from atomr_mp.supervision.actor_homes import actors_of_pool
@@ -146,6 +146,7 @@ class Sessions:
         carry_out: Carries out an order; takes the client's name, the order, and what answers it.
         unreached: Called when a client cannot connect to a worker: its socket's file may have been removed.
         owner_gone: Called when the session to which the pool's life is bound has ended.
+        worlds: Returns the pool's worlds, by number.
     """
 
     def __init__(
@@ -159,6 +160,7 @@ class Sessions:
         carry_out: Callable[[str, Order, Respond], None],
         unreached: Callable[[], None],
         owner_gone: Callable[[], None],
+        worlds: Callable[[], list[WorldInfo]] = list,
     ) -> None:
         self._plan = plan
         self._epoch = epoch
@@ -168,6 +170,7 @@ class Sessions:
         self._carry_out = carry_out
         self._unreached = unreached
         self._owner_gone = owner_gone
+        self._worlds = worlds
         self._sessions: dict[int, ClientSession] = {}
         self.results: Final = KeptResultSlabs(loop, lambda device: plan.devices[device].execution.memory_bytes)
         self._slabs = slabs.Slabs(devices, self._reply, self.results)
@@ -290,6 +293,10 @@ class Sessions:
             if each.lasting is not None:
                 each.lasting.ended(make(each.number))
         self._tell_all(make)
+
+    def world_changed(self, world: WorldInfo) -> None:
+        """Tell every client that a world has changed."""
+        self._tell_all(lambda _: session.WorldChanged(world))
 
     def _tell_all(self, make: Callable[[int], session.FromSupervisor]) -> None:
         """Send each welcomed client a message of its own, made from the session's number."""
@@ -461,6 +468,7 @@ class Sessions:
             actors=self._actors,
             suspicions=self.suspects.known,
             max_replays=self._plan.settings.max_replays,
+            worlds=self._worlds(),
         )
 
     def _cut(self, each: ClientSession) -> None:

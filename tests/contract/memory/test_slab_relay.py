@@ -41,6 +41,7 @@ from atomr_mp.supervisor.sessions import slabs
 from atomr_mp.supervisor.sessions.residents import ResidentKeeper
 from atomr_mp.supervisor.sessions.sessions import Sessions
 from atomr_mp.supervisor.sessions.slabs import MAX_ASKS, MAX_SLABS
+from atomr_mp.supervisor.worlds.worlds import Worlds
 from atomr_mp.transport.descriptors import Descriptor
 from atomr_mp.transport.session import SessionConnection, SessionListener, SessionPeer
 from atomr_mp_workers.wire.control import ControlChannel
@@ -840,6 +841,7 @@ def test_a_device_keeps_descriptors_for_a_worker_that_does_not_read(
                 ResidentKeeper("host", 0, [], log),
                 factory,
                 Turns(1),
+                Worlds([], [], supervisor.loop, tell=Mock(), note=Mock()),
             ),
             StuckOnGpu(),
             ended=lambda: None,

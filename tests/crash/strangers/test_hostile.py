@@ -46,6 +46,7 @@ from atomr_mp.supervisor.processes.process_factory import ProcessFactory
 from atomr_mp.supervisor.sessions import sessions
 from atomr_mp.supervisor.sessions.residents import ResidentKeeper
 from atomr_mp.supervisor.sessions.sessions import Sessions
+from atomr_mp.supervisor.worlds.worlds import Worlds
 from atomr_mp.transport.data import DataConnection, Login
 from atomr_mp.transport.session import Credentials, SessionConnection, SessionListener, SessionPeer, refusal
 from atomr_mp_workers.requests.peers import MOST_EARLY
@@ -430,6 +431,7 @@ def test_a_long_error_of_every_device_keeps_nobody_from_connecting(tmp_path: Pat
                 ResidentKeeper("host", 0, [], log),
                 ProcessFactory(plan, loop, run_dir, log),
                 Turns(1),
+                Worlds([], [], loop, tell=Mock(), note=Mock()),
             ),
             StuckOnGpu(),
             ended=lambda: None,

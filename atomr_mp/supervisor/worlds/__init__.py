@@ -1,0 +1,1 @@
+"""Worlds: the epochs of their members, and the memory that these share."""

@@ -1,0 +1,124 @@
+"""The files that the members of a world share: each process has some of its own, and each world has its stop word.
+
+Their descriptors are made here, given to the processes that need them, and closed here when their process has ended.
+Memory is sealed in its size, so that no side can make another one fault.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import mmap
+import os
+from typing import Final
+
+from atomr_mp.protocol.messages.control import WorldFileKind
+from atomr_mp.protocol.world.memory import STOP_BYTES, WORLD_BYTES
+from atomr_mp.transport.descriptors import Descriptor
+
+NAME: Final = "atomr-mp-world"
+"""Begins the names of the memory."""
+
+OF_OTHERS: Final = (WorldFileKind.MEMORY, WorldFileKind.LOOP_BELL, WorldFileKind.THREAD_BELL)
+"""The files of a process that the other members get."""
+
+_RING: Final = (1).to_bytes(8, "little")
+
+
+class ProcessFiles:
+    """The files of one process of a world.
+
+    Args:
+        name: The process, for the name of its memory.
+
+    Raises:
+        OSError: No descriptor is left.
+    """
+
+    def __init__(self, name: str) -> None:
+        with contextlib.ExitStack() as undo:
+            own = undo.enter_context(Descriptor(_sealed(f"{NAME}-{name}", WORLD_BYTES)))
+            shared = undo.enter_context(Descriptor(_read_only(own.fileno())))
+            bells = [undo.enter_context(Descriptor(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))) for _ in range(2)]
+            undo.pop_all()
+        self._own: Descriptor | None = own
+        self._shared: Final = dict(zip(OF_OTHERS, (shared, *bells), strict=True))
+
+    def take_own(self) -> dict[WorldFileKind, Descriptor]:
+        """Return the files as the process itself gets them, once; they are the caller's."""
+        assert self._own is not None
+        own, self._own = self._own, None
+        bells = {kind: self._shared[kind].share() for kind in (WorldFileKind.LOOP_BELL, WorldFileKind.THREAD_BELL)}
+        return {WorldFileKind.MEMORY: own, **bells}
+
+    def share(self) -> dict[WorldFileKind, Descriptor]:
+        """Return the files as another member gets them, the memory to be read only; they are the caller's."""
+        return {kind: each.share() for kind, each in self._shared.items()}
+
+    def ring(self) -> None:
+        """Ring both bells."""
+        for kind in (WorldFileKind.LOOP_BELL, WorldFileKind.THREAD_BELL):
+            with contextlib.suppress(BlockingIOError):  # it was rung very often, and is heard all the same
+                os.write(self._shared[kind].fileno(), _RING)
+
+    @property
+    def memory(self) -> int:
+        """The descriptor of the memory."""
+        return self._shared[WorldFileKind.MEMORY].fileno()
+
+    def close(self) -> None:
+        """Close the files here; whoever has got them keeps them. May be called twice."""
+        for each in (self._own, *self._shared.values()):
+            if each is not None:
+                each.close()
+
+
+class StopFile:
+    """The stop word of one world, written here alone.
+
+    Args:
+        name: The world.
+
+    Raises:
+        OSError: No descriptor is left.
+    """
+
+    def __init__(self, name: str) -> None:
+        with Descriptor(_sealed(f"{NAME}-{name}-stop", STOP_BYTES)) as own:
+            self._memory: Final = mmap.mmap(own.fileno(), STOP_BYTES)
+            self._shared: Final = Descriptor(_read_only(own.fileno()))
+        self._words: Final = memoryview(self._memory).cast("Q")
+
+    def store(self, epoch: int) -> None:
+        """Say that this epoch, and all before it, are over."""
+        self._words[0] = epoch
+
+    def share(self) -> Descriptor:
+        """Return the file as a process gets it, to be read only; it is the caller's."""
+        return self._shared.share()
+
+    @property
+    def memory(self) -> int:
+        """The descriptor of the memory."""
+        return self._shared.fileno()
+
+    def close(self) -> None:
+        """Close it here."""
+        self._words.release()
+        self._memory.close()
+        self._shared.close()
+
+
+def _sealed(name: str, nbytes: int) -> int:
+    descriptor = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        os.ftruncate(descriptor, nbytes)
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _read_only(descriptor: int) -> int:
+    return os.open(f"/proc/self/fd/{descriptor}", os.O_RDONLY | os.O_CLOEXEC)

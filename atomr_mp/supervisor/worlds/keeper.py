@@ -1,0 +1,365 @@
+"""One world: feeds its table with facts of its members' processes, and carries the orders out that follow.
+
+Theory of operation. `WorldMembers` decides, and each of its orders is carried out to its end before the next one. A
+fact that comes up meanwhile has its orders behind them. The end of an epoch is always the same sequence: the stop word
+is stored and all bells are rung, so that members stop waiting for each other; then clients are told; then each member
+is asked to leave. No message about the end of an epoch comes before its stop word.
+
+A process has its own files from before its start until it has ended, whether it is active or stands by. Other members
+get them with the first epoch that it is in.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, Protocol
+
+from atomr_mp import checks, errors
+from atomr_mp.process.files.events import Scalar
+from atomr_mp.protocol.codec import clip
+from atomr_mp.protocol.messages import control
+from atomr_mp.protocol.messages.control import WorldFileKind
+from atomr_mp.protocol.messages.devices import WorldInfo, WorldState
+from atomr_mp.protocol.words import these_devices
+from atomr_mp.supervision.world_members import (
+    EpochCause,
+    FormEpoch,
+    FreeWorld,
+    LeaveEpoch,
+    PublishEpoch,
+    RefuseEpoch,
+    ReplaceMembers,
+    StopEpoch,
+    WorldMember,
+    WorldMembers,
+    WorldOrder,
+)
+from atomr_mp.supervisor.loop import Loop, Timer
+from atomr_mp.supervisor.plan import WorldPlan
+from atomr_mp.supervisor.worlds.files import ProcessFiles, StopFile
+from atomr_mp.transport.descriptors import Descriptor
+
+JOIN_S: Final = 10.0
+"""Time in which all members have to join an epoch."""
+
+LEAVE_S: Final = 10.0
+"""Time in which all members have to leave an epoch that is over."""
+
+REASON_CHARS: Final = 300
+"""Longest text of why a world is not ready."""
+
+WorldMessage = control.EpochJoined | control.EpochLeft | control.EpochBroken
+
+Offer = tuple[control.FromSupervisor, Descriptor | None]
+"""A message to a process, and the descriptor that travels with it."""
+
+
+class WorldProcesses(Protocol):
+    """The processes of a world's devices."""
+
+    def tell(
+        self, device: int, generation: int, message: control.FromSupervisor, descriptor: Descriptor | None = None
+    ) -> None:
+        """Send a message to a process if it is there; the descriptor is the callee's."""
+
+    def replace(self, device: int, generation: int, why: str) -> None:
+        """Have a process replaced that does not do what it was asked."""
+
+    def state(self, device: int) -> str:
+        """Return in words how a device is: "is starting"."""
+
+
+@checks.owned(by_maker=True)
+class WorldKeeper:
+    """One world, from the start of the pool to its end.
+
+    Args:
+        plan: The world.
+        processes: The processes of its devices.
+        loop: The supervisor's loop.
+        tell: Tells the clients of the world.
+        note: Writes an event: its name, its text and its facts.
+
+    Raises:
+        OSError: No descriptor is left.
+    """
+
+    def __init__(
+        self,
+        plan: WorldPlan,
+        processes: WorldProcesses,
+        loop: Loop,
+        *,
+        tell: Callable[[WorldInfo], None],
+        note: Callable[[str, str, Mapping[str, Scalar]], None],
+    ) -> None:
+        self.plan: Final = plan
+        self._processes = processes
+        self._loop = loop
+        self._tell = tell
+        self._note = note
+        self._members = WorldMembers(len(plan.devices))
+        self._stop: StopFile | None = StopFile(plan.name)
+        """None once the world was freed."""
+        self._files: Final[dict[WorldMember, ProcessFiles]] = {}
+        """Those of all processes of its devices that were started and have not ended."""
+        self._given: Final[set[tuple[WorldMember, WorldMember]]] = set()
+        """Pairs of a process and another one whose files it has got."""
+        self._orders: Final[deque[WorldOrder]] = deque()
+        self._carries_out = False
+        """An order is being carried out."""
+        self._timer: Timer | None = None
+        self._late = "joined"
+        """What the timer waits for."""
+        self._told: WorldInfo | None = None
+
+    # --- what others ask -------------------------------------------------------------------------------------------
+
+    @property
+    def info(self) -> WorldInfo:
+        """The world, as clients are shown it."""
+        state = self._members.state
+        reason, rank = self._reason
+        ready = state is WorldState.READY
+        return WorldInfo(
+            number=self.plan.number,
+            name=self.plan.name,
+            devices=self.plan.devices,
+            actors=self.plan.actors,
+            state=state,
+            epoch=self._members.epoch,
+            generations=[each.incarnation for each in self._members.members] if ready else [],
+            reason=clip(reason, REASON_CHARS),
+            rank=rank,
+        )
+
+    @property
+    def descriptors(self) -> list[int]:
+        """The descriptors of memory that are kept open here."""
+        stop = [] if self._stop is None else [self._stop.memory]
+        return [*stop, *(each.memory for each in self._files.values())]
+
+    # --- facts -----------------------------------------------------------------------------------------------------
+
+    def starting(self, rank: int, generation: int) -> list[Offer]:
+        """Make the files of a process that is about to start, and return the first messages to it.
+
+        Raises:
+            OSError: No descriptor is left.
+        """
+        if self._stop is None:
+            return []
+        plan, device = self.plan, self.plan.devices[rank]
+        files = self._files[WorldMember(rank, generation)] = ProcessFiles(f"{plan.name}-d{device}-g{generation}")
+        own = {WorldFileKind.STOP: self._stop.share(), **files.take_own()}
+        offered = control.WorldOffered(
+            plan.number, plan.name, rank, len(plan.devices), generation, plan.actors, plan.begin_timeout_s
+        )
+        return [*self._messages(WorldMember(rank, generation), own), (offered, None)]
+
+    def ready(self, rank: int, generation: int) -> None:
+        """Take in that a process is active from now on: it has become ready, or was promoted."""
+        self._take(self._members.ready(rank, generation))
+
+    def leaves(self, rank: int, generation: int, reason: str, *, answers: bool) -> None:
+        """Take in that a process takes no more calls.
+
+        Args:
+            rank: Its rank.
+            generation: Its generation.
+            reason: Why, in words.
+            answers: Whether it carries out orders until its end.
+        """
+        lose = self._members.drains if answers else self._members.poisoned
+        self._take(lose(rank, generation, reason))
+
+    def stopped(self, rank: int, generation: int) -> None:
+        """Take in that all threads of a process have stopped; the process itself may end later."""
+        self._take(self._members.ended(rank, generation))
+
+    def ended(self, rank: int, generation: int) -> None:
+        """Take in that a process has ended, or was never made, or never will end; close its files."""
+        self.stopped(rank, generation)
+        member = WorldMember(rank, generation)
+        self._given.difference_update([each for each in self._given if member in each])
+        files = self._files.pop(member, None)
+        if files is not None:
+            files.close()
+
+    def heard(self, rank: int, generation: int, message: WorldMessage) -> None:
+        """Take in what a process says of an epoch.
+
+        Raises:
+            ProtocolError: It cannot know of such an epoch or rank.
+        """
+        if message.epoch > self._members.epoch:
+            raise errors.ProtocolError(f"epoch {message.epoch} of world {self.plan.name} was not formed yet")
+        match message:
+            case control.EpochJoined():
+                self._take(self._members.joined(rank, generation, message.epoch))
+            case control.EpochLeft():
+                self._take(self._members.left(rank, generation, message.epoch, message.reason or "left by itself"))
+            case control.EpochBroken():
+                if message.rank >= len(self.plan.devices) or (message.late and message.rank < 0):
+                    raise errors.ProtocolError(f"world {self.plan.name} has no rank {message.rank}")
+                if WorldMember(rank, generation) in self._members.inside:
+                    self._broken(message)
+
+    def close(self, reason: str) -> None:
+        """Take in that the world is over, since the pool is."""
+        self._take(self._members.close(reason))
+
+    def look(self) -> None:
+        """Tell the clients if the world is seen differently, since its devices are."""
+        info = self.info
+        if info != self._told and not self._carries_out:
+            self._told = info
+            self._tell(info)
+
+    def free(self) -> None:
+        """Close all files; may be called twice."""
+        self._cancel_timer()
+        for files in self._files.values():
+            files.close()
+        self._files.clear()
+        self._given.clear()
+        self._free_stop()
+
+    # --- what follows ----------------------------------------------------------------------------------------------
+
+    def _broken(self, message: control.EpochBroken) -> None:
+        """Take in that a member has found the present epoch broken."""
+        if message.epoch != self._members.epoch or self._members.state not in {WorldState.FORMING, WorldState.READY}:
+            return
+        if message.late:
+            late = self._members.members[message.rank]
+            self._take(self._members.poisoned(*late, message.reason))
+            self._replace([late], f"its worker is late: {message.reason} (world {self.plan.name})")
+        else:
+            rank = message.rank if message.rank >= 0 else None
+            self._take(self._members.broken(message.epoch, message.reason, rank))
+
+    def _take(self, orders: Iterable[WorldOrder]) -> None:
+        self._orders.extend(orders)
+        if self._carries_out:
+            return
+        self._carries_out = True
+        try:
+            while self._orders:
+                self._carry_out(self._orders.popleft())
+        finally:
+            self._carries_out = False
+        self.look()
+
+    def _carry_out(self, order: WorldOrder) -> None:
+        match order:
+            case FormEpoch(epoch, members):
+                self._form(epoch, members)
+            case PublishEpoch(epoch, _):
+                self._cancel_timer()
+                self._publish()
+                text = f"world {self.plan.name} is ready: epoch {epoch} on {these_devices(self.plan.devices)}"
+                self._note("world_ready", text, {"world": self.plan.name, "epoch": epoch})
+            case StopEpoch(epoch):
+                assert self._stop is not None
+                self._stop.store(epoch)
+                for files in self._files.values():
+                    files.ring()
+            case RefuseEpoch():
+                self._publish()
+            case LeaveEpoch(epoch, members):
+                self._leave(epoch, members)
+            case ReplaceMembers(epoch, members):
+                limit_s = JOIN_S if self._late == "joined" else LEAVE_S
+                what = f"epoch {epoch} of world {self.plan.name}"
+                self._replace(members, f"its worker has not {self._late} {what} within {limit_s:g} s")
+            case FreeWorld():
+                self._cancel_timer()
+                self._free_stop()
+
+    def _form(self, epoch: int, members: tuple[WorldMember, ...]) -> None:
+        join = control.JoinEpoch(self.plan.number, epoch, [each.incarnation for each in members])
+        for member in members:
+            for other in members:
+                if other != member and (member, other) not in self._given:
+                    self._given.add((member, other))
+                    for message, descriptor in self._messages(other, self._files[other].share()):
+                        self._tell_member(member, message, descriptor)
+            self._tell_member(member, join)
+        self._set_timer(JOIN_S, "joined", functools.partial(self._members.join_late, epoch))
+
+    def _leave(self, epoch: int, members: tuple[WorldMember, ...]) -> None:
+        cause = self._members.cause
+        rank = -1 if cause.rank is None else cause.rank
+        for member in members:
+            depart = control.DepartEpoch(self.plan.number, epoch, rank, clip(cause.reason, REASON_CHARS))
+            self._tell_member(member, depart)
+        if self._members.state is WorldState.ENDED:  # members are about to drain, and have the time for that
+            self._cancel_timer()
+            return
+        self._set_timer(LEAVE_S, "left", functools.partial(self._members.leave_late, epoch))
+        text = f"epoch {epoch} of world {self.plan.name} has ended: {self._where(cause)}{cause.reason}"
+        facts: dict[str, Scalar] = {"world": self.plan.name, "epoch": epoch, "rank": rank, "cause": cause.reason}
+        self._note("world_broken", text, facts)
+
+    def _replace(self, members: Iterable[WorldMember], why: str) -> None:
+        for rank, generation in members:
+            self._processes.replace(self.plan.devices[rank], generation, why)
+
+    def _publish(self) -> None:
+        self._told = self.info
+        self._tell(self._told)
+
+    def _messages(self, of: WorldMember, files: Mapping[WorldFileKind, Descriptor]) -> list[Offer]:
+        """Return the messages that hand files of a process on."""
+        return [
+            (control.WorldFile(self.plan.number, of.rank, of.incarnation, kind), each) for kind, each in files.items()
+        ]
+
+    def _tell_member(
+        self, member: WorldMember, message: control.FromSupervisor, descriptor: Descriptor | None = None
+    ) -> None:
+        self._processes.tell(self.plan.devices[member.rank], member.incarnation, message, descriptor)
+
+    @property
+    def _reason(self) -> tuple[str, int]:
+        """Why the world is not ready, and the rank where that comes from, -1 if from none."""
+        match self._members.state:
+            case WorldState.READY:
+                return "", -1
+            case WorldState.FORMING:
+                return "its members join the next epoch", -1
+            case WorldState.WAITING:
+                missing = self._members.missing
+                if not missing:
+                    return "its members were not set up with the same code", -1
+                device = self.plan.devices[missing[0]]
+                return f"rank {missing[0]} (device {device}) {self._processes.state(device)}", missing[0]
+            case _:
+                cause = self._members.cause
+                return cause.reason, -1 if cause.rank is None else cause.rank
+
+    def _where(self, cause: EpochCause) -> str:
+        return "" if cause.rank is None else f"rank {cause.rank} (device {self.plan.devices[cause.rank]}): "
+
+    def _set_timer(self, delay_s: float, late: str, then: Callable[[], Iterable[WorldOrder]]) -> None:
+        self._cancel_timer()
+        self._late = late
+
+        def call() -> None:
+            self._timer = None
+            self._take(then())
+
+        self._timer = self._loop.call_later(delay_s, call)
+
+    def _cancel_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _free_stop(self) -> None:
+        if self._stop is not None:
+            self._stop.close()
+            self._stop = None

@@ -1,0 +1,162 @@
+"""All worlds of a pool: which of them a device's processes belong to, and the ways to these processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from atomr_mp import checks, errors
+from atomr_mp.process.files.events import Scalar
+from atomr_mp.protocol.messages import control
+from atomr_mp.protocol.messages.devices import WorldInfo
+from atomr_mp.supervision.lifecycle import State
+from atomr_mp.supervision.reclaim import Worker
+from atomr_mp.supervisor.device.device import SupervisedDevice
+from atomr_mp.supervisor.loop import Loop
+from atomr_mp.supervisor.plan import WorldPlan
+from atomr_mp.supervisor.worlds.keeper import Offer, WorldKeeper, WorldMessage
+from atomr_mp.transport.descriptors import Descriptor
+
+
+@checks.owned(by_maker=True)
+class Worlds:
+    """The worlds of a pool.
+
+    Args:
+        plans: The worlds, by number.
+        devices: The pool's devices, by index; complete before the first of them starts.
+        loop: The supervisor's loop.
+        tell: Tells the clients of a world that has changed.
+        note: Writes an event: its name, its text and its facts.
+
+    Raises:
+        OSError: No descriptor is left.
+    """
+
+    def __init__(
+        self,
+        plans: Sequence[WorldPlan],
+        devices: Sequence[SupervisedDevice],
+        loop: Loop,
+        *,
+        tell: Callable[[WorldInfo], None],
+        note: Callable[[str, str, Mapping[str, Scalar]], None],
+    ) -> None:
+        processes = _DeviceProcesses(devices)
+        self._keepers: Final = [WorldKeeper(plan, processes, loop, tell=tell, note=note) for plan in plans]
+        self._of: Final[dict[int, list[tuple[int, WorldKeeper]]]] = {}
+        """The worlds of each device, with its rank there."""
+        for keeper in self._keepers:
+            for rank, device in enumerate(keeper.plan.devices):
+                self._of.setdefault(device, []).append((rank, keeper))
+
+    @property
+    def infos(self) -> list[WorldInfo]:
+        """All worlds, as clients are shown them."""
+        return [keeper.info for keeper in self._keepers]
+
+    @property
+    def descriptors(self) -> list[int]:
+        """The descriptors of memory that are kept open here."""
+        return [each for keeper in self._keepers for each in keeper.descriptors]
+
+    def starting(self, worker: Worker) -> list[Offer]:
+        """Return the first messages to a process that is about to start; the descriptors are the receiver's.
+
+        Raises:
+            OSError: No descriptor is left; nothing was made.
+        """
+        device, generation = worker
+        offers: list[Offer] = []
+        try:
+            for rank, keeper in self._of.get(device, ()):
+                offers += keeper.starting(rank, generation)
+        except OSError:
+            self.withdraw(worker, offers)
+            raise
+        return offers
+
+    def withdraw(self, worker: Worker, offers: Sequence[Offer]) -> None:
+        """Take these messages back, since the process could not be made."""
+        for _, descriptor in offers:
+            if descriptor is not None:
+                descriptor.close()
+        self.ended(worker)
+
+    def ready(self, worker: Worker) -> None:
+        """Take in that a process is active from now on."""
+        for rank, keeper in self._of.get(worker[0], ()):
+            keeper.ready(rank, worker[1])
+
+    def leaves(self, worker: Worker, reason: str, *, answers: bool) -> None:
+        """Take in that the active process takes no more calls, and why; whether it carries orders out until its end."""
+        for rank, keeper in self._of.get(worker[0], ()):
+            keeper.leaves(rank, worker[1], reason, answers=answers)
+
+    def stopped(self, worker: Worker) -> None:
+        """Take in that all threads of a process have stopped."""
+        for rank, keeper in self._of.get(worker[0], ()):
+            keeper.stopped(rank, worker[1])
+
+    def ended(self, worker: Worker) -> None:
+        """Take in that a process has ended, or never will."""
+        for rank, keeper in self._of.get(worker[0], ()):
+            keeper.ended(rank, worker[1])
+
+    def heard(self, worker: Worker, message: WorldMessage) -> None:
+        """Take in what a process says of an epoch.
+
+        Raises:
+            ProtocolError: It is no member of this world, or cannot know of this epoch.
+        """
+        for rank, keeper in self._of.get(worker[0], ()):
+            if keeper.plan.number == message.world:
+                keeper.heard(rank, worker[1], message)
+                return
+        raise errors.ProtocolError(f"device {worker[0]} is in no world with the number {message.world}")
+
+    def look(self) -> None:
+        """Tell the clients of worlds that have changed because a device has."""
+        for keeper in self._keepers:
+            keeper.look()
+
+    def close(self, reason: str) -> None:
+        """End all worlds: the pool stops."""
+        for keeper in self._keepers:
+            keeper.close(reason)
+
+    def free(self) -> None:
+        """Close all files, at the end of the pool; may be called twice."""
+        for keeper in self._keepers:
+            keeper.free()
+
+
+class _DeviceProcesses:
+    """The processes of all devices."""
+
+    def __init__(self, devices: Sequence[SupervisedDevice]) -> None:
+        self._devices = devices
+
+    def tell(
+        self, device: int, generation: int, message: control.FromSupervisor, descriptor: Descriptor | None = None
+    ) -> None:
+        """Send a message to a process if it is there; the descriptor is the callee's."""
+        worker = self._devices[device].roles.of(generation)
+        if worker is not None:
+            worker.tell(message, descriptor)
+        elif descriptor is not None:
+            descriptor.close()
+
+    def replace(self, device: int, generation: int, why: str) -> None:
+        """Have a process replaced that does not do what it was asked."""
+        found = self._devices[device]
+        worker = found.roles.of(generation)
+        if worker is not None:
+            found.deaths.failed(worker, errors.DeviceUnavailable(why, device=device))
+
+    def state(self, device: int) -> str:
+        """Return in words how a device is."""
+        life = self._devices[device].life
+        if life.state is State.READY:
+            return "is about to be replaced"
+        return f"is {life.state}: {life.reason}" if life.reason else f"is {life.state}"
