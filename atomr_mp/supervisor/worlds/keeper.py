@@ -48,7 +48,7 @@ LEAVE_S: Final = 10.0
 """Time in which all members have to leave an epoch that is over."""
 
 REASON_CHARS: Final = 300
-"""Longest text of why a world is not ready."""
+"""Longest text of a cause that a device or a worker gives."""
 
 WorldMessage = control.EpochJoined | control.EpochLeft | control.EpochBroken
 
@@ -131,7 +131,7 @@ class WorldKeeper:
             state=state,
             epoch=self._members.epoch,
             generations=[each.incarnation for each in self._members.members] if ready else [],
-            reason=clip(reason, REASON_CHARS),
+            reason=reason,
             rank=rank,
         )
 
@@ -208,8 +208,9 @@ class WorldKeeper:
                     self._broken(message)
 
     def close(self, reason: str) -> None:
-        """Take in that the world is over, since the pool is."""
+        """Take in that the world is over, since the pool stops; members have as long to leave as they have to drain."""
         self._take(self._members.close(reason))
+        self._cancel_timer()
 
     def look(self) -> None:
         """Tell the clients if the world is seen differently, since its devices are."""
@@ -296,8 +297,7 @@ class WorldKeeper:
         for member in members:
             depart = control.DepartEpoch(self.plan.number, epoch, rank, clip(cause.reason, REASON_CHARS))
             self._tell_member(member, depart)
-        if self._members.state is WorldState.ENDED:  # members are about to drain, and have the time for that
-            self._cancel_timer()
+        if self._members.state is WorldState.ENDED:
             return
         self._set_timer(LEAVE_S, "left", functools.partial(self._members.leave_late, epoch))
         text = f"epoch {epoch} of world {self.plan.name} has ended: {self._where(cause)}{cause.reason}"
@@ -336,10 +336,13 @@ class WorldKeeper:
                 if not missing:
                     return "its members were not set up with the same code", -1
                 device = self.plan.devices[missing[0]]
-                return f"rank {missing[0]} (device {device}) {self._processes.state(device)}", missing[0]
+                return (
+                    f"rank {missing[0]} (device {device}) {clip(self._processes.state(device), REASON_CHARS)}",
+                    missing[0],
+                )
             case _:
                 cause = self._members.cause
-                return cause.reason, -1 if cause.rank is None else cause.rank
+                return clip(cause.reason, REASON_CHARS), -1 if cause.rank is None else cause.rank
 
     def _where(self, cause: EpochCause) -> str:
         return "" if cause.rank is None else f"rank {cause.rank} (device {self.plan.devices[cause.rank]}): "
