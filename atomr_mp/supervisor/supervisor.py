@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from atomr_mp import errors
@@ -125,7 +126,7 @@ class Supervisor:
             self.devices,
             self._loop,
             tell=self._sessions.world_changed,
-            note=lambda event, text, facts: self._note(event, text, **facts),
+            note=self._note_world,
         )
         self._factory = ProcessFactory(plan, self._loop, run_dir, self._events, zygote)
         self._residents = ResidentKeeper(plan.backend, plan.settings.resident_max_bytes, self.devices, self._events)
@@ -555,8 +556,16 @@ class Supervisor:
             self._end_orphans()
         self._loop.call_later(HOUSEKEEPING_S, self._housekeep)
 
+    def _note_world(self, event: str, text: str, facts: Mapping[str, Scalar]) -> None:
+        """Write an event of a world; onto the screen when the loop has time, for a takeover may come next."""
+        self._loop.call_afterwards(functools.partial(_LOG.info, "%s", text))
+        self._append(event, text, facts)
+
     def _note(self, event: str, text: str, **facts: Scalar) -> None:
         _LOG.info("%s", text)
+        self._append(event, text, facts)
+
+    def _append(self, event: str, text: str, facts: Mapping[str, Scalar]) -> None:
         self._events.append({"time": time.time(), "event": event, "text": text, "pid": os.getpid(), **facts})
 
 
