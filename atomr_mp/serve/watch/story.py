@@ -19,13 +19,14 @@ BAD: Final = frozenset(
         *("board", "circuit_open", "end", "fault", "relay_end", "relay_hung", "hung", "poison_request"),
         "import_barred",
         *("quarantined", "reload_failed", "resident_corrupt", "sick", "standby_failed", "unkillable", "violation"),
+        "world_broken",
     }
 )
 
 GOOD: Final = frozenset(
     {
         *("circuit_closed", "promoted", "ready", "recovered", "reload_end", "request_admitted", "standby_ready"),
-        "unstuck",
+        *("unstuck", "world_ready"),
     }
 )
 
