@@ -47,7 +47,7 @@ def test_what_is_given_comes_before_the_environment_and_that_before_the_file(fil
     assert found.sources.keys() == set(PoolSettings.__struct_fields__)
 
 
-@in_turn("field", sorted({*PoolSettings.__struct_fields__} - {"worlds"}))  # of which test_world_settings has the form
+@in_turn("field", sorted({*PoolSettings.__struct_fields__} - {"worlds"}))  # whose form is JSON, see test_world_settings
 def test_every_setting_can_be_given_in_the_environment(field: str) -> None:
     """The variable is its name in capital letters. A value of another type is an error that names the variable."""
     value = getattr(PoolSettings(), field)
