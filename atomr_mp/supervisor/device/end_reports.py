@@ -135,7 +135,11 @@ class EndReports:
         return self._tally.figures(board for board in boards if board is not None)
 
     def _tell(self, worker: Incarnation, say: Callable[[Callable[[int], IncarnationEnded]], None]) -> IncarnationEnd:
-        """Tell the waiting clients that an incarnation has stopped running; then count its end."""
+        """Tell the waiting clients that an incarnation has stopped running; then count its end.
+
+        The epochs that it is in are over before, even if this is the first sign of its end.
+        """
+        self._worlds.leaves(worker.key, worker.why, answers=False)
         known = self._known.get(worker.generation)
         if known is not None:
             say(known.told)

@@ -70,8 +70,8 @@ class Process:
         os.eventfd_write(self.thread, 1)
 
     def open_threads(self) -> list[int]:
-        """Return what tells of a thread's end."""
-        return [os.dup(self.thread)]
+        """Return what tells of the ends of two threads."""
+        return [os.dup(self.thread), os.dup(self.thread)]
 
     def dying(self) -> ExitCause | None:
         """Return how it ends, if it has begun to."""
@@ -263,6 +263,10 @@ Way = Callable[[Rig], object]
 
 WAYS: dict[str, tuple[Way, str]] = {
     "a thread ends": (lambda rig: rig.processes[1].begin_to_end(), "killed by SIGKILL"),
+    "its threads end while it hangs up": (
+        lambda rig: (rig.processes[1].begin_to_end(), rig.processes[1].channel.close()),
+        "killed by SIGKILL",
+    ),
     "it has ended": (lambda rig: rig.processes[1].kill(), "killed by SIGKILL"),
     "it hangs up": (lambda rig: rig.processes[1].channel.close(), "ended"),
     "it fails": (
