@@ -81,8 +81,7 @@ class MemberWriter:
         """Show the signature of the next collective; return its number. All have met the one before that before it."""
         words, number = self._words, self._met + 1
         at = FIRST_SIGNATURE + number % SIGNATURES * SIGNATURE_WORDS
-        for place, word in enumerate(signature, start=at + 1):
-            words[place] = word
+        words[at + 1], words[at + 2], words[at + 3], words[at + 4], words[at + 5] = signature
         words[at + 6] = sum_of(signature, number)
         words[at] = number
         words[MET] = self._met = number
@@ -149,10 +148,14 @@ class MemberReader:
             raise WorldPageDamagedError("more collectives were begun than can be")
         return met
 
+    def record(self, number: int) -> memoryview:
+        """Return the words in which it shows the signature of a collective: number, signature and sum."""
+        at = FIRST_SIGNATURE + number % SIGNATURES * SIGNATURE_WORDS
+        return self._words[at : at + SIGNATURE_WORDS - 1]
+
     def signature(self, number: int) -> Signature:
         """Return the signature of a collective that it has met, the latest or the one before."""
-        at = FIRST_SIGNATURE + number % SIGNATURES * SIGNATURE_WORDS
-        found, *signature, total = self._words[at : at + SIGNATURE_WORDS - 1].tolist()
+        found, *signature, total = self.record(number).tolist()
         if found != number or total != sum_of(signature, number):
             raise WorldPageDamagedError("the signature of a collective does not match its number and sum")
         return Signature(*signature)
