@@ -1,0 +1,391 @@
+"""The collectives of a world, over mailboxes: each rank writes chunks to its own, and reads those of the others.
+
+Each step of a collective is one meeting. Before it a rank writes to one half of its mailbox, after it all read there;
+the next step uses the other half. A rank writes to a half again only after all have met once more, so after all have
+read. A half has two slots: one for what is given, one for what is computed, or for the numbers that go with it.
+
+Nothing that is read from another process's memory is used as a place or a size, but for counts, which have a sum and
+bounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import starmap
+from typing import Any, Final
+
+import numpy as np
+
+from atomr_mp import errors
+from atomr_mp.protocol.world.memory import MAILBOX_SLOTS, SLOT_BYTES
+from atomr_mp.protocol.world.page import MOST, sum_of
+from atomr_mp_workers.worlds.elements import Arithmetic, Array, Target, given
+from atomr_mp_workers.worlds.meeting import Meeting, Rehearsal
+from atomr_mp_workers.worlds.signatures import Agreement, Collective
+
+SMALL_BYTES: Final = 16 * 2**10
+"""Up to this size each rank reduces all elements for itself, in one step."""
+
+LINE_BYTES: Final = 64
+"""Parts of a reduction begin at whole lines of the processor's cache."""
+
+_WORD: Final[np.dtype[Any]] = np.dtype(np.uint64)
+
+
+class Collectives:
+    """The collectives of one meeting. `World` says what each one does.
+
+    Args:
+        meeting: Where the ranks meet.
+    """
+
+    def __init__(self, meeting: Meeting | Rehearsal) -> None:
+        self._meeting: Final = meeting
+        self._rank: Final = meeting.rank
+        self._size: Final = meeting.size
+        self._bytes: Final = [np.frombuffer(each, np.uint8) for each in meeting.mailboxes]
+        self._views: Final[dict[np.dtype[Any], list[list[Array]]]] = {}
+        """By element type and rank: the slots."""
+        self._arithmetics: Final[dict[tuple[str, str], Arithmetic]] = {}
+        """By operator and element type: arithmetic without a factor."""
+
+    def barrier(self) -> None:
+        """Meet without data."""
+        self._meeting.check()
+        self._meeting.meet(Agreement(Collective.BARRIER), 0)
+
+    def all_reduce(self, x: Any, operator: str, factor: Any, out: Any) -> Any:
+        """Return all ranks' arrays reduced to one, on all ranks."""
+        array, name = given(x)
+        arithmetic = self._arithmetic(operator, array, name, factor)
+        target = Target(out, array.shape, array.dtype)
+        agreement = Agreement(Collective.ALL_REDUCE, array.size, name, operator=operator, factor=factor is not None)
+        self._reduce(agreement, target.apart(array, same_places=True), arithmetic, target.flat)
+        return target.result(array.shape)
+
+    def reduce(self, x: Any, root: int, operator: str, factor: Any, out: Any) -> Any:
+        """Return them reduced to one on one rank, None on the others."""
+        array, name = given(x)
+        arithmetic = self._arithmetic(operator, array, name, factor)
+        agreement = Agreement(
+            Collective.REDUCE,
+            array.size,
+            name,
+            operator=operator,
+            root=self._checked(root, "root"),
+            factor=factor is not None,
+        )
+        if self._rank != root:
+            self._reduce(agreement, array, arithmetic, None)
+            return None
+        target = Target(out, array.shape, array.dtype)
+        self._reduce(agreement, target.apart(array, same_places=True), arithmetic, target.flat)
+        return target.result(array.shape)
+
+    def reduce_scatter(self, x: Any, operator: str, factor: Any, out: Any) -> Any:
+        """Return this rank's part of the arrays reduced to one."""
+        array, name = given(x)
+        shape = self._part_shape(array)
+        arithmetic = self._arithmetic(operator, array, name, factor)
+        target = Target(out, shape, array.dtype)
+        agreement = Agreement(Collective.REDUCE_SCATTER, array.size, name, operator=operator, factor=factor is not None)
+        rows = target.apart(array, same_places=False).reshape(self._size, -1) if array.size else None
+        rank, size, flat, meeting = self._rank, self._size, target.flat, self._meeting
+        most = SLOT_BYTES // (size * arithmetic.wire.itemsize)
+        meeting.check()
+        for step, (begin, end) in enumerate(_chunks(array.size // size, most)):
+            width = end - begin
+            slots = self._slots(arithmetic.wire)
+            if rows is not None:
+                arithmetic.fill(slots[rank][: size * width].reshape(size, width), rows[:, begin:end])
+            meeting.meet(agreement, step)
+            if width:
+                arithmetic.reduce([each[rank * width : (rank + 1) * width] for each in slots], flat[begin:end])
+        return target.result(shape)
+
+    def all_gather(self, x: Any, out: Any) -> Any:
+        """Return all ranks' arrays, one behind the other."""
+        array, name = given(x)
+        shape = (self._size, *array.shape)
+        target = Target(out, shape, array.dtype)
+        source = target.apart(array, same_places=False).reshape(-1)
+        rows = target.flat.reshape(self._size, array.size)
+        agreement = Agreement(Collective.ALL_GATHER, array.size, name)
+        meeting, rank = self._meeting, self._rank
+        meeting.check()
+        for step, (begin, end) in enumerate(_chunks(array.size, SLOT_BYTES // array.itemsize)):
+            slots = self._slots(array.dtype)
+            slots[rank][: end - begin] = source[begin:end]
+            meeting.meet(agreement, step)
+            for row, slot in zip(rows, slots, strict=True):
+                row[begin:end] = slot[: end - begin]
+        return target.result(shape)
+
+    def broadcast(self, x: Any, root: int, out: Any) -> Any:
+        """Return one rank's array, on all ranks."""
+        array, name = given(x)
+        target = Target(out, array.shape, array.dtype)
+        source = target.apart(array, same_places=True).reshape(-1)
+        agreement = Agreement(Collective.BROADCAST, array.size, name, root=self._checked(root, "root"))
+        meeting, flat = self._meeting, target.flat
+        gives = root in meeting.parts
+        meeting.check()
+        for step, (begin, end) in enumerate(_chunks(array.size, SLOT_BYTES // array.itemsize)):
+            slot = self._slots(array.dtype)[root]
+            if gives:
+                slot[: end - begin] = source[begin:end]
+            meeting.meet(agreement, step)
+            flat[begin:end] = slot[: end - begin]
+        return target.result(array.shape)
+
+    def all_to_all(self, x: Any, out: Any) -> Any:
+        """Return this rank's parts of all ranks' arrays."""
+        array, name = given(x)
+        self._part_shape(array)
+        target = Target(out, array.shape, array.dtype)
+        source, size, rank = target.apart(array, same_places=False), self._size, self._rank
+        width = array.size // size
+        rows, results = source.reshape(size, width), target.flat.reshape(size, width)
+        agreement = Agreement(Collective.ALL_TO_ALL, array.size, name)
+        meeting = self._meeting
+        meeting.check()
+        for step, (begin, end) in enumerate(_chunks(width, SLOT_BYTES // (size * array.itemsize))):
+            count = end - begin
+            slots = self._slots(array.dtype)
+            slots[rank][: size * count].reshape(size, count)[...] = rows[:, begin:end]
+            meeting.meet(agreement, step)
+            for result, slot in zip(results, slots, strict=True):
+                result[begin:end] = slot[rank * count : (rank + 1) * count]
+        return target.result(array.shape)
+
+    def all_to_all_v(self, parts: Sequence[Any]) -> list[Array]:
+        """Return the parts of all ranks that are for this one."""
+        arrays, name, row = self._given_parts(parts)
+        dtype, rank, size, meeting = arrays[0].dtype, self._rank, self._size, self._meeting
+        sources = [each.reshape(-1) for each in arrays]
+        width = SLOT_BYTES // (size * dtype.itemsize)
+        agreement = Agreement(Collective.ALL_TO_ALL_V, row, name)
+        meeting.check()
+        slots, numbers = self._slots(dtype), self._numbers()
+        self._fill_parts(slots, sources, 0, width)
+        _write(numbers[rank], [len(each) for each in arrays], meeting.number + 1)
+        meeting.meet(agreement, 0)
+        most = min(MOST, MOST // dtype.itemsize // max(1, row))
+        counts = [self._read(each, numbers[each], size, most) for each in range(size)]
+        lengths = [row * each[rank] for each in counts]
+        results = list(starmap(np.empty, ((length, dtype) for length in lengths)))
+        _take_parts(slots, results, 0, width, rank)
+        agreement.elements = sum_of([each for line in counts for each in line], 0)
+        for step, (begin, _) in enumerate(_chunks(row * max(map(max, counts)), width)):
+            if step:
+                slots = self._slots(dtype)
+                self._fill_parts(slots, sources, begin, width)
+                meeting.meet(agreement, step)
+                _take_parts(slots, results, begin, width, rank)
+        rest = arrays[0].shape[1:]
+        return [result.reshape(each[rank], *rest) for result, each in zip(results, counts, strict=True)]
+
+    def sendrecv(self, x: Any, to: int | None, from_: int | None, out: Any) -> Any:
+        """Return the array that another rank sends to this one."""
+        array, name = given(x)
+        target = None if from_ is None else Target(out, array.shape, array.dtype)
+        source = (array if target is None else target.apart(array, same_places=True)).reshape(-1)
+        pair = [self._checked(to, "to", none=True), self._checked(from_, "from_", none=True)]
+        agreement = Agreement(Collective.SENDRECV, array.size, name)
+        meeting, rank = self._meeting, self._rank
+        meeting.check()
+        for step, (begin, end) in enumerate(_chunks(array.size, SLOT_BYTES // array.itemsize)):
+            slots, numbers = self._slots(array.dtype), self._numbers()
+            if to is not None or from_ in meeting.parts:
+                slots[rank][: end - begin] = source[begin:end]
+            if not step:
+                _write(numbers[rank], pair, meeting.number + 1)
+            meeting.meet(agreement, step)
+            if not step:
+                self._check_pairs([self._read(each, numbers[each], 2, self._size) for each in range(self._size)])
+            if target is not None and from_ is not None:
+                target.flat[begin:end] = slots[from_][: end - begin]
+        return None if target is None else target.result(array.shape)
+
+    def _reduce(self, agreement: Agreement, array: Array, arithmetic: Arithmetic, flat: Array | None) -> None:
+        """Reduce all elements: small arrays in one step, large ones in chunks whose parts the ranks share.
+
+        While ranks share in one chunk's parts, they give the next chunk; so each chunk costs one meeting, and the last
+        one another.
+
+        Args:
+            agreement: What all ranks call.
+            array: This rank's array.
+            arithmetic: The operator.
+            flat: Where the result goes; None where it is not wanted.
+        """
+        source, total, wire, rank = array.reshape(-1), array.size, arithmetic.wire, self._rank
+        meeting = self._meeting
+        meeting.check()
+        if total * wire.itemsize <= SMALL_BYTES:
+            slots = self._slots(wire)
+            arithmetic.fill(slots[rank][:total], source)
+            meeting.meet(agreement, 0)
+            if flat is not None and total:
+                arithmetic.reduce([each[:total] for each in slots], flat)
+            return
+        chunks = _chunks(total, SLOT_BYTES // wire.itemsize)
+        step, given_slots = 0, self._slots(wire)
+        arithmetic.fill(given_slots[rank][: chunks[0][1]], source[: chunks[0][1]])
+        meeting.meet(agreement, 0)
+        for step, (begin, end) in enumerate(chunks, start=1):
+            slots, results, count = self._slots(wire), self._slots(array.dtype, 1), end - begin
+            if step < len(chunks):
+                after, last = chunks[step]
+                arithmetic.fill(slots[rank][: last - after], source[after:last])
+            parts = [self._part(count, each, wire.itemsize) for each in range(self._size)]
+            for each in meeting.parts:
+                low, high = parts[each]
+                if low < high:
+                    arithmetic.reduce([slot[low:high] for slot in given_slots], results[rank][low:high])
+            meeting.meet(agreement, step)
+            if flat is not None:
+                for slot, (low, high) in zip(results, parts, strict=True):
+                    flat[begin + low : begin + high] = slot[low:high]
+            given_slots = slots
+
+    def _arithmetic(self, operator: str, array: Array, name: str, factor: Any) -> Arithmetic:
+        """Return the arithmetic of an operator."""
+        if factor is not None:
+            return Arithmetic(operator, array.dtype, name, factor)
+        if not isinstance(operator, str):
+            raise errors.InvalidRequest(f"an operator is named by a text, not by {type(operator).__name__}")
+        found = self._arithmetics.get((operator, name))
+        if found is None:
+            found = self._arithmetics[operator, name] = Arithmetic(operator, array.dtype, name, None)
+        return found
+
+    def _part(self, count: int, rank: int, item_bytes: int) -> tuple[int, int]:
+        """Return which elements of a chunk a rank reduces."""
+        line = LINE_BYTES // item_bytes
+        width = -(-count // (self._size * line)) * line
+        return min(count, width * rank), min(count, width * (rank + 1))
+
+    def _slots(self, dtype: np.dtype[Any], place: int = 0) -> list[Array]:
+        """Return a slot of each rank's mailbox, of the half that the next step uses, as elements of a type."""
+        views = self._views.get(dtype)
+        if views is None:
+            slots = range(0, MAILBOX_SLOTS * SLOT_BYTES, SLOT_BYTES)
+            views = self._views[dtype] = [
+                [each[begin : begin + SLOT_BYTES].view(dtype) for each in self._bytes] for begin in slots
+            ]
+        return views[(self._meeting.number + 1) % 2 * 2 + place]
+
+    def _numbers(self) -> list[Array]:
+        return self._slots(_WORD, 1)
+
+    def _read(self, rank: int, numbers: Array, count: int, most: int) -> list[int]:
+        """Return numbers that a rank has written beside its data.
+
+        Raises:
+            CollectiveAborted: They are not as they can be.
+        """
+        found: list[int] = numbers[: count + 1].tolist()
+        total = found.pop()
+        if total != sum_of(found, self._meeting.number):
+            self._meeting.distrust(rank, "the numbers beside its data do not match their sum")
+        if max(found) > most:
+            self._meeting.distrust(rank, "a number beside its data is larger than can be")
+        return found
+
+    def _checked(self, rank: Any, what: str, *, none: bool = False) -> int:
+        """Return a rank that a method names; for None, where that may be, the number behind the last rank.
+
+        Raises:
+            InvalidRequest: There is no such rank.
+        """
+        if rank is None and none:
+            return self._size
+        if isinstance(rank, bool) or not isinstance(rank, int | np.integer) or not 0 <= rank < self._size:
+            raise errors.InvalidRequest(
+                f"`{what}` is {rank!r}; the ranks of world {self._meeting.name!r} are 0 to {self._size - 1}"
+            )
+        return int(rank)
+
+    def _part_shape(self, array: Array) -> tuple[int, ...]:
+        """Return the shape of one of as many parts of the first axis as there are ranks.
+
+        Raises:
+            InvalidRequest: There is no first axis, or it cannot be divided.
+        """
+        if not array.ndim or array.shape[0] % self._size:
+            raise errors.InvalidRequest(
+                f"the first axis has to be divisible by {self._size}, the size of world {self._meeting.name!r}; "
+                f"the array has shape {array.shape}"
+            )
+        return (array.shape[0] // self._size, *array.shape[1:])
+
+    def _given_parts(self, parts: Sequence[Any]) -> tuple[list[Array], str, int]:
+        """Return the arrays for the ranks, their element type's name, and how many elements a row of them has.
+
+        Raises:
+            InvalidRequest: They are not one for each rank, or of different types or rows.
+        """
+        if len(parts) != self._size:
+            raise errors.InvalidRequest(
+                f"all_to_all_v takes an array for each of the {self._size} ranks, not {len(parts)}"
+            )
+        arrays, names = zip(*map(given, parts), strict=True)
+        kinds = {(name, each.shape[1:] if each.ndim else None) for name, each in zip(names, arrays, strict=True)}
+        if len(kinds) > 1 or not arrays[0].ndim:
+            raise errors.InvalidRequest(
+                "the arrays of all_to_all_v have to be of one type, and of one shape but for the first axis; they are "
+                + ", ".join(f"{name}{list(each.shape)}" for name, each in zip(names, arrays, strict=True))
+            )
+        row = 1
+        for length in arrays[0].shape[1:]:
+            row *= length
+        return list(arrays), names[0], row
+
+    def _fill_parts(self, slots: list[Array], sources: list[Array], begin: int, width: int) -> None:
+        """Write a chunk of each part to a place of its own."""
+        own = slots[self._rank]
+        for place, source in enumerate(sources):
+            chunk = source[begin : begin + width]
+            own[place * width : place * width + chunk.size] = chunk
+
+    def _check_pairs(self, pairs: list[list[int]]) -> None:
+        """Compare what ranks send with what the others receive.
+
+        Raises:
+            WorldMismatch: They do not go together. All ranks raise it.
+        """
+        if isinstance(self._meeting, Rehearsal):
+            return
+        nowhere = self._size
+        for rank, (to, from_) in enumerate(pairs):
+            if to != nowhere and pairs[to][1] != rank:
+                other = pairs[to][1]
+                received = "nothing" if other == nowhere else f"from rank {other}"
+                raise self._meeting.mismatch(
+                    rank if rank != self._rank else to, f"rank {rank} sends to rank {to}, which receives {received}"
+                )
+            if from_ != nowhere and pairs[from_][0] != rank:
+                other = pairs[from_][0]
+                sent = "nothing" if other == nowhere else f"to rank {other}"
+                raise self._meeting.mismatch(
+                    rank if rank != self._rank else from_, f"rank {rank} receives from rank {from_}, which sends {sent}"
+                )
+
+
+def _chunks(count: int, most: int) -> list[tuple[int, int]]:
+    """Return where chunks begin and end. Without elements there is one all the same, for its meeting."""
+    return [(begin, min(count, begin + most)) for begin in range(0, max(count, 1), most)]
+
+
+def _take_parts(slots: list[Array], results: list[Array], begin: int, width: int, rank: int) -> None:
+    """Read the chunk for a rank of each rank's parts."""
+    for slot, result in zip(slots, results, strict=True):
+        chunk = result[begin : begin + width]
+        chunk[...] = slot[rank * width : rank * width + chunk.size]
+
+
+def _write(numbers: Array, values: list[int], number: int) -> None:
+    """Write numbers and their sum."""
+    numbers[: len(values)] = values
+    numbers[len(values)] = sum_of(values, number)

@@ -1,0 +1,220 @@
+"""Arrays that collectives take and give, and arithmetic on their elements in the order of ranks. With NumPy."""
+
+from __future__ import annotations
+
+import contextvars
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from atomr_mp import errors
+from atomr_mp.protocol.dtypes import ITEM_BYTES, check_holds, name_of
+from atomr_mp.protocol.refs import Operand
+from atomr_mp.protocol.words import did_you_mean
+from atomr_mp_workers.worlds.signatures import OPERATORS
+
+Array = np.ndarray[Any, Any]
+
+HALVES: Final = frozenset({"float16", "bfloat16"})
+"""Types whose elements are computed in float32, and rounded once."""
+
+_FLOAT32: Final[np.dtype[Any]] = np.dtype(np.float32)
+
+_FUNCTIONS: Final = {
+    "sum": np.add,
+    "prod": np.multiply,
+    "min": np.minimum,
+    "max": np.maximum,
+    "avg": np.add,
+}
+
+
+def given(x: Any) -> tuple[Array, str]:
+    """Return the array that a method gives, and its element type's name. Nothing is copied that need not be.
+
+    The array is row-major, and in this machine's order of bytes: others are copied.
+
+    Raises:
+        InvalidRequest: It is no array of an element type that crosses the wire.
+    """
+    if isinstance(x, Operand):
+        x = getattr(x, "array", x)
+    try:
+        array = np.asarray(x)
+    except (TypeError, ValueError) as error:
+        raise errors.InvalidRequest(f"a collective takes arrays, not {type(x).__name__}: {error}") from error
+    name = name_of(array.dtype)
+    if name not in ITEM_BYTES:
+        raise errors.InvalidRequest(
+            f"a collective takes no elements of {name}; there are: {', '.join(sorted(ITEM_BYTES))}"
+        )
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
+    if not array.flags.c_contiguous:
+        array = array.copy()
+    return array, name
+
+
+class Target:
+    """Where a collective's result goes: a new array, or the one that a method gives.
+
+    Args:
+        out: What the method gives, None for a new array.
+        shape: Shape of the result.
+        dtype: Its element type.
+
+    Raises:
+        InvalidRequest: What is given has another shape or type, or cannot be written.
+    """
+
+    __slots__ = ("_out", "_room", "flat")
+
+    def __init__(self, out: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+        self._out = out
+        room = None if out is None else _checked(out, shape, dtype)
+        self._room = room
+        # What is not aligned would be computed by other loops of NumPy than on other ranks.
+        if room is None or not room.flags.carray:
+            room = np.empty(shape, dtype)
+        self.flat: Array = room.reshape(-1)
+        """The elements to be written, in order. With an `out` that has gaps they are copied at the end."""
+
+    def apart(self, x: Array, *, same_places: bool) -> Array:
+        """Return an input that stays as it is while the result is written: itself, or a copy.
+
+        Args:
+            x: The input.
+            same_places: Whether an element of the result is written only after that of the input in its place was read.
+        """
+        flat = self.flat
+        if self._out is None or not np.may_share_memory(x, flat):
+            return x
+        if same_places and x.nbytes == flat.nbytes and x.ctypes.data == flat.ctypes.data:
+            return x
+        return x.copy()
+
+    def result(self, shape: tuple[int, ...]) -> Any:
+        """Return the result, all of whose elements were written: a new array, or what the method gave."""
+        room = self._room
+        if room is None:
+            return self.flat.reshape(shape)
+        if not room.flags.carray:
+            room[...] = self.flat.reshape(shape)
+        return self._out
+
+
+def _checked(out: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    """Return an output as an array of NumPy's own class."""
+    if isinstance(out, Operand):
+        out = getattr(out, "array", out)
+    if not isinstance(out, np.ndarray):
+        raise errors.InvalidRequest(f"`out` has to be an array, not {type(out).__name__}")
+    if out.shape != shape:
+        raise errors.InvalidRequest(f"`out` has shape {out.shape}, and the result {shape}")
+    if out.dtype is not dtype and (name_of(out.dtype) != name_of(dtype) or not out.dtype.isnative):
+        raise errors.InvalidRequest(f"`out` has elements of {out.dtype!r}, and the result of {dtype!r}")
+    if not out.flags.writeable:
+        raise errors.InvalidRequest(
+            "`out` cannot be written; a ref's array can where the method borrows it for writing"
+        )
+    return np.asarray(out)
+
+
+class Arithmetic:
+    """An operator on elements of a type.
+
+    Args:
+        operator: Name of the operator.
+        dtype: The element type.
+        name: Its name.
+        factor: What this rank's elements are multiplied by first; None for nothing.
+
+    Raises:
+        InvalidRequest: There is no such operator, or not for this type, or the factor is none of this type.
+    """
+
+    __slots__ = ("_computed", "_dtype", "_factor", "_function", "_is_average", "_quiet", "wire")
+
+    def __init__(self, operator: str, dtype: np.dtype[Any], name: str, factor: Any) -> None:
+        if operator not in _FUNCTIONS:
+            raise errors.InvalidRequest(
+                f"there is no operator {operator!r}{did_you_mean(str(operator), OPERATORS)}; "
+                f"there are: {', '.join(OPERATORS)}"
+            )
+        _check_computes(operator, name)
+        self._function: Final = _FUNCTIONS[operator]
+        self._is_average: Final = operator == "avg"
+        self._dtype: Final = dtype
+        self._computed: Final = _FLOAT32 if name in HALVES else dtype
+        self._factor: Final = None if factor is None else _factor(factor, operator, name)
+        self.wire: Final = dtype if factor is None else self._computed
+        """Type of the elements in the mailboxes. Products are rounded to halves with the sum, not before."""
+        self._quiet: Final = contextvars.copy_context()
+        """In it NumPy does not warn of infinities and NaNs. Entering it takes a sixth of `numpy.errstate`."""
+        self._quiet.run(np.seterr, all="ignore")
+
+    def fill(self, place: Array, elements: Array) -> None:
+        """Write this rank's elements, multiplied by its factor, to a place in its mailbox."""
+        if self._factor is None:
+            place[...] = elements
+        else:
+            self._quiet.run(np.multiply, elements.astype(self._computed, copy=False), self._factor, out=place)
+
+    def reduce(self, sources: Sequence[Array], out: Array) -> None:
+        """Compute elements from those of all ranks, in the order of ranks, and round them once.
+
+        Args:
+            sources: Each rank's elements; of type `wire`.
+            out: The result's elements; of the element type.
+        """
+        self._quiet.run(self._compute, sources, out)
+
+    def _compute(self, sources: Sequence[Array], out: Array) -> None:
+        function, computed = self._function, self._computed
+        first, *others = sources
+        if computed is not self._dtype:
+            total = first.astype(computed)
+            for each in others:
+                function(total, each.astype(computed, copy=False), out=total)
+        elif others:
+            total = function(first, others[0], out=out)
+            for each in others[1:]:
+                function(total, each, out=total)
+        else:
+            total = out
+            total[...] = first
+        if self._is_average:
+            np.divide(total, len(sources), out=total)
+        if total is not out:
+            out[...] = total
+
+
+def _check_computes(operator: str, name: str) -> None:
+    """Refuse an operator for a type."""
+    if name == "bool" or name.startswith("float8"):
+        raise errors.InvalidRequest(f"{operator} of {name} is not computed; convert the array to another type")
+    if operator == "avg" and "int" in name:
+        raise errors.InvalidRequest(f"avg of {name} is not computed; convert the array, or take sum and divide it")
+    if operator in {"min", "max"} and name.startswith("complex"):
+        raise errors.InvalidRequest(f"{operator} of {name} is not computed, for complex numbers have no order")
+
+
+def _factor(factor: Any, operator: str, name: str) -> complex:
+    """Return a factor as a number of Python, which takes the type of what it is multiplied by."""
+    if operator not in {"sum", "avg"}:
+        raise errors.InvalidRequest(f"a factor goes with sum and avg, not with {operator}")
+    number = factor
+    if isinstance(factor, np.generic | np.ndarray) and factor.ndim == 0:
+        number = float(factor) if factor.dtype.kind == "V" else factor.item()  # V: ml_dtypes' own
+    if isinstance(number, bool) or not isinstance(number, int | float | complex):
+        raise errors.InvalidRequest(f"a factor is one number, not {type(factor).__name__}")
+    check_holds(name, number)
+    if "int" in name:
+        return int(number.real)
+    if isinstance(number, int):  # a whole number of any size
+        try:
+            return float(number)
+        except OverflowError as error:
+            raise errors.InvalidRequest(f"a factor for {name} is too large") from error
+    return number
