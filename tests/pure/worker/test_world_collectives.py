@@ -259,6 +259,16 @@ def test_results_go_where_the_method_says(three: Ranks) -> None:
                 same(one, other)
 
 
+def test_what_comes_again_is_reduced_as_at_first(three: Ranks) -> None:
+    """Small arrays of many sizes, types and operators, in turns, in either half of the mailbox."""
+    cases = [(count, name, op) for count in range(1, 40) for name in ("float16", "int32") for op in ("sum", "max")]
+    cases = cases[:9] * 3 + cases * 2
+    data = {(count, name): arrays(3, count, name, count) for count, name, _ in cases}
+    for found in three.call(lambda world: [world.all_reduce(data[n, t][world.rank], op) for n, t, op in cases]):
+        for result, (count, name, op) in zip(found, cases, strict=True):
+            same(result, reduced(op, data[count, name]))
+
+
 class Ref(Operand):
     """Stands for the array of a ref.
 

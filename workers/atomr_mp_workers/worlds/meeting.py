@@ -130,7 +130,8 @@ class Meeting:
             self._raise_if_over()
         signature = agreement.signature(step, self._sequence)
         number = self.number = self._writer.meet(signature)
-        self._pass_fence()
+        with self._fence:  # as in `_pass_fence`
+            pass
         if self._all_have_met(number):
             for bell in self._others:
                 _ring(bell)

@@ -50,7 +50,7 @@ class Agreement:
         factor: Whether elements are multiplied by a factor.
     """
 
-    __slots__ = ("_kind", "dtype", "elements", "operator", "root")
+    __slots__ = ("_first", "_kind", "dtype", "elements", "operator", "root")
 
     def __init__(
         self,
@@ -67,6 +67,8 @@ class Agreement:
         self.dtype: Final = _NUMBERS[dtype]
         self.operator: Final = _NUMBERS[operator] + FACTOR * factor
         self.root: Final = root if root >= 0 else NO_ROOT
+        self._first: tuple[int, Signature] | None = None
+        """The latest gang call, and the signature of the first step in it."""
 
     def signature(self, step: int, sequence: int) -> Signature:
         """Return the signature of a step.
@@ -75,13 +77,18 @@ class Agreement:
             step: 0 for the first step. A collective of much data has many.
             sequence: Number of the gang call in which this is called. Equal collectives of two calls do not meet.
         """
-        return Signature(
+        if not step and self._first is not None and self._first[0] == sequence:
+            return self._first[1]
+        made = Signature(
             self.elements,
             self.dtype,
             self.operator,
             self.root | sequence << _ROOT_BITS,
             self._kind | step << _KIND_BITS,
         )
+        if not step:
+            self._first = sequence, made
+        return made
 
 
 _NUMBERS: Final = {
