@@ -345,6 +345,18 @@ def test_before_it_serves_a_process_rehearses(count: int) -> None:
         world.barrier()
 
 
+def test_who_joins_before_it_serves_rehearses_until_then(ranks: Ranks) -> None:
+    """An epoch may form around a process whose examples still run."""
+    world, meeting = World("tp", 0, 3), ranks.all[0].meeting
+    world.enter(meeting)
+    assert world.epoch == EPOCH
+    assert world.all_reduce([1]) == 3
+    world.serve()
+    with pytest.raises(errors.InvalidRequest, match="outside of a gang call"):
+        world.all_reduce([1])
+    assert meeting.number == 0
+
+
 def test_outside_of_a_gang_call_nobody_waits(ranks: Ranks) -> None:
     """Collectives belong to a gang call and to its thread; after it, in it by another thread, and after it was left."""
     own = ranks.all[0]

@@ -55,7 +55,7 @@ class World:
         self.rank: Final = rank
         self.size: Final = size
         self._epoch = 0
-        self._meeting: Meeting | Rehearsal | None = None
+        self._meeting: Meeting | None = None
         self._made: Collectives | None = None
         self._serves = False
 
@@ -68,18 +68,20 @@ class World:
         return self._epoch
 
     def enter(self, meeting: Meeting) -> None:
-        """Take part in an epoch. The runtime calls it."""
-        self._epoch, self._meeting, self._made = meeting.epoch, meeting, None
+        """Take part in an epoch. The runtime calls it, before or after `serve`."""
+        self._epoch, self._meeting = meeting.epoch, meeting
+        if self._serves:
+            self._made = None
 
     def leave(self) -> None:
         """Leave the epoch, and refer to its memory no more. The runtime calls it when no method runs."""
-        self._meeting = self._made = None
+        self._meeting = None
+        if self._serves:
+            self._made = None
 
     def serve(self) -> None:
         """Rehearse no longer. The runtime calls it when the process is ready."""
-        self._serves = True
-        if isinstance(self._meeting, Rehearsal):
-            self._meeting = self._made = None
+        self._serves, self._made = True, None
 
     def all_reduce(self, x: Any, op: str = "sum", *, factor: Any = None, out: Any = None) -> Any:
         """Reduce the arrays of all ranks to one, element by element, and return it on all ranks.
@@ -197,18 +199,17 @@ class World:
         made = self._made
         if made is not None:
             return made
-        if self._meeting is None:
-            if self._serves:
-                raise errors.InvalidRequest(
-                    f"a collective of world {self.name!r} was called outside of a gang call; call the method through "
-                    f"`pool.world({self.name!r})`, and the collective in it"
-                )
-            self._meeting = Rehearsal(self.name, self.rank, self.size)
+        meeting = self._meeting if self._serves else None
+        if self._serves and meeting is None:
+            raise errors.InvalidRequest(
+                f"a collective of world {self.name!r} was called outside of a gang call; call the method through "
+                f"`pool.world({self.name!r})`, and the collective in it"
+            )
         try:
             from atomr_mp_workers.worlds.collectives import Collectives
         except ImportError as error:
             raise errors.Unsupported(
                 f"collectives on the host backend need NumPy, which cannot be imported: {error}"
             ) from error
-        made = self._made = Collectives(self._meeting)
+        made = self._made = Collectives(meeting or Rehearsal(self.name, self.rank, self.size))
         return made
