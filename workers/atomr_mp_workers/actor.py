@@ -88,6 +88,9 @@ class Context:
     libraries: ActorLibraries
     """For the thread that runs `setup` or a method."""
     phase: ProcessPhase = field(default_factory=ProcessPhase, repr=False)
+    world: Any = None
+    """The actor's world, a `World`: its `name`, `rank`, `size` and `epoch`, and its collectives. None outside of
+    worlds."""
 
     @property
     def warming(self) -> bool:

@@ -28,7 +28,7 @@ from atomr_mp_workers.fault_points import hooks
 from atomr_mp_workers.libraries import Libraries
 from atomr_mp_workers.libraries.actor_libraries import InProcessLibraries
 from atomr_mp_workers.libraries.base import LibraryContext
-from atomr_mp_workers.loading import LoadedActor, Loader, max_running_of, threads_of
+from atomr_mp_workers.loading import LoadedActor, Loader, max_running_of, take_into_world, threads_of
 from atomr_mp_workers.memory.actor_memory import ActorMemory
 from atomr_mp_workers.memory.resident.blobs import ResidentBlobs
 from atomr_mp_workers.memory.result_slabs import ResultSlabs
@@ -50,9 +50,15 @@ from atomr_mp_workers.supervised.hang_limits import HangLimits
 from atomr_mp_workers.supervised.imports import ImportsAhead, RequestsImports
 from atomr_mp_workers.supervised.stacks import show_unfinished
 from atomr_mp_workers.wire.control import ControlChannel
+from atomr_mp_workers.worlds.gang_queue import GangQueue
+from atomr_mp_workers.worlds.hosted import HostedWorlds
+from atomr_mp_workers.worlds.membership import Membership
+from atomr_mp_workers.worlds.offers import WorldOffers
+from atomr_mp_workers.worlds.runner import WorldThread
 
 if TYPE_CHECKING:
     from atomr_mp_workers.requests.off_loop.event_loop import EventLoop
+    from atomr_mp_workers.worlds.world import World
 
 
 @dataclass(frozen=True)
@@ -77,9 +83,12 @@ class WorkerParts:
     phase: ProcessPhase
     imports: RequestsImports
     imports_ahead: ImportsAhead
+    worlds: HostedWorlds
 
 
-def build(start: control.Start, channel: ControlChannel, board: BoardWriter, loader: Loader) -> WorkerParts:
+def build(
+    start: control.Start, channel: ControlChannel, board: BoardWriter, loader: Loader, offers: WorldOffers
+) -> WorkerParts:
     """Open the device, set up the actors, and return the parts of the process.
 
     Args:
@@ -87,6 +96,7 @@ def build(start: control.Start, channel: ControlChannel, board: BoardWriter, loa
         channel: The control channel.
         board: The board, mapped.
         loader: Loads the actors.
+        offers: The worlds that this process has a place in.
 
     Raises:
         FatalError: The process cannot serve.
@@ -98,6 +108,7 @@ def build(start: control.Start, channel: ControlChannel, board: BoardWriter, loa
         in_progress = InProgress()
         completions = Completions(execution.completion, device, in_progress)
         streams = _make_streams(execution, device)
+        places = _make_worlds(offers, device, channel, completions)
     except errors.AtomrError as error:
         raise FatalError(error) from error
     store = Store(device, current, execution.memory_bytes, in_progress, ResultSlabs(channel))
@@ -117,13 +128,14 @@ def build(start: control.Start, channel: ControlChannel, board: BoardWriter, loa
     residents = ResidentBlobs(device, channel)
     log, phase = logging.getLogger("actor"), ProcessPhase()
 
-    def context_of(stream: Stream | None) -> Context:
+    def context_of(actor: str, stream: Stream | None) -> Context:
         """Return the context for an actor."""
         libraries = InProcessLibraries(library_context, stream)
         names = start.pool, start.device, start.name, start.backend, start.generation
-        return Context(*names, log, memory, residents, libraries, phase)
+        world = places[actor].view if actor in places else None
+        return Context(*names, log, memory, residents, libraries, phase, world)
 
-    rooms = ExecutionPlaces(device, completions, streams, residents, board)
+    rooms = ExecutionPlaces(device, completions, streams, residents, board, places)
     own_device.here = OwnCalls(start.epoch, start.device, start.generation, rooms.runners)
     actors = rooms.make_actors(start.actors, loader, context_of)
     residents.close()
@@ -131,9 +143,21 @@ def build(start: control.Start, channel: ControlChannel, board: BoardWriter, loa
     limits = HangLimits(execution.hang_timeout_s, _places(rooms.runners), _loops(actors, rooms.event_loops))
     libraries = Libraries(library_context)
     faults = OwnFaults(board, lambda reason: channel.send(control.Unsound(reason)))
+    members = list(dict.fromkeys(place.member for place in places.values()))
+    worlds = HostedWorlds(members, offers.files, [place.bell for place in places.values()])
     envelope = Envelope(
-        dict(methods), board, current, libraries, store, execution.max_queue, start.window.streams, limits.word, faults
+        dict(methods),
+        board,
+        current,
+        libraries,
+        store,
+        execution.max_queue,
+        start.window.streams,
+        limits.word,
+        faults,
+        worlds,
     )
+    worlds.use(envelope.abort)
     of_batches = [method for method in methods.values() if method.batch]
     batched: dict[str, BatchedMethod | SteppedMethod] = {
         method.name: BatchedMethod(method, number, envelope, store, board) for number, method in enumerate(of_batches)
@@ -160,7 +184,43 @@ def build(start: control.Start, channel: ControlChannel, board: BoardWriter, loa
         phase,
         RequestsImports(in_progress, channel.send, [_file_of(actor) for actor in actors]),
         ImportsAhead(channel.send),
+        worlds,
     )
+
+
+@dataclass(frozen=True)
+class ActorPlace:
+    """The place of an actor's process in the actor's world."""
+
+    member: Membership
+    thread: WorldThread
+    view: World
+    bell: int
+    """Wakes the loop."""
+
+
+def _make_worlds(
+    offers: WorldOffers, device: WorkerDevice, channel: ControlChannel, completions: Completions
+) -> dict[str, ActorPlace]:
+    """Make the places of this process in its worlds, by actor.
+
+    Raises:
+        ProtocolError: A bell of this process has not come.
+    """
+    if not offers.offered:
+        return {}
+    from atomr_mp_workers.worlds.meeting import Meeting  # most processes are in no world
+    from atomr_mp_workers.worlds.world import World
+
+    places: dict[str, ActorPlace] = {}
+    for offered in offers.offered:
+        files = offers.of(offered.world)
+        queue, view = GangQueue(), World(offered.name, offered.rank, offered.size)
+        thread = WorldThread(offered.name, queue, device)
+        member = Membership(offered, files, view, thread, queue, Meeting, channel.send, completions.wake)
+        place = ActorPlace(member, thread, view, files.loop_bell(offered.rank, offered.generation))
+        places.update(dict.fromkeys(offered.actors, place))
+    return places
 
 
 def _open_device(start: control.Start, board: BoardWriter) -> WorkerDevice:
@@ -190,6 +250,7 @@ class ExecutionPlaces:
         streams: Hands out streams.
         residents: Gives memory to `setup`.
         board: The board, which shows event loops.
+        worlds: The places of actors in their worlds.
     """
 
     def __init__(
@@ -199,6 +260,7 @@ class ExecutionPlaces:
         streams: StreamAllocator,
         residents: ResidentBlobs,
         board: BoardWriter,
+        worlds: Mapping[str, ActorPlace],
     ) -> None:
         self.runners: Final[dict[str, ActorRunner]] = {}
         """Runners of requests off the loop, by method."""
@@ -209,9 +271,10 @@ class ExecutionPlaces:
         self._streams = streams
         self._residents = residents
         self._board = board
+        self._worlds = worlds
 
     def make_actors(
-        self, specs: Sequence[control.ActorSpec], loader: Loader, context_of: Callable[[Stream | None], Context]
+        self, specs: Sequence[control.ActorSpec], loader: Loader, context_of: Callable[[str, Stream | None], Context]
     ) -> list[LoadedActor]:
         """Load actors, and run the setup of each.
 
@@ -223,12 +286,14 @@ class ExecutionPlaces:
         for spec in specs:
             try:
                 actor = loader.load(spec)
-            except errors.ActorLoadFailed as error:
+                if actor.name in self._worlds:
+                    take_into_world(actor, self._worlds[actor.name].member.number)
+            except (errors.ActorLoadFailed, errors.SetupFailed) as error:
                 raise FatalError(error) from error
             stream = None
             if device.asynchronous:
                 stream = self._streams.acquire(actor.name, actor.instance.stream_priority)
-            _set_up(actor, self._setup_of(actor, context_of(stream)), device, stream)
+            _set_up(actor, self._setup_of(actor, context_of(actor.name, stream)), device, stream)
             actors.append(actor)
             try:
                 self._make_runners(actor)
@@ -261,7 +326,9 @@ class ExecutionPlaces:
             ActorLoadFailed: Its number of threads or of running requests is impossible.
         """
         on_threads = [method.name for method in actor.methods if method.thread and not method.is_async]
-        if on_threads:
+        if actor.name in self._worlds:
+            self.runners.update(dict.fromkeys(on_threads, self._worlds[actor.name].thread))
+        elif on_threads:
             threads = ActorThreads(actor.name, threads_of(actor), self._device)
             self.runners.update(dict.fromkeys(on_threads, threads))
         on_loop = [method.name for method in actor.methods if method.is_async]

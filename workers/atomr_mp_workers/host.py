@@ -44,6 +44,7 @@ from atomr_mp_workers.requests.raised import wire_form
 from atomr_mp_workers.requests.streams.open_streams import NEVER_NS as NEVER_STALLS_NS
 from atomr_mp_workers.wire.control import ControlChannel, SupervisorGoneError
 from atomr_mp_workers.wire.data_socket import DataSocket
+from atomr_mp_workers.worlds.offers import WorldOffers
 
 TURN_MESSAGES: Final = 32
 """Messages read in one turn, before the supervisor's messages are looked at again."""
@@ -126,6 +127,7 @@ class Host:
         self._imports = parts.imports
         self._imports_ahead = parts.imports_ahead
         self._phase = parts.phase
+        self._worlds = parts.worlds
         self._is_ready = False
         """Whether the supervisor knows that this process could take calls."""
         self._foreign: Final = ForeignSlabs(parts.store, parts.completions.wake)
@@ -159,7 +161,7 @@ class Host:
 
     # --- the loop --------------------------------------------------------------------------------------------------
 
-    def _serve(self) -> None:  # noqa: C901 - a turn of the loop is to be seen as a whole
+    def _serve(self) -> None:  # noqa: C901, PLR0915 - a turn of the loop is to be seen as a whole
         control_channel, completions = self._channel.fileno(), self._completions.descriptor
         poll, received = self._poll, self._data.received
         self._warm_up()
@@ -175,13 +177,14 @@ class Host:
         self._channel.send(control.Ready([actor.info for actor in self._actors]))
         reads = False
         poll.register(control_channel, select.EPOLLIN)
-        poll.register(completions, select.EPOLLIN | select.EPOLLET)
+        for descriptor in (completions, *self._worlds.bells):  # each write signals, and none of them is read
+            poll.register(descriptor, select.EPOLLIN | select.EPOLLET)
         self._completions.turn.acquire()
         tables = self._data, self._peers, self._envelope, self._answers, self._store
         checks.entrust(self._completions.turn, *tables)
         self._completions.take_turn = self._take_turn
         plain, levels = self._dispatcher.queue.plain, self._dispatcher.queue.levels
-        batches, streams = self._dispatcher.turns, self._dispatcher.streams.open
+        batches, streams, worlds = self._dispatcher.turns, self._dispatcher.streams.open, self._worlds
         idle = True
         while (patience_s := self._patience_s(idle=idle)) is not None:
             if self._serves and not reads:
@@ -198,6 +201,9 @@ class Host:
                 self._take_in()
             if received and self._serves:
                 self._read()
+            if worlds and worlds.is_inside:
+                worlds.look(time.monotonic_ns())
+                self._dispatcher.advance()
             late = (plain or levels) and self._dispatcher.work()
             if batches and self._dispatcher.batching:
                 self._dispatcher.start_batches()
@@ -232,6 +238,7 @@ class Host:
         if self._start.standby:
             # The driver made the first call wait, and later ones need not.
             self._store.slabs.keep_spares({self._device: 1})
+        self._worlds.serve()
 
     def _call_example(self, calls: ExampleCalls, method: LoadedMethod, poll: select.epoll) -> None:
         """Call a method with its example, and run what that needs until it is answered."""
@@ -345,6 +352,8 @@ class Host:
             return False
         if self._ending or patience_s is None or self._answers.withheld or self._store.passing_reads.has_ended:
             return False
+        if self._worlds.owes:
+            return False
         return patience_s < 0 or time.monotonic_ns() + int(patience_s * 1e9) >= self._wakes_ns
 
     def _tidy(self) -> None:
@@ -424,7 +433,8 @@ class Host:
                 self._drained_ns = time.monotonic_ns() + (STRAGGLERS_NS if self._serves else 1)
                 self._imports_ahead.stop()
                 self._dispatcher.hurry()
-            case _:
+                self._worlds.give_up("its worker leaves")  # unless it was asked to leave before
+            case _ if not self._worlds.obey(order, self._channel.take_descriptor):
                 self._log.error("out of turn: %r", order)
 
     def _export(self, order: control.ExportSlab) -> None:
@@ -454,6 +464,7 @@ class Host:
 
     def _end_session(self, number: int, *, expelled: bool = False) -> None:
         session = self._peers.end(number, expelled=expelled)
+        self._worlds.session_ended(number)
         if session is None and any(each.number == number for each in self._ending):
             return  # it was expelled, and requests of it run
         if session is None:
@@ -745,7 +756,7 @@ class Host:
         """Return how long to wait for an event; None when this worker is drained."""
         if not idle:
             return 0
-        if not self._drained_ns or self._dispatcher.busy:
+        if not self._drained_ns or self._dispatcher.busy or self._worlds.is_inside:
             patience_s = self._completions.patience_s()
             for due_ns in (
                 self._store.shares.next_expiry_ns,
@@ -754,6 +765,7 @@ class Host:
                 self._imports.due_ns,
                 self._dispatcher.due_ns if self._dispatcher.turns else None,
                 self._dispatcher.streams.due_ns,
+                self._worlds.due_ns,
             ):
                 if due_ns is not None:
                     left_s = min(max(0.0, (due_ns - time.monotonic_ns()) / 1e9), LONGEST_SLEEP_S)
@@ -804,7 +816,9 @@ class Host:
                 loop.close()
 
 
-def work(start: control.Start, channel: ControlChannel, board: BoardWriter, loader: Loader) -> None:
+def work(
+    start: control.Start, channel: ControlChannel, board: BoardWriter, loader: Loader, offers: WorldOffers
+) -> None:
     """Build a device's process, then have it serve until it is drained.
 
     Args:
@@ -812,13 +826,14 @@ def work(start: control.Start, channel: ControlChannel, board: BoardWriter, load
         channel: The control channel.
         board: The board, mapped.
         loader: Loads the actors.
+        offers: The worlds that this process has a place in.
 
     Raises:
         FatalError: Set-up failed or the context is poisoned; the supervisor has been told.
         SupervisorGoneError: The supervisor has ended.
     """
     try:
-        parts = build(start, channel, board, loader)
+        parts = build(start, channel, board, loader, offers)
     except FatalError as fatal:
         report(channel, fatal.error)
         raise

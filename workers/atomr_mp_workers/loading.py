@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import msgspec
 
-from atomr_mp.errors import ActorLoadFailed
+from atomr_mp.errors import ActorLoadFailed, SetupFailed
 from atomr_mp.protocol.exceptions import describe, is_a, missing_module
 from atomr_mp.protocol.extras import how_to_install
 from atomr_mp.protocol.messages.control import ActorSpec
@@ -118,6 +118,40 @@ def load(spec: ActorSpec) -> LoadedActor:
     if not methods:
         raise ActorLoadFailed(f"{spec.target} has no requests; decorate its methods with @method")
     return LoadedActor(spec.name, instance, methods)
+
+
+def take_into_world(actor: LoadedActor, world: int) -> None:
+    """Have an actor's methods run on the thread of a world.
+
+    Args:
+        actor: The actor.
+        world: The world's number.
+
+    Raises:
+        SetupFailed: It has a method that cannot be called on all members as one.
+    """
+    for method in actor.methods:
+        wrong = _unfit_for_world(method)
+        if wrong:
+            raise SetupFailed(f"{method.name}: the actor belongs to a world, {wrong}")
+        method.world, method.thread, method.apart = world, True, True
+    if actor.instance.threads != 1:
+        raise SetupFailed(
+            f"{actor.name}: the actor belongs to a world, which has one thread for its calls; leave out threads="
+        )
+
+
+def _unfit_for_world(method: LoadedMethod) -> str:
+    """Return why a method cannot be called on all members of a world as one, "" if it can."""
+    options = method.options
+    refused = (
+        (method.is_async, "where asynchronous methods are not supported: write it as a method (def)"),
+        (options.batch is not None or options.steps is not None, "where batches are not supported: leave out batch="),
+        (method.streams, "where methods that stream are not supported: return the result as a whole"),
+        (options.thread, "which has a thread of its own for its calls: leave out thread="),
+        (bool(options.writes), "where refs among the arguments are only read: leave out writes="),
+    )
+    return next((why for holds, why in refused if holds), "")
 
 
 def threads_of(actor: LoadedActor) -> int:

@@ -27,6 +27,7 @@ from atomr_mp_workers.loading import Loader
 from atomr_mp_workers.requests import raised_log
 from atomr_mp_workers.supervised.stacks import show_stacks
 from atomr_mp_workers.wire.control import ControlChannel, SupervisorGoneError
+from atomr_mp_workers.worlds.offers import WorldOffers
 
 
 def work(control_fd: int, board_fd: int, parent: int) -> NoReturn:
@@ -75,10 +76,14 @@ def _work(control_fd: int, board_fd: int, parent: int) -> int:
     try:
         hooks.arm()
         loader = Loader()
+        offers = WorldOffers()
         start = channel.receive()
         if isinstance(start, control.Prepare):
             prepare_device(start.backend)
             loader.prepare(start.actors)
+            start = channel.receive()
+        while isinstance(start, control.WorldFile | control.WorldOffered):
+            offers.take(start, channel.take_descriptor())
             start = channel.receive()
         if not isinstance(start, control.Start):
             raise SupervisorGoneError(f"out of turn: {start!r}")
@@ -90,7 +95,7 @@ def _work(control_fd: int, board_fd: int, parent: int) -> int:
         if hooks.hook is not None:
             hooks.hook.begin(start)
         os.environ[process_tags.WORKER] = f"{start.device}-{start.generation}"
-        host.work(start, channel, board, loader)
+        host.work(start, channel, board, loader, offers)
     except SupervisorGoneError:
         return 1
     except FatalError as fatal:

@@ -150,7 +150,8 @@ class Dispatcher:
         """Take requests in."""
         enters, add = not self.isolation.active, self.queue.add
         for request in requests:
-            if request.method.apart and not request.refs and enters:
+            # A part of a call of a world enters even so: other processes may wait for it.
+            if request.method.apart and not request.refs and (enters or request.gang is not None):
                 self._set_apart(request)
                 continue
             try:
@@ -526,7 +527,7 @@ class Dispatcher:
             return True
         if self._suspect is not None:
             return True
-        return any(threads.waiting for threads in self._threads.values())
+        return any(threads.waiting for threads in self._threads.values() if not threads.in_step)
 
     def _streams_pause(self) -> bool:
         """Return whether streams that have begun pause: a suspect waits or runs, and nothing waits for their memory."""
@@ -580,6 +581,8 @@ class Dispatcher:
             Whether memory may be free now, since a dropped request was passed over.
         """
         freed = False
+        if threads.in_step and self._streams_pause():  # a suspect waits or runs, and does not wait for other processes
+            return False
         while threads.ahead < threads.count and threads.waiting:
             if threads.owes_batch and any(batched.is_due() for batched in threads.batched):
                 break  # it starts once all messages were read that may be part of it
@@ -596,6 +599,7 @@ class Dispatcher:
                 self._completions.begin(request)
                 threads.run(request)
             else:
+                threads.passed_over(request)
                 freed = True
         return freed
 

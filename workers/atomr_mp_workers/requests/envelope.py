@@ -26,6 +26,7 @@ from atomr_mp_workers.memory.store import Store
 from atomr_mp_workers.requests import contents, operands
 from atomr_mp_workers.requests.answers import Answers
 from atomr_mp_workers.requests.faults import OwnFaults
+from atomr_mp_workers.requests.gangs import GangParts, NoWorlds
 from atomr_mp_workers.requests.kinds.items import ItemsRequest, ItemsSlice
 from atomr_mp_workers.requests.kinds.stream import StreamRequest
 from atomr_mp_workers.requests.method import Method
@@ -61,6 +62,7 @@ class Envelope:
         most_streams: How many streams may be open.
         watched: Returns the board's word for a method's requests.
         faults: Notes our own faults; by default they are counted and logged only.
+        gangs: Takes in parts of gang calls; by default none are let in.
     """
 
     def __init__(
@@ -74,6 +76,7 @@ class Envelope:
         most_streams: int = MAX_STREAMS,
         watched: Callable[[Method], int] = lambda _: 0,
         faults: OwnFaults | None = None,
+        gangs: GangParts | None = None,
     ) -> None:
         self._most_queued = most_queued
         self._queued = 0
@@ -94,6 +97,7 @@ class Envelope:
         self.answers: Final = Answers(store)
         self.faults: Final = faults or OwnFaults(board, lambda _reason: None)
         """Notes our own faults."""
+        self._gangs: Final = gangs or NoWorlds()
 
     def open(  # noqa: C901 - a further call would cost more
         self, peer: Peer, message: data.Calls, frames: list[memoryview], refusal: errors.RequestError | None = None
@@ -126,10 +130,12 @@ class Envelope:
             request_id, first = call.id, at
             at += call.frames
             if refusal is not None:
-                self._reject(peer, request_id, refusal)
+                self._reject_call(peer, call, refusal)
                 continue
             try:
                 method = methods.get(call.method) or self._find(call.method)
+                if call.gang is not None or method.world is not None:
+                    self._gangs.check(method, peer.session.number, call.gang, alone=type(message) is data.Alone)
                 if request_id in queued:
                     raise errors.InvalidRequest(f"request id {request_id} is in use already")
                 if call.items:
@@ -139,10 +145,10 @@ class Envelope:
                 kind = ItemsRequest if call.items else Request
                 request = queued[request_id] = kind(peer, call, method, now_ns)
             except errors.RequestError as error:
-                self._reject(peer, request_id, error)
+                self._reject_call(peer, call, error)
                 continue
             except Exception as fault:  # noqa: BLE001 - ours; it costs this call
-                self._reject(peer, request_id, self.faults.note(fault, peer.session.number, call.method))
+                self._reject_call(peer, call, self.faults.note(fault, peer.session.number, call.method))
                 continue
             self._queued += request.items
             method.queued += request.items
@@ -151,6 +157,9 @@ class Envelope:
                 request.payload_bytes += sum(map(len, request.frames))
             peer.payload_bytes += request.payload_bytes
             requests.append(request)
+            if call.gang is not None:
+                request.gang = call.gang
+                self._gangs.came(request)
         self._board.receive(self._queued - waiting)
         return requests
 
@@ -268,12 +277,21 @@ class Envelope:
         self._board.count(Counter.REJECTED)
         self.answers.reply(peer, request_id, None, error)
 
+    def _reject_call(self, peer: Peer, call: data.Call, error: errors.RequestError) -> None:
+        """Answer a call that does not become a request, which may be a part of a gang call."""
+        if call.gang is not None:
+            self._gangs.refused(peer.session.number, call.gang)
+        self._reject(peer, call.id, error)
+
     def cancel(self, peer: Peer, ids: Iterable[int]) -> None:
-        """Answer those of the requests that have not started with `Cancelled`; clients may also cancel late ones."""
+        """Answer those of the requests that have not started with `Cancelled`; clients may also cancel late ones.
+
+        Parts of gang calls stay: the other members would wait for what is dropped singly.
+        """
         now_ns = time.monotonic_ns()
         for request_id in ids:
             request = peer.queued.get(request_id)
-            if not isinstance(request, Request):
+            if not isinstance(request, Request) or request.gang is not None:
                 continue
             try:
                 if now_ns >= request.deadline_ns:
@@ -285,12 +303,22 @@ class Envelope:
                 self.undo(request, fault)
 
     def lose(self, peer: Peer) -> None:
-        """Drop the requests of a lost connection that have not started; readers queued behind them must not run."""
+        """Drop the requests of a lost connection that have not started; readers queued behind them must not run.
+
+        Parts of gang calls stay, as in `cancel`.
+        """
         error = errors.ConnectionLost("its client's connection ended before it started", maybe_executed=False)
         for request in list(peer.queued.values()):
-            if isinstance(request, Request):
+            if isinstance(request, Request) and request.gang is None:
                 self._board.count(Counter.CANCELLED, request.items)
                 self._miss(request, error)
+
+    def abort(self, request: Request, error: errors.RequestError) -> None:
+        """Answer a part of a gang call that has not begun and will not."""
+        try:
+            self._miss(request, error)
+        except Exception as fault:  # noqa: BLE001 - ours; it costs this request
+            self.undo(request, fault)
 
     def admit(self, request: Request) -> bool:
         """Decode a request that will have to wait for its turn, and take its borrows; False if it is answered."""
@@ -416,6 +444,8 @@ class Envelope:
         self._queued -= request.items
         request.method.queued -= request.items
         request.dropped = True
+        if request.gang is not None and request.peer.session.ended:  # else its entry passes it over
+            self._gangs.dropped(request)
         request.body, request.frames = b"", ()
         if isinstance(request, ItemsRequest):
             request.rows = []

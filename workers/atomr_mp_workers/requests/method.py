@@ -76,6 +76,8 @@ class Method(ABC):
     """Completes its first argument by what its session has sent before; raises a `RequestError` if that is unknown."""
     weigh: Callable[[Any], int] | None = None
     """Returns as how many bytes of memory its first argument counts, besides those of its arrays."""
+    world: int | None = None
+    """Number of the world whose calls alone it takes; None if its actor is in none."""
     prepares = False
     """Whether its requests need a plan, see `prepared`."""
     allocates = False

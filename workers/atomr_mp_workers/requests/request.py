@@ -186,6 +186,8 @@ class Request(Run):
     """The end of its library's import, or of its plan's making, if either goes on elsewhere."""
     items = 1
     """How many items it stands for, see `items`."""
+    gang: data.Gang | None = None
+    """The call of a world that it is a part of."""
     closing: errors.AtomrError | None = None
     """The error to end with after it has begun: for a stream at its next step, for a task at its `await`."""
 

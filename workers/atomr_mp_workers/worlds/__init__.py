@@ -1,1 +1,10 @@
-"""Worlds in a worker: the membership of one process in worlds, and the collectives of their actors' methods."""
+"""Worlds in a device's process: its place in each of them, the order of gang calls, and their collectives.
+
+The supervisor offers a world before the process starts (`offers`), and asks it to join and leave the world's epochs
+(`membership`, by the table in `member_states`). In an epoch the process notes which parts have come, and begins them in
+the order of the ring (`joined_epoch`); rank 0 publishes that order (`publisher`). All calls of a world run on one
+thread (`runner`), and wait in a queue that gives out only the next one of the order (`gang_queue`).
+
+`context.world` is a `world.World`. On that thread its `collectives` go through the `meeting.Meeting` of the present
+epoch, where the ranks compare their `signatures` and wait for each other.
+"""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
-from typing import Final, Protocol
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from typing import Any, ClassVar, Final, Protocol
 
 from atomr_mp_workers.requests.fair_queue import FairQueue
 from atomr_mp_workers.requests.kinds.stream import StreamRequest
@@ -19,16 +19,45 @@ class WaitingBatches(Protocol):
         """Whether there may be a batch now."""
 
 
+class WaitingRequests(Protocol):
+    """Requests that wait for a place to run; see `FairQueue`."""
+
+    @property
+    def levels(self) -> Mapping[Any, Any]:
+        """Those of several owners or priorities, among whom the times of runs are divided."""
+
+    def __len__(self) -> int: ...
+
+    def add(self, item: Request, owner: Hashable, priority: int = 0, /) -> None:
+        """Let a request wait."""
+
+    def put_back(self, item: Request, owner: Hashable, priority: int = 0, /) -> None:
+        """Let a request that was just taken wait again, before the others of its owner."""
+
+    def take(self, is_ready: Callable[[Request], bool], /) -> Request | None:
+        """Return the next request that is ready, None if there is none."""
+
+    def heads(self) -> Iterable[Request]:
+        """Yield the requests that may be next."""
+
+    def charge(self, owner: Hashable, cost: int, /) -> None:
+        """Charge an owner for a run."""
+
+
 class ActorRunner(ABC):
-    """Runs requests of one actor; they begin in order. With the loop's turn.
+    """Runs requests of one actor, or of one world; they begin in order. With the loop's turn.
 
     Args:
         count: How many requests run at a time.
+        waiting: Where they wait; by default sessions take turns.
     """
 
-    def __init__(self, count: int) -> None:
+    in_step: ClassVar[bool] = False
+    """Whether requests begin in an order that other processes share: one that waits may do so for another process."""
+
+    def __init__(self, count: int, waiting: WaitingRequests | None = None) -> None:
         self.count: Final = count
-        self.waiting: Final[FairQueue[Request]] = FairQueue(WEIGHT)
+        self.waiting: Final[WaitingRequests] = waiting if waiting is not None else FairQueue[Request](WEIGHT)
         """Requests that have not started, and streams that go on; the next one starts when there is room."""
         self.ahead = 0
         """Number of runs that it was given and that have not come back."""
@@ -57,6 +86,9 @@ class ActorRunner(ABC):
     @abstractmethod
     def came_back(self, request: Run) -> None:
         """Take a run back, which leaves a free place."""
+
+    def passed_over(self, request: Request) -> None:  # noqa: B027 - most need not know
+        """Take in that a request was answered instead of run, after it was next."""
 
     def interrupt(self, request: Request) -> bool:  # noqa: ARG002 - what runs on a thread goes on
         """Have a running request end early; return whether that can be done."""

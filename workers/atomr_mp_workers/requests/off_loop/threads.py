@@ -9,7 +9,7 @@ from typing import Final
 
 from atomr_mp_workers.device.base import WorkerDevice
 from atomr_mp_workers.requests.kinds.stream import StreamRequest
-from atomr_mp_workers.requests.off_loop.runner import ActorRunner
+from atomr_mp_workers.requests.off_loop.runner import ActorRunner, WaitingRequests
 from atomr_mp_workers.requests.request import Request, Run
 
 
@@ -22,10 +22,11 @@ class ActorThreads(ActorRunner):
         name: The actor's name.
         count: How many threads there are.
         device: The device that they work on.
+        waiting: Where requests wait; by default sessions take turns.
     """
 
-    def __init__(self, name: str, count: int, device: WorkerDevice) -> None:
-        super().__init__(count)
+    def __init__(self, name: str, count: int, device: WorkerDevice, waiting: WaitingRequests | None = None) -> None:
+        super().__init__(count, waiting)
         self._device = device
         self._inboxes: Final[list[SimpleQueue[Run | None]]] = [SimpleQueue() for _ in range(count)]
         self._idle = deque(range(count))
@@ -104,9 +105,13 @@ class ActorThreads(ActorRunner):
 
     def _run(self, inbox: SimpleQueue[Run | None]) -> None:
         while (request := inbox.get()) is not None:
-            try:
-                self._device.on_thread(request.call)
-            except BaseException as raised:  # noqa: BLE001 - of the device, which has not done what it was given
-                request.fail(raised)
+            self.work(request)
             request.finished()
             del request
+
+    def work(self, request: Run) -> None:
+        """Run a request; never raises. One of the threads."""
+        try:
+            self._device.on_thread(request.call)
+        except BaseException as raised:  # noqa: BLE001 - of the device, which has not done what it was given
+            request.fail(raised)

@@ -1,0 +1,58 @@
+"""Parts of gang calls, as the envelope sees them: calls of a world that each of its members gets."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+from atomr_mp import errors
+from atomr_mp.protocol.messages import data
+from atomr_mp_workers.requests.method import Method
+from atomr_mp_workers.requests.request import Request
+
+
+class GangParts(ABC):
+    """Takes in parts of gang calls. A part is checked first; it has come, or was refused, after that."""
+
+    @abstractmethod
+    def check(self, method: Method, session: int, gang: data.Gang | None, *, alone: bool) -> None:
+        """Refuse a call that is not what the method's world needs.
+
+        Args:
+            method: The method, of a world's actor if `gang` is None.
+            session: Number of the session.
+            gang: The gang call that it is a part of, None if it is none.
+            alone: Whether it is a suspect that has to run alone.
+
+        Raises:
+            InvalidRequest: It is a part of a gang call and the method is of no world, or the other way round.
+            CollectiveAborted: It is for another epoch.
+        """
+
+    @abstractmethod
+    def came(self, request: Request) -> None:
+        """Take in a part that was checked."""
+
+    @abstractmethod
+    def refused(self, session: int, gang: data.Gang) -> None:
+        """Take in that a part was answered on its arrival, so that the other members need not wait for it."""
+
+    @abstractmethod
+    def dropped(self, request: Request) -> None:
+        """Take in that a part's session has ended before it began."""
+
+
+class NoWorlds(GangParts):
+    """A process without a place in any world."""
+
+    def check(self, method: Method, session: int, gang: data.Gang | None, *, alone: bool) -> None:  # noqa: ARG002 - as above
+        """Refuse the call."""
+        raise errors.InvalidRequest(f"{method.name} belongs to no world, so it is not called through one")
+
+    def came(self, request: Request) -> None:
+        """Do nothing: no part is let in."""
+
+    def refused(self, session: int, gang: data.Gang) -> None:
+        """Do nothing."""
+
+    def dropped(self, request: Request) -> None:
+        """Do nothing: no part is let in."""

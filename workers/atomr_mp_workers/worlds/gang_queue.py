@@ -1,0 +1,107 @@
+"""The queue of a world's thread: parts of gang calls, given out in the order of the ring. With the loop's turn."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from typing import Final
+
+from atomr_mp_workers.requests.request import Request
+from atomr_mp_workers.worlds.joined_epoch import JoinedEpoch
+from atomr_mp_workers.worlds.publisher import PartKey
+
+
+class GangQueue:
+    """Parts that have come and have not begun, and calls with examples, which need no order.
+
+    It has the interface of `FairQueue`. A part is known from its arrival (`arrive`), and may begin once the dispatcher
+    has put it here (`add`), since its memory has its place in the order of borrows then.
+    """
+
+    levels: Final[Mapping[int, object]] = {}
+    """None: the order of the ring is the only one."""
+
+    def __init__(self) -> None:
+        self.epoch: JoinedEpoch | None = None
+        """The epoch whose ring gives the order; None outside of one."""
+        self.sequence = 0
+        """The number of the entry that was given out last; 0 for an example."""
+        self._parts: dict[PartKey, Request] = {}
+        self._added: set[PartKey] = set()
+        self._examples: deque[Request] = deque()
+
+    def __len__(self) -> int:
+        return len(self._parts) + len(self._examples)
+
+    def __bool__(self) -> bool:
+        # Also an entry without a part here has to be passed over.
+        return bool(self._examples) or self.epoch is not None
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._parts
+
+    def arrive(self, key: PartKey, request: Request) -> None:
+        """Take in a part of the epoch of now."""
+        self._parts[key] = request
+
+    def forget(self, key: PartKey, request: Request) -> bool:
+        """Forget a part that will not run; return whether it was here."""
+        if self._parts.get(key) is not request:
+            return False
+        del self._parts[key]
+        self._added.discard(key)
+        return True
+
+    def empty(self) -> list[Request]:
+        """Return all parts, and forget them."""
+        parts, self._parts = list(self._parts.values()), {}
+        self._added.clear()
+        return parts
+
+    def add(self, item: Request, _owner: Hashable, _priority: int = 0) -> None:
+        """Let a request wait. Its priority has no meaning in a world."""
+        key = key_of(item)
+        if key is None:
+            self._examples.append(item)
+        elif self._parts.get(key) is item:
+            self._added.add(key)
+
+    def put_back(self, item: Request, _owner: Hashable, _priority: int = 0) -> None:
+        """Let an example that was just taken wait again."""
+        self._examples.appendleft(item)
+
+    def take(self, is_ready: Callable[[Request], bool]) -> Request | None:
+        """Return the request of the next entry, if it is ready; the entry has begun then."""
+        if self._examples:
+            self.sequence = 0
+            return self._examples.popleft() if is_ready(self._examples[0]) else None
+        epoch = self.epoch
+        while epoch is not None and (following := epoch.next()) is not None:
+            sequence, key = following
+            part = self._parts.get(key)
+            if part is not None and not part.dropped and not (key in self._added and is_ready(part)):
+                return None
+            if not epoch.begin():
+                return None
+            if part is not None:
+                self.forget(key, part)
+                self.sequence = sequence
+                return part
+            epoch.pass_over(sequence)
+        return None
+
+    def heads(self) -> Iterator[Request]:
+        """Yield the request that is next."""
+        if self._examples:
+            yield self._examples[0]
+        following = None if self.epoch is None else self.epoch.next()
+        if following is not None and following[1] in self._added:
+            yield self._parts[following[1]]
+
+    def charge(self, _owner: Hashable, _cost: int) -> None:
+        """Do nothing: sessions do not take turns here."""
+
+
+def key_of(request: Request) -> PartKey | None:
+    """Return the name of the gang call that a request is a part of, None if it is none."""
+    return None if request.gang is None else (request.peer.session.number, request.gang.id)

@@ -1,0 +1,116 @@
+"""All worlds that this process has a place in. With the loop's turn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from atomr_mp import errors
+from atomr_mp.protocol.messages import control, data
+from atomr_mp_workers.requests.gangs import GangParts
+from atomr_mp_workers.requests.method import Method
+from atomr_mp_workers.requests.request import Request
+from atomr_mp_workers.worlds.files import WorldFiles
+from atomr_mp_workers.worlds.membership import Membership
+
+
+class HostedWorlds(GangParts):
+    """Leads orders, parts of gang calls, and the loop's looks to the worlds that they are for.
+
+    Args:
+        members: This process's places in worlds.
+        files: The files of worlds, by their number.
+        bells: Descriptors that wake this process's loop for a world.
+    """
+
+    def __init__(self, members: Iterable[Membership], files: dict[int, WorldFiles], bells: Iterable[int]) -> None:
+        self._members: Final = {each.number: each for each in members}
+        self._files: Final = files
+        self.bells: Final = tuple(dict.fromkeys(bells))
+
+    def __bool__(self) -> bool:
+        return bool(self._members)
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether this process is in an epoch of any."""
+        return any(each.is_inside for each in self._members.values())
+
+    @property
+    def owes(self) -> bool:
+        """Whether only a look goes on from here."""
+        return any(each.owes for each in self._members.values())
+
+    @property
+    def due_ns(self) -> int | None:
+        """When to look at the latest, if nothing else happens; None if something else has to happen first."""
+        return min([due for each in self._members.values() if (due := each.due_ns) is not None], default=None)
+
+    def look(self, now_ns: int) -> None:
+        """Look at the pages. Calls may begin, or be answered, after that."""
+        for each in self._members.values():
+            each.look(now_ns)
+
+    def serve(self) -> None:
+        """Take parts of gang calls, and no examples."""
+        for each in self._members.values():
+            each.serve()
+
+    def use(self, abort: Callable[[Request, errors.RequestError], object]) -> None:
+        """Take the function that answers requests that have not begun."""
+        for each in self._members.values():
+            each.abort = abort
+
+    def obey(self, order: control.FromSupervisor, take_descriptor: Callable[[], int | None]) -> bool:
+        """Carry out an order; return False if it is not about a world of this process."""
+        match order:
+            case control.WorldFile() if order.world in self._members:
+                descriptor = take_descriptor()
+                if (
+                    descriptor is not None
+                ):  # else there was no room for it, and who needs it will say that it is missing
+                    self._files.setdefault(order.world, WorldFiles()).add(order, descriptor)
+            case control.JoinEpoch() if order.world in self._members:
+                self._members[order.world].join(order)
+            case control.DepartEpoch() if order.world in self._members:
+                self._members[order.world].depart(order)
+            case _:
+                return False
+        return True
+
+    def give_up(self, reason: str) -> None:
+        """Leave all epochs unasked."""
+        for each in self._members.values():
+            each.give_up(reason)
+
+    def session_ended(self, session: int) -> None:
+        """Take in that a session has ended."""
+        for each in self._members.values():
+            each.session_ended(session)
+
+    def check(self, method: Method, session: int, gang: data.Gang | None, *, alone: bool) -> None:
+        """Refuse a call that is not what the method's world needs; see `Membership.check`."""
+        number = method.world
+        if number is None or (gang is not None and gang.world != number):
+            whose = "belongs to no world" if number is None else "belongs to another world"
+            raise errors.InvalidRequest(f"{method.name} {whose}, so it is not called through this one")
+        if gang is not None and alone:
+            raise errors.InvalidRequest(f"{method.name} belongs to a world: its calls cannot run alone on one member")
+        gang_id, epoch = (None, 0) if gang is None else (gang.id, gang.epoch)
+        self._members[number].check(method.name, session, gang_id, epoch)
+
+    def came(self, request: Request) -> None:
+        """Take in a part that was checked."""
+        assert request.gang is not None
+        self._members[request.gang.world].came(request)
+
+    def refused(self, session: int, gang: data.Gang) -> None:
+        """Take in that a part was answered on its arrival."""
+        member = self._members.get(gang.world)
+        if member is not None:
+            member.refused((session, gang.id), gang.epoch)
+
+    def dropped(self, request: Request) -> None:
+        """Take in that a part's session has ended before it began."""
+        assert request.gang is not None
+        self._members[request.gang.world].dropped(request)

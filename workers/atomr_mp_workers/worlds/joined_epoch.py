@@ -1,0 +1,159 @@
+"""A process's part in one epoch: what has come to it, what is next by the ring, what it begins and ends.
+
+With the loop's turn, unless stated. Once a page is found damaged, or the stop word has been seen, nothing begins.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from atomr_mp.protocol.world import (
+    EntryKind,
+    MemberReader,
+    MemberWriter,
+    Note,
+    NoteKind,
+    RingEntry,
+    RingOverrunError,
+    RingReader,
+    WorldPageDamagedError,
+    is_over,
+    ring_epoch,
+)
+from atomr_mp_workers.worlds.files import EpochPages
+from atomr_mp_workers.worlds.publisher import PartKey, Publisher, fence
+
+
+class JoinedEpoch:
+    """One epoch that this process has joined.
+
+    Args:
+        pages: What its members share.
+        rank: The rank of this process.
+        number: The epoch's number.
+        begin_timeout_ns: Within how much time a member that is idle has to begin a published entry.
+    """
+
+    def __init__(self, pages: EpochPages, rank: int, number: int, begin_timeout_ns: int) -> None:
+        self.number: Final = number
+        self.rank: Final = rank
+        self.pages: Final = pages
+        self.writer: Final = MemberWriter(pages.lines[rank], number)
+        self.readers: Final = tuple(MemberReader(lines, number) for lines in pages.lines)
+        self.publisher: Final = None if rank else Publisher(pages.ring, number, self.readers, begin_timeout_ns)
+        self.damage = ""
+        """Why the pages are not believed, "" while they are."""
+        self._ring: RingReader | None = None
+        self._notes: deque[Note] = deque()
+        """Those that were not written yet."""
+        self._order: deque[tuple[int, PartKey]] = deque()
+        """Entries that were read and have not begun: sequence number and call."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the stop word says that the epoch is over. Any thread."""
+        return is_over(self.pages.stop, self.number)
+
+    @property
+    def owes(self) -> bool:
+        """Whether there is something that only a look does: notes to write, or calls to publish."""
+        return bool(self._notes) or (self.publisher is not None and self.publisher.waits)
+
+    @property
+    def due_ns(self) -> int | None:
+        """When to look at the latest, if nothing else happens."""
+        return None if self.publisher is None else self.publisher.due_ns
+
+    def note(self, kind: NoteKind, key: PartKey) -> None:
+        """Note, with the next look, that a part has come or is gone."""
+        self._notes.append(Note(kind, *key))
+
+    def look(self, now_ns: int) -> None:
+        """Write notes and wake rank 0 for them; as rank 0, publish and wake all."""
+        with self._noticing():
+            self._write_notes()
+            if self.publisher is not None:
+                self.publisher.look(now_ns)
+                rung, self.publisher.rung = self.publisher.rung - {0}, set()
+                ring(self.pages.loop_bells[rank] for rank in rung)
+
+    def next(self) -> tuple[int, PartKey] | None:
+        """Return the sequence number and the call of the next entry; None if there is none, or the epoch is over."""
+        with self._noticing():
+            while not self._order and (entry := self._read()) is not None:
+                if entry.kind is not EntryKind.BEGIN or len(entry.requests) != 1:
+                    raise WorldPageDamagedError(f"entry {entry.sequence} is of a kind that is not in use")
+                self._order.append((entry.sequence, entry.requests[0]))
+        return self._order[0] if self._order and not self.damage else None
+
+    def begin(self) -> bool:
+        """Begin the next entry; False if the epoch is over, so that it must not run."""
+        if self.damage:
+            return False
+        self.writer.begin(self._order[0][0])
+        fence()  # either whoever stores the stop word sees the mark, or this sees the word
+        if self.is_over:
+            return False
+        self._order.popleft()
+        return True
+
+    def end(self, sequence: int) -> None:
+        """Say that an entry has ended, and wake rank 0 if it waits for that. The thread that the entry has run on."""
+        self.writer.end(sequence)
+        fence()
+        if self.rank and self._ring is not None and self._ring.wants_bell:
+            ring((self.pages.loop_bells[0],))
+
+    def pass_over(self, sequence: int) -> None:
+        """End an entry that has begun and is not run, and wake peers that may wait for this member in a collective."""
+        self.end(sequence)
+        ring(bell for rank, bell in enumerate(self.pages.thread_bells) if rank != self.rank)
+
+    def wake_thread(self) -> None:
+        """Wake this process's thread of the world. Any thread."""
+        ring((self.pages.thread_bells[self.rank],))
+
+    def _read(self) -> RingEntry | None:
+        if self._ring is None:
+            if ring_epoch(self.pages.ring)[0] != self.number:
+                return None
+            self._ring = RingReader(self.pages.ring, self.number)
+        return self._ring.read()
+
+    def _write_notes(self) -> None:
+        written = False
+        while self._notes:
+            if self._ring is None:
+                self._open_ring()
+            taken = 0 if self._ring is None else self._ring.taken(self.rank)
+            if not self.writer.note(self._notes[0], taken):
+                break
+            self._notes.popleft()
+            written = True
+        if written and self.rank:
+            ring((self.pages.loop_bells[0],))
+
+    def _open_ring(self) -> None:
+        if ring_epoch(self.pages.ring)[0] == self.number:
+            self._ring = RingReader(self.pages.ring, self.number)
+
+    @contextlib.contextmanager
+    def _noticing(self) -> Iterator[None]:
+        """Record what is wrong with a page, unless the epoch is over: then others may write there."""
+        try:
+            yield
+        except WorldPageDamagedError as error:
+            self.damage = "" if self.is_over else f"a page of the world is damaged: {error}"
+        except RingOverrunError:
+            self.damage = "" if self.is_over else "entries of the ring were forgotten before they were read here"
+
+
+def ring(bells: Iterable[int]) -> None:
+    """Ring bells."""
+    for bell in bells:
+        with contextlib.suppress(BlockingIOError):  # it has been rung more often than can be counted
+            os.eventfd_write(bell, 1)

@@ -1,0 +1,90 @@
+"""The life of a process's place in a world, as a table: (state, event) to the next state and the actions. Pure."""
+
+from __future__ import annotations
+
+from enum import StrEnum, auto
+from typing import Final, NamedTuple
+
+
+class MemberState(StrEnum):
+    """The states of a process's place in a world."""
+
+    OUTSIDE = auto()
+    """It is in no epoch: before the first one, or between two."""
+    JOINED = auto()
+    """It takes parts of gang calls, and begins them in the order of the ring."""
+    STOPPED = auto()
+    """It has seen that the epoch is over, and begins nothing. The order to leave will say why."""
+    LEAVING = auto()
+    """All that has not begun is answered. A call may still run."""
+
+
+class MemberEvent(StrEnum):
+    """The events of a process's place in a world."""
+
+    JOIN = auto()
+    """The supervisor asks for it, and what the epoch needs is mapped."""
+    STOP = auto()
+    """The stop word says that the epoch is over."""
+    DEPART = auto()
+    """The supervisor asks for it."""
+    GIVE_UP = auto()
+    """A page is damaged, or this process is about to leave its device."""
+    IDLE = auto()
+    """No call of the epoch runs here."""
+
+
+class MemberAction(StrEnum):
+    """What follows from an event."""
+
+    OPEN = auto()
+    """Open the epoch, and tell the supervisor."""
+    WAKE = auto()
+    """Wake the world's thread, which may wait for others."""
+    REFUSE = auto()
+    """Answer all parts that have not begun."""
+    REPORT = auto()
+    """Forget the epoch, and tell the supervisor that this process has left it."""
+
+
+class MemberMove(NamedTuple):
+    """The next state, and the actions in order."""
+
+    state: MemberState
+    actions: tuple[MemberAction, ...] = ()
+
+
+class UnexpectedMemberEventError(Exception):
+    """The event has no meaning in this state: the supervisor or this process is at fault."""
+
+    def __init__(self, state: MemberState, event: MemberEvent) -> None:
+        super().__init__(f"{event} has no meaning while a process is {state} in its world")
+
+
+_S, _E, _A = MemberState, MemberEvent, MemberAction
+
+TRANSITIONS: Final[dict[tuple[MemberState, MemberEvent], MemberMove]] = {
+    (_S.OUTSIDE, _E.JOIN): MemberMove(_S.JOINED, (_A.OPEN,)),
+    (_S.OUTSIDE, _E.DEPART): MemberMove(_S.OUTSIDE),  # it has left by itself, or could not join
+    (_S.OUTSIDE, _E.GIVE_UP): MemberMove(_S.OUTSIDE),
+    (_S.JOINED, _E.STOP): MemberMove(_S.STOPPED, (_A.WAKE,)),
+    (_S.JOINED, _E.DEPART): MemberMove(_S.LEAVING, (_A.WAKE, _A.REFUSE)),
+    (_S.JOINED, _E.GIVE_UP): MemberMove(_S.LEAVING, (_A.WAKE, _A.REFUSE)),
+    (_S.STOPPED, _E.DEPART): MemberMove(_S.LEAVING, (_A.WAKE, _A.REFUSE)),
+    (_S.STOPPED, _E.GIVE_UP): MemberMove(_S.LEAVING, (_A.WAKE, _A.REFUSE)),
+    (_S.LEAVING, _E.DEPART): MemberMove(_S.LEAVING),
+    (_S.LEAVING, _E.GIVE_UP): MemberMove(_S.LEAVING),
+    (_S.LEAVING, _E.IDLE): MemberMove(_S.OUTSIDE, (_A.REPORT,)),
+}
+
+
+def member_step(state: MemberState, event: MemberEvent) -> MemberMove:
+    """Return where `event` leads from `state`.
+
+    Raises:
+        UnexpectedMemberEventError: The pair is not in the table.
+    """
+    try:
+        return TRANSITIONS[state, event]
+    except KeyError:
+        raise UnexpectedMemberEventError(state, event) from None

@@ -1,0 +1,343 @@
+"""A process's place in one world: it joins epochs, takes parts of their calls, and leaves. With the loop's turn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol
+
+from atomr_mp import errors
+from atomr_mp.protocol.messages import control
+from atomr_mp.protocol.world import MemberReader, MemberWriter, NoteKind, WorldPageDamagedError
+from atomr_mp_workers.requests.request import Request
+from atomr_mp_workers.worlds.files import WorldFiles
+from atomr_mp_workers.worlds.gang_queue import GangQueue, key_of
+from atomr_mp_workers.worlds.joined_epoch import JoinedEpoch
+from atomr_mp_workers.worlds.member_states import MemberAction, MemberEvent, MemberState, member_step
+from atomr_mp_workers.worlds.publisher import PartKey
+from atomr_mp_workers.worlds.runner import EpochMeeting, WorldThread
+
+LONGEST_S: Final = 1e9
+
+REASON_CHARS: Final = 2000
+
+
+class WorldView(Protocol):
+    """The world as its actors see it."""
+
+    def enter(self, meeting: Any, /) -> None:
+        """Begin an epoch."""
+
+    def leave(self) -> None:
+        """End the epoch."""
+
+    def serve(self) -> None:
+        """Note that rehearsals are over."""
+
+
+class MakeMeeting(Protocol):
+    """Makes this process's side of the collectives of an epoch."""
+
+    def __call__(
+        self,
+        name: str,
+        rank: int,
+        epoch: int,
+        writer: MemberWriter,
+        readers: Sequence[MemberReader],
+        mailboxes: Sequence[memoryview],
+        bells: Sequence[int],
+        ended: Callable[[], errors.CollectiveAborted | None],
+        left_waiting: Callable[[int], None],
+        /,
+    ) -> EpochMeeting:
+        """Return it."""
+
+
+class _EpochEnd:
+    """What is known of the end of one epoch."""
+
+    def __init__(self, world: str, epoch: JoinedEpoch, wake: Callable[[], object]) -> None:
+        self._world = world
+        self._epoch = epoch
+        self._wake = wake
+        self._known: tuple[int, str] | None = None
+        self.missed: int | None = None
+        """A rank that has left others waiting, as the world's thread has found."""
+
+    def know(self, rank: int, cause: str) -> None:
+        """Take in that the epoch is over here, and why."""
+        self._known = self._known or (rank, cause)
+
+    def error(self) -> errors.CollectiveAborted | None:
+        """Return the error of what is in an epoch that is over; None if it is not. Any thread."""
+        if self._known is None and not self._epoch.is_over:
+            return None
+        rank, cause = self._known or (-1, "")
+        return aborted(self._world, self._epoch.number, rank, cause, maybe_executed=True)
+
+    def left_waiting(self, rank: int) -> None:
+        """Take in that a rank has ended a call without meeting the others. Any thread."""
+        self.missed = rank
+        self._wake()
+
+
+class Membership:
+    """A process's place in one world.
+
+    Args:
+        offered: The world, and the rank of this process.
+        files: The world's files.
+        view: The world as its actors see it.
+        thread: Runs its calls.
+        queue: Where they wait.
+        make_meeting: Makes the process's side of an epoch's collectives.
+        send: Tells the supervisor.
+        wake: Has the loop look; any thread.
+    """
+
+    def __init__(
+        self,
+        offered: control.WorldOffered,
+        files: WorldFiles,
+        view: WorldView,
+        thread: WorldThread,
+        queue: GangQueue,
+        make_meeting: MakeMeeting,
+        send: Callable[[control.FromWorker], None],
+        wake: Callable[[], object],
+    ) -> None:
+        self.number: Final = offered.world
+        self.name: Final = offered.name
+        self.state = MemberState.OUTSIDE
+        self.abort: Callable[[Request, errors.RequestError], object] = lambda _request, _error: None
+        """Answers a request that has not begun; set by whoever makes the envelope."""
+        self._rank: Final = offered.rank
+        self._files: Final = files
+        self._view: Final = view
+        self._thread: Final = thread
+        self._queue: Final = queue
+        self._make_meeting: Final = make_meeting
+        self._send: Final = send
+        self._wake: Final = wake
+        self._begin_timeout_ns: Final = int(min(offered.begin_timeout_s, LONGEST_S) * 1e9)
+        self._rehearses = True
+        self._epoch: JoinedEpoch | None = None
+        self._end: _EpochEnd | None = None
+        self._reason = ""
+        """Why it leaves unasked."""
+        self._is_reported = False
+        """Whether the supervisor knows that the epoch cannot go on."""
+        self._latest = (0, -1, "")
+        """The epoch that it has left last, with the rank and the cause of its end."""
+
+    # --- the supervisor's orders ------------------------------------------------------------------------------------
+
+    def join(self, order: control.JoinEpoch) -> None:
+        """Join an epoch, or tell why that cannot be."""
+        try:
+            if self._epoch is not None:
+                raise errors.ProtocolError(f"epoch {self._epoch.number} was not left")
+            self._files.close_former(order.generations)
+            pages = self._files.pages(self._rank, order.generations)
+            epoch = JoinedEpoch(pages, self._rank, order.epoch, self._begin_timeout_ns)
+        except (errors.AtomrError, WorldPageDamagedError) as error:
+            self._send(control.EpochLeft(self.number, order.epoch, f"could not join: {error}"[:REASON_CHARS]))
+            return
+        end = _EpochEnd(self.name, epoch, self._wake)
+        meeting = self._make_meeting(
+            self.name,
+            self._rank,
+            order.epoch,
+            epoch.writer,
+            epoch.readers,
+            pages.mailboxes,
+            pages.thread_bells,
+            end.error,
+            end.left_waiting,
+        )
+        self._epoch, self._end, self._reason, self._is_reported = epoch, end, "", False
+        self._queue.epoch = epoch
+        self._thread.meet(meeting)
+        self._view.enter(meeting)
+        self._feed(MemberEvent.JOIN)
+
+    def depart(self, order: control.DepartEpoch) -> None:
+        """Leave an epoch that is over."""
+        if self._epoch is None or self._epoch.number != order.epoch or self._end is None:
+            return  # it has left by itself, or has never joined
+        self._end.know(order.rank, order.cause)
+        self._feed(MemberEvent.DEPART)
+
+    def give_up(self, reason: str) -> None:
+        """Leave the epoch unasked."""
+        if self._end is not None and self.state is not MemberState.LEAVING:
+            self._reason = reason[:REASON_CHARS]
+            self._end.know(self._rank, self._reason)
+        self._feed(MemberEvent.GIVE_UP)
+
+    def serve(self) -> None:
+        """Take parts of gang calls, and no examples."""
+        self._rehearses = False
+        self._view.serve()
+
+    # --- parts ------------------------------------------------------------------------------------------------------
+
+    def check(self, method: str, session: int, gang_id: int | None, epoch: int) -> None:
+        """Refuse a call of a method of this world that is no part of the epoch of now.
+
+        Args:
+            method: The method's name.
+            session: Number of the session.
+            gang_id: The gang call's id; None if the call is part of none.
+            epoch: The epoch that it is for.
+
+        Raises:
+            InvalidRequest: It is no part of a gang call, or the part is here already.
+            CollectiveAborted: It is for another epoch.
+        """
+        if gang_id is None:
+            if self._rehearses:
+                return
+            raise errors.InvalidRequest(
+                f"{method} belongs to the world {self.name!r}, whose members are called together: "
+                f"pool.world({self.name!r}).call({method!r}, ...)"
+            )
+        if self.state is not MemberState.JOINED or self._epoch is None or self._epoch.number != epoch:
+            _, rank, cause = self._latest if self._latest[0] == epoch else (epoch, -1, "")
+            raise aborted(self.name, epoch, rank, cause, maybe_executed=False)
+        if (session, gang_id) in self._queue:
+            raise errors.InvalidRequest(f"gang call {gang_id} is in use already")
+
+    def came(self, request: Request) -> None:
+        """Take in a part that was checked."""
+        key = key_of(request)
+        if key is not None and self._epoch is not None:
+            self._queue.arrive(key, request)
+            self._epoch.note(NoteKind.CAME, key)
+
+    def refused(self, key: PartKey, epoch: int) -> None:
+        """Take in that a part was answered on its arrival: the others need not wait for it."""
+        if self._epoch is not None and self._epoch.number == epoch and key not in self._queue:
+            self._epoch.note(NoteKind.CAME, key)
+
+    def dropped(self, request: Request) -> None:
+        """Take in that a part's session has ended before it began."""
+        key = key_of(request)
+        if key is not None and self._queue.forget(key, request) and self._epoch is not None:
+            self._epoch.note(NoteKind.GONE, key)
+
+    def session_ended(self, session: int) -> None:
+        """Take in that a session has ended."""
+        if self._epoch is not None and self._epoch.publisher is not None:
+            self._epoch.publisher.forget(session)
+
+    # --- the loop ---------------------------------------------------------------------------------------------------
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether it has joined an epoch and not left it."""
+        return self._epoch is not None
+
+    @property
+    def owes(self) -> bool:
+        """Whether only a look goes on from here."""
+        if self.state is MemberState.LEAVING:
+            return True
+        return self._epoch is not None and (self._epoch.owes or bool(self._epoch.damage))
+
+    @property
+    def due_ns(self) -> int | None:
+        """When to look at the latest, if nothing else happens; None if something else has to happen first."""
+        return None if self.state is not MemberState.JOINED or self._epoch is None else self._epoch.due_ns
+
+    def look(self, now_ns: int) -> None:
+        """Look at the pages: note, publish, notice the end. Calls may begin after that."""
+        epoch, end = self._epoch, self._end
+        if epoch is None or end is None:
+            return
+        if self.state is MemberState.JOINED and epoch.is_over:
+            self._feed(MemberEvent.STOP)
+        if self.state is MemberState.JOINED:
+            epoch.look(now_ns)
+            if epoch.damage:
+                self.give_up(epoch.damage)
+            else:
+                self._report_broken(epoch, end, now_ns)
+        if self.state is MemberState.LEAVING and not self._thread.ahead:
+            self._feed(MemberEvent.IDLE)
+
+    def _report_broken(self, epoch: JoinedEpoch, end: _EpochEnd, now_ns: int) -> None:
+        """Tell the supervisor, once, of what keeps an epoch from going on."""
+        if self._is_reported:
+            return
+        reason, rank, late = "", -1, False
+        if end.missed is not None:
+            reason, rank = "has ended a call without meeting the others, who waited for it", end.missed
+        elif (publisher := epoch.publisher) is not None:
+            if publisher.is_overfull:
+                reason = "too many calls have come to some of the members and not to all"
+            elif publisher.due_ns is not None and now_ns >= publisher.due_ns:
+                try:
+                    found = publisher.late(now_ns)
+                except WorldPageDamagedError as error:
+                    self.give_up(f"a page of the world is damaged: {error}")
+                    return
+                if found is not None:
+                    reason, rank, late = "has not begun a call in time", found, True
+        if reason:
+            self._is_reported = True
+            self._send(control.EpochBroken(self.number, epoch.number, reason, rank, late))
+
+    def _feed(self, event: MemberEvent) -> None:
+        move = member_step(self.state, event)
+        self.state = move.state
+        for action in move.actions:
+            self._act(action)
+
+    def _act(self, action: MemberAction) -> None:
+        epoch, end = self._epoch, self._end
+        assert epoch is not None
+        assert end is not None
+        match action:
+            case MemberAction.OPEN:
+                self._send(control.EpochJoined(self.number, epoch.number))
+            case MemberAction.WAKE:
+                epoch.wake_thread()
+            case MemberAction.REFUSE:
+                error = end.error()
+                assert error is not None
+                self._queue.epoch = None
+                for request in self._queue.empty():
+                    if not request.dropped:
+                        self.abort(request, aborted(self.name, epoch.number, error.rank, error.cause))
+                self._wake()
+            case MemberAction.REPORT:
+                error = end.error()
+                assert error is not None
+                self._latest = epoch.number, error.rank, error.cause
+                self._epoch = self._end = None
+                self._thread.meet(None)
+                self._view.leave()
+                self._send(control.EpochLeft(self.number, epoch.number, self._reason))
+
+
+def aborted(world: str, epoch: int, rank: int, cause: str, *, maybe_executed: bool = False) -> errors.CollectiveAborted:
+    """Return the error of a call of an epoch that is over.
+
+    Args:
+        world: The world's name.
+        epoch: The epoch.
+        rank: The rank where its end came from, -1 if from none.
+        cause: What happened there.
+        maybe_executed: Whether the call may have run here.
+    """
+    where = f": rank {rank} {cause}" if rank >= 0 and cause else f": {cause}" if cause else ""
+    whether = "was under way" if maybe_executed else "has not begun here"
+    return errors.CollectiveAborted(
+        f"epoch {epoch} of the world {world!r} is over{where}; the call {whether}",
+        maybe_executed=maybe_executed,
+        world=world,
+        epoch=epoch,
+        rank=rank,
+        cause=cause,
+    )

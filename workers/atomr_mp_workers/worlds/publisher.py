@@ -1,0 +1,167 @@
+"""Rank 0's duties: it publishes the order of gang calls, and notices who does not begin in time. Pure over words.
+
+A call is published once its parts have come to all members. A few calls are published ahead of the slowest member, so
+that none of its threads waits for the loop of rank 0. Others wait with rank 0.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Sequence
+from typing import Final
+
+from atomr_mp.protocol.world import EntryKind, MemberReader, NoteKind, RingWriter
+
+AHEAD: Final = 32
+"""Most entries that not all members have ended. A session that ends with published calls may end the epoch, since the
+members hear of it at different times."""
+
+MOST_OPEN: Final = 65536
+"""Most calls that have come to some members and not to all."""
+
+MOST_ENDED: Final = 1024
+"""How many ended sessions are remembered: notes about them may be on their way."""
+
+NOTES_A_RING: Final = 1024
+"""After so many notes their writer is rung: it may have waited for room."""
+
+PartKey = tuple[int, int]
+"""Session number and gang id: names a gang call."""
+
+
+class Publisher:
+    """Publishes entries. With the loop's turn.
+
+    Args:
+        ring: Words of the ring; no reader of an earlier epoch is left.
+        epoch: The epoch that begins.
+        readers: The members' lines, by rank.
+        begin_timeout_ns: Within how much time a member that is idle has to begin a published entry.
+    """
+
+    def __init__(self, ring: memoryview, epoch: int, readers: Sequence[MemberReader], begin_timeout_ns: int) -> None:
+        self._ring: Final = RingWriter(ring, epoch)
+        self._readers: Final = readers
+        self._timeout_ns: Final = begin_timeout_ns
+        self._all: Final = (1 << len(readers)) - 1
+        self._open: dict[PartKey, int] = {}
+        """The ranks that a call has come to, as bits, while some are missing."""
+        self._complete: deque[PartKey] = deque()
+        """Calls that have come to all, unpublished."""
+        self._ended_sessions: deque[int] = deque(maxlen=MOST_ENDED)
+        self._published = 0
+        self._wanted = False
+        self._behind: dict[int, tuple[int, int]] = {}
+        """By rank: the entry that it has ended last and since when it was seen idle with another one published."""
+        self.due_ns: int | None = None
+        """When to look for late members again."""
+        self.rung: set[int] = set()
+        """Ranks whose loops have something to read; the caller rings them, and clears this."""
+
+    @property
+    def waits(self) -> bool:
+        """Whether calls wait for a member's end before they are published."""
+        return bool(self._complete)
+
+    @property
+    def is_overfull(self) -> bool:
+        """Whether there are more incomplete calls than are kept."""
+        return len(self._open) > MOST_OPEN
+
+    def look(self, now_ns: int) -> None:
+        """Take the members' notes, and publish what is complete.
+
+        Raises:
+            WorldPageDamagedError: A member's lines cannot be believed.
+        """
+        for rank, reader in enumerate(self._readers):
+            if reader.is_open:
+                self._take_notes(rank, reader)
+        self._publish(now_ns)
+        if self._complete and not self._wanted:
+            self._want(wanted=True)
+            fence()
+            self._publish(now_ns)  # a member may have ended one before it saw that rank 0 wants to know
+        if self._wanted and not self._complete:
+            self._want(wanted=False)
+
+    def forget(self, session: int) -> None:
+        """Forget the unpublished calls of a session that has ended."""
+        self._ended_sessions.append(session)
+        for key in [key for key in self._open if key[0] == session]:
+            del self._open[key]
+        self._complete = deque(key for key in self._complete if key[0] != session)
+
+    def late(self, now_ns: int) -> int | None:
+        """Return the rank that should have begun an entry by now; None if there is none. Look again at `due_ns`."""
+        self.due_ns = None
+        found = None
+        for rank, reader in enumerate(self._readers):
+            begun, ended = (reader.begun(), reader.ended()) if reader.is_open else (0, 0)
+            if ended == self._published:
+                self._behind.pop(rank, None)
+                continue
+            due_ns = now_ns + self._timeout_ns
+            if begun == ended:  # it is idle, and has something to begin
+                at, since_ns = self._behind.get(rank, (-1, 0))
+                if at != ended:
+                    self._behind[rank] = ended, now_ns
+                elif now_ns >= since_ns + self._timeout_ns:
+                    found = rank if found is None else found
+                else:
+                    due_ns = since_ns + self._timeout_ns
+            else:
+                self._behind.pop(rank, None)
+            self.due_ns = due_ns if self.due_ns is None else min(due_ns, self.due_ns)
+        return found
+
+    def _take_notes(self, rank: int, reader: MemberReader) -> None:
+        before = reader.taken
+        while (note := reader.note()) is not None:
+            key = note.session, note.request_id
+            bits = self._open.get(key, 0)
+            if note.kind is NoteKind.GONE:
+                bits &= ~(1 << rank)
+            elif note.session not in self._ended_sessions:
+                bits |= 1 << rank
+            if bits == self._all:
+                self._complete.append(key)
+            if 0 < bits < self._all:
+                self._open[key] = bits
+            else:
+                self._open.pop(key, None)
+        if reader.taken != before:
+            self._ring.take(rank, reader.taken)
+            if reader.taken // NOTES_A_RING != before // NOTES_A_RING:
+                self.rung.add(rank)
+
+    def _publish(self, now_ns: int) -> None:
+        if not self._complete:
+            return
+        ends = [reader.ended() if reader.is_open else 0 for reader in self._readers]
+        ended = min(ends)
+        while self._complete and self._published - ended < AHEAD:
+            sequence = self._ring.publish(EntryKind.BEGIN, [self._complete[0]], now_ns, ended)
+            if not sequence:
+                break
+            self._complete.popleft()
+            for rank, each in enumerate(ends):
+                if each == self._published:
+                    self._behind[rank] = each, now_ns  # it was idle until now
+            self._published = sequence
+            self.rung.update(range(len(self._readers)))
+            self.due_ns = self.due_ns or now_ns + self._timeout_ns
+
+    def _want(self, *, wanted: bool) -> None:
+        self._wanted = wanted
+        self._ring.want(wanted)
+
+
+def fence() -> None:
+    """Let no later load overtake an earlier store of this thread: a locked instruction does that."""
+    with _LOCK:
+        pass
+
+
+_LOCK: Final = threading.Lock()

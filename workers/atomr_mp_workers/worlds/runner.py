@@ -1,0 +1,72 @@
+"""The one thread on which all calls of a world run."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from atomr_mp_workers.device.base import WorkerDevice
+from atomr_mp_workers.requests.off_loop.threads import ActorThreads
+from atomr_mp_workers.requests.request import Request, Run
+from atomr_mp_workers.worlds.gang_queue import GangQueue
+from atomr_mp_workers.worlds.joined_epoch import JoinedEpoch
+
+
+class EpochMeeting(Protocol):
+    """This process's side of the collectives of one epoch."""
+
+    def begin(self, sequence: int, /) -> None:
+        """Note that a gang call begins on this thread."""
+
+    def end(self) -> None:
+        """Note that it has ended."""
+
+
+class WorldThread(ActorThreads):
+    """Runs all calls of a world, one after the other.
+
+    Args:
+        name: The world's name.
+        queue: Gives out what is next.
+        device: The device.
+    """
+
+    in_step = True
+
+    def __init__(self, name: str, queue: GangQueue, device: WorkerDevice) -> None:
+        self._queue = queue
+        self._meeting: EpochMeeting | None = None
+        self._entry: tuple[JoinedEpoch, EpochMeeting, int] | None = None
+        """The entry that runs; None for an example. Set before its request is handed to the thread."""
+        super().__init__(name, 1, device, queue)
+
+    def meet(self, meeting: EpochMeeting | None) -> None:
+        """Have the calls of an epoch use its meeting; None behind its end."""
+        self._meeting = meeting
+
+    def run(self, request: Run) -> None:
+        """Run a request that has begun."""
+        sequence, epoch, meeting = self._queue.sequence, self._queue.epoch, self._meeting
+        if isinstance(request, Request) and request.gang is not None:
+            assert epoch is not None
+            assert meeting is not None
+            self._entry = epoch, meeting, sequence
+        else:
+            self._entry = None
+        super().run(request)
+
+    def passed_over(self, request: Request) -> None:
+        """Count the entry of a request as ended that was given out and is not run."""
+        if request.gang is not None and self._queue.epoch is not None:
+            self._queue.epoch.pass_over(self._queue.sequence)
+
+    def work(self, request: Run) -> None:
+        """Run a request, within the meeting of its entry. The world's thread."""
+        entry = self._entry
+        if entry is None:
+            super().work(request)
+            return
+        epoch, meeting, sequence = entry
+        meeting.begin(sequence)
+        super().work(request)
+        epoch.end(sequence)
+        meeting.end()
