@@ -72,7 +72,7 @@ class WorldFiles:
         return self._descriptor(WorldFileKind.LOOP_BELL, rank, generation)
 
     def pages(self, rank: int, generations: Sequence[int]) -> EpochPages:
-        """Return what the members of an epoch share, mapped.
+        """Map the shared memory of an epoch's members, and return it with their bells.
 
         Args:
             rank: The rank of this process, which may write its own memory.

@@ -31,7 +31,7 @@ class WorldView(Protocol):
         """End the epoch."""
 
     def serve(self) -> None:
-        """Note that rehearsals are over."""
+        """End the rehearsals: this process is ready."""
 
 
 class MakeMeeting(Protocol):
@@ -69,7 +69,7 @@ class _EpochEnd:
         self._known = self._known or (rank, cause)
 
     def error(self) -> errors.CollectiveAborted | None:
-        """Return the error of what is in an epoch that is over; None if it is not. Any thread."""
+        """Return the error of calls in this epoch if it is over, else None. Any thread."""
         if self._known is None and not self._epoch.is_over:
             return None
         rank, cause = self._known or (-1, "")

@@ -15,10 +15,10 @@ class EpochMeeting(Protocol):
     """This process's side of the collectives of one epoch."""
 
     def begin(self, sequence: int, /) -> None:
-        """Note that a gang call begins on this thread."""
+        """Begin a gang call on this thread."""
 
     def end(self) -> None:
-        """Note that it has ended."""
+        """End it, and ring the peers that may wait."""
 
 
 class WorldThread(ActorThreads):

@@ -1,0 +1,616 @@
+"""Places in a world, in one process over real files: who begins what, in which order, and who is answered."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from atomr_mp import errors
+from atomr_mp.protocol.messages import control, data
+from atomr_mp_workers.requests.request import Request
+from atomr_mp_workers.worlds import publisher
+from atomr_mp_workers.worlds.files import WorldFiles
+from atomr_mp_workers.worlds.gang_queue import GangQueue
+from atomr_mp_workers.worlds.membership import Membership
+from atomr_mp_workers.worlds.member_states import MemberState
+from atomr_mp_workers.worlds.runner import WorldThread
+from tests.world_files import WorldSupply
+
+WORLD = 1
+TIMEOUT_S = 5.0
+Key = tuple[int, int]
+
+
+@dataclass(eq=False)
+class Part:
+    """A request, as far as a world needs it."""
+
+    session: SimpleNamespace
+    gang: data.Gang
+    dropped: bool = False
+    outcome: str = ""
+
+    def __post_init__(self) -> None:
+        self.peer = SimpleNamespace(session=self.session)
+
+    @property
+    def key(self) -> Key:
+        """Its name."""
+        return self.session.number, self.gang.id
+
+    def answer(self, outcome: str) -> None:
+        """Record its answer."""
+        assert not self.outcome, f"{self.key} was {self.outcome}, and is {outcome}"
+        self.outcome = outcome
+
+
+@dataclass(eq=False)
+class Process:
+    """One process of a member, with a thread that runs what it is told to, when it is told."""
+
+    rank: int
+    generation: int
+    supply: WorldSupply
+    ahead: int = 0
+    begun: dict[int, dict[int, Key]] = field(default_factory=dict)
+    """By epoch and sequence number."""
+    parts: list[Part] = field(default_factory=list)
+    sent: list[control.FromWorker] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.files, self.queue = WorldFiles(), GangQueue()
+        for file, descriptor in self.supply.own_files(self.rank, self.generation):
+            self.files.add(file, descriptor)
+        offered = control.WorldOffered(WORLD, "tp", self.rank, 3, self.generation, ["A"], TIMEOUT_S)
+        self.sessions: dict[int, SimpleNamespace] = {}
+        self.epoch = 0
+        self.ended: Callable[[], errors.CollectiveAborted | None] = lambda: None
+        self.left_waiting: Callable[[int], None] = lambda _rank: None
+        self.member = Membership(
+            offered,
+            self.files,
+            SimpleNamespace(enter=lambda _meeting: None, leave=lambda: None, serve=lambda: None),
+            cast("WorldThread", self),
+            self.queue,
+            self._make_meeting,
+            self.sent.append,
+            lambda: None,
+        )
+        self.member.abort = self._abort
+        self.member.serve()
+        self.running: tuple[Part, int] | None = None
+
+    def _make_meeting(self, *arguments: Any) -> Any:
+        self.ended, self.left_waiting = arguments[-2:]
+        return SimpleNamespace()
+
+    def meet(self, _meeting: Any) -> None:
+        """Stand for the thread's."""
+
+    def _abort(self, request: Request, error: errors.RequestError) -> None:
+        assert isinstance(error, errors.CollectiveAborted)
+        assert not error.maybe_executed
+        cast("Part", request).answer("aborted")
+
+    def join(self, epoch: int, generations: list[int]) -> None:
+        """Have it join an epoch."""
+        for rank, generation in enumerate(generations):
+            if rank != self.rank:
+                for file, descriptor in self.supply.files(rank, generation):
+                    self.files.add(file, descriptor)
+        self.epoch, self.begun[epoch] = epoch, {}
+        self.member.join(control.JoinEpoch(WORLD, epoch, generations))
+
+    def arrive(self, number: int, gang_id: int, epoch: int) -> Part:
+        """Have a part come."""
+        session = self.sessions.setdefault(number, SimpleNamespace(number=number, ended=False))
+        part = Part(session, data.Gang(WORLD, epoch, gang_id))
+        self.parts.append(part)
+        try:
+            self.member.check("A.run", number, gang_id, epoch)
+        except errors.CollectiveAborted as error:
+            assert not error.maybe_executed
+            part.answer("aborted")
+            return part
+        self.member.came(cast("Request", part))
+        self.queue.add(cast("Request", part), None)
+        return part
+
+    def refuse(self, number: int, gang_id: int, epoch: int) -> None:
+        """Have a part come that is answered at once."""
+        self.member.refused((number, gang_id), epoch)
+
+    def end_session(self, number: int) -> None:
+        """Have a session end."""
+        session = self.sessions.setdefault(number, SimpleNamespace(number=number, ended=False))
+        session.ended = True
+        self.member.session_ended(number)
+        for part in self.parts:
+            if part.session is session and not part.outcome and (self.running is None or self.running[0] is not part):
+                part.dropped = True
+                part.answer("discarded")
+                self.member.dropped(cast("Request", part))
+
+    def look(self, now_ns: int = 0) -> None:
+        """Take a turn of the loop."""
+        self.member.look(now_ns)
+
+    def feed(self) -> None:
+        """Begin what may begin, as the dispatcher does."""
+        while not self.ahead:
+            was_over = self.supply.stop[0] >= self.epoch
+            part = cast("Part | None", self.queue.take(lambda _request: True))
+            if part is None:
+                return
+            assert not was_over, "it began though the epoch was over"
+            assert self.queue.epoch is not None
+            if part.dropped:
+                self.queue.epoch.pass_over(self.queue.sequence)
+                continue
+            self.ahead = 1
+            self.begun[self.epoch][self.queue.sequence] = part.key
+            self.running = part, self.queue.sequence
+            self._joined = self.queue.epoch
+
+    def finish(self) -> None:
+        """End what runs."""
+        if self.running is not None:
+            part, sequence = self.running
+            self._joined.end(sequence)
+            self.ahead, self.running = 0, None
+            part.answer("ran")
+
+    def close(self) -> None:
+        """End."""
+        self.files.close()
+
+
+class Fleet:
+    """A world with its supervisor."""
+
+    def __init__(self, size: int = 3) -> None:
+        self.supply = WorldSupply(WORLD)
+        self.processes = [Process(rank, 1, self.supply) for rank in range(size)]
+        self.everyone = list(self.processes)
+        self.epoch = 0
+
+    @property
+    def generations(self) -> list[int]:
+        """The processes of the members."""
+        return [each.generation for each in self.processes]
+
+    def join(self) -> None:
+        """Have all join the next epoch."""
+        self.epoch += 1
+        for each in self.processes:
+            each.join(self.epoch, self.generations)
+            assert each.sent.pop() == control.EpochJoined(WORLD, self.epoch)
+
+    def depart(self, rank: int = -1, cause: str = "") -> None:
+        """End the epoch; have all leave."""
+        self.supply.end(self.epoch, self.generations)
+        for each in self.processes:
+            self.ask_to_leave(each, rank, cause)
+        for each in self.processes:
+            each.finish()
+            each.look()
+            assert each.sent.pop() == control.EpochLeft(WORLD, self.epoch)
+            assert each.member.state is MemberState.OUTSIDE
+
+    def ask_to_leave(self, process: Process, rank: int = -1, cause: str = "") -> None:
+        """Have one leave."""
+        process.member.depart(control.DepartEpoch(WORLD, self.epoch, rank, cause))
+
+    def replace(self, rank: int) -> None:
+        """Put another process in the place of one."""
+        self.processes[rank].close()
+        self.processes[rank] = Process(rank, self.generations[rank] + 1, self.supply)
+        self.everyone.append(self.processes[rank])
+
+    def turns(self, count: int = 1, now_ns: int = 0) -> None:
+        """Have all take turns of their loops, with nothing that takes long."""
+        for _ in range(count):
+            for each in self.processes:
+                each.look(now_ns)
+                each.feed()
+                each.finish()
+
+    def close(self) -> None:
+        """End all."""
+        for each in self.processes:
+            each.close()
+        self.supply.close()
+
+
+@pytest.fixture
+def fleet() -> Iterator[Fleet]:
+    """Yield a world of three members that have joined."""
+    fleet = Fleet()
+    fleet.join()
+    yield fleet
+    fleet.close()
+
+
+def order_of(fleet: Fleet, epoch: int) -> dict[int, Key]:
+    """Return what has begun in an epoch, by sequence number; all processes agree on it."""
+    found: dict[int, Key] = {}
+    for each in fleet.everyone:
+        for sequence, key in each.begun.get(epoch, {}).items():
+            assert found.setdefault(sequence, key) == key, "two members have begun different calls under one number"
+    return found
+
+
+def test_parts_run_in_one_order_however_they_come(fleet: Fleet) -> None:
+    """It is the order in which they became complete."""
+    first, second, third = fleet.processes
+    parts = [first.arrive(1, 1, 1), second.arrive(2, 1, 1), second.arrive(1, 1, 1), third.arrive(2, 1, 1)]
+    fleet.turns(2)
+    assert not any(part.outcome for part in parts), "none has come to all"
+    parts += [first.arrive(2, 1, 1)]
+    fleet.turns(2)
+    parts += [third.arrive(1, 1, 1)]
+    fleet.turns(2)
+    assert [part.outcome for part in parts] == ["ran"] * 6
+    assert order_of(fleet, 1) == {1: (2, 1), 2: (1, 1)}
+
+
+def test_a_part_that_is_answered_on_its_arrival_keeps_nobody_waiting(fleet: Fleet) -> None:
+    """The others run it, and its own rank counts it as ended."""
+    first, second, third = fleet.processes
+    second.refuse(1, 1, 1)
+    parts = [first.arrive(1, 1, 1), third.arrive(1, 1, 1)]
+    fleet.turns(2)
+    assert [part.outcome for part in parts] == ["ran", "ran"]
+    assert third.queue.epoch is not None
+    assert [reader.ended() for reader in third.queue.epoch.readers] == [1, 1, 1]
+
+
+def test_parts_of_ended_sessions_are_forgotten_everywhere(fleet: Fleet) -> None:
+    """Whether they have come to all or not, and whoever hears of the end first."""
+    first, second, third = fleet.processes
+    for gang_id in range(50):
+        first.arrive(1, gang_id, 1)
+        second.arrive(1, gang_id, 1)
+    fleet.turns()
+    for each in (second, first, third):
+        each.end_session(1)
+        fleet.turns()
+    third.refuse(1, 99, 1)  # a late note
+    fleet.turns()
+    assert not any(map(len, (first.queue, second.queue, third.queue)))
+    assert first.queue.epoch is not None
+    assert first.queue.epoch.publisher is not None
+    assert not first.queue.epoch.publisher._open
+    assert not order_of(fleet, 1)
+
+
+def test_a_published_call_of_an_ended_session_is_passed_over(fleet: Fleet) -> None:
+    """By the ranks that know, and its place in the order stays."""
+    for each in fleet.processes:
+        each.arrive(1, 1, 1)
+    fleet.processes[0].look()
+    fleet.processes[1].look()
+    fleet.processes[2].look()
+    fleet.processes[0].look()
+    fleet.processes[1].end_session(1)
+    following = [each.arrive(2, 1, 1) for each in fleet.processes]
+    fleet.turns(3)
+    assert [part.outcome for part in following] == ["ran"] * 3
+    assert fleet.processes[0].begun[1] == {1: (1, 1), 2: (2, 1)}
+    assert fleet.processes[1].begun[1] == {2: (2, 1)}
+
+
+def test_calls_are_published_a_few_ahead(fleet: Fleet) -> None:
+    """The others follow as the slowest member ends calls."""
+    for gang_id, each in itertools.product(range(100), fleet.processes):
+        each.arrive(1, gang_id, 1)
+    for each in (*fleet.processes, *fleet.processes):
+        each.look()
+    head = fleet.processes[0].queue.epoch
+    assert head is not None
+    assert head.publisher is not None
+    assert head.publisher._published == publisher.AHEAD
+    assert head.owes
+    fleet.turns(100)
+    assert len(order_of(fleet, 1)) == 100
+    assert all(len(each.begun[1]) == 100 for each in fleet.processes)
+
+
+def test_more_parts_wait_than_there_is_room_for_notes(fleet: Fleet) -> None:
+    """The rest is noted once rank 0 has taken some."""
+    parts = [each.arrive(1, gang_id, 1) for each in fleet.processes for gang_id in range(3000)]
+    for _ in range(200):
+        fleet.turns(2)
+        for each in fleet.processes:
+            for _ in range(20):
+                each.feed()
+                each.finish()
+    fleet.turns(3000 // publisher.AHEAD)
+    while any(not part.outcome for part in parts):
+        before = sum(bool(part.outcome) for part in parts)
+        fleet.turns(10)
+        assert sum(bool(part.outcome) for part in parts) > before
+    assert {part.outcome for part in parts} == {"ran"}
+
+
+def test_what_has_not_begun_is_answered_when_it_leaves(fleet: Fleet) -> None:
+    """What runs ends first; the new epoch begins with nothing of the old one."""
+    first, second, third = fleet.processes
+    running = [each.arrive(1, 1, 1) for each in fleet.processes]
+    waiting = [first.arrive(1, 2, 1), second.arrive(1, 3, 1)]
+    for each in (*fleet.processes, *fleet.processes):
+        each.look()
+    for each in fleet.processes:
+        each.feed()
+    fleet.supply.end(1, fleet.generations)
+    for each in fleet.processes:
+        each.look()
+        assert each.member.state is MemberState.STOPPED
+        assert each.ended() is not None
+    assert not any(part.outcome for part in waiting), "the order to leave says why"
+    for each in fleet.processes:
+        fleet.ask_to_leave(each, 2, "killed by SIGKILL")
+        each.look()
+        error = each.ended()
+        assert error is not None
+        assert (error.rank, error.cause, error.epoch, error.world) == (2, "killed by SIGKILL", 1, "tp")
+        assert not each.sent, "a call runs"
+        each.finish()
+        each.look()
+        assert each.sent == [control.EpochLeft(WORLD, 1)]
+        each.sent.clear()
+    assert [part.outcome for part in waiting] == ["aborted", "aborted"]
+    assert [part.outcome for part in running] == ["ran"] * 3
+    assert third.arrive(1, 4, 1).outcome == "aborted", "it is of the epoch before"
+    fleet.join()
+    again = [each.arrive(1, 5, 2) for each in fleet.processes]
+    assert first.arrive(1, 6, 1).outcome == "aborted"
+    fleet.turns(2)
+    assert [part.outcome for part in again] == ["ran"] * 3
+
+
+def test_nothing_begins_once_the_stop_word_is_stored(fleet: Fleet) -> None:
+    """Even if this process has neither looked nor been told."""
+    parts = [each.arrive(1, 1, 1) for each in fleet.processes]
+    for each in (*fleet.processes, *fleet.processes):
+        each.look()
+    fleet.supply.stop[0] = 1
+    for each in fleet.processes:
+        each.feed()
+    assert not any(part.outcome for part in parts)
+    fleet.depart()
+    assert {part.outcome for part in parts} == {"aborted"}
+
+
+def test_a_damaged_page_ends_the_epoch_here(fleet: Fleet) -> None:
+    """Its reader leaves by itself, with the reason; its parts are answered."""
+    first, second, _ = fleet.processes
+    part = second.arrive(1, 1, 1)
+    first.look()
+    assert first.queue.epoch is not None
+    first.queue.epoch.pages.ring[3] = 2**63
+    second.look()
+    second.feed()
+    second.look()
+    assert part.outcome == "aborted"
+    (left,) = second.sent
+    assert isinstance(left, control.EpochLeft)
+    assert "damaged" in left.reason
+    assert second.member.state is MemberState.OUTSIDE
+    fleet.ask_to_leave(second)  # on its way already: it changes nothing
+    assert second.sent == [left]
+
+
+def test_a_worker_that_leaves_its_device_leaves_its_epoch(fleet: Fleet) -> None:
+    """Unasked, if it was not asked."""
+    second = fleet.processes[1]
+    part = second.arrive(1, 1, 1)
+    second.member.give_up("its worker leaves")
+    assert part.outcome == "aborted"
+    assert second.member.owes
+    second.look()
+    assert second.sent == [control.EpochLeft(WORLD, 1, "its worker leaves")]
+    second.member.give_up("its worker leaves")
+    assert len(second.sent) == 1
+
+
+def test_a_member_that_does_not_begin_in_time_is_found(fleet: Fleet) -> None:
+    """One that runs an earlier call is not late, however long that takes."""
+    first, second, third = fleet.processes
+    timeout_ns = int(TIMEOUT_S * 1e9)
+    for gang_id, each in itertools.product((1, 2), fleet.processes):
+        each.arrive(1, gang_id, 1)
+    for each in (second, third, first):
+        each.look(10)
+    assert first.member.due_ns == 10 + timeout_ns
+    for each in fleet.processes:
+        each.feed()
+    now_ns = 10 + timeout_ns
+    first.look(now_ns)
+    assert not first.sent
+    first.finish()
+    second.finish()
+    first.feed()
+    for again in (1, 2, 3):
+        assert first.member.due_ns is not None
+        now_ns = max(now_ns, first.member.due_ns)
+        first.look(now_ns)
+        if again == 1:
+            assert not first.sent
+    assert first.sent == [control.EpochBroken(WORLD, 1, "has not begun a call in time", 1, late=True)]
+    assert third.ahead
+
+
+def test_a_rank_that_left_others_waiting_is_reported_once(fleet: Fleet) -> None:
+    """As the world's thread has found it."""
+    second = fleet.processes[1]
+    second.left_waiting(2)
+    second.look()
+    second.left_waiting(2)
+    second.look()
+    (broken,) = second.sent
+    assert isinstance(broken, control.EpochBroken)
+    assert (broken.rank, broken.late) == (2, False)
+
+
+def test_calls_that_come_to_some_only_are_bounded(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond a number the epoch ends."""
+    monkeypatch.setattr(publisher, "MOST_OPEN", 10)
+    for gang_id in range(11):
+        fleet.processes[1].arrive(1, gang_id, 1)
+    fleet.processes[1].look()
+    fleet.processes[0].look()
+    (broken,) = fleet.processes[0].sent
+    assert isinstance(broken, control.EpochBroken)
+
+
+def test_an_epoch_without_all_files_is_not_joined() -> None:
+    """The supervisor is told why."""
+    fleet = Fleet()
+    first = fleet.processes[0]
+    first.member.join(control.JoinEpoch(WORLD, 1, [1, 1, 1]))
+    (left,) = first.sent
+    assert isinstance(left, control.EpochLeft)
+    assert "has not come" in left.reason
+    fleet.ask_to_leave(first)
+    assert first.sent == [left]
+    assert not first.member.is_inside
+    fleet.close()
+
+
+def test_what_is_no_part_of_a_gang_call_is_refused(fleet: Fleet) -> None:
+    """Once rehearsals are over; and no part comes twice."""
+    member = fleet.processes[0].member
+    with pytest.raises(errors.InvalidRequest, match=r"pool\.world"):
+        member.check("A.run", 1, None, 0)
+    fleet.processes[0].arrive(1, 1, 1)
+    with pytest.raises(errors.InvalidRequest, match="in use"):
+        member.check("A.run", 1, 1, 1)
+    with pytest.raises(errors.CollectiveAborted) as caught:
+        member.check("A.run", 1, 2, 7)
+    assert not caught.value.maybe_executed
+
+
+class Walk:
+    """A random life of a world.
+
+    Args:
+        seed: Of its choices.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.fleet = Fleet(self.random.choice((2, 3)))
+        self.fleet.join()
+        self.sessions = list(range(1, 4))
+        self.dead: set[int] = set()
+        self.ids = itertools.count(1)
+        self.coming: list[tuple[int, int, int, int]] = []
+        """Rank, session, id and epoch of parts under way."""
+        self.ending: list[tuple[int, int]] = []
+        """Rank and session of ends under way."""
+        self.to_leave: list[int] = []
+        self.whole: dict[int, set[Key]] = {}
+        """Calls that have come to all members of an epoch while it lasted."""
+
+    def step(self) -> None:
+        """Let one thing happen."""
+        process = self.random.choice(self.fleet.processes)
+        is_over = self.fleet.supply.stop[0] >= self.fleet.epoch
+        match self.random.choices(range(10), (6, 12, 8, 8, 8, 1, 3, 0.4, 4, 0.2))[0]:
+            case 0:
+                session = self.random.choice(self.sessions)
+                gang_id = next(self.ids)
+                self.coming += [(each.rank, session, gang_id, self.fleet.epoch) for each in self.fleet.processes]
+            case 1 if self.coming:
+                self.deliver(self.coming.pop(self.random.randrange(len(self.coming))))
+            case 2:
+                process.look()
+            case 3:
+                process.feed()
+            case 4:
+                process.finish()
+            case 5 if self.random.random() < 0.2:
+                session = self.random.choice(self.sessions)
+                self.sessions.remove(session)
+                self.dead.add(session)
+                self.sessions.append(max(*self.sessions, *self.dead) + 1)
+                self.ending += [(each.rank, session) for each in self.fleet.processes]
+            case 6 if self.ending:
+                rank, session = self.ending.pop(self.random.randrange(len(self.ending)))
+                self.fleet.processes[rank].end_session(session)
+                self.coming = [part for part in self.coming if part[:2] != (rank, session)]
+            case 7 if not is_over:
+                self.fleet.supply.end(self.fleet.epoch, self.fleet.generations)
+                self.to_leave = list(range(len(self.fleet.processes)))
+            case 8 if self.to_leave:
+                rank = self.to_leave.pop(self.random.randrange(len(self.to_leave)))
+                self.fleet.ask_to_leave(self.fleet.processes[rank], 0, "ended")
+            case 9 if is_over:
+                self.form()
+
+    def deliver(self, part: tuple[int, int, int, int]) -> None:
+        """Have a part arrive, or be refused on its arrival."""
+        rank, session, gang_id, epoch = part
+        if self.random.random() < 0.1:
+            self.fleet.processes[rank].refuse(session, gang_id, epoch)
+        else:
+            self.fleet.processes[rank].arrive(session, gang_id, epoch)
+
+    def form(self) -> None:
+        """Have all leave, perhaps one process be replaced, and all join again."""
+        for rank in self.to_leave:
+            self.fleet.ask_to_leave(self.fleet.processes[rank], 0, "ended")
+        self.to_leave = []
+        for each in self.fleet.processes:
+            each.finish()
+            each.look()
+            assert each.sent == [control.EpochLeft(WORLD, self.fleet.epoch)]
+            each.sent.clear()
+            assert not len(each.queue)
+        if self.random.random() < 0.5:
+            rank = self.random.randrange(len(self.fleet.processes))
+            self.fleet.replace(rank)
+            self.coming = [part for part in self.coming if part[0] != rank]
+            self.ending = [end for end in self.ending if end[0] != rank]
+        self.fleet.join()
+
+    def settle(self) -> None:
+        """Let all arrive that is under way, and all end that can."""
+        if self.fleet.supply.stop[0] >= self.fleet.epoch:
+            self.form()
+        for rank, session in self.ending:
+            self.fleet.processes[rank].end_session(session)
+            self.coming = [part for part in self.coming if part[:2] != (rank, session)]
+        while self.coming:
+            self.deliver(self.coming.pop())
+        self.fleet.turns(200)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_every_walk_keeps_the_promises(seed: int) -> None:
+    """One order, one answer for each part, nothing begun after the end, and nobody waits for what does not come."""
+    walk = Walk(seed)
+    for _ in range(1500):
+        walk.step()
+    walk.settle()
+    fleet = walk.fleet
+    for epoch in range(1, fleet.epoch + 1):
+        order_of(fleet, epoch)
+    for process in fleet.processes:
+        assert not process.sent
+        assert not process.ahead
+        for part in process.parts:
+            assert part.outcome, f"{part.key} of epoch {part.gang.epoch} waits on rank {process.rank}"
+        assert not len(process.queue)
+    head = fleet.processes[0].queue.epoch
+    assert head is not None
+    assert head.publisher is not None
+    assert not [key for key in head.publisher._open if key[0] not in walk.dead]
+    fleet.close()
