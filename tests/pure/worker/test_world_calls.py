@@ -1,0 +1,409 @@
+"""Parts of gang calls on their way through envelope, dispatcher and the world's thread, of two members in one process."""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+import time
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from atomr_mp import errors
+from atomr_mp.protocol import token, values
+from atomr_mp.protocol.board import BOARD_BYTES, BoardReader, BoardWriter, Watched
+from atomr_mp.protocol.flow.flight import Window
+from atomr_mp.protocol.messages import control, data
+from atomr_mp.protocol.messages.control import ActorSpec
+from atomr_mp_workers import Actor, Batch, Live, Steps, method
+from atomr_mp_workers.device import open_device
+from atomr_mp_workers.device.streams import StreamAllocator
+from atomr_mp_workers.libraries import Libraries
+from atomr_mp_workers.libraries.base import LibraryContext
+from atomr_mp_workers.loading import load, take_into_world
+from atomr_mp_workers.memory.store import Store
+from atomr_mp_workers.requests.dispatch import Dispatcher
+from atomr_mp_workers.requests.envelope import Envelope
+from atomr_mp_workers.requests.method import Method
+from atomr_mp_workers.requests.off_loop.completions import Completions
+from atomr_mp_workers.requests.off_loop.in_progress import InProgress
+from atomr_mp_workers.requests.peers import Peer, Peers
+from atomr_mp_workers.supervised.hang_limits import HangLimits
+from atomr_mp_workers.worlds.files import WorldFiles
+from atomr_mp_workers.worlds.gang_queue import GangQueue
+from atomr_mp_workers.worlds.hosted import HostedWorlds
+from atomr_mp_workers.worlds.membership import Membership
+from atomr_mp_workers.worlds.runner import WorldThread
+from tests.support import settled
+from tests.world_files import WorldSupply
+
+NEVER_NS = 2**62
+DEADLINE_S = 30.0
+TOKEN = token.pack(bytes(16), 0, 1)
+
+
+class Ranked(Actor):
+    """Belongs to a world."""
+
+    log: list[Any]
+    meet: threading.Barrier
+
+    @method
+    def run(self, item: int) -> int:
+        """Note an item."""
+        self.log.append(item)
+        return item
+
+    @method
+    def together(self, item: int) -> int:
+        """Note an item, once the other member has come."""
+        self.meet.wait(DEADLINE_S)
+        self.log.append(item)
+        return item
+
+
+class Plain(Actor):
+    """Belongs to no world."""
+
+    log: list[Any]
+
+    @method
+    def run(self, item: int) -> int:
+        """Note an item."""
+        self.log.append(item)
+        return item
+
+
+class Member:
+    """What is in a member's process but its loop."""
+
+    def __init__(self, rank: int, supply: WorldSupply, meet: threading.Barrier, most_queued: int = 2**62) -> None:
+        self.device = device = open_device("host", "adaptive")
+        in_progress = InProgress()
+        self.completions = Completions("adaptive", device, in_progress)
+        store = Store(device, TOKEN, 2**28, in_progress)
+        streams = StreamAllocator("per_actor", lambda name, _priority: device.make_stream(name, inline_bytes=0))
+        libraries = Libraries(
+            LibraryContext("host", device, store, streams, lambda: store.buffers.ours, self.completions.wake)
+        )
+        memory = memoryview(bytearray(BOARD_BYTES))
+        board = BoardWriter(memory)
+        self.board = BoardReader(memory)
+        self.log: list[Any] = []
+        ranked = load(ActorSpec("Ranked", f"{__name__}:Ranked"))
+        plain = load(ActorSpec("Plain", f"{__name__}:Plain"))
+        for each in (ranked, plain):
+            each.instance.log = self.log  # type: ignore[attr-defined]
+        ranked.instance.meet = meet  # type: ignore[attr-defined]
+        take_into_world(ranked, 1)
+        self.files, self.queue = WorldFiles(), GangQueue()
+        for file, descriptor in supply.own_files(rank, 1):
+            self.files.add(file, descriptor)
+        self.thread = WorldThread("tp", self.queue, device)
+        self.sent: list[control.FromWorker] = []
+        self.meetings: list[tuple[str, int]] = []
+        meeting = SimpleNamespace(
+            begin=lambda sequence: self.meetings.append(("begin", sequence)),
+            end=lambda: self.meetings.append(("end", 0)),
+        )
+        member = Membership(
+            control.WorldOffered(1, "tp", rank, 2, 1, ["Ranked"], DEADLINE_S),
+            self.files,
+            SimpleNamespace(enter=lambda _meeting: None, leave=lambda: None, serve=lambda: None),
+            self.thread,
+            self.queue,
+            lambda *_: meeting,
+            self.sent.append,
+            self.completions.wake,
+        )
+        bell = self.files.loop_bell(rank, 1)
+        self.worlds = HostedWorlds([member], {1: self.files}, [bell])
+        methods: dict[str, Method] = {each.name: each for each in (*ranked.methods, *plain.methods)}
+        self.envelope = Envelope(methods, board, TOKEN, libraries, store, most_queued, gangs=self.worlds)
+        self.worlds.use(self.envelope.abort)
+        runners = {each.name: self.thread for each in ranked.methods}
+        self.dispatcher = Dispatcher(self.envelope, self.completions, device, runners, {}, lambda: None, board)
+        self.peers = Peers(Window(1000, 2**20), store)
+        self._ids = 0
+
+    def client(self, number: int) -> Peer:
+        """Admit a client."""
+        name = bytes([number]) * 16
+        self.peers.admit(control.SessionOpened(number, name, bytes(16)))
+        peer = self.peers.find(data.routing_id(name, 0))
+        assert peer is not None
+        return peer
+
+    def call(
+        self,
+        peer: Peer,
+        item: Any,
+        gang: data.Gang | None,
+        method: str = "Ranked.run",
+        *,
+        alone: bool = False,
+    ) -> int:
+        """Have a call arrive; return its id."""
+        self._ids += 1
+        call = data.Call(self._ids, method, NEVER_NS, 0, values.encode((item,))[0], gang=gang)
+        kind = data.Alone if alone else data.Calls
+        requests = self.envelope.open(peer, kind(TOKEN, [call]), [])
+        (self.dispatcher.isolation if alone else self.dispatcher).take(requests)
+        return self._ids
+
+    def turn(self) -> None:
+        """Take a turn of the loop."""
+        self.dispatcher.take_back()
+        self.worlds.look(time.monotonic_ns())
+        self.dispatcher.advance()
+        self.dispatcher.work()
+
+    def close(self) -> None:
+        """End the thread, and close what it has of descriptors."""
+        self.thread.close()
+        self.files.close()
+        os.close(self.completions.descriptor)
+
+
+class Pair:
+    """Two members of one world that have joined, with a client each of two sessions."""
+
+    def __init__(self, most_queued: int = 2**62) -> None:
+        self.supply, self.meet = WorldSupply(), threading.Barrier(2)
+        self.members = [Member(0, self.supply, self.meet), Member(1, self.supply, self.meet, most_queued)]
+        self.peers = [{number: each.client(number) for number in (1, 2)} for each in self.members]
+
+    def join(self) -> None:
+        """Have both join the first epoch."""
+        for rank, each in enumerate(self.members):
+            each.worlds.serve()
+            for file, descriptor in self.supply.files(1 - rank, 1):
+                assert each.worlds.obey(file, lambda descriptor=descriptor: descriptor)  # type: ignore[misc]
+            assert each.worlds.obey(control.JoinEpoch(1, 1, [1, 1]), lambda: None)
+
+    def turn_until(self, count: int) -> None:
+        """Take turns until each rank has given so many answers."""
+
+        def enough() -> bool:
+            for each in self.members:
+                each.turn()
+            return all(sum(len(peer.replies) for peer in peers.values()) >= count for peers in self.peers)
+
+        assert settled(enough)
+
+    def outcomes(self, rank: int, session: int = 1) -> dict[int, errors.AtomrError | None]:
+        """Return the errors of a client's answers by id, None for results."""
+        replies = self.peers[rank][session].replies
+        found = {reply.id: None if reply.error is None else reply.error.error() for reply in replies}
+        assert len(found) == len(replies), "none is answered twice"
+        return found
+
+    def close(self) -> None:
+        """End all."""
+        for each in self.members:
+            assert each.envelope._queued == 0
+            assert each.board.queue_depth == 0
+            each.close()
+        self.supply.close()
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    """Yield two members that have joined."""
+    pair = Pair()
+    pair.join()
+    yield pair
+    pair.close()
+
+
+def gang(number: int, epoch: int = 1, world: int = 1) -> data.Gang:
+    """Return a gang call's name."""
+    return data.Gang(world, epoch, number)
+
+
+def test_calls_that_come_in_opposite_orders_meet(pair: Pair) -> None:
+    """Each waits for the other member, so another order would never end."""
+    for number in range(1, 51):
+        pair.members[0].call(pair.peers[0][1], number, gang(number), "Ranked.together")
+        pair.members[0].call(pair.peers[0][2], -number, gang(number), "Ranked.together")
+        pair.members[1].call(pair.peers[1][2], -number, gang(number), "Ranked.together")
+        pair.members[1].call(pair.peers[1][1], number, gang(number), "Ranked.together")
+    pair.turn_until(100)
+    for rank, session in ((0, 1), (0, 2), (1, 1), (1, 2)):
+        assert set(pair.outcomes(rank, session).values()) == {None}
+    assert pair.members[0].log == pair.members[1].log
+    assert pair.members[0].meetings == [each for at in range(1, 101) for each in (("begin", at), ("end", 0))]
+
+
+def test_what_does_not_belong_to_the_world_is_refused(pair: Pair) -> None:
+    """And what is not called through it; of another epoch it is aborted, and has not run."""
+    first, peer = pair.members[0], pair.peers[0][1]
+    refused = [
+        first.call(peer, 1, None),
+        first.call(peer, 1, gang(1), "Plain.run"),
+        first.call(peer, 1, gang(2, world=2)),
+        first.call(peer, 1, gang(3), alone=True),
+    ]
+    late = first.call(peer, 1, gang(4, epoch=2))
+    first.turn()
+    found = pair.outcomes(0)
+    assert {each: type(found[each]) for each in refused} == dict.fromkeys(refused, errors.InvalidRequest)
+    aborted = found[late]
+    assert isinstance(aborted, errors.CollectiveAborted)
+    assert (aborted.maybe_executed, aborted.world, aborted.epoch) == (False, "tp", 2)
+    assert not first.log
+
+
+def test_a_part_that_cannot_be_decoded_is_answered_and_the_others_run(pair: Pair) -> None:
+    """It does so in its turn, and counts as ended for them."""
+    wrong = pair.members[1].call(pair.peers[1][1], "no number", gang(1))
+    pair.members[0].call(pair.peers[0][1], 1, gang(1))
+    pair.turn_until(1)
+    assert isinstance(pair.outcomes(1)[wrong], errors.InvalidRequest)
+    assert pair.outcomes(0) == {1: None}
+    epoch = pair.members[0].queue.epoch
+    assert epoch is not None
+    assert [reader.ended() for reader in epoch.readers] == [1, 1]
+    assert not pair.members[1].meetings
+
+
+def test_a_part_without_room_keeps_nobody_waiting() -> None:
+    """The other member runs the call."""
+    pair = Pair(most_queued=1)
+    pair.join()
+    pair.members[1].call(pair.peers[1][1], 1, gang(1))
+    full = pair.members[1].call(pair.peers[1][1], 2, gang(2))
+    for number in (1, 2):
+        pair.members[0].call(pair.peers[0][1], number, gang(number))
+    pair.turn_until(2)
+    assert isinstance(pair.outcomes(1)[full], errors.Overloaded)
+    assert pair.members[0].log == [1, 2]
+    assert pair.members[1].log == [1]
+    pair.close()
+
+
+def test_a_suspect_does_not_wait_for_other_members(pair: Pair) -> None:
+    """Parts that have come wait for it instead; both members may have one."""
+    pair.members[0].call(pair.peers[0][1], 1, gang(1), "Ranked.together")
+    pair.members[1].call(pair.peers[1][1], 2, gang(2), "Ranked.together")
+    for rank in (0, 1):
+        pair.members[rank].call(pair.peers[rank][2], -1, None, "Plain.run", alone=True)
+    pair.members[0].call(pair.peers[0][1], 2, gang(2), "Ranked.together")
+    pair.members[1].call(pair.peers[1][1], 1, gang(1), "Ranked.together")
+    pair.turn_until(3)
+    for rank in (0, 1):
+        assert set(pair.outcomes(rank).values()) == {None}
+        assert pair.members[rank].log[0] == -1
+    assert pair.members[0].log == pair.members[1].log
+
+
+def test_no_part_is_cancelled_singly(pair: Pair) -> None:
+    """Neither by its caller nor with its connection."""
+    for rank in (0, 1):
+        number = pair.members[rank].call(pair.peers[rank][1], 1, gang(1))
+        if rank == 0:
+            pair.members[0].dispatcher.cancel(pair.peers[0][1], [number])
+            pair.members[0].envelope.lose(pair.peers[0][1])
+    pair.turn_until(1)
+    assert pair.outcomes(0) == pair.outcomes(1) == {1: None}
+
+
+def test_an_ended_session_leaves_nothing(pair: Pair) -> None:
+    """Its parts are dropped, and the other session's calls go on."""
+    pair.members[0].call(pair.peers[0][1], 1, gang(1))
+    pair.members[1].call(pair.peers[1][1], 1, gang(1))
+    for each in pair.members:
+        session = each.peers.end(1)
+        assert session is not None
+        each.worlds.session_ended(1)
+        each.envelope.discard(session)
+        each.turn()
+    for rank in (0, 1):
+        pair.members[rank].call(pair.peers[rank][2], 2, gang(1))
+    pair.turn_until(1)
+    assert pair.members[0].log == pair.members[1].log == [2]
+    assert not any(len(each.queue) for each in pair.members)
+
+
+def test_what_waits_is_answered_when_the_epoch_ends(pair: Pair) -> None:
+    """Once, and then the process has left."""
+    first, peer = pair.members[0], pair.peers[0][1]
+    waits = first.call(peer, 1, gang(1))
+    pair.supply.end(1, [1, 1])
+    assert first.worlds.obey(control.DepartEpoch(1, 1, 1, "poisoned"), lambda: None)
+    first.turn()
+    aborted = pair.outcomes(0)[waits]
+    assert isinstance(aborted, errors.CollectiveAborted)
+    assert (aborted.rank, aborted.cause, aborted.maybe_executed) == (1, "poisoned", False)
+    assert first.sent == [control.EpochJoined(1, 1), control.EpochLeft(1, 1)]
+    assert not first.worlds.is_inside
+    assert not first.worlds.owes
+
+
+def test_examples_need_no_other_member() -> None:
+    """They run before the process takes parts."""
+    pair = Pair()
+    pair.members[0].call(pair.peers[0][1], 5, None)
+    member = pair.members[0]
+
+    def answered() -> bool:
+        member.turn()
+        return bool(pair.peers[0][1].replies)
+
+    assert settled(answered)
+    assert pair.outcomes(0) == {1: None}
+    assert not member.meetings
+    pair.close()
+
+
+class Awkward(Actor):
+    """Has a method of each kind; the test takes one."""
+
+    @method(thread=True)
+    def threaded(self) -> None:
+        """Have a thread."""
+
+    @method(batch=Batch(max_items=2))
+    def batched(self, items: list[int]) -> list[int]:
+        """Run several."""
+        return items
+
+    @method(thread=True)
+    def streamed(self) -> Iterator[int]:
+        """Stream."""
+        yield 1
+
+    @method(thread=True, batch=Steps(max_items=2))
+    def stepped(self, live: Live[int, int]) -> None:
+        """Step."""
+
+    @method
+    async def asynchronous(self) -> None:
+        """Wait."""
+
+    @method(writes=["x"])
+    def writing(self, x: Any) -> None:
+        """Write."""
+
+
+@pytest.mark.parametrize("name", ["threaded", "batched", "streamed", "stepped", "asynchronous", "writing"])
+def test_a_world_s_actor_has_plain_methods(name: str) -> None:
+    """Others are refused when it is loaded, with what to change."""
+    actor = load(ActorSpec("Awkward", f"{__name__}:Awkward"))
+    actor.methods[:] = [each for each in actor.methods if each.name == f"Awkward.{name}"]
+    with pytest.raises(errors.SetupFailed, match=name):
+        take_into_world(actor, 1)
+
+
+def test_a_world_s_calls_have_no_hang_limit() -> None:
+    """They may wait for others."""
+    actor = load(ActorSpec("Ranked", f"{__name__}:Ranked"))
+    take_into_world(actor, 1)
+    places = {each.name: (0, 1) for each in actor.methods}
+    actor.methods[0].hang_timeout_s = 1.0
+    for each in actor.methods:
+        assert Watched.unpack(HangLimits(5.0, places).word(each)).limit_ns == 0
+    assert math.isfinite(actor.methods[0].hang_timeout_s)
