@@ -1,4 +1,4 @@
-"""Parts of gang calls on their way through envelope, dispatcher and the world's thread, of two members in one process."""
+"""Parts of gang calls go through envelope, dispatcher and the world's thread, of two members in one process."""
 
 from __future__ import annotations
 
