@@ -157,7 +157,7 @@ def build(
         faults,
         worlds,
     )
-    worlds.use(envelope.abort)
+    worlds.use(envelope.abort, envelope.discard_part)
     of_batches = [method for method in methods.values() if method.batch]
     batched: dict[str, BatchedMethod | SteppedMethod] = {
         method.name: BatchedMethod(method, number, envelope, store, board) for number, method in enumerate(of_batches)

@@ -484,7 +484,7 @@ class Host:
                 self._completions.wake()  # other requests may have waited for its memory
             elif any(peer.streams for peer in session.peers):
                 self._dispatcher.advance()
-        for session in [session for session in self._ending if not session.running]:
+        for session in [session for session in self._ending if not (session.running or session.parts)]:
             self._ending.remove(session)
             self._store.close_mappings(session.number)
             self._channel.send(control.SessionClosed(session.number))

@@ -123,7 +123,7 @@ class Member:
         self.worlds = HostedWorlds([member], {1: self.files}, [bell])
         methods: dict[str, Method] = {each.name: each for each in (*ranked.methods, *plain.methods)}
         self.envelope = Envelope(methods, board, TOKEN, libraries, store, most_queued, gangs=self.worlds)
-        self.worlds.use(self.envelope.abort)
+        self.worlds.use(self.envelope.abort, self.envelope.discard_part)
         runners = {each.name: self.thread for each in ranked.methods}
         self.dispatcher = Dispatcher(self.envelope, self.completions, device, runners, {}, lambda: None, board)
         self.peers = Peers(Window(1000, 2**20), store)
@@ -312,20 +312,27 @@ def test_no_part_is_cancelled_singly(pair: Pair) -> None:
 
 
 def test_an_ended_session_leaves_nothing(pair: Pair) -> None:
-    """Its parts are dropped, and the other session's calls go on."""
-    pair.members[0].call(pair.peers[0][1], 1, gang(1))
-    pair.members[1].call(pair.peers[1][1], 1, gang(1))
-    for each in pair.members:
+    """Its calls that have come to all run everywhere, others nowhere; the other session's calls go on."""
+    pair.members[0].call(pair.peers[0][1], 1, gang(1), "Ranked.together")
+    pair.members[1].call(pair.peers[1][1], 1, gang(1), "Ranked.together")
+    pair.members[0].call(pair.peers[0][1], 3, gang(3), "Ranked.together")
+    pair.members[1].call(pair.peers[1][1], 4, gang(4), "Ranked.together")
+    pair.members[1].turn()
+    pair.members[0].worlds.look(0)
+    sessions = []
+    for each in reversed(pair.members):
         session = each.peers.end(1)
         assert session is not None
+        sessions.append(session)
         each.worlds.session_ended(1)
-        each.envelope.discard(session)
+        assert not each.envelope.discard(session)
         each.turn()
     for rank in (0, 1):
         pair.members[rank].call(pair.peers[rank][2], 2, gang(1))
     pair.turn_until(1)
-    assert pair.members[0].log == pair.members[1].log == [2]
+    assert pair.members[0].log == pair.members[1].log == [1, 2]
     assert not any(len(each.queue) for each in pair.members)
+    assert [(session.running, session.parts) for session in sessions] == [(0, 0)] * 2
 
 
 def test_what_waits_is_answered_when_the_epoch_ends(pair: Pair) -> None:

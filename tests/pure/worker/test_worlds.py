@@ -50,13 +50,21 @@ class Part:
         self.outcome = outcome
 
 
+class Supply(WorldSupply):
+    """Files, and the sessions that have ended."""
+
+    def __init__(self, world: int) -> None:
+        super().__init__(world)
+        self.ended: set[int] = set()
+
+
 @dataclass(eq=False)
 class Process:
     """One process of a member, with a thread whose calls end when the test wants that."""
 
     rank: int
     generation: int
-    supply: WorldSupply
+    supply: Supply
     ahead: int = 0
     begun: dict[int, dict[int, Key]] = field(default_factory=dict)
     """By epoch and sequence number."""
@@ -82,7 +90,7 @@ class Process:
             self.sent.append,
             lambda: None,
         )
-        self.member.abort = self._abort
+        self.member.use(self._abort, self._discard)
         self.member.serve()
         self.running: tuple[Part, int] | None = None
 
@@ -97,6 +105,11 @@ class Process:
         assert isinstance(error, errors.CollectiveAborted)
         assert not error.maybe_executed
         cast("Part", request).answer("aborted")
+
+    def _discard(self, request: Request) -> None:
+        part = cast("Part", request)
+        assert part.session.number in self.supply.ended
+        part.answer("discarded")
 
     def join(self, epoch: int, generations: list[int]) -> None:
         """Have it join an epoch."""
@@ -126,15 +139,10 @@ class Process:
         self.member.refused((number, gang_id), epoch)
 
     def end_session(self, number: int) -> None:
-        """Have a session end."""
-        session = self.sessions.setdefault(number, SimpleNamespace(number=number, ended=False))
-        session.ended = True
+        """Have it hear of a session's end."""
+        self.supply.ended.add(number)
+        self.sessions.setdefault(number, SimpleNamespace(number=number, ended=False)).ended = True
         self.member.session_ended(number)
-        for part in self.parts:
-            if part.session is session and not part.outcome and (self.running is None or self.running[0] is not part):
-                part.dropped = True
-                part.answer("discarded")
-                self.member.dropped(cast("Request", part))
 
     def look(self, now_ns: int = 0) -> None:
         """Take a turn of the loop."""
@@ -149,9 +157,6 @@ class Process:
                 return
             assert not was_over, "it began though the epoch was over"
             assert self.queue.epoch is not None
-            if part.dropped:
-                self.queue.epoch.pass_over(self.queue.sequence)
-                continue
             self.ahead = 1
             self.begun[self.epoch][self.queue.sequence] = part.key
             self.running = part, self.queue.sequence
@@ -174,7 +179,7 @@ class Fleet:
     """A world with its supervisor."""
 
     def __init__(self, size: int = 3) -> None:
-        self.supply = WorldSupply(WORLD)
+        self.supply = Supply(WORLD)
         self.processes = [Process(rank, 1, self.supply) for rank in range(size)]
         self.everyone = list(self.processes)
         self.epoch = 0
@@ -287,10 +292,11 @@ def test_parts_of_ended_sessions_are_forgotten_everywhere(fleet: Fleet) -> None:
     assert first.queue.epoch.publisher is not None
     assert not first.queue.epoch.publisher._open
     assert not order_of(fleet, 1)
+    assert {part.outcome for each in fleet.processes for part in each.parts} == {"discarded"}
 
 
-def test_a_published_call_of_an_ended_session_is_passed_over(fleet: Fleet) -> None:
-    """By the ranks that know, and its place in the order stays."""
+def test_a_published_call_of_an_ended_session_runs_everywhere(fleet: Fleet) -> None:
+    """Though some members know of the end and others do not: else these would wait for them in vain."""
     for each in fleet.processes:
         each.arrive(1, 1, 1)
     fleet.processes[0].look()
@@ -301,8 +307,7 @@ def test_a_published_call_of_an_ended_session_is_passed_over(fleet: Fleet) -> No
     following = [each.arrive(2, 1, 1) for each in fleet.processes]
     fleet.turns(3)
     assert [part.outcome for part in following] == ["ran"] * 3
-    assert fleet.processes[0].begun[1] == {1: (1, 1), 2: (2, 1)}
-    assert fleet.processes[1].begun[1] == {2: (2, 1)}
+    assert [each.begun[1] for each in fleet.processes] == [{1: (1, 1), 2: (2, 1)}] * 3
 
 
 def test_calls_are_published_a_few_ahead(fleet: Fleet) -> None:
@@ -444,6 +449,19 @@ def test_a_member_that_does_not_begin_in_time_is_found(fleet: Fleet) -> None:
             assert not first.sent
     assert first.sent == [control.EpochBroken(WORLD, 1, "has not begun a call in time", 1, late=True)]
     assert third.ahead
+
+
+def test_nothing_begins_after_a_call_was_aborted_here(fleet: Fleet) -> None:
+    """The next one would be aborted as well, and might have run in part."""
+    parts = [each.arrive(1, 1, 1) for each in fleet.processes]
+    for each in (*fleet.processes, *fleet.processes):
+        each.look()
+    fleet.processes[1].left_waiting(2)
+    fleet.turns(2)
+    assert [part.outcome for part in parts] == ["ran", "", "ran"]
+    fleet.processes[1].sent.clear()
+    fleet.depart()
+    assert parts[1].outcome == "aborted"
 
 
 def test_a_rank_that_left_others_waiting_is_reported_once(fleet: Fleet) -> None:
@@ -611,5 +629,5 @@ def test_every_walk_keeps_the_promises(seed: int) -> None:
     head = fleet.processes[0].queue.epoch
     assert head is not None
     assert head.publisher is not None
-    assert not [key for key in head.publisher._open if key[0] not in walk.dead]
+    assert not head.publisher._open
     fleet.close()

@@ -159,6 +159,7 @@ class Envelope:
             requests.append(request)
             if call.gang is not None:
                 request.gang = call.gang
+                peer.session.parts += 1
                 self._gangs.came(request)
         self._board.receive(self._queued - waiting)
         return requests
@@ -349,7 +350,7 @@ class Envelope:
                 return False
             peer = request.peer
             session = peer.session
-            if session.ended:
+            if session.ended and request.gang is None:
                 self._discard(request)
                 return False
             request_id, method, deadline_ns, items = request.id, request.method, request.deadline_ns, request.items
@@ -381,6 +382,8 @@ class Envelope:
             if request.frames:
                 request.frames = ()
             session.running += 1
+            if request.gang is not None:
+                session.parts -= 1
             request.stage = Stage.RUNNING
             if request.trace and tracing.tracer is not None:
                 request.span = tracing.tracer.begin(request)
@@ -419,16 +422,22 @@ class Envelope:
     def discard(self, session: AdmittedSession) -> bool:
         """Drop the requests of an ended session that have not started; return whether there were any.
 
-        They stay in their queues and are passed over there, but take no room or memory that others wait for.
+        They stay in their queues and are passed over there, but take no room or memory that others wait for. Parts of
+        gang calls stay until the world says that they begin, or that all members drop them (`discard_part`).
         """
         found = False
         for peer in session.peers:
             queued, peer.queued = peer.queued, {}
             for request in queued.values():
-                if isinstance(request, Request) and not request.dropped:
+                if isinstance(request, Request) and not request.dropped and request.gang is None:
                     found = True
                     self._discard(request)
         return found
+
+    def discard_part(self, request: Request) -> None:
+        """Drop a part of a gang call, since its session has ended, or is about to as other members know already."""
+        if not request.dropped:
+            self._discard(request)
 
     def _discard(self, request: Request) -> None:
         """Drop a request whose session has ended."""
@@ -444,8 +453,8 @@ class Envelope:
         self._queued -= request.items
         request.method.queued -= request.items
         request.dropped = True
-        if request.gang is not None and request.peer.session.ended:  # else its entry passes it over
-            self._gangs.dropped(request)
+        if request.gang is not None:
+            request.peer.session.parts -= 1
         request.body, request.frames = b"", ()
         if isinstance(request, ItemsRequest):
             request.rows = []

@@ -36,10 +36,6 @@ class GangParts(ABC):
     def refused(self, session: int, gang: data.Gang) -> None:
         """Take in that a part was answered on its arrival, so that the other members need not wait for it."""
 
-    @abstractmethod
-    def dropped(self, request: Request) -> None:
-        """Take in that a part's session has ended before it began."""
-
 
 class NoWorlds(GangParts):
     """A process without a place in any world."""
@@ -53,6 +49,3 @@ class NoWorlds(GangParts):
 
     def refused(self, session: int, gang: data.Gang) -> None:
         """Do nothing."""
-
-    def dropped(self, request: Request) -> None:
-        """Do nothing: no part is let in."""

@@ -43,6 +43,7 @@ class AdmittedSession:
         "holder",
         "number",
         "opening",
+        "parts",
         "peers",
         "place",
         "releases",
@@ -69,6 +70,9 @@ class AdmittedSession:
         one."""
         self.running = 0
         """Requests that have started and not ended."""
+        self.parts = 0
+        """Parts of gang calls that have come and have not started. They go with the session only once all members of
+        their world have agreed on that."""
         self.opening = 0
         """Slabs of other devices that are being opened for it elsewhere than on the loop; its calls wait for them."""
         self.ended = False

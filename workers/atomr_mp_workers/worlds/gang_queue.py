@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import Final
 
+from atomr_mp.protocol.world import EntryKind
 from atomr_mp_workers.requests.request import Request
 from atomr_mp_workers.worlds.joined_epoch import JoinedEpoch
 from atomr_mp_workers.worlds.publisher import PartKey
@@ -26,6 +27,8 @@ class GangQueue:
         """The epoch whose ring gives the order; None outside of one."""
         self.sequence = 0
         """The number of the entry that was given out last; 0 for an example."""
+        self.discard: Callable[[Request], object] = lambda _request: None
+        """Drops a part whose session has ended; set by whoever makes the envelope."""
         self._parts: dict[PartKey, Request] = {}
         self._added: set[PartKey] = set()
         self._examples: deque[Request] = deque()
@@ -43,14 +46,6 @@ class GangQueue:
     def arrive(self, key: PartKey, request: Request) -> None:
         """Take in a part of the epoch of now."""
         self._parts[key] = request
-
-    def forget(self, key: PartKey, request: Request) -> bool:
-        """Forget a part that will not run; return whether it was here."""
-        if self._parts.get(key) is not request:
-            return False
-        del self._parts[key]
-        self._added.discard(key)
-        return True
 
     def empty(self) -> list[Request]:
         """Return all parts, and forget them."""
@@ -76,30 +71,36 @@ class GangQueue:
             self.sequence = 0
             return self._examples.popleft() if is_ready(self._examples[0]) else None
         epoch = self.epoch
-        while epoch is not None and (following := epoch.next()) is not None:
-            sequence, key = following
-            part = self._parts.get(key)
-            if part is not None and not part.dropped and not (key in self._added and is_ready(part)):
+        while epoch is not None and (entry := epoch.next()) is not None:
+            cancels = entry.kind is EntryKind.CANCEL
+            part = None if cancels else self._parts.get(entry.requests[0])
+            if part is not None and not part.dropped and not (entry.requests[0] in self._added and is_ready(part)):
                 return None
             if not epoch.begin():
                 return None
+            parts = [found for key in entry.requests if (found := self._take_part(key)) is not None]
             if part is not None:
-                self.forget(key, part)
-                self.sequence = sequence
+                self.sequence = entry.sequence
                 return part
-            epoch.pass_over(sequence)
+            for each in parts:
+                self.discard(each)
+            epoch.pass_over(entry.sequence)
         return None
 
     def heads(self) -> Iterator[Request]:
         """Yield the request that is next."""
         if self._examples:
             yield self._examples[0]
-        following = None if self.epoch is None else self.epoch.next()
-        if following is not None and following[1] in self._added:
-            yield self._parts[following[1]]
+        entry = None if self.epoch is None else self.epoch.next()
+        if entry is not None and entry.kind is EntryKind.BEGIN and entry.requests[0] in self._added:
+            yield self._parts[entry.requests[0]]
 
     def charge(self, _owner: Hashable, _cost: int) -> None:
         """Do nothing: sessions do not take turns here."""
+
+    def _take_part(self, key: PartKey) -> Request | None:
+        self._added.discard(key)
+        return self._parts.pop(key, None)
 
 
 def key_of(request: Request) -> PartKey | None:

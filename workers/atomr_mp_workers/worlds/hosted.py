@@ -56,10 +56,12 @@ class HostedWorlds(GangParts):
         for each in self._members.values():
             each.serve()
 
-    def use(self, abort: Callable[[Request, errors.RequestError], object]) -> None:
-        """Take the function that answers requests that have not begun."""
+    def use(
+        self, abort: Callable[[Request, errors.RequestError], object], discard: Callable[[Request], object]
+    ) -> None:
+        """Take the functions that answer parts that have not begun, and that drop them with their session."""
         for each in self._members.values():
-            each.abort = abort
+            each.use(abort, discard)
 
     def obey(self, order: control.FromSupervisor, take_descriptor: Callable[[], int | None]) -> bool:
         """Carry out an order; return False if it is not about a world of this process."""
@@ -109,8 +111,3 @@ class HostedWorlds(GangParts):
         member = self._members.get(gang.world)
         if member is not None:
             member.refused((session, gang.id), gang.epoch)
-
-    def dropped(self, request: Request) -> None:
-        """Take in that a part's session has ended before it began."""
-        assert request.gang is not None
-        self._members[request.gang.world].dropped(request)

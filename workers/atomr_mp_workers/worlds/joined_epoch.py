@@ -50,8 +50,10 @@ class JoinedEpoch:
         self._ring: RingReader | None = None
         self._notes: deque[Note] = deque()
         """Those that were not written yet."""
-        self._order: deque[tuple[int, PartKey]] = deque()
-        """Entries that were read and have not begun: sequence number and call."""
+        self.is_given_up = False
+        """Whether nothing begins any longer, since a call was aborted here. Any thread."""
+        self._order: deque[RingEntry] = deque()
+        """Entries that were read and have not begun."""
 
     @property
     def is_over(self) -> bool:
@@ -68,9 +70,9 @@ class JoinedEpoch:
         """When to look at the latest, if nothing else happens."""
         return None if self.publisher is None else self.publisher.due_ns
 
-    def note(self, kind: NoteKind, key: PartKey) -> None:
-        """Note, with the next look, that a part has come or is gone."""
-        self._notes.append(Note(kind, *key))
+    def note(self, key: PartKey) -> None:
+        """Note, with the next look, that a part has come."""
+        self._notes.append(Note(NoteKind.CAME, *key))
 
     def look(self, now_ns: int) -> None:
         """Write notes and wake rank 0 for them; as rank 0, publish and wake all."""
@@ -81,20 +83,23 @@ class JoinedEpoch:
                 rung, self.publisher.rung = self.publisher.rung - {0}, set()
                 ring(self.pages.loop_bells[rank] for rank in rung)
 
-    def next(self) -> tuple[int, PartKey] | None:
-        """Return the sequence number and the call of the next entry; None if there is none, or the epoch is over."""
+    def next(self) -> RingEntry | None:
+        """Return the next entry, which begins one call or cancels some; None if there is none, or nothing begins."""
+        if self.is_given_up:
+            return None
         with self._noticing():
             while not self._order and (entry := self._read()) is not None:
-                if entry.kind is not EntryKind.BEGIN or len(entry.requests) != 1:
+                begins = entry.kind is EntryKind.BEGIN and len(entry.requests) == 1
+                if not begins and entry.kind is not EntryKind.CANCEL:
                     raise WorldPageDamagedError(f"entry {entry.sequence} is of a kind that is not in use")
-                self._order.append((entry.sequence, entry.requests[0]))
+                self._order.append(entry)
         return self._order[0] if self._order and not self.damage else None
 
     def begin(self) -> bool:
         """Begin the next entry; False if the epoch is over, so that it must not run."""
         if self.damage:
             return False
-        self.writer.begin(self._order[0][0])
+        self.writer.begin(self._order[0].sequence)
         fence()  # either whoever stores the stop word sees the mark, or this sees the word
         if self.is_over:
             return False

@@ -7,7 +7,7 @@ from typing import Any, Final, Protocol
 
 from atomr_mp import errors
 from atomr_mp.protocol.messages import control
-from atomr_mp.protocol.world import MemberReader, MemberWriter, NoteKind, WorldPageDamagedError
+from atomr_mp.protocol.world import MemberReader, MemberWriter, WorldPageDamagedError
 from atomr_mp_workers.requests.request import Request
 from atomr_mp_workers.worlds.files import WorldFiles
 from atomr_mp_workers.worlds.gang_queue import GangQueue, key_of
@@ -78,6 +78,7 @@ class _EpochEnd:
     def left_waiting(self, rank: int) -> None:
         """Take in that a rank has ended a call without meeting the others. Any thread."""
         self.missed = rank
+        self._epoch.is_given_up = True
         self._wake()
 
 
@@ -109,8 +110,7 @@ class Membership:
         self.number: Final = offered.world
         self.name: Final = offered.name
         self.state = MemberState.OUTSIDE
-        self.abort: Callable[[Request, errors.RequestError], object] = lambda _request, _error: None
-        """Answers a request that has not begun; set by whoever makes the envelope."""
+        self._abort: Callable[[Request, errors.RequestError], object] = lambda _request, _error: None
         self._rank: Final = offered.rank
         self._files: Final = files
         self._view: Final = view
@@ -175,6 +175,13 @@ class Membership:
             self._end.know(self._rank, self._reason)
         self._feed(MemberEvent.GIVE_UP)
 
+    def use(
+        self, abort: Callable[[Request, errors.RequestError], object], discard: Callable[[Request], object]
+    ) -> None:
+        """Take the functions that answer parts that have not begun, and that drop them with their session."""
+        self._abort = abort
+        self._queue.discard = discard
+
     def serve(self) -> None:
         """Take parts of gang calls, and no examples."""
         self._rehearses = False
@@ -213,23 +220,17 @@ class Membership:
         key = key_of(request)
         if key is not None and self._epoch is not None:
             self._queue.arrive(key, request)
-            self._epoch.note(NoteKind.CAME, key)
+            self._epoch.note(key)
 
     def refused(self, key: PartKey, epoch: int) -> None:
         """Take in that a part was answered on its arrival: the others need not wait for it."""
         if self._epoch is not None and self._epoch.number == epoch and key not in self._queue:
-            self._epoch.note(NoteKind.CAME, key)
-
-    def dropped(self, request: Request) -> None:
-        """Take in that a part's session has ended before it began."""
-        key = key_of(request)
-        if key is not None and self._queue.forget(key, request) and self._epoch is not None:
-            self._epoch.note(NoteKind.GONE, key)
+            self._epoch.note(key)
 
     def session_ended(self, session: int) -> None:
-        """Take in that a session has ended."""
+        """Take in that a session has ended. As rank 0, have all members drop those of its calls that may not begin."""
         if self._epoch is not None and self._epoch.publisher is not None:
-            self._epoch.publisher.forget(session)
+            self._epoch.publisher.cancel(session)
 
     # --- the loop ---------------------------------------------------------------------------------------------------
 
@@ -309,7 +310,7 @@ class Membership:
                 self._queue.epoch = None
                 for request in self._queue.empty():
                     if not request.dropped:
-                        self.abort(request, aborted(self.name, epoch.number, error.rank, error.cause))
+                        self._abort(request, aborted(self.name, epoch.number, error.rank, error.cause))
                 self._wake()
             case MemberAction.REPORT:
                 error = end.error()

@@ -6,22 +6,23 @@ that none of its threads waits for the loop of rank 0. Others wait with rank 0.
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
-from atomr_mp.protocol.world import EntryKind, MemberReader, NoteKind, RingWriter
+from atomr_mp.protocol.world import EntryKind, MemberReader, NoteKind, RingWriter, WorldPageDamagedError
+from atomr_mp.protocol.world.page import MAX_REQUESTS
 
 AHEAD: Final = 32
-"""Most entries that not all members have ended. A session that ends with published calls may end the epoch, since the
-members hear of it at different times."""
+"""Most entries that not all members have ended. What is published runs, even if its session has ended since."""
 
 MOST_OPEN: Final = 65536
 """Most calls that have come to some members and not to all."""
 
 MOST_ENDED: Final = 1024
-"""How many ended sessions are remembered: notes about them may be on their way."""
+"""How many ended sessions are remembered: notes about their parts may be on their way."""
 
 NOTES_A_RING: Final = 1024
 """After so many notes their writer is rung: it may have waited for room."""
@@ -49,7 +50,9 @@ class Publisher:
         """The ranks that a call has come to, as bits, while some are missing."""
         self._complete: deque[PartKey] = deque()
         """Calls that have come to all, unpublished."""
-        self._ended_sessions: deque[int] = deque(maxlen=MOST_ENDED)
+        self._cancelled: deque[PartKey] = deque()
+        """Calls of ended sessions that members may have parts of, and that will not begin."""
+        self._ended_sessions: dict[int, None] = {}
         self._published = 0
         self._wanted = False
         self._behind: dict[int, tuple[int, int]] = {}
@@ -62,7 +65,7 @@ class Publisher:
     @property
     def waits(self) -> bool:
         """Whether calls wait for a member's end before they are published."""
-        return bool(self._complete)
+        return bool(self._complete or self._cancelled)
 
     @property
     def is_overfull(self) -> bool:
@@ -79,19 +82,26 @@ class Publisher:
             if reader.is_open:
                 self._take_notes(rank, reader)
         self._publish(now_ns)
-        if self._complete and not self._wanted:
+        if self.waits and not self._wanted:
             self._want(wanted=True)
             fence()
             self._publish(now_ns)  # a member may have ended one before it saw that rank 0 wants to know
-        if self._wanted and not self._complete:
+        if self._wanted and not self.waits:
             self._want(wanted=False)
 
-    def forget(self, session: int) -> None:
-        """Forget the unpublished calls of a session that has ended."""
-        self._ended_sessions.append(session)
-        for key in [key for key in self._open if key[0] == session]:
-            del self._open[key]
-        self._complete = deque(key for key in self._complete if key[0] != session)
+    def cancel(self, session: int) -> None:
+        """Have all members drop the unpublished calls of a session that has ended.
+
+        They hear of its end at different times, and keep its parts until the ring says what becomes of them.
+        """
+        self._ended_sessions[session] = None
+        if len(self._ended_sessions) > MOST_ENDED:
+            del self._ended_sessions[next(iter(self._ended_sessions))]
+        found = [key for key in (*self._open, *self._complete) if key[0] == session]
+        if found:
+            self._cancelled += found
+            self._open = {key: bits for key, bits in self._open.items() if key[0] != session}
+            self._complete = deque(key for key in self._complete if key[0] != session)
 
     def late(self, now_ns: int) -> int | None:
         """Return the rank that should have begun an entry by now; None if there is none. Look again at `due_ns`."""
@@ -120,32 +130,36 @@ class Publisher:
         before = reader.taken
         while (note := reader.note()) is not None:
             key = note.session, note.request_id
-            bits = self._open.get(key, 0)
-            if note.kind is NoteKind.GONE:
-                bits &= ~(1 << rank)
-            elif note.session not in self._ended_sessions:
-                bits |= 1 << rank
+            if note.kind is not NoteKind.CAME:
+                raise WorldPageDamagedError("a note is of a kind that is not in use")
+            if note.session in self._ended_sessions:
+                self._cancelled.append(key)
+                continue
+            bits = self._open.pop(key, 0) | 1 << rank
             if bits == self._all:
                 self._complete.append(key)
-            if 0 < bits < self._all:
-                self._open[key] = bits
             else:
-                self._open.pop(key, None)
+                self._open[key] = bits
         if reader.taken != before:
             self._ring.take(rank, reader.taken)
             if reader.taken // NOTES_A_RING != before // NOTES_A_RING:
                 self.rung.add(rank)
 
     def _publish(self, now_ns: int) -> None:
-        if not self._complete:
+        if not self.waits:
             return
         ends = [reader.ended() if reader.is_open else 0 for reader in self._readers]
         ended = min(ends)
-        while self._complete and self._published - ended < AHEAD:
-            sequence = self._ring.publish(EntryKind.BEGIN, [self._complete[0]], now_ns, ended)
+        while self.waits and self._published - ended < AHEAD:
+            if self._cancelled:
+                calls, kind = [*itertools.islice(self._cancelled, MAX_REQUESTS)], EntryKind.CANCEL
+            else:
+                calls, kind = [self._complete[0]], EntryKind.BEGIN
+            sequence = self._ring.publish(kind, calls, now_ns, ended)
             if not sequence:
                 break
-            self._complete.popleft()
+            for _ in calls:
+                (self._cancelled if kind is EntryKind.CANCEL else self._complete).popleft()
             for rank, each in enumerate(ends):
                 if each == self._published:
                     self._behind[rank] = each, now_ns  # it was idle until now
