@@ -300,6 +300,21 @@ def test_a_suspect_does_not_wait_for_other_members(pair: Pair) -> None:
     assert pair.members[0].log == pair.members[1].log
 
 
+def test_a_suspect_comes_before_parts_that_came_before_it(pair: Pair) -> None:
+    """As soon as the call that runs has ended."""
+    for rank, number in ((0, 1), (0, 2), (1, 2), (1, 1)):
+        pair.members[rank].call(pair.peers[rank][1], number, gang(number), "Ranked.together")
+    pair.members[1].worlds.look(0)
+    pair.members[0].turn()
+    assert pair.members[0].thread.ahead
+    first = pair.members[0].dispatcher.running
+    pair.members[0].call(pair.peers[0][2], -1, None, "Plain.run", alone=True)
+    pair.turn_until(2)
+    assert first == ["Ranked.together"]
+    assert pair.members[0].log[1] == -1
+    assert [each for each in pair.members[0].log if each > 0] == pair.members[1].log
+
+
 def test_no_part_is_cancelled_singly(pair: Pair) -> None:
     """Neither by its caller nor with its connection."""
     for rank in (0, 1):

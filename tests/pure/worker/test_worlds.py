@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ import pytest
 
 from atomr_mp import errors
 from atomr_mp.protocol.messages import control, data
+from atomr_mp.protocol.messages.control import WorldFileKind
 from atomr_mp_workers.requests.request import Request
 from atomr_mp_workers.worlds import publisher
 from atomr_mp_workers.worlds.files import WorldFiles
@@ -295,6 +297,32 @@ def test_parts_of_ended_sessions_are_forgotten_everywhere(fleet: Fleet) -> None:
     assert {part.outcome for each in fleet.processes for part in each.parts} == {"discarded"}
 
 
+def test_a_part_comes_after_rank_0_has_heard_of_its_session_s_end(fleet: Fleet) -> None:
+    """It is dropped even so."""
+    first, second, _ = fleet.processes
+    part = second.arrive(1, 1, 1)
+    first.end_session(1)
+    first.look()
+    fleet.turns(2)
+    second.end_session(1)
+    assert part.outcome == "discarded"
+    assert not len(second.queue)
+
+
+def test_a_part_that_the_dispatcher_has_not_put_into_the_queue_does_not_begin(fleet: Fleet) -> None:
+    """It may wait for its place in the order of borrows; its entry waits for it."""
+    first, second, third = fleet.processes
+    parts = [each.arrive(1, 1, 1) for each in (second, third)]
+    late = Part(first.sessions.setdefault(1, SimpleNamespace(number=1, ended=False)), data.Gang(WORLD, 1, 1))
+    first.member.came(cast("Request", late))
+    fleet.turns(3)
+    assert [part.outcome for part in parts] == ["ran", "ran"]
+    assert not late.outcome
+    first.queue.add(cast("Request", late), None)
+    fleet.turns()
+    assert late.outcome == "ran"
+
+
 def test_a_published_call_of_an_ended_session_runs_everywhere(fleet: Fleet) -> None:
     """Though some members know of the end and others do not: else these would wait for them in vain."""
     for each in fleet.processes:
@@ -321,6 +349,12 @@ def test_calls_are_published_a_few_ahead(fleet: Fleet) -> None:
     assert head.publisher is not None
     assert head.publisher._published == publisher.AHEAD
     assert head.owes
+    for each in fleet.processes:
+        each.feed()
+    bell = fleet.supply.descriptor(WorldFileKind.LOOP_BELL, 0, 1)
+    os.eventfd_read(bell)
+    fleet.processes[2].finish()
+    assert os.eventfd_read(bell), "rank 0 has to look now"
     fleet.turns(100)
     assert len(order_of(fleet, 1)) == 100
     assert all(len(each.begun[1]) == 100 for each in fleet.processes)
@@ -523,6 +557,8 @@ class Walk:
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
+        self.end_weight = (0.4, 0.05, 0.0)[seed % 3]
+        """How often the epoch ends."""
         self.fleet = Fleet(self.random.choice((2, 3)))
         self.fleet.join()
         self.sessions = list(range(1, 4))
@@ -540,7 +576,7 @@ class Walk:
         """Let one thing happen."""
         process = self.random.choice(self.fleet.processes)
         is_over = self.fleet.supply.stop[0] >= self.fleet.epoch
-        match self.random.choices(range(10), (6, 12, 8, 8, 8, 1, 3, 0.4, 4, 0.2))[0]:
+        match self.random.choices(range(10), (6, 12, 8, 8, 8, 1, 3, self.end_weight, 4, 0.2))[0]:
             case 0:
                 session = self.random.choice(self.sessions)
                 gang_id = next(self.ids)
