@@ -475,14 +475,59 @@ def test_a_member_that_does_not_begin_in_time_is_found(fleet: Fleet) -> None:
     first.finish()
     second.finish()
     first.feed()
-    for again in (1, 2, 3):
+    for _ in range(2):
         assert first.member.due_ns is not None
+        assert not first.sent
         now_ns = max(now_ns, first.member.due_ns)
         first.look(now_ns)
-        if again == 1:
-            assert not first.sent
+    assert first.member.due_ns is None
     assert first.sent == [control.EpochBroken(WORLD, 1, "has not begun a call in time", 1, late=True)]
     assert third.ahead
+
+
+def pass_time(first: Process, others: list[Process]) -> int:
+    """Have processes look whenever they want to, for a while, and others never; return how often the first looked."""
+    now_ns = 1
+    for each in (first, *others):
+        each.look(now_ns)
+    for count in range(100):
+        dues = [due for each in (first, *others) if (due := each.member.due_ns) is not None]
+        if not dues:
+            return count
+        now_ns = min(dues)
+        for each in (first, *others, first):
+            each.look(now_ns)
+            each.feed()
+            each.finish()
+    return 100
+
+
+@pytest.mark.parametrize("stopped", [1, 2])
+def test_a_member_that_has_stopped_is_found_though_nothing_can_be_published(fleet: Fleet, stopped: int) -> None:
+    """An entry without calls shows who is well."""
+    fleet.processes[0].arrive(1, 1, 1)
+    assert pass_time(fleet.processes[0], [each for each in fleet.processes[1:] if each.rank != stopped]) < 10
+    assert fleet.processes[0].sent == [
+        control.EpochBroken(WORLD, 1, "has not begun a call in time", stopped, late=True)
+    ]
+
+
+def test_rank_0_that_has_stopped_is_found_by_others(fleet: Fleet) -> None:
+    """It does not take their notes."""
+    fleet.processes[1].arrive(1, 1, 1)
+    assert pass_time(fleet.processes[1], [fleet.processes[2]]) < 10
+    assert fleet.processes[1].sent == [control.EpochBroken(WORLD, 1, "has not begun a call in time", 0, late=True)]
+    assert not fleet.processes[2].sent
+
+
+def test_a_client_that_sends_no_further_parts_breaks_nothing(fleet: Fleet) -> None:
+    """All members show again and again that they are well."""
+    parts = [each.arrive(1, 1, 1) for each in fleet.processes[:2]]
+    assert pass_time(fleet.processes[0], fleet.processes[1:]) == 100
+    assert not any(each.sent for each in fleet.processes)
+    parts.append(fleet.processes[2].arrive(1, 1, 1))
+    fleet.turns(2)
+    assert [part.outcome for part in parts] == ["ran"] * 3
 
 
 def test_nothing_begins_after_a_call_was_aborted_here(fleet: Fleet) -> None:

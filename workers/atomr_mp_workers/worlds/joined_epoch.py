@@ -54,6 +54,11 @@ class JoinedEpoch:
         """Whether nothing begins any longer, since a call was aborted here. Any thread."""
         self._order: deque[RingEntry] = deque()
         """Entries that were read and have not begun."""
+        self._timeout_ns: Final = begin_timeout_ns
+        self._noted = self._taken = 0
+        """Notes that were written, and that rank 0 has taken as far as it was seen."""
+        self._untaken_ns: int | None = None
+        """Since when rank 0 has not taken the next note; None if it has taken all."""
 
     @property
     def is_over(self) -> bool:
@@ -68,7 +73,21 @@ class JoinedEpoch:
     @property
     def due_ns(self) -> int | None:
         """When to look at the latest, if nothing else happens."""
-        return None if self.publisher is None else self.publisher.due_ns
+        if self.publisher is not None:
+            return self.publisher.due_ns
+        return None if self._untaken_ns is None else self._untaken_ns + self._timeout_ns
+
+    def late(self, now_ns: int) -> int | None:
+        """Return a rank that should have done something by now, None if there is none. Look again at `due_ns`.
+
+        Rank 0 is late if it does not take notes, others if they do not begin what is published.
+
+        Raises:
+            WorldPageDamagedError: A page cannot be believed.
+        """
+        if self.publisher is not None:
+            return self.publisher.late(now_ns)
+        return 0
 
     def note(self, key: PartKey) -> None:
         """Note, with the next look, that a part has come."""
@@ -77,7 +96,7 @@ class JoinedEpoch:
     def look(self, now_ns: int) -> None:
         """Write notes and wake rank 0 for them; as rank 0, publish and wake all."""
         with self._noticing():
-            self._write_notes()
+            self._write_notes(now_ns)
             if self.publisher is not None:
                 self.publisher.look(now_ns)
                 rung, self.publisher.rung = self.publisher.rung - {0}, set()
@@ -123,27 +142,27 @@ class JoinedEpoch:
         ring((self.pages.thread_bells[self.rank],))
 
     def _read(self) -> RingEntry | None:
-        if self._ring is None:
-            if ring_epoch(self.pages.ring)[0] != self.number:
-                return None
-            self._ring = RingReader(self.pages.ring, self.number)
-        return self._ring.read()
+        self._open_ring()
+        return None if self._ring is None else self._ring.read()
 
-    def _write_notes(self) -> None:
-        written = False
-        while self._notes:
-            if self._ring is None:
-                self._open_ring()
+    def _write_notes(self, now_ns: int) -> None:
+        before = self._noted
+        if self._noted != self._taken or self._notes:
+            self._open_ring()
             taken = 0 if self._ring is None else self._ring.taken(self.rank)
-            if not self.writer.note(self._notes[0], taken):
-                break
-            self._notes.popleft()
-            written = True
-        if written and self.rank:
+            while self._notes and self.writer.note(self._notes[0], taken):
+                self._notes.popleft()
+                self._noted += 1
+            if taken == self._noted:
+                self._untaken_ns = None
+            elif self._untaken_ns is None or taken != self._taken:
+                self._untaken_ns = now_ns
+            self._taken = taken
+        if self._noted != before and self.rank:
             ring((self.pages.loop_bells[0],))
 
     def _open_ring(self) -> None:
-        if ring_epoch(self.pages.ring)[0] == self.number:
+        if self._ring is None and ring_epoch(self.pages.ring)[0] == self.number:
             self._ring = RingReader(self.pages.ring, self.number)
 
     @contextlib.contextmanager

@@ -249,7 +249,8 @@ class Membership:
     @property
     def due_ns(self) -> int | None:
         """When to look at the latest, if nothing else happens; None if something else has to happen first."""
-        return None if self.state is not MemberState.JOINED or self._epoch is None else self._epoch.due_ns
+        watches = self.state is MemberState.JOINED and not self._is_reported
+        return self._epoch.due_ns if watches and self._epoch is not None else None
 
     def look(self, now_ns: int) -> None:
         """Look at the pages: note, publish, notice the end. Calls may begin after that."""
@@ -274,17 +275,16 @@ class Membership:
         reason, rank, late = "", -1, False
         if end.missed is not None:
             reason, rank = "has ended a call without meeting the others, who waited for it", end.missed
-        elif (publisher := epoch.publisher) is not None:
-            if publisher.is_overfull:
-                reason = "too many calls have come to some of the members and not to all"
-            elif publisher.due_ns is not None and now_ns >= publisher.due_ns:
-                try:
-                    found = publisher.late(now_ns)
-                except WorldPageDamagedError as error:
-                    self.give_up(f"a page of the world is damaged: {error}")
-                    return
-                if found is not None:
-                    reason, rank, late = "has not begun a call in time", found, True
+        elif epoch.publisher is not None and epoch.publisher.is_overfull:
+            reason = "too many calls have come to some of the members and not to all"
+        elif epoch.due_ns is not None and now_ns >= epoch.due_ns:
+            try:
+                found = epoch.late(now_ns)
+            except WorldPageDamagedError as error:
+                self.give_up(f"a page of the world is damaged: {error}")
+                return
+            if found is not None:
+                reason, rank, late = "has not begun a call in time", found, True
         if reason:
             self._is_reported = True
             self._send(control.EpochBroken(self.number, epoch.number, reason, rank, late))

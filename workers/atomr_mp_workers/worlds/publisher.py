@@ -2,6 +2,9 @@
 
 A call is published once its parts have come to all members. A few calls are published ahead of the slowest member, so
 that none of its threads waits for the loop of rank 0. Others wait with rank 0.
+
+A member that has stopped reads no parts, so no call with it becomes complete. While one is incomplete for long, an
+entry without calls is published: who is well begins it at once, and who does not is late.
 """
 
 from __future__ import annotations
@@ -46,8 +49,9 @@ class Publisher:
         self._readers: Final = readers
         self._timeout_ns: Final = begin_timeout_ns
         self._all: Final = (1 << len(readers)) - 1
-        self._open: dict[PartKey, int] = {}
-        """The ranks that a call has come to, as bits, while some are missing."""
+        self._open: dict[PartKey, tuple[int, int]] = {}
+        """The ranks that a call has come to, as bits, while some are missing, and when the first part came. The oldest
+        is first."""
         self._complete: deque[PartKey] = deque()
         """Calls that have come to all, unpublished."""
         self._cancelled: deque[PartKey] = deque()
@@ -57,10 +61,18 @@ class Publisher:
         self._wanted = False
         self._behind: dict[int, tuple[int, int]] = {}
         """By rank: the entry that it has ended last and since when it was seen idle with another one published."""
-        self.due_ns: int | None = None
+        self._late_due_ns: int | None = None
         """When to look for late members again."""
+        self._probed_ns = 0
+        """When an entry without calls was published last."""
         self.rung: set[int] = set()
         """Ranks whose loops have something to read; the caller rings them, and clears this."""
+
+    @property
+    def due_ns(self) -> int | None:
+        """When to look at the latest, if nothing else happens."""
+        dues = self._late_due_ns, self._probe_due_ns
+        return min([due for due in dues if due is not None], default=None)
 
     @property
     def waits(self) -> bool:
@@ -80,7 +92,7 @@ class Publisher:
         """
         for rank, reader in enumerate(self._readers):
             if reader.is_open:
-                self._take_notes(rank, reader)
+                self._take_notes(rank, reader, now_ns)
         self._publish(now_ns)
         if self.waits and not self._wanted:
             self._want(wanted=True)
@@ -88,6 +100,10 @@ class Publisher:
             self._publish(now_ns)  # a member may have ended one before it saw that rank 0 wants to know
         if self._wanted and not self.waits:
             self._want(wanted=False)
+        due_ns = self._probe_due_ns
+        if due_ns is not None and now_ns >= due_ns:
+            self._probed_ns = now_ns
+            self._publish_one(EntryKind.CANCEL, [], now_ns, self._ends())
 
     def cancel(self, session: int) -> None:
         """Have all members drop the unpublished calls of a session that has ended.
@@ -105,8 +121,7 @@ class Publisher:
 
     def late(self, now_ns: int) -> int | None:
         """Return the rank that should have begun an entry by now; None if there is none. Look again at `due_ns`."""
-        self.due_ns = None
-        found = None
+        self._late_due_ns = found = None
         for rank, reader in enumerate(self._readers):
             begun, ended = (reader.begun(), reader.ended()) if reader.is_open else (0, 0)
             if ended == self._published:
@@ -123,10 +138,18 @@ class Publisher:
                     due_ns = since_ns + self._timeout_ns
             else:
                 self._behind.pop(rank, None)
-            self.due_ns = due_ns if self.due_ns is None else min(due_ns, self.due_ns)
+            self._late_due_ns = due_ns if self._late_due_ns is None else min(due_ns, self._late_due_ns)
         return found
 
-    def _take_notes(self, rank: int, reader: MemberReader) -> None:
+    @property
+    def _probe_due_ns(self) -> int | None:
+        """When to publish an entry without calls; None if no call is incomplete, or another entry serves as well."""
+        if not self._open or self._late_due_ns is not None:
+            return None
+        _, since_ns = next(iter(self._open.values()))
+        return max(since_ns, self._probed_ns) + self._timeout_ns
+
+    def _take_notes(self, rank: int, reader: MemberReader, now_ns: int) -> None:
         before = reader.taken
         while (note := reader.note()) is not None:
             key = note.session, note.request_id
@@ -135,11 +158,13 @@ class Publisher:
             if note.session in self._ended_sessions:
                 self._cancelled.append(key)
                 continue
-            bits = self._open.pop(key, 0) | 1 << rank
+            bits, since_ns = self._open.get(key, (0, now_ns))
+            bits |= 1 << rank
             if bits == self._all:
                 self._complete.append(key)
+                self._open.pop(key, None)
             else:
-                self._open[key] = bits
+                self._open[key] = bits, since_ns
         if reader.taken != before:
             self._ring.take(rank, reader.taken)
             if reader.taken // NOTES_A_RING != before // NOTES_A_RING:
@@ -148,24 +173,32 @@ class Publisher:
     def _publish(self, now_ns: int) -> None:
         if not self.waits:
             return
-        ends = [reader.ended() if reader.is_open else 0 for reader in self._readers]
-        ended = min(ends)
-        while self.waits and self._published - ended < AHEAD:
+        ends = self._ends()
+        while self.waits and self._published - min(ends) < AHEAD:
             if self._cancelled:
                 calls, kind = [*itertools.islice(self._cancelled, MAX_REQUESTS)], EntryKind.CANCEL
             else:
                 calls, kind = [self._complete[0]], EntryKind.BEGIN
-            sequence = self._ring.publish(kind, calls, now_ns, ended)
-            if not sequence:
+            if not self._publish_one(kind, calls, now_ns, ends):
                 break
             for _ in calls:
                 (self._cancelled if kind is EntryKind.CANCEL else self._complete).popleft()
-            for rank, each in enumerate(ends):
-                if each == self._published:
-                    self._behind[rank] = each, now_ns  # it was idle until now
-            self._published = sequence
-            self.rung.update(range(len(self._readers)))
-            self.due_ns = self.due_ns or now_ns + self._timeout_ns
+
+    def _publish_one(self, kind: EntryKind, calls: Sequence[PartKey], now_ns: int, ends: Sequence[int]) -> bool:
+        """Publish an entry; return False if there is no room."""
+        sequence = self._ring.publish(kind, calls, now_ns, min(ends))
+        if not sequence:
+            return False
+        for rank, ended in enumerate(ends):
+            if ended == self._published:
+                self._behind[rank] = ended, now_ns  # it was idle until now
+        self._published = sequence
+        self.rung.update(range(len(self._readers)))
+        self._late_due_ns = self._late_due_ns or now_ns + self._timeout_ns
+        return True
+
+    def _ends(self) -> list[int]:
+        return [reader.ended() if reader.is_open else 0 for reader in self._readers]
 
     def _want(self, *, wanted: bool) -> None:
         self._wanted = wanted
