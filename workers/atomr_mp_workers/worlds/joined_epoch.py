@@ -58,7 +58,7 @@ class JoinedEpoch:
         self._noted = self._taken = 0
         """Notes that were written, and that rank 0 has taken as far as it was seen."""
         self._untaken_ns: int | None = None
-        """Since when rank 0 has not taken the next note; None if it has taken all."""
+        """The time since which rank 0 has not taken the next note; None if it has taken all."""
 
     @property
     def is_over(self) -> bool:

@@ -108,7 +108,7 @@ class Publisher:
     def cancel(self, session: int) -> None:
         """Have all members drop the unpublished calls of a session that has ended.
 
-        They hear of its end at different times, and keep its parts until the ring says what becomes of them.
+        They hear of its end at different times, and keep its parts until the ring has an entry about them.
         """
         self._ended_sessions[session] = None
         if len(self._ended_sessions) > MOST_ENDED:
@@ -171,9 +171,7 @@ class Publisher:
                 self.rung.add(rank)
 
     def _publish(self, now_ns: int) -> None:
-        if not self.waits:
-            return
-        ends = self._ends()
+        ends = self._ends() if self.waits else [0]
         while self.waits and self._published - min(ends) < AHEAD:
             if self._cancelled:
                 calls, kind = [*itertools.islice(self._cancelled, MAX_REQUESTS)], EntryKind.CANCEL
