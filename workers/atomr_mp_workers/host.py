@@ -616,6 +616,7 @@ class Host:
         if message.token != self._token or routing_id == peer.routing_id:
             return
         self._take_back_lost(routing_id, lambda number: number > message.after)
+        self._worlds.cut_off(session.number)
         lost = self._peers.known(routing_id)
         if lost is None:
             return

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import os
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -363,6 +365,29 @@ def test_what_waits_is_answered_when_the_epoch_ends(pair: Pair) -> None:
     assert first.sent == [control.EpochJoined(1, 1), control.EpochLeft(1, 1)]
     assert not first.worlds.is_inside
     assert not first.worlds.owes
+
+
+def mapped() -> int:
+    """Return how many memories of worlds are mapped in this process."""
+    return Path("/proc/self/maps").read_text().count("/memfd:world ")
+
+
+def test_the_memory_of_a_former_process_is_given_back(pair: Pair) -> None:
+    """With the next epoch: nothing of the one before keeps it."""
+    gc.collect()
+    before = mapped()
+    for rank in (0, 1):
+        pair.members[rank].call(pair.peers[rank][1], 1, gang(1))
+    pair.turn_until(1)
+    first = pair.members[0]
+    pair.supply.end(1, [1, 1])
+    assert first.worlds.obey(control.DepartEpoch(1, 1), lambda: None)
+    first.turn()
+    for file, descriptor in pair.supply.files(1, 2):
+        assert first.worlds.obey(file, lambda descriptor=descriptor: descriptor)  # type: ignore[misc]
+    assert first.worlds.obey(control.JoinEpoch(1, 2, [1, 2]), lambda: None)
+    assert first.sent[-1] == control.EpochJoined(1, 2)
+    assert mapped() == before
 
 
 def test_examples_need_no_other_member() -> None:

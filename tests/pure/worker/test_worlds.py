@@ -556,6 +556,24 @@ def test_a_rank_that_left_others_waiting_is_reported_once(fleet: Fleet) -> None:
     assert (broken.rank, broken.late) == (2, False)
 
 
+def test_a_lost_connection_ends_the_epoch_if_parts_may_be_lost_with_it(fleet: Fleet) -> None:
+    """That is so only for sessions that call the world."""
+    first, second, _ = fleet.processes
+    parts = [second.arrive(1, 1, 1)]
+    second.member.cut_off(2)
+    fleet.turns()
+    assert not second.sent
+    second.member.cut_off(1)
+    parts.append(first.arrive(1, 1, 1))
+    fleet.turns(2)
+    (broken,) = second.sent
+    assert isinstance(broken, control.EpochBroken)
+    assert "connection" in broken.reason
+    second.sent.clear()
+    fleet.depart()
+    assert [part.outcome for part in parts] == ["aborted"] * 2
+
+
 def test_calls_that_come_to_some_only_are_bounded(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond a number the epoch ends."""
     monkeypatch.setattr(publisher, "MOST_OPEN", 10)

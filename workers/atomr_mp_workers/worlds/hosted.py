@@ -90,6 +90,11 @@ class HostedWorlds(GangParts):
         for each in self._members.values():
             each.session_ended(session)
 
+    def cut_off(self, session: int) -> None:
+        """Take in that a connection of a session was lost, maybe with parts that this process has not read."""
+        for each in self._members.values():
+            each.cut_off(session)
+
     def check(self, method: Method, session: int, gang: data.Gang | None, *, alone: bool) -> None:
         """Refuse a call that is not what the method's world needs; see `Membership.check`."""
         number = method.world

@@ -125,6 +125,10 @@ class Membership:
         self._end: _EpochEnd | None = None
         self._reason = ""
         """Why it leaves unasked."""
+        self._sessions: set[int] = set()
+        """Sessions that have sent parts in this epoch."""
+        self._is_cut = False
+        """Whether parts may have been lost with a connection."""
         self._is_reported = False
         """Whether the supervisor knows that the epoch cannot go on."""
         self._latest = (0, -1, "")
@@ -155,7 +159,9 @@ class Membership:
             end.error,
             end.left_waiting,
         )
-        self._epoch, self._end, self._reason, self._is_reported = epoch, end, "", False
+        self._epoch, self._end, self._reason = epoch, end, ""
+        self._is_reported = self._is_cut = False
+        self._sessions.clear()
         self._queue.epoch = epoch
         self._thread.meet(meeting)
         self._view.enter(meeting)
@@ -219,6 +225,7 @@ class Membership:
         """Take in a part that was checked."""
         key = key_of(request)
         if key is not None and self._epoch is not None:
+            self._sessions.add(key[0])
             self._queue.arrive(key, request)
             self._epoch.note(key)
 
@@ -229,8 +236,17 @@ class Membership:
 
     def session_ended(self, session: int) -> None:
         """Take in that a session has ended. As rank 0, have all members drop those of its calls that may not begin."""
+        self._sessions.discard(session)
         if self._epoch is not None and self._epoch.publisher is not None:
             self._epoch.publisher.cancel(session)
+
+    def cut_off(self, session: int) -> None:
+        """Take in that a connection of a session was lost, maybe with parts that this process has not read.
+
+        The other members would wait for these; only the end of the epoch answers what they have.
+        """
+        if session in self._sessions and self._epoch is not None:
+            self._is_cut = self._epoch.is_given_up = True
 
     # --- the loop ---------------------------------------------------------------------------------------------------
 
@@ -275,6 +291,8 @@ class Membership:
         reason, rank, late = "", -1, False
         if end.missed is not None:
             reason, rank = "has ended a call without meeting the others, who waited for it", end.missed
+        elif self._is_cut:
+            reason = "a client's connection was lost, maybe with parts of calls"
         elif epoch.publisher is not None and epoch.publisher.is_overfull:
             reason = "too many calls have come to some of the members and not to all"
         elif epoch.due_ns is not None and now_ns >= epoch.due_ns:

@@ -54,6 +54,11 @@ class WorldThread(ActorThreads):
             self._entry = None
         super().run(request)
 
+    def came_back(self, request: Run) -> None:
+        """Take a call back; nothing of its epoch is kept."""
+        self._entry = None
+        super().came_back(request)
+
     def passed_over(self, request: Request) -> None:
         """Count the entry of a request as ended that was given out and is not run."""
         if request.gang is not None and self._queue.epoch is not None:
@@ -66,7 +71,10 @@ class WorldThread(ActorThreads):
             super().work(request)
             return
         epoch, meeting, sequence = entry
-        meeting.begin(sequence)
-        super().work(request)
-        epoch.end(sequence)
-        meeting.end()
+        try:
+            meeting.begin(sequence)
+            super().work(request)
+            epoch.end(sequence)
+            meeting.end()
+        except BaseException as raised:  # noqa: BLE001 - ours; the thread has to go on
+            request.fail(raised)
