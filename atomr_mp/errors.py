@@ -86,6 +86,8 @@ class AtomrError(Exception):
     message: str
     parts = 0
     """Number of parts that had arrived of a stream that ended with this error."""
+    rank = -1
+    """Rank of the member of a world whose part of a call ended with this error, -1 if of none."""
 
     def __post_init__(self) -> None:
         super().__init__(self.message)
@@ -94,8 +96,8 @@ class AtomrError(Exception):
         return self.message
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle its facts, the number of parts, and notes."""
-        more = {name: self.__dict__[name] for name in ("parts", "__notes__") if name in self.__dict__}
+        """Pickle its facts, the number of parts, the rank, and notes."""
+        more = {name: self.__dict__[name] for name in ("parts", "rank", "__notes__") if name in self.__dict__}
         return (from_wire, to_wire(self), more)
 
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from atomr_mp.client.memory.argument_slabs import Placement
     from atomr_mp.client.memory.leases import Lease
+    from atomr_mp.protocol.messages.data import Gang
     from atomr_mp.protocol.messages.suspects import RequestKey
     from atomr_mp.tracing.spans import CallSpan
 
@@ -132,6 +133,8 @@ class Reply(msgspec.Struct, eq=False, weakref=True):
     """Makes the result from the value that the worker has sent."""
     ran_at: tuple[tuple[int, int], ...] = ()
     """The devices and incarnations that have ended while it ran there."""
+    gang: Gang | None = None
+    """The call of a world that it is a part of; see `client.worlds`."""
 
     @property
     def maybe_executed(self) -> bool:
@@ -221,17 +224,21 @@ class Reply(msgspec.Struct, eq=False, weakref=True):
         else:
             self.add_done_callback(lambda _: loop.call_soon_threadsafe(set_done, future))
 
+    def arrival(self) -> Generator[Any, None, None]:
+        """Wait in a task until the answer is there; a task that is cancelled meanwhile cancels the request."""
+        import asyncio  # the awaiting task has it
+
+        answered = asyncio.get_running_loop().create_future()
+        self.wake(answered)
+        try:
+            yield from answered
+        except asyncio.CancelledError:
+            self.cancel()
+            raise
+
     def __await__(self) -> Generator[Any, None, Any]:
         if not self.is_over:
-            import asyncio  # the awaiting task has it
-
-            answered = asyncio.get_running_loop().create_future()
-            self.wake(answered)
-            try:
-                yield from answered
-            except asyncio.CancelledError:
-                self.cancel()
-                raise
+            yield from self.arrival()
         if self.leases is None or self.error is not None:
             return self.result()
         found = yield from self.lane.decode_aside(self.body, self.frames, self.leases).__await__()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from atomr_mp import checks
 from atomr_mp.client.lanes.backlog import Backlog
@@ -23,6 +23,7 @@ class BacklogAdmission:
         backlog: The waiting calls.
         outcomes: Ends replies.
         sender: Sends requests.
+        settle_gangs: Sends calls of worlds that wait, if they can be sent now, or ends them.
     """
 
     def __init__(
@@ -31,11 +32,13 @@ class BacklogAdmission:
         backlog: Backlog,
         outcomes: Outcomes,
         sender: Sender,
+        settle_gangs: Callable[[], None],
     ) -> None:
         self._links = links
         self._backlog = backlog
         self._outcomes = outcomes
         self._sender = sender
+        self._settle_gangs = settle_gangs
         self._admitting = False
 
     def settle(self) -> None:
@@ -67,6 +70,7 @@ class BacklogAdmission:
                 for devices in self._backlog.homes():
                     if refusing.issuperset(devices):
                         self._refuse(devices)
+            self._settle_gangs()
         finally:
             self._admitting = False
 

@@ -65,15 +65,8 @@ class Backlog:
         Raises:
             Overloaded: Too many calls wait; this one was refused.
         """
-        has_room = self.count < self._most_calls and (not self.count or self._bytes + nbytes <= self._most_bytes)
-        if bounded and not has_room:
-            raise errors.Overloaded(
-                f"{counted(self.count, 'call waits', 'calls wait')} for room in this client ({self._bytes} bytes), as "
-                f"many as may (max_waiting: {counted(self._most_calls, 'call')} and {self._most_bytes} bytes)",
-                device=devices[0] if devices is not None and len(devices) == 1 else -1,
-                window=self._most_calls,
-                retry_after_s=RETRY_AFTER_S,
-            )
+        if bounded:
+            self._check_room(nbytes, devices)
         if devices is None:
             devices = self._everywhere
         queue = self._queues.get(devices)
@@ -87,6 +80,26 @@ class Backlog:
         self._bytes += nbytes
         self.count += 1
         return is_first
+
+    def add_gang(self, nbytes: int, *, bounded: bool) -> None:
+        """Count a call of a world that waits; it waits elsewhere, for room on all members.
+
+        Args:
+            nbytes: Bytes of its arguments.
+            bounded: Whether it is refused if too many wait.
+
+        Raises:
+            Overloaded: Too many calls wait; this one was refused.
+        """
+        if bounded:
+            self._check_room(nbytes, None)
+        self._bytes += nbytes
+        self.count += 1
+
+    def remove_gang(self, nbytes: int) -> None:
+        """Count a call of a world no longer."""
+        self._bytes -= nbytes
+        self.count -= 1
 
     def admit(self, device: int, may_take: Callable[[Home], bool] | None = None) -> Reply | None:
         """Take out a device's next call, give it credit there, and return it; None if none waits, or there is no room.
@@ -139,6 +152,17 @@ class Backlog:
     def all(self) -> list[Reply]:
         """Return all waiting calls, in order for each device."""
         return [call[0] for queue in self._queues.values() for call in queue.calls.values()]
+
+    def _check_room(self, nbytes: int, devices: Home | None) -> None:
+        if self.count < self._most_calls and (not self.count or self._bytes + nbytes <= self._most_bytes):
+            return
+        raise errors.Overloaded(
+            f"{counted(self.count, 'call waits', 'calls wait')} for room in this client ({self._bytes} bytes), as "
+            f"many as may (max_waiting: {counted(self._most_calls, 'call')} and {self._most_bytes} bytes)",
+            device=devices[0] if devices is not None and len(devices) == 1 else -1,
+            window=self._most_calls,
+            retry_after_s=RETRY_AFTER_S,
+        )
 
     def _take(self, queue: _Queue, request_id: int) -> None:
         _, _, nbytes = queue.calls.pop(request_id)

@@ -69,6 +69,8 @@ class Outcomes:
         """Finished replies whose callbacks have to run once the lock is free."""
         self.leading: Reply | None = None
         """The reply awaited by the thread that receives for all, while it polls."""
+        self.part_ended: Callable[[Reply], bool] = lambda _part: False
+        """Called when a part of a world's call has ended; returns whether its callbacks have to run."""
 
     def feed(
         self, reply: Reply, event: ReplyEvent, error: errors.AtomrError | None = None, answer: AnswerFacts | None = None
@@ -191,7 +193,7 @@ class Outcomes:
             self._finished(reply)
         if reply.future is not None:
             set_done(reply.future)
-        if reply.callbacks is not None:
+        if reply.callbacks is not None and (reply.gang is None or self.part_ended(reply)):
             self._called_back.append(reply)
 
     def spoil(self, reply: Reply, link: DeviceLink, fault: Exception) -> None:

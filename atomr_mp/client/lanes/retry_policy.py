@@ -3,7 +3,7 @@
 A request may be sent again if its method is idempotent, or if its method says so and the request certainly did not
 start. Its arguments must still be there: values, and arrays in the client's own memory; a ref is gone with its worker.
 A request that ran when the worker ended is a suspect: the supervisor gets its fingerprint, and gives the verdict.
-A call of an actor's method with refs has no fingerprint, so it is never a suspect.
+A call of an actor's method with refs has no fingerprint, so it is never a suspect; nor is a part of a world's call.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ def key_of(method: str, arguments: object) -> RequestKey | None:
 
 def identify(reply: Reply) -> RequestKey | None:
     """Return the identity of an unanswered request, None if it has none."""
-    if reply.items or (reply.refs and not is_of_library(reply.method)):
+    if reply.items or reply.gang is not None or (reply.refs and not is_of_library(reply.method)):
         return None
     placed = {each.id: each for each in reply.copies}
 

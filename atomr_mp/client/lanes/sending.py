@@ -14,6 +14,7 @@ from atomr_mp.client.lanes.homes import Home
 from atomr_mp.client.lanes.link_life import REFUSING
 from atomr_mp.client.reply import Reply, StreamReply
 from atomr_mp.client.reply_life import ReplyEvent, ReplyState, step
+from atomr_mp.client.worlds.gang_reply import GangPart
 from atomr_mp.protocol import values
 from atomr_mp.protocol.flow import limits
 from atomr_mp.protocol.messages import data
@@ -32,6 +33,7 @@ class Sender:
         give_back: Sends due releases to a link's incarnation; later calls come after them.
         reach: Tries again to reach an incarnation that could not be connected to.
         broken: Called when a message with these requests could not be sent.
+        stray: Called with a part of a world's call that must not go to a link's incarnation; ends it.
         clock: The workers' clock, by which they keep deadlines.
     """
 
@@ -42,12 +44,14 @@ class Sender:
         reach: Callable[[DeviceLink], None],
         broken: Callable[[DeviceLink, list[Reply]], None],
         clock: PoolClock,
+        stray: Callable[[GangPart], None] = lambda _part: None,
     ) -> None:
         self._links = links
         self._give_back = give_back
         self._reach = reach
         self._broken = broken
         self._clock = clock
+        self._stray = stray
 
     def choose(self, home: Home | None = None) -> DeviceLink:
         """Return the link of the device with the fewest unanswered requests of this lane.
@@ -98,6 +102,9 @@ class Sender:
 
     def send_held(self, link: DeviceLink) -> None:
         """Send all waiting requests, held ones first."""
+        for reply in [*link.held]:
+            if isinstance(reply, GangPart) and reply.to_generation != link.generation:
+                self._stray(reply)
         held, link.held = link.held, deque()
         if link.in_order:
             link.outbox[:0] = held
@@ -192,6 +199,7 @@ class Sender:
                     reply.priority,
                     reply.trace,
                     reply.items,
+                    reply.gang,
                 )
             )
         connection.send(_encode_calls(kind(link.token, calls, releases.serial)), frames)

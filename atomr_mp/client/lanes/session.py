@@ -22,6 +22,7 @@ from atomr_mp.client.lanes.homes import Homes, homes_of
 from atomr_mp.client.lanes.retry_policy import KnownSuspicions, was_answered
 from atomr_mp.client.memory.leases import Releases
 from atomr_mp.client.reply import Reply
+from atomr_mp.client.worlds.known_worlds import KnownWorlds
 from atomr_mp.protocol import token
 from atomr_mp.protocol.exceptions import traceback_of
 from atomr_mp.protocol.messages import devices, session, suspects
@@ -38,6 +39,7 @@ LONGEST_WAIT_S: Final = 3600.0
 
 SupervisorNews = (
     session.DeviceChanged
+    | session.WorldChanged
     | session.IncarnationStopped
     | session.IncarnationEnded
     | suspects.Suspicions
@@ -90,6 +92,8 @@ class PoolSession:
         """How often a lost request is sent again."""
         self.suspicions: Final = KnownSuspicions(welcome.suspicions)
         """The verdicts on requests."""
+        self.worlds: Final = KnownWorlds(welcome.worlds)
+        """The worlds."""
         self.methods: dict[str, devices.MethodInfo] = {}
         """The pool's requests by "Actor.method"."""
         self.actors: list[devices.ActorInfo] = []
@@ -320,6 +324,10 @@ class PoolSession:
                 if actors is not None:
                     self._learn(actors)
                 self._publish(message)
+            case session.WorldChanged(world):
+                self.worlds.take(world)
+                self._heard(message)
+                self._wake_waiting()
             case session.IncarnationEnded(device_index, generation):
                 self._end_incarnation(device_index, generation)
                 self._publish(message)

@@ -1,0 +1,383 @@
+"""Carries out the life of a lane's gang calls: sends their parts, and gives their replies the outcome.
+
+`client.worlds` has the theory.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Callable, Sequence
+
+from atomr_mp import checks, errors
+from atomr_mp.client.lanes.backlog import Backlog
+from atomr_mp.client.lanes.device_link import DeviceLink, unavailable
+from atomr_mp.client.lanes.link_life import REFUSING
+from atomr_mp.client.lanes.outcomes import Outcomes, forget_forked
+from atomr_mp.client.lanes.retry_policy import NEVER
+from atomr_mp.client.lanes.sending import Sender
+from atomr_mp.client.lanes.services import LazyMemory
+from atomr_mp.client.lanes.session import PoolSession
+from atomr_mp.client.memory.argument_slabs import Placement
+from atomr_mp.client.reply import Reply, ReplyLane
+from atomr_mp.client.reply_life import ReplyEvent, ReplyState
+from atomr_mp.client.worlds.gang_life import GangAction, GangEvent, GangState, step
+from atomr_mp.client.worlds.gang_outcome import PartEnd, goes_again, judge
+from atomr_mp.client.worlds.gang_reply import NOTHING, PART_DEADLINE_NS, GangPart, GangReply
+from atomr_mp.protocol.exceptions import describe
+from atomr_mp.protocol.flow.flight import RETRY_AFTER_S
+from atomr_mp.protocol.messages import data
+from atomr_mp.protocol.messages.devices import WorldInfo, WorldState
+from atomr_mp.protocol.words import counted
+
+
+@checks.owned()
+class Gangs:
+    """A part of a lane. Call it with the lane's lock held.
+
+    Args:
+        lane: The lane.
+        session: The session with the supervisor.
+        memory: The client's shared memory.
+        links: The lane's links, by device.
+        outcomes: Ends replies.
+        sender: Sends requests.
+        backlog: Counts the calls that wait.
+        go_on: Settles the waiting calls, without the lock; called once a call has come back to its queue.
+        read_for_room: Takes in the answers of a device whose window is full; False if somebody else does that.
+    """
+
+    def __init__(
+        self,
+        lane: ReplyLane,
+        session: PoolSession,
+        memory: LazyMemory,
+        links: Sequence[DeviceLink],
+        outcomes: Outcomes,
+        sender: Sender,
+        backlog: Backlog,
+        go_on: Callable[[Reply], object],
+        read_for_room: Callable[[DeviceLink], bool],
+    ) -> None:
+        self._lane = lane
+        self._session = session
+        self._memory = memory
+        self._links = links
+        self._outcomes = outcomes
+        self._sender = sender
+        self._backlog = backlog
+        self._go_on = go_on
+        self._read_for_room = read_for_room
+        self._worlds = dict(session.worlds.by_number)
+        """The worlds as this lane knows them: no news overtakes that of the devices."""
+        self._queues: dict[int, list[GangReply]] = {}
+        """Calls that wait for a ready epoch, or for room, by world; the earliest first."""
+        self._open: dict[int, GangReply] = {}
+        """All calls that are not over, by id."""
+        self._settling = False
+        outcomes.part_ended = self.part_ended
+
+    # --- for the lane ----------------------------------------------------------------------------------------------
+
+    def enter(self, gang: GangReply, *, waits: bool, blocks: bool) -> None:
+        """Send a new call, or let it wait.
+
+        Args:
+            gang: The call.
+            waits: Whether it waits for room.
+            blocks: Whether its caller waits for room, so that it may always wait.
+
+        Raises:
+            DeviceUnavailable: The world is closed, or a member takes no work.
+            Overloaded: There is no room, on one member at least; or too many calls wait.
+        """
+        world = self._worlds[gang.number]
+        error = self._refusal(world)
+        if error is not None:
+            raise error
+        ready, queue = self._is_ready(world), self._queues.get(world.number, [])
+        parts = self._let_in(gang, world) if ready and not queue else None
+        if parts is None and ready and not queue and all([self._read_for_room(self._links[at]) for at in world.devices]):
+            ready = self._is_ready(world)
+            parts = self._let_in(gang, world) if ready else None
+        if parts is not None:
+            self._open[gang.id] = gang
+            self._feed(gang, GangEvent.SEND, parts=parts)
+            return
+        if not waits:
+            if ready:
+                raise self._full(world)
+            most = self._session.login.window.requests
+            if len(queue) >= most:
+                raise errors.Overloaded(
+                    f"{counted(len(queue), 'call waits', 'calls wait')} for the next epoch of the world {world.name}, "
+                    f"as many as may (window: {counted(most, 'request')})",
+                    window=most,
+                    retry_after_s=RETRY_AFTER_S,
+                )
+        assert gang.arguments is not None
+        self._backlog.add_gang(gang.arguments.nbytes, bounded=not blocks)
+        self._open[gang.id] = gang
+        self._feed(gang, GangEvent.WAIT)
+        gang.state = ReplyState.BACKLOG if ready else ReplyState.WAITING
+
+    def settle(self) -> None:
+        """Send the calls that wait and can be sent now; end those of a world that takes no work."""
+        if self._settling or not self._queues:  # sending may show that a connection is lost
+            return
+        self._settling = True
+        try:
+            for number in list(self._queues):
+                while queue := self._queues.get(number):
+                    if not self._settle(queue[0], self._worlds[number]):
+                        break
+        finally:
+            self._settling = False
+
+    def changed(self, world: WorldInfo) -> None:
+        """React to news of a world: parts that were meant for an epoch that is over are not sent."""
+        self._worlds[world.number] = world
+        is_ready = world.state is WorldState.READY
+        for gang in [each for each in self._open.values() if each.number == world.number]:
+            if not (is_ready and gang.epoch == world.epoch):
+                for part in gang.parts:
+                    if part.state is ReplyState.WAITING:
+                        self.stray(part)
+            if not is_ready and gang.life is GangState.LINED_UP and gang.state is ReplyState.BACKLOG:
+                gang.state = ReplyState.WAITING
+                self._outcomes.tell_news(gang)
+
+    def stray(self, part: GangPart) -> None:
+        """End a part that was not sent: the process that it was meant for is no longer the device's."""
+        gang = part.gang
+        assert gang is not None
+        world = self._worlds[gang.world]
+        error = errors.CollectiveAborted(
+            f"{part.method} was not sent to rank {part.rank} of the world {world.name}, which has left epoch "
+            f"{gang.epoch}{f': {world.reason}' if world.reason else ''}",
+            maybe_executed=False,
+            world=world.name,
+            epoch=gang.epoch,
+            rank=world.rank,
+            cause=world.reason,
+        )
+        self._outcomes.feed(part, ReplyEvent.FAIL, error)
+
+    def part_ended(self, part: Reply) -> bool:
+        """Note the end of a part; return whether `go_on` has to be called, since the call is sent again."""
+        assert isinstance(part, GangPart)
+        gang, part.of = part.of, None
+        assert gang is not None
+        gang.outstanding -= 1
+        if gang.life is GangState.LATE:
+            part.leases, part.frames, part.body = None, (), b""  # what it holds is given back
+        if gang.outstanding:
+            return False
+        if gang.life is GangState.LATE:
+            self._feed(gang, GangEvent.SETTLED)
+            return False
+        self._judge(gang)
+        return gang.life is GangState.LINED_UP
+
+    def give_up(self, gang: GangReply, error: errors.AtomrError) -> None:
+        """End the reply with an error, unless it is over. Its parts go on."""
+        self._feed(gang, GangEvent.GIVE_UP, error)
+
+    def cancel(self, gang: GangReply) -> None:
+        """End the reply with `Cancelled`, unless it is over. Its parts go on."""
+        if gang.life is GangState.LINED_UP:
+            why = f"cancelled before it was sent{' again' if gang.may_have_run else ''}"
+        else:
+            why = "cancelled; what its ranks have begun goes on"
+        self.give_up(gang, errors.Cancelled(why))
+
+    def open(self) -> list[GangReply]:
+        """Return all calls that are not over, and whose callers have no outcome."""
+        return [gang for gang in self._open.values() if not gang.is_over]
+
+    def links_of(self, gang: GangReply) -> list[DeviceLink]:
+        """Return the links to a call's members."""
+        return [self._links[device] for device in self._worlds[gang.number].devices]
+
+    def pool_lost(self, lost: errors.PoolLost) -> None:
+        """End all calls that no part has ended."""
+        for gang in self.open():
+            self.give_up(gang, lost.again(maybe_executed=False))
+
+    def forget_in_child(self, lost: str) -> None:
+        """End all replies in a forked child."""
+        for gang in self.open():
+            forget_forked(gang, lost)
+
+    # --- decisions -------------------------------------------------------------------------------------------------
+
+    def _refusal(self, world: WorldInfo) -> errors.DeviceUnavailable | None:
+        """Return the error of a call to a world that takes no work, None if it takes some."""
+        if world.state is WorldState.ENDED:
+            return errors.DeviceUnavailable(
+                f"the world {world.name} is closed{f': {world.reason}' if world.reason else ''}"
+            )
+        for rank, device in enumerate(world.devices):
+            link = self._links[device]
+            if link.state in REFUSING:
+                error = unavailable(link)
+                error.message = f"rank {rank} of the world {world.name} takes no work: {error.message}"
+                error.rank = rank
+                return error
+        return None
+
+    def _is_ready(self, world: WorldInfo) -> bool:
+        """Return whether the processes of a ready epoch are those to which this lane sends."""
+        if world.state is not WorldState.READY or len(world.generations) != len(world.devices):
+            return False
+        links = [self._links[device] for device in world.devices]
+        return all(
+            link.sending and link.generation == generation
+            for link, generation in zip(links, world.generations, strict=True)
+        )
+
+    def _full(self, world: WorldInfo) -> errors.Overloaded:
+        fullest = max((self._links[device] for device in world.devices), key=lambda link: len(link.flight.requests))
+        error = fullest.flight.full()
+        error.message = f"the call was sent to no rank of the world {world.name}: {error.message}"
+        return error
+
+    def _settle(self, gang: GangReply, world: WorldInfo) -> bool:
+        """Send a call that waits, or end it; return False if it goes on waiting."""
+        error: errors.AtomrError | None = self._refusal(world)
+        if error is None and not self._is_ready(world):
+            return False
+        try:
+            parts = None if error is not None else self._let_in(gang, world)
+        except errors.AtomrError as fault:
+            parts, error = None, fault
+        if error is not None:
+            self.give_up(gang, error)
+            return True
+        if parts is None:
+            gang.state = ReplyState.BACKLOG
+            return False
+        self._feed(gang, GangEvent.SEND, parts=parts)
+        self._outcomes.tell_news(gang)
+        return True
+
+    def _let_in(self, gang: GangReply, world: WorldInfo) -> list[GangPart] | None:
+        """Make a call's parts, and take credit for all; None, and no credit, if one has no room."""
+        arguments, ids = gang.arguments, self._session.request_ids
+        assert arguments is not None
+        name = data.Gang(world.number, world.epoch, next(ids))
+        parts: list[GangPart] = []
+        try:
+            for rank, device in enumerate(world.devices):
+                part = GangPart(self._lane, next(ids), gang.method, PART_DEADLINE_NS, arguments.body)
+                if not self._links[device].flight.let_in(part.id, part, arguments.window_bytes):
+                    self._take_back(parts)
+                    return None
+                part.device, part.rank, part.to_generation = device, rank, world.generations[rank]
+                part.gang, part.of, part.callbacks = name, gang, [self._go_on]
+                part.priority, part.trace, part.pinned, part.replays = gang.priority, gang.trace, True, NEVER
+                parts.append(part)
+                part.body, part.payload, placed = arguments.for_part(self._memory.place)
+                part.kept = part.copies = [each for each in placed if isinstance(each, Placement)]
+        except BaseException:
+            self._take_back(parts)
+            raise
+        return parts
+
+    def _take_back(self, parts: Sequence[GangPart]) -> None:
+        for part in parts:
+            self._links[part.device].flight.take(part.id)
+            part.of = None
+
+    def _judge(self, gang: GangReply) -> None:
+        """Give a call its outcome, or send it again: all of its parts have ended."""
+        parts = gang.parts
+        end = judge([PartEnd(part.error, _executed(part), part.generation != 0) for part in parts])
+        if end.executed:
+            gang.may_have_run = True
+        if end.error is None:
+            first = parts[0]
+            gang.device, gang.generation = first.device, first.generation
+            if gang.each:
+                gang.body = NOTHING
+            else:
+                gang.body, gang.frames, gang.leases = first.body, first.frames, first.leases
+                gang.parts = ()
+            self._feed(gang, GangEvent.SETTLED)
+            return
+        gang.parts = ()
+        known = self._session.methods.get(gang.method)
+        if goes_again(end, known, gang.replays, self._session.max_replays, may_have_run=gang.may_have_run):
+            assert gang.arguments is not None
+            gang.replays += end.sent
+            self._backlog.add_gang(gang.arguments.nbytes, bounded=False)
+            self._feed(gang, GangEvent.AGAIN)
+            return
+        if end.error.rank < 0 and not isinstance(end.error, errors.CollectiveAborted):
+            end.error.rank = end.rank
+        self._feed(gang, GangEvent.SETTLED, end.error)
+
+    # --- actions ---------------------------------------------------------------------------------------------------
+
+    def _feed(
+        self,
+        gang: GangReply,
+        event: GangEvent,
+        error: errors.AtomrError | None = None,
+        parts: Sequence[GangPart] = (),
+    ) -> None:
+        """Carry out an event's actions for a call."""
+        gang.life, actions = step(gang.life, event)
+        for action in actions:
+            self._act(gang, action, error, parts)
+
+    def _act(
+        self, gang: GangReply, action: GangAction, error: errors.AtomrError | None, parts: Sequence[GangPart]
+    ) -> None:
+        match action:
+            case GangAction.LINE_UP:
+                gang.state = ReplyState.WAITING
+                bisect.insort(self._queues.setdefault(gang.number, []), gang, key=lambda each: each.id)
+            case GangAction.UNLIST:
+                assert gang.arguments is not None
+                queue = self._queues[gang.number]
+                queue.remove(gang)
+                if not queue:
+                    del self._queues[gang.number]
+                self._backlog.remove_gang(gang.arguments.nbytes)
+            case GangAction.PUT:
+                self._put(gang, parts)
+            case GangAction.DOUBT:
+                gang.may_have_run = True
+            case GangAction.FORGET:
+                self._open.pop(gang.id, None)
+            case GangAction.END:
+                gang.state, gang.arguments = ReplyState.OVER, None
+                if error is not None:
+                    gang.parts = ()
+                self._outcomes.end(gang, error)
+                self._outcomes.tell_news(gang)
+
+    def _put(self, gang: GangReply, parts: Sequence[GangPart]) -> None:
+        """Send a call's parts, rank 0's last: it is the one that orders all calls of its world."""
+        name = parts[0].gang
+        assert name is not None
+        gang.parts, gang.outstanding, gang.epoch, gang.state = parts, len(parts), name.epoch, ReplyState.SENT
+        for part in reversed(parts):
+            link = self._links[part.device]
+            if link.generation != part.to_generation:  # what was sent just now has shown it
+                self.stray(part)
+                continue
+            self._sender.put(link, part)
+            if link.sending:
+                self._sender.flush(link)
+
+
+def _executed(part: GangPart) -> bool:
+    """Return whether an ended part may have run."""
+    error = part.error
+    return error is None or part.may_have_run or (isinstance(error, errors.RequestError) and error.maybe_executed)
+
+
+def internal(gang: GangReply, fault: Exception) -> errors.InternalError:
+    """Return the error of a call that our own code has failed to send."""
+    return errors.InternalError(f"{gang.method} could not be sent ({describe(fault)})")

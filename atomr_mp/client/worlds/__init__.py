@@ -1,0 +1,19 @@
+"""Calls of a world: one reply for the parts that go to all of its members. Pure.
+
+Theory of operation
+===================
+
+A *gang call* is one call of a method on all ranks of a world. Each rank gets a *part*: an ordinary request
+(`gang_reply.GangPart`) that names the call by a `Gang`. The caller gets one `gang_reply.GangReply`. It lies in no window
+and in no queue of a link. Its parts do.
+
+- `known_worlds`: the worlds of the pool, as the supervisor last reported them.
+- `gang_life`: where a gang call is, as a table. Tests walk all of it.
+- `gang_outcome`: what the ends of the parts come to, and whether the whole call is sent again.
+- `arguments`: what all parts are made of, however often the call is sent.
+
+`client.lanes.gangs` acts. A part goes to exactly one process: the member of the epoch in which the call is sent. If the
+device has another process by then, the part is not sent, and ends unsent. No part is sent again singly, no part is
+cancelled, and its deadline never comes: peers would wait for it in their collectives. So the end of the reply by its
+deadline, or by `cancel`, leaves the parts alone. Their late answers are taken in, and what they hold is given back.
+"""

@@ -1,0 +1,67 @@
+"""The arguments of a gang call: encoded once, for all parts and all attempts.
+
+A large array is copied into shared memory once. Each part names it by a number of its own, since each worker gives it
+back by that number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from atomr_mp import errors
+from atomr_mp.protocol import values
+from atomr_mp.protocol.refs import ClientArray, WireRef
+
+
+class GangArguments(NamedTuple):
+    """The arguments of a gang call."""
+
+    body: bytes
+    payload: Sequence[values.Buffer]
+    placed: dict[int, Any]
+    """Arrays in shared memory, by number. They stay as long as the call may be sent."""
+
+    @property
+    def window_bytes(self) -> int:
+        """Most bytes that a part takes in a window."""
+        return len(self.body) + 8 * len(self.placed) + sum(map(len, self.payload))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all arguments, with those in shared memory."""
+        return self.window_bytes + sum([each.nbytes for each in self.placed.values()])
+
+    def for_part(self, place: Callable[[Any], values.PlacedArray | None]) -> values.Encoded:
+        """Return the arguments of one more part: body, frames, and arrays in shared memory.
+
+        Args:
+            place: Places an array; it finds those that are in shared memory already.
+        """
+        if not self.placed:
+            return self.body, self.payload, ()
+        decoded = values.Decoder[Any](writable=False).decode(self.body, self.payload, self._resolve)
+        return values.encode(decoded, place)
+
+    def _resolve(self, wire: WireRef | ClientArray) -> object:
+        return self.placed[wire.id].array
+
+
+def encoded(method: str, arguments: object, place: Callable[[Any], values.PlacedArray | None]) -> GangArguments:
+    """Encode the arguments of a gang call.
+
+    Args:
+        method: "Actor.method".
+        arguments: A sequence by position, or a mapping by name.
+        place: Copies an array into shared memory.
+
+    Raises:
+        InvalidRequest: They cannot be sent, or there is a ref among them.
+    """
+    body, payload, placed = values.encode(arguments, place)
+    if any(isinstance(each.to_wire(), WireRef) for each in placed):
+        raise errors.InvalidRequest(
+            f"a ref among the arguments of {method}: a ref lives on one device, and a call of a world goes to several; "
+            "give the values, for example by `ref.numpy()`"
+        )
+    return GangArguments(body, payload, {each.id: each for each in placed})

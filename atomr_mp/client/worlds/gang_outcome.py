@@ -1,0 +1,81 @@
+"""The outcome of a gang call, by the ends of its parts. Pure.
+
+A rank that raises has its peers aborted, so its error wins over theirs. Among equals the lowest rank's counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from atomr_mp import errors
+from atomr_mp.protocol.messages.devices import MethodInfo, Resend
+
+
+class PartEnd(NamedTuple):
+    """The end of one part."""
+
+    error: errors.AtomrError | None
+    """None if there is a result."""
+    executed: bool
+    """Whether it may have run."""
+    sent: bool
+    """Whether it was sent to a worker, and that worker did not leave it behind."""
+
+
+class GangEnd(NamedTuple):
+    """What the ends of all parts come to."""
+
+    error: errors.AtomrError | None
+    """The error of the whole, None if all parts have results."""
+    rank: int
+    """The rank whose error it is, -1 if there is none."""
+    executed: bool
+    """Whether any part may have run. One with a result has."""
+    sent: bool
+    """Whether any part was sent."""
+
+
+def judge(ends: Sequence[PartEnd]) -> GangEnd:
+    """Return the outcome of a call whose parts have ended so, by rank."""
+    executed, sent = any(end.executed for end in ends), any(end.sent for end in ends)
+    failed = [(rank, end.error) for rank, end in enumerate(ends) if end.error is not None]
+    if not failed:
+        return GangEnd(None, -1, executed, sent)
+    raised = [each for each in failed if not isinstance(each[1], FOLLOWING)]
+    rank, error = (raised or failed)[0]
+    return GangEnd(error, rank, executed, sent)
+
+
+def goes_again(
+    end: GangEnd, info: MethodInfo | None, replays: int, max_replays: int, *, may_have_run: bool
+) -> bool:
+    """Return whether a call is sent again as a whole, on the next ready epoch.
+
+    Args:
+        end: What its parts have come to.
+        info: Its method, None if it is not known any longer.
+        replays: How often it was sent again so far.
+        max_replays: How often it may be.
+        may_have_run: Whether any part of it may have run, in any attempt.
+    """
+    if not isinstance(end.error, LOSSES):
+        return False
+    if not end.sent and isinstance(end.error, errors.CollectiveAborted):
+        return True  # it still waits for its epoch, as it has done before
+    if info is None or replays >= max_replays:
+        return False
+    return info.idempotent or (info.resend is Resend.UNSTARTED and not may_have_run)
+
+
+FOLLOWING: Final = (
+    errors.CollectiveAborted,
+    errors.WorkerLost,
+    errors.ConnectionLost,
+    errors.StaleGeneration,
+    errors.DeviceUnavailable,
+)
+"""Errors that a part may end with because of what has happened to another one. Any other error wins over them."""
+
+LOSSES: Final = (*FOLLOWING, errors.ContextPoisoned)
+"""Errors that are not the method's own word."""

@@ -1,0 +1,59 @@
+"""The worlds of a pool, as the supervisor last reported them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from atomr_mp import errors
+from atomr_mp.protocol.messages.devices import WorldInfo
+from atomr_mp.protocol.words import did_you_mean
+
+
+class KnownWorlds:
+    """The worlds that a client knows. One thread at a time takes news in; any may ask.
+
+    Args:
+        worlds: The worlds when the client connected.
+    """
+
+    def __init__(self, worlds: Iterable[WorldInfo]) -> None:
+        self.by_number: dict[int, WorldInfo] = {}
+        """The worlds, by number. The dict is replaced, not changed: other threads read it meanwhile."""
+        self.of_actors: dict[str, str] = {}
+        """The worlds' names, by the names of their actors."""
+        for each in worlds:
+            self.take(each)
+
+    def take(self, world: WorldInfo) -> None:
+        """Take in a world as it is now."""
+        self.by_number = {**self.by_number, world.number: world}
+        self.of_actors = {actor: each.name for each in self.by_number.values() for actor in each.actors}
+
+    def named(self, name: str) -> WorldInfo:
+        """Return the world of this name.
+
+        Raises:
+            InvalidRequest: There is none.
+        """
+        worlds = {each.name: each for each in self.by_number.values()}
+        if not isinstance(name, str):
+            raise errors.InvalidRequest(f"a world is named by a text; got {name!r:.200}")
+        if name not in worlds:
+            hint = did_you_mean(name, worlds)
+            known = ", ".join(sorted(worlds)) or "none"
+            raise errors.InvalidRequest(f"there is no world {name!r}{hint}; this pool's worlds are: {known}")
+        return worlds[name]
+
+    def refuse(self, method: str) -> None:
+        """Refuse an ordinary call of a world's actor.
+
+        Args:
+            method: "Actor.method", or the actor's name.
+
+        Raises:
+            InvalidRequest: The actor belongs to a world.
+        """
+        actor = method.partition(".")[0]
+        name = self.of_actors.get(actor)
+        if name is not None:
+            raise errors.InvalidRequest(f"{actor} belongs to the world {name}: call pool.world({name!r}).call(...)")
