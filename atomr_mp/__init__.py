@@ -1,7 +1,8 @@
 """A runtime that hosts GPU work in isolated processes and keeps it answering when a GPU context dies.
 
 `start` runs a pool for as long as the application lives; `connect` joins one that runs already. Both give a `Pool`.
-`on_devices` names the devices of an actor that not all have.
+`on_devices` names the devices of an actor that not all have. `Pool.world` gives a `World`: several devices, called as
+one.
 Errors are in `atomr_mp.errors`. Actors are written against `atomr_mp_workers`.
 
 Imports point one way; the contracts in pyproject.toml have the layers. The code inside a device's process is another
@@ -23,14 +24,16 @@ if TYPE_CHECKING:
     from atomr_mp.startup.connect import connect
     from atomr_mp.startup.start import start
     from atomr_mp.startup.targets import on_devices
+    from atomr_mp.world import World
 
-__all__ = ["Device", "GpuRef", "Pool", "Reply", "ReplyStream", "connect", "on_devices", "start"]
+__all__ = ["Device", "GpuRef", "Pool", "Reply", "ReplyStream", "World", "connect", "on_devices", "start"]
 
 _MODULES = {
     "Device": "device",
     "GpuRef": "client.memory.refs",
     "Reply": "client.reply",
     "ReplyStream": "client.reply_stream",
+    "World": "world",
     "connect": "startup.connect",
     "on_devices": "startup.targets",
     "start": "startup.start",

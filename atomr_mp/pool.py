@@ -23,13 +23,13 @@ from atomr_mp.operator.session import OperatorSession
 from atomr_mp.process.files.rundir import SESSION_SOCKET
 from atomr_mp.protocol import amounts, dtypes
 from atomr_mp.protocol.flow.limits import MAX_AHEAD
-from atomr_mp.protocol.keywords import checks_names, unknown_names
-from atomr_mp.protocol.messages.data import MAX_PRIORITY, MIN_PRIORITY
+from atomr_mp.protocol.keywords import checks_names
 from atomr_mp.protocol.messages.devices import OUT_OF_USE, DeviceInfo, MethodInfo
 from atomr_mp.protocol.messages.suspects import RequestKey
 from atomr_mp.protocol.pickling import CONNECT, refusal
 from atomr_mp.protocol.signatures import all_named
 from atomr_mp.protocol.words import counted, did_you_mean
+from atomr_mp.world import World, checked_priority, no_option
 
 if TYPE_CHECKING:
     import numpy as np
@@ -258,7 +258,7 @@ class Pool:
         client = self._client
         info = (client.methods.get(method) if type(method) is str else None) or self._look_up(method)
         if unknown:
-            raise _no_option("Pool.call", method, info, unknown, Pool.call)
+            raise no_option("Pool.call", method, info, unknown, Pool.call)
         if device is not None:
             device = self._device_index(device)
         if deadline_s is None:
@@ -269,7 +269,7 @@ class Pool:
         if kwargs:
             arguments = self._named(method, info, args, kwargs, deadline_s)
         if type(priority) is not int or priority:
-            priority = _priority(priority)
+            priority = checked_priority(priority)
         return client.submit(method, arguments, device=device, deadline_s=deadline_s, priority=priority, wait=wait)
 
     def stream(
@@ -320,7 +320,7 @@ class Pool:
         client = self._client
         info = (client.methods.get(method) if type(method) is str else None) or self._look_up(method)
         if unknown:
-            raise _no_option("Pool.stream", method, info, unknown, Pool.stream)
+            raise no_option("Pool.stream", method, info, unknown, Pool.stream)
         if not info.streams and info is not NOT_KNOWN_YET:
             raise errors.InvalidRequest(f"{method} returns one result: use Pool.call")
         default_s = info.deadline_s or DEFAULT_DEADLINE_S
@@ -332,7 +332,7 @@ class Pool:
             first_s=first_s,
             between_s=amounts.duration("between_s", between_s),
             deadline_s=amounts.deadline(deadline_s, amounts.LONGEST_S),
-            priority=_priority(priority),
+            priority=checked_priority(priority),
             ahead=amounts.whole("ahead", ahead, 1, MAX_AHEAD),
             ahead_bytes=amounts.whole("ahead_bytes", ahead_bytes, 1),
             resumes=info.resumes,
@@ -395,12 +395,13 @@ class Pool:
                 further items end with it.
             WouldBlock: Read by a coroutine, whose event loop it would block.
         """
-        priority = _priority(priority)
+        priority = checked_priority(priority)
         attempts = amounts.whole("attempts", attempts, 1)
         in_flight = None if in_flight is None else amounts.whole("in_flight", in_flight, 1)
         batch_size = None if batch_size is None else amounts.whole("batch_size", batch_size, 1)
         deadline_s = None if deadline_s is None else amounts.duration("deadline_s", deadline_s)
         info = self._info(method)
+        self._client.worlds.refuse(method)
         if info is NOT_KNOWN_YET:
             info = self._wait_known(method, deadline_s or DEFAULT_DEADLINE_S)
         given: Any = items
@@ -473,10 +474,11 @@ class Pool:
             InvalidRequest: No such method or priority, or a number out of bounds.
             AtomrError: While reading: an item's error.
         """
-        priority = _priority(priority)
+        priority = checked_priority(priority)
         in_flight = None if in_flight is None else amounts.whole("in_flight", in_flight, 1)
         deadline_s = None if deadline_s is None else amounts.duration("deadline_s", deadline_s)
         info = self._info(method)
+        self._client.worlds.refuse(method)
         from atomr_mp.mapping.async_run import AsyncMapRun  # late: it takes asyncio
 
         return AsyncMapRun(
@@ -564,6 +566,7 @@ class Pool:
         if not isinstance(name, str):
             raise errors.InvalidRequest(f"an actor is named by a text; got {name!r:.200}")
         deadline_s = None if deadline_s is None else amounts.duration("deadline_s", deadline_s)
+        self._client.worlds.refuse(name)
         known = sorted({method.partition(".")[0] for method in self._client.methods})
         if name not in known:
             starting = self.is_starting(name)
@@ -578,7 +581,25 @@ class Pool:
                 f"{', '.join(known) or 'none'}"
             )
         device = None if device is None else self._device_index(device)
-        return ActorRef(self, name, device, deadline_s, _priority(priority), wait)
+        return ActorRef(self, name, device, deadline_s, checked_priority(priority), wait)
+
+    def world(self, name: str) -> World:
+        """Return a world, to call its actors' methods on all of its devices as one.
+
+        Args:
+            name: The world's name.
+
+        Raises:
+            InvalidRequest: There is no world of this name; or this is a remote client, which cannot call worlds.
+            PoolLost: The pool has ended, this client was closed, or this process was forked from the client's.
+        """
+        self._client.check()
+        info = self._client.worlds.named(name)
+        if self._run_dir is None:
+            raise errors.InvalidRequest(
+                f"a remote client cannot call a world: call pool.world({name!r}) on the pool's own machine"
+            )
+        return World(self._client, info.number, self._info, self._named)
 
     def wait_ready(self, timeout_s: float = 300.0) -> None:
         """Wait until every device is ready to be called by this client.
@@ -832,21 +853,3 @@ STARTING: Final = (
     "the pool is starting, and it is not known yet whether it has a request {!r}: wait first, by `Pool.wait_ready` in "
     "a thread"
 )
-
-
-def _no_option(
-    function: str, method: str, info: MethodInfo, unknown: Mapping[str, object], of: Callable[..., Any]
-) -> errors.WrongArgument:
-    """Return the error for options that a function has not; some may be meant for the method."""
-    hint, name = "", next(iter(unknown))
-    if name in info.parameters:
-        actor, _, called = method.partition(".")
-        hint = (
-            f", which is one of {method}: give it as kwargs={{{name!r}: ...}}, or call "
-            f"pool.actor({actor!r}).{called}({name}=...)"
-        )
-    return unknown_names(function, unknown, of.__kwdefaults__ or (), hint)
-
-
-def _priority(priority: int) -> int:
-    return amounts.whole("priority", priority, MIN_PRIORITY, MAX_PRIORITY)

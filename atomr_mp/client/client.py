@@ -25,11 +25,12 @@ from atomr_mp.client.reply_life import ReplyState
 from atomr_mp.client.reply_stream import ReplyStream
 from atomr_mp.client.sent_room import SentRoom
 from atomr_mp.client.stream_closer import StreamCloser
-from atomr_mp.protocol import amounts
+from atomr_mp.client.worlds.gang_reply import GangReply
+from atomr_mp.protocol import amounts, own_device
 from atomr_mp.protocol.flow.flight import Window
 from atomr_mp.protocol.flow.stream_credit import ReaderCredit
 from atomr_mp.protocol.messages import session
-from atomr_mp.protocol.messages.devices import Resumes
+from atomr_mp.protocol.messages.devices import Resumes, WorldInfo
 from atomr_mp.transport.data import DataConnection
 from atomr_mp.transport.session import SessionEnd
 from atomr_mp.wire.courier import Courier
@@ -109,6 +110,7 @@ class Client:
         self.login: Final = told.login
         self.devices: Final = told.devices
         self.suspicions: Final = told.suspicions
+        self.worlds: Final = told.worlds
         self.listeners: Final = told.listeners
         self.actors, self.homes, self.methods = told.actors, told.homes, told.methods
         self.read_session: Final = told.read
@@ -168,6 +170,8 @@ class Client:
         """
         if self.forked:
             raise errors.PoolLost(FORKED)
+        if self.worlds.of_actors:
+            self.worlds.refuse(method)
         held = interrupts.hold()
         try:
             loop = None if blocking else running_loop()
@@ -202,6 +206,65 @@ class Client:
                 interrupts.let_go(held)
 
     @interrupts.defer_interrupts
+    def submit_gang(
+        self,
+        world: WorldInfo,
+        method: str,
+        arguments: object,
+        *,
+        each: bool,
+        deadline_s: float,
+        priority: int = 0,
+        wait: bool | None = None,
+    ) -> GangReply:
+        """Call a method on all ranks of a world; `world.World` describes the arguments.
+
+        Raises:
+            InvalidRequest: The arguments cannot be sent; or this process is one of the world's, which would wait for
+                itself.
+            Overloaded: There is no room on some member, and nothing was sent; or too many calls wait for room.
+            DeadlineExceeded: A thread has waited for room, and there was none in time.
+            DeviceUnavailable: The world is closed, or a member takes no work.
+            PoolLost: There is no pool any more, or this client was closed.
+        """
+        if self.forked:
+            raise errors.PoolLost(FORKED)
+        self._refuse_own(world, method)
+        loop, holds = running_loop(), False
+        if loop is not None and Kernel.is_here and in_cell():
+            loop, holds = None, wait is None
+        lane: Lane = self._blocking if loop is None else self._loops.get(loop) or self._new_lane(loop)
+        self.read_session_if_old()
+        deadline_ns = time.monotonic_ns() + int(deadline_s * 1e9)
+        waits = loop is not None if wait is None else wait
+        blocks = waits and loop is None
+
+        def submitted() -> GangReply:
+            gang = GangReply(lane, next(self._ids), method, deadline_ns, b"", priority=priority)
+            gang.number, gang.world, gang.each = world.number, world.name, each
+            lane.submit_gang(gang, arguments, waits=waits or holds, blocks=blocks)
+            return gang
+
+        try:
+            gang = submitted()
+        except _OUTDATED:  # perhaps by news that was not read yet
+            self.read_session()
+            gang = submitted()
+        if lane is self._blocking:
+            if blocks:
+                self._blocking.wait_for_room(gang)
+            elif gang.state is not ReplyState.SENT:
+                self._blocking.watch(gang)  # it has to be sent even if no thread waits for an answer
+        return gang
+
+    def _refuse_own(self, world: WorldInfo, method: str) -> None:
+        here = own_device.here
+        if here is not None and here.epoch == self._session.epoch and here.device in world.devices:
+            why = here.refusal(method)
+            if why:
+                raise errors.InvalidRequest(why)
+
+    @interrupts.defer_interrupts
     def submit_items(
         self, method: str, items: Sequence[Sequence[Any]], *, deadline_s: float, priority: int = 0
     ) -> ItemsReply:
@@ -221,6 +284,7 @@ class Client:
         """
         if self.forked:
             raise errors.PoolLost(FORKED)
+        self.worlds.refuse(method)
         loop = running_loop()
         assert loop is not None
         lane = self._loops.get(loop) or self._new_lane(loop)
@@ -254,6 +318,7 @@ class Client:
         """
         if self.forked:
             raise errors.PoolLost(FORKED)
+        self.worlds.refuse(method)
         loop = calling_loop()
         lane: Lane = self._blocking if loop is None else self._loops.get(loop) or self._new_lane(loop)
         self.read_session()

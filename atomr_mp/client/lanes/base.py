@@ -14,6 +14,7 @@ from atomr_mp.client.lanes.admission import BacklogAdmission
 from atomr_mp.client.lanes.backlog import Backlog
 from atomr_mp.client.lanes.device_link import DeviceLink, unavailable
 from atomr_mp.client.lanes.failover import ConnectionCalls, Failover
+from atomr_mp.client.lanes.gangs import Gangs
 from atomr_mp.client.lanes.homes import Home, home_for
 from atomr_mp.client.lanes.link_life import REFUSING, LinkState
 from atomr_mp.client.lanes.outcomes import Callback, Outcomes, forget_forked
@@ -26,9 +27,11 @@ from atomr_mp.client.lanes.session import SupervisorNews
 from atomr_mp.client.memory.leases import Lease, NotOpenError
 from atomr_mp.client.reply import SEND_RESULT, ItemsReply, Reply, StreamReply, decode_leased
 from atomr_mp.client.reply_life import AT_WORKER, ReplyEvent, ReplyState
+from atomr_mp.client.worlds.arguments import encoded
+from atomr_mp.client.worlds.gang_reply import GangPart, GangReply
 from atomr_mp.protocol import own_device, values
 from atomr_mp.protocol.flow.flight import Flight
-from atomr_mp.protocol.messages.session import DeviceChanged, IncarnationEnded, IncarnationStopped
+from atomr_mp.protocol.messages.session import DeviceChanged, IncarnationEnded, IncarnationStopped, WorldChanged
 from atomr_mp.protocol.messages.suspects import RequestKey, Suspicions
 from atomr_mp.protocol.own_device import OwnDevice
 from atomr_mp.protocol.pickling import CONNECT, refusal
@@ -68,8 +71,11 @@ class Lane(ABC):
         flights = [link.flight for link in links]
         backlog = self._backlog = Backlog(flights, services.max_waiting, window.payload_bytes)
         outcomes = self._outcomes = Outcomes(services.sent_room, memory, session.acquit, links, backlog, self._finished)
-        sender = self._sender = Sender(links, self._give_back, self._reach, self._broken, session.clock)
-        admission = self._admission = BacklogAdmission(links, backlog, outcomes, sender)
+        sender = self._sender = Sender(links, self._give_back, self._reach, self._broken, session.clock, self._stray)
+        gangs = self._gangs = Gangs(
+            self, session, memory, links, outcomes, sender, backlog, self._settle_gangs, self._read_for_room
+        )
+        admission = self._admission = BacklogAdmission(links, backlog, outcomes, sender, gangs.settle)
         ended = self._on_fatal, self._ended, self._admitted
         receiver = Receiver(memory, outcomes, *ended, backlog, admission.admit, admission.settle)
         self._receive: Final = receiver.receive
@@ -85,7 +91,7 @@ class Lane(ABC):
             self._retry,
             admission,
         )
-        self._parts: Final = sender, backlog, admission, outcomes, receiver, self._retry, self._failover
+        self._parts: Final = sender, backlog, admission, outcomes, receiver, self._retry, self._failover, gangs
         """What is used with the lock held."""
         checks.entrust(self._lock, *self._parts)
         self._lost: errors.PoolLost | None = None
@@ -373,6 +379,41 @@ class Lane(ABC):
                 self._queued(link)
         return reply
 
+    def submit_gang(self, gang: GangReply, arguments: object, *, waits: bool, blocks: bool) -> None:
+        """Send a call of a world, or hold it while the world has no ready epoch, or there is no room for it.
+
+        Args:
+            gang: The call, new.
+            arguments: A sequence by position, or a mapping by name.
+            waits: Whether it waits for room.
+            blocks: Whether its caller waits for room, so that it may always wait.
+
+        Raises:
+            InvalidRequest: The arguments cannot be sent.
+            Overloaded: There is no room, on one member at least; or too many calls wait.
+            DeviceUnavailable: The world is closed, or a member takes no work.
+            PoolLost: There is no pool any more.
+        """
+        gang.arguments = encoded(gang.method, arguments, self._place_array)
+        with self._lock:
+            if self._lost is not None:
+                raise self._lost.again(maybe_executed=False)
+            for link in self._gangs.links_of(gang):
+                if not link.sending:
+                    self._failover.reach(link)
+            if (tracer := tracing.tracer) is not None:
+                gang.trace, gang.span = tracer.begin(gang.method)
+            self._gangs.enter(gang, waits=waits, blocks=blocks)
+
+    @interrupts.defer_interrupts
+    def _settle_gangs(self, _part: Reply) -> None:
+        """Send the calls of worlds that have come back to their queues."""
+        with self._lock:
+            self._gangs.settle()
+
+    def _stray(self, part: GangPart) -> None:
+        self._gangs.stray(part)
+
     def _enter_link(self, reply: Reply, link: DeviceLink) -> None:
         """Queue a request of the lane's own, which names its device, or let it wait for room. With the lock held."""
         if self._lost is not None:
@@ -398,7 +439,10 @@ class Lane(ABC):
     def cancel(self, reply: Reply) -> None:
         """Ask the worker not to start a request."""
         with self._lock:
-            if not reply.is_over:
+            if isinstance(reply, GangReply):
+                self._gangs.cancel(reply)
+                self._make_room()
+            elif not reply.is_over:
                 again = " again" if reply.may_have_run else ""
                 unsent = errors.Cancelled(f"cancelled before it was sent{again}")
                 self._outcomes.feed(reply, ReplyEvent.CANCEL, reply.poison_error or unsent)
@@ -460,6 +504,7 @@ class Lane(ABC):
                     forget_forked(reply, FORKED)
             for reply in self._backlog.all():
                 forget_forked(reply, FORKED)
+            self._gangs.forget_in_child(FORKED)
 
     # --- messages of the supervisor --------------------------------------------------------------------------------
 
@@ -472,6 +517,9 @@ class Lane(ABC):
             match message:
                 case DeviceChanged(info):
                     self._failover.changed(self._links[info.index], info)
+                case WorldChanged(world):
+                    self._gangs.changed(world)
+                    self._gangs.settle()
                 case IncarnationStopped(ended, sends):
                     self._failover.stopped(self._links[ended.device], ended, sends=sends)
                 case IncarnationEnded():
@@ -502,6 +550,7 @@ class Lane(ABC):
             self._outcomes.feed(reply, ReplyEvent.FAIL, lost.again(maybe_executed=False))
         for link in self._links:
             self._failover.pool_lost(link, lost)
+        self._gangs.pool_lost(lost)
 
     # --- events of connections, with the lock held -----------------------------------------------------------------
 
@@ -572,6 +621,15 @@ class Lane(ABC):
     def _expire(self, reply: Reply) -> None:
         """End a reply whose deadline has passed; its credit comes back with its late answer."""
         with self._lock:
+            if isinstance(reply, GangReply):
+                for link in self._gangs.links_of(reply):
+                    self._receive(link)
+                self._gangs.give_up(reply, _too_late(reply))
+                self._make_room()
+        if isinstance(reply, GangReply):
+            self.call_back()
+            return
+        with self._lock:
             self._receive(self._links[reply.device])  # its answer may have come in time, unread
             is_later = isinstance(reply, StreamReply) and reply.deadline_ns > time.monotonic_ns()  # put off by a part
             if not reply.is_over and not is_later:
@@ -622,6 +680,8 @@ def _too_late(reply: Reply) -> errors.DeadlineExceeded:
         why = "it may be running still"
     elif reply.may_have_run:
         why = "it was not sent again after its worker had ended"
+    elif isinstance(reply, GangReply) and reply.state is ReplyState.WAITING:
+        why = f"it was never sent: the world {reply.world} had no ready epoch for this client"
     elif reply.state is ReplyState.BACKLOG:
         why = "it was never sent: there was no room in the window"
     else:

@@ -20,7 +20,7 @@ from atomr_mp.client.lanes.services import LaneServices
 from atomr_mp.client.lanes.session import SupervisorNews
 from atomr_mp.client.reply import Reply, StreamReply, would_block
 from atomr_mp.client.reply_life import ReplyEvent, ReplyState
-from atomr_mp.protocol.messages.session import DeviceChanged, IncarnationEnded, IncarnationStopped
+from atomr_mp.protocol.messages.session import DeviceChanged, IncarnationEnded, IncarnationStopped, WorldChanged
 from atomr_mp.wire.ends import ClientEnd
 
 if TYPE_CHECKING:
@@ -155,11 +155,14 @@ class EventLoopLane(Lane):
     def _forget_passed(self) -> None:
         """Drop outdated events for a loop that has not run for long, such as those of past generations."""
         last = {told.device.index: told for told in self._told if isinstance(told, DeviceChanged)}
+        last_worlds = {told.world.number: told for told in self._told if isinstance(told, WorldChanged)}
 
         def counts(told: SupervisorNews) -> bool:
             match told:
                 case DeviceChanged(device):
                     return last[device.index] is told
+                case WorldChanged(world):
+                    return last_worlds[world.number] is told
                 case IncarnationStopped():  # only a hint, since its end is reported too
                     return False
                 case IncarnationEnded() if told.device in last:
@@ -215,8 +218,10 @@ class EventLoopLane(Lane):
             for link in self._links:
                 link.hold()  # a flush may be on the loop's list already
                 link.sending = False
-            for reply in self._unanswered() if self._loop.is_closed() else ():
+            for reply in [*self._unanswered(), *self._gangs.open()] if self._loop.is_closed() else ():
                 reply.future = None  # whose callbacks would go to the loop
+            for gang in self._gangs.open():
+                self._gangs.give_up(gang, self._left(gang))
             workers = {(each.device, each.generation): each for link in self._links for each in link.incarnations()}
             for link in self._links:
                 self._failover.leave(link)
@@ -232,14 +237,15 @@ class EventLoopLane(Lane):
 
     def _leave(self, reply: Reply) -> None:
         """End a reply that has no receiver; its worker ends a stream, but runs a call. With the lock held."""
-        if reply.is_over:
-            return
+        if not reply.is_over:
+            event = ReplyEvent.EXPIRE if isinstance(reply, StreamReply) else ReplyEvent.FAIL
+            self._outcomes.feed(reply, event, self._left(reply))
+
+    def _left(self, reply: Reply) -> errors.RequestError:
+        """Return the error of a reply that has no receiver."""
         why = f"the event loop that has called {reply.method} has ended, and receives no answers"
-        left: errors.RequestError = errors.Cancelled(why)
         lost = self._session.lost
-        if lost is not None:
-            left = lost.again(maybe_executed=False)
-        self._outcomes.feed(reply, ReplyEvent.EXPIRE if isinstance(reply, StreamReply) else ReplyEvent.FAIL, left)
+        return errors.Cancelled(why) if lost is None else lost.again(maybe_executed=False)
 
     def _lend(self, reply: Reply, foreign: Sequence[GpuRef], device: int) -> None:
         self._lending.begin(reply, foreign, device)
@@ -368,7 +374,8 @@ class EventLoopLane(Lane):
         self._timer = None
         now_ns = time.monotonic_ns()
         with self._lock:
-            waiting = [reply for reply in self._unanswered() if not reply.is_over]
+            calls = [reply for reply in self._unanswered() if reply.gang is None]  # parts have no deadline
+            waiting = [reply for reply in (*calls, *self._gangs.open()) if not reply.is_over]
         for reply in waiting:
             if reply.deadline_ns <= now_ns:
                 self._expire(reply)

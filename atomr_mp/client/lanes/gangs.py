@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, cast
 
 from atomr_mp import checks, errors
 from atomr_mp.client.lanes.backlog import Backlog
@@ -17,17 +18,18 @@ from atomr_mp.client.lanes.retry_policy import NEVER
 from atomr_mp.client.lanes.sending import Sender
 from atomr_mp.client.lanes.services import LazyMemory
 from atomr_mp.client.lanes.session import PoolSession
-from atomr_mp.client.memory.argument_slabs import Placement
 from atomr_mp.client.reply import Reply, ReplyLane
 from atomr_mp.client.reply_life import ReplyEvent, ReplyState
 from atomr_mp.client.worlds.gang_life import GangAction, GangEvent, GangState, step
 from atomr_mp.client.worlds.gang_outcome import PartEnd, goes_again, judge
 from atomr_mp.client.worlds.gang_reply import NOTHING, PART_DEADLINE_NS, GangPart, GangReply
-from atomr_mp.protocol.exceptions import describe
 from atomr_mp.protocol.flow.flight import RETRY_AFTER_S
 from atomr_mp.protocol.messages import data
 from atomr_mp.protocol.messages.devices import WorldInfo, WorldState
 from atomr_mp.protocol.words import counted
+
+if TYPE_CHECKING:
+    from atomr_mp.client.memory.argument_slabs import Placement
 
 
 @checks.owned()
@@ -67,7 +69,7 @@ class Gangs:
         self._backlog = backlog
         self._go_on = go_on
         self._read_for_room = read_for_room
-        self._worlds = dict(session.worlds.by_number)
+        self._worlds = session.worlds.by_number.copy()
         """The worlds as this lane knows them: no news overtakes that of the devices."""
         self._queues: dict[int, list[GangReply]] = {}
         """Calls that wait for a ready epoch, or for room, by world; the earliest first."""
@@ -96,7 +98,7 @@ class Gangs:
             raise error
         ready, queue = self._is_ready(world), self._queues.get(world.number, [])
         parts = self._let_in(gang, world) if ready and not queue else None
-        if parts is None and ready and not queue and all([self._read_for_room(self._links[at]) for at in world.devices]):
+        if parts is None and ready and not queue and self._has_read(world):
             ready = self._is_ready(world)
             parts = self._let_in(gang, world) if ready else None
         if parts is not None:
@@ -235,6 +237,10 @@ class Gangs:
             for link, generation in zip(links, world.generations, strict=True)
         )
 
+    def _has_read(self, world: WorldInfo) -> bool:
+        """Take in the answers of all members; return False if somebody else does that."""
+        return all(self._read_for_room(self._links[device]) for device in world.devices)
+
     def _full(self, world: WorldInfo) -> errors.Overloaded:
         fullest = max((self._links[device] for device in world.devices), key=lambda link: len(link.flight.requests))
         error = fullest.flight.full()
@@ -277,7 +283,7 @@ class Gangs:
                 part.priority, part.trace, part.pinned, part.replays = gang.priority, gang.trace, True, NEVER
                 parts.append(part)
                 part.body, part.payload, placed = arguments.for_part(self._memory.place)
-                part.kept = part.copies = [each for each in placed if isinstance(each, Placement)]
+                part.kept = part.copies = cast("Sequence[Placement]", placed)  # refs are refused before
         except BaseException:
             self._take_back(parts)
             raise
@@ -376,8 +382,3 @@ def _executed(part: GangPart) -> bool:
     """Return whether an ended part may have run."""
     error = part.error
     return error is None or part.may_have_run or (isinstance(error, errors.RequestError) and error.maybe_executed)
-
-
-def internal(gang: GangReply, fault: Exception) -> errors.InternalError:
-    """Return the error of a call that our own code has failed to send."""
-    return errors.InternalError(f"{gang.method} could not be sent ({describe(fault)})")

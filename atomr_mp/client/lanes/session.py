@@ -312,7 +312,9 @@ class PoolSession:
         self.lost = lost
         self._connection.close()
 
-    def _hear(self, message: session.FromSupervisor) -> None:
+    def _hear(  # noqa: C901 - one case for each kind of message
+        self, message: session.FromSupervisor
+    ) -> None:
         match message:
             case session.Answer() | session.SlabOpened():
                 self._answer(message)

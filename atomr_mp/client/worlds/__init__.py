@@ -4,8 +4,8 @@ Theory of operation
 ===================
 
 A *gang call* is one call of a method on all ranks of a world. Each rank gets a *part*: an ordinary request
-(`gang_reply.GangPart`) that names the call by a `Gang`. The caller gets one `gang_reply.GangReply`. It lies in no window
-and in no queue of a link. Its parts do.
+(`gang_reply.GangPart`) that names the call by a `Gang`. The caller gets one `gang_reply.GangReply`. Windows and the
+queues of links hold the parts, and never the whole.
 
 - `known_worlds`: the worlds of the pool, as the supervisor last reported them.
 - `gang_life`: where a gang call is, as a table. Tests walk all of it.

@@ -30,9 +30,12 @@ class GangArguments(NamedTuple):
     @property
     def nbytes(self) -> int:
         """Bytes of all arguments, with those in shared memory."""
-        return self.window_bytes + sum([each.nbytes for each in self.placed.values()])
+        copied: int = sum([each.nbytes for each in self.placed.values()])
+        return self.window_bytes + copied
 
-    def for_part(self, place: Callable[[Any], values.PlacedArray | None]) -> values.Encoded:
+    def for_part(
+        self, place: Callable[[Any], values.PlacedArray | None]
+    ) -> tuple[bytes, Sequence[values.Buffer], Sequence[values.PlacedArray]]:
         """Return the arguments of one more part: body, frames, and arrays in shared memory.
 
         Args:
@@ -44,6 +47,7 @@ class GangArguments(NamedTuple):
         return values.encode(decoded, place)
 
     def _resolve(self, wire: WireRef | ClientArray) -> object:
+        assert isinstance(wire, ClientArray)
         return self.placed[wire.id].array
 
 
@@ -59,9 +63,11 @@ def encoded(method: str, arguments: object, place: Callable[[Any], values.Placed
         InvalidRequest: They cannot be sent, or there is a ref among them.
     """
     body, payload, placed = values.encode(arguments, place)
-    if any(isinstance(each.to_wire(), WireRef) for each in placed):
+    wires = [each.to_wire() for each in placed]
+    arrays = [wire for wire in wires if isinstance(wire, ClientArray)]
+    if len(arrays) < len(wires):
         raise errors.InvalidRequest(
             f"a ref among the arguments of {method}: a ref lives on one device, and a call of a world goes to several; "
             "give the values, for example by `ref.numpy()`"
         )
-    return GangArguments(body, payload, {each.id: each for each in placed})
+    return GangArguments(body, payload, {wire.id: each for wire, each in zip(arrays, placed, strict=True)})

@@ -47,9 +47,7 @@ def judge(ends: Sequence[PartEnd]) -> GangEnd:
     return GangEnd(error, rank, executed, sent)
 
 
-def goes_again(
-    end: GangEnd, info: MethodInfo | None, replays: int, max_replays: int, *, may_have_run: bool
-) -> bool:
+def goes_again(end: GangEnd, info: MethodInfo | None, replays: int, max_replays: int, *, may_have_run: bool) -> bool:
     """Return whether a call is sent again as a whole, on the next ready epoch.
 
     Args:

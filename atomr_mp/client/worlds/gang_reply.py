@@ -50,7 +50,7 @@ class GangReply(Reply):
     """How many parts have not ended."""
 
     def told(self) -> str:
-        """Describe the reply for the log; see `Reply.told`."""
+        """Describe the reply for the log. This may be called while the lock of its lane is held."""
         state = "pending" if not self.is_over else repr(self.error) if self.error else "done"
         return f"<GangReply {self.id} of {self.method} in the world {self.world}: {state}>"
 

@@ -152,6 +152,8 @@ class SessionStory:
                 self._kept.add(slab)
             case session.IncarnationEnded():
                 self._missed.append(message)
+            case session.WorldChanged():
+                pass  # remote clients call no worlds
             case session.SessionResumed(living):
                 if self._welcome is None:
                     raise errors.ProtocolError("a session goes on without a welcome")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -29,6 +30,7 @@ from atomr_mp.client.programs import KnownPrograms
 from atomr_mp.client.reply import Reply
 from atomr_mp.client.reply_life import ReplyState
 from atomr_mp.client.sent_room import SentRoom
+from atomr_mp.client.worlds.known_worlds import KnownWorlds
 from atomr_mp.protocol import token
 from atomr_mp.protocol.codec import ErrorInfo
 from atomr_mp.protocol.flow import flight
@@ -145,6 +147,8 @@ class FakeClient:
         self.clock = PoolClock()
         self.homes = HOMES
         self.suspicions = KnownSuspicions([])
+        self.worlds = KnownWorlds([])
+        self.request_ids = itertools.count(10_000)
         self.workers_live = False
         self.reports: list[tuple[int, int, int, list[suspects.RequestKey]]] = []
         self.acquitted: list[suspects.RequestKey] = []

@@ -1,0 +1,267 @@
+"""A world of a pool: actors over several devices, whose methods are called on all of them as one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, Never
+
+from atomr_mp import errors
+from atomr_mp.device import DEFAULT_DEADLINE_S
+from atomr_mp.protocol import amounts
+from atomr_mp.protocol.keywords import checks_names, unknown_names
+from atomr_mp.protocol.messages.data import MAX_PRIORITY, MIN_PRIORITY
+from atomr_mp.protocol.messages.devices import MethodInfo, WorldInfo, WorldState
+from atomr_mp.protocol.pickling import CONNECT, refusal
+from atomr_mp.protocol.words import did_you_mean
+
+if TYPE_CHECKING:
+    from atomr_mp.client.client import Client
+    from atomr_mp.client.worlds.gang_reply import GangReply
+
+LookUp = Callable[[str], MethodInfo]
+"""Returns the description of a request, by "Actor.method"; raises `InvalidRequest` if there is none."""
+
+Name = Callable[[str, MethodInfo, tuple[Any, ...], dict[str, Any], float], dict[str, Any]]
+"""Returns all arguments of a call by name."""
+
+
+@checks_names
+class World:
+    """A world of a pool, through all its epochs. Made by `Pool.world`. Thread-safe.
+
+    Calls work alike in threads and in event loops: each returns a `GangReply` at once, which is used as a `Reply`.
+
+    Args:
+        client: The session.
+        number: The world's number.
+        look_up: Describes a request.
+        named: Names the arguments of a call.
+    """
+
+    def __init__(self, client: Client, number: int, look_up: LookUp, named: Name) -> None:
+        self._client: Final = client
+        self._number: Final = number
+        self._look_up: Final = look_up
+        self._named: Final = named
+        known = client.worlds.by_number[number]
+        self.name: Final = known.name
+        """The world's name."""
+        self.devices: Final = tuple(known.devices)
+        """Indices of its devices, by rank."""
+        self.actors: Final = tuple(known.actors)
+        """Names of its actors. They are called through the world alone."""
+        self.size: Final = len(known.devices)
+        """How many ranks it has."""
+
+    __reduce__ = refusal(CONNECT, "its `name`")
+
+    def __repr__(self) -> str:
+        info = self.info
+        return f"<World {self.name} of pool {self._client.pool}: {info.state.value}, epoch {info.epoch}>"
+
+    @property
+    def info(self) -> WorldInfo:
+        """The world, as the supervisor last reported it."""
+        self._client.read_session()
+        return self._client.worlds.by_number[self._number]
+
+    @property
+    def state(self) -> WorldState:
+        """Its state, as the supervisor last reported it: "ready" if calls are sent at once."""
+        return self.info.state
+
+    @property
+    def epoch(self) -> int:
+        """Its latest epoch, as the supervisor last reported it; 0 if there was none."""
+        return self.info.epoch
+
+    def call(
+        self,
+        method: str,
+        /,
+        *args: Any,
+        each: bool = False,
+        deadline_s: float | None = None,
+        priority: int = 0,
+        wait: bool | None = None,
+        kwargs: dict[str, Any] | None = None,
+        **unknown: Never,
+    ) -> GangReply:
+        """Call a method on all ranks, with the same arguments; see `Pool.call`.
+
+        Returns at once. While the world forms an epoch, the call waits in this process. It is sent to all ranks or to
+        none. It ends once all ranks have ended; its deadline, and `cancel`, end the reply alone, and what has begun
+        goes on. If a rank is lost, the call is sent again as a whole on the next epoch, if the method is idempotent.
+
+        Args:
+            method: "Actor.method", of an actor of this world.
+            *args: Its arguments, as those of `Pool.call`, but without refs. A large array is copied into shared memory
+                once; all ranks read it there.
+            each: Whether the result is a list of all ranks' results, by rank; else it is rank 0's.
+            deadline_s: Seconds after which the reply ends with `DeadlineExceeded`; see `Pool.call`.
+            priority: From -8 to 7; see `Pool.call`.
+            wait: Whether to wait for room; see `Pool.call`.
+            kwargs: Arguments by name.
+            **unknown: Takes nothing: a wrong name is refused, and the nearest right one named.
+
+        Raises:
+            InvalidRequest: No such method or priority, a method that streams, an actor that is not of this world, or an
+                argument that cannot be sent.
+            WrongArgument: There is no such option.
+            Overloaded: Some rank has no room for one more unanswered request, and nothing was sent; or too many calls
+                wait.
+            DeadlineExceeded: A thread has waited for room until the deadline.
+            DeviceUnavailable: The world is closed, or a member takes no work.
+            PoolLost: The pool has ended.
+        """
+        info = self._of_this(method)
+        if unknown:
+            raise no_option("World.call", method, info, unknown, World.call)
+        if deadline_s is None:
+            deadline_s = info.deadline_s or DEFAULT_DEADLINE_S
+        else:
+            deadline_s = amounts.duration("deadline_s", deadline_s)
+        arguments: object = args
+        if kwargs:
+            arguments = self._named(method, info, args, kwargs, deadline_s)
+        return self._client.submit_gang(
+            self._client.worlds.by_number[self._number],
+            method,
+            arguments,
+            each=bool(each),
+            deadline_s=deadline_s,
+            priority=checked_priority(priority),
+            wait=wait,
+        )
+
+    def actor(
+        self,
+        name: str,
+        *,
+        each: bool = False,
+        deadline_s: float | None = None,
+        priority: int = 0,
+        wait: bool | None = None,
+    ) -> WorldActor:
+        """Return a reference through which an actor's methods are called like methods, on all ranks.
+
+        Args:
+            name: The actor's name.
+            each: Whether results are lists of all ranks' results; see `call`.
+            deadline_s: Deadline of the calls, see `call`.
+            priority: Their priority, see `call`.
+            wait: Whether the calls wait for room, see `call`.
+
+        Raises:
+            InvalidRequest: This world has no such actor.
+        """
+        self._check_actor(name, name)
+        deadline_s = None if deadline_s is None else amounts.duration("deadline_s", deadline_s)
+        options = {"each": each, "deadline_s": deadline_s, "priority": checked_priority(priority), "wait": wait}
+        return WorldActor(self, name, options)
+
+    def has(self, method: str) -> bool:
+        """Whether there is a request of this name, of an actor of this world."""
+        try:
+            self._of_this(method)
+        except errors.InvalidRequest:
+            return False
+        return True
+
+    def wait_ready(self, timeout_s: float = 300.0) -> None:
+        """Wait until the world is ready to be called.
+
+        Raises:
+            DeviceUnavailable: The world is closed.
+            TimeoutError: It was not ready in time.
+            PoolLost: The pool has ended, this client was closed, or this process was forked from the client's.
+        """
+        client = self._client
+        client.check()
+        timeout_s = amounts.duration("timeout_s", timeout_s, zero=True)
+
+        def settled() -> bool:
+            return client.worlds.by_number[self._number].state in _SETTLED
+
+        if not client.wait_until(settled, timeout_s):
+            info = self.info
+            why = f"{info.state.value}: {info.reason}" if info.reason else info.state.value
+            raise TimeoutError(f"the world {self.name} was not ready within {timeout_s:g} s; it is {why}")
+        info = client.worlds.by_number[self._number]
+        if info.state is WorldState.ENDED:
+            why = f": {info.reason}" if info.reason else ""
+            raise errors.DeviceUnavailable(f"the world {self.name} is closed{why}")
+
+    def _of_this(self, method: str) -> MethodInfo:
+        """Return the description of a request of this world's actors.
+
+        Raises:
+            InvalidRequest: There is no such request, or it streams.
+        """
+        given: Any = method
+        if not isinstance(given, str):
+            raise errors.InvalidRequest(f'a method is named by a text, "Actor.method"; got {given!r:.200}')
+        self._check_actor(given.partition(".")[0], method)
+        info = self._look_up(method)
+        if info.streams:
+            raise errors.InvalidRequest(f"{method} streams, and methods of a world's actors cannot")
+        return info
+
+    def _check_actor(self, actor: Any, asked: str) -> None:
+        if actor not in self.actors:
+            hint = did_you_mean(actor, self.actors) if isinstance(actor, str) else ""
+            raise errors.InvalidRequest(
+                f"{asked!r:.200} is not of the world {self.name}{hint}; its actors are: {', '.join(self.actors)}"
+            )
+
+
+class WorldActor:
+    """An actor of a world; its methods are the actor's requests, on all ranks. Made by `World.actor`.
+
+    They return a `GangReply`.
+    """
+
+    def __init__(self, world: World, name: str, options: Mapping[str, Any]) -> None:
+        self._world = world
+        self._name = name
+        self._options = options
+
+    __reduce__ = refusal(CONNECT, "the actor's name")
+
+    def __repr__(self) -> str:
+        return f"<actor {self._name} of {self._world!r}>"
+
+    def __getattr__(self, name: str) -> Callable[..., GangReply]:
+        world, method, options = self._world, f"{self._name}.{name}", self._options
+        if name.startswith("__") or not world.has(method):
+            raise AttributeError(f"actor {self._name!r} of the world {world.name} has no request {name!r}")
+
+        def call(*args: Any, **kwargs: Any) -> GangReply:
+            return world.call(method, *args, kwargs=kwargs or None, **options)
+
+        # Python finds it here from now on, without this function.
+        self.__dict__[name] = call
+        return call
+
+
+def no_option(
+    function: str, method: str, info: MethodInfo, unknown: Mapping[str, object], of: Callable[..., Any]
+) -> errors.WrongArgument:
+    """Return the error for options that a function has not; some may be meant for the method."""
+    hint, name = "", next(iter(unknown))
+    if name in info.parameters:
+        actor, _, called = method.partition(".")
+        hint = (
+            f", which is one of {method}: give it as kwargs={{{name!r}: ...}}, or call "
+            f"{function.partition('.')[0].lower()}.actor({actor!r}).{called}({name}=...)"
+        )
+    return unknown_names(function, unknown, of.__kwdefaults__ or (), hint)
+
+
+def checked_priority(priority: int) -> int:
+    """Return a valid priority."""
+    return amounts.whole("priority", priority, MIN_PRIORITY, MAX_PRIORITY)
+
+
+_SETTLED: Final = frozenset({WorldState.READY, WorldState.ENDED})
+"""States at which `World.wait_ready` stops."""
