@@ -1,0 +1,1 @@
+"""Calls of worlds: their tables, and what a lane does with them."""

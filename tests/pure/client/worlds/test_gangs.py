@@ -1,0 +1,582 @@
+"""A lane without a pool: whatever becomes of a world's members, each call of it has one outcome, and a true one."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from atomr_mp import errors
+from atomr_mp.client.lanes.link_life import LinkState
+from atomr_mp.client.worlds.gang_life import GangState
+from atomr_mp.client.worlds.gang_reply import GangReply
+from atomr_mp.client.worlds.known_worlds import KnownWorlds
+from atomr_mp.protocol.codec import ErrorInfo
+from atomr_mp.protocol.messages import data, devices, session
+from tests.pure.client.test_replay import MAX_REPLAYS, FakeClient, FakeConnection, FakeLane, info
+
+NUMBER = 3
+DEVICES = [1, 2, 0]
+"""By rank."""
+SIZE = len(DEVICES)
+FAR_NS = 10**12
+
+
+def world(epoch: int, state: devices.WorldState, generations: list[int] | None = None) -> devices.WorldInfo:
+    """Return the world as the supervisor reports it."""
+    return devices.WorldInfo(NUMBER, "tp", DEVICES, ["A"], state, epoch, generations or [], "for a test", -1)
+
+
+READY, ABORTING = devices.WorldState.READY, devices.WorldState.ABORTING
+
+
+class Gang:
+    """A lane with a world of three members, of which the test says what becomes.
+
+    Args:
+        window: Most unanswered requests by device.
+    """
+
+    def __init__(self, window: int = 100) -> None:
+        self.client = FakeClient(window)
+        self.generations = [1] * SIZE
+        """By device."""
+        self.epoch = 1
+        self.client.worlds = KnownWorlds([world(0, devices.WorldState.WAITING)])
+        self.lane = FakeLane(self.client, [info(device, 1) for device in range(SIZE)])
+        for device in range(SIZE):
+            self.lane.take(session.DeviceChanged(info(device, 1)))
+        self.members: dict[int, list[int]] = {}
+        """By epoch: the incarnations by rank."""
+        self.ids = 0
+
+    def publish(self, epoch: int) -> None:
+        """Report a ready epoch."""
+        self.epoch = epoch
+        self.members[epoch] = [self.generations[device] for device in DEVICES]
+        self.tell(world(epoch, READY, self.members[epoch]))
+
+    def tell(self, told: devices.WorldInfo) -> None:
+        """Report the world."""
+        self.client.worlds.take(told)
+        self.lane.take(session.WorldChanged(told))
+
+    def call(self, method: str = "A.again", *, waits: bool = True, **options: Any) -> GangReply:
+        """Make a call."""
+        self.ids += 1
+        gang = GangReply(self.lane, self.ids, method, time.monotonic_ns() + FAR_NS, b"")
+        gang.number, gang.world, gang.each = NUMBER, "tp", options.get("each", False)
+        self.lane.submit_gang(gang, [1], waits=waits, blocks=False)
+        return gang
+
+    def worker(self, rank: int) -> FakeConnection:
+        """Return the present connection to a rank."""
+        device = DEVICES[rank]
+        return self.lane.made[str(device), self.generations[device]]
+
+    def answer(self, rank: int, number: int, error: errors.AtomrError | None = None) -> None:
+        """Answer a part, with the rank and the generation unless there is an error."""
+        worker = self.worker(rank)
+        worker.calls.pop(number)
+        body = b"" if error else msgspec.msgpack.encode([rank, worker.generation])
+        reply = data.CallReply(number, 0, body, None if error is None else ErrorInfo.of(error))
+        worker.answers.append(data.FROM_WORKER.encode(data.Replies(b"", [reply])))
+        self.lane.receive(DEVICES[rank])
+
+    def answer_all(self, *failures: errors.AtomrError | None) -> None:
+        """Answer the first part of each rank, with these errors by rank."""
+        for rank in range(SIZE):
+            error = failures[rank] if rank < len(failures) else None
+            self.answer(rank, min(self.worker(rank).calls), error)
+
+    def kill(self, device: int, started: list[int], *, planned: bool = False, told: bool = True) -> None:
+        """End a worker; the world is told first."""
+        generation = self.generations[device]
+        self.tell(world(self.epoch, ABORTING))
+        if told:
+            self.lane.take(session.DeviceChanged(info(device, generation, devices.DeviceState.LOST)))
+        lost = ErrorInfo.of(errors.WorkerLost("killed", device=device, generation=generation))
+        self.lane.take(
+            session.IncarnationEnded(device, generation, planned, lost, started, 0, [] if planned else started)
+        )
+
+    def back(self, device: int) -> None:
+        """Start a device's next process."""
+        self.generations[device] += 1
+        self.lane.take(session.DeviceChanged(info(device, self.generations[device])))
+
+    def parts(self, rank: int) -> dict[int, data.Call]:
+        """Return what a rank's worker has, by id."""
+        return {number: call for number, (call, _) in self.worker(rank).calls.items()}
+
+
+@pytest.fixture
+def tp() -> Gang:
+    """Give a world that is ready."""
+    made = Gang()
+    made.publish(1)
+    return made
+
+
+def test_the_result_is_rank_0_s_once_all_ranks_have_ended(tp: Gang) -> None:
+    """Each part names the same call; none has a deadline."""
+    gang = tp.call()
+    (name,) = {call.gang for rank in range(SIZE) for call in tp.parts(rank).values()}
+    assert name is not None
+    assert (name.world, name.epoch) == (NUMBER, 1)
+    assert all(call.deadline_ns >= 2**62 for rank in range(SIZE) for call in tp.parts(rank).values())
+    ids = [min(tp.parts(rank)) for rank in range(SIZE)]
+    tp.answer(0, ids[0])
+    tp.answer(2, ids[2])
+    assert not gang.done
+    tp.answer(1, ids[1])
+    assert gang.done
+    assert gang.result() == [0, 1]
+    assert "GangReply" in repr(gang)
+
+
+def test_each_rank_s_result_is_in_its_place(tp: Gang) -> None:
+    """By rank, in whatever order they come."""
+    gang = tp.call(each=True)
+    for rank in (1, 2, 0):
+        tp.answer(rank, min(tp.parts(rank)))
+    assert gang.result() == [[rank, 1] for rank in range(SIZE)]
+    assert gang.result() == [[rank, 1] for rank in range(SIZE)]
+
+
+def test_the_error_of_the_rank_that_raised_wins(tp: Gang) -> None:
+    """Its peers' aborts follow from it."""
+    gang = tp.call("A.once")
+    aborted = errors.CollectiveAborted("rank 2 left", rank=2)
+    tp.answer_all(aborted, aborted, errors.ActorFailed("raised"))
+    error = gang.exception()
+    assert isinstance(error, errors.ActorFailed)
+    assert (error.rank, error.maybe_executed) == (2, True)
+    with pytest.raises(errors.ActorFailed) as raised:
+        gang.result()
+    assert raised.value.rank == 2
+
+
+def test_what_ran_on_one_rank_may_have_been_executed(tp: Gang) -> None:
+    """A rank with a result has executed it, whatever the others say."""
+    gang = tp.call("A.once")
+    tp.answer_all(errors.InvalidRequest("wrong"))
+    error = gang.exception()
+    assert isinstance(error, errors.InvalidRequest)
+    assert (error.rank, error.maybe_executed) == (0, True)
+    gang = tp.call("A.once")
+    tp.answer_all(*[errors.InvalidRequest("wrong")] * SIZE)
+    error = gang.exception()
+    assert isinstance(error, errors.InvalidRequest)
+    assert (error.rank, error.maybe_executed) == (0, False)
+
+
+@pytest.mark.parametrize("method", ["A.again", "A.once"])
+def test_an_idempotent_call_goes_again_on_the_next_epoch(tp: Gang, method: str) -> None:
+    """As a whole, once the next epoch is ready; any other ends with the loss."""
+    gang = tp.call(method)
+    aborted = errors.CollectiveAborted("rank 1 was lost", rank=1, cause="killed by SIGKILL")
+    tp.answer(0, min(tp.parts(0)), aborted)
+    tp.kill(DEVICES[1], list(tp.parts(1)))
+    tp.back(DEVICES[1])
+    assert not gang.done, "rank 2 has not answered"
+    tp.answer(2, min(tp.parts(2)), aborted)
+    if method == "A.once":
+        error = gang.exception()
+        assert isinstance(error, errors.CollectiveAborted)
+        assert (error.rank, error.maybe_executed) == (1, True)
+        return
+    assert not gang.done
+    assert not any(tp.parts(rank) for rank in range(SIZE))
+    tp.publish(2)
+    assert {call.gang.epoch for rank in range(SIZE) for call in tp.parts(rank).values() if call.gang} == {2}
+    tp.answer_all()
+    assert gang.result() == [0, 1]
+    assert not tp.client.reports or not any(report[3] for report in tp.client.reports), "parts are no suspects"
+
+
+def test_it_goes_again_so_often_and_no_more(tp: Gang) -> None:
+    """As often as a single call does."""
+    gang = tp.call()
+    for epoch in range(1, MAX_REPLAYS + 2):
+        assert not gang.done
+        tp.tell(world(epoch, ABORTING))
+        tp.answer_all(*[errors.CollectiveAborted("broken")] * SIZE)
+        tp.publish(epoch + 1)
+    assert isinstance(gang.exception(), errors.CollectiveAborted)
+
+
+def test_a_part_goes_to_no_other_process(tp: Gang) -> None:
+    """A process that has replaced a member is no member before the next epoch."""
+    tp.lane.take(session.DeviceChanged(info(DEVICES[2], 1, devices.DeviceState.DRAINING)))
+    gang = tp.call("A.once")
+    assert not any(tp.parts(rank) for rank in range(SIZE)), "half of it was sent"
+    tp.back(DEVICES[2])
+    assert not any(tp.parts(rank) for rank in range(SIZE))
+    tp.publish(2)
+    tp.answer_all()
+    assert gang.result() == [0, 1]
+
+
+def test_a_part_that_was_put_back_goes_to_no_other_process(tp: Gang) -> None:
+    """A worker that leaves in good order has not started it; its next process is no member."""
+    gang = tp.call("A.once")
+    tp.kill(DEVICES[1], [], planned=True)
+    tp.back(DEVICES[1])
+    assert not tp.parts(1)
+    for rank in (0, 2):
+        tp.answer(rank, min(tp.parts(rank)), errors.CollectiveAborted("over", maybe_executed=False))
+    error = gang.exception()
+    assert isinstance(error, errors.CollectiveAborted)
+    assert not error.maybe_executed
+
+
+def test_without_room_on_one_rank_nothing_is_sent() -> None:
+    """The caller hears `Overloaded`, or waits in order."""
+    tp = Gang(window=2)
+    tp.publish(1)
+    single = tp.lane.submit(900, DEVICES[1], "B.single", (1,), time.monotonic_ns() + FAR_NS)
+    first = tp.call()
+    with pytest.raises(errors.Overloaded, match="sent to no rank"):
+        tp.call(waits=False)
+    waiting = [tp.call(), tp.call()]
+    assert [len(tp.parts(rank)) for rank in range(SIZE)] == [1, 2, 1]
+    tp.answer(1, single.id)
+    assert [len(tp.parts(rank)) for rank in range(SIZE)] == [2, 2, 2]
+    for _ in range(3):
+        tp.answer_all()
+    assert all(gang.done for gang in (first, *waiting))
+    assert not tp.lane._backlog.count
+
+
+def test_only_so_many_wait_for_an_epoch() -> None:
+    """As many as may be unanswered, where the caller does not wait."""
+    tp = Gang(window=2)
+    waiting = [tp.call(waits=False) for _ in range(2)]
+    with pytest.raises(errors.Overloaded, match="next epoch of the world tp"):
+        tp.call(waits=False)
+    tp.publish(1)
+    for _ in waiting:
+        tp.answer_all()
+    assert all(gang.done for gang in waiting)
+
+
+@pytest.mark.parametrize("how", ["cancel", "deadline"])
+@pytest.mark.parametrize("sent", [True, False])
+def test_a_deadline_or_a_cancel_ends_the_reply_alone(tp: Gang, how: str, *, sent: bool) -> None:
+    """No worker hears of it; late answers change nothing."""
+    if not sent:
+        tp.tell(world(1, ABORTING))
+    gang = tp.call()
+    if how == "cancel":
+        gang.cancel()
+    else:
+        tp.lane._expire(gang)
+    error = gang.error
+    assert isinstance(error, errors.Cancelled if how == "cancel" else errors.DeadlineExceeded)
+    assert error.maybe_executed is sent
+    assert not any(tp.worker(rank).cancelled for rank in range(SIZE))
+    if sent:
+        tp.answer_all()
+    assert gang.error is error
+    assert gang.life is GangState.OVER
+    assert not any(link.flight.requests for link in tp.lane._links)
+    gang.cancel()
+    assert gang.error is error
+
+
+def test_a_world_that_takes_no_work_refuses(tp: Gang) -> None:
+    """It is closed, or a member is out of use; what waits is refused too."""
+    tp.tell(world(1, ABORTING))
+    waiting = tp.call()
+    tripped = devices.DeviceState.TRIPPED
+    tp.lane.take(session.DeviceChanged(info(DEVICES[1], 1, tripped)))
+    assert isinstance(waiting.error, errors.DeviceUnavailable)
+    assert waiting.error.rank == 1
+    with pytest.raises(errors.DeviceUnavailable, match="rank 1 of the world tp"):
+        tp.call()
+    tp.back(DEVICES[1])
+    waiting = tp.call()
+    tp.tell(world(1, devices.WorldState.ENDED))
+    assert isinstance(waiting.error, errors.DeviceUnavailable)
+    with pytest.raises(errors.DeviceUnavailable, match="world tp is closed"):
+        tp.call()
+
+
+def test_the_pool_s_end_ends_all(tp: Gang) -> None:
+    """What was sent may have run; what waited has not."""
+    sent = tp.call()
+    tp.tell(world(1, ABORTING))
+    waiting = tp.call()
+    tp.lane.take(errors.PoolLost("over"))
+    for gang in (sent, waiting):
+        assert isinstance(gang.error, errors.PoolLost)
+        assert gang.error.maybe_executed is (gang is sent)
+
+
+class Model(RuleBasedStateMachine):
+    """Calls of all kinds, answers, failures, ends of workers and epochs, lost connections, in any order."""
+
+    @initialize(window=st.sampled_from([2, 100]))
+    def begin(self, window: int) -> None:
+        """Connect."""
+        self.tp = Gang(window)
+        self.lane = self.tp.lane
+        self.calls: list[GangReply] = []
+        self.outcomes: Counter[int] = Counter()
+        self.begun: dict[tuple[int, int], int] = {}
+        """By call's number in the session and rank: how often it has begun there."""
+        self.seen: dict[int, data.Call] = {}
+        """All parts that any worker has got, by id."""
+        self.of: dict[int, GangReply] = {}
+        """The calls, by the names of their attempts."""
+        self.down: set[int] = set()
+        self.cut_off: set[int] = set()
+        self.closed: set[int] = set()
+        self.is_ready = False
+
+    # --- what happens ----------------------------------------------------------------------------------------------
+
+    @rule(method=st.sampled_from(["A.again", "A.once", "A.unstarted"]), each=st.booleans(), waits=st.booleans())
+    def call(self, method: str, *, each: bool, waits: bool) -> None:
+        """Make a call."""
+        try:
+            gang = self.tp.call(method, waits=waits, each=each)
+        except errors.Overloaded:
+            assert not waits
+            return
+        except errors.DeviceUnavailable:
+            assert any(link.state in {LinkState.CLOSED, LinkState.UNREACHABLE} for link in self.lane._links)
+            return
+        self.calls.append(gang)
+        if not self.lane.add_callback(gang, lambda gang: self.outcomes.update([gang.id])):
+            self.outcomes[gang.id] += 1
+        self.look()
+
+    def look(self) -> None:
+        """Note what has come to the workers."""
+        for (device, generation), worker in self.lane.made.items():
+            for number, (call, alone) in worker.calls.items():
+                gang = call.gang
+                assert gang is not None
+                assert not alone
+                members = dict(zip(DEVICES, self.tp.members[gang.epoch], strict=True))
+                assert members[int(device)] == generation, "a part has come to a process of another epoch"
+                assert gang.epoch == self.tp.epoch or number in self.seen, "sent to an epoch that is over"
+                self.seen[number] = call
+        for gang in self.calls:
+            for part in gang.parts:
+                if part.gang is not None:
+                    self.of[part.gang.id] = gang
+
+    @invariant()
+    def nothing_is_sent_wrongly(self) -> None:
+        """Each part goes to the process of its epoch; no attempt has two parts for one rank."""
+        if not hasattr(self, "tp"):
+            return
+        self.look()
+        assert not any(worker.cancelled for worker in self.lane.made.values())
+        attempts = Counter(call.gang.id for call in self.seen.values() if call.gang)
+        assert all(count <= SIZE for count in attempts.values())
+        waiting = sum(gang.life is GangState.LINED_UP for gang in self.calls)
+        assert self.lane._backlog.count == waiting
+        assert all(self.outcomes[gang.id] == gang.is_over for gang in self.calls)
+
+    def has_parts(self) -> bool:
+        """Whether some living worker has a part."""
+        return any(worker.calls for worker in self.living())
+
+    def living(self) -> list[FakeConnection]:
+        """Return the present connections to living workers."""
+        return [
+            worker
+            for rank in range(SIZE)
+            if DEVICES[rank] not in self.down | self.cut_off and not (worker := self.tp.worker(rank)).closed
+        ]
+
+    @precondition(has_parts)
+    @rule(data=st.data(), how=st.sampled_from(["result", "result", "raised", "aborted", "unbegun", "refused"]))
+    def answer(self, data: st.DataObject, how: str) -> None:
+        """A worker answers a part, which may have begun."""
+        worker = data.draw(st.sampled_from([each for each in self.living() if each.calls]))
+        rank = DEVICES.index(worker.device)
+        number = data.draw(st.sampled_from(sorted(worker.calls)))
+        error = {
+            "result": None,
+            "raised": errors.ActorFailed("raised"),
+            "aborted": errors.CollectiveAborted("aborted", rank=1),
+            "unbegun": errors.CollectiveAborted("aborted", maybe_executed=False),
+            "refused": errors.InvalidRequest("wrong"),
+        }[how]
+        if how in {"result", "raised", "aborted"}:
+            self.begins(number, rank)
+        self.tp.answer(rank, number, error)
+
+    def begins(self, number: int, rank: int) -> None:
+        """Note that a part has begun."""
+        gang = self.seen[number].gang
+        assert gang is not None
+        key = self.of[gang.id].id, rank
+        self.begun[key] = self.begun.get(key, 0) + 1
+
+    @precondition(lambda self: len(self.down | self.cut_off) < SIZE)
+    @rule(data=st.data(), planned=st.booleans(), told=st.booleans())
+    def end(self, data: st.DataObject, *, planned: bool, told: bool) -> None:
+        """A worker ends; some of its parts had begun."""
+        device = data.draw(st.sampled_from([each for each in range(SIZE) if each not in self.down | self.cut_off]))
+        worker = self.tp.worker(DEVICES.index(device))
+        if worker.closed:
+            return
+        calls = sorted(worker.calls)
+        started = data.draw(st.lists(st.sampled_from(calls), unique=True)) if calls and not planned else []
+        for number in started:
+            self.begins(number, DEVICES.index(device))
+        worker.calls.clear()
+        self.down.add(device)
+        self.is_ready = False
+        self.tp.kill(device, started, planned=planned, told=told)
+
+    @precondition(lambda self: self.down)
+    @rule(data=st.data())
+    def back(self, data: st.DataObject) -> None:
+        """A device has its next process."""
+        device = data.draw(st.sampled_from(sorted(self.down)))
+        self.down.discard(device)
+        self.closed.discard(device)
+        self.tp.back(device)
+
+    @precondition(lambda self: self.down)
+    @rule(data=st.data())
+    def close(self, data: st.DataObject) -> None:
+        """A device takes no work for now."""
+        device = data.draw(st.sampled_from(sorted(self.down)))
+        self.closed.add(device)
+        tripped = info(device, self.tp.generations[device], devices.DeviceState.TRIPPED)
+        self.lane.take(session.DeviceChanged(tripped))
+
+    @precondition(lambda self: not self.is_ready and not self.down)
+    @rule()
+    def form(self) -> None:
+        """The next epoch is ready."""
+        self.is_ready = True
+        self.tp.publish(self.tp.epoch + 1)
+
+    @precondition(lambda self: not self.is_ready and len(self.down) == 1 and not self.closed)
+    @rule()
+    def form_early(self) -> None:
+        """The next epoch is ready before this client hears of a member's next process."""
+        (device,) = self.down
+        self.tp.generations[device] += 1
+        self.is_ready = True
+        self.tp.publish(self.tp.epoch + 1)
+        self.look_at_links()
+        self.down.clear()
+        self.lane.take(session.DeviceChanged(info(device, self.tp.generations[device])))
+
+    def look_at_links(self) -> None:
+        """Check that nothing of the new epoch has been sent yet."""
+        for worker in self.lane.made.values():
+            for call, _ in worker.calls.values():
+                assert call.gang is not None
+                assert call.gang.epoch < self.tp.epoch
+
+    @precondition(lambda self: self.is_ready)
+    @rule()
+    def break_up(self) -> None:
+        """The epoch is over, and no process has ended."""
+        self.is_ready = False
+        self.tp.tell(world(self.tp.epoch, ABORTING))
+
+    @precondition(lambda self: len(self.down | self.cut_off) < SIZE)
+    @rule(data=st.data())
+    def cut(self, data: st.DataObject) -> None:
+        """A connection ends, and its worker lives: what was there may have begun."""
+        device = data.draw(st.sampled_from([each for each in range(SIZE) if each not in self.down | self.cut_off]))
+        worker = self.tp.worker(DEVICES.index(device))
+        if worker.closed or self.lane._links[device].state is not LinkState.SERVING:
+            return
+        for number in sorted(worker.calls):
+            if data.draw(st.booleans()):
+                self.begins(number, DEVICES.index(device))
+        worker.calls.clear()
+        worker.ended = True
+        for _ in range(2):
+            self.lane.receive(device)
+        self.cut_off.add(device)
+
+    @precondition(lambda self: self.cut_off)
+    @rule(data=st.data())
+    def mend(self, data: st.DataObject) -> None:
+        """The next connection is made."""
+        device = data.draw(st.sampled_from(sorted(self.cut_off)))
+        self.cut_off.discard(device)
+        self.lane.retry(device)
+
+    @precondition(lambda self: self.calls)
+    @rule(data=st.data(), how=st.sampled_from(["cancel", "expire"]))
+    def give_up(self, data: st.DataObject, how: str) -> None:
+        """A caller has waited enough."""
+        gang = data.draw(st.sampled_from(self.calls))
+        if how == "cancel":
+            gang.cancel()
+        else:
+            self.lane._expire(gang)
+
+    # --- what holds at the end -------------------------------------------------------------------------------------
+
+    def teardown(self) -> None:
+        """Once all is well again every call ends; what was said of it is true."""
+        if not hasattr(self, "tp"):
+            return
+        for device in sorted(self.cut_off):
+            self.lane.retry(device)
+        self.cut_off.clear()
+        for device in sorted(self.down):
+            self.tp.back(device)
+        self.down.clear()
+        if not self.is_ready:
+            self.tp.publish(self.tp.epoch + 1)
+        for _ in range(1000):
+            self.look()
+            found = [(rank, number) for rank in range(SIZE) for number in sorted(self.tp.parts(rank))]
+            if not found:
+                break
+            rank, number = found[0]
+            self.begins(number, rank)
+            self.tp.answer(rank, number)
+        for gang in self.calls:
+            self.check(gang)
+        assert not self.lane._gangs._open
+        assert not self.lane._gangs._queues
+        assert not self.lane._backlog.count
+        assert not any(link.flight.requests or link.held or link.outbox for link in self.lane._links)
+        self.lane.take(errors.PoolLost("over"))
+
+    def check(self, gang: GangReply) -> None:
+        """Check one call's outcome against what has happened."""
+        assert self.outcomes[gang.id] == 1, "each caller is answered once"
+        begun = [self.begun.get((gang.id, rank), 0) for rank in range(SIZE)]
+        attempts = Counter(call.gang.id for call in self.seen.values() if call.gang and self.of[call.gang.id] is gang)
+        assert len(attempts) <= 1 + MAX_REPLAYS
+        if gang.method == "A.once":
+            assert len(attempts) <= 1
+        if gang.method != "A.again":
+            assert max(begun) <= 1
+        if gang.error is not None:
+            assert isinstance(gang.error, errors.RequestError)
+            assert gang.error.maybe_executed or not any(begun), "said not to have run, and did"
+            return
+        members = self.tp.members[gang.epoch]
+        expected = [[rank, members[rank]] for rank in range(SIZE)]
+        assert gang.result() == (expected if gang.each else expected[0])
+        assert all(begun)
+
+
+Model.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestModel = Model.TestCase
