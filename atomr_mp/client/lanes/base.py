@@ -524,6 +524,8 @@ class Lane(ABC):
                     self._failover.stopped(self._links[ended.device], ended, sends=sends)
                 case IncarnationEnded():
                     self._failover.ended(self._links[message.device], message)
+                    self._gangs.sweep()  # a worker that has left in good order has put parts back
+                    self._gangs.settle()
                 case Suspicions():
                     self._retry.judged(message)
                 case errors.PoolLost():

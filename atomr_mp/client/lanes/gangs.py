@@ -138,15 +138,21 @@ class Gangs:
     def changed(self, world: WorldInfo) -> None:
         """React to news of a world: parts that were meant for an epoch that is over are not sent."""
         self._worlds[world.number] = world
-        is_ready = world.state is WorldState.READY
-        for gang in [each for each in self._open.values() if each.number == world.number]:
-            if not (is_ready and gang.epoch == world.epoch):
+        self.sweep()
+        if world.state is not WorldState.READY:
+            for gang in self._queues.get(world.number, ()):
+                if gang.state is ReplyState.BACKLOG:
+                    gang.state = ReplyState.WAITING
+                    self._outcomes.tell_news(gang)
+
+    def sweep(self) -> None:
+        """End the parts that were not sent, or were put back, and whose epoch is over."""
+        for gang in list(self._open.values()):
+            world = self._worlds[gang.number]
+            if world.state is not WorldState.READY or world.epoch != gang.epoch:
                 for part in gang.parts:
                     if part.state is ReplyState.WAITING:
                         self.stray(part)
-            if not is_ready and gang.life is GangState.LINED_UP and gang.state is ReplyState.BACKLOG:
-                gang.state = ReplyState.WAITING
-                self._outcomes.tell_news(gang)
 
     def stray(self, part: GangPart) -> None:
         """End a part that was not sent: the process that it was meant for is no longer the device's."""

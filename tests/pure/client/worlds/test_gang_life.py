@@ -66,13 +66,13 @@ class Call(NamedTuple):
         """Return what is true after an action."""
         match action:
             case A.LINE_UP:
-                assert not (self.queued or self.out or self.outcome)
+                assert not any((self.queued, self.out, self.outcome))
                 return self._replace(queued=True)
             case A.UNLIST:
                 assert self.queued
                 return self._replace(queued=False)
             case A.PUT:
-                assert not (self.queued or self.out or self.outcome), "sent for nobody, or twice at a time"
+                assert not any((self.queued, self.out, self.outcome)), "sent for nobody, or twice at a time"
                 return self._replace(out=True)
             case A.DOUBT:
                 assert not self.outcome, "recorded too late"
