@@ -15,7 +15,8 @@ import pytest
 import atomr_mp
 from atomr_mp import errors
 from atomr_mp.device import Device
-from tests.support import ACTORS, DEADLINE_S, PROBE, Ledger
+from atomr_mp.protocol.messages.devices import WorldInfo
+from tests.support import ACTORS, DEADLINE_S, KEEPER, PROBE, Ledger
 
 LARGE: Final = 200_000
 
@@ -25,6 +26,7 @@ LOCAL: Final = {
     "Device": "program request uuid",
     "GpuRef": "T accept answered as_strided defined device dtype free generation holding is_of memory nbytes ndim "
     "numpy_dtype of_layout overlaps ravel refuse_in_loop reshape shape show size squeeze strides to_wire transpose",
+    "World": "epoch has info state",
 }
 """Names that send no request: what this process knows, the beginning of something else, and what only gives back."""
 
@@ -43,6 +45,8 @@ class Client:
         device = pool.device(0)
         pool.host_array(LARGE)  # its memory has room for another array
         ref = device.put(np.ones(LARGE))
+        pool._client.worlds.take(WorldInfo(0, "tp", [0], ["Keeper"]))
+        world = pool.world("tp")
         shared = ref.share()
 
         async def amap() -> list[Any]:
@@ -61,6 +65,10 @@ class Client:
             "Pool.status": pool.status,
             "Pool.stream": lambda: list(pool.stream("Streamer.count", 2)),
             "Pool.wait_ready": lambda: pool.wait_ready(DEADLINE_S),
+            "Pool.world": lambda: pool.world("tp"),
+            "World.actor": lambda: world.actor("Keeper").large(1).result(DEADLINE_S),
+            "World.call": lambda: world.call("Keeper.large", 1).result(DEADLINE_S),
+            "World.wait_ready": lambda: world.wait_ready(DEADLINE_S),
             "Device.arange": lambda: device.arange(LARGE),
             "Device.empty": lambda: device.empty(LARGE),
             "Device.full": lambda: device.full(LARGE, 1),
@@ -99,7 +107,7 @@ class Client:
 @pytest.fixture(scope="module")
 def client() -> Iterator[Client]:
     """One client of a pool of its own, which the last test closes."""
-    with Ledger() as ledger, ledger.start(PROBE, f"{ACTORS}/streaming.py:Streamer") as pool:
+    with Ledger() as ledger, ledger.start(PROBE, f"{ACTORS}/streaming.py:Streamer", KEEPER) as pool:
         made = Client(pool.run_dir)
         yield made
         made.pool.close()
@@ -107,7 +115,7 @@ def client() -> Iterator[Client]:
 
 def test_every_public_name_is_asked_here_or_sends_no_request(client: Client) -> None:
     """Whoever adds a method to a pool, a device or a ref has to say which it is."""
-    for cls in (atomr_mp.Pool, Device, atomr_mp.GpuRef):
+    for cls in (atomr_mp.Pool, Device, atomr_mp.GpuRef, atomr_mp.World):
         public = {f"{cls.__name__}.{name}" for name in dir(cls) if not name.startswith("_")}
         local = {f"{cls.__name__}.{name}" for name in LOCAL[cls.__name__].split()}
         assert public == local | {name for name in client.asks if name.startswith(f"{cls.__name__}.")}

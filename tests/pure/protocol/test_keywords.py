@@ -24,7 +24,7 @@ from tests.in_turn import in_turn
 
 NAMED: Final = [(module, name) for module in (atomr_mp, atomr_mp_workers, testing) for name in module.__all__]
 
-MADE_BY_US: Final = {"Context", "Device", "GpuRef", "Injection", "Pool", "Reply", "ReplyStream"}
+MADE_BY_US: Final = {"Context", "Device", "GpuRef", "Injection", "Pool", "Reply", "ReplyStream", "World"}
 """Classes whose constructors are not for users."""
 
 WITHOUT_OPTIONS: Final = {"Actor", "DeviceArray", "Live", "LiveStream"}
