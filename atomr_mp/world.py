@@ -158,7 +158,7 @@ class World:
         self._check_actor(name, name)
         deadline_s = None if deadline_s is None else amounts.duration("deadline_s", deadline_s)
         options = {"each": each, "deadline_s": deadline_s, "priority": checked_priority(priority), "wait": wait}
-        return WorldActor(self, name, options)
+        return WorldActor(self.call, self.has, f"{name} of the world {self.name}", name, options)
 
     def has(self, method: str) -> bool:
         """Whether there is a request of this name, of an actor of this world."""
@@ -219,25 +219,41 @@ class WorldActor:
     """An actor of a world; its methods are the actor's requests, on all ranks. Made by `World.actor`.
 
     They return a `GangReply`.
+
+    Args:
+        call: Calls a method on all ranks.
+        has: Returns whether there is a request of a name.
+        title: The actor in words.
+        name: Its name.
+        options: Those of the calls.
     """
 
-    def __init__(self, world: World, name: str, options: Mapping[str, Any]) -> None:
-        self._world = world
+    def __init__(
+        self,
+        call: Callable[..., GangReply],
+        has: Callable[[str], bool],
+        title: str,
+        name: str,
+        options: Mapping[str, Any],
+    ) -> None:
+        self._call = call
+        self._has = has
+        self._title = title
         self._name = name
         self._options = options
 
     __reduce__ = refusal(CONNECT, "the actor's name")
 
     def __repr__(self) -> str:
-        return f"<actor {self._name} of {self._world!r}>"
+        return f"<actor {self._title}>"
 
     def __getattr__(self, name: str) -> Callable[..., GangReply]:
-        world, method, options = self._world, f"{self._name}.{name}", self._options
-        if name.startswith("__") or not world.has(method):
-            raise AttributeError(f"actor {self._name!r} of the world {world.name} has no request {name!r}")
+        ask, method, options = self._call, f"{self._name}.{name}", self._options
+        if name.startswith("__") or not self._has(method):
+            raise AttributeError(f"actor {self._title} has no request {name!r}")
 
         def call(*args: Any, **kwargs: Any) -> GangReply:
-            return world.call(method, *args, kwargs=kwargs or None, **options)
+            return ask(method, *args, kwargs=kwargs or None, **options)
 
         # Python finds it here from now on, without this function.
         self.__dict__[name] = call

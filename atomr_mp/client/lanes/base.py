@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -73,7 +74,15 @@ class Lane(ABC):
         outcomes = self._outcomes = Outcomes(services.sent_room, memory, session.acquit, links, backlog, self._finished)
         sender = self._sender = Sender(links, self._give_back, self._reach, self._broken, session.clock, self._stray)
         gangs = self._gangs = Gangs(
-            self, session, memory, links, outcomes, sender, backlog, self._settle_gangs, self._read_for_room
+            functools.partial(GangPart, self),
+            session,
+            memory,
+            links,
+            outcomes,
+            sender,
+            backlog,
+            self._settle_gangs,
+            self._read_for_room,
         )
         admission = self._admission = BacklogAdmission(links, backlog, outcomes, sender, gangs.settle)
         ended = self._on_fatal, self._ended, self._admitted

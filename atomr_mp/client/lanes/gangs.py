@@ -18,7 +18,7 @@ from atomr_mp.client.lanes.retry_policy import NEVER
 from atomr_mp.client.lanes.sending import Sender
 from atomr_mp.client.lanes.services import LazyMemory
 from atomr_mp.client.lanes.session import PoolSession
-from atomr_mp.client.reply import Reply, ReplyLane
+from atomr_mp.client.reply import Reply
 from atomr_mp.client.reply_life import ReplyEvent, ReplyState
 from atomr_mp.client.worlds.gang_life import GangAction, GangEvent, GangState, step
 from atomr_mp.client.worlds.gang_outcome import PartEnd, goes_again, judge
@@ -37,7 +37,7 @@ class Gangs:
     """A part of a lane. Call it with the lane's lock held.
 
     Args:
-        lane: The lane.
+        make: Makes a part of this lane, of its id, method, deadline and body.
         session: The session with the supervisor.
         memory: The client's shared memory.
         links: The lane's links, by device.
@@ -50,7 +50,7 @@ class Gangs:
 
     def __init__(
         self,
-        lane: ReplyLane,
+        make: Callable[[int, str, int, bytes], GangPart],
         session: PoolSession,
         memory: LazyMemory,
         links: Sequence[DeviceLink],
@@ -60,7 +60,7 @@ class Gangs:
         go_on: Callable[[Reply], object],
         read_for_room: Callable[[DeviceLink], bool],
     ) -> None:
-        self._lane = lane
+        self._make = make
         self._session = session
         self._memory = memory
         self._links = links
@@ -95,7 +95,7 @@ class Gangs:
         world = self._worlds[gang.number]
         error = self._refusal(world)
         if error is not None:
-            raise error
+            raise errors.unraised(error)
         ready, queue = self._is_ready(world), self._queues.get(world.number, [])
         parts = self._let_in(gang, world) if ready and not queue else None
         if parts is None and ready and not queue and self._has_read(world):
@@ -280,7 +280,7 @@ class Gangs:
         parts: list[GangPart] = []
         try:
             for rank, device in enumerate(world.devices):
-                part = GangPart(self._lane, next(ids), gang.method, PART_DEADLINE_NS, arguments.body)
+                part = self._make(next(ids), gang.method, PART_DEADLINE_NS, arguments.body)
                 if not self._links[device].flight.let_in(part.id, part, arguments.window_bytes):
                     self._take_back(parts)
                     return None

@@ -60,8 +60,8 @@ class GangReply(Reply):
         See `Reply.result`.
         """
         if not self.each:
-            return Reply.result(self, timeout_s, **unknown)
-        Reply.result(self, timeout_s, **unknown)
+            return super().result(timeout_s, **unknown)
+        super().result(timeout_s, **unknown)
         return [
             decode(part.body, part.frames) if part.leases is None else self.lane.decode(*_content(part))
             for part in self.parts
@@ -69,7 +69,7 @@ class GangReply(Reply):
 
     def __await__(self) -> Generator[Any, None, Any]:
         if not self.each:
-            return (yield from Reply.__await__(self))
+            return (yield from super().__await__())
         if not self.is_over:
             yield from self.arrival()
         if self.error is not None:
