@@ -410,8 +410,6 @@ class Lane(ABC):
             for link in self._gangs.links_of(gang):
                 if not link.sending:
                     self._failover.reach(link)
-            if (tracer := tracing.tracer) is not None:
-                gang.trace, gang.span = tracer.begin(gang.method)
             self._gangs.enter(gang, waits=waits, blocks=blocks)
 
     @interrupts.defer_interrupts

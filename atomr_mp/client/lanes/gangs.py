@@ -9,7 +9,7 @@ import bisect
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, cast
 
-from atomr_mp import checks, errors
+from atomr_mp import checks, errors, tracing
 from atomr_mp.client.lanes.backlog import Backlog
 from atomr_mp.client.lanes.device_link import DeviceLink, unavailable
 from atomr_mp.client.lanes.link_life import REFUSING
@@ -102,7 +102,7 @@ class Gangs:
             ready = self._is_ready(world)
             parts = self._let_in(gang, world) if ready else None
         if parts is not None:
-            self._open[gang.id] = gang
+            self._begin(gang)
             self._feed(gang, GangEvent.SEND, parts=parts)
             return
         if not waits:
@@ -118,9 +118,15 @@ class Gangs:
                 )
         assert gang.arguments is not None
         self._backlog.add_gang(gang.arguments.nbytes, bounded=not blocks)
-        self._open[gang.id] = gang
+        self._begin(gang)
         self._feed(gang, GangEvent.WAIT)
         gang.state = ReplyState.BACKLOG if ready else ReplyState.WAITING
+
+    def _begin(self, gang: GangReply) -> None:
+        """Record a call that is not refused."""
+        self._open[gang.id] = gang
+        if (tracer := tracing.tracer) is not None:
+            gang.trace, gang.span = tracer.begin(gang.method)
 
     def settle(self) -> None:
         """Send the calls that wait and can be sent now; end those of a world that takes no work."""
@@ -286,7 +292,7 @@ class Gangs:
                     return None
                 part.device, part.rank, part.to_generation = device, rank, world.generations[rank]
                 part.gang, part.of, part.callbacks = name, gang, [self._go_on]
-                part.priority, part.trace, part.pinned, part.replays = gang.priority, gang.trace, True, NEVER
+                part.priority, part.pinned, part.replays = gang.priority, True, NEVER
                 parts.append(part)
                 part.body, part.payload, placed = arguments.for_part(self._memory.place)
                 part.kept = part.copies = cast("Sequence[Placement]", placed)  # refs are refused before
@@ -375,6 +381,7 @@ class Gangs:
         assert name is not None
         gang.parts, gang.outstanding, gang.epoch, gang.state = parts, len(parts), name.epoch, ReplyState.SENT
         for part in reversed(parts):
+            part.trace = gang.trace
             link = self._links[part.device]
             if link.generation != part.to_generation:  # what was sent just now has shown it
                 self.stray(part)
