@@ -1,0 +1,143 @@
+"""A world as applications have it: what it takes, and what it refuses before anything is sent."""
+
+from __future__ import annotations
+
+import pickle
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from atomr_mp import errors
+from atomr_mp.client.worlds.known_worlds import KnownWorlds
+from atomr_mp.device import DEFAULT_DEADLINE_S
+from atomr_mp.pool import Pool
+from atomr_mp.protocol.messages.devices import MethodInfo, WorldInfo, WorldState
+from atomr_mp.world import World
+
+FORWARD = MethodInfo("forward", ["x", "y"], idempotent=True, deadline_s=None, doc="")
+SLOW = MethodInfo("slow", [], idempotent=True, deadline_s=7.0, doc="")
+STREAM = MethodInfo("parts", [], idempotent=True, deadline_s=None, doc="", streams=True)
+METHODS = {"Mlp.forward": FORWARD, "Mlp.slow": SLOW, "Mlp.parts": STREAM, "Other.one": FORWARD}
+
+
+class FakeClient:
+    """The parts of a client that a world uses. It keeps the calls."""
+
+    pool, epoch, supervisor_pid, lost, forked = "pool", bytes(16), 1, None, False
+
+    def __init__(self) -> None:
+        self.worlds = KnownWorlds([WorldInfo(2, "tp", [1, 0], ["Mlp"])])
+        self.methods = METHODS
+        self.devices = [SimpleNamespace(admitted=True)]
+        self.homes: dict[str, Any] = {}
+        self.sent: list[tuple[str, object, dict[str, Any]]] = []
+        self.heard: list[WorldInfo] = []
+
+    def submit_gang(self, world: WorldInfo, method: str, arguments: object, **options: Any) -> str:
+        """Keep a call."""
+        assert world.number == 2
+        self.sent.append((method, arguments, options))
+        return "reply"
+
+    def check(self) -> None:
+        """The pool can be asked."""
+
+    def read_session(self) -> None:
+        """Nothing is new."""
+
+    def wait_until(self, condition: Any, _timeout_s: float) -> bool:
+        """Hear all news, and return whether the condition holds."""
+        for each in self.heard:
+            self.worlds.take(each)
+        return bool(condition())
+
+
+@pytest.fixture
+def client() -> FakeClient:
+    """Give a client."""
+    return FakeClient()
+
+
+@pytest.fixture
+def tp(client: FakeClient) -> World:
+    """Give its world."""
+    return Pool(cast("Any", client), cast("Any", "run-dir")).world("tp")
+
+
+def test_a_call_has_the_defaults_of_the_pool_s(tp: World, client: FakeClient) -> None:
+    """The author's deadline, or the one of all; arguments by position, or all by name."""
+    tp.call("Mlp.forward", 1, 2)
+    tp.call("Mlp.slow", each=True, priority=3, wait=True)
+    tp.actor("Mlp", each=True, deadline_s=2).forward(1, y=3)
+    plain = {"each": False, "deadline_s": DEFAULT_DEADLINE_S, "priority": 0, "wait": None}
+    assert client.sent == [
+        ("Mlp.forward", (1, 2), plain),
+        ("Mlp.slow", (), {"each": True, "deadline_s": 7.0, "priority": 3, "wait": True}),
+        ("Mlp.forward", {"x": 1, "y": 3}, {**plain, "each": True, "deadline_s": 2.0}),
+    ]
+
+
+def test_what_cannot_be_sent_is_refused(tp: World, client: FakeClient) -> None:
+    """With the reason, and the way out where there is one."""
+    with pytest.raises(errors.InvalidRequest, match=r"'Other.one' is not of the world tp; its actors are: Mlp"):
+        tp.call("Other.one")
+    with pytest.raises(errors.InvalidRequest, match=r"there is no request 'Mlp.forwrd'; did you mean Mlp.forward"):
+        tp.call("Mlp.forwrd")
+    with pytest.raises(errors.InvalidRequest, match="named by a text"):
+        tp.call(cast("Any", 3))
+    with pytest.raises(errors.InvalidRequest, match="streams, and methods of a world's actors cannot"):
+        tp.call("Mlp.parts")
+    with pytest.raises(errors.WrongArgument, match="no argument x, which is one of Mlp"):
+        tp.call("Mlp.forward", **cast("Any", {"x": 1}))
+    with pytest.raises(errors.InvalidRequest, match="deadline_s"):
+        tp.call("Mlp.forward", deadline_s=-1)
+    with pytest.raises(errors.InvalidRequest, match="priority"):
+        tp.call("Mlp.forward", priority=100)
+    with pytest.raises(errors.InvalidRequest, match="not of the world tp"):
+        tp.actor("Other")
+    with pytest.raises(AttributeError, match="has no request 'backward'"):
+        tp.actor("Mlp").backward  # noqa: B018 - asks for it
+    with pytest.raises(errors.NotPicklable):
+        pickle.dumps(tp)
+    assert not client.sent
+
+
+def test_it_shows_the_latest_news(tp: World, client: FakeClient) -> None:
+    """Its name and devices never change; its state and epoch do."""
+    assert (tp.name, tp.devices, tp.size, tp.actors) == ("tp", (1, 0), 2, ("Mlp",))
+    client.worlds.take(WorldInfo(2, "tp", [1, 0], ["Mlp"], WorldState.READY, 5, [1, 1]))
+    assert (tp.state, tp.epoch) == ("ready", 5)
+    assert repr(tp) == "<World tp of pool pool: ready, epoch 5>"
+
+
+def test_a_wait_ends_with_the_world_s_state(tp: World, client: FakeClient) -> None:
+    """Ready, closed, or too late, with the supervisor's reason."""
+    client.heard = [WorldInfo(2, "tp", [1, 0], ["Mlp"], WorldState.WAITING, 1, reason="rank 1 starts")]
+    with pytest.raises(TimeoutError, match="it is waiting: rank 1 starts"):
+        tp.wait_ready(0.1)
+    client.heard = [WorldInfo(2, "tp", [1, 0], ["Mlp"], WorldState.READY, 1, [1, 1])]
+    tp.wait_ready(0.1)
+    client.heard = [WorldInfo(2, "tp", [1, 0], ["Mlp"], WorldState.ENDED, 1, reason="the pool stops")]
+    with pytest.raises(errors.DeviceUnavailable, match="the world tp is closed: the pool stops"):
+        tp.wait_ready(0.1)
+
+
+def test_a_remote_client_cannot_call_worlds(client: FakeClient) -> None:
+    """It is refused before it asks anything; nor is there a world of another name."""
+    with pytest.raises(errors.InvalidRequest, match="a remote client cannot call a world"):
+        Pool(cast("Any", client)).world("tp")
+    with pytest.raises(errors.InvalidRequest, match="this pool's worlds are: tp"):
+        Pool(cast("Any", client), cast("Any", "run-dir")).world("pt")
+
+
+def test_ordinary_ways_to_a_world_s_actor_are_refused(client: FakeClient) -> None:
+    """Before anything is read or sent; `Client.submit` refuses the calls."""
+    pool = Pool(cast("Any", client), cast("Any", "run-dir"))
+    for ask in (
+        lambda: pool.actor("Mlp"),
+        lambda: pool.map("Mlp.forward", [1]),
+        lambda: pool.amap("Mlp.forward", [1]),
+    ):
+        with pytest.raises(errors.InvalidRequest, match=r"Mlp belongs to the world tp: call pool.world\('tp'\)"):
+            ask()
