@@ -29,12 +29,16 @@ Two tables decide. Both are pure, and tests walk all of them:
 Calls beyond the window of a device wait in `backlog.Backlog`, if the caller wants that. They have no credit there;
 `admission.BacklogAdmission` lets them in when credit has come back, in order for each device.
 
-Four parts act. Each carries out actions of a table, and feeds it with events:
+A third table, `client.worlds.gang_life`, says where a call of a world is. Its parts are requests like any others, but
+none of them is sent again by itself, and each goes to one incarnation or to none.
+
+These parts act. Each carries out actions of a table, and feeds it with events:
 
 - `sending.Sender` chooses a device, puts calls together, and sends them.
 - `receiving.Receiver` takes answers in.
 - `outcomes.Outcomes` carries out the table of replies, and runs callbacks once the lock is free.
 - `failover.Failover` carries out the table of links.
+- `gangs.Gangs` carries out the table of a world's calls: it sends the parts, and gives the whole its outcome.
 - `retry.Retry` decides, by `retry_policy`, about each request that was lost with an incarnation or a connection.
 
 `base.Lane` puts them together; the two kinds of lanes own sockets, threads and timers, and nothing else. What all lanes
