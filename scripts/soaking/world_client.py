@@ -45,6 +45,8 @@ def main() -> None:
                     "method": chosen.choice(["again", "once"]),
                     "each": chosen.random() < 0.2,
                 }
+                if call["way"] in {"kills", "poisons"}:
+                    call["method"] = "once"  # else it would do so several times, until it may not be sent again
                 actor = {"a": "Noting", "b": "Other"}[call["world"]]
                 arguments = [call["number"], call["way"], call["rank"], call["values"]]
                 reply = worlds[call["world"]].call(

@@ -81,6 +81,7 @@ class WorldWalk:
                     max_restarts=100_000,
                     backoff_initial_s=0.0,
                     max_suspicions=0,
+                    max_replays=1000,  # losses come more often than in life
                 ) as pool:
                     outcomes = self._use(pool, Path(folder))
             finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
@@ -95,7 +96,8 @@ def test_random_kills_under_load(pool: atomr_mp.Pool, world: Any) -> None:
         replies = [world.call("Worldly.add", np.full(10, n), deadline_s=DEADLINE_S) for n in range(20)]
         victim = pool.devices[chosen.randrange(3)].pid
         if victim and chosen.random() < 0.5:
-            os.kill(victim, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # without a standby it may be dead still
+                os.kill(victim, signal.SIGKILL)
         for n, reply in enumerate(replies):
             np.testing.assert_array_equal(reply.result(DEADLINE_S), np.full(10, 6 * n))
         seen += len(replies)
