@@ -66,6 +66,15 @@ A coroutine, or an asynchronous generator, is a task on an event loop that its a
 can be interrupted (`Dispatcher.cancel`). It is given an error to end with (`Request.closing`), and its task is
 cancelled.
 
+Gang calls
+----------
+
+A method of a world's actor runs on all members of the world as one (`gangs`, `worlds`). Its parts wait in the queue of
+the world's thread, which gives out only the one whose turn it is by the world's ring. So a part waits for other
+processes, and these for it: none is dropped singly. It is neither cancelled nor lost with its connection, and with its
+session it goes only where all members agree. A part that is answered on its arrival counts as come. Suspects do not
+wait for parts that have not begun.
+
 A turn of the loop
 ------------------
 
