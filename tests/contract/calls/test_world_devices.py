@@ -69,6 +69,11 @@ class Process:
         self.cause = ExitCause(signal=9)
         os.eventfd_write(self.thread, 1)
 
+    def hang_up_and_end(self) -> None:
+        """Be killed, so that the channel has ended before anybody looks at the threads."""
+        self.begin_to_end()
+        self.channel.close()
+
     def open_threads(self) -> list[int]:
         """Return what tells of the ends of two threads."""
         return [os.dup(self.thread), os.dup(self.thread)]
@@ -264,7 +269,7 @@ Way = Callable[[Rig], object]
 WAYS: dict[str, tuple[Way, str]] = {
     "a thread ends": (lambda rig: rig.processes[1].begin_to_end(), "killed by SIGKILL"),
     "its threads end while it hangs up": (
-        lambda rig: (rig.processes[1].begin_to_end(), rig.processes[1].channel.close()),
+        lambda rig: rig.processes[1].hang_up_and_end(),
         "killed by SIGKILL",
     ),
     "it has ended": (lambda rig: rig.processes[1].kill(), "killed by SIGKILL"),
