@@ -254,6 +254,8 @@ class CollectiveAborted(RequestError):
         epoch: The epoch that ended.
         rank: The rank where that came from, -1 if from none.
         cause: What happened there, in words ("killed by SIGKILL").
+        diverged: True if that rank has ended this very call while others waited for it in a collective. The call would
+            do so again, so no client sends it again by itself.
     """
 
     code: ClassVar[str] = "collective_aborted"
@@ -262,6 +264,7 @@ class CollectiveAborted(RequestError):
     epoch: int = 0
     rank: int = -1
     cause: str = ""
+    diverged: bool = False
 
 
 @dataclass(eq=False)

@@ -23,17 +23,17 @@ from atomr_mp.protocol.world.memory import (
     WORLD_BYTES,
 )
 from atomr_mp_workers.worlds.meeting import Meeting
-from atomr_mp_workers.worlds.world import World
+from atomr_mp_workers.worlds.world import OwnWorld
 from tests.support import DEADLINE_S
 
 EPOCH: Final = 7
 
 FORKS: Final = multiprocessing.get_context("fork")
 
-Method = Callable[[World], Any]
+Method = Callable[[OwnWorld], Any]
 """What a rank runs in a gang call."""
 
-SendingMethod = Callable[[World, Callable[[Any], None]], None]
+SendingMethod = Callable[[OwnWorld, Callable[[Any], None]], None]
 """The same in a process of its own; it is given what sends to the test."""
 
 
@@ -68,7 +68,7 @@ class Rank:
         self.meeting = Meeting(
             "tp", rank, EPOCH, self.writer, readers, boxes, ranks.bells, ranks.ended, self.left.append
         )
-        self.world = World("tp", rank, ranks.size)
+        self.world = OwnWorld("tp", rank, ranks.size)
         self.world.serve()
         self.world.enter(self.meeting)
         self.waits = threading.Event()

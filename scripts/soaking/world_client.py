@@ -36,7 +36,7 @@ def main() -> None:
             while time.monotonic() < until_s and len(flight) < IN_FLIGHT:
                 number += 1
                 ways = ROUGH if rough == "rough" and chosen.random() < 0.1 else GENTLE
-                call = {
+                call: dict[str, Any] = {
                     "number": number,
                     "world": chosen.choice("ab") if int(client) % 2 else chosen.choice("ba"),
                     "way": chosen.choice(ways),

@@ -37,7 +37,7 @@ ALLOWED: Final = {
     "twice": set[str](),
     "raises": {"ActorFailed"},
     "raises late": {"ActorFailed"},
-    "differs": {"WorldMismatch"},
+    "differs": {"WorldMismatch", "CollectiveAborted"},
     "kills": {"WorkerLost", "CollectiveAborted", "PoisonRequest"},
     "poisons": {"ContextPoisoned", "CollectiveAborted", "PoisonRequest"},
 }
@@ -177,9 +177,9 @@ class WorldWalk:
     def _judge_order(self, runs: dict[str, list[tuple[int, ...]]]) -> None:
         by_epoch: dict[tuple[str, int], dict[int, list[int]]] = defaultdict(dict)
         for name, each in runs.items():
-            world, rank = name.split("-")
+            world, rank = name.split("-")[0], int(name.split("-")[1])
             for number, epoch in each:
-                by_epoch[world, epoch].setdefault(int(rank), []).append(number)
+                by_epoch[world, epoch].setdefault(rank, []).append(number)
         for (world, epoch), ranks in by_epoch.items():
             self.counts["epochs with calls"] += 1
             longest = max(ranks.values(), key=len)

@@ -59,7 +59,7 @@ class Worldly(Actor):
             raise ValueError(f"rank {self.world.rank} fails")
         if meets:
             self.world.barrier()
-        return self.world.rank
+        return int(self.world.rank)
 
     @method
     def differ(self, way: str) -> float:
@@ -72,7 +72,7 @@ class Worldly(Actor):
             return float(self.world.broadcast(x, root=int(last))[0])
         return float(self.world.all_reduce(x, op="max" if last and way == "operator" else "sum")[0])
 
-    @method(idempotent=True)
+    @method(idempotent=True, hang_timeout_s=1.0)
     def end(self, rank: int, how: str, times: str) -> float:
         """End the process of a rank once, amid a call; `times` is a file that tells that it has."""
         if self.world.rank == rank and not os.path.exists(times):  # noqa: PTH110 - the shortest
@@ -80,7 +80,10 @@ class Worldly(Actor):
                 pass
             if how == "exits":
                 os._exit(3)
-            os.kill(os.getpid(), signal.SIGSTOP if how == "stops" else signal.SIGKILL)
+            if how == "hangs":
+                while True:
+                    pass
+            os.kill(os.getpid(), signal.SIGKILL)
         return float(self.world.all_reduce(np.ones(1))[0])
 
     @method(idempotent=True)

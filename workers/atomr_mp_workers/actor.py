@@ -89,7 +89,7 @@ class Context:
     """For the thread that runs `setup` or a method."""
     phase: ProcessPhase = field(default_factory=ProcessPhase, repr=False)
     world: Any = None
-    """The actor's world, a `World`: its `name`, `rank`, `size` and `epoch`, and its collectives. None outside of
+    """The actor's world, an `OwnWorld`: its `name`, `rank`, `size` and `epoch`, and its collectives. None outside of
     worlds."""
 
     @property

@@ -58,7 +58,7 @@ from atomr_mp_workers.worlds.runner import WorldThread
 
 if TYPE_CHECKING:
     from atomr_mp_workers.requests.off_loop.event_loop import EventLoop
-    from atomr_mp_workers.worlds.world import World
+    from atomr_mp_workers.worlds.world import OwnWorld
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ def build(
         in_progress = InProgress()
         completions = Completions(execution.completion, device, in_progress)
         streams = _make_streams(execution, device)
-        places = _make_worlds(offers, device, channel, completions)
+        places = _make_worlds(offers, device, channel, completions, board.watch)
     except errors.AtomrError as error:
         raise FatalError(error) from error
     store = Store(device, current, execution.memory_bytes, in_progress, ResultSlabs(channel))
@@ -194,13 +194,17 @@ class ActorPlace:
 
     member: Membership
     thread: WorldThread
-    view: World
+    view: OwnWorld
     bell: int
     """Wakes the loop."""
 
 
 def _make_worlds(
-    offers: WorldOffers, device: WorkerDevice, channel: ControlChannel, completions: Completions
+    offers: WorldOffers,
+    device: WorkerDevice,
+    channel: ControlChannel,
+    completions: Completions,
+    watch: Callable[[int, int], object],
 ) -> dict[str, ActorPlace]:
     """Make the places of this process in its worlds, by actor.
 
@@ -210,13 +214,13 @@ def _make_worlds(
     if not offers.offered:
         return {}
     from atomr_mp_workers.worlds.meeting import Meeting  # most processes are in no world
-    from atomr_mp_workers.worlds.world import World
+    from atomr_mp_workers.worlds.world import OwnWorld
 
     places: dict[str, ActorPlace] = {}
     for offered in offers.offered:
         files = offers.of(offered.world)
-        queue, view = GangQueue(), World(offered.name, offered.rank, offered.size)
-        thread = WorldThread(offered.name, queue, device)
+        queue, view = GangQueue(), OwnWorld(offered.name, offered.rank, offered.size)
+        thread = WorldThread(offered.name, queue, device, watch)
         member = Membership(offered, files, view, thread, queue, Meeting, channel.send, completions.wake)
         place = ActorPlace(member, thread, view, files.loop_bell(offered.rank, offered.generation))
         places.update(dict.fromkeys(offered.actors, place))

@@ -291,6 +291,7 @@ class Gangs:
                     self._take_back(parts)
                     return None
                 part.device, part.rank, part.to_generation = device, rank, world.generations[rank]
+                part.limit_ns = gang.deadline_ns
                 part.gang, part.of, part.callbacks = name, gang, [self._go_on]
                 part.priority, part.pinned, part.replays = gang.priority, True, NEVER
                 parts.append(part)
@@ -326,7 +327,7 @@ class Gangs:
         known = self._session.methods.get(gang.method)
         if goes_again(end, known, gang.replays, self._session.max_replays, may_have_run=gang.may_have_run):
             assert gang.arguments is not None
-            gang.replays += end.sent
+            gang.replays += end.executed
             self._backlog.add_gang(gang.arguments.nbytes, bounded=False)
             self._feed(gang, GangEvent.AGAIN)
             return

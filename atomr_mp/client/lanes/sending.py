@@ -6,7 +6,7 @@ import itertools
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, cast
 
 from atomr_mp import checks
 from atomr_mp.client.lanes.device_link import DeviceLink, unavailable
@@ -192,7 +192,7 @@ class Sender:
                 data.Call(
                     reply.id,
                     reply.method,
-                    reply.deadline_ns + ahead_ns,
+                    (reply.deadline_ns if reply.gang is None else cast("GangPart", reply).limit_ns) + ahead_ns,
                     len(payload),
                     reply.body,
                     reply.refs,

@@ -43,7 +43,7 @@ def judge(ends: Sequence[PartEnd]) -> GangEnd:
     if not failed:
         return GangEnd(None, -1, executed, sent)
     raised = [each for each in failed if not isinstance(each[1], FOLLOWING)]
-    rank, error = (raised or failed)[0]
+    rank, error = (raised or [each for each in failed if has_diverged(each[1])] or failed)[0]
     return GangEnd(error, rank, executed, sent)
 
 
@@ -57,13 +57,18 @@ def goes_again(end: GangEnd, info: MethodInfo | None, replays: int, max_replays:
         max_replays: How often it may be.
         may_have_run: Whether any part of it may have run, in any attempt.
     """
-    if not isinstance(end.error, LOSSES):
+    if not isinstance(end.error, LOSSES) or has_diverged(end.error):
         return False
     if not end.sent and isinstance(end.error, errors.CollectiveAborted):
         return True  # it still waits for its epoch, as it has done before
     if info is None or replays >= max_replays:
         return False
     return info.idempotent or (info.resend is Resend.UNSTARTED and not may_have_run)
+
+
+def has_diverged(error: errors.AtomrError | None) -> bool:
+    """Return whether an error says that one rank has left the others waiting in the same call."""
+    return isinstance(error, errors.CollectiveAborted) and error.diverged
 
 
 FOLLOWING: Final = (

@@ -22,6 +22,8 @@ class GangPart(Reply):
     of: GangReply | None = None
     """The whole call, until the part has ended."""
     rank: int = 0
+    limit_ns: int = 0
+    """The deadline of the whole call, for its worker's watchdog; CLOCK_MONOTONIC. It begins and ends at any time."""
     to_generation: int = 0
     """The process that it goes to. It goes to no other."""
 

@@ -65,7 +65,7 @@ def test_each_collective_gives_what_numpy_does(world: Any) -> None:
     x = np.arange(3.0 * n).reshape(n, 3)
     found = world.call("Worldly.all_of", x, each=True).result(DEADLINE_S)
     own = [x * (rank + 1) for rank in range(n)]
-    total = sum(own)
+    total = np.sum(own, axis=0)
     for rank, (summed, gathered, part, reduced, sent, swapped, parts, neighbour) in enumerate(found):
         np.testing.assert_array_equal(summed, total)
         np.testing.assert_array_equal(gathered, np.stack(own))

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.skipif(BACKEND != "host", reason="worlds run on the hos
 
 @pytest.mark.timeout(240)
 def test_each_call_has_one_outcome_and_all_ranks_one_order() -> None:
-    """What ran is compared with what callers were told."""
+    """What each rank noted is compared with what callers got."""
     walk = WorldWalk(20.0, 41)
     walk.run()
     assert not walk.wrong, walk.wrong[:10]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import math
 import os
 import threading
 import time
@@ -16,7 +15,7 @@ import pytest
 
 from atomr_mp import errors
 from atomr_mp.protocol import token, values
-from atomr_mp.protocol.board import BOARD_BYTES, BoardReader, BoardWriter, Watched
+from atomr_mp.protocol.board import BOARD_BYTES, BoardReader, BoardWriter
 from atomr_mp.protocol.flow.flight import Window
 from atomr_mp.protocol.messages import control, data
 from atomr_mp.protocol.messages.control import ActorSpec
@@ -33,7 +32,6 @@ from atomr_mp_workers.requests.method import Method
 from atomr_mp_workers.requests.off_loop.completions import Completions
 from atomr_mp_workers.requests.off_loop.in_progress import InProgress
 from atomr_mp_workers.requests.peers import Peer, Peers
-from atomr_mp_workers.supervised.hang_limits import HangLimits
 from atomr_mp_workers.worlds.files import WorldFiles
 from atomr_mp_workers.worlds.gang_queue import GangQueue
 from atomr_mp_workers.worlds.hosted import HostedWorlds
@@ -104,11 +102,11 @@ class Member:
         self.files, self.queue = WorldFiles(), GangQueue()
         for file, descriptor in supply.own_files(rank, 1):
             self.files.add(file, descriptor)
-        self.thread = WorldThread("tp", self.queue, device)
+        self.thread = WorldThread("tp", self.queue, device, lambda _slot, _watched: None)
         self.sent: list[control.FromWorker] = []
         self.meetings: list[tuple[str, int]] = []
         meeting = SimpleNamespace(
-            begin=lambda sequence: self.meetings.append(("begin", sequence)),
+            begin=lambda sequence, _waits: self.meetings.append(("begin", sequence)),
             end=lambda: self.meetings.append(("end", 0)),
         )
         member = Membership(
@@ -443,14 +441,3 @@ def test_a_world_s_actor_has_plain_methods(name: str) -> None:
     actor.methods[:] = [each for each in actor.methods if each.name == f"Awkward.{name}"]
     with pytest.raises(errors.SetupFailed, match=name):
         take_into_world(actor, 1)
-
-
-def test_a_world_s_calls_have_no_hang_limit() -> None:
-    """They may wait for others."""
-    actor = load(ActorSpec("Ranked", f"{__name__}:Ranked"))
-    take_into_world(actor, 1)
-    places = {each.name: (0, 1) for each in actor.methods}
-    actor.methods[0].hang_timeout_s = 1.0
-    for each in actor.methods:
-        assert Watched.unpack(HangLimits(5.0, places).word(each)).limit_ns == 0
-    assert math.isfinite(actor.methods[0].hang_timeout_s)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from atomr_mp import errors
 from atomr_mp.protocol.refs import Operand
-from atomr_mp_workers.worlds.world import World
+from atomr_mp_workers.worlds.world import OwnWorld
 from tests.ranks import Ranks, forked, joined
 from tests.support import DEADLINE_S
 
@@ -100,7 +100,7 @@ def test_reductions_are_those_of_all_ranks_arrays(ranks: Ranks, name: str) -> No
     cases = [*itertools.product(COUNTS, operators), (LARGE, "sum")]
     data = {count: arrays(n, count, name, count) for count, _ in cases}
 
-    def method(world: World) -> list[Any]:
+    def method(world: OwnWorld) -> list[Any]:
         results = []
         for count, operator in cases:
             x = data[count][world.rank]
@@ -143,7 +143,7 @@ def test_arrays_arrive_as_they_were_sent(ranks: Ranks, name: str) -> None:
     data = {count: arrays(n, count, name, count) for count in counts}
     parts = {count: arrays(n, (n * 2, count // n), name, count + 1) for count in counts}
 
-    def method(world: World) -> list[Any]:
+    def method(world: OwnWorld) -> list[Any]:
         ahead, behind = (world.rank + 1) % n, (world.rank - 1) % n
         results = []
         for count in counts:
@@ -204,7 +204,7 @@ def test_results_go_where_the_method_says(three: Ranks) -> None:
         given = arrays(3, count, "float32", count)
         whole = reduced("sum", given)
 
-        def method(world: World, given: list[Array] = given, count: int = count) -> list[Any]:
+        def method(world: OwnWorld, given: list[Array] = given, count: int = count) -> list[Any]:
             x = given[world.rank]
             matrix = np.zeros((1, count), np.float32).view(np.matrix)
             world.all_reduce(x.reshape(1, count), out=matrix)
@@ -285,7 +285,7 @@ def test_inputs_may_be_whatever_numpy_takes(three: Ranks) -> None:
     base = np.arange(24, dtype=np.float32).reshape(4, 6)
     inputs: list[Any] = [2.5, [1, 2], base.T, base[::-1, ::2], base.astype(">f4"), Ref(base), np.float32(3), base[:0]]
 
-    def method(world: World) -> list[Any]:
+    def method(world: OwnWorld) -> list[Any]:
         out = np.zeros((4, 6), np.float32)
         ref = Ref(out)
         assert world.all_reduce(base, out=ref) is ref
@@ -297,7 +297,7 @@ def test_inputs_may_be_whatever_numpy_takes(three: Ranks) -> None:
             same(one, np.array(other))
 
 
-REFUSED: Final[dict[str, Callable[[World], Any]]] = {
+REFUSED: Final[dict[str, Callable[[OwnWorld], Any]]] = {
     "bool": lambda world: world.all_reduce([True]),
     "float8": lambda world: world.all_reduce(np.zeros(2, ml_dtypes.float8_e5m2)),
     "avg of integers": lambda world: world.all_reduce([1], "avg"),
@@ -331,10 +331,10 @@ REFUSED: Final[dict[str, Callable[[World], Any]]] = {
 
 
 @pytest.mark.parametrize("call", REFUSED.values(), ids=REFUSED)
-def test_what_cannot_be_done_is_refused_before_anybody_waits(three: Ranks, call: Callable[[World], Any]) -> None:
+def test_what_cannot_be_done_is_refused_before_anybody_waits(three: Ranks, call: Callable[[OwnWorld], Any]) -> None:
     """Each rank raises InvalidRequest; the ranks have not met, and meet after it."""
 
-    def method(world: World) -> int:
+    def method(world: OwnWorld) -> int:
         with pytest.raises(errors.InvalidRequest):
             call(world)
         return int(world.all_reduce([world.rank])[0])
@@ -353,7 +353,7 @@ def test_infinities_are_results_and_no_warnings(three: Ranks) -> None:
     assert np.geterr()["over"] == "warn"
 
 
-def reduce_given(given: list[Array], operator: str, world: World) -> Any:
+def reduce_given(given: list[Array], operator: str, world: OwnWorld) -> Any:
     """Reduce this rank's array."""
     return world.all_reduce(given[world.rank], operator)
 
@@ -400,7 +400,7 @@ def data_of(step: Step) -> list[Array]:
     return arrays(3, (3, step.elements), step.name, step.elements)
 
 
-def taken(world: World, step: Step) -> Any:
+def taken(world: OwnWorld, step: Step) -> Any:
     """Call a collective."""
     x = data_of(step)[world.rank]
     match step.kind:
@@ -436,7 +436,7 @@ def test_processes_get_equal_bits_in_all_runs() -> None:
     """Over processes of their own, all ranks get the same bits, each time."""
     given = {count: arrays(4, count, "float32", count) for count in (33, 700_001)}
 
-    def method(world: World, send: Callable[[Any], None]) -> None:
+    def method(world: OwnWorld, send: Callable[[Any], None]) -> None:
         for _, count in itertools.product(range(3), given):
             send(hash(world.all_reduce(given[count][world.rank]).tobytes()))
 

@@ -18,7 +18,7 @@ from atomr_mp import errors
 from atomr_mp.protocol.world import page
 from atomr_mp.protocol.world.memory import MAILBOX_AT, SLOT_BYTES
 from atomr_mp_workers.worlds.signatures import Agreement
-from atomr_mp_workers.worlds.world import World
+from atomr_mp_workers.worlds.world import OwnWorld
 from tests.ranks import EPOCH, Method, Rank, Ranks, forked, joined
 from tests.support import DEADLINE_S
 
@@ -113,7 +113,7 @@ def test_a_mismatch_is_raised_by_all_and_the_world_works_after_it(ranks: Ranks, 
     """All ranks say both sides within a second; the next collective of the same call is right."""
     most, odd, words = MISMATCHES[name]
 
-    def method(world: World) -> tuple[str, int, Any]:
+    def method(world: OwnWorld) -> tuple[str, int, Any]:
         started = time.monotonic()
         with pytest.raises(errors.WorldMismatch) as raised:
             (odd if world.rank == 1 else most)(world)
@@ -131,7 +131,7 @@ def test_a_mismatch_is_raised_by_all_and_the_world_works_after_it(ranks: Ranks, 
 def test_a_rank_that_goes_on_from_the_middle_of_a_collective_is_a_mismatch(ranks: Ranks) -> None:
     """Steps are compared as well: what remains of a large collective does not meet the next one."""
 
-    def method(world: World) -> Any:
+    def method(world: OwnWorld) -> Any:
         if world.rank == 1:
             agreement = Agreement.signature
 
@@ -155,7 +155,7 @@ def test_a_rank_that_goes_on_from_the_middle_of_a_collective_is_a_mismatch(ranks
 def test_who_ends_without_meeting_aborts_those_that_wait(ranks: Ranks) -> None:
     """The ranks that wait leave at once, and report who left them; later collectives of the epoch are refused."""
 
-    def leaves(_: World) -> str:
+    def leaves(_: OwnWorld) -> str:
         assert all(ranks.all[other].waits.wait(DEADLINE_S) for other in (0, 2))
         return "left"
 
@@ -251,7 +251,7 @@ def test_nothing_begins_in_an_epoch_that_is_over(ranks: Ranks) -> None:
 def test_a_peer_that_is_killed_or_stopped_leaves_nobody_waiting(how: signal.Signals) -> None:
     """The others are out once the supervisor has stored the stop word, wherever the signal struck."""
 
-    def method(world: World, send: Callable[[Any], None]) -> None:
+    def method(world: OwnWorld, send: Callable[[Any], None]) -> None:
         send("runs")
         while True:
             for collective in COLLECTIVES.values():
@@ -325,7 +325,7 @@ def test_counts_that_cannot_be_are_not_believed(ranks: Ranks, value: int) -> Non
 @pytest.mark.parametrize("count", [5, LARGE.size])
 def test_before_it_serves_a_process_rehearses(count: int) -> None:
     """In setup this rank's data stands for that of all, for small and large arrays, without a wait."""
-    world = World("tp", 1, 3)
+    world = OwnWorld("tp", 1, 3)
     x = np.arange(3 * count, dtype=np.int64).reshape(3, count)
     assert world.epoch == 0
     assert (world.all_reduce(x) == 3 * x).all()
@@ -347,7 +347,7 @@ def test_before_it_serves_a_process_rehearses(count: int) -> None:
 
 def test_who_joins_before_it_serves_rehearses_until_then(ranks: Ranks) -> None:
     """An epoch may form around a process whose examples still run."""
-    world, meeting = World("tp", 0, 3), ranks.all[0].meeting
+    world, meeting = OwnWorld("tp", 0, 3), ranks.all[0].meeting
     world.enter(meeting)
     assert world.epoch == EPOCH
     assert world.all_reduce([1]) == 3
@@ -363,7 +363,7 @@ def test_outside_of_a_gang_call_nobody_waits(ranks: Ranks) -> None:
     with pytest.raises(errors.InvalidRequest, match="outside of a gang call"):
         own.world.barrier()
 
-    def method(_: World) -> None:
+    def method(_: OwnWorld) -> None:
         with ThreadPoolExecutor(1) as elsewhere:
             call = elsewhere.submit(own.world.barrier)
             with pytest.raises(errors.InvalidRequest, match="another thread"):
@@ -380,7 +380,7 @@ def test_a_world_without_numpy_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is missing is named."""
     monkeypatch.setitem(sys.modules, "atomr_mp_workers.worlds.collectives", None)
     with pytest.raises(errors.Unsupported, match="need NumPy"):
-        World("tp", 0, 1).barrier()
+        OwnWorld("tp", 0, 1).barrier()
 
 
 def test_what_is_left_of_an_epoch_is_given_back(ranks: Ranks) -> None:

@@ -355,7 +355,7 @@ class Envelope:
                 return False
             request_id, method, deadline_ns, items = request.id, request.method, request.deadline_ns, request.items
             request.started_ns = now_ns
-            if now_ns > deadline_ns:
+            if now_ns > deadline_ns and request.gang is None:  # else other members would wait for it
                 self._late(request)
                 return False
             if (request.reads or request.after) and (refusal := self.refusal(request)) is not None:

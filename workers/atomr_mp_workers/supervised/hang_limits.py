@@ -33,10 +33,6 @@ class HangLimits:
         """Return the word that the board has for each request of a method."""
         own_s = method.hang_timeout_s
         limit_s = self._default_s if own_s is None else own_s
-        if method.world is not None:
-            # It may wait for other members, which is no hang of this process. So it has no limit of its own here: the
-            # world's `begin_timeout_s` finds a member that does not begin, and the deadline ends the client's wait.
-            limit_s = 0.0
         limit_ns = max(1, math.ceil(limit_s * 1000)) * 1_000_000 if 0 < limit_s <= LONGEST_S else 0
         kind, number, width = PlaceKind.LOOP, 0, 1
         if method.is_async:

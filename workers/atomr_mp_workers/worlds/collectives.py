@@ -45,7 +45,7 @@ class _Known(NamedTuple):
 
 
 class Collectives:
-    """The collectives of one meeting. `World` says what each one does.
+    """The collectives of one meeting. `OwnWorld` says what each one does.
 
     Args:
         meeting: Where the ranks meet.

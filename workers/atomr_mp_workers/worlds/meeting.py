@@ -65,25 +65,28 @@ class Meeting:
         self._ended: Final = ended
         self._left_waiting: Final = left_waiting
         self._sequence = self._thread = 0
+        self._waits: Callable[[bool], object] = bool
         self._joined = False
         """Whether all peers have been seen to have joined; their lines are of this epoch since then."""
-        self._cause: tuple[int, str] | None = None
-        """The rank and cause by which this meeting was aborted. Nothing is met after that."""
+        self._cause: tuple[int, str, bool] | None = None
+        """The rank and cause by which this meeting was aborted, and whether that rank has diverged."""
         self._fence: Final = threading.Lock()
         self._poll: Final = select.poll()
         self._poll.register(bells[rank], select.POLLIN)
 
-    def begin(self, sequence: int) -> None:
+    def begin(self, sequence: int, waits: Callable[[bool], object] = bool) -> None:
         """Take collectives of a gang call from now on, of this thread.
 
         Args:
             sequence: The number of its entry.
+            waits: Called with True before this rank waits for others, and with False behind that.
         """
-        self._sequence, self._thread = sequence, threading.get_ident()
+        self._sequence, self._thread, self._waits = sequence, threading.get_ident(), waits
 
     def end(self) -> None:
         """Take no more collectives, and ring the peers that wait. The end was stored before (`MemberWriter.end`)."""
         self._sequence = self._thread = 0
+        self._waits = bool
         self._pass_fence()
         for rank, reader in self._peers:
             try:
@@ -158,12 +161,16 @@ class Meeting:
 
     def _wait(self, number: int) -> None:
         """Wait until all have met a number, or the epoch is over."""
-        while True:
-            self._poll.poll()
-            _hush(self._bell)
-            if self._all_have_met(number):  # even in an epoch that is over since: what they have written stays
-                return
-            self._raise_if_over()
+        self._waits(True)
+        try:
+            while True:
+                self._poll.poll()
+                _hush(self._bell)
+                if self._all_have_met(number):  # even in an epoch that is over since: what they have written stays
+                    return
+                self._raise_if_over()
+        finally:
+            self._waits(False)
 
     def _all_have_met(self, number: int) -> bool:
         """Return whether all peers have met a number.
@@ -182,7 +189,7 @@ class Meeting:
                 if met < number:
                     # What a peer has met, it has met before it ended; so the end is loaded first.
                     if reader.ended() >= self._sequence and reader.met() < number:
-                        self._abort(rank, f"rank {rank} has ended the call without it")
+                        self._abort(rank, f"rank {rank} has ended the call without it", diverged=True)
                     complete = False
                 elif met > number + 1:
                     raise WorldPageDamagedError("a rank has met more often than it can have")
@@ -204,7 +211,7 @@ class Meeting:
                 continue
             theirs = sequence_of(found)
             if theirs > self._sequence:
-                self._abort(rank, f"rank {rank} has ended the call without it")
+                self._abort(rank, f"rank {rank} has ended the call without it", diverged=True)
             if theirs < self._sequence:  # the peer waits in a call that has ended here, and gives the epoch up as well
                 self._abort(self.rank, f"rank {self.rank} has ended the call before without it")
             different = different or (rank, found)
@@ -218,17 +225,18 @@ class Meeting:
         if over is not None:
             raise over
         if self._cause is not None:
-            raise self._aborted(*self._cause)
+            rank, cause, diverged = self._cause
+            raise self._aborted(rank, cause, diverged=diverged)
 
-    def _abort(self, rank: int, cause: str) -> NoReturn:
+    def _abort(self, rank: int, cause: str, *, diverged: bool = False) -> NoReturn:
         over = self._ended()  # whoever has left for that has ended its call as well, and is not its cause
         if over is not None:
             raise over
-        self._cause = rank, cause
+        self._cause = rank, cause, diverged
         self._left_waiting(rank)
-        raise self._aborted(rank, cause)
+        raise self._aborted(rank, cause, diverged=diverged)
 
-    def _aborted(self, rank: int, cause: str) -> errors.CollectiveAborted:
+    def _aborted(self, rank: int, cause: str, *, diverged: bool) -> errors.CollectiveAborted:
         return errors.CollectiveAborted(
             f"a collective of world {self.name!r} was aborted: {cause}",
             maybe_executed=True,
@@ -236,6 +244,7 @@ class Meeting:
             epoch=self.epoch,
             rank=rank,
             cause=cause,
+            diverged=diverged,
         )
 
     def _pass_fence(self) -> None:

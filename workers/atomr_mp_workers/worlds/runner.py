@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Protocol
 
 from atomr_mp_workers.device.base import WorkerDevice
@@ -14,7 +16,7 @@ from atomr_mp_workers.worlds.joined_epoch import JoinedEpoch
 class EpochMeeting(Protocol):
     """This process's side of the collectives of one epoch."""
 
-    def begin(self, sequence: int, /) -> None:
+    def begin(self, sequence: int, waits: Callable[[bool], object], /) -> None:
         """Begin a gang call on this thread."""
 
     def end(self) -> None:
@@ -28,11 +30,13 @@ class WorldThread(ActorThreads):
         name: The world's name.
         queue: Gives out what is next.
         device: The device.
+        watch: Sets how the board shows that a request in a slot is watched.
     """
 
     in_step = True
 
-    def __init__(self, name: str, queue: GangQueue, device: WorkerDevice) -> None:
+    def __init__(self, name: str, queue: GangQueue, device: WorkerDevice, watch: Callable[[int, int], object]) -> None:
+        self._watch = watch
         self._queue = queue
         self._meeting: EpochMeeting | None = None
         self._entry: tuple[JoinedEpoch, EpochMeeting, int] | None = None
@@ -72,9 +76,14 @@ class WorldThread(ActorThreads):
             return
         epoch, meeting, sequence = entry
         try:
-            meeting.begin(sequence)
+            meeting.begin(sequence, functools.partial(self._waits, request))
             super().work(request)
             epoch.end(sequence)
             meeting.end()
         except BaseException as raised:  # noqa: BLE001 - ours; the thread has to go on
             request.fail(raised)
+
+    def _waits(self, request: Run, waits: bool) -> None:  # noqa: FBT001 - a value to be shown
+        """Show on the board whether a call waits for other members, which is no hang of this process."""
+        assert isinstance(request, Request)
+        self._watch(request.slot, 0 if waits else request.method.watched)

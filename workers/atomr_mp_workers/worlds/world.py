@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from atomr_mp_workers.worlds.collectives import Collectives
 
 
-class World:
+class OwnWorld:
     """A world, as a method of its actor sees it: several devices whose actors are called as one, by rank.
 
     **Who waits.** In a collective each rank waits until all have called it; the wait ends with the world's epoch. All
@@ -60,7 +60,7 @@ class World:
         self._serves = False
 
     def __repr__(self) -> str:
-        return f"<World {self.name!r}, rank {self.rank} of {self.size}, epoch {self._epoch}>"
+        return f"<OwnWorld {self.name!r}, rank {self.rank} of {self.size}, epoch {self._epoch}>"
 
     @property
     def epoch(self) -> int:
