@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import gc
 import itertools
 import mmap
 import os
@@ -29,6 +30,12 @@ from atomr_mp.supervisor.worlds.worlds import Worlds
 from atomr_mp.transport.descriptors import Descriptor
 
 OF_OTHERS = [WorldFileKind.MEMORY, WorldFileKind.LOOP_BELL, WorldFileKind.THREAD_BELL]
+
+
+def descriptors() -> int:
+    """Return how many descriptors this process has, once those of garbage are closed."""
+    gc.collect()
+    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 class HeldLoop:
@@ -255,7 +262,7 @@ def test_members_get_each_other_s_files_once_before_they_join(stage: Stage) -> N
 
 def test_files_are_closed_with_their_process_and_the_rest_with_the_world() -> None:
     """Also those of a process that was never made, and of standbys."""
-    before = len(list(Path("/proc/self/fd").iterdir()))
+    before = descriptors()
     stage = Stage().formed()
     kept = len(stage.keeper.descriptors)
     stage.start(0, 2)
@@ -269,13 +276,13 @@ def test_files_are_closed_with_their_process_and_the_rest_with_the_world() -> No
     stage.close()
     stage.keeper.free()
     stage.stop.release()
-    assert len(list(Path("/proc/self/fd").iterdir())) <= before + 2  # the mapped stop word's, until they are collected
+    assert descriptors() <= before + 2  # the mapped stop word's, until they are collected
 
 
 def test_without_a_descriptor_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """The process is not started then."""
     stage = Stage()
-    before = len(list(Path("/proc/self/fd").iterdir()))
+    before = descriptors()
     made = list[int]()
 
     def scarce(*_: int) -> int:
@@ -287,7 +294,7 @@ def test_without_a_descriptor_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(os, "eventfd", scarce)
     with pytest.raises(OSError, match="Too many"):
         stage.keeper.starting(0, 1)
-    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    assert descriptors() == before
     assert len(stage.keeper.descriptors) == 1
     stage.close()
 
@@ -631,7 +638,7 @@ def test_a_device_of_two_worlds_is_a_member_of_both() -> None:
     device: Any = SimpleNamespace(
         roles=SimpleNamespace(of=lambda _: None), life=SimpleNamespace(state=DeviceState.LOST, reason="it has crashed")
     )
-    before = len(list(Path("/proc/self/fd").iterdir()))
+    before = descriptors()
     worlds = Worlds(plans, [device] * 3, loop, tell=told.append, note=lambda *_: None)
     offers = worlds.starting((1, 1))
     offered = [message for message, _ in offers if isinstance(message, control.WorldOffered)]
@@ -649,4 +656,4 @@ def test_a_device_of_two_worlds_is_a_member_of_both() -> None:
         "rank 0 (device 1) is lost: it has crashed",
     ]
     worlds.free()
-    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    assert descriptors() == before
