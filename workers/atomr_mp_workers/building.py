@@ -292,7 +292,7 @@ class ExecutionPlaces:
                 actor = loader.load(spec)
                 if actor.name in self._worlds:
                     take_into_world(actor, self._worlds[actor.name].member.number)
-            except (errors.ActorLoadFailed, errors.SetupFailed) as error:
+            except errors.ActorLoadFailed as error:
                 raise FatalError(error) from error
             stream = None
             if device.asynchronous:

@@ -44,6 +44,7 @@ from atomr_mp_workers.requests.raised import wire_form
 from atomr_mp_workers.requests.streams.open_streams import NEVER_NS as NEVER_STALLS_NS
 from atomr_mp_workers.wire.control import ControlChannel, SupervisorGoneError
 from atomr_mp_workers.wire.data_socket import DataSocket
+from atomr_mp_workers.worlds.hosted import world_codes
 from atomr_mp_workers.worlds.offers import WorldOffers
 
 TURN_MESSAGES: Final = 32
@@ -174,7 +175,8 @@ class Host:
         self._imports.begin()
         self._tidy()  # shows the memory that setup took, since an idle worker has no other turn
         self._is_ready = True
-        self._channel.send(control.Ready([actor.info for actor in self._actors]))
+        codes = world_codes((actor.name, actor.methods[0].world, actor.code) for actor in self._actors)
+        self._channel.send(control.Ready([actor.info for actor in self._actors], codes))
         reads = False
         poll.register(control_channel, select.EPOLLIN)
         for descriptor in (completions, *self._worlds.bells):  # each write signals, and none of them is read

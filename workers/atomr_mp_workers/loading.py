@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import msgspec
 
-from atomr_mp.errors import ActorLoadFailed, SetupFailed
+from atomr_mp.errors import ActorLoadFailed
 from atomr_mp.protocol.exceptions import describe, is_a, missing_module
 from atomr_mp.protocol.extras import how_to_install
 from atomr_mp.protocol.messages.control import ActorSpec
@@ -27,6 +27,7 @@ from atomr_mp.protocol.messages.devices import ActorInfo, MethodInfo, Resend, Re
 from atomr_mp_workers import own_process
 from atomr_mp_workers.actor import OPTIONS, Actor, Batch, Example, MethodOptions
 from atomr_mp_workers.checked_options import checked
+from atomr_mp_workers.code_digest import code_digest
 from atomr_mp_workers.device.streams import PRIORITIES
 from atomr_mp_workers.fault_points import hooks
 from atomr_mp_workers.import_path import add_actors_folder, add_current_folder
@@ -53,6 +54,8 @@ class LoadedActor:
     name: str
     instance: Actor
     methods: list[LoadedMethod]
+    code: bytes = b""
+    """A digest of its code."""
 
     @property
     def info(self) -> ActorInfo:
@@ -100,6 +103,7 @@ def load(spec: ActorSpec) -> LoadedActor:
         ActorLoadFailed: The module, the class or a signature cannot be used; the message says what to change.
     """
     cls = _class(spec)
+    code = code_digest(cls)
     try:
         instance = cls()
     except BaseException as error:
@@ -117,7 +121,7 @@ def load(spec: ActorSpec) -> LoadedActor:
     methods = [_method(spec, instance, name, options) for name, options in _requests(cls)]
     if not methods:
         raise ActorLoadFailed(f"{spec.target} has no requests; decorate its methods with @method")
-    return LoadedActor(spec.name, instance, methods)
+    return LoadedActor(spec.name, instance, methods, code)
 
 
 def take_into_world(actor: LoadedActor, world: int) -> None:
@@ -128,15 +132,15 @@ def take_into_world(actor: LoadedActor, world: int) -> None:
         world: The world's number.
 
     Raises:
-        SetupFailed: It has a method that cannot be called on all members as one.
+        ActorLoadFailed: It has a method that cannot be called on all members as one.
     """
     for method in actor.methods:
         wrong = _unfit_for_world(method)
         if wrong:
-            raise SetupFailed(f"{method.name}: the actor belongs to a world, {wrong}")
+            raise ActorLoadFailed(f"{method.name}: the actor belongs to a world, {wrong}")
         method.world, method.thread, method.apart = world, True, True
     if actor.instance.threads != 1:
-        raise SetupFailed(
+        raise ActorLoadFailed(
             f"{actor.name}: the actor belongs to a world, which has one thread for its calls; leave out threads="
         )
 

@@ -43,7 +43,9 @@ def judge(ends: Sequence[PartEnd]) -> GangEnd:
     if not failed:
         return GangEnd(None, -1, executed, sent)
     raised = [each for each in failed if not isinstance(each[1], FOLLOWING)]
-    rank, error = (raised or [each for each in failed if has_diverged(each[1])] or failed)[0]
+    diverged = [each for each in failed if has_diverged(each[1])]
+    lost = [each for each in failed if isinstance(each[1], errors.WorkerLost | errors.ConnectionLost)]
+    rank, error = (raised or diverged or lost or failed)[0]
     return GangEnd(error, rank, executed, sent)
 
 

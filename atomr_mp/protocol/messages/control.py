@@ -356,10 +356,19 @@ FromSupervisor = (
 # --- worker to supervisor ------------------------------------------------------------------------------------------
 
 
+class WorldCode(Message, frozen=True):
+    """The code that a process has for the actors of a world."""
+
+    world: U16
+    code: Annotated[bytes, msgspec.Meta(max_length=16)]
+    """A digest. Only processes with equal ones meet in an epoch."""
+
+
 class Ready(Message, frozen=True, tag="ready"):
     """All actors are set up and the data socket is bound."""
 
     actors: list[ActorInfo]
+    worlds: Annotated[list[WorldCode], msgspec.Meta(max_length=MAX_DEVICES)] = msgspec.field(default_factory=list)
 
 
 class SessionAdmitted(Message, frozen=True, tag="session_admitted"):

@@ -439,5 +439,5 @@ def test_a_world_s_actor_has_plain_methods(name: str) -> None:
     """Others are refused when it is loaded, with what to change."""
     actor = load(ActorSpec("Awkward", f"{__name__}:Awkward"))
     actor.methods[:] = [each for each in actor.methods if each.name == f"Awkward.{name}"]
-    with pytest.raises(errors.SetupFailed, match=name):
+    with pytest.raises(errors.ActorLoadFailed, match=name):
         take_into_world(actor, 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable
 from typing import Final
 
@@ -116,3 +117,16 @@ class HostedWorlds(GangParts):
         member = self._members.get(gang.world)
         if member is not None:
             member.refused((session, gang.id), gang.epoch)
+
+
+def world_codes(actors: Iterable[tuple[str, int | None, bytes]]) -> list[control.WorldCode]:
+    """Return a digest of the code of each world's actors.
+
+    Args:
+        actors: Name, world and digest of each actor of this process; None for no world.
+    """
+    found: dict[int, bytes] = {}
+    for name, world, code in sorted(actors, key=lambda each: each[0]):
+        if world is not None:
+            found[world] = hashlib.sha256(found.get(world, b"") + name.encode() + code).digest()[:16]
+    return [control.WorldCode(*each) for each in found.items()]
