@@ -109,6 +109,7 @@ FAULTS = (
     errors.InvalidRequest("wrong"),
     errors.CollectiveAborted("aborted"),
     errors.CollectiveAborted("aborted", maybe_executed=False),
+    errors.CollectiveAborted("left", diverged=True),
     errors.WorkerLost("killed"),
     errors.ContextPoisoned("poisoned"),
 )
@@ -125,6 +126,8 @@ def test_the_outcome_is_the_lowest_rank_s_that_caused_it(parts: list[PartEnd]) -
         assert (end.error, end.rank) == (None, -1)
         return
     causes = [rank for rank in failed if not isinstance(parts[rank].error, FOLLOWING)]
+    causes = causes or [rank for rank in failed if getattr(parts[rank].error, "diverged", False)]
+    causes = causes or [rank for rank in failed if isinstance(parts[rank].error, errors.WorkerLost)]
     assert end.rank == (causes or failed)[0]
     assert end.error is parts[end.rank].error
 
