@@ -188,7 +188,7 @@ class World:
             why = f"{info.state.value}: {info.reason}" if info.reason else info.state.value
             raise TimeoutError(f"the world {self.name} was not ready within {timeout_s:g} s; it is {why}")
         info = client.worlds.by_number[self._number]
-        if info.state is WorldState.ENDED:
+        if info.state in {WorldState.ENDING, WorldState.ENDED}:
             why = f": {info.reason}" if info.reason else ""
             raise errors.DeviceUnavailable(f"the world {self.name} is closed{why}")
 
@@ -279,5 +279,5 @@ def checked_priority(priority: int) -> int:
     return amounts.whole("priority", priority, MIN_PRIORITY, MAX_PRIORITY)
 
 
-_SETTLED: Final = frozenset({WorldState.READY, WorldState.ENDED})
+_SETTLED: Final = frozenset({WorldState.READY, WorldState.ENDING, WorldState.ENDED})
 """States at which `World.wait_ready` stops."""

@@ -41,10 +41,17 @@ class StopEpoch(NamedTuple):
 
 
 class RefuseEpoch(NamedTuple):
-    """Tell the clients that the epoch is over, and why."""
+    """Tell the clients that the epoch takes no more calls, and why."""
 
     epoch: int
     cause: EpochCause
+
+
+class CloseEpoch(NamedTuple):
+    """Have these members run what was published, and leave; tell `close_late` if not all have left in time."""
+
+    epoch: int
+    members: tuple[WorldMember, ...]
 
 
 class LeaveEpoch(NamedTuple):
@@ -65,7 +72,7 @@ class FreeWorld(NamedTuple):
     """Give back what the world had: the last process that mapped it has left or ended."""
 
 
-WorldOrder = FormEpoch | PublishEpoch | StopEpoch | RefuseEpoch | LeaveEpoch | ReplaceMembers | FreeWorld
+WorldOrder = FormEpoch | PublishEpoch | StopEpoch | RefuseEpoch | CloseEpoch | LeaveEpoch | ReplaceMembers | FreeWorld
 
 
 class EpochCause(NamedTuple):
@@ -140,9 +147,9 @@ class WorldMembers:
         known = self._ranks[rank]
         if incarnation <= max(known.incarnation, known.ended):
             return []
-        before = WorldMember(rank, known.incarnation)
+        before, may_be_replaced = WorldMember(rank, known.incarnation), not known.can_join
         known.incarnation, known.can_join, known.code = incarnation, True, code
-        if before in self._inside:  # its end was not told; no more is heard of it but that
+        if before in self._inside and not may_be_replaced:  # its end was not told; no more is heard of it but that
             self._break(EpochCause("was replaced", rank))
         self._check()
         return self._take()
@@ -162,7 +169,7 @@ class WorldMembers:
         return self._lose(WorldMember(rank, incarnation), reason, answers=False)
 
     def drains(self, rank: int, incarnation: int, reason: str = "drains") -> list[WorldOrder]:
-        """Take in that an incarnation is to be replaced, and carries orders out until then."""
+        """Take in that an incarnation is to be replaced, and carries orders out until then: its epoch is closed."""
         return self._lose(WorldMember(rank, incarnation), reason, answers=True)
 
     def joined(self, rank: int, incarnation: int, epoch: int) -> list[WorldOrder]:
@@ -174,11 +181,19 @@ class WorldMembers:
                 self._feed(WorldEvent.JOINED)
         return self._take()
 
-    def left(self, rank: int, incarnation: int, epoch: int, reason: str = "left") -> list[WorldOrder]:
-        """Take in that an incarnation says it has left an epoch, or could not join it; unasked, it ends the epoch."""
+    def left(self, rank: int, incarnation: int, epoch: int, reason: str = "") -> list[WorldOrder]:
+        """Take in that an incarnation says it has left an epoch, or could not join it; unasked, it ends the epoch.
+
+        Args:
+            rank: Its rank.
+            incarnation: Its number.
+            epoch: The epoch.
+            reason: Why it has left unasked, "" if it was asked.
+        """
         member = WorldMember(rank, incarnation)
         if epoch == self.epoch and member in self._inside:
-            self._go_out(member, EpochCause(reason, rank))
+            asked = not reason and self.state in _CLOSES
+            self._go_out(member, None if asked else EpochCause(reason or "left by itself", rank))
         return self._take()
 
     def broken(self, epoch: int, reason: str, rank: int | None = None) -> list[WorldOrder]:
@@ -194,6 +209,14 @@ class WorldMembers:
             self._feed(WorldEvent.LATE, EpochCause("did not join in time", None if late is None else late.rank))
         return self._take()
 
+    def close_late(self, epoch: int) -> list[WorldOrder]:
+        """Take in that the time is over in which members should have run what an epoch has published."""
+        if epoch == self.epoch and self.state in _CLOSES:
+            late = min(self._inside, default=None)
+            reason = "has not ended what it runs in the time for a planned end"
+            self._feed(WorldEvent.LATE, EpochCause(reason, None if late is None else late.rank))
+        return self._take()
+
     def leave_late(self, epoch: int) -> list[WorldOrder]:
         """Take in that the time is over in which members should have left an epoch."""
         if epoch == self.epoch and self._inside and self.state in {WorldState.ABORTING, WorldState.ENDED}:
@@ -201,8 +224,8 @@ class WorldMembers:
         return self._take()
 
     def close(self, reason: str = "the world was closed") -> list[WorldOrder]:
-        """Take in that the world is over. What is inside is still waited for."""
-        if self.state is not WorldState.ENDED:
+        """Take in that the world is over. What was published is run, and what is inside is still waited for."""
+        if self.state not in {WorldState.ENDING, WorldState.ENDED}:
             self._feed(WorldEvent.END, EpochCause(reason))
         return self._take()
 
@@ -213,21 +236,25 @@ class WorldMembers:
         if member in self._inside:
             if not answers:
                 self._given_up.add(member)
-            self._break(EpochCause(reason, member.rank))
+            if not answers or self.state is WorldState.FORMING:
+                self._break(EpochCause(reason, member.rank))
+            elif self.state is WorldState.READY:
+                self._feed(WorldEvent.CLOSE, EpochCause(reason, member.rank))
         return self._take()
 
-    def _go_out(self, member: WorldMember, cause: EpochCause) -> None:
-        """Have a member be inside no more, which ends its epoch; go on if it was the last."""
+    def _go_out(self, member: WorldMember, cause: EpochCause | None) -> None:
+        """Have a member be inside no more, which ends its epoch, if it has a cause; go on if it was the last."""
         self._inside.discard(member)
         self._joined.discard(member)
         self._given_up.discard(member)
-        self._break(cause)
+        if cause is not None:
+            self._break(cause)
         if not self._inside:
             self._feed(WorldEvent.LEFT)
 
     def _break(self, cause: EpochCause) -> None:
         """End the epoch if it is not over yet."""
-        if self.state in {WorldState.FORMING, WorldState.READY}:
+        if self.state in {WorldState.FORMING, WorldState.READY, *_CLOSES}:
             self._feed(WorldEvent.BROKEN, cause)
 
     def _check(self) -> None:
@@ -256,6 +283,8 @@ class WorldMembers:
             case WorldAction.REFUSE:
                 assert cause is not None
                 self._orders.append(RefuseEpoch(self.epoch, cause))
+            case WorldAction.CLOSE:
+                self._orders.append(CloseEpoch(self.epoch, tuple(sorted(self._inside))))
             case WorldAction.LEAVE:
                 self._orders.append(LeaveEpoch(self.epoch, tuple(sorted(self._inside - self._given_up))))
             case WorldAction.REPLACE:
@@ -278,3 +307,7 @@ class WorldMembers:
     def _take(self) -> list[WorldOrder]:
         orders, self._orders = self._orders, []
         return orders
+
+
+_CLOSES: Final = frozenset({WorldState.CLOSING, WorldState.ENDING})
+"""States in which members run what was published, and leave by themselves."""

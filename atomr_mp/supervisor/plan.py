@@ -114,6 +114,8 @@ class Plan(msgspec.Struct, frozen=True):
     """The configuration file; None if none was given."""
     worlds: list[WorldPlan] = []
     """By number. Their actors have their devices."""
+    code: str = ""
+    """Names the reload that has made this plan; empty for the first one. Each reload loads code of its own."""
 
     def actors_on(self, device: int) -> list[ActorSpec]:
         """Return the actors that a device has."""

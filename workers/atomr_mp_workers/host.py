@@ -435,7 +435,7 @@ class Host:
                 self._drained_ns = time.monotonic_ns() + (STRAGGLERS_NS if self._serves else 1)
                 self._imports_ahead.stop()
                 self._dispatcher.hurry()
-                self._worlds.give_up("its worker leaves")  # unless it was asked to leave before
+                self._worlds.drain()
             case _ if not self._worlds.obey(order, self._channel.take_descriptor):
                 self._log.error("out of turn: %r", order)
 

@@ -226,7 +226,7 @@ class Gangs:
 
     def _refusal(self, world: WorldInfo) -> errors.DeviceUnavailable | None:
         """Return the error of a call to a world that takes no work, None if it takes some."""
-        if world.state is WorldState.ENDED:
+        if world.state in {WorldState.ENDING, WorldState.ENDED}:
             return errors.DeviceUnavailable(
                 f"the world {world.name} is closed{f': {world.reason}' if world.reason else ''}"
             )

@@ -34,11 +34,14 @@ class GangEnd(NamedTuple):
     """Whether any part may have run. One with a result has."""
     sent: bool
     """Whether any part was sent."""
+    moves: bool = False
+    """Whether it certainly did not begin on any rank, and no worker was lost with it: it goes to the next epoch."""
 
 
 def judge(ends: Sequence[PartEnd]) -> GangEnd:
     """Return the outcome of a call whose parts have ended so, by rank."""
     executed, sent = any(end.executed for end in ends), any(end.sent for end in ends)
+    is_planned = any(isinstance(end.error, errors.CollectiveAborted) and end.error.planned for end in ends)
     failed = [(rank, end.error) for rank, end in enumerate(ends) if end.error is not None]
     if not failed:
         return GangEnd(None, -1, executed, sent)
@@ -46,7 +49,8 @@ def judge(ends: Sequence[PartEnd]) -> GangEnd:
     diverged = [each for each in failed if has_diverged(each[1])]
     lost = [each for each in failed if isinstance(each[1], errors.WorkerLost | errors.ConnectionLost)]
     rank, error = (raised or diverged or lost or failed)[0]
-    return GangEnd(error, rank, executed, sent)
+    all_live = all(isinstance(each, errors.CollectiveAborted) for _, each in failed)
+    return GangEnd(error, rank, executed, sent, (is_planned or all_live) and not executed)
 
 
 def goes_again(end: GangEnd, info: MethodInfo | None, replays: int, max_replays: int, *, may_have_run: bool) -> bool:
@@ -61,7 +65,7 @@ def goes_again(end: GangEnd, info: MethodInfo | None, replays: int, max_replays:
     """
     if not isinstance(end.error, LOSSES) or has_diverged(end.error):
         return False
-    if not end.sent and isinstance(end.error, errors.CollectiveAborted):
+    if end.moves or (not end.sent and isinstance(end.error, errors.CollectiveAborted)):
         return True  # it still waits for its epoch, as it has done before
     if info is None or replays >= max_replays:
         return False

@@ -307,6 +307,16 @@ class JoinEpoch(Message, frozen=True, tag="join_epoch"):
     """The processes of its members, by rank."""
 
 
+class CloseEpoch(Message, frozen=True, tag="close_epoch"):
+    """An epoch ends as planned: rank 0 publishes its last entry, and each member leaves behind that by itself.
+
+    A call that was not published is answered `CollectiveAborted` with `planned`. Answered `EpochLeft` by all.
+    """
+
+    world: U16
+    epoch: U64
+
+
 class DepartEpoch(Message, frozen=True, tag="depart_epoch"):
     """Leave an epoch, which is over: begin nothing more, and answer all of its calls. Answered `EpochLeft`."""
 
@@ -347,6 +357,7 @@ FromSupervisor = (
     | WorldFile
     | WorldOffered
     | JoinEpoch
+    | CloseEpoch
     | DepartEpoch
     | Drain
     | Prepare

@@ -202,8 +202,12 @@ class WorldState(StrEnum):
     """All members were asked to join an epoch, and some have not done so yet."""
     READY = "ready"
     """All members have joined, and clients know it: calls are admitted."""
+    CLOSING = "closing"
+    """A member is to be replaced as planned: what has begun anywhere runs to its end, and nothing else begins."""
     ABORTING = "aborting"
     """The epoch is over, and somebody is still inside."""
+    ENDING = "ending"
+    """The world is closed, and what has begun anywhere runs to its end."""
     ENDED = "ended"
     """The world is closed. Somebody may still be inside."""
 
@@ -219,7 +223,7 @@ class WorldInfo(Message, frozen=True):
     actors: list[Name]
     """Its actors: they are called through the world alone."""
     state: WorldState = WorldState.WAITING
-    """Send calls in `ready`. Hold them in `waiting`, `forming` and `aborting`; refuse them in `ended`."""
+    """Send calls in `ready`. Refuse them in `ending` and `ended`; hold them in all other states."""
     epoch: U64 = 0
     """The latest epoch."""
     generations: Annotated[list[U32], msgspec.Meta(max_length=MAX_DEVICES)] = msgspec.field(default_factory=list)

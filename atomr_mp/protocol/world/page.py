@@ -93,6 +93,8 @@ class EntryKind(IntEnum):
     """A stream may go on: the argument is how much."""
     CANCEL = 5
     """Their callers have cancelled requests."""
+    LAST = 6
+    """Nothing comes behind it: each member leaves the epoch once it has ended this entry."""
 
 
 RUNNING: Final = frozenset({EntryKind.BEGIN, EntryKind.BATCH, EntryKind.STEP})

@@ -8,6 +8,7 @@ and takes over only when it is ready. If any of that fails, the old worker goes 
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
@@ -58,7 +59,8 @@ class Reload:
         renew: Callable[[Plan, Callable[[], None]], None],
         done: Done,
     ) -> None:
-        self._old = self._new = plan
+        self._old = plan
+        self._new = self._named(plan)
         self._loop = loop
         self._helpers = helpers
         self._left = list(devices)
@@ -121,11 +123,16 @@ class Reload:
                 raise errors.ConfigurationError(f"the configuration was not read within {REPLAN_S:g} s")
             if status != 0:
                 raise errors.ConfigurationError(content.decode("utf-8", "replace") or f"status {status}")
-            self._new, self._pending = merged(self._old, msgspec.json.decode(content, type=known(Plan)))
+            new, self._pending = merged(self._old, msgspec.json.decode(content, type=known(Plan)))
         except (errors.ConfigurationError, msgspec.DecodeError, RecursionError) as error:
             self._give_up(errors.ConfigurationError(f"nothing was reloaded: {error}"))
             return
+        self._new = self._named(new)
         self._check()
+
+    def _named(self, plan: Plan) -> Plan:
+        """Return a plan whose workers are known to have this reload's code, which no other reload names."""
+        return msgspec.structs.replace(plan, code=os.urandom(8).hex())
 
     def _check(self) -> None:
         """Import the actors in a process beside the running workers."""

@@ -359,7 +359,7 @@ class SupervisedDevice:
         self.life.reason = ""
         self._actors = worker.actors
         self._pool.sessions.device_changed(self.index, published=True)
-        self._pool.worlds.ready(worker.key)
+        self._pool.worlds.ready(worker.key, self.plans.in_use.code)
         now_s, held_s = time.monotonic(), self.deaths.held_s
         away_s = now_s - (held_s or now_s)
         self.deaths.published()
@@ -372,7 +372,7 @@ class SupervisedDevice:
         self.log.note(event, text, pid=worker.pid, took_s=round(worker.start_s, 4), away_s=round(away_s, 4))
 
     def _hold(self) -> None:
-        """`HOLD`: end the epochs that the active incarnation is in, before anything else; then note what is held."""
+        """`HOLD`: end or close the epochs that the active incarnation is in, before all else; note what is held."""
         worker = self.roles.active
         if worker is not None:
             state = self.life.state

@@ -39,8 +39,8 @@ class WorldListener(Protocol):
     def withdraw(self, worker: Worker, offers: Sequence[tuple[control.FromSupervisor, Descriptor | None]]) -> None:
         """Take these messages back, since the process could not be made."""
 
-    def ready(self, worker: Worker) -> None:
-        """A process is active from now on: it has become ready, or was promoted."""
+    def ready(self, worker: Worker, code: str) -> None:
+        """A process is active from now on, and what names the code that it was set up with."""
 
     def leaves(self, worker: Worker, reason: str, *, answers: bool) -> None:
         """The active process takes no more calls, and why; whether it carries orders out until its end."""

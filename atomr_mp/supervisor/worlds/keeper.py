@@ -3,7 +3,11 @@
 Theory of operation. `WorldMembers` decides, and each of its orders is carried out to its end before the next one. A
 fact that comes up meanwhile has its orders behind them. The end of an epoch is always the same sequence: the stop word
 is stored and all bells are rung, so that members stop waiting for each other; then clients are told; then each member
-is asked to leave. No message about the end of an epoch comes before its stop word.
+is asked to leave. No message about such an end comes before its stop word.
+
+A planned end has no stop word: clients hold new calls, and members run what was published, up to the last entry of the
+ring. Behind that each of them leaves by itself. The epoch is stopped if that takes longer than a device may drain, or
+if anything else ends it meanwhile.
 
 A process has its own files from before its start until it has ended, whether it is active or stands by. Other members
 get them with the first epoch that it is in.
@@ -24,6 +28,7 @@ from atomr_mp.protocol.messages.control import WorldFileKind
 from atomr_mp.protocol.messages.devices import WorldInfo, WorldState
 from atomr_mp.protocol.words import these_devices
 from atomr_mp.supervision.world_members import (
+    CloseEpoch,
     EpochCause,
     FormEpoch,
     FreeWorld,
@@ -50,6 +55,9 @@ LEAVE_S: Final = 10.0
 REASON_CHARS: Final = 300
 """Longest text of a cause that a device or a worker gives."""
 
+_GOES_ON: Final = frozenset({WorldState.FORMING, WorldState.READY, WorldState.CLOSING, WorldState.ENDING})
+"""States in which members may still find their epoch broken."""
+
 WorldMessage = control.EpochJoined | control.EpochLeft | control.EpochBroken
 
 Offer = tuple[control.FromSupervisor, Descriptor | None]
@@ -69,6 +77,9 @@ class WorldProcesses(Protocol):
 
     def state(self, device: int) -> str:
         """Return in words how a device is: "is starting"."""
+
+    def drain_timeout_s(self, device: int) -> float:
+        """Return how long a process of a device has for what it runs, before a planned end."""
 
 
 @checks.owned(by_maker=True)
@@ -159,9 +170,15 @@ class WorldKeeper:
         )
         return [*self._messages(WorldMember(rank, generation), own), (offered, None)]
 
-    def ready(self, rank: int, generation: int) -> None:
-        """Take in that a process is active from now on: it has become ready, or was promoted."""
-        self._take(self._members.ready(rank, generation))
+    def ready(self, rank: int, generation: int, code: str) -> None:
+        """Take in that a process is active from now on: it has become ready, or was promoted.
+
+        Args:
+            rank: Its rank.
+            generation: Its generation.
+            code: Names the code that it was set up with.
+        """
+        self._take(self._members.ready(rank, generation, code))
 
     def leaves(self, rank: int, generation: int, reason: str, *, answers: bool) -> None:
         """Take in that a process takes no more calls.
@@ -200,7 +217,7 @@ class WorldKeeper:
             case control.EpochJoined():
                 self._take(self._members.joined(rank, generation, message.epoch))
             case control.EpochLeft():
-                self._take(self._members.left(rank, generation, message.epoch, message.reason or "left by itself"))
+                self._take(self._members.left(rank, generation, message.epoch, message.reason))
             case control.EpochBroken():
                 if message.rank >= len(self.plan.devices) or (message.late and message.rank < 0):
                     raise errors.ProtocolError(f"world {self.plan.name} has no rank {message.rank}")
@@ -208,7 +225,7 @@ class WorldKeeper:
                     self._broken(message)
 
     def close(self, reason: str) -> None:
-        """Take in that the world is over, since the pool stops; members have as long to leave as they have to drain."""
+        """Take in that the world is over, since the pool stops; members have as long as they have to drain."""
         self._take(self._members.close(reason))
         self._cancel_timer()
 
@@ -232,7 +249,7 @@ class WorldKeeper:
 
     def _broken(self, message: control.EpochBroken) -> None:
         """Take in that a member has found the present epoch broken."""
-        if message.epoch != self._members.epoch or self._members.state not in {WorldState.FORMING, WorldState.READY}:
+        if message.epoch != self._members.epoch or self._members.state not in _GOES_ON:
             return
         if message.late:
             late = self._members.members[message.rank]
@@ -270,6 +287,8 @@ class WorldKeeper:
                     files.ring()
             case RefuseEpoch():
                 self._publish()
+            case CloseEpoch(epoch, members):
+                self._close(epoch, members)
             case LeaveEpoch(epoch, members):
                 self._leave(epoch, members)
             case ReplaceMembers(epoch, members):
@@ -290,6 +309,17 @@ class WorldKeeper:
                         self._tell_member(member, message, descriptor)
             self._tell_member(member, join)
         self._set_timer(JOIN_S, "joined", functools.partial(self._members.join_late, epoch))
+
+    def _close(self, epoch: int, members: tuple[WorldMember, ...]) -> None:
+        for member in members:
+            self._tell_member(member, control.CloseEpoch(self.plan.number, epoch))
+        if self._members.state is WorldState.CLOSING:
+            limit_s = max(map(self._processes.drain_timeout_s, self.plan.devices))
+            self._set_timer(limit_s, "left", functools.partial(self._members.close_late, epoch))
+        cause = self._members.cause
+        text = f"epoch {epoch} of world {self.plan.name} ends as planned: {self._where(cause)}{cause.reason}"
+        facts: dict[str, Scalar] = {"world": self.plan.name, "epoch": epoch, "cause": cause.reason}
+        self._note("world_closing", text, facts)
 
     def _leave(self, epoch: int, members: tuple[WorldMember, ...]) -> None:
         cause = self._members.cause

@@ -83,10 +83,10 @@ class Worlds:
                 descriptor.close()
         self.ended(worker)
 
-    def ready(self, worker: Worker) -> None:
-        """Take in that a process is active from now on."""
+    def ready(self, worker: Worker, code: str) -> None:
+        """Take in that a process is active from now on, and what names the code that it was set up with."""
         for rank, keeper in self._of.get(worker[0], ()):
-            keeper.ready(rank, worker[1])
+            keeper.ready(rank, worker[1], code)
 
     def leaves(self, worker: Worker, reason: str, *, answers: bool) -> None:
         """Take in that the active process takes no more calls, and why; whether it carries orders out until its end."""
@@ -160,3 +160,7 @@ class _DeviceProcesses:
         if life.state is State.READY:
             return "is about to be replaced"
         return f"is {life.state}: {life.reason}" if life.reason else f"is {life.state}"
+
+    def drain_timeout_s(self, device: int) -> float:
+        """Return how long a process of a device has for what it runs, before a planned end."""
+        return self._devices[device].plans.held.settings.drain_timeout_s

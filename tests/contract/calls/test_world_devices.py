@@ -311,12 +311,13 @@ def test_clients_hear_of_the_epoch_s_end_before_that_of_the_incarnation(rig: Rig
     assert len(rig.worlds.descriptors) == 3
 
 
-def test_a_worker_that_drains_is_asked_to_leave_before_it_is_told_to_finish(rig: Rig) -> None:
-    """It answers calls of the epoch while it still serves; the cause says who has asked for it."""
+def test_the_epoch_of_a_worker_that_drains_is_closed_before_it_is_told_to_finish(rig: Rig) -> None:
+    """It runs what was published while it still serves; clients hold their calls, and see who has asked for it."""
     rig.devices[0].replace("restart", "an operator asked for a restart")
     rig.until(lambda: rig.story)
     first, second = rig.processes[0].received()
-    assert first == control.DepartEpoch(0, 1, 0, "its worker is replaced (restart)")
+    assert first == control.CloseEpoch(0, 1)
+    assert (rig.story[0], rig.infos[0].reason) == (WorldState.CLOSING, "its worker is replaced (restart)")
     assert isinstance(second, control.Drain)
     assert rig.processes[1].received() == [first]
 

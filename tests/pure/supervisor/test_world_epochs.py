@@ -22,6 +22,7 @@ from atomr_mp.supervision.world_epochs import (
     world_step,
 )
 from atomr_mp.supervision.world_members import (
+    CloseEpoch,
     FormEpoch,
     FreeWorld,
     LeaveEpoch,
@@ -56,9 +57,9 @@ class Process:
         self.member = member
         self.code = code
         self.health = Health.STARTING
-        self.received: deque[FormEpoch | LeaveEpoch] = deque()
+        self.received: deque[FormEpoch | CloseEpoch | LeaveEpoch] = deque()
         self.sent: deque[tuple[str, int]] = deque()
-        """Messages that the supervisor has not read: "joined" or "left", and the epoch."""
+        """Messages that the supervisor has not read: "joined", "left" or "gave up", and the epoch."""
         self.told_lost = False
         """The supervisor has taken in that it is poisoned, drains, is replaced or has ended."""
         self.is_condemned = False
@@ -66,6 +67,8 @@ class Process:
         self.is_replaced = False
         self.inside = 0
         """The epoch whose memory it may map; 0 for none."""
+        self.closes = 0
+        """The latest epoch whose last entry it has published, as rank 0."""
         self.asked = 0
         """The latest epoch that it was asked to join."""
         self.has_left: set[int] = set()
@@ -83,12 +86,14 @@ class Process:
         if isinstance(order, FormEpoch):
             self.inside = order.epoch
             self.sent.append(("joined", order.epoch))
+        elif isinstance(order, CloseEpoch):
+            self.closes = order.epoch
         elif self.inside == order.epoch:
             self.leave()
 
-    def leave(self) -> None:
+    def leave(self, how: str = "left") -> None:
         """Leave, asked or not; a process leaves an epoch once."""
-        self.sent.append(("left", self.inside))
+        self.sent.append((how, self.inside))
         self.inside = 0
 
     def asked_in(self) -> bool:
@@ -97,7 +102,7 @@ class Process:
 
     def is_leaving(self, epoch: int) -> bool:
         """Return whether it has left, and the supervisor does not know it yet."""
-        return ("left", epoch) in self.sent
+        return ("left", epoch) in self.sent or ("gave up", epoch) in self.sent
 
 
 class Walk:
@@ -120,13 +125,14 @@ class Walk:
         self.published: list[int] = []
         self.refused: list[int] = []
         self.stopped: list[int] = []
+        self.closed: list[int] = []
         self.is_closed = False
         self.frees = 0
         self.timers: set[tuple[str, int]] = set()
 
     # The supervisor's side.
 
-    def obey(self, orders: list[WorldOrder]) -> None:  # noqa: C901 - one case for each order
+    def obey(self, orders: list[WorldOrder]) -> None:  # noqa: C901, PLR0912 - one case for each order
         """Carry orders out, and check each of them."""
         for order in orders:
             assert not self.frees, "an order after all was given back"
@@ -145,11 +151,22 @@ class Walk:
                     assert epoch not in self.stopped
                     self.stopped.append(epoch)
                 case RefuseEpoch(epoch, _):
-                    assert self.stopped[-1] == epoch, "clients were told before waits ended"
+                    closes = self.world.state in {WorldState.CLOSING, WorldState.ENDING}
+                    assert closes or self.stopped[-1] == epoch, "clients were told before waits ended"
                     assert epoch == self.published[-1]
                     assert epoch not in self.refused, "refused twice"
                     self.refused.append(epoch)
+                case CloseEpoch(epoch, members):
+                    assert epoch == self.refused[-1], "clients send calls still"
+                    assert epoch not in self.closed
+                    assert epoch not in self.stopped
+                    assert members == self.formed[-1].members
+                    self.closed.append(epoch)
+                    for member in members:
+                        self.process(member).received.append(order)
+                    self.timers.add(("close", epoch))
                 case LeaveEpoch(epoch, members):
+                    assert self.stopped[-1] == epoch
                     for member in members:
                         assert self.process(member).asked == epoch
                         self.process(member).received.append(order)
@@ -236,6 +253,8 @@ class Walk:
             found.append(lambda: self.get_ready(process))
         elif process.health is Health.WELL and process.received:
             found.append(process.read)
+        elif process.health is Health.WELL and self.sees_last(process):
+            found.append(process.leave)
         elif process.health is Health.DEAD:
             found.append(lambda: self.bury(process))
         elif process.is_condemned and process.health is Health.STUCK:
@@ -248,10 +267,16 @@ class Walk:
         found: list[Callable[[], None]] = [lambda: process.become(Health.DEAD)]
         if process.health is Health.WELL:
             found.append(lambda: process.become(Health.STUCK))
-            found += [process.leave] * bool(process.inside)
+            found += [lambda: process.leave("gave up")] * bool(process.inside)
         if process.health in {Health.WELL, Health.STUCK} and not process.told_lost:
             found += [lambda: self.lose(process, "poisoned"), lambda: self.lose(process, "drains")]
         return found
+
+    def sees_last(self, process: Process) -> bool:
+        """Return whether rank 0 has published the last entry of the epoch that a process is in."""
+        if not process.inside or process.inside != self.formed[-1].epoch:
+            return False
+        return self.process(self.formed[-1].members[0]).closes == process.inside
 
     def start(self, rank: int) -> None:
         """Start a process that takes the place of another when it is ready, whether or not that one is lost."""
@@ -296,13 +321,14 @@ class Walk:
             self.obey(self.world.joined(*process.member, epoch))
         else:
             process.has_left.add(epoch)
-            self.obey(self.world.left(*process.member, epoch))
+            self.obey(self.world.left(*process.member, epoch, "a page is damaged" if what == "gave up" else ""))
 
     def expire(self, timer: tuple[str, int]) -> None:
         """Have a timer ring, maybe long after what it was for."""
         self.timers.discard(timer)
         what, epoch = timer
-        self.obey(self.world.join_late(epoch) if what == "join" else self.world.leave_late(epoch))
+        late = {"join": self.world.join_late, "close": self.world.close_late, "leave": self.world.leave_late}
+        self.obey(late[what](epoch))
 
     def break_epoch(self) -> None:
         """Have a rank raise while others wait for it."""
@@ -318,7 +344,7 @@ class Walk:
         before = self.snapshot()
         epoch = self.world.epoch - self.choose([1, 2])
         orders: list[WorldOrder] = [*self.world.broken(epoch, "raised", 0)]
-        orders += [*self.world.join_late(epoch), *self.world.leave_late(epoch)]
+        orders += [*self.world.join_late(epoch), *self.world.close_late(epoch), *self.world.leave_late(epoch)]
         for process in self.processes[-6:]:
             orders += [*self.world.joined(*process.member, epoch), *self.world.left(*process.member, epoch)]
             if process.health is Health.GONE:
@@ -341,7 +367,7 @@ class Walk:
         is_ready = self.world.state is WorldState.READY
         assert open_epochs == ({self.world.epoch} if is_ready else set()), "a published epoch is over, and unrefused"
         assert {member for each in self.still_inside() for member in [each.member]} == self.world.inside
-        assert self.is_closed == (self.world.state is WorldState.ENDED)
+        assert self.is_closed == (self.world.state in {WorldState.ENDING, WorldState.ENDED})
         if len(self.processes) > 40 * len(self.active):
             del self.processes[: sum(1 for _ in self._prefix_gone())]
 
@@ -372,9 +398,12 @@ class Walk:
             if process.health is Health.STUCK and not process.is_condemned and not process.asked_in():
                 process.is_condemned = process.told_lost = True  # its device finds it hung
                 self.obey(self.world.poisoned(*process.member, "hung"))
-            if process.is_condemned and process.health not in {Health.DEAD, Health.GONE}:
-                process.become(Health.DEAD)
             moved |= self._say_all(process)
+            # One that drains leaves its epoch first.
+            done = process.health is Health.STUCK or process.is_replaced or not process.inside
+            if process.is_condemned and process.health not in {Health.DEAD, Health.GONE} and done:
+                process.become(Health.DEAD)
+                moved = True
         for rank, active in enumerate(self.active):
             if active is None or active.told_lost or active.code != self.code:
                 if active is not None and not active.told_lost:
@@ -390,6 +419,9 @@ class Walk:
         moved = bool(process.sent)
         while process.received and process.health is Health.WELL:
             process.read()
+            moved = True
+        if process.health is Health.WELL and self.sees_last(process):
+            process.leave()
             moved = True
         while process.sent:
             self.hear(process)
@@ -422,13 +454,18 @@ def test_what_is_not_in_the_table_is_an_error() -> None:
                     world_step(state, event)
 
 
-def test_every_way_out_of_an_epoch_stops_it_before_anybody_is_told() -> None:
+def test_every_way_out_of_an_epoch_stops_it_before_anybody_is_told_or_closes_it() -> None:
     """Only what clients know is refused to them, and memory is given back by the last action alone."""
-    for (state, _), move in TRANSITIONS.items():
-        leaves = state in {WorldState.FORMING, WorldState.READY} and move.state is not WorldState.READY
-        assert (WorldAction.STOP in move.actions) == leaves
-        assert (move.actions[:1] == (WorldAction.STOP,)) == leaves
-        assert (WorldAction.REFUSE in move.actions) == (leaves and state is WorldState.READY)
+    closing = {WorldState.CLOSING, WorldState.ENDING}
+    for (state, event), move in TRANSITIONS.items():
+        closes = state is WorldState.READY and move.state in closing
+        goes_on = move.state in {WorldState.READY, *closing} or (state in closing and event is WorldEvent.LEFT)
+        stops = state in {WorldState.FORMING, WorldState.READY, *closing} and not goes_on
+        assert (WorldAction.STOP in move.actions) == stops
+        assert (move.actions[:1] == (WorldAction.STOP,)) == stops
+        assert (move.actions == (WorldAction.REFUSE, WorldAction.CLOSE)) == closes
+        assert (WorldAction.CLOSE in move.actions) == closes
+        assert (WorldAction.REFUSE in move.actions) == (closes or (stops and state is WorldState.READY))
         assert WorldAction.FREE not in move.actions or move == (WorldState.ENDED, (WorldAction.FREE,))
 
 
@@ -491,3 +528,67 @@ def test_members_with_different_code_form_no_epoch() -> None:
     assert world.drains(0, 1) == []
     assert world.missing == [0]
     assert world.ready(0, 3, "new") == [FormEpoch(1, (WorldMember(0, 3), WorldMember(1, 2)))]
+
+
+def ready_pair() -> tuple[WorldMembers, tuple[WorldMember, ...]]:
+    """Return a world of two that is ready, and its members."""
+    world = WorldMembers(2)
+    world.ready(0, 1)
+    world.ready(1, 2)
+    world.joined(0, 1, 1)
+    world.joined(1, 2, 1)
+    return world, world.members
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_planned_end_stops_nobody(first: int) -> None:
+    """Clients hold their calls, all leave by themselves, and the standby that takes over meanwhile is in the next."""
+    world, members = ready_pair()
+    refuse, close = world.drains(0, 1, "restart")
+    assert isinstance(refuse, RefuseEpoch)
+    assert (refuse.cause.reason, refuse.cause.rank) == ("restart", 0)
+    assert close == CloseEpoch(1, members)
+    assert world.state is WorldState.CLOSING
+    assert world.drains(1, 2, "restart") == []
+    assert world.ready(0, 3) == []
+    assert world.left(*members[first], 1) == []
+    assert world.ready(1, 4) == []
+    assert world.left(*members[1 - first], 1) == [FormEpoch(2, (WorldMember(0, 3), WorldMember(1, 4)))]
+    assert world.close_late(1) == []
+
+
+@pytest.mark.parametrize(
+    ("what", "rank"), [("ended", 1), ("poisoned", 1), ("gave up", 1), ("broken", 1), ("late", 0), ("was replaced", 1)]
+)
+def test_an_unplanned_end_stops_what_is_closed(what: str, rank: int) -> None:
+    """All waits end, and who is inside is asked to leave; clients hold their calls already."""
+    world, (first, second) = ready_pair()
+    world.drains(*first)
+    orders = {
+        "ended": lambda: world.ended(*second),
+        "poisoned": lambda: world.poisoned(*second),
+        "gave up": lambda: world.left(*second, 1, "a page is damaged"),
+        "broken": lambda: world.broken(1, "raised", 1),
+        "late": lambda: world.close_late(1),
+        "was replaced": lambda: world.ready(1, 7),
+    }[what]()
+    inside = (first,) if what in {"ended", "poisoned", "gave up"} else (first, second)
+    assert orders == [StopEpoch(1), LeaveEpoch(1, inside)]
+    assert world.state is WorldState.ABORTING
+    assert world.cause.rank == rank
+
+
+def test_a_world_that_is_closed_runs_what_was_published() -> None:
+    """Clients send nothing more; what is mapped is given back behind the last member, or once it is stopped."""
+    world, (first, second) = ready_pair()
+    refuse, close = world.close()
+    assert isinstance(refuse, RefuseEpoch)
+    assert close == CloseEpoch(1, (first, second))
+    assert world.drains(*first) == world.close() == world.left(*first, 1) == []
+    assert world.left(*second, 1) == [FreeWorld()]
+    world, (first, second) = ready_pair()
+    world.drains(*first)
+    assert world.close() == []
+    assert world.state is WorldState.ENDING
+    assert world.ended(*second) == [StopEpoch(1), LeaveEpoch(1, (first,))]
+    assert world.left(*first, 1) == [FreeWorld()]

@@ -114,9 +114,13 @@ class Stage:
         """Return what a test says."""
         return self.states.get(device, "is starting")
 
+    def drain_timeout_s(self, device: int) -> float:
+        """Return a time of the device's own."""
+        return 100.0 + device
+
     def _clients(self, info: WorldInfo) -> None:
         if info.state in {WorldState.ABORTING, WorldState.ENDED} and info.epoch:
-            assert is_over(self.stop, info.epoch)
+            assert is_over(self.stop, info.epoch) or not self.keeper._members.inside
         if info.state is WorldState.READY:
             assert not is_over(self.stop, info.epoch)
         self.story.append(info)
@@ -147,7 +151,7 @@ class Stage:
     def up(self, rank: int, generation: int) -> None:
         """Start a process, and let it be ready."""
         self.start(rank, generation)
-        self.keeper.ready(rank, generation)
+        self.keeper.ready(rank, generation, "")
 
     def joined(self, *members: tuple[int, int]) -> None:
         """Let members say that they have joined the present epoch."""
@@ -206,6 +210,8 @@ def words(story: list[Any]) -> list[str]:
                 found.append(f"replace {device}.{generation}")
             case device, generation, control.JoinEpoch():
                 found.append(f"join {device}.{generation}")
+            case device, generation, control.CloseEpoch():
+                found.append(f"close {device}.{generation}")
             case device, generation, control.DepartEpoch():
                 found.append(f"depart {device}.{generation}")
     return found
@@ -385,7 +391,7 @@ def test_a_promoted_standby_joins_the_next_epoch(stage: Stage) -> None:
     stage.formed()
     stage.start(1, 2)
     stage.keeper.leaves(1, 1, "killed by SIGKILL", answers=False)
-    stage.keeper.ready(1, 2)
+    stage.keeper.ready(1, 2, "")
     stage.told()
     stage.left((0, 1))
     assert stage.info.state is WorldState.ABORTING
@@ -483,16 +489,21 @@ def test_whoever_leaves_unasked_ends_the_epoch(stage: Stage) -> None:
     assert stage.info.state is WorldState.FORMING
 
 
-def test_the_restart_of_one_device_ends_the_epoch_and_its_successor_forms_the_next(stage: Stage) -> None:
-    """The worker that drains is asked to leave too, and answers. So in a reload, one device after the other."""
+def test_the_restart_of_one_device_closes_the_epoch_and_its_successor_forms_the_next(stage: Stage) -> None:
+    """Clients hold their calls, and then all are asked to run what was published, also the worker that drains."""
     stage.formed()
     for rank, other in ((0, (1, 1)), (1, (0, 2))):
         before = stage.info.epoch
         stage.start(rank, 2)
-        stage.keeper.leaves(rank, 1, "its worker is replaced (reload)", answers=True)
-        stage.keeper.ready(rank, 2)
-        departs = [(device, message.rank) for device, _, message in stage.told()[1:]]
-        assert departs == [(3, rank), (4, rank)]
+        stage.keeper.leaves(rank, 1, "its worker is replaced (restart)", answers=True)
+        stage.keeper.ready(rank, 2, "")
+        info, *closes = stage.told()
+        assert (info.state, info.generations, info.rank) == (WorldState.CLOSING, [], rank)
+        assert [(device, message) for device, _, message in closes] == [
+            (device, control.CloseEpoch(7, before)) for device in (3, 4)
+        ]
+        assert 104.0 in stage.loop.running
+        assert not is_over(stage.stop, before)
         stage.left((rank, 1), other)
         assert (stage.info.state, stage.info.epoch) == (WorldState.FORMING, before + 1)
         stage.keeper.ended(rank, 1)
@@ -500,6 +511,39 @@ def test_the_restart_of_one_device_ends_the_epoch_and_its_successor_forms_the_ne
         assert stage.info.state is WorldState.READY
         stage.told()
     assert stage.info.generations == [2, 2]
+    assert [event for event, _, _ in stage.notes] == ["world_ready", *["world_closing", "world_ready"] * 2]
+
+
+def test_a_planned_end_that_takes_too_long_is_an_end_as_others(stage: Stage) -> None:
+    """The stop word is stored, and members are asked to leave; those who do not are replaced."""
+    stage.formed()
+    stage.keeper.leaves(0, 1, "its worker is replaced (restart)", answers=True)
+    stage.left((0, 1))
+    stage.told()
+    stage.loop.run_out()
+    assert is_over(stage.stop, 1)
+    depart, info = stage.told()
+    assert depart[2].rank == 1
+    assert (info.state, info.rank) == (WorldState.ABORTING, 1)
+    stage.loop.run_out()
+    assert stage.told() == [("replace", 4, 1)]
+
+
+def test_members_with_different_code_are_in_no_epoch_together(stage: Stage) -> None:
+    """While a pool reloads the world waits for the last member."""
+    stage.formed()
+    for rank in (0, 1):
+        stage.start(rank, 2)
+        stage.keeper.leaves(rank, 1, "its worker is replaced (reload)", answers=True)
+        if rank == 0:
+            stage.left((0, 1), (1, 1))
+        stage.keeper.ended(rank, 1)
+        stage.keeper.ready(rank, 2, "new")
+        if rank == 0:
+            assert stage.info.state is WorldState.WAITING
+            assert stage.info.reason == "its members were not set up with the same code"
+    stage.joined((0, 2), (1, 2))
+    assert (stage.info.state, stage.info.epoch) == (WorldState.READY, 2)
 
 
 # --- the end of the pool ---------------------------------------------------------------------------------------------
@@ -507,7 +551,7 @@ def test_the_restart_of_one_device_ends_the_epoch_and_its_successor_forms_the_ne
 
 @pytest.mark.parametrize("state", [WorldState.WAITING, WorldState.FORMING, WorldState.READY, WorldState.ABORTING])
 def test_a_pool_stops_in_any_state_of_its_worlds(state: WorldState) -> None:
-    """Calls end at once; members have the time of the drain, and nothing is replaced."""
+    """Calls that have not begun end at once; members have the time of the drain, and nothing is replaced."""
     stage = Stage()
     stage.up(0, 1)
     if state is not WorldState.WAITING:
@@ -520,13 +564,17 @@ def test_a_pool_stops_in_any_state_of_its_worlds(state: WorldState) -> None:
     assert stage.info.state is state
     stage.told()
     stage.keeper.close("the pool stops")
-    assert stage.info.state is WorldState.ENDED
+    end = WorldState.ENDING if state is WorldState.READY else WorldState.ENDED
+    assert stage.info.state is end
     story = words(stage.told())
-    asked = {"forming": ["depart 3.1", "depart 4.1"], "ready": ["depart 3.1", "depart 4.1"]}.get(state, [])
-    assert [word for word in story if word.startswith("depart")] == asked
-    assert [word for word in story if word.startswith("clients")] == ["clients ended"]
+    asked = {"forming": ["depart 3.1", "depart 4.1"], "ready": ["close 3.1", "close 4.1"]}.get(state, [])
+    assert [word for word in story if word.startswith(("depart", "close"))] == asked
+    assert [word for word in story if word.startswith("clients")] == [f"clients {end}"]
     stage.keeper.close("the pool stops")
     stage.loop.run_out()
+    if state is WorldState.READY:
+        stage.left((0, 1), (1, 1))
+        assert words(stage.told()) == ["clients ended"]
     for rank, generation in ((0, 1), (1, 1)):
         stage.keeper.leaves(rank, generation, "its worker is replaced (stop)", answers=True)
         stage.keeper.ended(rank, generation)
@@ -596,7 +644,7 @@ def test_no_facts_in_any_order_lead_the_keeper_astray(data: st.DataObject) -> No
             case 0 | 1:
                 latest[rank] = active[rank] = latest[rank] + 1
                 stage.start(rank, mine + 1)
-                stage.keeper.ready(rank, mine + 1)
+                stage.keeper.ready(rank, mine + 1, "")
             case 2 | 3:
                 stage.joined(*[(each, active[each]) for each in (0, 1)])
             case 4 | 5:

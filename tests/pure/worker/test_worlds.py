@@ -106,7 +106,7 @@ class Process:
     def _abort(self, request: Request, error: errors.RequestError) -> None:
         assert isinstance(error, errors.CollectiveAborted)
         assert not error.maybe_executed
-        cast("Part", request).answer("aborted")
+        cast("Part", request).answer("moves" if error.planned else "aborted")
 
     def _discard(self, request: Request) -> None:
         part = cast("Part", request)
@@ -129,8 +129,8 @@ class Process:
         self.parts.append(part)
         try:
             self.member.check("A.run", number, gang_id, epoch)
-        except errors.CollectiveAborted:
-            part.answer("aborted")
+        except errors.CollectiveAborted as error:
+            part.answer("moves" if error.planned else "aborted")
             return part
         self.member.came(cast("Request", part))
         self.queue.add(cast("Request", part), None)
@@ -208,6 +208,11 @@ class Fleet:
             each.look()
             assert each.sent.pop() == control.EpochLeft(WORLD, self.epoch)
             assert each.member.state is MemberState.OUTSIDE
+
+    def shut(self, *ranks: int) -> None:
+        """Have members hear that the epoch ends as planned: those of these ranks, or all."""
+        for rank in ranks or range(len(self.processes)):
+            self.processes[rank].member.close(control.CloseEpoch(WORLD, self.epoch))
 
     def ask_to_leave(self, process: Process, rank: int = -1, cause: str = "") -> None:
         """Have one leave."""
@@ -449,13 +454,80 @@ def test_a_worker_that_leaves_its_device_leaves_its_epoch(fleet: Fleet) -> None:
     """Unasked, if it was not asked."""
     second = fleet.processes[1]
     part = second.arrive(1, 1, 1)
-    second.member.give_up("its worker leaves")
+    second.member.drain()
     assert part.outcome == "aborted"
     assert second.member.owes
     second.look()
     assert second.sent == [control.EpochLeft(WORLD, 1, "its worker leaves")]
-    second.member.give_up("its worker leaves")
+    second.member.drain()
     assert len(second.sent) == 1
+
+
+def test_a_planned_end_runs_what_was_published_and_moves_the_rest(fleet: Fleet) -> None:
+    """All members agree, whoever hears of it first; the one that drains leaves behind the last entry, as others do."""
+    first, second, third = fleet.processes
+    published = [each.arrive(1, gang_id, 1) for gang_id in (1, 2) for each in (second, third, first)]
+    for each in (second, third, first):
+        each.look()
+    complete = [each.arrive(1, 3, 1) for each in fleet.processes]
+    partial = [second.arrive(1, 4, 1)]
+    for each in fleet.processes:
+        each.feed()
+    fleet.shut(1, 0)
+    second.member.drain()
+    moved = [second.arrive(1, 5, 1), first.arrive(1, 5, 1), third.arrive(1, 5, 1)]
+    assert [part.outcome for part in moved] == ["moves", "moves", ""]
+    for each in (*fleet.processes, *fleet.processes):
+        each.look()
+    assert not any(each.sent for each in fleet.processes), "calls run"
+    assert not any(part.outcome for part in [*published, *complete, *partial])
+    fleet.turns(4)
+    assert [part.outcome for part in published] == ["ran"] * 6
+    assert [part.outcome for part in [*complete, *partial, *moved]] == ["moves"] * 7
+    for each in fleet.processes:
+        assert each.sent == [control.EpochLeft(WORLD, 1)]
+        assert each.begun[1] == {1: (1, 1), 2: (1, 2)}
+        each.sent.clear()
+    assert third.arrive(1, 6, 1).outcome == "moves", "it was under way"
+    fleet.shut(2)
+    fleet.join()
+    assert third.arrive(1, 7, 1).outcome == "moves"
+    again = [each.arrive(1, 8, 2) for each in fleet.processes]
+    fleet.turns(2)
+    assert [part.outcome for part in again] == ["ran"] * 3
+
+
+def test_an_end_of_another_kind_ends_a_planned_one(fleet: Fleet) -> None:
+    """What was published and has not begun is aborted; what was refused since ran nowhere."""
+    first, second, third = fleet.processes
+    published = [each.arrive(1, gang_id, 1) for gang_id in (1, 2) for each in (second, third, first)]
+    for each in (second, third, first):
+        each.look()
+        each.feed()
+    fleet.shut()
+    moved = second.arrive(1, 3, 1)
+    fleet.depart(0, "killed by SIGKILL")
+    assert sorted(part.outcome for part in published) == ["aborted"] * 5 + ["ran"]
+    assert moved.outcome == "moves"
+    assert second.arrive(1, 4, 1).outcome == "moves"
+
+
+@pytest.mark.parametrize("way", ["give up", "cut"])
+def test_a_closed_epoch_breaks_as_others_do_but_for_parts_that_do_not_come(fleet: Fleet, way: str) -> None:
+    """A call with a part that was lost on its way is not published."""
+    second = fleet.processes[1]
+    part = second.arrive(1, 1, 1)
+    fleet.shut()
+    if way == "cut":
+        second.member.cut_off(1)
+        fleet.turns(3)
+        assert part.outcome == "moves"
+        assert second.sent == [control.EpochLeft(WORLD, 1)]
+    else:
+        second.member.give_up("a page is damaged")
+        second.look()
+        assert part.outcome == "aborted"
+        assert second.sent == [control.EpochLeft(WORLD, 1, "a page is damaged")]
 
 
 def test_a_member_that_does_not_begin_in_time_is_found(fleet: Fleet) -> None:
@@ -633,6 +705,11 @@ class Walk:
         self.ending: list[tuple[int, int]] = []
         """Rank and session of ends under way."""
         self.to_leave: list[int] = []
+        self.to_close: list[int] = []
+        self.closed = 0
+        """The latest epoch that was closed."""
+        self.unstopped: set[int] = set()
+        """Epochs that have ended as planned, and nothing else has ended them."""
         self.whole: dict[int, set[Key]] = {}
         """Calls that have come to all members of an epoch while it lasted."""
 
@@ -640,7 +717,9 @@ class Walk:
         """Let one thing happen."""
         process = self.random.choice(self.fleet.processes)
         is_over = self.fleet.supply.stop[0] >= self.fleet.epoch
-        match self.random.choices(range(10), (6, 12, 8, 8, 8, 1, 3, self.end_weight, 4, 0.2))[0]:
+        has_ended = is_over or all(each.member.state is MemberState.OUTSIDE for each in self.fleet.processes)
+        weights = (6, 12, 8, 8, 8, 1, 3, self.end_weight, 4, 0.2, 2 * self.end_weight, 4)
+        match self.random.choices(range(12), weights)[0]:
             case 0:
                 session = self.random.choice(self.sessions)
                 gang_id = next(self.ids)
@@ -663,14 +742,19 @@ class Walk:
                 rank, session = self.ending.pop(self.random.randrange(len(self.ending)))
                 self.fleet.processes[rank].end_session(session)
                 self.coming = [part for part in self.coming if part[:2] != (rank, session)]
-            case 7 if not is_over:
+            case 7 if not is_over and (self.closed < self.fleet.epoch or self.random.random() < 0.1):
                 self.fleet.supply.end(self.fleet.epoch, self.fleet.generations)
                 self.to_leave = list(range(len(self.fleet.processes)))
             case 8 if self.to_leave:
                 rank = self.to_leave.pop(self.random.randrange(len(self.to_leave)))
                 self.fleet.ask_to_leave(self.fleet.processes[rank], 0, "ended")
-            case 9 if is_over:
+            case 9 if has_ended:
                 self.form()
+            case 10 if not is_over and self.closed < self.fleet.epoch:
+                self.closed = self.fleet.epoch
+                self.to_close = list(range(len(self.fleet.processes)))
+            case 11 if self.to_close:
+                self.fleet.shut(self.to_close.pop(self.random.randrange(len(self.to_close))))
 
     def deliver(self, part: tuple[int, int, int, int]) -> None:
         """Have a part arrive, or be refused on its arrival."""
@@ -682,6 +766,9 @@ class Walk:
 
     def form(self) -> None:
         """Have all leave, perhaps one process be replaced, and all join again."""
+        if self.fleet.supply.stop[0] < self.fleet.epoch:
+            self.unstopped.add(self.fleet.epoch)
+        self.to_close = []
         for rank in self.to_leave:
             self.fleet.ask_to_leave(self.fleet.processes[rank], 0, "ended")
         self.to_leave = []
@@ -702,6 +789,11 @@ class Walk:
         """Let all arrive that is under way, and all end that can."""
         if self.fleet.supply.stop[0] >= self.fleet.epoch:
             self.form()
+        elif self.closed == self.fleet.epoch:
+            self.fleet.shut()
+            self.fleet.turns(200)
+            assert all(each.member.state is MemberState.OUTSIDE for each in self.fleet.processes)
+            self.form()
         for rank, session in self.ending:
             self.fleet.processes[rank].end_session(session)
             self.coming = [part for part in self.coming if part[:2] != (rank, session)]
@@ -712,7 +804,10 @@ class Walk:
 
 @pytest.mark.parametrize("seed", range(60))
 def test_every_walk_keeps_the_promises(seed: int) -> None:
-    """One order, one answer for each part, nothing begun after the end, and no wait for what does not come."""
+    """One order, one answer for each part, nothing begun after the end, and no wait for what does not come.
+
+    A call that moves to the next epoch has begun nowhere; an epoch that nothing else ends aborts nothing.
+    """
     walk = Walk(seed)
     for _ in range(1500):
         walk.step()
@@ -720,6 +815,10 @@ def test_every_walk_keeps_the_promises(seed: int) -> None:
     fleet = walk.fleet
     for epoch in range(1, fleet.epoch + 1):
         order_of(fleet, epoch)
+    begun = {key for each in fleet.everyone for keys in each.begun.values() for key in keys.values()}
+    for part in [part for each in fleet.everyone for part in each.parts]:
+        assert part.outcome != "moves" or part.key not in begun
+        assert part.outcome != "aborted" or part.gang.epoch not in walk.unstopped
     for process in fleet.processes:
         assert not process.sent
         assert not process.ahead

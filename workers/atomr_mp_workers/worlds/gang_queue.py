@@ -72,8 +72,7 @@ class GangQueue:
             return self._examples.popleft() if is_ready(self._examples[0]) else None
         epoch = self.epoch
         while epoch is not None and (entry := epoch.next()) is not None:
-            cancels = entry.kind is EntryKind.CANCEL
-            part = None if cancels else self._parts.get(entry.requests[0])
+            part = self._parts.get(entry.requests[0]) if entry.kind is EntryKind.BEGIN else None
             if part is not None and not part.dropped and not (entry.requests[0] in self._added and is_ready(part)):
                 return None
             if not epoch.begin():
@@ -85,6 +84,7 @@ class GangQueue:
             for each in parts:
                 self.discard(each)
             epoch.pass_over(entry.sequence)
+            epoch.is_closed = entry.kind is EntryKind.LAST
         return None
 
     def heads(self) -> Iterator[Request]:

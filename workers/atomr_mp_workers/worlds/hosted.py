@@ -75,16 +75,18 @@ class HostedWorlds(GangParts):
                     self._files.setdefault(order.world, WorldFiles()).add(order, descriptor)
             case control.JoinEpoch() if order.world in self._members:
                 self._members[order.world].join(order)
+            case control.CloseEpoch() if order.world in self._members:
+                self._members[order.world].close(order)
             case control.DepartEpoch() if order.world in self._members:
                 self._members[order.world].depart(order)
             case _:
                 return False
         return True
 
-    def give_up(self, reason: str) -> None:
-        """Leave all epochs unasked."""
+    def drain(self) -> None:
+        """Leave all epochs that are not closed, which the process leaves by itself."""
         for each in self._members.values():
-            each.give_up(reason)
+            each.drain()
 
     def session_ended(self, session: int) -> None:
         """Take in that a session has ended."""

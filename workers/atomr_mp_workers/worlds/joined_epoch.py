@@ -52,6 +52,8 @@ class JoinedEpoch:
         """Those that were not written yet."""
         self.is_given_up = False
         """Whether nothing begins any longer, since a call was aborted here. Any thread."""
+        self.is_closed = False
+        """Whether the last entry of the ring has ended here."""
         self._order: deque[RingEntry] = deque()
         """Entries that were read and have not begun."""
         self._timeout_ns: Final = begin_timeout_ns
@@ -103,13 +105,13 @@ class JoinedEpoch:
                 ring(self.pages.loop_bells[rank] for rank in rung)
 
     def next(self) -> RingEntry | None:
-        """Return the next entry, which begins one call or cancels some; None if there is none, or nothing begins."""
-        if self.is_given_up:
+        """Return the next entry, which begins a call, cancels some, or is the last; None if none is there or begins."""
+        if self.is_given_up or self.is_closed:
             return None
         with self._noticing():
             while not self._order and (entry := self._read()) is not None:
                 begins = entry.kind is EntryKind.BEGIN and len(entry.requests) == 1
-                if not begins and entry.kind is not EntryKind.CANCEL:
+                if not begins and entry.kind not in _OF_NO_CALL:
                     raise WorldPageDamagedError(f"entry {entry.sequence} is of a kind that is not in use")
                 self._order.append(entry)
         return self._order[0] if self._order and not self.damage else None
@@ -181,3 +183,7 @@ def ring(bells: Iterable[int]) -> None:
     for bell in bells:
         with contextlib.suppress(BlockingIOError):  # it has been rung more often than can be counted
             os.eventfd_write(bell, 1)
+
+
+_OF_NO_CALL: Final = frozenset({EntryKind.CANCEL, EntryKind.LAST})
+"""Kinds of entries that begin nothing."""

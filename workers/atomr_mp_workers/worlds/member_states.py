@@ -13,6 +13,8 @@ class MemberState(StrEnum):
     """It is in no epoch: before the first one, or between two."""
     JOINED = auto()
     """It takes parts of gang calls, and begins them in the order of the ring."""
+    CLOSING = auto()
+    """As joined, but calls that were not published will not begin. It leaves by itself behind the last entry."""
     STOPPED = auto()
     """It has seen that the epoch is over, and begins nothing. The order to leave will say why."""
     LEAVING = auto()
@@ -24,12 +26,18 @@ class MemberEvent(StrEnum):
 
     JOIN = auto()
     """The supervisor asks for it, and what the epoch needs is mapped."""
+    CLOSE = auto()
+    """The supervisor says that the epoch ends as planned."""
+    LAST = auto()
+    """The last entry of the ring has ended here."""
     STOP = auto()
     """The stop word says that the epoch is over."""
     DEPART = auto()
     """The supervisor asks for it."""
+    DRAIN = auto()
+    """This process is about to leave its device, once it has done what it has."""
     GIVE_UP = auto()
-    """A page is damaged, or this process is about to leave its device."""
+    """A page is damaged."""
     IDLE = auto()
     """No call of the epoch runs here."""
 
@@ -39,6 +47,8 @@ class MemberAction(StrEnum):
 
     OPEN = auto()
     """Open the epoch, and tell the supervisor."""
+    CLOSE = auto()
+    """Take no more parts; as rank 0, publish the last entry."""
     WAKE = auto()
     """Wake the world's thread, which may wait for others."""
     REFUSE = auto()
@@ -66,13 +76,24 @@ _S, _E, _A = MemberState, MemberEvent, MemberAction
 TRANSITIONS: Final[dict[tuple[MemberState, MemberEvent], MemberMove]] = {
     (_S.OUTSIDE, _E.JOIN): MemberMove(_S.JOINED, (_A.OPEN,)),
     (_S.OUTSIDE, _E.DEPART): MemberMove(_S.OUTSIDE),  # it has left by itself, or could not join
+    (_S.OUTSIDE, _E.DRAIN): MemberMove(_S.OUTSIDE),
     (_S.OUTSIDE, _E.GIVE_UP): MemberMove(_S.OUTSIDE),
+    (_S.JOINED, _E.CLOSE): MemberMove(_S.CLOSING, (_A.CLOSE,)),
+    (_S.JOINED, _E.LAST): MemberMove(_S.LEAVING, (_A.REFUSE,)),  # the order to close is on its way
     (_S.JOINED, _E.STOP): MemberMove(_S.STOPPED, (_A.WAKE,)),
     (_S.JOINED, _E.DEPART): MemberMove(_S.LEAVING, (_A.WAKE, _A.REFUSE)),
+    (_S.JOINED, _E.DRAIN): MemberMove(_S.LEAVING, (_A.WAKE, _A.REFUSE)),  # without an order to close
     (_S.JOINED, _E.GIVE_UP): MemberMove(_S.LEAVING, (_A.WAKE, _A.REFUSE)),
+    (_S.CLOSING, _E.LAST): MemberMove(_S.LEAVING, (_A.REFUSE,)),
+    (_S.CLOSING, _E.DRAIN): MemberMove(_S.CLOSING),
+    (_S.CLOSING, _E.STOP): MemberMove(_S.STOPPED, (_A.WAKE,)),
+    (_S.CLOSING, _E.DEPART): MemberMove(_S.LEAVING, (_A.WAKE, _A.REFUSE)),
+    (_S.CLOSING, _E.GIVE_UP): MemberMove(_S.LEAVING, (_A.WAKE, _A.REFUSE)),
     (_S.STOPPED, _E.DEPART): MemberMove(_S.LEAVING, (_A.WAKE, _A.REFUSE)),
+    (_S.STOPPED, _E.DRAIN): MemberMove(_S.STOPPED),
     (_S.STOPPED, _E.GIVE_UP): MemberMove(_S.LEAVING, (_A.WAKE, _A.REFUSE)),
     (_S.LEAVING, _E.DEPART): MemberMove(_S.LEAVING),
+    (_S.LEAVING, _E.DRAIN): MemberMove(_S.LEAVING),
     (_S.LEAVING, _E.GIVE_UP): MemberMove(_S.LEAVING),
     (_S.LEAVING, _E.IDLE): MemberMove(_S.OUTSIDE, (_A.REPORT,)),
 }

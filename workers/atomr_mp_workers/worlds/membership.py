@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
@@ -16,9 +17,17 @@ from atomr_mp_workers.worlds.member_states import MemberAction, MemberEvent, Mem
 from atomr_mp_workers.worlds.publisher import PartKey
 from atomr_mp_workers.worlds.runner import EpochMeeting, WorldThread
 
+_INSIDE: Final = frozenset({MemberState.JOINED, MemberState.CLOSING})
+"""States in which published calls begin."""
+
 LONGEST_S: Final = 1e9
 
 REASON_CHARS: Final = 2000
+
+MOST_PLANNED: Final = 64
+"""How many epochs are remembered that have ended as planned."""
+
+_PLANNED: Final = "a member is replaced as planned"
 
 
 class WorldView(Protocol):
@@ -133,6 +142,8 @@ class Membership:
         """Whether the supervisor knows that the epoch cannot go on."""
         self._latest = (0, -1, "")
         """The epoch that it has left last, with the rank and the cause of its end."""
+        self._planned: deque[int] = deque(maxlen=MOST_PLANNED)
+        """Epochs that have ended as planned. Parts of their calls may still come."""
 
     # --- the supervisor's orders ------------------------------------------------------------------------------------
 
@@ -173,6 +184,18 @@ class Membership:
             return  # it has left by itself, or has never joined
         self._end.know(order.rank, order.cause)
         self._feed(MemberEvent.DEPART)
+
+    def close(self, order: control.CloseEpoch) -> None:
+        """Run what is published of an epoch, and leave behind the last entry."""
+        if self.state is MemberState.JOINED and self._epoch is not None and self._epoch.number == order.epoch:
+            self._feed(MemberEvent.CLOSE)
+
+    def drain(self) -> None:
+        """Leave the epoch, unless it is closed and this process leaves it by itself."""
+        if self._end is not None and self.state is MemberState.JOINED:
+            self._reason = "its worker leaves"
+            self._end.know(self._rank, self._reason)
+        self._feed(MemberEvent.DRAIN)
 
     def give_up(self, reason: str) -> None:
         """Leave the epoch unasked."""
@@ -216,6 +239,8 @@ class Membership:
                 f"pool.world({self.name!r}).call({method!r}, ...)"
             )
         if self.state is not MemberState.JOINED or self._epoch is None or self._epoch.number != epoch:
+            if epoch in self._planned:
+                raise planned(self.name, epoch)
             _, rank, cause = self._latest if self._latest[0] == epoch else (epoch, -1, "")
             raise aborted(self.name, epoch, rank, cause, maybe_executed=False)
         if (session, gang_id) in self._queue:
@@ -231,7 +256,8 @@ class Membership:
 
     def refused(self, key: PartKey, epoch: int) -> None:
         """Take in that a part was answered on its arrival: the others need not wait for it."""
-        if self._epoch is not None and self._epoch.number == epoch and key not in self._queue:
+        epochs = self._epoch is not None and self._epoch.number == epoch and self.state is MemberState.JOINED
+        if self._epoch is not None and epochs and key not in self._queue:
             self._epoch.note(key)
 
     def session_ended(self, session: int) -> None:
@@ -243,9 +269,10 @@ class Membership:
     def cut_off(self, session: int) -> None:
         """Take in that a connection of a session was lost, maybe with parts that this process has not read.
 
-        The other members would wait for these; only the end of the epoch answers what they have.
+        The other members would wait for these; only the end of the epoch answers what they have. One that is closed
+        has its end before it.
         """
-        if session in self._sessions and self._epoch is not None:
+        if session in self._sessions and self._epoch is not None and self.state is MemberState.JOINED:
             self._is_cut = self._epoch.is_given_up = True
 
     # --- the loop ---------------------------------------------------------------------------------------------------
@@ -260,12 +287,12 @@ class Membership:
         """Whether only a look goes on from here."""
         if self.state is MemberState.LEAVING:
             return True
-        return self._epoch is not None and (self._epoch.owes or bool(self._epoch.damage))
+        return self._epoch is not None and (self._epoch.owes or bool(self._epoch.damage) or self._epoch.is_closed)
 
     @property
     def due_ns(self) -> int | None:
         """When to look at the latest, if nothing else happens; None if something else has to happen first."""
-        watches = self.state is MemberState.JOINED and not self._is_reported
+        watches = self.state in _INSIDE and not self._is_reported
         return self._epoch.due_ns if watches and self._epoch is not None else None
 
     def look(self, now_ns: int) -> None:
@@ -273,9 +300,14 @@ class Membership:
         epoch, end = self._epoch, self._end
         if epoch is None or end is None:
             return
-        if self.state is MemberState.JOINED and epoch.is_over:
+        if self.state in _INSIDE and epoch.is_over:
             self._feed(MemberEvent.STOP)
-        if self.state is MemberState.JOINED:
+        if self.state in _INSIDE and epoch.is_closed:
+            if epoch.number not in self._planned:  # the order to close is on its way
+                self._planned.append(epoch.number)
+            end.know(-1, _PLANNED)
+            self._feed(MemberEvent.LAST)
+        if self.state in _INSIDE:
             epoch.look(now_ns)
             if epoch.damage:
                 self.give_up(epoch.damage)
@@ -307,6 +339,14 @@ class Membership:
             self._is_reported = True
             self._send(control.EpochBroken(self.number, epoch.number, reason, rank, late))
 
+    def _unbegun(self, epoch: JoinedEpoch, end: _EpochEnd) -> errors.CollectiveAborted:
+        """Return the error of a part that has not begun here and will not; behind the last entry it was unpublished."""
+        if epoch.is_closed:
+            return planned(self.name, epoch.number)
+        error = end.error()
+        assert error is not None
+        return aborted(self.name, epoch.number, error.rank, error.cause)
+
     def _feed(self, event: MemberEvent) -> None:
         move = member_step(self.state, event)
         self.state = move.state
@@ -320,15 +360,18 @@ class Membership:
         match action:
             case MemberAction.OPEN:
                 self._send(control.EpochJoined(self.number, epoch.number))
+            case MemberAction.CLOSE:
+                self._planned.append(epoch.number)
+                if epoch.publisher is not None:
+                    epoch.publisher.close()
+                self._wake()
             case MemberAction.WAKE:
                 epoch.wake_thread()
             case MemberAction.REFUSE:
-                error = end.error()
-                assert error is not None
                 self._queue.epoch = None
                 for request in self._queue.empty():
                     if not request.dropped:
-                        self._abort(request, aborted(self.name, epoch.number, error.rank, error.cause))
+                        self._abort(request, self._unbegun(epoch, end))
                 self._wake()
             case MemberAction.REPORT:
                 error = end.error()
@@ -360,3 +403,10 @@ def aborted(world: str, epoch: int, rank: int, cause: str, *, maybe_executed: bo
         rank=rank,
         cause=cause,
     )
+
+
+def planned(world: str, epoch: int) -> errors.CollectiveAborted:
+    """Return the error of a call that no rank has begun before the planned end of its epoch: it goes to the next."""
+    error = aborted(world, epoch, -1, _PLANNED)
+    error.planned = True
+    return error

@@ -57,6 +57,8 @@ class Publisher:
         self._cancelled: deque[PartKey] = deque()
         """Calls of ended sessions that members may have parts of, and that will not begin."""
         self._ended_sessions: dict[int, None] = {}
+        self._closes = self._is_closed = False
+        """Whether the last entry is to be published, and whether it is."""
         self._published = 0
         self._wanted = False
         self._behind: dict[int, tuple[int, int]] = {}
@@ -76,8 +78,8 @@ class Publisher:
 
     @property
     def waits(self) -> bool:
-        """Whether calls wait for a member's end before they are published."""
-        return bool(self._complete or self._cancelled)
+        """Whether something waits for a member's end before it is published."""
+        return bool(self._complete or self._cancelled or self._closes)
 
     @property
     def is_overfull(self) -> bool:
@@ -119,6 +121,14 @@ class Publisher:
             self._open = {key: bits for key, bits in self._open.items() if key[0] != session}
             self._complete = deque(key for key in self._complete if key[0] != session)
 
+    def close(self) -> None:
+        """Publish, with the next look, the last entry and nothing else: the epoch ends as planned."""
+        if not self._is_closed:
+            self._closes = True
+            self._open.clear()
+            self._complete.clear()
+            self._cancelled.clear()
+
     def late(self, now_ns: int) -> int | None:
         """Return the rank that should have begun an entry by now; None if there is none. Look again at `due_ns`."""
         self._late_due_ns = found = None
@@ -155,6 +165,8 @@ class Publisher:
             key = note.session, note.request_id
             if note.kind is not NoteKind.CAME:
                 raise WorldPageDamagedError("a note is of a kind that is not in use")
+            if self._closes or self._is_closed:
+                continue
             if note.session in self._ended_sessions:
                 self._cancelled.append(key)
                 continue
@@ -173,6 +185,10 @@ class Publisher:
     def _publish(self, now_ns: int) -> None:
         ends = self._ends() if self.waits else [0]
         while self.waits and self._published - min(ends) < AHEAD:
+            if self._closes:
+                if self._publish_one(EntryKind.LAST, [], now_ns, ends):
+                    self._closes, self._is_closed = False, True
+                break
             if self._cancelled:
                 calls, kind = [*itertools.islice(self._cancelled, MAX_REQUESTS)], EntryKind.CANCEL
             else:
