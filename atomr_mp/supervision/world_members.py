@@ -47,7 +47,7 @@ class RefuseEpoch(NamedTuple):
     cause: EpochCause
 
 
-class CloseEpoch(NamedTuple):
+class FinishEpoch(NamedTuple):
     """Have these members run what was published, and leave; tell `close_late` if not all have left in time."""
 
     epoch: int
@@ -72,7 +72,7 @@ class FreeWorld(NamedTuple):
     """Give back what the world had: the last process that mapped it has left or ended."""
 
 
-WorldOrder = FormEpoch | PublishEpoch | StopEpoch | RefuseEpoch | CloseEpoch | LeaveEpoch | ReplaceMembers | FreeWorld
+WorldOrder = FormEpoch | PublishEpoch | StopEpoch | RefuseEpoch | FinishEpoch | LeaveEpoch | ReplaceMembers | FreeWorld
 
 
 class EpochCause(NamedTuple):
@@ -224,7 +224,7 @@ class WorldMembers:
         return self._take()
 
     def close(self, reason: str = "the world was closed") -> list[WorldOrder]:
-        """Take in that the world is over. What was published is run, and what is inside is still waited for."""
+        """Take in that the world is over: what was published is run, and all inside are still waited for."""
         if self.state not in {WorldState.ENDING, WorldState.ENDED}:
             self._feed(WorldEvent.END, EpochCause(reason))
         return self._take()
@@ -284,7 +284,7 @@ class WorldMembers:
                 assert cause is not None
                 self._orders.append(RefuseEpoch(self.epoch, cause))
             case WorldAction.CLOSE:
-                self._orders.append(CloseEpoch(self.epoch, tuple(sorted(self._inside))))
+                self._orders.append(FinishEpoch(self.epoch, tuple(sorted(self._inside))))
             case WorldAction.LEAVE:
                 self._orders.append(LeaveEpoch(self.epoch, tuple(sorted(self._inside - self._given_up))))
             case WorldAction.REPLACE:

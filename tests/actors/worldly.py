@@ -92,6 +92,15 @@ class Worldly(Actor):
         time.sleep(seconds)
         return seconds
 
+    @method
+    def wait_once(self, seconds: float, begun: str) -> float:
+        """Take some time and then meet, not twice; `begun` is a file that tells that rank 0 has begun."""
+        if self.world.rank == 0:
+            with open(begun, "x"):  # noqa: PTH123
+                pass
+        time.sleep(seconds)
+        return float(self.world.all_reduce(np.ones(1))[0])
+
     @method(idempotent=True)
     def all_of(self, x: Any) -> list[Any]:
         """Return what each collective gives, of an array with a row for each rank."""

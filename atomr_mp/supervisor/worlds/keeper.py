@@ -28,8 +28,8 @@ from atomr_mp.protocol.messages.control import WorldFileKind
 from atomr_mp.protocol.messages.devices import WorldInfo, WorldState
 from atomr_mp.protocol.words import these_devices
 from atomr_mp.supervision.world_members import (
-    CloseEpoch,
     EpochCause,
+    FinishEpoch,
     FormEpoch,
     FreeWorld,
     LeaveEpoch,
@@ -287,8 +287,8 @@ class WorldKeeper:
                     files.ring()
             case RefuseEpoch():
                 self._publish()
-            case CloseEpoch(epoch, members):
-                self._close(epoch, members)
+            case FinishEpoch(epoch, members):
+                self._finish(epoch, members)
             case LeaveEpoch(epoch, members):
                 self._leave(epoch, members)
             case ReplaceMembers(epoch, members):
@@ -310,7 +310,7 @@ class WorldKeeper:
             self._tell_member(member, join)
         self._set_timer(JOIN_S, "joined", functools.partial(self._members.join_late, epoch))
 
-    def _close(self, epoch: int, members: tuple[WorldMember, ...]) -> None:
+    def _finish(self, epoch: int, members: tuple[WorldMember, ...]) -> None:
         for member in members:
             self._tell_member(member, control.CloseEpoch(self.plan.number, epoch))
         if self._members.state is WorldState.CLOSING:

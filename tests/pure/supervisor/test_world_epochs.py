@@ -22,7 +22,7 @@ from atomr_mp.supervision.world_epochs import (
     world_step,
 )
 from atomr_mp.supervision.world_members import (
-    CloseEpoch,
+    FinishEpoch,
     FormEpoch,
     FreeWorld,
     LeaveEpoch,
@@ -57,7 +57,7 @@ class Process:
         self.member = member
         self.code = code
         self.health = Health.STARTING
-        self.received: deque[FormEpoch | CloseEpoch | LeaveEpoch] = deque()
+        self.received: deque[FormEpoch | FinishEpoch | LeaveEpoch] = deque()
         self.sent: deque[tuple[str, int]] = deque()
         """Messages that the supervisor has not read: "joined", "left" or "gave up", and the epoch."""
         self.told_lost = False
@@ -86,7 +86,7 @@ class Process:
         if isinstance(order, FormEpoch):
             self.inside = order.epoch
             self.sent.append(("joined", order.epoch))
-        elif isinstance(order, CloseEpoch):
+        elif isinstance(order, FinishEpoch):
             self.closes = order.epoch
         elif self.inside == order.epoch:
             self.leave()
@@ -156,7 +156,7 @@ class Walk:
                     assert epoch == self.published[-1]
                     assert epoch not in self.refused, "refused twice"
                     self.refused.append(epoch)
-                case CloseEpoch(epoch, members):
+                case FinishEpoch(epoch, members):
                     assert epoch == self.refused[-1], "clients send calls still"
                     assert epoch not in self.closed
                     assert epoch not in self.stopped
@@ -547,7 +547,7 @@ def test_a_planned_end_stops_nobody(first: int) -> None:
     refuse, close = world.drains(0, 1, "restart")
     assert isinstance(refuse, RefuseEpoch)
     assert (refuse.cause.reason, refuse.cause.rank) == ("restart", 0)
-    assert close == CloseEpoch(1, members)
+    assert close == FinishEpoch(1, members)
     assert world.state is WorldState.CLOSING
     assert world.drains(1, 2, "restart") == []
     assert world.ready(0, 3) == []
@@ -583,7 +583,7 @@ def test_a_world_that_is_closed_runs_what_was_published() -> None:
     world, (first, second) = ready_pair()
     refuse, close = world.close()
     assert isinstance(refuse, RefuseEpoch)
-    assert close == CloseEpoch(1, (first, second))
+    assert close == FinishEpoch(1, (first, second))
     assert world.drains(*first) == world.close() == world.left(*first, 1) == []
     assert world.left(*second, 1) == [FreeWorld()]
     world, (first, second) = ready_pair()

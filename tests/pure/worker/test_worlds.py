@@ -498,7 +498,7 @@ def test_a_planned_end_runs_what_was_published_and_moves_the_rest(fleet: Fleet) 
 
 
 def test_an_end_of_another_kind_ends_a_planned_one(fleet: Fleet) -> None:
-    """What was published and has not begun is aborted; what was refused since ran nowhere."""
+    """A published call that has not begun is aborted; one that was refused since the close has run nowhere."""
     first, second, third = fleet.processes
     published = [each.arrive(1, gang_id, 1) for gang_id in (1, 2) for each in (second, third, first)]
     for each in (second, third, first):

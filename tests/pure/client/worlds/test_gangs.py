@@ -279,6 +279,35 @@ def test_what_no_worker_has_started_moves_on(tp: Gang) -> None:
     assert gang.result() == [0, 1 + 1]
 
 
+@pytest.mark.parametrize("drained", [None, 0, 1])
+def test_what_was_not_published_moves_on_as_often_as_it_takes(tp: Gang, drained: int | None) -> None:
+    """Whatever the method is; a worker may leave with a part that it has not read."""
+    gang = tp.call("A.once")
+    moves = errors.CollectiveAborted("closed", maybe_executed=False, planned=True)
+    for epoch in range(1, 5):
+        tp.tell(world(epoch, devices.WorldState.CLOSING))
+        for rank in range(SIZE):
+            if rank != drained:
+                tp.answer(rank, min(tp.parts(rank)), moves)
+        if drained is not None:
+            tp.kill(DEVICES[drained], [], planned=True)
+            tp.back(DEVICES[drained])
+        assert not gang.done
+        tp.publish(epoch + 1)
+    assert gang.replays == 0
+    tp.answer_all()
+    assert gang.result()[0] == 0
+
+
+def test_what_was_published_before_a_planned_end_is_no_other_s_business(tp: Gang) -> None:
+    """Its error is its own, and it is not sent again."""
+    gang = tp.call("A.once")
+    tp.tell(world(1, devices.WorldState.CLOSING))
+    tp.answer_all(None, errors.CollectiveAborted("died", rank=2), errors.CollectiveAborted("died", rank=2))
+    assert isinstance(gang.error, errors.CollectiveAborted)
+    assert gang.error.maybe_executed
+
+
 @pytest.mark.parametrize("how", ["cancel", "deadline"])
 @pytest.mark.parametrize("sent", [True, False])
 def test_a_deadline_or_a_cancel_ends_the_reply_alone(tp: Gang, how: str, *, sent: bool) -> None:
@@ -315,10 +344,12 @@ def test_a_world_that_takes_no_work_refuses(tp: Gang) -> None:
         tp.call()
     tp.back(DEVICES[1])
     waiting = tp.call()
-    tp.tell(world(1, devices.WorldState.ENDED))
+    tp.tell(world(1, devices.WorldState.ENDING))
     assert isinstance(waiting.error, errors.DeviceUnavailable)
-    with pytest.raises(errors.DeviceUnavailable, match="world tp is closed"):
-        tp.call()
+    for state in (devices.WorldState.ENDING, devices.WorldState.ENDED):
+        tp.tell(world(1, state))
+        with pytest.raises(errors.DeviceUnavailable, match="world tp is closed"):
+            tp.call()
 
 
 def test_the_pool_s_end_ends_all(tp: Gang) -> None:
@@ -344,6 +375,10 @@ class Model(RuleBasedStateMachine):
         self.outcomes: Counter[int] = Counter()
         self.begun: dict[tuple[int, int], int] = {}
         """By call's number in the session and rank: how often it has begun there."""
+        self.attempts_begun: set[int] = set()
+        """Names of the attempts that have begun on some rank."""
+        self.unpublished: set[int] = set()
+        """Those that will begin on no rank, since their epoch has ended as planned."""
         self.seen: dict[int, data.Call] = {}
         """All parts that any worker has got, by id."""
         self.of: dict[int, GangReply] = {}
@@ -413,27 +448,45 @@ class Model(RuleBasedStateMachine):
         ]
 
     @precondition(has_parts)
-    @rule(data=st.data(), how=st.sampled_from(["result", "result", "raised", "aborted", "unbegun", "refused"]))
+    @rule(data=st.data(), how=st.sampled_from(["result", "result", "raised", "aborted", "unbegun", "moves", "refused"]))
     def answer(self, data: st.DataObject, how: str) -> None:
         """A worker answers a part, which may have begun."""
         worker = data.draw(st.sampled_from([each for each in self.living() if each.calls]))
         rank = DEVICES.index(worker.device)
         number = data.draw(st.sampled_from(sorted(worker.calls)))
+        attempt = self.attempt(number)
+        if how == "moves" and attempt not in self.attempts_begun:
+            self.unpublished.add(attempt)
+        if (how == "moves") != (attempt in self.unpublished) and how != "refused":
+            how = "moves" if attempt in self.unpublished else "unbegun"
         error = {
             "result": None,
             "raised": errors.ActorFailed("raised"),
             "aborted": errors.CollectiveAborted("aborted", rank=1),
             "unbegun": errors.CollectiveAborted("aborted", maybe_executed=False),
+            "moves": errors.CollectiveAborted("aborted", maybe_executed=False, planned=True),
             "refused": errors.InvalidRequest("wrong"),
         }[how]
         if how in {"result", "raised", "aborted"}:
             self.begins(number, rank)
         self.tp.answer(rank, number, error)
 
+    def attempt(self, number: int) -> int:
+        """Return the name of the attempt that a part belongs to."""
+        gang = self.seen[number].gang
+        assert gang is not None
+        return gang.id
+
+    def may_begin(self, worker: FakeConnection) -> list[int]:
+        """Return the parts on a worker that may have begun there."""
+        return [number for number in sorted(worker.calls) if self.attempt(number) not in self.unpublished]
+
     def begins(self, number: int, rank: int) -> None:
         """Record that a part has begun."""
         gang = self.seen[number].gang
         assert gang is not None
+        assert gang.id not in self.unpublished
+        self.attempts_begun.add(gang.id)
         key = self.of[gang.id].id, rank
         self.begun[key] = self.begun.get(key, 0) + 1
 
@@ -445,7 +498,7 @@ class Model(RuleBasedStateMachine):
         worker = self.tp.worker(DEVICES.index(device))
         if worker.closed:
             return
-        calls = sorted(worker.calls)
+        calls = self.may_begin(worker)
         started = data.draw(st.lists(st.sampled_from(calls), unique=True)) if calls and not planned else []
         for number in started:
             self.begins(number, DEVICES.index(device))
@@ -513,7 +566,7 @@ class Model(RuleBasedStateMachine):
         worker = self.tp.worker(DEVICES.index(device))
         if worker.closed or self.lane._links[device].state is not LinkState.SERVING:
             return
-        for number in sorted(worker.calls):
+        for number in self.may_begin(worker):
             if data.draw(st.booleans()):
                 self.begins(number, DEVICES.index(device))
         worker.calls.clear()
@@ -560,8 +613,12 @@ class Model(RuleBasedStateMachine):
             if not found:
                 break
             rank, number = found[0]
-            self.begins(number, rank)
-            self.tp.answer(rank, number)
+            if self.attempt(number) in self.unpublished:
+                error = errors.CollectiveAborted("aborted", maybe_executed=False, planned=True)
+                self.tp.answer(rank, number, error)
+            else:
+                self.begins(number, rank)
+                self.tp.answer(rank, number)
         for gang in self.calls:
             self.check(gang)
         assert not self.lane._gangs._open
