@@ -2,7 +2,8 @@
 
 Each execution is noted in a file by its rank. Afterwards every call of a client that lived has one outcome, and each
 result is what NumPy says. What may not run twice has run at most once on a rank, and not at all where its error says
-so. All ranks of a world have run the calls of an epoch in one order, as far as each has come.
+so. All ranks of a world have run the calls of an epoch in one order, as far as each has come. If all ends of members are
+planned, no call is aborted.
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ ALLOWED: Final = {
     "poisons": {"ContextPoisoned", "CollectiveAborted", "PoisonRequest"},
 }
 LOST: Final = {"WorkerLost", "CollectiveAborted", "ContextPoisoned"}
-"""Outcomes that any call which may not run twice can have beside losses."""
+"""Outcomes that any call which may not run twice can have, unless all ends are planned."""
+HARMS: Final = ("kill", "kill", "two", "stop", "restart", "none")
+PLANNED: Final = ("restart", "restart", "restart", "reload", "none")
 
 
 class WorldWalk:
@@ -53,14 +56,18 @@ class WorldWalk:
         seed: Decides about calls and losses.
         clients: How many clients; the last one is killed.
         standby: What the pool has behind its workers.
+        planned: Whether members are replaced as planned, and nothing else happens to them.
     """
 
-    def __init__(self, seconds: float, seed: int, clients: int = 4, standby: str = "hot") -> None:
+    def __init__(
+        self, seconds: float, seed: int, clients: int = 4, standby: str = "hot", *, planned: bool = False
+    ) -> None:
         self._seconds = seconds
         self._chosen = random.Random(seed)
         self._seed = seed
         self._clients = clients
         self._standby = standby
+        self._planned = planned
         self.counts: Final[Counter[str]] = Counter()
         self.wrong: Final[list[str]] = []
 
@@ -95,7 +102,8 @@ class WorldWalk:
         for client in range(1, self._clients + 1):
             command = [sys.executable, str(CLIENT), str(folder / "run"), str(client), str(self._seed)]
             output = (folder / f"client-{client}").open("wb")
-            programs.append(subprocess.Popen([*command, str(self._seconds), "rough"], stdout=output))
+            manner = "gentle" if self._planned else "rough"
+            programs.append(subprocess.Popen([*command, str(self._seconds), manner], stdout=output))
             output.close()
         until_s = time.monotonic() + self._seconds
         killed_client = time.monotonic() + self._seconds / 2
@@ -124,13 +132,15 @@ class WorldWalk:
     def _harm(self, pool: atomr_mp.Pool) -> None:
         device = self._chosen.randrange(4)
         pid = pool.devices[device].pid
-        way = self._chosen.choice(["kill", "kill", "two", "stop", "restart", "none"])
+        way = self._chosen.choice(PLANNED if self._planned else HARMS)
         if not pid:
             return
         self.counts[way] += 1
         with contextlib.suppress(ProcessLookupError, atomr_mp.errors.AtomrError):
             if way == "restart":
                 pool.restart(device)
+            elif way == "reload":
+                pool.reload(DEADLINE_S)
             elif way == "stop":
                 os.kill(pid, signal.SIGSTOP)
                 time.sleep(self._chosen.uniform(0, 0.5))
@@ -168,7 +178,8 @@ class WorldWalk:
             return
         if not call["maybe"] and max(counts):
             self.wrong.append(f"call {number} was said not to have run, and has {counts} times: {call}")
-        allowed = ALLOWED[call["way"]] | (LOST if call["method"] == "once" else set())
+        lost = LOST if call["method"] == "once" and not self._planned else set[str]()
+        allowed = ALLOWED[call["way"]] | lost
         if call["way"] in {"kills", "poisons"}:
             allowed |= LOST
         if error not in allowed:

@@ -16,4 +16,8 @@ queues of links hold the parts, and never the whole.
 device has another process by then, the part is not sent, and ends unsent. No part is sent again singly, no part is
 cancelled, and its deadline never comes: peers would wait for it in their collectives. So the end of the reply by its
 deadline, or by `cancel`, leaves the parts alone. Their late answers are taken in, and what they hold is given back.
+
+An epoch that ends as planned is closed first. The members run what rank 0 has published; a part of any other call is
+answered `CollectiveAborted` with `planned`, which proves that no rank has begun the call. So the whole call lines up
+for the next epoch, whatever its method, and that counts as no replay.
 """

@@ -17,3 +17,13 @@ def test_each_call_has_one_outcome_and_all_ranks_one_order() -> None:
     walk.run()
     assert not walk.wrong, walk.wrong[:10]
     assert walk.counts["sums: answered"] > 100
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("standby", ["hot", "none"])
+def test_members_that_are_replaced_as_planned_cost_no_call(standby: str) -> None:
+    """Not even one that may not run twice, in overlapping worlds."""
+    walk = WorldWalk(10.0, 42, standby=standby, planned=True)
+    walk.run()
+    assert not walk.wrong, walk.wrong[:10]
+    assert walk.counts["sums: answered"] > 100
