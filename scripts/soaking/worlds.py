@@ -2,8 +2,8 @@
 
 Each execution is noted in a file by its rank. Afterwards every call of a client that lived has one outcome, and each
 result is what NumPy says. What may not run twice has run at most once on a rank, and not at all where its error says
-so. All ranks of a world have run the calls of an epoch in one order, as far as each has come. If all ends of members are
-planned, no call is aborted.
+so. All ranks of a world have run the calls of an epoch in one order, as far as each has come. If all ends of members
+are planned, no call is aborted.
 """
 
 from __future__ import annotations
