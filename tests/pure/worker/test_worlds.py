@@ -131,6 +131,7 @@ class Process:
             self.member.check("A.run", number, gang_id, epoch)
         except errors.CollectiveAborted as error:
             part.answer("moves" if error.planned else "aborted")
+            self.member.refused((number, gang_id), epoch)
             return part
         self.member.came(cast("Request", part))
         self.queue.add(cast("Request", part), None)
@@ -466,6 +467,8 @@ def test_a_worker_that_leaves_its_device_leaves_its_epoch(fleet: Fleet) -> None:
 def test_a_planned_end_runs_what_was_published_and_moves_the_rest(fleet: Fleet) -> None:
     """All members agree, whoever hears of it first; the one that drains leaves behind the last entry, as others do."""
     first, second, third = fleet.processes
+    first_epoch = first.queue.epoch
+    assert first_epoch is not None
     published = [each.arrive(1, gang_id, 1) for gang_id in (1, 2) for each in (second, third, first)]
     for each in (second, third, first):
         each.look()
@@ -473,8 +476,10 @@ def test_a_planned_end_runs_what_was_published_and_moves_the_rest(fleet: Fleet) 
     partial = [second.arrive(1, 4, 1)]
     for each in fleet.processes:
         each.feed()
+    partial += [first.arrive(1, 6, 1), second.arrive(1, 6, 1)]
     fleet.shut(1, 0)
     second.member.drain()
+    partial.append(third.arrive(1, 6, 1))
     moved = [second.arrive(1, 5, 1), first.arrive(1, 5, 1), third.arrive(1, 5, 1)]
     assert [part.outcome for part in moved] == ["moves", "moves", ""]
     for each in (*fleet.processes, *fleet.processes):
@@ -483,18 +488,36 @@ def test_a_planned_end_runs_what_was_published_and_moves_the_rest(fleet: Fleet) 
     assert not any(part.outcome for part in [*published, *complete, *partial])
     fleet.turns(4)
     assert [part.outcome for part in published] == ["ran"] * 6
-    assert [part.outcome for part in [*complete, *partial, *moved]] == ["moves"] * 7
+    assert [part.outcome for part in [*complete, *partial, *moved]] == ["moves"] * 10
+    assert first_epoch.publisher is not None
+    assert not first_epoch.owes
+    assert first_epoch.publisher._published == 3, "two calls, and the last entry"
     for each in fleet.processes:
         assert each.sent == [control.EpochLeft(WORLD, 1)]
         assert each.begun[1] == {1: (1, 1), 2: (1, 2)}
         each.sent.clear()
-    assert third.arrive(1, 6, 1).outcome == "moves", "it was under way"
+    assert third.arrive(1, 9, 1).outcome == "moves", "it was under way"
     fleet.shut(2)
     fleet.join()
     assert third.arrive(1, 7, 1).outcome == "moves"
     again = [each.arrive(1, 8, 2) for each in fleet.processes]
     fleet.turns(2)
     assert [part.outcome for part in again] == ["ran"] * 3
+
+
+def test_a_planned_end_publishes_nothing_of_what_is_complete(fleet: Fleet) -> None:
+    """Calls beyond those that are published ahead move; the process has nothing to look for then."""
+    parts = [each.arrive(1, gang_id, 1) for gang_id in range(100) for each in fleet.processes]
+    head = fleet.processes[0].queue.epoch
+    assert head is not None
+    for each in (*fleet.processes, *fleet.processes):
+        each.look()
+    fleet.shut()
+    fleet.turns(publisher.AHEAD + 4)
+    assert sorted(order_of(fleet, 1)) == list(range(1, publisher.AHEAD + 1))
+    assert [part.outcome for part in parts].count("moves") == 3 * (100 - publisher.AHEAD)
+    assert all(each.member.state is MemberState.OUTSIDE for each in fleet.processes)
+    assert not head.owes
 
 
 def test_an_end_of_another_kind_ends_a_planned_one(fleet: Fleet) -> None:
