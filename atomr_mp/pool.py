@@ -24,12 +24,13 @@ from atomr_mp.process.files.rundir import SESSION_SOCKET
 from atomr_mp.protocol import amounts, dtypes
 from atomr_mp.protocol.flow.limits import MAX_AHEAD
 from atomr_mp.protocol.keywords import checks_names
+from atomr_mp.protocol.messages.data import MAX_PRIORITY, MIN_PRIORITY
 from atomr_mp.protocol.messages.devices import OUT_OF_USE, DeviceInfo, MethodInfo
 from atomr_mp.protocol.messages.suspects import RequestKey
 from atomr_mp.protocol.pickling import CONNECT, refusal
 from atomr_mp.protocol.signatures import all_named
 from atomr_mp.protocol.words import counted, did_you_mean
-from atomr_mp.world import World, checked_priority, no_option
+from atomr_mp.world import World, no_option
 
 if TYPE_CHECKING:
     import numpy as np
@@ -269,7 +270,7 @@ class Pool:
         if kwargs:
             arguments = self._named(method, info, args, kwargs, deadline_s)
         if type(priority) is not int or priority:
-            priority = checked_priority(priority)
+            priority = _priority(priority)
         return client.submit(method, arguments, device=device, deadline_s=deadline_s, priority=priority, wait=wait)
 
     def stream(
@@ -332,7 +333,7 @@ class Pool:
             first_s=first_s,
             between_s=amounts.duration("between_s", between_s),
             deadline_s=amounts.deadline(deadline_s, amounts.LONGEST_S),
-            priority=checked_priority(priority),
+            priority=_priority(priority),
             ahead=amounts.whole("ahead", ahead, 1, MAX_AHEAD),
             ahead_bytes=amounts.whole("ahead_bytes", ahead_bytes, 1),
             resumes=info.resumes,
@@ -395,7 +396,7 @@ class Pool:
                 further items end with it.
             WouldBlock: Read by a coroutine, whose event loop it would block.
         """
-        priority = checked_priority(priority)
+        priority = _priority(priority)
         attempts = amounts.whole("attempts", attempts, 1)
         in_flight = None if in_flight is None else amounts.whole("in_flight", in_flight, 1)
         batch_size = None if batch_size is None else amounts.whole("batch_size", batch_size, 1)
@@ -474,7 +475,7 @@ class Pool:
             InvalidRequest: No such method or priority, or a number out of bounds.
             AtomrError: While reading: an item's error.
         """
-        priority = checked_priority(priority)
+        priority = _priority(priority)
         in_flight = None if in_flight is None else amounts.whole("in_flight", in_flight, 1)
         deadline_s = None if deadline_s is None else amounts.duration("deadline_s", deadline_s)
         info = self._info(method)
@@ -581,7 +582,7 @@ class Pool:
                 f"{', '.join(known) or 'none'}"
             )
         device = None if device is None else self._device_index(device)
-        return ActorRef(self, name, device, deadline_s, checked_priority(priority), wait)
+        return ActorRef(self, name, device, deadline_s, _priority(priority), wait)
 
     def world(self, name: str) -> World:
         """Return a world, to call its actors' methods on all of its devices as one.
@@ -853,3 +854,7 @@ STARTING: Final = (
     "the pool is starting, and it is not known yet whether it has a request {!r}: wait first, by `Pool.wait_ready` in "
     "a thread"
 )
+
+
+def _priority(priority: int) -> int:
+    return amounts.whole("priority", priority, MIN_PRIORITY, MAX_PRIORITY)

@@ -9,7 +9,6 @@ from atomr_mp import errors
 from atomr_mp.device import DEFAULT_DEADLINE_S
 from atomr_mp.protocol import amounts
 from atomr_mp.protocol.keywords import checks_names, unknown_names
-from atomr_mp.protocol.messages.data import MAX_PRIORITY, MIN_PRIORITY
 from atomr_mp.protocol.messages.devices import MethodInfo, WorldInfo, WorldState
 from atomr_mp.protocol.pickling import CONNECT, refusal
 from atomr_mp.protocol.words import did_you_mean
@@ -82,7 +81,6 @@ class World:
         *args: Any,
         each: bool = False,
         deadline_s: float | None = None,
-        priority: int = 0,
         wait: bool | None = None,
         kwargs: dict[str, Any] | None = None,
         **unknown: Never,
@@ -99,13 +97,12 @@ class World:
                 once; all ranks read it there.
             each: Whether the result is a list of all ranks' results, by rank; else it is rank 0's.
             deadline_s: Seconds after which the reply ends with `DeadlineExceeded`; see `Pool.call`.
-            priority: From -8 to 7; see `Pool.call`.
             wait: Whether to wait for room; see `Pool.call`.
             kwargs: Arguments by name.
             **unknown: Takes nothing: a wrong name is refused, and the nearest right one named.
 
         Raises:
-            InvalidRequest: No such method or priority, a method that streams, an actor that is not of this world, or an
+            InvalidRequest: No such method, a method that streams, an actor that is not of this world, or an
                 argument that cannot be sent.
             WrongArgument: There is no such option.
             Overloaded: Some rank has no room for one more unanswered request, and nothing was sent; or too many calls
@@ -130,7 +127,6 @@ class World:
             arguments,
             each=bool(each),
             deadline_s=deadline_s,
-            priority=checked_priority(priority),
             wait=wait,
         )
 
@@ -140,7 +136,6 @@ class World:
         *,
         each: bool = False,
         deadline_s: float | None = None,
-        priority: int = 0,
         wait: bool | None = None,
     ) -> WorldActor:
         """Return a reference through which an actor's methods are called like methods, on all ranks.
@@ -149,7 +144,6 @@ class World:
             name: The actor's name.
             each: Whether results are lists of all ranks' results; see `call`.
             deadline_s: Deadline of the calls, see `call`.
-            priority: Their priority, see `call`.
             wait: Whether the calls wait for room, see `call`.
 
         Raises:
@@ -157,7 +151,7 @@ class World:
         """
         self._check_actor(name, name)
         deadline_s = None if deadline_s is None else amounts.duration("deadline_s", deadline_s)
-        options = {"each": each, "deadline_s": deadline_s, "priority": checked_priority(priority), "wait": wait}
+        options = {"each": each, "deadline_s": deadline_s, "wait": wait}
         return WorldActor(self.call, self.has, f"{name} of the world {self.name}", name, options)
 
     def has(self, method: str) -> bool:
@@ -272,11 +266,6 @@ def no_option(
             f"{function.partition('.')[0].lower()}.actor({actor!r}).{called}({name}=...)"
         )
     return unknown_names(function, unknown, of.__kwdefaults__ or (), hint)
-
-
-def checked_priority(priority: int) -> int:
-    """Return a valid priority."""
-    return amounts.whole("priority", priority, MIN_PRIORITY, MAX_PRIORITY)
 
 
 _SETTLED: Final = frozenset({WorldState.READY, WorldState.ENDING, WorldState.ENDED})

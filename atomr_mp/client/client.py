@@ -214,7 +214,6 @@ class Client:
         *,
         each: bool,
         deadline_s: float,
-        priority: int = 0,
         wait: bool | None = None,
     ) -> GangReply:
         """Call a method on all ranks of a world; `world.World` describes the arguments.
@@ -240,7 +239,7 @@ class Client:
         blocks = waits and loop is None
 
         def submitted() -> GangReply:
-            gang = GangReply(lane, next(self._ids), method, deadline_ns, b"", priority=priority)
+            gang = GangReply(lane, next(self._ids), method, deadline_ns, b"")
             gang.number, gang.world, gang.each = world.number, world.name, each
             lane.submit_gang(gang, arguments, waits=waits or holds, blocks=blocks)
             return gang

@@ -293,7 +293,7 @@ class Gangs:
                 part.device, part.rank, part.to_generation = device, rank, world.generations[rank]
                 part.limit_ns = gang.deadline_ns
                 part.gang, part.of, part.callbacks = name, gang, [self._go_on]
-                part.priority, part.pinned, part.replays = gang.priority, True, NEVER
+                part.pinned, part.replays = True, NEVER
                 parts.append(part)
                 part.body, part.payload, placed = arguments.for_part(self._memory.place)
                 part.kept = part.copies = cast("Sequence[Placement]", placed)  # refs are refused before

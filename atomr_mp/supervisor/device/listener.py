@@ -39,6 +39,9 @@ class WorldListener(Protocol):
     def withdraw(self, worker: Worker, offers: Sequence[tuple[control.FromSupervisor, Descriptor | None]]) -> None:
         """Take these messages back, since the process could not be made."""
 
+    def loaded(self, worker: Worker, codes: Sequence[control.WorldCode]) -> None:
+        """A process has loaded code with these digests for the actors of its worlds."""
+
     def ready(self, worker: Worker, code: str) -> None:
         """A process is active from now on, and what names the code that it was set up with."""
 

@@ -63,7 +63,8 @@ class WorkerMessages:
     def heard(self, worker: Incarnation, message: control.FromWorker, descriptor: Descriptor | None) -> None:  # noqa: C901, PLR0912 - one case for each kind
         """Receive a process's message."""
         match message:
-            case control.Ready(actors):
+            case control.Ready(actors, codes):
+                self._worlds.loaded(worker.key, codes)
                 self._life.take(lambda: self._on_ready(worker, actors))
             case control.SessionAdmitted(number):
                 worker.acknowledged(number)

@@ -118,6 +118,8 @@ class WorldKeeper:
         """Those of all processes of its devices that were started and have not ended."""
         self._given: Final[set[tuple[WorldMember, WorldMember]]] = set()
         """Pairs of a process and another one whose files it has got."""
+        self._loaded: Final[dict[WorldMember, str]] = {}
+        """Digests of the code that processes have loaded."""
         self._orders: Final[deque[WorldOrder]] = deque()
         self._carries_out = False
         """An order is being carried out."""
@@ -170,6 +172,10 @@ class WorldKeeper:
         )
         return [*self._messages(WorldMember(rank, generation), own), (offered, None)]
 
+    def loaded(self, rank: int, generation: int, code: bytes) -> None:
+        """Take in the digest of the code that a process has loaded for the world's actors, before it is active."""
+        self._loaded[WorldMember(rank, generation)] = code.hex()
+
     def ready(self, rank: int, generation: int, code: str) -> None:
         """Take in that a process is active from now on: it has become ready, or was promoted.
 
@@ -178,7 +184,9 @@ class WorldKeeper:
             generation: Its generation.
             code: Names the code that it was set up with.
         """
-        self._take(self._members.ready(rank, generation, code))
+        self._take(
+            self._members.ready(rank, generation, f"{code} {self._loaded.get(WorldMember(rank, generation), '')}")
+        )
 
     def leaves(self, rank: int, generation: int, reason: str, *, answers: bool) -> None:
         """Take in that a process takes no more calls.
@@ -201,6 +209,7 @@ class WorldKeeper:
         self.stopped(rank, generation)
         member = WorldMember(rank, generation)
         self._given.difference_update([each for each in self._given if member in each])
+        self._loaded.pop(member, None)
         files = self._files.pop(member, None)
         if files is not None:
             files.close()
@@ -364,7 +373,7 @@ class WorldKeeper:
             case WorldState.WAITING:
                 missing = self._members.missing
                 if not missing:
-                    return "its members were not set up with the same code", -1
+                    return "its members were set up with different code: reload the pool (atomr-mp reload)", -1
                 device = self.plan.devices[missing[0]]
                 return (
                     f"rank {missing[0]} (device {device}) {clip(self._processes.state(device), REASON_CHARS)}",

@@ -83,6 +83,13 @@ class Worlds:
                 descriptor.close()
         self.ended(worker)
 
+    def loaded(self, worker: Worker, codes: Sequence[control.WorldCode]) -> None:
+        """Take in digests of the code that a process has loaded for the actors of its worlds."""
+        for rank, keeper in self._of.get(worker[0], ()):
+            for each in codes:
+                if each.world == keeper.plan.number:
+                    keeper.loaded(rank, worker[1], each.code)
+
     def ready(self, worker: Worker, code: str) -> None:
         """Take in that a process is active from now on, and what names the code that it was set up with."""
         for rank, keeper in self._of.get(worker[0], ()):

@@ -541,7 +541,7 @@ def test_members_with_different_code_are_in_no_epoch_together(stage: Stage) -> N
         stage.keeper.ready(rank, 2, "new")
         if rank == 0:
             assert stage.info.state is WorldState.WAITING
-            assert stage.info.reason == "its members were not set up with the same code"
+            assert stage.info.reason == "its members were set up with different code: reload the pool (atomr-mp reload)"
     stage.joined((0, 2), (1, 2))
     assert (stage.info.state, stage.info.epoch) == (WorldState.READY, 2)
 

@@ -68,12 +68,12 @@ def tp(client: FakeClient) -> World:
 def test_a_call_has_the_defaults_of_the_pool_s(tp: World, client: FakeClient) -> None:
     """The author's deadline, or the one of all; arguments by position, or all by name."""
     tp.call("Mlp.forward", 1, 2)
-    tp.call("Mlp.slow", each=True, priority=3, wait=True)
+    tp.call("Mlp.slow", each=True, wait=True)
     tp.actor("Mlp", each=True, deadline_s=2).forward(1, y=3)
-    plain = {"each": False, "deadline_s": DEFAULT_DEADLINE_S, "priority": 0, "wait": None}
+    plain = {"each": False, "deadline_s": DEFAULT_DEADLINE_S, "wait": None}
     assert client.sent == [
         ("Mlp.forward", (1, 2), plain),
-        ("Mlp.slow", (), {"each": True, "deadline_s": 7.0, "priority": 3, "wait": True}),
+        ("Mlp.slow", (), {"each": True, "deadline_s": 7.0, "wait": True}),
         ("Mlp.forward", {"x": 1, "y": 3}, {**plain, "each": True, "deadline_s": 2.0}),
     ]
 
@@ -92,8 +92,6 @@ def test_what_cannot_be_sent_is_refused(tp: World, client: FakeClient) -> None:
         tp.call("Mlp.forward", **cast("Any", {"x": 1}))
     with pytest.raises(errors.InvalidRequest, match="deadline_s"):
         tp.call("Mlp.forward", deadline_s=-1)
-    with pytest.raises(errors.InvalidRequest, match="priority"):
-        tp.call("Mlp.forward", priority=100)
     with pytest.raises(errors.InvalidRequest, match="not of the world tp"):
         tp.actor("Other")
     with pytest.raises(AttributeError, match="has no request 'backward'"):
