@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import random
@@ -518,6 +519,20 @@ def test_a_planned_end_publishes_nothing_of_what_is_complete(fleet: Fleet) -> No
     assert [part.outcome for part in parts].count("moves") == 3 * (100 - publisher.AHEAD)
     assert all(each.member.state is MemberState.OUTSIDE for each in fleet.processes)
     assert not head.owes
+
+
+def test_the_loop_looks_once_more_behind_the_last_entry(fleet: Fleet) -> None:
+    """Nothing else may wake it."""
+    fleet.shut()
+    fleet.processes[0].look()
+    for each in fleet.processes:
+        bell = fleet.supply.descriptor(WorldFileKind.LOOP_BELL, each.rank, 1)
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(bell)
+        each.feed()
+        assert os.eventfd_read(bell)
+        each.look()
+        assert each.sent == [control.EpochLeft(WORLD, 1)]
 
 
 def test_an_end_of_another_kind_ends_a_planned_one(fleet: Fleet) -> None:

@@ -84,7 +84,8 @@ class GangQueue:
             for each in parts:
                 self.discard(each)
             epoch.pass_over(entry.sequence)
-            epoch.is_closed = entry.kind is EntryKind.LAST
+            if entry.kind is EntryKind.LAST:
+                epoch.close()
         return None
 
     def heads(self) -> Iterator[Request]:

@@ -139,6 +139,11 @@ class JoinedEpoch:
         self.end(sequence)
         ring(bell for rank, bell in enumerate(self.pages.thread_bells) if rank != self.rank)
 
+    def close(self) -> None:
+        """Take in that the last entry has ended here, and have the loop look once more: the process leaves then."""
+        self.is_closed = True
+        ring((self.pages.loop_bells[self.rank],))
+
     def wake_thread(self) -> None:
         """Wake this process's thread of the world. Any thread."""
         ring((self.pages.thread_bells[self.rank],))
