@@ -22,6 +22,7 @@ from atomr_mp.protocol.world.memory import (
     STOP_BYTES,
     WORLD_BYTES,
 )
+from atomr_mp_workers import own_process
 from atomr_mp_workers.worlds.meeting import Meeting
 from atomr_mp_workers.worlds.world import OwnWorld
 from tests.support import DEADLINE_S
@@ -77,7 +78,7 @@ class Rank:
         self.meeting._poll = self  # type: ignore[assignment, misc]
         self._sequence = 0
 
-    def poll(self) -> None:
+    def poll(self, _most_ms: int = 0) -> None:
         """Wait, and say so first."""
         self.waits.set()
         self._poll.poll()
@@ -187,6 +188,7 @@ def forked(size: int, method: SendingMethod) -> Iterator[tuple[Ranks, Sequence[A
 
 
 def _run(ranks: Ranks, rank: int, method: SendingMethod, pipe: Any, together: Any) -> None:
+    own_process.settle()
     own = Rank(ranks, rank)
     together.wait(DEADLINE_S)
     outcome = own.call(lambda world: method(world, pipe.send))

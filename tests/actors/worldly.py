@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from atomr_mp.protocol.world.page import MET
 from atomr_mp_workers import Actor, Context, method
 
 
@@ -118,3 +119,19 @@ class Worldly(Actor):
             world.all_to_all_v(parts),
             world.sendrecv(x, right, left),
         ]
+
+    @method
+    def misbehave(self, how: str) -> int:
+        """Do on the last rank what harms the others."""
+        if self.world.rank == self.world.size - 1:
+            lines = self.world._meeting._writer._words
+            if how == "writes over its lines":
+                threading.Timer(0.1, lambda: lines.__setitem__(MET, 0)).start()
+            elif how == "forks" and not os.fork():
+                for _ in range(50):
+                    self.world.barrier()
+                os._exit(0)
+        else:
+            time.sleep(0.4)
+        self.world.barrier()
+        return 1

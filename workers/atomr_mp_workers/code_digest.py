@@ -1,73 +1,82 @@
 """A digest of the code that a process has loaded for an actor. Members of a world with different ones do not meet.
 
-It covers the file of the actor's class and those that it imports from the same folder or package, directly or by way of
-each other, when they are imported. It depends on nothing else that the process has imported.
+It covers the file of the actor's class, and all files of the same folder or package that it imports, by way of each
+other too, wherever the import stands. It depends on these files alone, not on what the process has imported.
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
 import sys
-import types
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 MOST_FILES: Final = 1024
 """Further files do not count."""
 
+_IMPORT: Final = re.compile(  # backtracks: over blanks of a line of the file that the user has named
+    rb"^[ \t]*(?:from[ \t]+(?P<of>[.\w]+)[ \t]+import[ \t]*(?P<names>\([^)]*\)|[^\n;]*)"
+    rb"|import[ \t]+(?P<modules>[^\n;]*))",
+    re.MULTILINE,
+)
+_NAME: Final = re.compile(r"[\w.]+")
+
 
 def code_digest(cls: type) -> bytes:
     """Return a digest of 16 bytes of the code of a class. Take it right after its import: files may change later.
 
-    A file that cannot be read counts by its name.
+    It is empty for a class without a file. A file that cannot be read counts by its name.
     """
-    own = _file_of(cls.__module__)
-    if own is None:
+    own = getattr(sys.modules.get(cls.__module__), "__file__", None)
+    if not isinstance(own, str) or not own.endswith(".py"):
         return b""
-    folder = _folder(own)
-    digest, waiting, seen = hashlib.sha256(), [cls.__module__], {cls.__module__}
-    files = set[Path]()
-    while waiting and len(files) < MOST_FILES:
-        module = waiting.pop()
-        file = _file_of(module)
-        if file is None or folder not in file.parents:
+    folder = _folder(Path(own))
+    content: dict[Path, bytes] = {}
+    waiting = [Path(own)]
+    while waiting and len(content) < MOST_FILES:
+        file = waiting.pop()
+        if file in content:
             continue
-        files.add(file)
-        found = sorted(_named_in(sys.modules[module]) - seen)
-        seen.update(found)
-        waiting += found
-    for file in sorted(files):
-        digest.update(f"\0{file.relative_to(folder)}\0".encode(errors="surrogateescape"))
         try:
-            digest.update(file.read_bytes())
+            content[file] = file.read_bytes()
         except OSError:
-            continue
+            content[file] = b""
+        waiting += _imported(content[file], file, folder)
+    digest = hashlib.sha256()
+    for file, text in sorted(content.items()):
+        digest.update(f"\0{file.relative_to(folder)}\0{len(text)}\0".encode(errors="surrogateescape") + text)
     return digest.digest()[:16]
-
-
-def _named_in(module: types.ModuleType) -> set[str]:
-    """Return the modules that a module's variables are, or come from."""
-    found = set[str]()
-    for value in list(vars(module).values()):
-        if isinstance(value, types.ModuleType):
-            name: object = value.__name__
-        elif isinstance(value, type | types.FunctionType):
-            name = value.__module__
-        else:
-            continue  # whatever else it is asked might run its code
-        if isinstance(name, str) and name in sys.modules:
-            found.add(name)
-    return found
-
-
-def _file_of(module: str) -> Path | None:
-    file = getattr(sys.modules.get(module), "__file__", None)
-    return Path(file) if isinstance(file, str) and file.endswith(".py") else None
 
 
 def _folder(file: Path) -> Path:
     """Return the folder whose files count: that of the file, or the one that the file's topmost package is in."""
     folder = file.parent
-    while (folder / "__init__.py").is_file():
+    while (folder / "__init__.py").is_file() and folder.parent != folder:
         folder = folder.parent
     return folder
+
+
+def _imported(text: bytes, file: Path, folder: Path) -> Iterator[Path]:
+    """Yield the files of the folder that a file's text imports. What only looks like an import does no harm."""
+    for found in _IMPORT.finditer(text):
+        of, names, modules = (part.decode(errors="replace") for part in found.groups(default=b""))
+        base, path = folder, of.lstrip(".")
+        if of.startswith("."):
+            base = file.parent
+            for _ in range(len(of) - len(path) - 1):
+                base = base.parent
+        for name in _NAME.findall(names or modules):
+            for module in {path, f"{path}.{name}".strip(".")} if of else {name}:
+                yield from _files_of(base, [part for part in module.split(".") if part], folder)
+
+
+def _files_of(base: Path, parts: list[str], folder: Path) -> Iterator[Path]:
+    """Yield the file of a module and those of its packages, as far as they are there."""
+    at = base
+    for part in parts:
+        for file in (at / part / "__init__.py", at / f"{part}.py"):
+            if file.is_file() and folder in file.parents:
+                yield file
+        at /= part

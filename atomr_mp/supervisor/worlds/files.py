@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import mmap
 import os
+import select
 from typing import Final
 
 from atomr_mp.protocol.messages.control import WorldFileKind
@@ -58,8 +59,11 @@ class ProcessFiles:
     def ring(self) -> None:
         """Ring both bells."""
         for kind in (WorldFileKind.LOOP_BELL, WorldFileKind.THREAD_BELL):
-            with contextlib.suppress(BlockingIOError):  # it was rung very often, and is heard all the same
-                os.write(self._shared[kind].fileno(), _RING)
+            descriptor = self._shared[kind].fileno()
+            # A process may have made it blocking. One that is full is heard all the same.
+            if _has_room(descriptor):
+                with contextlib.suppress(BlockingIOError):
+                    os.write(descriptor, _RING)
 
     @property
     def memory(self) -> int:
@@ -107,6 +111,12 @@ class StopFile:
         self._words.release()
         self._memory.close()
         self._shared.close()
+
+
+def _has_room(bell: int) -> bool:
+    poll = select.poll()
+    poll.register(bell, select.POLLOUT)
+    return bool(poll.poll(0))
 
 
 def _sealed(name: str, nbytes: int) -> int:

@@ -77,6 +77,14 @@ def test_a_member_that_is_stopped_is_replaced(pool: atomr_mp.Pool, world: Any, r
     assert pool.devices[rank].pid != pid
 
 
+@pytest.mark.parametrize("how", ["writes over its lines", "forks"])
+def test_a_member_that_misbehaves_holds_nobody_up(world: Any, how: str) -> None:
+    """The call ends, typed or well, and the next one is answered."""
+    error = world.call("Worldly.misbehave", how, deadline_s=DEADLINE_S).exception(DEADLINE_S)
+    assert error is None or isinstance(error, errors.CollectiveAborted | errors.WorkerLost)
+    assert world.call("Worldly.add", 1.0, deadline_s=DEADLINE_S).result(DEADLINE_S) == 6.0
+
+
 def test_two_members_at_once(pool: atomr_mp.Pool, world: Any) -> None:
     """And the third one stays."""
     stays = pool.devices[1].pid

@@ -17,7 +17,11 @@ from typing import Final, NoReturn
 from atomr_mp import errors
 from atomr_mp.protocol.world import MemberReader, MemberWriter, Signature, WorldPageDamagedError
 from atomr_mp.protocol.world.memory import MAILBOX_SLOTS, SLOT_BYTES
+from atomr_mp_workers import own_process
 from atomr_mp_workers.worlds.signatures import Agreement, both_sides, sequence_of
+
+LOOK_MS: Final = 1000
+"""Interval of looks of a rank that waits at its own lines. Code of its process may have written over them."""
 
 
 class Meeting:
@@ -68,6 +72,8 @@ class Meeting:
         self._waits: Callable[[bool], object] = bool
         self._joined = False
         """Whether all peers have been seen to have joined; their lines are of this epoch since then."""
+        self._seen: Final = [0] * len(readers)
+        """How often each rank has met, as far as was seen."""
         self._cause: tuple[int, str, bool] | None = None
         """The rank and cause by which this meeting was aborted, and whether that rank has diverged."""
         self._fence: Final = threading.Lock()
@@ -103,6 +109,7 @@ class Meeting:
             InvalidRequest: No gang call runs, or another thread asks.
             CollectiveAborted: The epoch is over, or was given up here.
         """
+        own_process.check()  # a forked child has this process's pages, and would write there
         if self._thread != threading.get_ident():
             if self._thread:
                 raise errors.InvalidRequest(
@@ -164,8 +171,10 @@ class Meeting:
         self._waits(True)
         try:
             while True:
-                self._poll.poll()
+                self._poll.poll(LOOK_MS)
                 _hush(self._bell)
+                if self._own.met() != number:
+                    self.distrust(self.rank, "its own lines were changed")
                 if self._all_have_met(number):  # even in an epoch that is over since: what they have written stays
                     return
                 self._raise_if_over()
@@ -186,6 +195,9 @@ class Meeting:
         for rank, reader in self._peers:
             try:
                 met = reader.met()
+                if met < self._seen[rank]:
+                    raise WorldPageDamagedError("a rank has met less often than before")
+                self._seen[rank] = met
                 if met < number:
                     # What a peer has met, it has met before it ended; so the end is loaded first.
                     if reader.ended() >= self._sequence and reader.met() < number:
