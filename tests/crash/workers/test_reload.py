@@ -17,7 +17,17 @@ import atomr_mp
 from atomr_mp import errors
 from atomr_mp.process.files.events import read_events
 from atomr_mp.protocol.messages.devices import DeviceState
-from tests.support import BACKEND, DEADLINE_S, Ledger, running, settled, standby_of, wait_generation, wait_state
+from tests.support import (
+    BACKEND,
+    DEADLINE_S,
+    Ledger,
+    needs_devices,
+    running,
+    settled,
+    standby_of,
+    wait_generation,
+    wait_state,
+)
 
 ACTOR = """
 from atomr_mp_workers import Actor, Context, method
@@ -256,6 +266,7 @@ def test_settings_that_do_not_start_are_put_back(ledger: Ledger, versions: Versi
 
 def test_orders_during_a_reload_are_done_after_it(ledger: Ledger, versions: Versions) -> None:
     """All of them by one further reload: it loads what has changed meanwhile, whichever device the first was at."""
+    needs_devices(2)
     config = ledger.path / "pool.toml"
     config.write_text(f"actors = ['{versions.target}']\nbackend = '{BACKEND}'\n")
     with (
