@@ -25,6 +25,7 @@ from atomr_mp.protocol.world import is_over
 from atomr_mp.protocol.world.memory import STOP_BYTES, WORLD_BYTES
 from atomr_mp.supervisor.loop import Timer
 from atomr_mp.supervisor.plan import WorldPlan
+from atomr_mp.supervisor.worlds.files import ProcessFiles
 from atomr_mp.supervisor.worlds.keeper import Offer, WorldKeeper
 from atomr_mp.supervisor.worlds.worlds import Worlds
 from atomr_mp.transport.descriptors import Descriptor
@@ -705,3 +706,15 @@ def test_a_device_of_two_worlds_is_a_member_of_both() -> None:
     ]
     worlds.free()
     assert descriptors() == before
+
+
+def test_a_full_bell_that_a_process_has_made_blocking_stops_nobody() -> None:
+    """All who have a descriptor of it share that flag."""
+    files = ProcessFiles("tp-d0-g1")
+    for kind, shared in files.share().items():
+        if kind is not WorldFileKind.MEMORY:
+            os.eventfd_write(shared.fileno(), 2**64 - 2)
+            os.set_blocking(shared.fileno(), True)
+        shared.close()
+    files.ring()
+    files.close()
