@@ -633,7 +633,7 @@ class Lane(ABC):
             if isinstance(reply, GangReply):
                 for link in self._gangs.links_of(reply):
                     self._receive(link)
-                self._gangs.give_up(reply, _too_late(reply))
+                self._gangs.give_up(reply, _too_late(reply, self._gangs.reason_of(reply)))
                 self._make_room()
         if isinstance(reply, GangReply):
             self.call_back()
@@ -678,8 +678,13 @@ class Lane(ABC):
         return decode_leased(body, frames, lambda: self._memory.get().resolver(leases, opens=False))
 
 
-def _too_late(reply: Reply) -> errors.DeadlineExceeded:
-    """Return the error of a reply whose deadline has passed."""
+def _too_late(reply: Reply, reason: str = "") -> errors.DeadlineExceeded:
+    """Return the error of a reply whose deadline has passed.
+
+    Args:
+        reply: The reply.
+        reason: Why its world is not ready; "" if it is, or there is none.
+    """
     if isinstance(reply, StreamReply) and reply.credit.received:
         late = reply.deadline_ns >= reply.until_ns
         why = "by its deadline (deadline_s)" if late else f"for {reply.between_ns / 1e9:g} s (between_s)"
@@ -691,6 +696,7 @@ def _too_late(reply: Reply) -> errors.DeadlineExceeded:
         why = "it was not sent again after its worker had ended"
     elif isinstance(reply, GangReply) and reply.state is ReplyState.WAITING:
         why = f"it was never sent: the world {reply.world} had no ready epoch for this client"
+        why += f" ({reason})" if reason else ""
     elif reply.state is ReplyState.BACKLOG:
         why = "it was never sent: there was no room in the window"
     else:

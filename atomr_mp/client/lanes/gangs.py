@@ -208,6 +208,10 @@ class Gangs:
         """Return all calls that are not over, and whose callers have no outcome."""
         return [gang for gang in self._open.values() if not gang.is_over]
 
+    def reason_of(self, gang: GangReply) -> str:
+        """Return why a call's world is not ready, "" if it is."""
+        return self._worlds[gang.number].reason
+
     def links_of(self, gang: GangReply) -> list[DeviceLink]:
         """Return the links to a call's members."""
         return [self._links[device] for device in self._worlds[gang.number].devices]

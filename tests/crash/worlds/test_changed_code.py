@@ -44,7 +44,7 @@ def test_a_member_with_other_code_waits_for_a_reload(ledger: Ledger, tmp_path: P
         imported.write_text("SCALE = 100\n")
         os.kill(pool.devices[1].pid or 0, signal.SIGKILL)
         assert settled(lambda: "different code" in world.info.reason)
-        with pytest.raises(errors.DeadlineExceeded):
+        with pytest.raises(errors.DeadlineExceeded, match="different code"):
             world.call("Scaled.scaled", deadline_s=0.2).result(DEADLINE_S)
         pool.reload()
         assert world.call("Scaled.scaled", deadline_s=DEADLINE_S).result(DEADLINE_S) == 300
