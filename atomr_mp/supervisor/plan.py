@@ -303,7 +303,9 @@ def _at_home(actors: Sequence[ActorSpec], worlds: Sequence[WorldPlan]) -> list[A
                 f"actor {actor} is missing, and a running pool keeps its worlds: it is of world {world.name!r}"
             )
     return [
-        msgspec.structs.replace(each, devices=tuple(sorted(homes[each.name].devices))) if each.name in homes else each
+        msgspec.structs.replace(each, devices=tuple(sorted(homes[each.name].devices)), in_world=True)
+        if each.name in homes
+        else each
         for each in actors
     ]
 

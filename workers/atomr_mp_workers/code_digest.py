@@ -1,16 +1,19 @@
 """A digest of the code that a process has loaded for an actor. Members of a world with different ones do not meet.
 
-It covers the file of the actor's class, and all files of the same folder or package that it imports, by way of each
-other too, wherever the import stands. It depends on these files alone, not on what the process has imported.
+It covers the file of the actor's class, and all files of the same package, or else of the same folder, that it imports,
+by way of each other too, wherever the import stands. It depends on these files alone, not on what the process has
+imported.
 """
+
+# ruff: noqa: PTH113, PTH118, PTH120, PTH123 - there may be many paths, and strings are several times as fast
 
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Final
 
 MOST_FILES: Final = 1024
@@ -32,51 +35,75 @@ def code_digest(cls: type) -> bytes:
     own = getattr(sys.modules.get(cls.__module__), "__file__", None)
     if not isinstance(own, str) or not own.endswith(".py"):
         return b""
-    folder = _folder(Path(own))
-    content: dict[Path, bytes] = {}
-    waiting = [Path(own)]
+    files = _Files(own)
+    content: dict[str, bytes] = {}
+    waiting = [own]
     while waiting and len(content) < MOST_FILES:
         file = waiting.pop()
-        if file in content:
-            continue
-        try:
-            content[file] = file.read_bytes()
-        except OSError:
-            content[file] = b""
-        waiting += _imported(content[file], file, folder)
+        if file not in content:
+            content[file] = _read(file)
+            waiting += files.imported(content[file], file)
     digest = hashlib.sha256()
     for file, text in sorted(content.items()):
-        digest.update(f"\0{file.relative_to(folder)}\0{len(text)}\0".encode(errors="surrogateescape") + text)
+        name = os.path.relpath(file, files.base)
+        digest.update(f"\0{name}\0{len(text)}\0".encode(errors="surrogateescape") + text)
     return digest.digest()[:16]
 
 
-def _folder(file: Path) -> Path:
-    """Return the folder whose files count: that of the file, or the one that the file's topmost package is in."""
-    folder = file.parent
-    while (folder / "__init__.py").is_file() and folder.parent != folder:
-        folder = folder.parent
-    return folder
+class _Files:
+    """The files that count for one of them.
+
+    Args:
+        file: That file.
+    """
+
+    def __init__(self, file: str) -> None:
+        self.base = folder = os.path.dirname(file)
+        """The folder in which its modules are looked for: its own, or the one that its topmost package is in."""
+        self._within = folder
+        """The folder whose files count: its own, or its topmost package."""
+        while os.path.isfile(os.path.join(self.base, "__init__.py")) and self.base != os.path.dirname(self.base):
+            self._within, self.base = self.base, os.path.dirname(self.base)
+        self._known: dict[str, tuple[str, ...]] = {}
+        """Files of modules, by their paths without an ending."""
+
+    def imported(self, text: bytes, file: str) -> Iterator[str]:
+        """Yield the files that a file's text imports. What only looks like an import does no harm."""
+        for found in _IMPORT.finditer(text):
+            of, names, modules = (part.decode(errors="replace") for part in found.groups(default=b""))
+            base, path = self.base, of.lstrip(".")
+            if of.startswith("."):
+                base = os.path.dirname(file)
+                for _ in range(len(of) - len(path) - 1):
+                    base = os.path.dirname(base)
+            if not of:
+                for name in _NAME.findall(modules):
+                    yield from self._of(base, name)
+                continue
+            yield from self._of(base, path)
+            for name in _NAME.findall(names):
+                yield from self._of(base, f"{path}.{name}")
+
+    def _of(self, base: str, module: str) -> Iterator[str]:
+        """Yield the file of a module and those of its packages, as far as they count and are there."""
+        at = base
+        for part in module.split("."):
+            if part:
+                at = f"{at}/{part}"
+                found = self._known.get(at)
+                if found is None:
+                    found = self._known[at] = self._look(at)
+                yield from found
+
+    def _look(self, at: str) -> tuple[str, ...]:
+        if not f"{at}/".startswith(f"{self._within}/"):
+            return ()
+        return tuple(each for each in (f"{at}/__init__.py", f"{at}.py") if os.path.isfile(each))
 
 
-def _imported(text: bytes, file: Path, folder: Path) -> Iterator[Path]:
-    """Yield the files of the folder that a file's text imports. What only looks like an import does no harm."""
-    for found in _IMPORT.finditer(text):
-        of, names, modules = (part.decode(errors="replace") for part in found.groups(default=b""))
-        base, path = folder, of.lstrip(".")
-        if of.startswith("."):
-            base = file.parent
-            for _ in range(len(of) - len(path) - 1):
-                base = base.parent
-        for name in _NAME.findall(names or modules):
-            for module in {path, f"{path}.{name}".strip(".")} if of else {name}:
-                yield from _files_of(base, [part for part in module.split(".") if part], folder)
-
-
-def _files_of(base: Path, parts: list[str], folder: Path) -> Iterator[Path]:
-    """Yield the file of a module and those of its packages, as far as they are there."""
-    at = base
-    for part in parts:
-        for file in (at / part / "__init__.py", at / f"{part}.py"):
-            if file.is_file() and folder in file.parents:
-                yield file
-        at /= part
+def _read(file: str) -> bytes:
+    try:
+        with open(file, "rb") as opened:
+            return opened.read()
+    except OSError:
+        return b""

@@ -55,7 +55,7 @@ class LoadedActor:
     instance: Actor
     methods: list[LoadedMethod]
     code: bytes = b""
-    """A digest of its code."""
+    """A digest of its code, if it belongs to a world."""
 
     @property
     def info(self) -> ActorInfo:
@@ -103,7 +103,7 @@ def load(spec: ActorSpec) -> LoadedActor:
         ActorLoadFailed: The module, the class or a signature cannot be used; the message says what to change.
     """
     cls = _class(spec)
-    code = code_digest(cls)
+    code = code_digest(cls) if spec.in_world else b""
     try:
         instance = cls()
     except BaseException as error:

@@ -60,6 +60,8 @@ class ActorSpec(Message, frozen=True):
     """"package.module:Class" or "path/to/file.py:Class", an absolute path."""
     devices: Annotated[tuple[U16, ...], msgspec.Meta(max_length=MAX_DEVICES)] = ()
     """The devices that have it, in order; empty for all."""
+    in_world: bool = False
+    """Whether it belongs to a world, so that all of its processes have to have the same code."""
 
 
 class Execution(Message, frozen=True):

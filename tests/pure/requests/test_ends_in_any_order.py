@@ -38,7 +38,6 @@ class RunningAhead(DeferringStream):
 STEPS = st.lists(st.tuples(st.integers(0, 1), st.booleans(), st.sampled_from(["go", "take back", ""])), max_size=12)
 
 
-@pytest.mark.timeout(400)  # it computes for a minute, with two others on two cores for two
 @settings(deadline=None, max_examples=150)
 @given(STEPS, st.lists(st.integers(0, 1), max_size=40))
 def test_each_request_is_answered_in_whatever_order_ends_are_seen(

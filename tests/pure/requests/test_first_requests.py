@@ -235,7 +235,6 @@ class Walk:
         assert set(self.worker.imports.threads) <= {"plans"}
 
 
-@pytest.mark.timeout(400)  # it computes for a minute, with two others on two cores for two
 @given(st.lists(STEPS, max_size=25))
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 def test_first_requests_end_as_if_nothing_was_imported(steps: list[tuple[str, int, int, float]]) -> None:

@@ -150,7 +150,7 @@ def test_a_running_pool_keeps_its_worlds() -> None:
     plan, pending = merged(old, new)
     assert pending == ["worlds"]
     assert (plan.worlds, plan.settings.worlds) == (old.worlds, old.settings.worlds)
-    assert plan.actors == [ActorSpec("Mlp", "models:Mlp", (0, 1)), ActorSpec("Other", "models:Other")]
+    assert plan.actors == [ActorSpec("Mlp", "models:Mlp", (0, 1), in_world=True), ActorSpec("Other", "models:Other")]
     assert plan.settings.memory_bytes == 9
     assert merged(old, plan_of({"tp": TP}, memory_bytes=9))[1] == []
     with pytest.raises(errors.ConfigurationError, match=r"actor Mlp is missing.* it is of world 'tp'"):

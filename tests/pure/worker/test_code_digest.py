@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import sys
 from pathlib import Path
@@ -58,3 +59,29 @@ def test_a_class_without_a_file_has_none(monkeypatch: pytest.MonkeyPatch) -> Non
     """As one of a notebook."""
     monkeypatch.setattr(sys.modules[__name__], "__file__", "<string>")
     assert code_digest(type("A", (), {})) == b""
+
+
+def test_of_a_package_only_its_own_files_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Modules beside it are others' code, and may be many."""
+
+    def digest(folder: str, model: str, beside: str) -> bytes:
+        package = tmp_path / folder / "digest_package"
+        (package / "deep").mkdir(parents=True)
+        for file, text in {
+            "__init__.py": "",
+            "deep/__init__.py": "",
+            "deep/actors.py": "import digest_beside\nfrom .. import model\nfrom ..layers import (\nf)\nclass A: pass\n",
+            "model.py": model,
+            "layers.py": "def f(): return 1\n",
+            "../digest_beside.py": beside,
+        }.items():
+            (package / file).write_text(text)
+        for name in [name for name in sys.modules if name.startswith("digest_")]:
+            monkeypatch.delitem(sys.modules, name)
+        with monkeypatch.context() as path:
+            path.syspath_prepend(str(tmp_path / folder))
+            return code_digest(importlib.import_module("digest_package.deep.actors").A)
+
+    same = digest("one", "X = 1\n", "Y = 1\n")
+    assert digest("two", "X = 1\n", "Y = 2\n") == same
+    assert digest("three", "X = 2\n", "Y = 1\n") != same
