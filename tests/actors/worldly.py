@@ -84,13 +84,16 @@ class Worldly(Actor):
             if how == "hangs":
                 while True:
                     pass
+            if how == "stops":
+                os.kill(os.getpid(), signal.SIGSTOP)
+                time.sleep(100)  # the process stops a little later, and goes on no more
             os.kill(os.getpid(), signal.SIGKILL)
         return float(self.world.all_reduce(np.ones(1))[0])
 
     @method(idempotent=True)
     def wait(self, seconds: float) -> float:
         """Take some time on all ranks."""
-        time.sleep(seconds)
+        time.sleep(seconds)  # the duration is what is tested: longer than a deadline
         return seconds
 
     @method
@@ -99,7 +102,7 @@ class Worldly(Actor):
         if self.world.rank == 0:
             with open(begun, "x"):  # noqa: PTH123
                 pass
-        time.sleep(seconds)
+        time.sleep(seconds)  # the work that a planned end has to outlast
         return float(self.world.all_reduce(np.ones(1))[0])
 
     @method(idempotent=True)
@@ -132,6 +135,12 @@ class Worldly(Actor):
                     self.world.barrier()
                 os._exit(0)
         else:
-            time.sleep(0.4)
+            time.sleep(0.4)  # nothing tells that the last rank waits
         self.world.barrier()
         return 1
+
+    @method(hang_timeout_s=1.0)
+    def meet_for_ever(self) -> None:
+        """Loop in collectives."""
+        while True:
+            self.world.barrier()

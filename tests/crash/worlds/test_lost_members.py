@@ -16,7 +16,8 @@ import pytest
 
 import atomr_mp
 from atomr_mp import errors
-from tests.support import ACTORS, BACKEND, DEADLINE_S, Ledger
+from atomr_mp.process.files.events import read_events
+from tests.support import ACTORS, BACKEND, DEADLINE_S, Ledger, settled
 
 WORLDLY = f"{ACTORS}/worldly.py:Worldly"
 pytestmark = pytest.mark.skipif(BACKEND != "host", reason="worlds run on the host backend")
@@ -83,6 +84,23 @@ def test_a_member_that_misbehaves_holds_nobody_up(world: Any, how: str) -> None:
     error = world.call("Worldly.misbehave", how, deadline_s=DEADLINE_S).exception(DEADLINE_S)
     assert error is None or isinstance(error, errors.CollectiveAborted | errors.WorkerLost)
     assert world.call("Worldly.add", 1.0, deadline_s=DEADLINE_S).result(DEADLINE_S) == 6.0
+
+
+def test_a_call_that_meets_for_ever_hangs(pool: atomr_mp.Pool, world: Any) -> None:
+    """Though each of its waits is short."""
+    error = world.call("Worldly.meet_for_ever", deadline_s=DEADLINE_S).exception(DEADLINE_S)
+    assert isinstance(error, errors.WorkerHung | errors.CollectiveAborted), error
+    assert settled(lambda: any(each["event"] == "hung" for each in read_events(pool.run_dir / "events.jsonl")))
+    assert world.call("Worldly.add", 1.0, deadline_s=DEADLINE_S).result(DEADLINE_S) == 6.0
+
+
+def test_a_member_that_is_stopped_amid_a_call_holds_nobody_up_for_ever(
+    pool: atomr_mp.Pool, world: Any, tmp_path: Path
+) -> None:
+    """The others have waited for too long; it cannot leave the epoch, and is replaced."""
+    pid, once = pool.devices[1].pid, str(tmp_path / "once")
+    assert world.call("Worldly.end", 1, "stops", once, deadline_s=2 * DEADLINE_S).result(2 * DEADLINE_S) == world.size
+    assert pool.devices[1].pid != pid
 
 
 def test_two_members_at_once(pool: atomr_mp.Pool, world: Any) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from atomr_mp import errors
 from atomr_mp.protocol import token, values
-from atomr_mp.protocol.board import BOARD_BYTES, BoardReader, BoardWriter
+from atomr_mp.protocol.board import BOARD_BYTES, BoardReader, BoardWriter, PlaceKind, Watched
 from atomr_mp.protocol.flow.flight import Window
 from atomr_mp.protocol.messages import control, data
 from atomr_mp.protocol.messages.control import ActorSpec
@@ -36,7 +36,7 @@ from atomr_mp_workers.worlds.files import WorldFiles
 from atomr_mp_workers.worlds.gang_queue import GangQueue
 from atomr_mp_workers.worlds.hosted import HostedWorlds
 from atomr_mp_workers.worlds.membership import Membership
-from atomr_mp_workers.worlds.runner import WorldThread
+from atomr_mp_workers.worlds.runner import WorldThread, _patient
 from tests.support import settled
 from tests.world_files import WorldSupply
 
@@ -441,3 +441,10 @@ def test_a_world_s_actor_has_plain_methods(name: str) -> None:
     actor.methods[:] = [each for each in actor.methods if each.name == f"Awkward.{name}"]
     with pytest.raises(errors.ActorLoadFailed, match=name):
         take_into_world(actor, 1)
+
+
+def test_a_call_that_waits_for_others_has_more_patience_and_one_without_a_limit_none() -> None:
+    """It stays at its place on the board."""
+    how = Watched(1_000_000_000, from_deadline=True, kind=PlaceKind.THREAD, number=3)
+    assert Watched.unpack(_patient(how.pack())) == how._replace(limit_ns=7_000_000_000)
+    assert _patient(how._replace(limit_ns=0).pack()) == how._replace(limit_ns=0).pack()

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
+from atomr_mp.protocol.board import Watched
 from atomr_mp_workers.device.base import WorkerDevice
 from atomr_mp_workers.requests.off_loop.threads import ActorThreads
 from atomr_mp_workers.requests.request import Request, Run
 from atomr_mp_workers.worlds.gang_queue import GangQueue
 from atomr_mp_workers.worlds.joined_epoch import JoinedEpoch
+
+PATIENCE: Final = 2
+PATIENCE_NS: Final = 5_000_000_000
+"""A call that waits for other members may run so many of its limits, and so much longer. Before that a member that
+hangs is found. Later its members loop in waits, or one of them is stopped: the end of the epoch frees the others."""
 
 
 class EpochMeeting(Protocol):
@@ -84,6 +90,15 @@ class WorldThread(ActorThreads):
             request.fail(raised)
 
     def _waits(self, request: Run, waits: bool) -> None:  # noqa: FBT001 - a value to be shown
-        """Show on the board whether a call waits for other members, which is no hang of this process."""
+        """Show on the board whether a call waits for other members: the one that they wait for is judged before."""
         assert isinstance(request, Request)
-        self._watch(request.slot, 0 if waits else request.method.watched)
+        watched = request.method.watched
+        self._watch(request.slot, _patient(watched) if waits else watched)
+
+
+@functools.cache
+def _patient(watched: int) -> int:
+    """Return the board's word for a call that waits for other members, from the one for the same call at work."""
+    how = Watched.unpack(watched)
+    limit_ns = how.limit_ns and PATIENCE * how.limit_ns + PATIENCE_NS
+    return how._replace(limit_ns=limit_ns).pack()
