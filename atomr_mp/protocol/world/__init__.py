@@ -13,11 +13,8 @@ written, then published by one store (`HEAD`). A reader copies an entry, and bel
 claimed anew meanwhile; else it was too slow, and says so. Notes work in the same way, but wait for their one reader.
 
 **Another process's memory is untrusted.** An entry carries a sum over its words, its sequence number and its place. The
-words on which a verdict rests stand twice, as they are and turned over, the second one written first. What breaks a
-rule raises `WorldPageDamagedError`; no number from a page is used as a size or place before it is checked.
-
-**Executed or not.** A request has certainly not been executed if no member has begun an entry that names it
-(`WorldVerdict`). What rank 0 forgets, since its place is needed, it says before: up to which time.
+words of an epoch, and of what has begun, stand twice, as they are and turned over, the second one written first. What
+breaks a rule raises `WorldPageDamagedError`; no number from a page is used as a size or place before it is checked.
 """
 
 from __future__ import annotations
@@ -36,7 +33,6 @@ from atomr_mp.protocol.world.page import (
     ring_bytes,
 )
 from atomr_mp.protocol.world.ring import RingReader, RingWriter, ring_epoch
-from atomr_mp.protocol.world.verdict import WorldVerdict
 
 __all__ = [
     "EntryKind",
@@ -50,7 +46,6 @@ __all__ = [
     "RingWriter",
     "Signature",
     "WorldPageDamagedError",
-    "WorldVerdict",
     "is_over",
     "line_bytes",
     "ring_bytes",

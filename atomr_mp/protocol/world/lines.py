@@ -9,7 +9,6 @@ from atomr_mp.protocol.world.page import (
     BEGUN,
     ENDED,
     FIRST_SIGNATURE,
-    JOINED,
     MAGIC,
     MET,
     MOST,
@@ -43,7 +42,7 @@ class MemberWriter:
         self._words = words
         self._notes: Final = (len(words) - NOTES_AT) // NOTE_WORDS
         self._noted = self._met = 0
-        store_twice(words, JOINED, epoch)
+        words[OPEN] = 0
         words[ENDED] = words[NOTED] = words[MET] = 0
         store_twice(words, BEGUN, 0)
         words[0] = MAGIC
@@ -105,12 +104,8 @@ class MemberReader:
 
     @property
     def is_open(self) -> bool:
-        """Whether the member has joined the epoch. Nothing but `joined` and `begun` is of that epoch before."""
+        """Whether the member has joined the epoch. Nothing is of that epoch before."""
         return self._words[0] == MAGIC and self._words[OPEN] == self._epoch
-
-    def joined(self) -> tuple[int, int]:
-        """Return the epoch that it has joined last, and the one that it is about to, or the same."""
-        return twice(self._words, JOINED, "the epoch joined")
 
     def begun(self) -> int:
         """Return the number of the latest entry that it has begun, or is about to begin."""

@@ -21,14 +21,7 @@ HEAD: Final = 3
 """Slots that were published."""
 CLAIMED: Final = 4
 """Slots that were published or are being written."""
-TAIL: Final = 5
-"""Slots before the oldest entry that is kept."""
-FORGOTTEN: Final = 6
-"""When the latest entry was published that is not kept; 0 if there is none."""
-FORGOTTEN_AGAIN: Final = 7
-LAST_FORGOTTEN: Final = 8
-"""Sequence number of that entry."""
-WANTED: Final = 9
+WANTED: Final = 5
 """1 while rank 0 wants to be rung when a part has come."""
 FIRST_TAKEN: Final = 16
 """Word of how many notes rank 0 has taken of each member."""
@@ -55,11 +48,8 @@ MAX_DATA_BYTES: Final = 4096
 MAX_ENTRY_SLOTS: Final = -(-(ENTRY_WORDS + 2 * MAX_REQUESTS + MAX_DATA_BYTES // 8) // SLOT_WORDS)
 
 # A member's lines.
-JOINED: Final = 1
-"""The epoch that it has joined last."""
-JOINED_AGAIN: Final = 2
-OPEN: Final = 3
-"""The same, once all other words belong to that epoch."""
+OPEN: Final = 1
+"""The epoch that it has joined last, once all other words belong to that epoch."""
 BEGUN: Final = 4
 """Sequence number of the latest entry that it has begun."""
 BEGUN_AGAIN: Final = 5
@@ -97,17 +87,11 @@ class EntryKind(IntEnum):
     """Nothing comes behind it: each member leaves the epoch once it has ended this entry."""
 
 
-RUNNING: Final = frozenset({EntryKind.BEGIN, EntryKind.BATCH, EntryKind.STEP})
-"""Kinds of entries by which something is executed."""
-
-
 class NoteKind(IntEnum):
     """Kinds of a member's notes."""
 
     CAME = 1
     """The member's part of a request has come."""
-    GONE = 2
-    """It goes again, unpublished: its session has ended, or its caller has cancelled it."""
 
 
 class RingEntry(NamedTuple):

@@ -17,9 +17,7 @@ from atomr_mp.protocol.world.page import (
     EPOCH,
     EPOCH_AGAIN,
     FIRST_TAKEN,
-    FORGOTTEN,
     HEAD,
-    LAST_FORGOTTEN,
     MAGIC,
     MAX_DATA_BYTES,
     MAX_RANKS,
@@ -31,13 +29,11 @@ from atomr_mp.protocol.world.page import (
     SHAPE,
     SLOT_WORDS,
     SUM,
-    TAIL,
     WANTED,
     EntryKind,
     RingEntry,
     RingOverrunError,
     WorldPageDamagedError,
-    store_twice,
     sum_of,
     twice,
 )
@@ -58,12 +54,11 @@ class RingWriter:
         self._epoch = epoch
         self._slots: Final = (len(words) - RING_AT) // SLOT_WORDS
         self._sequence = self._head = 0
-        self._kept: Final[deque[tuple[int, int, int]]] = deque()
-        """Sequence number, end and time of each entry that is kept."""
+        self._kept: Final[deque[tuple[int, int]]] = deque()
+        """Sequence number and end of each entry that is kept."""
         self._tail = 0
         words[EPOCH_AGAIN] = complement(epoch)
-        words[HEAD] = words[CLAIMED] = words[TAIL] = words[LAST_FORGOTTEN] = words[WANTED] = 0
-        store_twice(words, FORGOTTEN, 0)
+        words[HEAD] = words[CLAIMED] = words[WANTED] = 0
         for rank in range(MAX_RANKS):
             words[FIRST_TAKEN + rank] = 0
         words[0] = MAGIC
@@ -112,7 +107,7 @@ class RingWriter:
             at = at + 1 if at + 1 < slot_words else 0
         words[HEAD] = self._head = claimed
         self._sequence = sequence
-        self._kept.append((sequence, claimed, now_ns))
+        self._kept.append((sequence, claimed))
         return sequence
 
     def take(self, rank: int, count: int) -> None:
@@ -125,14 +120,11 @@ class RingWriter:
 
     def _forget(self, claimed: int, ended: int) -> bool:
         """Make room up to a slot; return False if that would forget what some member has not ended."""
-        words, kept = self._words, self._kept
+        kept = self._kept
         while claimed - self._tail > self._slots:
             if not kept or kept[0][0] > ended:
                 return False
-            sequence, self._tail, published_ns = kept.popleft()
-            store_twice(words, FORGOTTEN, published_ns)
-            words[LAST_FORGOTTEN] = sequence
-            words[TAIL] = self._tail
+            _, self._tail = kept.popleft()
         return True
 
 
@@ -142,13 +134,12 @@ class RingReader:
     Args:
         words: The ring, as unsigned 64-bit words.
         epoch: The epoch that it follows; its ring is open.
-        oldest: Whether to begin with the oldest entry that is kept, not the first one of all.
 
     Raises:
         WorldPageDamagedError: It is no ring of this epoch.
     """
 
-    def __init__(self, words: memoryview, epoch: int, *, oldest: bool = False) -> None:
+    def __init__(self, words: memoryview, epoch: int) -> None:
         self._words = words
         self._epoch = epoch
         self._slots: Final = (len(words) - RING_AT) // SLOT_WORDS
@@ -156,9 +147,8 @@ class RingReader:
             raise WorldPageDamagedError("the first word of the ring is another")
         if words[EPOCH] != epoch:
             raise WorldPageDamagedError(f"the ring is of epoch {words[EPOCH]}, not {epoch}")
-        self._at = words[TAIL] if oldest else 0
-        self.sequence: int | None = None if oldest else 0
-        """The number of the latest entry that was read; None before the first, if that may have any."""
+        self._at = self.sequence = 0
+        """Where the next entry begins, in slots, and the number of the latest one that was read."""
 
     def read(self) -> RingEntry | None:
         """Return the next entry, None if none is published.
@@ -232,7 +222,7 @@ class RingReader:
         rules = (
             (found == sum_of(entry, at), "an entry does not match its sum"),
             (entry[ENTRY_EPOCH] == self._epoch, "an entry is of another epoch"),
-            (self.sequence in {None, entry[SEQUENCE] - 1}, "an entry has a number out of turn"),
+            (self.sequence == entry[SEQUENCE] - 1, "an entry has a number out of turn"),
             (entry[SHAPE] & 0xFF in _KINDS and entry[SHAPE] >> 40 == 0, "an entry is of a kind that does not exist"),
             (
                 max(entry[ENTRY_WORDS:][: 2 * (entry[SHAPE] >> 8 & 0xFFFF)], default=0) <= MAX_U64,

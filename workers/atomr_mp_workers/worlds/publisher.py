@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
-from atomr_mp.protocol.world import EntryKind, MemberReader, NoteKind, RingWriter, WorldPageDamagedError
+from atomr_mp.protocol.world import EntryKind, MemberReader, RingWriter
 from atomr_mp.protocol.world.page import MAX_REQUESTS
 
 AHEAD: Final = 32
@@ -163,8 +163,6 @@ class Publisher:
         before = reader.taken
         while (note := reader.note()) is not None:
             key = note.session, note.request_id
-            if note.kind is not NoteKind.CAME:
-                raise WorldPageDamagedError("a note is of a kind that is not in use")
             if self._closes or self._is_closed:
                 continue
             if note.session in self._ended_sessions:
