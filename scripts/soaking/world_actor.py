@@ -37,7 +37,7 @@ class Noting(Actor):
         if way == "differs" and here and self.world.size > 1:
             self.world.all_reduce(np.ones(3))
         if way == "late" and here:
-            time.sleep(0.02)
+            time.sleep(0.02)  # the others wait meanwhile
         total = self.world.all_reduce(np.asarray(values, np.float64) * (self.world.rank + 1))
         if way == "raises late" and here:
             raise ValueError("as the call says")

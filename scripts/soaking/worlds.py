@@ -108,7 +108,7 @@ class WorldWalk:
         until_s = time.monotonic() + self._seconds
         killed_client = time.monotonic() + self._seconds / 2
         while time.monotonic() < until_s:
-            time.sleep(self._chosen.uniform(0.1, 0.8))
+            time.sleep(self._chosen.uniform(0.1, 0.8))  # a pace: clients call meanwhile
             self._harm(pool)
             if killed_client and time.monotonic() > killed_client:
                 programs[-1].kill()
@@ -143,7 +143,7 @@ class WorldWalk:
                 pool.reload(DEADLINE_S)
             elif way == "stop":
                 os.kill(pid, signal.SIGSTOP)
-                time.sleep(self._chosen.uniform(0, 0.5))
+                time.sleep(self._chosen.uniform(0, 0.5))  # how long it is stopped is what is tested
                 os.kill(pid, signal.SIGCONT)
             elif way in {"kill", "two"}:
                 os.kill(pid, signal.SIGKILL)

@@ -39,7 +39,7 @@ class GangArguments(NamedTuple):
         """Return the arguments of one more part: body, frames, and arrays in shared memory.
 
         Args:
-            place: Places an array; it finds those that are in shared memory already.
+            place: Copies an array into shared memory, unless it lies there.
         """
         if not self.placed:
             return self.body, self.payload, ()

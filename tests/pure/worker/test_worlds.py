@@ -507,7 +507,7 @@ def test_a_planned_end_runs_what_was_published_and_moves_the_rest(fleet: Fleet) 
 
 
 def test_a_planned_end_publishes_nothing_of_what_is_complete(fleet: Fleet) -> None:
-    """Calls beyond those that are published ahead move; the process has nothing to look for then."""
+    """Calls that were not published go to the next epoch. After that the process has no reason to look."""
     parts = [each.arrive(1, gang_id, 1) for gang_id in range(100) for each in fleet.processes]
     head = fleet.processes[0].queue.epoch
     assert head is not None

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 from atomr_mp import errors
 from atomr_mp.protocol.messages import control
-from atomr_mp.protocol.world import MemberReader, MemberWriter, WorldPageDamagedError
+from atomr_mp.protocol.world import WorldPageDamagedError
 from atomr_mp_workers.requests.request import Request
 from atomr_mp_workers.worlds.files import WorldFiles
 from atomr_mp_workers.worlds.gang_queue import GangQueue, key_of
@@ -41,25 +41,6 @@ class WorldView(Protocol):
 
     def serve(self) -> None:
         """End the rehearsals: this process is ready."""
-
-
-class MakeMeeting(Protocol):
-    """Makes this process's side of the collectives of an epoch."""
-
-    def __call__(
-        self,
-        name: str,
-        rank: int,
-        epoch: int,
-        writer: MemberWriter,
-        readers: Sequence[MemberReader],
-        mailboxes: Sequence[memoryview],
-        bells: Sequence[int],
-        ended: Callable[[], errors.CollectiveAborted | None],
-        left_waiting: Callable[[int], None],
-        /,
-    ) -> EpochMeeting:
-        """Return it."""
 
 
 class _EpochEnd:
@@ -100,7 +81,7 @@ class Membership:
         view: The world as its actors see it.
         thread: Runs its calls.
         queue: Where they wait.
-        make_meeting: Makes the process's side of an epoch's collectives.
+        make_meeting: Makes the process's side of an epoch's collectives, a `Meeting` with its arguments.
         send: Tells the supervisor.
         wake: Has the loop look; any thread.
     """
@@ -112,7 +93,7 @@ class Membership:
         view: WorldView,
         thread: WorldThread,
         queue: GangQueue,
-        make_meeting: MakeMeeting,
+        make_meeting: Callable[..., EpochMeeting],
         send: Callable[[control.FromWorker], None],
         wake: Callable[[], object],
     ) -> None:
