@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,21 @@ def versions(ledger: Ledger) -> Versions:
 def events(run_dir: Path, name: str) -> list[dict[str, Any]]:
     """Return a pool's events of a kind."""
     return [event for event in read_events(run_dir / "events.jsonl") if event["event"] == name]
+
+
+def test_a_save_of_the_same_length_in_the_same_second_is_loaded(
+    ledger: Ledger, versions: Versions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python itself would take the bytecode of the earlier text."""
+    monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
+    second = (int(time.time()) + 10) * 10**9  # not the present one, which could end amid the test
+    os.utime(versions.path, ns=(second, second))
+    with ledger.start(versions.target) as pool:
+        assert pool.call("Versioned.version").result(DEADLINE_S) == "first"
+        versions.write("other")
+        os.utime(versions.path, ns=(second, second + 10**8))
+        pool.reload()
+        assert pool.call("Versioned.version").result(DEADLINE_S) == "other"
 
 
 def test_a_reload_under_load_is_not_noticed(ledger: Ledger, versions: Versions) -> None:

@@ -19,6 +19,7 @@ from atomr_mp.protocol.decoders import known
 from atomr_mp.protocol.exceptions import traceback_of
 from atomr_mp.protocol.messages.control import ActorSpec
 from atomr_mp_workers.boot.lifeline import die_with
+from atomr_mp_workers.boot.stale_bytecode import remove_stale
 from atomr_mp_workers.loading import load
 
 
@@ -26,18 +27,21 @@ def main() -> NoReturn:
     """Load all actors; exit with status 0 if they load, or with 1 and an `ErrorInfo` that says why.
 
     Arguments: the supervisor's pid, the descriptor of the actors (a JSON array of `ActorSpec`), the descriptor of the
-    error.
+    error; a fourth at the second attempt, after stale bytecode was removed.
     """
-    parent, given, out = map(int, sys.argv[1:])
+    parent, given, out = map(int, sys.argv[1:4])
     die_with(parent)
     output.protect()
-    with os.fdopen(given, "rb") as file:
+    with open(given, "rb", closefd=False) as file:
+        file.seek(0)
         actors = msgspec.json.decode(file.read(), type=known(list[ActorSpec]))
     status = 0
-    try:
-        for spec in actors:
-            load(spec)
-    except ActorLoadFailed as error:
+    error = _load(actors)
+    if remove_stale() and not sys.argv[4:]:
+        for kept in (given, out):
+            os.set_inheritable(kept, True)
+        os.execv(sys.executable, [*sys.orig_argv, "again"])  # noqa: S606 - this program itself
+    if error is not None:
         if error.__cause__ is not None:
             sys.stderr.write(traceback_of(error.__cause__))  # the error itself has one line
         with os.fdopen(out, "wb") as file:
@@ -46,6 +50,15 @@ def main() -> NoReturn:
     logging.shutdown()
     output.drain()
     os._exit(status)  # threads and exit handlers of the modules must not delay the answer
+
+
+def _load(actors: list[ActorSpec]) -> ActorLoadFailed | None:
+    try:
+        for spec in actors:
+            load(spec)
+    except ActorLoadFailed as error:
+        return error
+    return None
 
 
 if __name__ == "__main__":
