@@ -7,7 +7,8 @@ and the largest; what is compared is measured in turns. `gang_to_call` is an emp
 method with `thread=True`. `all_reduce_to_gloo` needs torch. `beside_late` is the p99 of another client's empty calls on
 the same devices while a rank comes 100 ms late, beside its own p99 without. `killed_ms` is the time from SIGKILL of a
 rank until the next right answer of an idempotent gang call, with a hot standby, and `single_ms` the same of a single
-device.
+device. `refused_us` is the time from the kernel's first sign of a rank's end until the caller of the call that it ran
+has the error, and `refused_to_call` its median beside an empty call on a thread.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import contextlib
 import importlib.util
 import json
 import os
+import select
 import signal
 import statistics
 import tempfile
@@ -191,6 +193,31 @@ def kills(count: int) -> dict[str, Any]:
     return found
 
 
+def refusals(count: int) -> dict[str, Any]:
+    """Measure the time from a rank's end to the error of the call that it ran."""
+    took: list[float] = []
+    with started(2, "hot") as pool, contextlib.ExitStack() as stack:
+        gang, beside = pool.world("w").actor("Gang"), pool.actor("Beside", device=0)
+        empty = timed(lambda: beside.threaded().result(), CALLS)
+        for _ in range(count):
+            while any(device.standby is None for device in pool.devices):
+                time.sleep(0.01)
+            gang.meet().result(DEADLINE_S)
+            pid = pool.devices[1].pid
+            assert pid
+            ends, pidfd = select.poll(), os.pidfd_open(pid, os.O_EXCL)  # PIDFD_THREAD, since Linux 6.9
+            stack.callback(os.close, pidfd)
+            ends.register(pidfd, select.POLLIN)
+            reply = gang.late(DEADLINE_S)
+            time.sleep(0.2)
+            os.kill(pid, signal.SIGKILL)
+            ends.poll()
+            began = time.perf_counter()
+            assert reply.exception(DEADLINE_S) is not None
+            took.append((time.perf_counter() - began) * 1e6)
+    return {"refused_us": spread(took), "refused_to_call": round(statistics.median(took) / p(empty, 0.5), 2)}
+
+
 def main() -> None:
     """Measure, and print."""
     parser = argparse.ArgumentParser(description="Measure worlds on the host backend.")
@@ -204,6 +231,7 @@ def main() -> None:
         "four_ranks": calls(4, asked.rounds),
         "beside_late": beside_late(asked.rounds),
         "kills": kills(asked.kills),
+        "refusals": refusals(asked.kills),
     }
     print(json.dumps(result, indent=1))
 

@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -178,3 +179,22 @@ def test_status_shows_it(pool: atomr_mp.Pool, world: Any) -> None:
     """With its epoch and devices."""
     [found] = pool.status().worlds
     assert (found.name, found.state, list(found.devices)) == ("tp", "ready", list(range(world.size)))
+
+
+LAZY = """
+import sys
+import numpy
+from atomr_mp_workers import Actor, method
+class Lazy(Actor):
+    @method
+    def has_collectives(self) -> bool:
+        return "atomr_mp_workers.worlds.collectives" in sys.modules
+"""
+
+
+def test_a_first_collective_imports_nothing(ledger: Ledger, tmp_path: Path) -> None:
+    """A standby that takes over would make all ranks wait for that."""
+    actor = tmp_path / "lazy.py"
+    actor.write_text(LAZY)
+    with ledger.start(f"{actor}:Lazy", gpus=2, worlds={"tp": {"devices": [0, 1], "actors": ["Lazy"]}}) as pool:
+        assert pool.world("tp").call("Lazy.has_collectives", each=True).result(DEADLINE_S) == [True, True]

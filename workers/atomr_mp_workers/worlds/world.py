@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -80,8 +81,10 @@ class OwnWorld:
             self._made = None
 
     def serve(self) -> None:
-        """Rehearse no longer. The runtime calls it when the process is ready."""
+        """Rehearse no longer. The runtime calls it before it says that the process is ready."""
         self._serves, self._made = True, None
+        if "numpy" in sys.modules:  # so that a standby's first collective imports nothing
+            from atomr_mp_workers.worlds import collectives  # noqa: F401 - is imported for later
 
     def all_reduce(self, x: Any, op: str = "sum", *, factor: Any = None, out: Any = None) -> Any:
         """Reduce the arrays of all ranks to one, element by element, and return it on all ranks.
