@@ -39,8 +39,11 @@ class At:
             (before the worker says that it is), "promotion" (of a standby), "decode" (of a request's arguments),
             "borrow" (of the memory that it uses), "enqueue" (just before its method runs, or puts work on the device),
             "before_reply" (after that, before its answer is sent), "export" (a client wants to map memory of the
-            worker), "allocate" (of the device's memory, for buffers); "nvml" (the driver is asked, in the supervisor's
-            helpers or within `Faults.here`), "disk" (something is written to the run directory, by the supervisor).
+            worker); "world_join" and "world_leave" (before a member says that it has joined or left an epoch),
+            "world_note" (a part of a world's call has come, and no other rank knows), "world_publish" (rank 0 is about
+            to give calls their order), "world_meet" (before a rank meets the others); "allocate" (of the device's
+            memory, for buffers); "nvml" (the driver is asked, in the supervisor's helpers or within `Faults.here`),
+            "disk" (something is written to the run directory, by the supervisor).
         fault: What happens.
         device: The device of the worker or standby; None for any.
         generation: The incarnation; None for any.

@@ -16,7 +16,7 @@ from atomr_mp.protocol.messages.injection import Exit, Fail, Fault, Hang, HangIn
 from atomr_mp_workers.fatal import FatalError
 
 OF_ARGUMENTS: Final = ("decode", "borrow")
-OF_THE_LOOP: Final = ("ready", "promotion", "export")
+OF_THE_LOOP: Final = ("ready", "promotion", "export", "world_join", "world_note", "world_publish", "world_leave")
 
 
 class InjectedError(Exception):

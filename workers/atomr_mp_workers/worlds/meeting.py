@@ -18,6 +18,7 @@ from atomr_mp import errors
 from atomr_mp.protocol.world import MemberReader, MemberWriter, Signature, WorldPageDamagedError
 from atomr_mp.protocol.world.memory import MAILBOX_SLOTS, SLOT_BYTES
 from atomr_mp_workers import own_process
+from atomr_mp_workers.fault_points import hooks
 from atomr_mp_workers.worlds.signatures import Agreement, both_sides, sequence_of
 
 LOOK_MS: Final = 1000
@@ -138,6 +139,8 @@ class Meeting:
         """
         if step:
             self._raise_if_over()
+        if hooks.hook is not None:
+            hooks.hook("world_meet", "")
         signature = agreement.signature(step, self._sequence)
         number = self.number = self._writer.meet(signature)
         with self._fence:  # as in `_pass_fence`

@@ -9,6 +9,7 @@ from typing import Any, Final, Protocol
 from atomr_mp import errors
 from atomr_mp.protocol.messages import control
 from atomr_mp.protocol.world import WorldPageDamagedError
+from atomr_mp_workers.fault_points import hooks
 from atomr_mp_workers.requests.request import Request
 from atomr_mp_workers.worlds.files import WorldFiles
 from atomr_mp_workers.worlds.gang_queue import GangQueue, key_of
@@ -233,6 +234,8 @@ class Membership:
         if key is not None and self._epoch is not None:
             self._sessions.add(key[0])
             self._queue.arrive(key, request)
+            if hooks.hook is not None:
+                hooks.hook("world_note", "")
             self._epoch.note(key)
 
     def refused(self, key: PartKey, epoch: int) -> None:
@@ -340,6 +343,7 @@ class Membership:
         assert end is not None
         match action:
             case MemberAction.OPEN:
+                hooks.point("world_join")
                 self._send(control.EpochJoined(self.number, epoch.number))
             case MemberAction.CLOSE:
                 self._planned.append(epoch.number)
@@ -361,6 +365,7 @@ class Membership:
                 self._epoch = self._end = None
                 self._thread.meet(None)
                 self._view.leave()
+                hooks.point("world_leave")
                 self._send(control.EpochLeft(self.number, epoch.number, self._reason))
 
 

@@ -17,6 +17,7 @@ from typing import Final
 
 from atomr_mp.protocol.world import EntryKind, MemberReader, RingWriter
 from atomr_mp.protocol.world.page import MAX_REQUESTS
+from atomr_mp_workers.fault_points import hooks
 
 AHEAD: Final = 32
 """Most entries that not all members have ended. What is published runs, even if its session has ended since."""
@@ -95,6 +96,8 @@ class Publisher:
         for rank, reader in enumerate(self._readers):
             if reader.is_open:
                 self._take_notes(rank, reader, now_ns)
+        if hooks.hook is not None and self._complete:
+            hooks.hook("world_publish", "")
         self._publish(now_ns)
         if self.waits and not self._wanted:
             self._want(wanted=True)
