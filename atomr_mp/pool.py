@@ -591,15 +591,11 @@ class Pool:
             name: The world's name.
 
         Raises:
-            InvalidRequest: There is no world of this name; or this is a remote client, which cannot call worlds.
+            InvalidRequest: There is no world of this name.
             PoolLost: The pool has ended, this client was closed, or this process was forked from the client's.
         """
         self._client.check()
         info = self._client.worlds.named(name)
-        if self._run_dir is None:
-            raise errors.InvalidRequest(
-                f"a remote client cannot call a world: call pool.world({name!r}) on the pool's own machine"
-            )
         return World(self._client, info.number, self._info, self._named)
 
     def wait_ready(self, timeout_s: float = 300.0) -> None:

@@ -130,7 +130,13 @@ def repeated(module: ModuleType, local: Mapping[str, str]) -> dict[str, Callable
     """
     found: dict[str, Callable[..., Any]] = {}
     for name, test in vars(module).items():
-        if name.startswith("test_") and inspect.signature(test).parameters.keys() & {"pool", "fresh", "two", "device"}:
+        if name.startswith("test_") and inspect.signature(test).parameters.keys() & {
+            "pool",
+            "fresh",
+            "two",
+            "device",
+            "world",
+        }:
             reason = local.get(name)
             found[name] = test if reason is None else pytest.mark.skip(reason=reason)(_skipped(test))
     return found

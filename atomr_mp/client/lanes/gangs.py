@@ -299,7 +299,7 @@ class Gangs:
                 part.gang, part.of, part.callbacks = name, gang, [self._go_on]
                 part.pinned, part.replays = True, NEVER
                 parts.append(part)
-                part.body, part.payload, placed = arguments.for_part(self._memory.place)
+                part.body, part.payload, placed = arguments.for_part(self._memory.place_again)
                 part.kept = part.copies = cast("Sequence[Placement]", placed)  # refs are refused before
         except BaseException:
             self._take_back(parts)

@@ -47,6 +47,10 @@ class LazyMemory:
         """Copy an argument into memory that workers can read; None if it has to travel otherwise."""
         return self.get().place(array)
 
+    def place_again(self, array: Any) -> Placement | None:
+        """Name an argument that lies in such memory once more, without a copy; None if it does not lie there."""
+        return self.get().place_again(array)
+
     def out_of_memory(self, releases: Releases) -> None:
         """Record that an incarnation has run out of memory; called with a lane's lock held."""
         if self.made is not None:

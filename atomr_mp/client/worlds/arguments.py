@@ -34,17 +34,17 @@ class GangArguments(NamedTuple):
         return self.window_bytes + copied
 
     def for_part(
-        self, place: Callable[[Any], values.PlacedArray | None]
+        self, place_again: Callable[[Any], values.PlacedArray | None]
     ) -> tuple[bytes, Sequence[values.Buffer], Sequence[values.PlacedArray]]:
         """Return the arguments of one more part: body, frames, and arrays in shared memory.
 
         Args:
-            place: Copies an array into shared memory, unless it lies there.
+            place_again: Names an array that lies in shared memory once more; None for any other. It copies nothing.
         """
         if not self.placed:
             return self.body, self.payload, ()
         decoded = values.Decoder[Any](writable=False).decode(self.body, self.payload, self._resolve)
-        return values.encode(decoded, place)
+        return values.encode(decoded, place_again)
 
     def _resolve(self, wire: WireRef | ClientArray) -> object:
         assert isinstance(wire, ClientArray)

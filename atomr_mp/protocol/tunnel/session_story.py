@@ -17,7 +17,7 @@ import msgspec
 from atomr_mp import errors
 from atomr_mp.protocol.codec import MAX_U64, ErrorInfo
 from atomr_mp.protocol.messages import operators, session, suspects
-from atomr_mp.protocol.messages.devices import ActorInfo, DeviceInfo
+from atomr_mp.protocol.messages.devices import ActorInfo, DeviceInfo, WorldInfo, WorldState
 
 MOST_ENDS: Final = 64
 """Most ends of a device that are known to have been heard."""
@@ -63,12 +63,16 @@ class SessionStory:
         self._devices: Final[dict[int, DeviceInfo]] = {}
         """The devices, as the client knows them."""
         self._actors: list[ActorInfo] = []
+        self._worlds: Final[dict[int, WorldInfo]] = {}
+        """The worlds, as the client knows them, by number."""
         self._ends: Final[dict[int, deque[int]]] = {}
         """The generations whose ends were heard, by device."""
         self._suspicions: Final[dict[suspects.RequestKey, suspects.Suspicion]] = {}
         self._welcome: session.Welcome | None = None
         """The welcome of the connection on which the session goes on, until it does."""
         self._missed: Final[list[session.IncarnationEnded]] = []
+        self._changed_worlds: Final[list[WorldInfo]] = []
+        """Changes of worlds since that welcome."""
         self._kept: Final[set[int]] = set()
         """Slabs that the supervisor has."""
 
@@ -101,6 +105,7 @@ class SessionStory:
         )
         self._welcome = None
         self._missed.clear()
+        self._changed_worlds.clear()
         self._kept.clear()
         if self._hello is None:
             return None
@@ -128,11 +133,14 @@ class SessionStory:
                     self._proof = session.SessionProof(message.session, message.secret)
                 self._actors = message.actors
                 self._devices.update({device.index: device for device in message.devices})
+                self._worlds.update({world.number: world for world in message.worlds})
                 self._suspicions.update({each.request: each for each in message.suspicions})
             case session.DeviceChanged(device, actors):
                 self._devices[device.index] = device
                 if actors is not None:
                     self._actors = actors
+            case session.WorldChanged(world):
+                self._worlds[world.number] = world
             case session.IncarnationEnded(device_index, generation):
                 self._ends.setdefault(device_index, deque(maxlen=MOST_ENDS)).append(generation)
             case suspects.Suspicions(changed):
@@ -152,8 +160,8 @@ class SessionStory:
                 self._kept.add(slab)
             case session.IncarnationEnded():
                 self._missed.append(message)
-            case session.WorldChanged():
-                pass  # remote clients call no worlds
+            case session.WorldChanged(world):
+                self._changed_worlds.append(world)
             case session.SessionResumed(living):
                 if self._welcome is None:
                     raise errors.ProtocolError("a session goes on without a welcome")
@@ -171,7 +179,7 @@ class SessionStory:
         return heard if first else []
 
     def _catch_up(self, welcome: session.Welcome, living: set[tuple[int, int]]) -> list[session.FromSupervisor]:
-        """Return the news: ends first, then the devices as they are now, then verdicts."""
+        """Return the news: ends first, then the devices as they are now, then their worlds, then verdicts."""
         news: list[session.FromSupervisor] = []
         for ended in self._missed:
             if ended.generation not in self._ends.get(ended.device, ()):
@@ -185,10 +193,22 @@ class SessionStory:
             if actors is not None or device != self._devices.get(device.index):
                 news += self.hear(session.DeviceChanged(device, actors))
                 actors = None
+        for world in self._worlds_of(welcome):
+            if world != self._worlds.get(world.number):
+                news += self.hear(session.WorldChanged(world))
         changed = self._changed(welcome.suspicions)
         if changed:
             news += self.hear(suspects.Suspicions(changed))
         return news
+
+    def _worlds_of(self, welcome: session.Welcome) -> list[WorldInfo]:
+        """Return the worlds as they are now. Those that the supervisor does not name any longer have ended."""
+        found = {
+            number: msgspec.structs.replace(world, state=WorldState.ENDED, generations=[], reason="")
+            for number, world in self._worlds.items()
+        }
+        found |= {world.number: world for world in (*welcome.worlds, *self._changed_worlds)}
+        return list(found.values())
 
     def _changed(self, known: list[suspects.Suspicion]) -> list[suspects.Suspicion]:
         """Return the verdicts that are others now."""

@@ -24,6 +24,11 @@ def device(index: int, generation: int) -> devices.DeviceInfo:
     return devices.DeviceInfo(index, "d", devices.DeviceState.READY, generation, "tunnel://", True, 1, 0, "")
 
 
+def world(number: int, epoch: int) -> devices.WorldInfo:
+    """Describe a world."""
+    return devices.WorldInfo(number, f"w{number}", [0, 1], ["A"], devices.WorldState.READY, epoch, [1, 1])
+
+
 def is_order(message: session.FromClient) -> bool:
     """Whether it must not be carried out twice."""
     return isinstance(message, operators.RestartRequest)
@@ -40,6 +45,7 @@ class Resumptions(RuleBasedStateMachine):
         self.living = {(0, 1), (1, 1)}
         self.all_ends: list[session.IncarnationEnded] = []
         self.verdicts: dict[suspects.RequestKey, suspects.Suspicion] = {}
+        self.worlds = {0: world(0, 1)}
         self.slabs: set[int] = set()
         self.carried_out: list[session.FromClient] = []
         self.attached = False
@@ -55,6 +61,7 @@ class Resumptions(RuleBasedStateMachine):
         self.known: dict[int, devices.DeviceInfo] = {}
         self.heard_ends: list[tuple[int, int]] = []
         self.knows: dict[suspects.RequestKey, suspects.Suspicion] = {}
+        self.known_worlds: dict[int, devices.WorldInfo] = {}
         self.say(session.Hello(2, "client"))
         self.arrives()
         self.comes()
@@ -81,7 +88,10 @@ class Resumptions(RuleBasedStateMachine):
         found = [device(*each) for each in self.generations.items()]
         window = Window(8, 2**20, 4)
         known = list(self.verdicts.values())
-        return session.Welcome(2, "pool", bytes(16), 1, bytes(16), bytes(range(16)), window, found, [], known)
+        worlds = list(self.worlds.values())
+        return session.Welcome(
+            2, "pool", bytes(16), 1, bytes(16), bytes(range(16)), window, found, [], known, worlds=worlds
+        )
 
     def obey(self, message: session.FromClient) -> None:
         """Carry out what has arrived."""
@@ -112,10 +122,14 @@ class Resumptions(RuleBasedStateMachine):
         match message:
             case session.Welcome():
                 self.known = {each.index: each for each in message.devices}
+                self.known_worlds = {each.number: each for each in message.worlds}
                 self.knows = {each.request: each for each in message.suspicions}
             case session.DeviceChanged(info):
                 assert info != self.known[info.index], "told for nothing"
                 self.known[info.index] = info
+            case session.WorldChanged(changed_world):
+                assert changed_world != self.known_worlds.get(changed_world.number), "told for nothing"
+                self.known_worlds[changed_world.number] = changed_world
             case session.IncarnationEnded():
                 self.heard_ends.append((message.device, message.generation))
             case suspects.Suspicions(changed):
@@ -174,6 +188,14 @@ class Resumptions(RuleBasedStateMachine):
             self.verdicts[key] = found
         if self.attached:
             self.down.append(suspects.Suspicions([found]))
+
+    @rule(number=st.integers(0, 1))
+    def form(self, number: int) -> None:
+        """A world forms an epoch, or comes into being."""
+        before = self.worlds.get(number)
+        changed = self.worlds[number] = world(number, 1 if before is None else before.epoch + 1)
+        if self.attached:
+            self.down.append(session.WorldChanged(changed))
 
     @precondition(lambda self: self.up)
     @rule()
@@ -234,6 +256,7 @@ class Resumptions(RuleBasedStateMachine):
         assert not self.story.away
         assert {index: each.generation for index, each in self.known.items()} == self.generations
         assert self.knows == self.verdicts
+        assert self.known_worlds == self.worlds
         for number in range(1, self.numbers + 1):
             assert number in self.answered
         registered = {each.slab for each in self.said if isinstance(each, session.RegisterSlab)}
@@ -266,6 +289,29 @@ def test_the_end_of_what_was_not_told_counts_as_having_run_all() -> None:
     assert (ended.device, ended.generation, ended.started, ended.known_since_ns) == (0, 1, [], MAX_U64)
     assert ended.error.error().maybe_executed  # type: ignore[attr-defined]
     assert changed == session.DeviceChanged(device(0, 3))
+
+
+def test_worlds_are_told_of_behind_their_devices() -> None:
+    """An epoch names processes that the client knows by then; a world that the supervisor does not name has ended."""
+    story = SessionStory()
+    story.say(session.Hello(2, "client"), 10, 0)
+    window = Window(8, 2**20, 4)
+    worlds = [world(0, 1), world(1, 1)]
+    welcome = session.Welcome(2, "pool", bytes(16), 1, bytes(16), bytes(16), window, [device(0, 1)], [], worlds=worlds)
+    assert story.hear(welcome) == [welcome]
+    assert story.cut(0) is not None
+    assert story.hear(msgspec.structs.replace(welcome, devices=[device(0, 2)], worlds=[world(0, 2)])) == []
+    assert story.hear(session.WorldChanged(world(0, 3))) == []
+    told = story.hear(session.SessionResumed([session.LivingIncarnation(0, 2)]))
+    assert [type(each) for each in told] == [
+        session.IncarnationEnded,
+        session.DeviceChanged,
+        session.WorldChanged,
+        session.WorldChanged,
+    ]
+    found = {each.world.number: each.world for each in told if isinstance(each, session.WorldChanged)}
+    assert found[0] == world(0, 3)
+    assert (found[1].state, found[1].generations) == (devices.WorldState.ENDED, [])
 
 
 @given(st.lists(st.sampled_from([session.SessionResumed([]), session.Answer(1), session.DeviceChanged(device(0, 1))])))
