@@ -357,6 +357,9 @@ class Pool:
     ) -> Iterator[Any]:
         """Call a method once for every item, on all devices, and yield the results in the items' order.
 
+        A method of a world's actor is called on its world, see `World.call`; what is said of devices holds for the
+        world then. It has no priority, and an item that was sent runs to its end.
+
         Works while the results are read, in the thread that reads them; items are taken as they are needed. Items lost
         with a worker are sent again, to any device, if they certainly did not run or the method is idempotent.
 
@@ -402,7 +405,7 @@ class Pool:
         batch_size = None if batch_size is None else amounts.whole("batch_size", batch_size, 1)
         deadline_s = None if deadline_s is None else amounts.duration("deadline_s", deadline_s)
         info = self._info(method)
-        self._client.worlds.refuse(method)
+        self._client.worlds.check_priority(method, priority)
         if info is NOT_KNOWN_YET:
             info = self._wait_known(method, deadline_s or DEFAULT_DEADLINE_S)
         given: Any = items
@@ -434,7 +437,7 @@ class Pool:
             in_flight=in_flight,
             depth=mapper.depth(batch_size or 4 * info.batch_items, batch_size or 8 * info.batch_items),
             # What a worker's end takes along of a call with items may all have run.
-            call_items=info.call_items if info.idempotent else 0,
+            call_items=info.call_items if info.idempotent and self._client.worlds.of(method) is None else 0,
             attempts=attempts,
             deadline_s=deadline_s or info.deadline_s or DEFAULT_DEADLINE_S,
             priority=priority,
@@ -455,6 +458,8 @@ class Pool:
         return_failures: bool = False,
     ) -> AsyncIterator[Any]:
         """Call a method once for every item, on all devices, from an event loop: `async for result in pool.amap(...)`.
+
+        A method of a world's actor is called on its world, see `map`.
 
         Items are taken as there is room for them, even while nobody waits for a result; an iterable that is not
         asynchronous must not block. Closing it, or leaving its loop, cancels the items in flight. Unlike `map` it sends
@@ -479,17 +484,15 @@ class Pool:
         in_flight = None if in_flight is None else amounts.whole("in_flight", in_flight, 1)
         deadline_s = None if deadline_s is None else amounts.duration("deadline_s", deadline_s)
         info = self._info(method)
-        self._client.worlds.refuse(method)
+        self._client.worlds.check_priority(method, priority)
         from atomr_mp.mapping.async_run import AsyncMapRun  # late: it takes asyncio
+        from atomr_mp.mapping.item_target import ItemTarget
 
         return AsyncMapRun(
-            self._client,
-            method,
+            ItemTarget(self._client, method, deadline_s or info.deadline_s or DEFAULT_DEADLINE_S, priority),
             ordered=ordered,
             in_flight=in_flight,
             depth=4 * info.batch_items,
-            deadline_s=deadline_s or info.deadline_s or DEFAULT_DEADLINE_S,
-            priority=priority,
             return_failures=return_failures,
         ).outcomes(items)
 

@@ -215,8 +215,9 @@ class Client:
         each: bool,
         deadline_s: float,
         wait: bool | None = None,
+        replays: int = 0,
     ) -> GangReply:
-        """Call a method on all ranks of a world; `world.World` describes the arguments.
+        """Call a method on all ranks of a world; `world.World` describes the arguments. `replays` is as in `submit`.
 
         Raises:
             InvalidRequest: The arguments cannot be sent; or this process is one of the world's, which would wait for
@@ -240,7 +241,7 @@ class Client:
 
         def submitted() -> GangReply:
             gang = GangReply(lane, next(self._ids), method, deadline_ns, b"")
-            gang.number, gang.world, gang.each = world.number, world.name, each
+            gang.number, gang.world, gang.each, gang.replays = world.number, world.name, each, replays
             lane.submit_gang(gang, arguments, waits=waits or holds, blocks=blocks)
             return gang
 

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from atomr_mp import errors
 from atomr_mp.mapping.kept_error import KeptError
-from atomr_mp.mapping.run import FEED_ITEMS, RETRY_S, is_tried_later, open_devices
+from atomr_mp.mapping.run import FEED_ITEMS, RETRY_S, is_tried_later
 from atomr_mp.mapping.schedule import MAX_DEPTH, WINDOW_FACTOR, Failure
 from atomr_mp.protocol.words import counted
 
 if TYPE_CHECKING:
-    from atomr_mp.client.client import Client
     from atomr_mp.client.reply import Reply
+    from atomr_mp.mapping.item_target import ItemTarget
 
 
 class _Item:
@@ -40,35 +40,26 @@ class AsyncMapRun:
     """One map at work in an event loop.
 
     Args:
-        client: Through which the items go.
-        method: "Actor.method".
+        target: The target of the items.
         ordered: Results come out in the items' order.
         in_flight: How many items are under way at a time; None for `depth` or more for each device.
         depth: How many per device at least.
-        deadline_s: Deadline of each call.
-        priority: Its priority.
         return_failures: Failures come out like results.
     """
 
     def __init__(
         self,
-        client: Client,
-        method: str,
+        target: ItemTarget,
         *,
         ordered: bool,
         in_flight: int | None,
         depth: int,
-        deadline_s: float,
-        priority: int,
         return_failures: bool,
     ) -> None:
-        self._client = client
-        self._method = method
+        self._target = target
         self._ordered = ordered
-        self._deadline_s = deadline_s
-        self._priority = priority
         self._return_failures = return_failures
-        most = in_flight or max(MAX_DEPTH, depth) * max(1, open_devices(client, method))
+        most = in_flight or max(MAX_DEPTH, depth) * max(1, target.takers)
         self._under_way: Final = asyncio.Semaphore(most)
         self._taken: Final = asyncio.Semaphore(WINDOW_FACTOR * most)
         """Places for items that were taken and have not come out: if one item is slow, the others wait here."""
@@ -153,13 +144,7 @@ class AsyncMapRun:
 
     def _send(self, item: _Item) -> None:
         try:
-            reply = self._client.submit(
-                self._method,
-                (item.argument,),
-                device=None,
-                deadline_s=self._deadline_s,
-                priority=self._priority,
-            )
+            reply = self._target.send(item.argument)
         except errors.AtomrError as error:
             self._ended(item, error)
             return
@@ -178,7 +163,7 @@ class AsyncMapRun:
         if isinstance(error, errors.Overloaded) or (error is not None and is_tried_later(error)):
             loop = asyncio.get_running_loop()
             again_at = loop.time() + max(RETRY_S, error.retry_after_s)
-            item.until = min(item.until, loop.time() + self._deadline_s)
+            item.until = min(item.until, loop.time() + self._target.deadline_s)
             if again_at < item.until:
                 loop.call_at(again_at, self._send_again, item)
                 return

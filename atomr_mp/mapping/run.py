@@ -18,12 +18,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeGuard, TypeVar, Ty
 from atomr_mp import errors
 from atomr_mp.client import interrupts
 from atomr_mp.client.callers import calling_loop
-from atomr_mp.client.lanes.homes import home_for
 from atomr_mp.client.lanes.retry_policy import NEVER
 from atomr_mp.client.reply import ItemsReply
+from atomr_mp.mapping.item_target import ItemTarget
 from atomr_mp.mapping.kept_error import KeptError
 from atomr_mp.mapping.schedule import Depth, Failure, Job, RecordedResult, Unreadable
-from atomr_mp.protocol.messages.devices import OUT_OF_USE
 from atomr_mp.protocol.words import counted
 
 if TYPE_CHECKING:
@@ -93,22 +92,20 @@ class Mapper:
         """Yield the result of every item, see `Pool.map`."""
         # A private event loop: calls made in one of its turns travel together, and answers of all devices wake it.
         check_may_block()
+        target = ItemTarget(self._client, method, deadline_s, priority)
         with self._loop() as loop:
             shell = MapRun if journal is None else functools.partial(_RunWithJournal, journal)
             run = shell(
-                self._client,
                 loop,
-                method,
                 iter(items),
                 Job(
                     idempotent=idempotent,
                     attempts=attempts,
                     in_flight=in_flight,
-                    devices=open_devices(self._client, method),
+                    devices=target.takers,
                     depth=depth,
                 ),
-                deadline_s,
-                priority,
+                target,
                 call_items,
             )
             try:
@@ -169,22 +166,16 @@ class MapRun:
 
     def __init__(
         self,
-        client: Client,
         loop: asyncio.AbstractEventLoop,
-        method: str,
         items: Iterator[Any],
         job: Job[RecordedResult],
-        deadline_s: float,
-        priority: int,
+        target: ItemTarget,
         call_items: int,
     ) -> None:
-        self._client = client
         self._loop = loop
-        self._method = method
         self._source = items
         self._schedule = job
-        self._deadline_s = deadline_s
-        self._priority = priority
+        self._target = target
         self._call_items = call_items
         """Most items sent as one call; 0 if each is sent by itself."""
         self._items: dict[int, Any] = {}
@@ -196,7 +187,7 @@ class MapRun:
         self._error: Final = KeptError()
         """The error that a turn has raised; the loop would only log it."""
         self._source_error: Final = KeptError()
-        self._restarts = _restarts(client)
+        self._restarts = target.restarts
         self._abandoned = False
 
     def outcomes(self, on_progress: Callable[[Progress], object] | None, *, return_failures: bool) -> Iterator[Any]:
@@ -371,7 +362,7 @@ class MapRun:
 
     def _feed(self) -> None:
         job = self._schedule
-        job.devices = open_devices(self._client, self._method)
+        job.devices = self._target.takers
         now = time.monotonic()
         together: list[int] = []
         for _ in range(FEED_ITEMS):
@@ -405,12 +396,7 @@ class MapRun:
     def _submit_together(self, indices: Sequence[int], now: float) -> bool:
         """Send items as one call; return False if that is impossible."""
         try:
-            reply = self._client.submit_items(
-                self._method,
-                [(self._items[index],) for index in indices],
-                deadline_s=self._deadline_s,
-                priority=self._priority,
-            )
+            reply = self._target.send_together([self._items[index] for index in indices])
         except errors.Overloaded as error:
             for index in indices:
                 self._refused(index, error)
@@ -443,15 +429,7 @@ class MapRun:
 
     def _submit(self, index: int, now: float) -> None:
         try:
-            reply = self._client.submit(
-                self._method,
-                (self._items[index],),
-                device=None,
-                deadline_s=self._deadline_s,
-                priority=self._priority,
-                replays=NEVER,  # the job decides on that
-                wait=False,
-            )
+            reply = self._target.send(self._items[index], replays=NEVER, wait=False)  # the job decides on replays
         except errors.Overloaded as error:
             self._refused(index, error)
         except errors.AtomrError as error:
@@ -473,7 +451,7 @@ class MapRun:
 
     def _progress(self) -> Progress:
         job = self._schedule
-        restarts = _restarts(self._client) - self._restarts
+        restarts = self._target.restarts - self._restarts
         return Progress(job.done, job.failures, job.in_flight, job.resubmitted, restarts)
 
 
@@ -575,14 +553,3 @@ def _outside(function: Callable[[*Ts], T], *arguments: *Ts) -> T:
         return function(*arguments)
     finally:
         asyncio._set_running_loop(outer)  # noqa: SLF001
-
-
-def open_devices(client: Client, method: str) -> int:
-    """Return how many of the devices that have a method are in use."""
-    home = home_for(client.homes, method, None)
-    devices = client.devices if home is None else [client.devices[index] for index in home]
-    return sum(device.state not in OUT_OF_USE for device in devices)
-
-
-def _restarts(client: Client) -> int:
-    return sum(device.restarts for device in client.devices)

@@ -161,7 +161,7 @@ class Job(Generic[T]):
         # An item that had ended, and whose answer was lost, is not the cause of the worker's end.
         tries.suspected += maybe_executed and getattr(error, "was_running", True)
         # An item that may have run is sent again only if that does no harm, and not for ever.
-        if isinstance(error, _LOST) and (not maybe_executed or (self._idempotent and tries.suspected < self._attempts)):
+        if is_curable(error) and (not maybe_executed or (self._idempotent and tries.suspected < self._attempts)):
             self.resubmitted += 1
             self._apart.add(index)
             heapq.heappush(self._again, index)
@@ -269,5 +269,10 @@ class Depth:
             self.items += 1
 
 
+def is_curable(error: errors.AtomrError) -> bool:
+    """Return whether sending an item again may cure an error."""
+    return isinstance(error, _LOST) or (isinstance(error, errors.CollectiveAborted) and not error.diverged)
+
+
 _LOST: Final = (errors.WorkerLost, errors.ConnectionLost, errors.ContextPoisoned, errors.DeviceUnavailable)
-"""Errors that sending an item again may cure."""
+"""Errors that say that a worker, or the way to it, was lost."""

@@ -44,6 +44,32 @@ class KnownWorlds:
             raise errors.InvalidRequest(f"there is no world {name!r}{hint}; this pool's worlds are: {known}")
         return worlds[name]
 
+    def of(self, method: str) -> WorldInfo | None:
+        """Return the world of a method's actor, None if it is of none.
+
+        Args:
+            method: "Actor.method", or the actor's name.
+        """
+        name = self.of_actors.get(method.partition(".")[0])
+        return None if name is None else self.named(name)
+
+    def check_priority(self, method: str, priority: int) -> None:
+        """Refuse a priority for a call of a world.
+
+        Args:
+            method: "Actor.method".
+            priority: The call's.
+
+        Raises:
+            InvalidRequest: There is one, and the method is of a world's actor.
+        """
+        world = self.of(method)
+        if world is not None and priority:
+            raise errors.InvalidRequest(
+                f"{method} belongs to the world {world.name}, whose calls run in the order in which they come: give "
+                f"no priority; got {priority}"
+            )
+
     def refuse(self, method: str) -> None:
         """Refuse an ordinary call of a world's actor.
 

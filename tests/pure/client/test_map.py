@@ -11,7 +11,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from atomr_mp import errors
 from atomr_mp.mapping.schedule import MAX_DEPTH, QUEUE_S, WINDOW_FACTOR, Depth, Failure, Job
 
-CURABLE: Final = (errors.WorkerLost, errors.ConnectionLost, errors.ContextPoisoned, errors.DeviceUnavailable)
+CURABLE: Final = (
+    errors.WorkerLost,
+    errors.ConnectionLost,
+    errors.ContextPoisoned,
+    errors.DeviceUnavailable,
+    errors.CollectiveAborted,
+)
 FINAL: Final = (errors.ActorFailed, errors.DeadlineExceeded, errors.PoolLost, errors.Cancelled, errors.Unrecoverable)
 
 errors_of_requests = st.builds(
@@ -228,6 +234,14 @@ def test_an_item_whose_answer_was_lost_with_others_is_not_blamed() -> None:
     job = Job(idempotent=False, attempts=3, in_flight=1, devices=1)
     assert job.take() == 0
     assert not job.failed(0, lost)
+
+
+def test_an_item_whose_ranks_part_is_not_sent_again() -> None:
+    """They would part again."""
+    job: Job[str] = Job(idempotent=True, attempts=3, in_flight=1, devices=1)
+    assert job.take() == 0
+    assert not job.failed(0, errors.CollectiveAborted("rank 0 has ended the call", diverged=True))
+    assert isinstance(job.failure(0).error, errors.CollectiveAborted)
 
 
 def test_item_that_may_have_run_is_not_sent_again_unless_idempotent() -> None:

@@ -11,6 +11,7 @@ import pytest
 from atomr_mp import errors
 from atomr_mp.client.worlds.known_worlds import KnownWorlds
 from atomr_mp.device import DEFAULT_DEADLINE_S
+from atomr_mp.mapping.item_target import ItemTarget
 from atomr_mp.pool import Pool
 from atomr_mp.protocol.messages.devices import MethodInfo, WorldInfo, WorldState
 from atomr_mp.world import World
@@ -128,13 +129,23 @@ def test_a_world_is_found_by_its_name(client: FakeClient) -> None:
         Pool(cast("Any", client), cast("Any", "run-dir")).world("pt")
 
 
-def test_ordinary_ways_to_a_world_s_actor_are_refused(client: FakeClient) -> None:
-    """Before anything is read or sent; `Client.submit` refuses the calls."""
+def test_an_ordinary_reference_to_a_world_s_actor_is_refused(client: FakeClient) -> None:
+    """Before anything is read or sent; `Client.submit` refuses calls."""
     pool = Pool(cast("Any", client), cast("Any", "run-dir"))
-    for ask in (
-        lambda: pool.actor("Mlp"),
-        lambda: pool.map("Mlp.forward", [1]),
-        lambda: pool.amap("Mlp.forward", [1]),
-    ):
-        with pytest.raises(errors.InvalidRequest, match=r"Mlp belongs to the world tp: call pool.world\('tp'\)"):
-            ask()
+    with pytest.raises(errors.InvalidRequest, match=r"Mlp belongs to the world tp: call pool.world\('tp'\)"):
+        pool.actor("Mlp")
+
+
+def test_a_map_s_items_go_to_the_world(client: FakeClient) -> None:
+    """As its calls, with the map's own count of attempts; only those of its actors."""
+    target = ItemTarget(cast("Any", client), "Mlp.forward", 5.0, 0)
+    assert target.takers == 1
+    target.send(7, replays=3, wait=False)
+    assert client.sent == [
+        ("Mlp.forward", (7,), {"each": False, "deadline_s": 5.0, "wait": False, "replays": 3}),
+    ]
+    worlds = client.worlds
+    worlds.check_priority("Mlp.forward", 0)
+    worlds.check_priority("Other.one", 3)
+    with pytest.raises(errors.InvalidRequest, match=r"Mlp\.forward belongs to the world tp, whose calls"):
+        worlds.check_priority("Mlp.forward", 3)
