@@ -25,7 +25,7 @@ from atomr_mp.protocol import amounts, dtypes
 from atomr_mp.protocol.flow.limits import MAX_AHEAD
 from atomr_mp.protocol.keywords import checks_names
 from atomr_mp.protocol.messages.data import MAX_PRIORITY, MIN_PRIORITY
-from atomr_mp.protocol.messages.devices import OUT_OF_USE, DeviceInfo, MethodInfo
+from atomr_mp.protocol.messages.devices import OUT_OF_USE, DeviceInfo, MethodInfo, WorldInfo
 from atomr_mp.protocol.messages.suspects import RequestKey
 from atomr_mp.protocol.pickling import CONNECT, refusal
 from atomr_mp.protocol.signatures import all_named
@@ -598,7 +598,25 @@ class Pool:
             PoolLost: The pool has ended, this client was closed, or this process was forked from the client's.
         """
         self._client.check()
-        info = self._client.worlds.named(name)
+        return self._made_world(self._client.worlds.named(name))
+
+    @property
+    def worlds(self) -> list[World]:
+        """The worlds, as the supervisor last reported them."""
+        self._client.read_session()
+        return [self._made_world(info) for info in self._client.worlds.by_number.values()]
+
+    def world_of(self, method: str) -> World | None:
+        """Return the world of a method's actor, None if it is of none: `call` and `stream` take it then.
+
+        Args:
+            method: "Actor.method", or the actor's name.
+        """
+        worlds = self._client.worlds
+        info = worlds.of(method) if worlds.of_actors else None
+        return None if info is None else self._made_world(info)
+
+    def _made_world(self, info: WorldInfo) -> World:
         return World(self._client, info.number, self._info, self._named)
 
     def wait_ready(self, timeout_s: float = 300.0) -> None:

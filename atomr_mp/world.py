@@ -162,6 +162,14 @@ class World:
             return False
         return True
 
+    def check_priority(self, method: str, priority: int) -> None:
+        """Refuse a priority that is not 0: a world's calls run in the order in which they come.
+
+        Raises:
+            InvalidRequest: There is one.
+        """
+        self._client.worlds.check_priority(method, priority)
+
     def wait_ready(self, timeout_s: float = 300.0) -> None:
         """Wait until the world is ready to be called.
 

@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple
+from urllib.parse import parse_qs
 
 from atomr_mp import errors
 from atomr_mp.protocol.raised import LogErrors
@@ -280,7 +281,8 @@ class Application:
         await exchange.answer(200, b"", TEXT, *more)
 
     async def _ready(self, exchange: Exchange) -> None:
-        verdict = await self.health.verdict()
+        asked = parse_qs(exchange.scope["query_string"].decode("latin-1")).get("method", [""])
+        verdict = await self.health.verdict(asked[0])
         body = encode_json({"ready": verdict.ready, "reason": verdict.reason})
         if verdict.ready:
             await exchange.answer(200, body)

@@ -2,7 +2,7 @@
 
 Any recent answer of a device counts. Only an idle device is asked, by a real request. The end of a device counts as
 soon as the supervisor tells of it. A busy device is ready: otherwise a load balancer would drop the very front ends
-that work.
+that work. Where all actors belong to worlds, one of the worlds has to be ready, too.
 """
 
 from __future__ import annotations
@@ -17,10 +17,12 @@ from typing import Any, Final, NamedTuple
 from atomr_mp import errors
 from atomr_mp.pool import Pool
 from atomr_mp.protocol.libraries.memory import Statistics
-from atomr_mp.protocol.messages.devices import DeviceInfo
+from atomr_mp.protocol.messages.devices import DeviceInfo, WorldState
 from atomr_mp.protocol.messages.session import DeviceChanged, IncarnationEnded
 from atomr_mp.serve.figures import PoolFigures
+from atomr_mp.serve.http.problems import Problem
 from atomr_mp.serve.source import PoolSource
+from atomr_mp.world import World
 
 RECENT_S: Final = 5.0
 """How long an answer counts."""
@@ -63,8 +65,15 @@ class PoolHealth:
         if device >= 0:
             self._answered_s[device] = time.monotonic()
 
-    async def verdict(self) -> HealthVerdict:
-        """Return whether requests should be sent here; ask idle devices if nothing is known."""
+    async def verdict(self, method: str = "") -> HealthVerdict:
+        """Return whether requests should be sent here; ask idle devices if nothing is known.
+
+        Args:
+            method: The method that is meant, "Actor.method"; empty for any.
+
+        Raises:
+            Problem: 404; there is no such method.
+        """
         if self.draining:
             return HealthVerdict(ready=False, reason="the server is about to end", code="draining")
         try:
@@ -74,6 +83,10 @@ class PoolHealth:
             return HealthVerdict(ready=False, reason=str(error), code=error.code)
         if pool.lost is not None:
             return HealthVerdict(ready=False, reason=str(pool.lost), code=pool.lost.code)
+        return await self._of_devices(pool, _devices_for(pool, method) if method else devices, method)
+
+    async def _of_devices(self, pool: Pool, devices: list[DeviceInfo], method: str) -> HealthVerdict:
+        """Return whether one of these devices answers, and a world if one has to."""
         admitted = [device for device in devices if device.admitted]
         if not admitted:
             states = ", ".join(f"{device.index} is {device.state.value}" for device in devices)
@@ -81,7 +94,8 @@ class PoolHealth:
         if not any(map(self._is_known, admitted)) and not await self._probe(pool):
             reason = f"none of the {len(admitted)} devices answers"
             return HealthVerdict(ready=False, reason=reason, code="not_ready")
-        return HealthVerdict(ready=True, reason="")
+        reason = _no_world(pool, method)
+        return HealthVerdict(ready=not reason, reason=reason, code="not_ready" if reason else "ok")
 
     def _is_known(self, device: DeviceInfo) -> bool:
         """Return whether a device has answered lately, or is at work for this front end."""
@@ -132,3 +146,36 @@ class PoolHealth:
                 self._answered_s.pop(device.index, None)
             case IncarnationEnded(index):
                 self._answered_s.pop(index, None)
+
+
+def _devices_for(pool: Pool, method: str) -> list[DeviceInfo]:
+    """Return the devices that have a method.
+
+    Raises:
+        Problem: 404; there is no such method.
+    """
+    if not pool.has(method):
+        raise Problem(404, "not_found", f"there is no method {method[:200]!r}; /openapi.json has the methods")
+    return pool.devices_for(method)
+
+
+def _no_world(pool: Pool, method: str) -> str:
+    """Return why no world takes calls, where one has to.
+
+    Args:
+        pool: The pool.
+        method: The method that is meant; empty for any, so that one world is enough, or an actor of none.
+    """
+    worlds = pool.worlds if not method else [world for world in (pool.world_of(method),) if world is not None]
+    if not method:
+        actors = {each.partition(".")[0] for each in pool.methods}
+        if actors.difference(*(world.actors for world in worlds)):
+            return ""
+    if not worlds or any(world.state is WorldState.READY for world in worlds):
+        return ""
+    return f"no world takes calls: {', '.join(map(_shown, worlds))}"
+
+
+def _shown(world: World) -> str:
+    info = world.info
+    return f"{info.name} is {info.state.value}{f' ({info.reason})' if info.reason else ''}"

@@ -317,6 +317,7 @@ class Gangs:
         end = judge([PartEnd(part.error, _executed(part), part.generation != 0) for part in parts])
         if end.executed:
             gang.may_have_run = True
+        gang.ran_at = (*gang.ran_at, *(place for part in parts for place in part.ran_at))
         if end.error is None:
             first = parts[0]
             gang.device, gang.generation = first.device, first.generation

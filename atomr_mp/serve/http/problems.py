@@ -35,6 +35,7 @@ STATUSES: Final[dict[str, int]] = {
     errors.WorkerLost.code: 503,
     errors.WorkerHung.code: 503,
     errors.ConnectionLost.code: 503,
+    errors.CollectiveAborted.code: 503,
     errors.ContextPoisoned.code: 503,
     errors.StaleGeneration.code: 503,
     errors.Cancelled.code: 503,
@@ -160,6 +161,8 @@ def describe(error: errors.AtomrError | Problem, request_id: str, *, debug: bool
     else:
         names = [each.name for each in dataclasses.fields(error)]
         facts = {name: getattr(error, name) for name in names if name not in PRIVATE_FACTS}
+        if error.rank >= 0:
+            facts["rank"] = error.rank
         if debug:
             facts |= {name: getattr(error, name) for name in names if name in TRACEBACKS}
     return {

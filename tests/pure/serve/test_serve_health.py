@@ -30,6 +30,8 @@ class FakePool:
 
     def __init__(self, answer: Exception | None = None, *, running: int = 0, count: int = 1) -> None:
         self.devices = [info(index) for index in range(count)]
+        self.worlds: list[Any] = []
+        self.methods = ["Probe.echo"]
         self.lost: errors.PoolLost | None = None
         self.answer = answer
         self.asked = 0

@@ -149,3 +149,16 @@ def test_a_map_s_items_go_to_the_world(client: FakeClient) -> None:
     worlds.check_priority("Other.one", 3)
     with pytest.raises(errors.InvalidRequest, match=r"Mlp\.forward belongs to the world tp, whose calls"):
         worlds.check_priority("Mlp.forward", 3)
+
+
+def test_a_pool_knows_the_world_of_a_method(client: FakeClient) -> None:
+    """By its actor; a world refuses priorities for HTTP, too."""
+    pool = Pool(cast("Any", client), cast("Any", "run-dir"))
+    found = pool.world_of("Mlp.forward")
+    assert found is not None
+    assert found.name == "tp"
+    assert pool.world_of("Other.one") is None
+    assert [world.name for world in pool.worlds] == ["tp"]
+    found.check_priority("Mlp.forward", 0)
+    with pytest.raises(errors.InvalidRequest, match="in the order in which they come"):
+        found.check_priority("Mlp.forward", 1)
