@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from atomr_mp import errors
 from atomr_mp.cli.common import Commands, add_pool, counted, duration, seconds, whole
 from atomr_mp.cli.map_progress import shown_progress
+from atomr_mp.cli.start import add_world
 from atomr_mp.protocol.amounts import LONGEST_S
 from atomr_mp.protocol.codec import MAX_DEVICES
 from atomr_mp.protocol.messages.data import MAX_PRIORITY, MIN_PRIORITY
@@ -102,6 +103,7 @@ def add(commands: Commands) -> argparse.ArgumentParser:
     own.add_argument(
         "--workers-per-gpu", type=whole(1, MAX_DEVICES), metavar="N", help="devices of each GPU (default: 1)"
     )
+    add_world(own)
     own.add_argument("--backend", choices=("auto", "cuda", "host"), default="auto", help="default: %(default)s")
     parser.set_defaults(run=run, error_status=2)
     return parser
@@ -285,10 +287,17 @@ def _pool(options: argparse.Namespace) -> Iterator[Pool]:
     """Yield the pool that the options name, or one of the job's own."""
     import atomr_mp
 
+    if options.world and not options.actor:
+        raise errors.ConfigurationError("--world is of a pool that is started for this job: name its --actor")
     if options.actor:
+        from atomr_mp.startup.config import actor_specs
+        from atomr_mp.startup.world_settings import world_of_all
+
+        names = [actor.name for actor in actor_specs(options.actor)]
         pool = atomr_mp.start(
             actors=options.actor,
             gpus=options.gpus,
+            worlds=world_of_all(options.world, names) if options.world else None,
             **({} if options.workers_per_gpu is None else {"workers_per_gpu": options.workers_per_gpu}),
             backend=options.backend,
             pool=options.pool,

@@ -246,11 +246,11 @@ def _check(options: argparse.Namespace) -> None:
             f"{options.host} is open to other machines and needs --tls-cert and --tls-key: without, anybody on "
             "the way reads the token and the content. Where a proxy or a private network does that, say --insecure"
         )
-    of_pool = (options.gpus, options.workers_per_gpu, options.backend, options.standby, options.set)
+    of_pool = (options.gpus, options.workers_per_gpu, options.backend, options.standby, options.world, options.set)
     if not (options.actor or options.config) and any(of_pool):
         raise errors.ConfigurationError(
-            "--gpus, --workers-per-gpu, --backend, --standby and --set are of a pool that is started: name its --actor "
-            "or --config"
+            "--gpus, --workers-per-gpu, --backend, --standby, --world and --set are of a pool that is started: name "
+            "its --actor or --config"
         )
 
     if options.watch and not (options.actor or options.config):

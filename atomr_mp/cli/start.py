@@ -80,8 +80,20 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
         help="standby of each worker: hot, a second process that is set up and takes over at once; warm, a "
         "process that has imported what it needs, to be forked; none (the default), nothing",
     )
+    add_world(parser)
     parser.add_argument("--pool", metavar="NAME", help="name of the pool (default: default)")
     parser.add_argument("--run-dir", metavar="DIR", help="directory for sockets and logs, private to you")
+
+
+def add_world(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
+    """Add the option that makes a world of all actors."""
+    parser.add_argument(
+        "--world",
+        action="append",
+        metavar="[NAME=]0,1",
+        help="run all actors as one world over these devices, by rank (its name by default: world); for several worlds "
+        "give the setting `worlds`",
+    )
 
 
 def given_settings(options: argparse.Namespace) -> dict[str, Any]:
@@ -96,7 +108,7 @@ def given_settings(options: argparse.Namespace) -> dict[str, Any]:
         if "=" not in pair:
             raise errors.ConfigurationError(f"--set {pair} has no value; write --set {pair}=VALUE")
     pairs = [(pair, *pair.partition("=")[::2]) for pair in options.set]
-    return {name.strip(): from_text(f"--set {pair}", name.strip(), text) for pair, name, text in pairs} | {
+    given = {name.strip(): from_text(f"--set {pair}", name.strip(), text) for pair, name, text in pairs} | {
         name: value
         for name, value in {
             "pool": options.pool,
@@ -109,6 +121,25 @@ def given_settings(options: argparse.Namespace) -> dict[str, Any]:
         }.items()
         if value is not None
     }
+    return given | _given_world(options, given) if options.world else given
+
+
+def _given_world(options: argparse.Namespace, given: dict[str, Any]) -> dict[str, Any]:
+    """Return the setting `worlds` for `--world`: its actors are those of all other settings.
+
+    Raises:
+        ConfigurationError: It does not say which world is meant.
+    """
+    from atomr_mp.startup.config import actor_specs, gather
+    from atomr_mp.startup.world_settings import world_of_all
+
+    settings = gather(options.config, given).settings
+    if settings.worlds:
+        raise errors.ConfigurationError(
+            f"--world {options.world[0]} is of all actors, and the setting worlds has some already "
+            f"({', '.join(settings.worlds)}); give one of both"
+        )
+    return {"worlds": world_of_all(options.world, [actor.name for actor in actor_specs(settings.actors)])}
 
 
 def run(options: argparse.Namespace) -> int:

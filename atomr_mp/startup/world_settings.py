@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -13,6 +13,9 @@ from atomr_mp.protocol.decoders import known
 from atomr_mp.protocol.words import did_you_mean
 from atomr_mp.supervision.settings import WorldSettings
 
+ONLY_WORLD: Final = "world"
+"""Name of a world that is given by `--world` without a name."""
+
 EXAMPLE: Final = '{"tp": {"devices": [0, 1], "actors": ["Mlp"]}}'
 
 
@@ -21,6 +24,34 @@ def plain_worlds(worlds: Any) -> Any:
     if not isinstance(worlds, Mapping):
         return worlds
     return {name: _plain(world) for name, world in worlds.items()}
+
+
+def world_of_all(given: Sequence[str], actors: Sequence[str]) -> dict[str, Any]:
+    """Return the setting `worlds` that `--world [NAME=]DEVICES` stands for: one world of all actors.
+
+    Args:
+        given: The values of the option, with commas between devices.
+        actors: The names of the pool's actors.
+
+    Raises:
+        ConfigurationError: It does not say which world is meant.
+    """
+    if len(given) > 1:
+        raise errors.ConfigurationError(
+            f"--world is given {len(given)} times ({', '.join(given)}), and each would have all of the pool's actors; "
+            f"say which actors are in which world, by --set worlds='{EXAMPLE}' or in a file"
+        )
+    if not actors:
+        raise errors.ConfigurationError(f"--world {given[0]} has no actors; name them by --actor or in a file")
+    name, equals, devices = given[0].rpartition("=")
+    each = [number.strip() for number in devices.split(",")]
+    if not each[-1]:
+        each.pop()  # "0," is the device 0, as it is for --gpus
+    if not each or not all(number.isascii() and number.isdecimal() for number in each):
+        raise errors.ConfigurationError(
+            f"--world {given[0]} does not name devices; write [NAME=]0,1 with the devices by rank"
+        )
+    return {name if equals else ONLY_WORLD: {"devices": [int(number) for number in each], "actors": list(actors)}}
 
 
 def check_form(where: str, worlds: Any) -> None:

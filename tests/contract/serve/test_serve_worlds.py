@@ -6,6 +6,7 @@ import io
 import json
 import os
 import signal
+import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +17,7 @@ import openai
 import pytest
 
 import atomr_mp
-from tests.serving import Server
+from tests.serving import CLI, Server
 from tests.support import ACTORS, BACKEND, DEADLINE_S, Ledger, settled
 
 ACTOR = f"{ACTORS}/worldly_served.py:WorldlyServed"
@@ -183,3 +184,18 @@ def test_it_is_ready_while_its_world_is(server: Server, pool: atomr_mp.Pool) -> 
     assert "no world takes calls: tp is " in seen[0]
     assert settled(lambda: server.ask("GET", "/health/ready", token="").status == 200, DEADLINE_S)
     assert json.loads(server.call(f"{WORLD}.rank").body) == 0
+
+
+def test_the_command_starts_a_world(ledger: Ledger) -> None:
+    """Of all actors of the pool that it starts; it is of no use for a pool that runs."""
+    with Server(ledger, "--gpus", str(SIZE), "--world", "tp=0,1", actor=ACTOR) as server:
+        assert server.call(f"{WORLD}.scaled", [[1]]).json() == [SIZE]
+    refused = subprocess.run(
+        [*CLI, "serve", "--port", "0", "--world", "0,1"],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    assert refused.returncode == 1
+    assert "--world and --set are of a pool that is started" in " ".join(refused.stderr.split())

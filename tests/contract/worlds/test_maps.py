@@ -140,3 +140,21 @@ def test_the_command_maps_a_file(pool: atomr_mp.Pool, tmp_path: Path) -> None:
     assert [json.loads(line) for line in output.read_text(encoding="utf-8").splitlines()] == [
         n * SUM for n in range(30)
     ]
+
+
+def test_the_command_starts_a_world_for_its_job(tmp_path: Path) -> None:
+    """Of all of its actors; without an actor there is nothing to make a world of."""
+    source, output = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    source.write_text("1\n2\n", encoding="utf-8")
+    command = [sys.executable, "-m", "atomr_mp.cli", "map", "Worldly.add", "--input", source, "--output", output]
+    own = ["--gpus", str(SIZE), "--backend", "host", "--run-dir", str(tmp_path / "own"), "--world", "tp=0,1"]
+    refused = subprocess.run(
+        [*map(str, command), *own], capture_output=True, text=True, timeout=DEADLINE_S, check=False
+    )
+    assert refused.returncode == 2
+    assert "name its --actor" in refused.stderr
+    told = subprocess.run(
+        [*map(str, command), *own, "--actor", WORLDLY], capture_output=True, text=True, timeout=DEADLINE_S, check=False
+    )
+    assert told.returncode == 0, told.stderr
+    assert [json.loads(line) for line in output.read_text(encoding="utf-8").splitlines()] == [SUM, 2 * SUM]
