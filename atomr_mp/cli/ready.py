@@ -11,8 +11,11 @@ from atomr_mp import errors
 from atomr_mp.cli.common import Commands, add_pool, counted, open_pool, seconds
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from atomr_mp.client.reply import Reply
     from atomr_mp.pool import Pool
+    from atomr_mp.world import World
 
 DEADLINE_S: Final = 5.0
 
@@ -23,8 +26,9 @@ def add(commands: Commands) -> argparse.ArgumentParser:
         "ready",
         help="tell whether every device answers a request",
         description="Joins the pool as any client does and has each device answer a small request, for its memory's "
-        "statistics. A device whose worker is busy in a method that does not return is not ready.",
-        epilog="Exit status: 0 every device has answered, 1 not.",
+        "statistics. A device whose worker is busy in a method that does not return is not ready. Worlds have to be "
+        "ready, too.",
+        epilog="Exit status: 0 every device has answered and every world is ready, 1 not.",
     )
     parser.add_argument(
         "--deadline",
@@ -50,18 +54,34 @@ def run(options: argparse.Namespace) -> int:
     client = Client(SessionConnection.connect(directory.session_socket), "atomr-mp ready", probe=True)
     with Pool(client, directory.path) as pool:
         failures = ask(pool, begun + options.deadline)
+        worlds = pool.worlds
+        waiting = wait_for(worlds, begun + options.deadline)
         count = len(pool.devices)
         tried = [info.index for info in pool.devices if info.circuit.value == "half_open"]
     for device in tried:
         sys.stderr.write(f"device {device} is on trial: its circuit is half open after too many ends\n")
     for device, error in sorted(failures.items()):
         sys.stderr.write(f"device {device} does not answer: {error}\n")
+    for why in waiting:
+        sys.stderr.write(f"{why}\n")
     answered = count - len(failures)
-    if failures and not (options.any and answered):
-        raise errors.DeviceUnavailable(f"{answered} of {counted(count, 'device')} answered")
+    if (failures or waiting) and not (options.any and answered):
+        of_worlds = f", {len(worlds) - len(waiting)} of {counted(len(worlds), 'world')} ready" if waiting else ""
+        raise errors.DeviceUnavailable(f"{answered} of {counted(count, 'device')} answered{of_worlds}")
     took_ms = (time.monotonic() - begun) * 1000
     sys.stdout.write(f"{answered} of {counted(count, 'device')} answered within {took_ms:.0f} ms\n")
     return 0
+
+
+def wait_for(worlds: Sequence[World], until: float) -> list[str]:
+    """Return why worlds are not ready in time, a line for each of these."""
+    found = []
+    for world in worlds:
+        try:
+            world.wait_ready(max(0.0, until - time.monotonic()))
+        except (TimeoutError, errors.DeviceUnavailable) as error:
+            found.append(str(error))
+    return found
 
 
 def ask(pool: Pool, until: float) -> dict[int, str]:

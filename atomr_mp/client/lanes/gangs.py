@@ -336,6 +336,7 @@ class Gangs:
             self._backlog.add_gang(gang.arguments.nbytes, bounded=False)
             self._feed(gang, GangEvent.AGAIN)
             return
+        gang.device, gang.generation = parts[end.rank].device, parts[end.rank].generation
         if end.error.rank < 0 and not isinstance(end.error, errors.CollectiveAborted):
             end.error.rank = end.rank
         self._feed(gang, GangEvent.SETTLED, end.error)

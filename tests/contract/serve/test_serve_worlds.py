@@ -98,6 +98,7 @@ def test_an_error_tells_its_rank(server: Server) -> None:
     assert (answer.status, answer.error["code"], answer.error["maybe_executed"]) == (500, "actor_failed", True)
     assert answer.error["facts"]["rank"] == 1
     assert "on purpose" in answer.error["message"]
+    assert settled(lambda: f"(request {answer.error['request_id']}, device 1 generation " in server.log())
     assert answer.headers["x-should-retry"] == "false"
 
 
@@ -129,6 +130,17 @@ def test_a_deadline_ends_the_answer_alone(server: Server) -> None:
     """What is behind it is answered."""
     answer = server.call(f"{WORLD}.wait", {"seconds": 0.5}, x_deadline_s="0.1")
     assert (answer.status, answer.error["code"]) == (504, "deadline_exceeded")
+    assert server.call(f"{WORLD}.wait", {"seconds": 0.0}).json() == SIZE
+
+
+def test_a_client_that_leaves_holds_nobody_up(server: Server) -> None:
+    """Its call goes on to its end on all ranks, and the next one is answered."""
+    body = json.dumps({"seconds": 0.3}).encode()
+    head = f"POST /call/{WORLD}.wait HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {server.token}\r\n"
+    head += f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+    for _ in range(3):
+        with server.connect() as connection:
+            connection.sendall(head.encode() + body)
     assert server.call(f"{WORLD}.wait", {"seconds": 0.0}).json() == SIZE
 
 

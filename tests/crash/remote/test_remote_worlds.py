@@ -36,10 +36,10 @@ LONG: Final = 50_000
 pytestmark = pytest.mark.skipif(BACKEND != "host", reason="worlds run on the host backend")
 
 
-def serve(ledger: Ledger) -> served.Served:
+def serve(ledger: Ledger, **more: Any) -> served.Served:
     """Start a pool with a world behind a relay."""
     worlds = {"tp": {"devices": list(range(SIZE)), "actors": ["Worldly"], "begin_timeout_s": 2.0}}
-    settings: dict[str, Any] = {"standby": "hot", "max_restarts": 1000, "backoff_initial_s": 0.0}
+    settings: dict[str, Any] = {"standby": "hot", "max_restarts": 1000, "backoff_initial_s": 0.0, **more}
     return served.serve(ledger, WORLDLY, gpus=SIZE, worlds=worlds, **settings)
 
 
@@ -206,6 +206,35 @@ def test_a_relay_and_a_member_die_together(ledger: Ledger, first: str) -> None:
 
 def _is_another(found: served.Served, pid: int | None) -> bool:
     return found.pid not in {0, pid}
+
+
+CALLER: Final = """
+import sys, atomr_mp, numpy as np
+with atomr_mp.connect(sys.argv[1], keys=sys.argv[2]) as pool:
+    world = pool.world("tp")
+    world.wait_ready(30)
+    for number in range(10**9):
+        replies = [world.call("Worldly.add", np.full(50_000, number), deadline_s=30) for _ in range(4)]
+        if number == 3:
+            print("calling", flush=True)
+        for reply in replies:
+            reply.result()
+"""
+
+
+def test_a_remote_client_that_is_killed_holds_nobody_up(ledger: Ledger) -> None:
+    """Its parts that have come to some ranks only run nowhere, and its memory comes back."""
+    found = serve(ledger, remote_grace_s=0.5)
+    with found.pool:
+        world = found.pool.world("tp")
+        for _ in range(KILLS):
+            with served.client_process(found, CALLER, "calling") as client:
+                client.kill()
+                client.wait(DEADLINE_S)
+                for number in range(10):
+                    assert world.call("Worldly.add", float(number), deadline_s=DEADLINE_S).result() == SUM * number
+        assert settled(lambda: not found.sessions, DEADLINE_S)
+        assert settled(lambda: all(each.leases == 0 for each in found.pool.status().devices), DEADLINE_S)
 
 
 def test_an_epoch_that_forms_while_the_client_is_away_is_known_when_it_is_back(ledger: Ledger) -> None:
