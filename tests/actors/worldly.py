@@ -29,6 +29,12 @@ class Worldly(Actor):
         """Return the sum of x times rank + 1."""
         return self.world.all_reduce(np.asarray(x) * (self.world.rank + 1))
 
+    @method(idempotent=True)
+    def add_slowly(self, x: float, _number: int) -> float:
+        """Take a moment, then return the sum of x over the ranks."""
+        time.sleep(0.005)  # what is killed meanwhile runs
+        return float(self.world.all_reduce(np.asarray(x))[()])
+
     @method
     def add_once(self, x: Any) -> Any:
         """Do the same, and not twice."""
@@ -90,10 +96,32 @@ class Worldly(Actor):
             os.kill(os.getpid(), signal.SIGKILL)
         return float(self.world.all_reduce(np.ones(1))[0])
 
+    @method(idempotent=True, hang_timeout_s=1.0)
+    def end_always(self, ranks: list[int], how: str, runs: str) -> float:
+        """End the processes of some ranks whenever it is called; all ranks note a run in a file."""
+        with open(runs, "ab", buffering=0) as file:  # noqa: PTH123
+            file.write(b"%d" % self.world.rank)
+        self.world.barrier()
+        if self.world.rank in ranks:
+            if how == "hangs":
+                while True:
+                    pass
+            if how == "kills":
+                os.kill(os.getpid(), signal.SIGKILL)
+            os._exit(3)
+        return float(self.world.all_reduce(np.ones(1))[0])
+
     @method(idempotent=True)
     def wait(self, seconds: float) -> float:
         """Take some time on all ranks."""
         time.sleep(seconds)  # the duration is what is tested: longer than a deadline
+        return seconds
+
+    @method
+    def wait_on(self, rank: int, seconds: float) -> float:
+        """Take some time on one rank."""
+        if self.world.rank == rank:
+            time.sleep(seconds)  # the others go on to the next call meanwhile
         return seconds
 
     @method
@@ -144,3 +172,16 @@ class Worldly(Actor):
         """Loop in collectives."""
         while True:
             self.world.barrier()
+
+
+class Overlapping(Worldly):
+    """The same for another world, over some of the same devices."""
+
+
+class Beside(Actor):
+    """Belongs to no world."""
+
+    @method(idempotent=True, thread=True)
+    def rest(self) -> None:
+        """Take a moment, in which something else may run beside it."""
+        time.sleep(0.002)

@@ -204,7 +204,7 @@ class Host:
             if received and self._serves:
                 self._read()
             if worlds and worlds.is_inside:
-                worlds.look(time.monotonic_ns())
+                worlds.look(time.monotonic_ns(), away=self._dispatcher.isolation.active)
                 self._dispatcher.advance()
             late = (plain or levels) and self._dispatcher.work()
             if batches and self._dispatcher.batching:
@@ -542,7 +542,7 @@ class Host:
         if self._peers.exceeds_window(peer):
             self._violated(peer, "it sent more than its window of unanswered requests")
         if type(message) is data.Alone:
-            self._dispatcher.isolation.take(requests)
+            self._dispatcher.take_alone(requests)
         else:
             self._dispatcher.take(requests)
 

@@ -14,7 +14,7 @@ from atomr_mp.client.lanes.backlog import Backlog
 from atomr_mp.client.lanes.device_link import DeviceLink, unavailable
 from atomr_mp.client.lanes.link_life import REFUSING
 from atomr_mp.client.lanes.outcomes import Outcomes, forget_forked
-from atomr_mp.client.lanes.retry_policy import NEVER
+from atomr_mp.client.lanes.retry_policy import NEVER, key_of, was_answered
 from atomr_mp.client.lanes.sending import Sender
 from atomr_mp.client.lanes.services import LazyMemory
 from atomr_mp.client.lanes.session import PoolSession
@@ -90,12 +90,14 @@ class Gangs:
 
         Raises:
             DeviceUnavailable: The world is closed, or a member takes no work.
+            PoisonRequest: It has ended workers, and is not admitted.
             Overloaded: There is no room, on one member at least; or too many calls wait.
         """
         world = self._worlds[gang.number]
         error = self._refusal(world)
         if error is not None:
             raise errors.unraised(error)
+        self._admit(gang)
         ready, queue = self._is_ready(world), self._queues.get(world.number, [])
         parts = self._let_in(gang, world) if ready and not queue else None
         if parts is None and ready and not queue and self._has_read(world):
@@ -283,9 +285,14 @@ class Gangs:
         return True
 
     def _let_in(self, gang: GangReply, world: WorldInfo) -> list[GangPart] | None:
-        """Make a call's parts, and take credit for all; None, and no credit, if one has no room."""
+        """Make a call's parts, and take credit for all; None, and no credit, if one has no room.
+
+        Raises:
+            PoisonRequest: It has ended workers, and is not admitted.
+        """
         arguments, ids = gang.arguments, self._session.request_ids
         assert arguments is not None
+        self._admit(gang)
         name = data.Gang(world.number, world.epoch, next(ids))
         parts: list[GangPart] = []
         try:
@@ -295,7 +302,7 @@ class Gangs:
                     self._take_back(parts)
                     return None
                 part.device, part.rank, part.to_generation = device, rank, world.generations[rank]
-                part.limit_ns = gang.deadline_ns
+                part.limit_ns, part.alone = gang.deadline_ns, gang.alone
                 part.gang, part.of, part.callbacks = name, gang, [self._go_on]
                 part.pinned, part.replays = True, NEVER
                 parts.append(part)
@@ -305,6 +312,17 @@ class Gangs:
             self._take_back(parts)
             raise
         return parts
+
+    def _admit(self, gang: GangReply) -> None:
+        """Look up the verdict on a call: it may have to run alone.
+
+        Raises:
+            PoisonRequest: It has ended workers, and is not admitted.
+        """
+        suspicions, arguments = self._session.suspicions, gang.arguments
+        assert arguments is not None
+        known = gang.method in suspicions.methods
+        gang.alone = suspicions.admit(key_of(gang.method, arguments.decoded())) if known else None
 
     def _take_back(self, parts: Sequence[GangPart]) -> None:
         for part in parts:
@@ -318,6 +336,8 @@ class Gangs:
         if end.executed:
             gang.may_have_run = True
         gang.ran_at = (*gang.ran_at, *(place for part in parts for place in part.ran_at))
+        if gang.alone is not None and all(map(was_answered, parts)):
+            self._session.acquit(gang)
         if end.error is None:
             first = parts[0]
             gang.device, gang.generation = first.device, first.generation

@@ -282,7 +282,12 @@ class Retry:
                 self.isolate(reply, alone)
 
     def _looked_at(self, reply: Reply) -> RequestKey | None:
-        """Refuse a request that must not be sent, by what is known now; return its key if it has to run alone now."""
+        """Refuse a request that must not be sent, by what is known now; return its key if it has to run alone now.
+
+        Of a world's call all parts are sent in one way, so news reach it when it is sent again.
+        """
+        if reply.gang is not None:
+            return None
         if isinstance(reply, ItemsReply) and reply.method in self._session.suspicions.methods:
             error = errors.InvalidRequest(f"some request of {reply.method} has ended workers")
             self._outcomes.feed(reply, ReplyEvent.FAIL, error)

@@ -3,7 +3,8 @@
 A request may be sent again if its method is idempotent, or if its method says so and the request certainly did not
 start. Its arguments must still be there: values, and arrays in the client's own memory; a ref is gone with its worker.
 A request that ran when the worker ended is a suspect: the supervisor gets its fingerprint, and gives the verdict.
-A call of an actor's method with refs has no fingerprint, so it is never a suspect; nor is a part of a world's call.
+A call of an actor's method with refs has no fingerprint, so it is never a suspect. Parts of a world's call have the
+call's own.
 """
 
 from __future__ import annotations
@@ -182,7 +183,7 @@ def key_of(method: str, arguments: object) -> RequestKey | None:
 
 def identify(reply: Reply) -> RequestKey | None:
     """Return the identity of an unanswered request, None if it has none."""
-    if reply.items or reply.gang is not None or (reply.refs and not is_of_library(reply.method)):
+    if reply.items or (reply.refs and not is_of_library(reply.method)):
         return None
     placed = {each.id: each for each in reply.copies}
 
@@ -218,6 +219,7 @@ def was_answered(reply: Reply) -> bool:
 
 _NOT_THE_WORKER_S: Final = (
     errors.WorkerLost,
+    errors.CollectiveAborted,
     errors.ConnectionLost,
     errors.ContextPoisoned,
     errors.PoisonRequest,

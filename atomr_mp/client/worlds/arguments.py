@@ -43,8 +43,11 @@ class GangArguments(NamedTuple):
         """
         if not self.placed:
             return self.body, self.payload, ()
-        decoded = values.Decoder[Any](writable=False).decode(self.body, self.payload, self._resolve)
-        return values.encode(decoded, place_again)
+        return values.encode(self.decoded(), place_again)
+
+    def decoded(self) -> object:
+        """Return the arguments; arrays in shared memory are not copied."""
+        return values.Decoder[Any](writable=False).decode(self.body, self.payload, self._resolve)
 
     def _resolve(self, wire: WireRef | ClientArray) -> object:
         assert isinstance(wire, ClientArray)

@@ -174,7 +174,10 @@ class Replies(Message, frozen=True, tag=1):
 
 
 class Alone(Calls, frozen=True, tag=4):
-    """Run this call while nothing else runs: it is suspected of ending workers."""
+    """Run this call while nothing else runs: it is suspected of ending workers.
+
+    A part of a world's call begins once all members have got it so, and nothing else runs on any of them.
+    """
 
 
 class StreamCall(Message, frozen=True):

@@ -6,6 +6,7 @@ from typing import Final
 
 from atomr_mp.protocol.codec import MAX_U64
 from atomr_mp.protocol.world.page import (
+    AWAY,
     BEGUN,
     ENDED,
     FIRST_SIGNATURE,
@@ -16,6 +17,7 @@ from atomr_mp.protocol.world.page import (
     NOTED,
     NOTES_AT,
     OPEN,
+    QUIET,
     SIGNATURE_WORDS,
     SIGNATURES,
     Note,
@@ -31,7 +33,7 @@ _NOTE_KINDS: Final = {int(kind): kind for kind in NoteKind}
 
 
 class MemberWriter:
-    """A member's side. Notes come from its loop's thread, all else from the world's; each word has one of the two.
+    """A member's side. Ends and meetings come from the world's thread, all else with the loop's turn.
 
     Args:
         words: Its lines, as unsigned 64-bit words.
@@ -43,7 +45,7 @@ class MemberWriter:
         self._notes: Final = (len(words) - NOTES_AT) // NOTE_WORDS
         self._noted = self._met = 0
         words[OPEN] = 0
-        words[ENDED] = words[NOTED] = words[MET] = 0
+        words[ENDED] = words[NOTED] = words[MET] = words[QUIET] = words[AWAY] = 0
         store_twice(words, BEGUN, 0)
         words[0] = MAGIC
         words[OPEN] = epoch
@@ -75,6 +77,14 @@ class MemberWriter:
     def end(self, sequence: int) -> None:
         """Say that all entries up to this one have ended."""
         self._words[ENDED] = sequence
+
+    def be_quiet(self, sequence: int) -> None:
+        """Say that nothing else runs in this process until an entry ends, which has begun."""
+        self._words[QUIET] = sequence
+
+    def be_away(self, away: bool) -> None:  # noqa: FBT001 - the value of the word
+        """Say whether this process begins nothing for a while, since a suspect waits or runs there."""
+        self._words[AWAY] = int(away)
 
     def meet(self, signature: Signature) -> int:
         """Show the signature of the next collective; return its number. All have met the one before that before it."""
@@ -117,6 +127,15 @@ class MemberReader:
         if ended > self.begun():
             raise WorldPageDamagedError("more entries have ended than begun")
         return ended
+
+    def quiet(self) -> int:
+        """Return the number of the latest entry for which its process runs nothing else."""
+        return self._words[QUIET]
+
+    @property
+    def is_away(self) -> bool:
+        """Whether its process begins nothing, since a suspect waits or runs there."""
+        return bool(self._words[AWAY])
 
     def note(self) -> Note | None:
         """Return the next note, None if there is none. Rank 0 says in the ring that it was taken."""

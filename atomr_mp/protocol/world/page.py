@@ -59,6 +59,10 @@ NOTED: Final = 7
 """How many notes it has written."""
 MET: Final = 8
 """Number of the latest collective that has its signature there."""
+QUIET: Final = 9
+"""Sequence number of the latest entry for which nothing else runs in the member's process until it ends."""
+AWAY: Final = 10
+"""1 while the member's process begins nothing, since a suspect waits or runs there."""
 FIRST_SIGNATURE: Final = 16
 SIGNATURE_WORDS: Final = 8
 """Number of the collective, the signature's five words, their sum."""

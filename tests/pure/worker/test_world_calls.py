@@ -6,7 +6,7 @@ import gc
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -50,6 +50,7 @@ class Ranked(Actor):
 
     log: list[Any]
     meet: threading.Barrier
+    free: threading.Event
 
     @method
     def run(self, item: int) -> int:
@@ -61,6 +62,13 @@ class Ranked(Actor):
     def together(self, item: int) -> int:
         """Note an item, once the other member has come."""
         self.meet.wait(DEADLINE_S)
+        self.log.append(item)
+        return item
+
+    @method
+    def hold(self, item: int) -> int:
+        """Note an item, once the test lets this member go on."""
+        self.free.wait(DEADLINE_S)
         self.log.append(item)
         return item
 
@@ -98,6 +106,7 @@ class Member:
         for each in (ranked, plain):
             each.instance.log = self.log  # type: ignore[attr-defined]
         ranked.instance.meet = meet  # type: ignore[attr-defined]
+        self.free = ranked.instance.free = threading.Event()  # type: ignore[attr-defined]
         take_into_world(ranked, 1)
         self.files, self.queue = WorldFiles(), GangQueue()
         for file, descriptor in supply.own_files(rank, 1):
@@ -151,13 +160,13 @@ class Member:
         call = data.Call(self._ids, method, NEVER_NS, 0, values.encode((item,))[0], gang=gang)
         kind = data.Alone if alone else data.Calls
         requests = self.envelope.open(peer, kind(TOKEN, [call]), [])
-        (self.dispatcher.isolation if alone else self.dispatcher).take(requests)
+        (self.dispatcher.take_alone if alone else self.dispatcher.take)(requests)
         return self._ids
 
     def turn(self) -> None:
         """Take a turn of the loop."""
         self.dispatcher.take_back()
-        self.worlds.look(time.monotonic_ns())
+        self.worlds.look(time.monotonic_ns(), away=self.dispatcher.isolation.active)
         self.dispatcher.advance()
         self.dispatcher.work()
 
@@ -193,6 +202,16 @@ class Pair:
             return all(sum(len(peer.replies) for peer in peers.values()) >= count for peers in self.peers)
 
         assert settled(enough)
+
+    def turn_while(self, condition: Callable[[], bool]) -> None:
+        """Take turns while something holds."""
+
+        def over() -> bool:
+            for each in self.members:
+                each.turn()
+            return not condition()
+
+        assert settled(over)
 
     def outcomes(self, rank: int, session: int = 1) -> dict[int, errors.AtomrError | None]:
         """Return the errors of a client's answers by id, None for results."""
@@ -245,7 +264,6 @@ def test_what_does_not_belong_to_the_world_is_refused(pair: Pair) -> None:
         first.call(peer, 1, None),
         first.call(peer, 1, gang(1), "Plain.run"),
         first.call(peer, 1, gang(2, world=2)),
-        first.call(peer, 1, gang(3), alone=True),
     ]
     late = first.call(peer, 1, gang(4, epoch=2))
     first.turn()
@@ -304,7 +322,7 @@ def test_a_suspect_comes_before_parts_that_came_before_it(pair: Pair) -> None:
     """As soon as the call that runs has ended."""
     for rank, number in ((0, 1), (0, 2), (1, 2), (1, 1)):
         pair.members[rank].call(pair.peers[rank][1], number, gang(number), "Ranked.together")
-    pair.members[1].worlds.look(0)
+    pair.members[1].worlds.look(0, away=False)
     pair.members[0].turn()
     assert pair.members[0].thread.ahead
     first = pair.members[0].dispatcher.running
@@ -313,6 +331,88 @@ def test_a_suspect_comes_before_parts_that_came_before_it(pair: Pair) -> None:
     assert first == ["Ranked.together"]
     assert pair.members[0].log[1] == -1
     assert [each for each in pair.members[0].log if each > 0] == pair.members[1].log
+
+
+def test_a_suspected_call_of_the_world_runs_alone_on_all_members(pair: Pair) -> None:
+    """It begins on none of them while anything runs on one; what comes meanwhile runs behind it."""
+    pair.members[0].free.set()
+    for rank in (0, 1):
+        pair.members[rank].call(pair.peers[rank][1], 0, gang(1), "Ranked.hold")
+        pair.members[rank].call(pair.peers[rank][1], 1, gang(2), "Ranked.together", alone=True)
+        pair.members[rank].call(pair.peers[rank][1], 2, gang(3))
+    isolation = pair.members[0].dispatcher.isolation
+    pair.turn_while(lambda: not isolation.active)
+    for rank in (0, 1):
+        pair.members[rank].call(pair.peers[rank][2], 3, None, "Plain.run")
+    epochs = [epoch for each in pair.members if (epoch := each.queue.epoch) is not None]
+    pair.turn_while(lambda: not epochs[1].readers[0].quiet())
+    assert epochs[1].readers[0].is_away
+    assert (pair.members[0].log, pair.members[1].log) == ([0], [3]), "one waits for the other, which is at work"
+    pair.members[1].free.set()
+    pair.turn_until(4)
+    for each in pair.members:
+        assert each.board.alone() is None
+        assert sorted(each.log) == [0, 1, 2, 3]
+        assert each.log.index(1) < each.log.index(2)
+    assert {type(error) for rank in (0, 1) for error in pair.outcomes(rank).values()} == {type(None)}
+
+
+@pytest.mark.parametrize("why", ["no number", "no room"])
+def test_a_suspected_call_that_one_member_does_not_run_keeps_nobody_waiting(why: str) -> None:
+    """The others run it, and what comes after it runs everywhere."""
+    pair = Pair(most_queued=1 if why == "no room" else 100)
+    pair.join()
+    if why == "no room":
+        pair.members[1].call(pair.peers[1][2], 0, gang(1))
+        pair.members[0].call(pair.peers[0][2], 0, gang(1))
+    pair.members[1].call(pair.peers[1][1], 1 if why == "no room" else why, gang(2), alone=True)
+    pair.members[0].call(pair.peers[0][1], 1, gang(2), alone=True)
+    pair.turn_until(1 + (why == "no room"))
+    assert pair.members[0].log[-1] == 1
+    assert 1 not in pair.members[1].log
+    for rank in (0, 1):
+        pair.members[rank].call(pair.peers[rank][1], 2, gang(3))
+    pair.turn_until(2 + (why == "no room"))
+    assert pair.members[0].log[-1] == pair.members[1].log[-1] == 2
+    pair.close()
+
+
+@pytest.mark.parametrize("way", ["ends", "lasts"])
+def test_a_suspected_call_that_waits_begins_nowhere(pair: Pair, way: str) -> None:
+    """It is answered so when the epoch ends; that is asked for if the others do not stop their work in time."""
+    first, second = pair.members
+    second.call(pair.peers[1][2], -1, None, "Plain.run")
+    for rank in (0, 1):
+        pair.members[rank].call(pair.peers[rank][1], 1, gang(1), alone=True)
+    second.worlds.look(0, away=False)
+    first.turn()
+    first.turn()
+    assert first.dispatcher.isolation.active
+    now_ns = time.monotonic_ns()
+    if way == "lasts":
+        epoch = second.queue.epoch
+        assert epoch is not None
+        assert epoch.next() is not None
+        assert epoch.begin(), "its turn has come, but it is at work"
+        for _ in range(3):
+            now_ns += int(DEADLINE_S * 1e9)
+            first.worlds.look(now_ns, away=True)
+        broken = control.EpochBroken(
+            1, 1, "has not stopped other work in time for a suspected call, which runs alone", 1, late=False
+        )
+        assert first.sent.count(broken) == 1
+    pair.supply.end(1, [1, 1])
+    for each in pair.members:
+        assert each.worlds.obey(control.DepartEpoch(1, 1, 1, "ended"), lambda: None)
+        each.turn()
+    for rank, each in enumerate(pair.members):
+        (aborted,) = pair.outcomes(rank).values()
+        assert isinstance(aborted, errors.CollectiveAborted)
+        assert not aborted.maybe_executed
+        each.call(pair.peers[rank][2], 5, None, "Plain.run")
+        each.turn()
+        assert each.log[-1] == 5
+        assert not each.dispatcher.isolation.active
 
 
 def test_no_part_is_cancelled_singly(pair: Pair) -> None:
@@ -333,7 +433,7 @@ def test_an_ended_session_leaves_nothing(pair: Pair) -> None:
     pair.members[0].call(pair.peers[0][1], 3, gang(3), "Ranked.together")
     pair.members[1].call(pair.peers[1][1], 4, gang(4), "Ranked.together")
     pair.members[1].turn()
-    pair.members[0].worlds.look(0)
+    pair.members[0].worlds.look(0, away=False)
     sessions = []
     for each in reversed(pair.members):
         session = each.peers.end(1)

@@ -37,6 +37,7 @@ class Part:
     session: SimpleNamespace
     gang: data.Gang
     dropped: bool = False
+    alone: bool = False
     outcome: str = ""
 
     def __post_init__(self) -> None:

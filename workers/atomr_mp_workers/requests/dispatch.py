@@ -112,7 +112,12 @@ class Dispatcher:
             is_asynchronous=device.asynchronous,
         )
         self.isolation: Final[Isolation] = Isolation(
-            envelope, self._is_at_work, flush, completions.wake, self._run_alone
+            envelope,
+            self._is_at_work,
+            flush,
+            completions.wake,
+            self._run_alone,
+            lambda part: threads[part.method.name].passed_over(part),
         )
         for name, each in batched.items():
             if isinstance(each, SteppedMethod):
@@ -158,6 +163,13 @@ class Dispatcher:
                 add(request, request.peer.session, request.priority)
             except Exception as fault:  # noqa: BLE001 - ours; it costs this request
                 self._envelope.undo(request, fault)
+
+    def take_alone(self, requests: Sequence[Request]) -> None:
+        """Take suspects in; parts of gang calls wait for their turn, as the others do, before they run alone."""
+        self.take([request for request in requests if request.gang is not None])
+        single = [request for request in requests if request.gang is None]
+        if single:
+            self.isolation.take(single)
 
     def work(self) -> bool:  # noqa: C901, PLR0912 - a further call would cost more
         """Run queued requests for a bounded time; return whether that time is over.
@@ -590,6 +602,9 @@ class Dispatcher:
                 operands.is_free if threads.is_plain else lambda each: operands.is_free(each) and threads.has_room(each)
             )
             if request is None:
+                break
+            if request.alone:
+                self.isolation.take([request])
                 break
             if (
                 self._begin(request)

@@ -97,7 +97,8 @@ class Envelope:
         self.answers: Final = Answers(store)
         self.faults: Final = faults or OwnFaults(board, lambda _reason: None)
         """Notes our own faults."""
-        self._gangs: Final = gangs or NoWorlds()
+        self.gangs: Final = gangs or NoWorlds()
+        """Takes in parts of gang calls."""
 
     def open(  # noqa: C901 - a further call would cost more
         self, peer: Peer, message: data.Calls, frames: list[memoryview], refusal: errors.RequestError | None = None
@@ -135,7 +136,7 @@ class Envelope:
             try:
                 method = methods.get(call.method) or self._find(call.method)
                 if call.gang is not None or method.world is not None:
-                    self._gangs.check(method, peer.session.number, call.gang, alone=type(message) is data.Alone)
+                    self.gangs.check(method, peer.session.number, call.gang)
                 if request_id in queued:
                     raise errors.InvalidRequest(f"request id {request_id} is in use already")
                 if call.items:
@@ -160,7 +161,8 @@ class Envelope:
             if call.gang is not None:
                 request.gang = call.gang
                 peer.session.parts += 1
-                self._gangs.came(request)
+                request.alone = type(message) is data.Alone
+                self.gangs.came(request)
         self._board.receive(self._queued - waiting)
         return requests
 
@@ -281,7 +283,7 @@ class Envelope:
     def _reject_call(self, peer: Peer, call: data.Call, error: errors.RequestError) -> None:
         """Answer a call that does not become a request, which may be a part of a gang call."""
         if call.gang is not None:
-            self._gangs.refused(peer.session.number, call.gang)
+            self.gangs.refused(peer.session.number, call.gang)
         self._reject(peer, call.id, error)
 
     def cancel(self, peer: Peer, ids: Iterable[int]) -> None:

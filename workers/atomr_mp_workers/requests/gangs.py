@@ -14,14 +14,13 @@ class GangParts(ABC):
     """Takes in parts of gang calls. A part is checked first; it has come, or was refused, after that."""
 
     @abstractmethod
-    def check(self, method: Method, session: int, gang: data.Gang | None, *, alone: bool) -> None:
+    def check(self, method: Method, session: int, gang: data.Gang | None) -> None:
         """Refuse a call that is not what the method's world needs.
 
         Args:
             method: The method, of a world's actor if `gang` is None.
             session: Number of the session.
             gang: The gang call that it is a part of, None if it is none.
-            alone: Whether it is a suspect that has to run alone.
 
         Raises:
             InvalidRequest: It is a part of a gang call and the method is of no world, or the other way round.
@@ -33,6 +32,13 @@ class GangParts(ABC):
         """Take in a part that was checked."""
 
     @abstractmethod
+    def is_quiet(self, gang: data.Gang) -> bool:
+        """Return whether nothing else runs on any member, so that a part may begin which has to run alone.
+
+        Nothing else runs in this process from now on, until the part has ended.
+        """
+
+    @abstractmethod
     def refused(self, session: int, gang: data.Gang) -> None:
         """Take in that a part was answered on its arrival, so that the other members need not wait for it."""
 
@@ -40,12 +46,16 @@ class GangParts(ABC):
 class NoWorlds(GangParts):
     """A process without a place in any world."""
 
-    def check(self, method: Method, session: int, gang: data.Gang | None, *, alone: bool) -> None:  # noqa: ARG002 - as above
+    def check(self, method: Method, session: int, gang: data.Gang | None) -> None:  # noqa: ARG002 - as above
         """Refuse the call."""
         raise errors.InvalidRequest(f"{method.name} belongs to no world, so it is not called through one")
 
     def came(self, request: Request) -> None:
         """Do nothing: no part is let in."""
+
+    def is_quiet(self, gang: data.Gang) -> bool:  # noqa: ARG002 - as above
+        """Return False: no part is let in."""
+        return False
 
     def refused(self, session: int, gang: data.Gang) -> None:
         """Do nothing."""

@@ -2,6 +2,9 @@
 
 While a suspect waits or runs, no other request is admitted. It starts when all earlier requests have ended, not only
 the running ones: those may wait for memory that requests still to start hold.
+
+A part of a gang call comes here once it is its turn by the world's order, and starts once all members have stopped all
+else. Until then nothing of it has begun on any of them.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ class Isolation:
         flush: Sends waiting answers, so that none is lost with the suspect.
         wake: Has the loop look again at requests that were not admitted.
         run: Runs a request that has begun, or has it run elsewhere.
+        pass_over: Takes note of a part of a gang call that is not run.
     """
 
     def __init__(
@@ -32,6 +36,7 @@ class Isolation:
         flush: Callable[[], None],
         wake: Callable[[], None],
         run: Callable[[Request], None],
+        pass_over: Callable[[Request], None],
     ) -> None:
         self.active = False
         """Whether a suspect waits or runs, so that no other request is admitted."""
@@ -40,6 +45,7 @@ class Isolation:
         self._flush = flush
         self._wake = wake
         self._run = run
+        self._pass_over = pass_over
         self._waiting: deque[Request] = deque()
         self._running = False
 
@@ -54,8 +60,9 @@ class Isolation:
         waiting = self._waiting
         self._note_answer()
         while waiting and not self._running:
-            if not (waiting[0].dropped or waiting[0].peer.session.ended):
-                if self._is_at_work():
+            dropped, gang = waiting[0].dropped, waiting[0].gang
+            if not dropped and (gang is not None or not waiting[0].peer.session.ended):
+                if self._is_at_work() or not (gang is None or self._envelope.gangs.is_quiet(gang)):
                     break
                 self._flush()
             request = waiting.popleft()
@@ -64,6 +71,8 @@ class Isolation:
                 self._envelope.isolate(request)
                 self._run(request)
                 self._note_answer()
+            elif gang is not None and not dropped:
+                self._pass_over(request)
         self.active = self._running or bool(waiting)
         if not self.active:
             self._wake()

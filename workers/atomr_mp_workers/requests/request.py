@@ -188,6 +188,8 @@ class Request(Run):
     """How many items it stands for, see `items`."""
     gang: data.Gang | None = None
     """The call of a world that it is a part of."""
+    alone = False
+    """Whether it is a part that has to run while nothing else runs on any member."""
     closing: errors.AtomrError | None = None
     """The error to end with after it has begun: for a stream at its next step, for a task at its `await`."""
 

@@ -27,6 +27,8 @@ class GangQueue:
         """The epoch whose ring gives the order; None outside of one."""
         self.sequence = 0
         """The number of the entry that was given out last; 0 for an example."""
+        self.apart: Request | None = None
+        """The part that was given out last, while it waits until it can run alone; nothing is given out meanwhile."""
         self.discard: Callable[[Request], object] = lambda _request: None
         """Drops a part whose session has ended; set by whoever makes the envelope."""
         self._parts: dict[PartKey, Request] = {}
@@ -48,8 +50,11 @@ class GangQueue:
         self._parts[key] = request
 
     def empty(self) -> list[Request]:
-        """Return all parts, and forget them."""
+        """Return all parts that have not begun, and forget them."""
         parts, self._parts = list(self._parts.values()), {}
+        if self.apart is not None:
+            parts.append(self.apart)
+            self.apart = None
         self._added.clear()
         return parts
 
@@ -70,7 +75,7 @@ class GangQueue:
         if self._examples:
             self.sequence = 0
             return self._examples.popleft() if is_ready(self._examples[0]) else None
-        epoch = self.epoch
+        epoch = None if self.apart is not None else self.epoch
         while epoch is not None and (entry := epoch.next()) is not None:
             part = self._parts.get(entry.requests[0]) if entry.kind is EntryKind.BEGIN else None
             if part is not None and not part.dropped and not (entry.requests[0] in self._added and is_ready(part)):
@@ -80,6 +85,7 @@ class GangQueue:
             parts = [found for key in entry.requests if (found := self._take_part(key)) is not None]
             if part is not None:
                 self.sequence = entry.sequence
+                self.apart = part if part.alone else None
                 return part
             for each in parts:
                 self.discard(each)

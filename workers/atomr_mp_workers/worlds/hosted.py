@@ -47,10 +47,10 @@ class HostedWorlds(GangParts):
         """When to look at the latest, if nothing else happens; None if something else has to happen first."""
         return min([due for each in self._members.values() if (due := each.due_ns) is not None], default=None)
 
-    def look(self, now_ns: int) -> None:
-        """Look at the pages. Calls may begin, or be answered, after that."""
+    def look(self, now_ns: int, *, away: bool) -> None:
+        """Look at the pages. Calls may begin, or be answered, after that. See `Membership.look`."""
         for each in self._members.values():
-            each.look(now_ns)
+            each.look(now_ns, away=away)
 
     def serve(self) -> None:
         """Take parts of gang calls, and no examples."""
@@ -98,14 +98,12 @@ class HostedWorlds(GangParts):
         for each in self._members.values():
             each.cut_off(session)
 
-    def check(self, method: Method, session: int, gang: data.Gang | None, *, alone: bool) -> None:
+    def check(self, method: Method, session: int, gang: data.Gang | None) -> None:
         """Refuse a call that is not what the method's world needs; see `Membership.check`."""
         number = method.world
         if number is None or (gang is not None and gang.world != number):
             whose = "belongs to no world" if number is None else "belongs to another world"
             raise errors.InvalidRequest(f"{method.name} {whose}, so it is not called through this one")
-        if gang is not None and alone:
-            raise errors.InvalidRequest(f"{method.name} belongs to a world: its calls cannot run alone on one member")
         gang_id, epoch = (None, 0) if gang is None else (gang.id, gang.epoch)
         self._members[number].check(method.name, session, gang_id, epoch)
 
@@ -113,6 +111,10 @@ class HostedWorlds(GangParts):
         """Take in a part that was checked."""
         assert request.gang is not None
         self._members[request.gang.world].came(request)
+
+    def is_quiet(self, gang: data.Gang) -> bool:
+        """Return whether a part that has to run alone may begin; see `Membership.is_quiet`."""
+        return self._members[gang.world].is_quiet()
 
     def refused(self, session: int, gang: data.Gang) -> None:
         """Take in that a part was answered on its arrival."""

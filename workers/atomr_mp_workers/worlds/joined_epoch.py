@@ -59,6 +59,11 @@ class JoinedEpoch:
         self._timeout_ns: Final = begin_timeout_ns
         self._noted = self._taken = 0
         """Notes that were written, and that rank 0 has taken as far as it was seen."""
+        self._quiet = 0
+        """The entry for which this process is quiet, as it has said last."""
+        self.stuck_ns: int | None = None
+        """The time since which the other members have nothing to do but to become quiet; None if they have."""
+        self._is_away = False
         self._untaken_ns: int | None = None
         """The time since which rank 0 has not taken the next note; None if it has taken all."""
 
@@ -135,9 +140,52 @@ class JoinedEpoch:
             ring((self.pages.loop_bells[0],))
 
     def pass_over(self, sequence: int) -> None:
-        """End an entry that has begun and is not run, and wake peers that may wait for this member in a collective."""
+        """End an entry that has begun and is not run, and wake peers that may wait for this member."""
         self.end(sequence)
-        ring(bell for rank, bell in enumerate(self.pages.thread_bells) if rank != self.rank)
+        for bells in (self.pages.thread_bells, self.pages.loop_bells):
+            ring(bell for rank, bell in enumerate(bells) if rank != self.rank)
+
+    def be_quiet(self, sequence: int) -> bool:
+        """Say that nothing else runs here until an entry ends; return whether the same holds for all members.
+
+        Args:
+            sequence: The entry's number. It has begun.
+        """
+        if self.is_over or self.is_given_up or self.damage:
+            return False
+        if self._quiet != sequence:
+            self._quiet = sequence
+            self.writer.be_quiet(sequence)
+            ring(bell for rank, bell in enumerate(self.pages.loop_bells) if rank != self.rank)
+        others: list[bool] = []
+        with self._noticing():
+            others = [_is_quiet(reader, sequence) for reader in self.readers]
+        return bool(others) and all(others)
+
+    def be_away(self, *, away: bool) -> None:
+        """Say whether this process begins nothing, since a suspect waits or runs here."""
+        if away != self._is_away:
+            self._is_away = away
+            self.writer.be_away(away)
+
+    def not_quiet(self, sequence: int, now_ns: int, patience_ns: int) -> int | None:
+        """Return a rank for which this process, quiet for an entry, has waited for too long; None if there is none.
+
+        Time counts while no member runs an earlier entry, so that nothing is lost with the epoch. Who is not quiet may
+        be so for another world's suspect, whose members wait for this process.
+        """
+        rank, waits = None, self._quiet == sequence
+        with self._noticing():
+            for each, reader in enumerate(self.readers):
+                if waits and not _is_quiet(reader, sequence):
+                    rank = each if rank is None else rank
+                    begun = reader.begun()
+                    waits = begun >= sequence or (reader.is_away and begun == reader.ended())
+        if rank is None or not waits:
+            self.stuck_ns = None
+            return None
+        self.stuck_ns = self.stuck_ns or now_ns
+        return rank if now_ns >= self.stuck_ns + patience_ns else None
 
     def close(self) -> None:
         """Take in that the last entry has ended here, and have the loop look once more: the process leaves then."""
@@ -181,6 +229,11 @@ class JoinedEpoch:
             self.damage = "" if self.is_over else f"a page of the world is damaged: {error}"
         except RingOverrunError:
             self.damage = "" if self.is_over else "entries of the ring were forgotten before they were read here"
+
+
+def _is_quiet(reader: MemberReader, sequence: int) -> bool:
+    """Return whether a member is quiet for an entry, or has ended it unrun."""
+    return reader.quiet() >= sequence or reader.ended() >= sequence
 
 
 def ring(bells: Iterable[int]) -> None:

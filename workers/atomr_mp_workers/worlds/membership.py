@@ -111,6 +111,8 @@ class Membership:
         self._send: Final = send
         self._wake: Final = wake
         self._begin_timeout_ns: Final = int(min(offered.begin_timeout_s, LONGEST_S) * 1e9)
+        self._patience_ns: Final = self._begin_timeout_ns * (4 + self.number % 4) // 4
+        """How long to wait for members that are not quiet. Worlds that wait for each other do not give up at once."""
         self._rehearses = True
         self._epoch: JoinedEpoch | None = None
         self._end: _EpochEnd | None = None
@@ -122,6 +124,8 @@ class Membership:
         """Whether parts may have been lost with a connection."""
         self._is_reported = False
         """Whether the supervisor knows that the epoch cannot go on."""
+        self._quiet_due_ns: int | None = None
+        """When to look whether the others are quiet for a part that has to run alone; None if there is none."""
         self._latest = (0, -1, "")
         """The epoch that it has left last, with the rank and the cause of its end."""
         self._planned: deque[int] = deque(maxlen=MOST_PLANNED)
@@ -244,6 +248,13 @@ class Membership:
         if self._epoch is not None and epochs and key not in self._queue:
             self._epoch.note(key)
 
+    def is_quiet(self) -> bool:
+        """Return whether the part that has to run alone may begin: nothing else runs on any member until it has ended.
+
+        By asking, this process says that nothing else runs here.
+        """
+        return self._epoch is not None and self._epoch.be_quiet(self._queue.sequence)
+
     def session_ended(self, session: int) -> None:
         """Take in that a session has ended. As rank 0, have all members drop those of its calls that may not begin."""
         self._sessions.discard(session)
@@ -276,11 +287,18 @@ class Membership:
     @property
     def due_ns(self) -> int | None:
         """When to look at the latest, if nothing else happens; None if something else has to happen first."""
-        watches = self.state in _INSIDE and not self._is_reported
-        return self._epoch.due_ns if watches and self._epoch is not None else None
+        if self.state not in _INSIDE or self._is_reported or self._epoch is None:
+            return None
+        dues = self._epoch.due_ns, self._quiet_due_ns
+        return min([due for due in dues if due is not None], default=None)
 
-    def look(self, now_ns: int) -> None:
-        """Look at the pages: note, publish, notice the end. Calls may begin after that."""
+    def look(self, now_ns: int, *, away: bool = False) -> None:
+        """Look at the pages: note, publish, notice the end. Calls may begin after that.
+
+        Args:
+            now_ns: CLOCK_MONOTONIC.
+            away: Whether a suspect waits or runs in this process, so that nothing begins.
+        """
         epoch, end = self._epoch, self._end
         if epoch is None or end is None:
             return
@@ -292,6 +310,7 @@ class Membership:
             end.know(-1, _PLANNED)
             self._feed(MemberEvent.LAST)
         if self.state in _INSIDE:
+            epoch.be_away(away=away)
             epoch.look(now_ns)
             if epoch.damage:
                 self.give_up(epoch.damage)
@@ -309,6 +328,8 @@ class Membership:
             reason, rank = "has ended a call without meeting the others, who waited for it", end.missed
         elif self._is_cut:
             reason = "a client's connection was lost, maybe with parts of calls"
+        elif (loud := self._not_quiet(epoch, now_ns)) is not None:
+            reason, rank = "has not stopped other work in time for a suspected call, which runs alone", loud
         elif epoch.publisher is not None and epoch.publisher.is_overfull:
             reason = "too many calls have come to some of the members and not to all"
         elif epoch.due_ns is not None and now_ns >= epoch.due_ns:
@@ -322,6 +343,15 @@ class Membership:
         if reason:
             self._is_reported = True
             self._send(control.EpochBroken(self.number, epoch.number, reason, rank, late))
+
+    def _not_quiet(self, epoch: JoinedEpoch, now_ns: int) -> int | None:
+        """Return a rank for which a part that has to run alone has waited for too long, None if there is none."""
+        if self._queue.apart is None:
+            self._quiet_due_ns = None
+            return None
+        rank = epoch.not_quiet(self._queue.sequence, now_ns, self._patience_ns)
+        self._quiet_due_ns = (epoch.stuck_ns or now_ns) + self._patience_ns
+        return rank
 
     def _unbegun(self, epoch: JoinedEpoch, end: _EpochEnd) -> errors.CollectiveAborted:
         """Return the error of a part that has not begun here and will not; behind the last entry it was unpublished."""

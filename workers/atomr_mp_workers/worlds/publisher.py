@@ -141,7 +141,7 @@ class Publisher:
                 self._behind.pop(rank, None)
                 continue
             due_ns = now_ns + self._timeout_ns
-            if begun == ended:  # it is idle, and has something to begin
+            if begun == ended and not reader.is_away:  # it is idle, and has something to begin
                 at, since_ns = self._behind.get(rank, (-1, 0))
                 if at != ended:
                     self._behind[rank] = ended, now_ns

@@ -56,6 +56,7 @@ class WorldThread(ActorThreads):
     def run(self, request: Run) -> None:
         """Run a request that has begun."""
         sequence, epoch, meeting = self._queue.sequence, self._queue.epoch, self._meeting
+        self._queue.apart = None
         if isinstance(request, Request) and request.gang is not None:
             assert epoch is not None
             assert meeting is not None
@@ -71,6 +72,7 @@ class WorldThread(ActorThreads):
 
     def passed_over(self, request: Request) -> None:
         """Count the entry of a request as ended that was given out and is not run."""
+        self._queue.apart = None
         if request.gang is not None and self._queue.epoch is not None:
             self._queue.epoch.pass_over(self._queue.sequence)
 

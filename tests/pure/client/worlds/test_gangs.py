@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -14,11 +15,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from atomr_mp import errors
 from atomr_mp.client.lanes.link_life import LinkState
+from atomr_mp.client.lanes.retry_policy import key_of
 from atomr_mp.client.worlds.gang_life import GangState
 from atomr_mp.client.worlds.gang_reply import GangReply
 from atomr_mp.client.worlds.known_worlds import KnownWorlds
 from atomr_mp.protocol.codec import ErrorInfo
 from atomr_mp.protocol.messages import data, devices, session
+from atomr_mp.protocol.messages.suspects import RequestKey, Suspicion, Suspicions, Verdict
 from tests.pure.client.test_replay import MAX_REPLAYS, FakeClient, FakeConnection, FakeLane, info
 
 NUMBER = 3
@@ -95,7 +98,15 @@ class Gang:
             error = failures[rank] if rank < len(failures) else None
             self.answer(rank, min(self.worker(rank).calls), error)
 
-    def kill(self, device: int, started: list[int], *, planned: bool = False, told: bool = True) -> None:
+    def kill(
+        self,
+        device: int,
+        started: list[int],
+        *,
+        planned: bool = False,
+        told: bool = True,
+        suspects: Sequence[int] = (),
+    ) -> None:
         """End a worker, after the world has left its epoch."""
         generation = self.generations[device]
         self.tell(world(self.epoch, ABORTING))
@@ -103,7 +114,9 @@ class Gang:
             self.lane.take(session.DeviceChanged(info(device, generation, devices.DeviceState.LOST)))
         lost = ErrorInfo.of(errors.WorkerLost("killed", device=device, generation=generation))
         self.lane.take(
-            session.IncarnationEnded(device, generation, planned, lost, started, 0, [] if planned else started)
+            session.IncarnationEnded(
+                device, generation, planned, lost, started, 0, [] if planned else started, [*suspects]
+            )
         )
 
     def back(self, device: int) -> None:
@@ -197,7 +210,82 @@ def test_an_idempotent_call_goes_again_on_the_next_epoch(tp: Gang, method: str) 
     assert {call.gang.epoch for rank in range(SIZE) for call in tp.parts(rank).values() if call.gang} == {2}
     tp.answer_all()
     assert gang.result() == [0, 1]
-    assert not tp.client.reports or not any(report[3] for report in tp.client.reports), "parts are no suspects"
+    assert not tp.client.reports
+
+
+def lose_suspect(tp: Gang, gang: GangReply, verdict: Verdict) -> RequestKey:
+    """Lose rank 1 with its part of a call, and have the verdict come; return the call's key."""
+    aborted = errors.CollectiveAborted("rank 1 was lost", rank=1, maybe_executed=True)
+    part = list(tp.parts(1))
+    for rank in (0, 2):
+        tp.answer(rank, min(tp.parts(rank)), aborted)
+    tp.kill(DEVICES[1], part, suspects=part)
+    tp.back(DEVICES[1])
+    number, device, generation, (key,) = tp.client.reports[-1]
+    assert (device, generation) == (DEVICES[1], tp.generations[DEVICES[1]] - 1)
+    assert not gang.done
+    told = Suspicions([Suspicion(key, verdict, number)], number)
+    tp.client.suspicions.take(told.changed)
+    tp.lane.take(told)
+    return key
+
+
+def test_a_call_that_runs_when_a_member_ends_is_a_suspect(tp: Gang) -> None:
+    """It goes again by itself on all ranks, and is acquitted if they live."""
+    gang = tp.call()
+    key = lose_suspect(tp, gang, Verdict.SUSPECTED)
+    assert key == key_of("A.again", [1])
+    tp.publish(2)
+    other = tp.call("A.once")
+    for rank in range(SIZE):
+        assert [alone for _, alone in tp.worker(rank).calls.values()] == [True, False]
+    tp.answer_all()
+    assert gang.result() == [0, 1]
+    assert tp.client.acquitted == [key]
+    tp.answer_all()
+    assert other.result() == [0, 1]
+    assert tp.client.acquitted == [key]
+
+
+@pytest.mark.parametrize("method", ["A.again", "A.once"])
+def test_a_call_that_is_refused_names_the_rank_and_is_not_sent(tp: Gang, method: str) -> None:
+    """Neither again nor anew, and neither while the world is ready nor while it is not."""
+    gang = tp.call(method)
+    lose_suspect(tp, gang, Verdict.QUARANTINED)
+    error = gang.exception()
+    assert isinstance(error, errors.PoisonRequest)
+    assert (error.rank, error.maybe_executed) == (1, True)
+    for epoch in (1, 2):
+        if epoch == 2:
+            tp.publish(epoch)
+        with pytest.raises(errors.PoisonRequest) as raised:
+            tp.call(method)
+        assert (raised.value.rank, raised.value.maybe_executed) == (-1, False)
+    assert not any(tp.parts(rank) for rank in range(SIZE))
+
+
+def test_a_call_that_waits_hears_of_the_verdict_of_another(tp: Gang) -> None:
+    """It has begun nowhere, and ends so."""
+    gang = tp.call()
+    tp.tell(world(1, ABORTING))
+    waiting = tp.call()
+    lose_suspect(tp, gang, Verdict.QUARANTINED)
+    tp.publish(2)
+    error = waiting.exception()
+    assert isinstance(error, errors.PoisonRequest)
+    assert not error.maybe_executed
+
+
+def test_a_suspect_whose_member_dies_while_another_raises_is_not_acquitted(tp: Gang) -> None:
+    """The error that is raised is the outcome; the loss speaks against the call."""
+    gang = tp.call()
+    lose_suspect(tp, gang, Verdict.SUSPECTED)
+    tp.publish(2)
+    tp.answer(0, min(tp.parts(0)), errors.ActorFailed("raised"))
+    tp.answer(2, min(tp.parts(2)), errors.CollectiveAborted("rank 1 was lost", rank=1))
+    tp.kill(DEVICES[1], list(tp.parts(1)))
+    assert isinstance(gang.exception(), errors.ActorFailed)
+    assert not tp.client.acquitted
 
 
 def test_it_goes_again_so_often_and_no_more(tp: Gang) -> None:
