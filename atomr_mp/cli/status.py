@@ -104,7 +104,8 @@ def _world_line(world: dict[str, Any]) -> str:
     """Return the line about a world."""
     of = f"{', '.join(world['actors'])} on {these_devices(world['devices'])}"
     why = f": {world['reason']}" if world["reason"] else ""
-    return f"world {world['name']} ({of}) is {world['state']}, epoch {world['epoch']}{why}"
+    waits = f"; {world['waits']}" if world["waits"] else ""
+    return f"world {world['name']} ({of}) is {world['state']}, epoch {world['epoch']}{why}{waits}"
 
 
 def _remote_lines(remote: dict[str, Any]) -> Iterator[str]:

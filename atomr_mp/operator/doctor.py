@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Final
 
 from atomr_mp import errors
+from atomr_mp.operator.pool_status import WorldStatus, status_of
 from atomr_mp.operator.session import OperatorSession
 from atomr_mp.process.census import look
 from atomr_mp.process.files.rundir import SESSION_SOCKET, RunDirectory
 from atomr_mp.process.gpus.hardware import nvidia_hardware
+from atomr_mp.protocol.messages.devices import WorldState
 from atomr_mp.protocol.messages.operators import Inventory, WorkerStatus
 from atomr_mp.protocol.words import counted
 from atomr_mp.supervision.audit.findings import LASTS_S, Finding, Inspection, State, Supervision
@@ -72,7 +74,10 @@ def _ask(run_dir: Path) -> tuple[Inventory | None, list[Finding], Supervision]:
     try:
         with OperatorSession(run_dir / SESSION_SOCKET) as observer:
             inventory = observer.inventory()
-            return inventory, [_fault(each) for each in observer.status().workers if _met(each)], Supervision.ANSWERS
+            status = observer.status()
+            told = [_fault(each) for each in status.workers if _met(each)]
+            told += [found for each in status_of(status, None, time.time()).worlds for found in _world(each)]
+            return inventory, told, Supervision.ANSWERS
     except (TimeoutError, errors.AtomrError):
         # It may have ended just now; or it is so young that it does not listen yet.
         return None, [], Supervision.SILENT if directory.supervisor.alive() else Supervision.ENDED
@@ -90,6 +95,26 @@ def _fault(worker: WorkerStatus) -> Finding:
         f"{counted(_met(worker), 'request')} of device {worker.device.index} met a fault of the runtime itself",
         f"report what `atomr-mp logs {worker.device.index}` has under `internal error`",
     )
+
+
+def _world(world: WorldStatus) -> list[Finding]:
+    """Return the finding on a world that is not ready, or whose members wait for one of them."""
+    if world.state is not WorldState.READY:
+        why = f": {world.reason}" if world.reason else ""
+        what = f"the world {world.name} is {world.state}, so its calls wait{why}"
+        return [Finding(State.OK, "world", what, _REMEDIES.get(world.state, ""))]
+    if not world.waits:
+        return []
+    remedy = "if this lasts, look at what that rank runs: `atomr-mp status`, `atomr-mp logs DEVICE`"
+    return [Finding(State.OK, "world", f"in the world {world.name} {world.waits}", remedy)]
+
+
+_REMEDIES: Final = {
+    WorldState.WAITING: "treat the device that is named, or reload if its code differs",
+    WorldState.FORMING: "wait; a member that does not join in time is replaced",
+    WorldState.CLOSING: "wait; it goes on without what runs longer than `drain_timeout_s`",
+    WorldState.ABORTING: "wait; a member that does not leave in time is replaced",
+}
 
 
 def turned_away(run_dir: Path, names: Iterable[str]) -> frozenset[str]:

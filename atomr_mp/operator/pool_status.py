@@ -5,6 +5,7 @@ docs/status-schema.json is the JSON Schema of `PoolStatus`, written by `scripts/
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Final, Literal
 
@@ -156,6 +157,18 @@ class RelayStatus(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     standby_pid: int
 
 
+class WorldMemberStatus(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A rank of a world."""
+
+    rank: int
+    device: int
+    begun: int
+    """The latest call that it has begun, as its number in the order of the epoch's calls."""
+    ended: int
+    doing: str
+    """In words: "is idle", "runs call 3", "waits in all_reduce"."""
+
+
 class WorldStatus(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A world."""
 
@@ -169,6 +182,12 @@ class WorldStatus(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """How often it has formed."""
     reason: str
     """Why it is not ready."""
+    published: int = 0
+    """How many calls the order of this epoch has."""
+    members: list[WorldMemberStatus] = msgspec.field(default_factory=list)
+    """By rank, while an epoch goes on."""
+    waits: str = ""
+    """A sentence on the ranks that wait for others; empty if none waits for long."""
 
 
 class PoolStatus(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -232,11 +251,15 @@ def status_of(answer: operators.Status, run_dir: Path | None, now: float) -> Poo
         quarantined=[_quarantined(each) for each in answer.quarantined],
         remote=None if answer.remote is None else _relay(answer.remote),
         devices=devices,
-        worlds=[_world(each) for each in answer.worlds],
+        worlds=[
+            _world(world, progress)
+            for world, progress in itertools.zip_longest(answer.worlds, answer.progress[: len(answer.worlds)])
+        ],
     )
 
 
-def _world(world: WorldInfo) -> WorldStatus:
+def _world(world: WorldInfo, progress: operators.WorldProgress | None) -> WorldStatus:
+    progress = progress or operators.WorldProgress()  # of a supervisor that does not tell it
     return WorldStatus(
         name=world.name,
         devices=world.devices,
@@ -244,6 +267,12 @@ def _world(world: WorldInfo) -> WorldStatus:
         state=world.state,
         epoch=world.epoch,
         reason=world.reason,
+        published=progress.published,
+        members=[
+            WorldMemberStatus(rank=rank, device=device, begun=each.begun, ended=each.ended, doing=each.doing)
+            for rank, (device, each) in enumerate(zip(world.devices, progress.members, strict=False))
+        ],
+        waits=progress.waits,
     )
 
 

@@ -396,6 +396,7 @@ class Supervisor:
             quarantined=self._sessions.suspects.quarantined,
             remote=self._remote_status(),
             worlds=self._worlds.infos,
+            progress=self._worlds.progress(),
         )
 
     def _read_keys(self, done: Callable[[errors.AtomrError | None], object]) -> None:

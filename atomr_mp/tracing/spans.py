@@ -59,6 +59,13 @@ class CallSpan:
         self._name = name
         self._span = span
 
+    def place(self, world: str, epoch: int) -> None:
+        """Note the epoch of a world in which a call was sent last. No call fails by a processor that raises."""
+        try:
+            self._span.set_attributes({"atomr_mp.world": world, "atomr_mp.epoch": epoch})
+        except Exception:  # noqa: BLE001 - raised by somebody's processor
+            _LOG.exception("attributes of the span of a call of %s are lost", self._name)
+
     def end(self, device: int, generation: int, error: errors.AtomrError | None) -> None:
         """End it, with the call's outcome. No call fails by a processor that raises."""
         try:

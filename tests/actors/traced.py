@@ -81,3 +81,13 @@ class BadlyTraced(Actor):
     def empty(self, given: str) -> str:
         """Return the argument."""
         return given
+
+
+class TracedRank(Actor):
+    """The same for a rank of a world, without what worlds do not have."""
+
+    def setup(self, context: Context) -> None:
+        """Have spans made."""
+        Traced.setup(self, context)  # type: ignore[arg-type]
+
+    nested, fail, spans = Traced.nested, Traced.fail, Traced.spans

@@ -125,6 +125,13 @@ class Worldly(Actor):
         return seconds
 
     @method
+    def meet_late(self, rank: int, gate: str) -> None:
+        """Meet, one rank once a file is there."""
+        while self.world.rank == rank and not os.path.exists(gate):  # noqa: PTH110 - the shortest
+            time.sleep(0.01)  # the file is the event
+        self.world.barrier()
+
+    @method
     def wait_once(self, seconds: float, begun: str) -> float:
         """Take some time and then meet, not twice; `begun` is a file that tells that rank 0 has begun."""
         if self.world.rank == 0:

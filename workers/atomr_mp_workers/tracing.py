@@ -104,6 +104,22 @@ class RequestTracer:
             _LOG.exception("a request of %s has no span, for its start failed", name)
             return of_client
 
+    def place(self, span: Any, world: str, epoch: int, rank: int, entry: int) -> None:
+        """Note where a part of a world's call runs. A span that raises fails no request.
+
+        Args:
+            span: The request's.
+            world: The world's name.
+            epoch: The epoch.
+            rank: The rank of this process.
+            entry: The call's number in the order of the epoch.
+        """
+        places = {"world": world, "epoch": epoch, "rank": rank, "entry": entry}
+        try:
+            span.set_attributes({f"atomr_mp.{name}": value for name, value in places.items()})
+        except Exception:  # noqa: BLE001 - raised by somebody's span
+            _LOG.exception("attributes of a request's span are lost")
+
     def enter(self, span: Any) -> Any:
         """Make a span this thread's current one; return the token for `leave`."""
         return self._attach(self._trace.set_span_in_context(span))

@@ -391,6 +391,8 @@ class Gangs:
                 self._backlog.remove_gang(gang.arguments.nbytes)
             case GangAction.PUT:
                 self._put(gang, parts)
+                if gang.span is not None:
+                    gang.span.place(gang.world, gang.epoch)
             case GangAction.DOUBT:
                 gang.may_have_run = True
             case GangAction.FORGET:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 
 from atomr_mp import errors
-from atomr_mp.protocol.codec import U16, U32, U64, Bytes16, Message, Name, Text, Weight
+from atomr_mp.protocol.codec import MAX_DEVICES, U16, U32, U64, Bytes16, Message, Name, Text, Weight
 from atomr_mp.protocol.messages.devices import DeviceInfo, WorldInfo
 from atomr_mp.protocol.messages.suspects import RequestKey
 
@@ -320,6 +320,29 @@ class RemoteStatus(Message, frozen=True):
     """0 if there is none."""
 
 
+class WorldMemberProgress(Message, frozen=True):
+    """Where a member of a world is, as its page shows it."""
+
+    begun: U64
+    """The latest call that it has begun, as its number in the order of the epoch's calls."""
+    ended: U64
+    doing: Text
+    """In words: "is idle", "runs call 3", "waits in all_reduce"."""
+
+
+class WorldProgress(Message, frozen=True):
+    """Where a world's members are. Of a world without an epoch that goes on there are none."""
+
+    published: U64 = 0
+    """How many calls the epoch's order has."""
+    members: Annotated[list[WorldMemberProgress], msgspec.Meta(max_length=MAX_DEVICES)] = msgspec.field(
+        default_factory=list
+    )
+    """By rank."""
+    waits: Text = ""
+    """A sentence on the ranks that wait for others; empty if none waits for long."""
+
+
 class Status(Message, frozen=True, tag="status"):
     """Answer to `StatusRequest`."""
 
@@ -350,6 +373,8 @@ class Status(Message, frozen=True, tag="status"):
     """Nil if no remote clients are admitted."""
     worlds: list[WorldInfo] = msgspec.field(default_factory=list)
     """All, by number."""
+    progress: list[WorldProgress] = msgspec.field(default_factory=list)
+    """The progress of these worlds, in their order."""
 
     @property
     def unanswered(self) -> int:

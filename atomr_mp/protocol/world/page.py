@@ -23,6 +23,8 @@ CLAIMED: Final = 4
 """Slots that were published or are being written."""
 WANTED: Final = 5
 """1 while rank 0 wants to be rung when a part has come."""
+LATEST: Final = 6
+"""Sequence number of the latest entry, for whoever reads no entries."""
 FIRST_TAKEN: Final = 16
 """Word of how many notes rank 0 has taken of each member."""
 MAX_RANKS: Final = 64

@@ -18,6 +18,7 @@ from atomr_mp.protocol.world.page import (
     EPOCH_AGAIN,
     FIRST_TAKEN,
     HEAD,
+    LATEST,
     MAGIC,
     MAX_DATA_BYTES,
     MAX_RANKS,
@@ -58,7 +59,7 @@ class RingWriter:
         """Sequence number and end of each entry that is kept."""
         self._tail = 0
         words[EPOCH_AGAIN] = complement(epoch)
-        words[HEAD] = words[CLAIMED] = words[WANTED] = 0
+        words[HEAD] = words[CLAIMED] = words[WANTED] = words[LATEST] = 0
         for rank in range(MAX_RANKS):
             words[FIRST_TAKEN + rank] = 0
         words[0] = MAGIC
@@ -105,8 +106,8 @@ class RingWriter:
         for word in entry:
             words[RING_AT + at] = word
             at = at + 1 if at + 1 < slot_words else 0
+        words[LATEST] = self._sequence = sequence
         words[HEAD] = self._head = claimed
-        self._sequence = sequence
         self._kept.append((sequence, claimed))
         return sequence
 
@@ -232,6 +233,20 @@ class RingReader:
         for holds, why in rules:
             if not holds:
                 raise WorldPageDamagedError(why)
+
+
+def latest(words: memoryview, epoch: int) -> int:
+    """Return the sequence number of the latest entry of an epoch, 0 if there is none. The header is enough of a ring.
+
+    Raises:
+        WorldPageDamagedError: The words of the epoch do not agree, or there cannot be so many entries.
+    """
+    if words[0] != MAGIC or ring_epoch(words) != (epoch, epoch):
+        return 0
+    found = words[LATEST]
+    if found >= MOST:
+        raise WorldPageDamagedError("more entries are published than can be")
+    return found
 
 
 def ring_epoch(words: memoryview) -> tuple[int, int]:

@@ -6,6 +6,7 @@ import time
 from typing import Any, Final, NamedTuple
 
 from atomr_mp.operator.figures import quantile
+from atomr_mp.operator.pool_status import WorldStatus, status_of
 from atomr_mp.protocol.messages.operators import Figures, Status, WorkerStatus
 
 MOST_METHODS: Final = 16
@@ -13,6 +14,9 @@ MOST_METHODS: Final = 16
 
 MOST_REFUSED: Final = 50
 """Most refused requests shown, the latest."""
+
+MOST_WORLDS: Final = 64
+"""Most worlds shown."""
 
 MOST_TEXT: Final = 400
 
@@ -53,7 +57,20 @@ def snapshot(before: StatusSample | None, after: StatusSample) -> dict[str, Any]
             for each in status.quarantined[-MOST_REFUSED:]
         ],
         "refused_in_all": len(status.quarantined),
+        "worlds": [_world(each) for each in status_of(status, None, time.time()).worlds[:MOST_WORLDS]],
         "devices": [_device(earlier.get(worker.device.index), worker, seconds) for worker in status.workers],
+    }
+
+
+def _world(world: WorldStatus) -> dict[str, Any]:
+    return {
+        "name": world.name,
+        "devices": world.devices,
+        "state": world.state.value,
+        "epoch": world.epoch,
+        "calls": world.published,
+        "note": (world.reason or world.waits)[:MOST_TEXT],
+        "members": [each.doing[:MOST_TEXT] for each in world.members],
     }
 
 

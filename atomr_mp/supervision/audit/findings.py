@@ -43,7 +43,7 @@ class Finding(NamedTuple):
     state: State
     kind: str
     """Its subject: "supervisor", "process", "session", "relay", "memory", "descriptor", "socket", "note", "gpu",
-    "fault"."""
+    "fault", "world"."""
     what: str
     remedy: str = ""
     """For an operator; empty if there is nothing to do."""

@@ -14,7 +14,8 @@ import select
 from typing import Final
 
 from atomr_mp.protocol.messages.control import WorldFileKind
-from atomr_mp.protocol.world.memory import STOP_BYTES, WORLD_BYTES
+from atomr_mp.protocol.world.memory import LINES_AT, RING_AT, STOP_BYTES, WORLD_BYTES
+from atomr_mp.protocol.world.page import FIRST_TAKEN, NOTES_AT
 from atomr_mp.transport.descriptors import Descriptor
 
 NAME: Final = "atomr-mp-world"
@@ -65,10 +66,21 @@ class ProcessFiles:
                 with contextlib.suppress(BlockingIOError):
                     os.write(descriptor, _RING)
 
+    def lines(self) -> memoryview:
+        """Return a copy of the first words of the process's lines."""
+        return self._words(LINES_AT, NOTES_AT)
+
+    def ring_header(self) -> memoryview:
+        """Return a copy of the first words of the process's ring."""
+        return self._words(RING_AT, FIRST_TAKEN)
+
     @property
     def memory(self) -> int:
         """The descriptor of the memory."""
         return self._shared[WorldFileKind.MEMORY].fileno()
+
+    def _words(self, at: int, count: int) -> memoryview:
+        return memoryview(os.pread(self.memory, 8 * count, at)).cast("Q")
 
     def close(self) -> None:
         """Close the files here; whoever has got them keeps them. May be called twice."""

@@ -23,7 +23,7 @@ from typing import Final, Protocol
 from atomr_mp import checks, errors
 from atomr_mp.process.files.events import Scalar
 from atomr_mp.protocol.codec import clip
-from atomr_mp.protocol.messages import control
+from atomr_mp.protocol.messages import control, operators
 from atomr_mp.protocol.messages.control import WorldFileKind
 from atomr_mp.protocol.messages.devices import WorldInfo, WorldState
 from atomr_mp.protocol.words import these_devices
@@ -41,6 +41,7 @@ from atomr_mp.supervision.world_members import (
     WorldMembers,
     WorldOrder,
 )
+from atomr_mp.supervision.world_watch import WorldWatch, read_member, read_published
 from atomr_mp.supervisor.loop import Loop, Timer
 from atomr_mp.supervisor.plan import WorldPlan
 from atomr_mp.supervisor.worlds.files import ProcessFiles, StopFile
@@ -127,6 +128,7 @@ class WorldKeeper:
         self._late = "joined"
         """What the timer waits for."""
         self._told: WorldInfo | None = None
+        self._watch: Final = WorldWatch()
 
     # --- what others ask -------------------------------------------------------------------------------------------
 
@@ -146,6 +148,24 @@ class WorldKeeper:
             generations=[each.incarnation for each in self._members.members] if ready else [],
             reason=reason,
             rank=rank,
+        )
+
+    def progress(self, now_s: float) -> operators.WorldProgress:
+        """Look at the members' pages, and return where they are; `now_s` is by the monotonic clock."""
+        members = self._members
+        files = [self._files.get(each) for each in members.members]
+        if members.state not in _GOES_ON or not files or files[0] is None:
+            return operators.WorldProgress()
+        found = self._watch.look(
+            members.epoch,
+            read_published(files[0].ring_header(), members.epoch),
+            [None if each is None else read_member(each.lines(), members.epoch) for each in files],
+            now_s,
+        )
+        return operators.WorldProgress(
+            found.published,
+            [operators.WorldMemberProgress(each.begun, each.ended, doing) for each, doing in found.members],
+            found.waits,
         )
 
     @property

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from atomr_mp import checks, errors
 from atomr_mp.process.files.events import Scalar
-from atomr_mp.protocol.messages import control
+from atomr_mp.protocol.messages import control, operators
 from atomr_mp.protocol.messages.devices import WorldInfo
 from atomr_mp.supervision.lifecycle import State
 from atomr_mp.supervision.reclaim import Worker
@@ -16,6 +17,9 @@ from atomr_mp.supervisor.loop import Loop
 from atomr_mp.supervisor.plan import WorldPlan
 from atomr_mp.supervisor.worlds.keeper import Offer, WorldKeeper, WorldMessage
 from atomr_mp.transport.descriptors import Descriptor
+
+LOOK_S: Final = 1.0
+"""Time between two looks at where the members are."""
 
 
 @checks.owned(by_maker=True)
@@ -49,11 +53,19 @@ class Worlds:
         for keeper in self._keepers:
             for rank, device in enumerate(keeper.plan.devices):
                 self._of.setdefault(device, []).append((rank, keeper))
+        self._loop = loop
+        self._is_free = not self._keepers
+        self._watch()
 
     @property
     def infos(self) -> list[WorldInfo]:
         """All worlds, as clients are shown them."""
         return [keeper.info for keeper in self._keepers]
+
+    def progress(self) -> list[operators.WorldProgress]:
+        """Return where the members of each world are."""
+        now_s = time.monotonic()
+        return [keeper.progress(now_s) for keeper in self._keepers]
 
     @property
     def descriptors(self) -> list[int]:
@@ -134,8 +146,15 @@ class Worlds:
 
     def free(self) -> None:
         """Close all files, at the end of the pool; may be called twice."""
+        self._is_free = True
         for keeper in self._keepers:
             keeper.free()
+
+    def _watch(self) -> None:
+        """Look where all members are, from now on, so that it is known since when they are there."""
+        if not self._is_free:
+            self.progress()
+            self._loop.call_later(LOOK_S, self._watch)
 
 
 class _DeviceProcesses:

@@ -11,7 +11,7 @@ import pytest
 
 import atomr_mp
 from atomr_mp import errors, tracing
-from tests.support import ACTORS, Ledger
+from tests.support import ACTORS, BACKEND, DEADLINE_S, Ledger
 
 pytest.importorskip("opentelemetry.sdk")
 
@@ -68,6 +68,31 @@ def ids(span: ReadableSpan) -> tuple[str, str]:
     context = span.get_span_context()
     assert context is not None
     return f"{context.trace_id:032x}", f"{context.span_id:016x}"
+
+
+@pytest.mark.skipif(BACKEND != "host", reason="worlds run on the host backend")
+def test_a_part_of_a_world_s_call_tells_its_place(exporter: InMemorySpanExporter) -> None:
+    """World, epoch, rank, and its number in the order, on each rank; one span of the caller."""
+    worlds = {"tp": {"devices": [0, 1], "actors": ["TracedRank"]}}
+    with Ledger() as ledger, ledger.start(f"{ACTORS}/traced.py:TracedRank", gpus=2, worlds=worlds) as pool:
+        world = pool.world("tp")
+        world.call("TracedRank.fail").exception(DEADLINE_S)
+        world.call("TracedRank.nested").result(DEADLINE_S)
+        tracing.uninstrument()
+        of_ranks = world.call("TracedRank.spans", each=True).result(DEADLINE_S)
+    names = [f"atomr_mp.{name}" for name in ("world", "epoch", "rank", "entry")]
+    for rank, spans in enumerate(of_ranks):
+        found = [each for each in spans if each["kind"] == "SERVER"]
+        assert [[each["attributes"][name] for name in names] for each in found] == [
+            ["tp", 1, rank, at] for at in (1, 2)
+        ]
+    client = exporter.get_finished_spans()[-1]
+    assert client.attributes is not None
+    assert (client.name, client.attributes["atomr_mp.world"], client.attributes["atomr_mp.epoch"]) == (
+        "TracedRank.nested",
+        "tp",
+        1,
+    )
 
 
 def test_a_request_has_a_span_on_either_side(

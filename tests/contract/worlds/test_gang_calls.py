@@ -14,7 +14,9 @@ import pytest
 
 import atomr_mp
 from atomr_mp import errors
-from tests.support import ACTORS, BACKEND, DEADLINE_S, Ledger
+from atomr_mp.operator.doctor import examine
+from atomr_mp.operator.pool_status import WorldStatus
+from tests.support import ACTORS, BACKEND, DEADLINE_S, Ledger, settled
 
 WORLDLY = f"{ACTORS}/worldly.py:Worldly"
 SOON_S = 2.0
@@ -198,3 +200,34 @@ def test_a_first_collective_imports_nothing(ledger: Ledger, tmp_path: Path) -> N
     actor.write_text(LAZY)
     with ledger.start(f"{actor}:Lazy", gpus=2, worlds={"tp": {"devices": [0, 1], "actors": ["Lazy"]}}) as pool:
         assert pool.world("tp").call("Lazy.has_collectives", each=True).result(DEADLINE_S) == [True, True]
+
+
+def test_status_and_doctor_show_who_waits_for_whom(pool: atomr_mp.Pool, world: Any, tmp_path: Path) -> None:
+    """By rank, and in a sentence, while a call waits for one rank."""
+    last, gate = world.size - 1, tmp_path / "gate"
+    reply = world.call("Worldly.meet_late", last, str(gate))
+
+    def shown() -> WorldStatus:
+        [found] = pool.status().worlds
+        return found
+
+    if world.size > 1:
+        assert settled(lambda: "wait" in shown().waits)
+        found = shown()
+        assert f"in barrier for rank {last}, which has not met it for " in found.waits
+        [told] = [each for each in examine(pool.run_dir)[1] if each.kind == "world"]
+        assert found.waits[:20] in told.what
+    else:
+        assert settled(lambda: shown().members[0].doing.startswith("runs call "))
+        found = shown()
+    assert [each.doing for each in found.members] == [
+        *["waits in barrier"] * last,
+        f"runs call {found.published}",
+    ]
+    assert [(each.rank, each.device, each.begun, each.begun - each.ended) for each in found.members] == [
+        (rank, rank, found.published, 1) for rank in range(world.size)
+    ]
+    gate.touch()
+    reply.result(DEADLINE_S)
+    assert settled(lambda: [each.doing for each in shown().members] == ["is idle"] * world.size)
+    assert not shown().waits

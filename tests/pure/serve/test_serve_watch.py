@@ -5,7 +5,16 @@ import os
 import msgspec
 import pytest
 
-from atomr_mp.protocol.messages.operators import BatchStatus, Figures, QuarantinedRequest, Status, WorkerStatus
+from atomr_mp.protocol.messages.devices import WorldInfo, WorldState
+from atomr_mp.protocol.messages.operators import (
+    BatchStatus,
+    Figures,
+    QuarantinedRequest,
+    Status,
+    WorkerStatus,
+    WorldMemberProgress,
+    WorldProgress,
+)
 from atomr_mp.protocol.messages.suspects import RequestKey
 from atomr_mp.serve.values.results import encode_json
 from atomr_mp.serve.watch.shared_sample import SAMPLE_BYTES, SharedSample
@@ -43,6 +52,29 @@ def test_a_refused_request_is_named() -> None:
     shown = snapshot(None, StatusSample(1.0, status))
     assert shown["refused"] == [{"method": "A.deadly", "fingerprint": "0f" * 16, "since": 5.0, "ends": 2}]
     assert shown["refused_in_all"] == 1
+
+
+def test_a_world_is_shown_with_its_epoch_and_who_waits() -> None:
+    """And why it is not ready."""
+    status = msgspec.structs.replace(
+        status_of(),
+        worlds=[
+            WorldInfo(0, "tp", [1, 0], ["A"], WorldState.READY, 3, [1, 1]),
+            WorldInfo(1, "pp", [2], ["B"], WorldState.WAITING, 1, [], "rank 0 (device 2) is tripped"),
+        ],
+        progress=[
+            WorldProgress(
+                7,
+                [WorldMemberProgress(7, 6, "waits in barrier"), WorldMemberProgress(7, 6, "runs call 7")],
+                "rank 0 waits",
+            ),
+            WorldProgress(),
+        ],
+    )
+    first, second = snapshot(None, StatusSample(1.0, status))["worlds"]
+    assert (first["name"], first["state"], first["epoch"], first["calls"]) == ("tp", "ready", 3, 7)
+    assert (first["note"], first["members"]) == ("rank 0 waits", ["waits in barrier", "runs call 7"])
+    assert (second["note"], second["members"]) == ("rank 0 (device 2) is tripped", [])
 
 
 def test_one_at_a_time_writes_samples_and_all_read_the_latest() -> None:

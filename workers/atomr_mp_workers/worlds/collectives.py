@@ -17,11 +17,12 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from atomr_mp import errors
+from atomr_mp.protocol.world.collectives import Collective
 from atomr_mp.protocol.world.memory import MAILBOX_SLOTS, SLOT_BYTES
 from atomr_mp.protocol.world.page import MOST, sum_of
 from atomr_mp_workers.worlds.elements import Arithmetic, Array, Target, given
 from atomr_mp_workers.worlds.meeting import Meeting, Rehearsal
-from atomr_mp_workers.worlds.signatures import Agreement, Collective
+from atomr_mp_workers.worlds.signatures import Agreement
 
 SMALL_BYTES: Final = 16 * 2**10
 """Up to this size each rank reduces all elements for itself, in one step."""

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from atomr_mp.protocol.board import Watched
+from atomr_mp_workers import tracing
 from atomr_mp_workers.device.base import WorkerDevice
 from atomr_mp_workers.requests.off_loop.threads import ActorThreads
 from atomr_mp_workers.requests.request import Request, Run
@@ -42,6 +43,7 @@ class WorldThread(ActorThreads):
     in_step = True
 
     def __init__(self, name: str, queue: GangQueue, device: WorkerDevice, watch: Callable[[int, int], object]) -> None:
+        self._name = name
         self._watch = watch
         self._queue = queue
         self._meeting: EpochMeeting | None = None
@@ -61,6 +63,8 @@ class WorldThread(ActorThreads):
             assert epoch is not None
             assert meeting is not None
             self._entry = epoch, meeting, sequence
+            if request.span is not None and tracing.tracer is not None:
+                tracing.tracer.place(request.span, self._name, epoch.number, epoch.rank, sequence)
         else:
             self._entry = None
         super().run(request)

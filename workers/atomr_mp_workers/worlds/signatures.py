@@ -2,27 +2,12 @@
 
 from __future__ import annotations
 
-from enum import IntEnum
 from typing import Final
 
 from atomr_mp.protocol.dtypes import ITEM_BYTES
 from atomr_mp.protocol.words import counted
 from atomr_mp.protocol.world import Signature
-
-
-class Collective(IntEnum):
-    """Kinds of collectives."""
-
-    BARRIER = 1
-    ALL_REDUCE = 2
-    REDUCE = 3
-    REDUCE_SCATTER = 4
-    ALL_GATHER = 5
-    BROADCAST = 6
-    ALL_TO_ALL = 7
-    ALL_TO_ALL_V = 8
-    SENDRECV = 9
-
+from atomr_mp.protocol.world.collectives import KIND_BITS, KINDS, Collective
 
 ELEMENT_TYPES: Final = tuple(ITEM_BYTES)
 """Names of the element types. A signature has the place of one of these, plus 1; 0 stands for none."""
@@ -35,7 +20,6 @@ FACTOR: Final = 2**8
 
 NO_ROOT: Final = 2**8 - 1
 _ROOT_BITS: Final = 8
-_KIND_BITS: Final = 8
 
 
 class Agreement:
@@ -84,7 +68,7 @@ class Agreement:
             self.dtype,
             self.operator,
             self.root | sequence << _ROOT_BITS,
-            self._kind | step << _KIND_BITS,
+            self._kind | step << KIND_BITS,
         )
         if not step:
             self._first = sequence, made
@@ -96,8 +80,6 @@ _NUMBERS: Final = {
     **{name: place for place, name in enumerate(ELEMENT_TYPES, start=1)},
     **{name: place for place, name in enumerate(OPERATORS, start=1)},
 }
-
-_KINDS: Final = {int(kind): kind.name.lower() for kind in Collective}
 
 
 def sequence_of(signature: Signature) -> int:
@@ -127,12 +109,12 @@ def both_sides(one: int, ones: Signature, other: int, others: Signature) -> str:
 
 
 def _step(signature: Signature) -> int:
-    return signature.kind >> _KIND_BITS
+    return signature.kind >> KIND_BITS
 
 
 def _words(signature: Signature) -> tuple[str, str]:
     """Return a collective's name with its operator and root, and " of " its elements; of any numbers."""
-    kind = signature.kind & 2**_KIND_BITS - 1
+    kind = signature.kind & 2**KIND_BITS - 1
     root = signature.root & 2**_ROOT_BITS - 1
     operator, factor = signature.operator % FACTOR, signature.operator // FACTOR
     more = []
@@ -142,7 +124,7 @@ def _words(signature: Signature) -> tuple[str, str]:
         more.append("with a factor")
     if root != NO_ROOT:
         more.append(f"root={root}")
-    name = _KINDS.get(kind, f"collective {kind}") + (f"({', '.join(more)})" if more else "")
+    name = KINDS.get(kind, f"collective {kind}") + (f"({', '.join(more)})" if more else "")
     if not signature.dtype:
         return name, ""
     known = signature.dtype <= len(ELEMENT_TYPES)
