@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
@@ -9,9 +10,10 @@ import time
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from atomr_mp.protocol.world.page import MET
-from atomr_mp_workers import Actor, Context, method
+from atomr_mp_workers import Actor, Batch, Context, method
 
 
 class Worldly(Actor):
@@ -23,6 +25,7 @@ class Worldly(Actor):
         self.world = context.world
         self.rehearsed = self.world.all_reduce(np.ones(3)).tolist()
         self.log: list[int] = []
+        self.batches: list[list[int]] = []
 
     @method(idempotent=True)
     def add(self, x: Any) -> Any:
@@ -180,6 +183,60 @@ class Worldly(Actor):
         while True:
             self.world.barrier()
 
+    def _batch(self, numbers: list[int], ways: list[str]) -> list[Any]:
+        """Note a batch, meet the others, and do what its first way says that is not empty."""
+        self.batches.append(numbers)
+        last = self.world.rank == self.world.size - 1
+        how = next((each for each in ways if each), "")
+        if how == "raises" and last:
+            raise ValueError(f"rank {self.world.rank} fails")
+        if how.startswith("kills ") and self.world.rank == int(how.split()[1]):
+            with contextlib.suppress(FileExistsError), open(how.split()[2], "x"):  # noqa: PTH123
+                os.kill(os.getpid(), signal.SIGKILL)
+                time.sleep(100)  # the process ends
+        sums = self.world.all_reduce(np.asarray(numbers, np.int64) * (self.world.rank + 1))
+        results: list[Any] = [int(each) for each in sums]
+        for at, way in enumerate(ways):
+            if way == "fails alone" or (way == "fails last" and last):
+                results[at] = ValueError(f"{numbers[at]} fails on rank {self.world.rank}")
+        return results[1:] if how == "short" and last else results
+
+    @method(idempotent=True, batch=Batch(max_items=8, max_wait_s=0.02))
+    def together(self, number: list[int], way: list[str]) -> list[Any]:
+        """Return the sum of each number times rank + 1, over the ranks."""
+        return self._batch(number, way)
+
+    @method(thread=True, batch=Batch(max_items=8, max_wait_s=0.02))
+    def together_once(self, number: list[int], way: list[str]) -> list[Any]:
+        """Do the same, and not twice."""
+        return self._batch(number, way)
+
+    def remainder(self, number: int, way: str) -> int:
+        """Return what requests share that run together; fail for some, on all ranks or on one."""
+        if way in {"no key", f"no key {self.world.rank}"}:
+            raise ValueError(f"there is no key on rank {self.world.rank}")
+        return number % 3
+
+    @method(batch=Batch(max_items=100, max_wait_s=0, key="remainder"))
+    def by_key(self, number: list[int], way: list[str]) -> list[Any]:
+        """Do the same for numbers with one remainder."""
+        return self._batch(number, way)
+
+    @method(batch=Batch(max_items=100, max_bytes=100_000, max_wait_s=1.0))
+    def by_bytes(self, x: list[NDArray[np.float64]]) -> list[int]:
+        """Note the length of the batch."""
+        self.batches.append([len(x)])
+        return [len(each) for each in x]
+
+    @method(idempotent=True)
+    def batched(self) -> list[list[int]]:
+        """Return the batches that this rank has run."""
+        return self.batches
+
+    @method
+    def forget(self) -> None:
+        """Forget what was noted."""
+        self.log, self.batches = [], []
 
 class Overlapping(Worldly):
     """The same for another world, over some of the same devices."""

@@ -50,6 +50,7 @@ from atomr_mp_workers.supervised.hang_limits import HangLimits
 from atomr_mp_workers.supervised.imports import ImportsAhead, RequestsImports
 from atomr_mp_workers.supervised.stacks import show_unfinished
 from atomr_mp_workers.wire.control import ControlChannel
+from atomr_mp_workers.worlds.batched_method import GangBatchedMethod
 from atomr_mp_workers.worlds.gang_queue import GangQueue
 from atomr_mp_workers.worlds.hosted import HostedWorlds
 from atomr_mp_workers.worlds.membership import Membership
@@ -159,9 +160,12 @@ def build(
     )
     worlds.use(envelope.abort, envelope.discard_part)
     of_batches = [method for method in methods.values() if method.batch]
-    batched: dict[str, BatchedMethod | SteppedMethod] = {
-        method.name: BatchedMethod(method, number, envelope, store, board) for number, method in enumerate(of_batches)
-    }
+    batched: dict[str, BatchedMethod | SteppedMethod] = {}
+    for number, method in enumerate(of_batches):
+        thread, parts = rooms.runners.get(method.name), (method, number, envelope, store, board)
+        batched[method.name] = (
+            GangBatchedMethod(*parts, thread.queue) if isinstance(thread, WorldThread) else BatchedMethod(*parts)
+        )
     for method in methods.values():
         if method.steps is not None:
             batched[method.name] = SteppedMethod(method, method.steps.max_items, envelope, store)

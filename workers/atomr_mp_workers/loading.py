@@ -139,6 +139,7 @@ def take_into_world(actor: LoadedActor, world: int) -> None:
         if wrong:
             raise ActorLoadFailed(f"{method.name}: the actor belongs to a world, {wrong}")
         method.world, method.thread, method.apart = world, True, True
+        method.items = None  # the members of a world agree on each call by itself
     if actor.instance.threads != 1:
         raise ActorLoadFailed(
             f"{actor.name}: the actor belongs to a world, which has one thread for its calls; leave out threads="
@@ -150,9 +151,7 @@ def _unfit_for_world(method: LoadedMethod) -> str:
     options = method.options
     refused = (
         (method.is_async, "where asynchronous methods are not supported: write it as a method (def)"),
-        (options.batch is not None or options.steps is not None, "where batches are not supported: leave out batch="),
         (method.streams, "where methods that stream are not supported: return the result as a whole"),
-        (options.thread, "which has a thread of its own for its calls: leave out thread="),
         (bool(options.writes), "where refs among the arguments are only read: leave out writes="),
     )
     return next((why for holds, why in refused if holds), "")

@@ -91,6 +91,8 @@ class EntryKind(IntEnum):
     """Their callers have cancelled requests."""
     LAST = 6
     """Nothing comes behind it: each member leaves the epoch once it has ended this entry."""
+    REFUSED = 7
+    """Some members have answered their parts of requests on arrival: no member runs them."""
 
 
 class NoteKind(IntEnum):
@@ -98,6 +100,8 @@ class NoteKind(IntEnum):
 
     CAME = 1
     """The member's part of a request has come."""
+    REFUSED = 2
+    """The part has come, and the member has answered it at once."""
 
 
 class RingEntry(NamedTuple):
@@ -109,7 +113,7 @@ class RingEntry(NamedTuple):
     requests: tuple[tuple[int, int], ...]
     """Session and request id of each."""
     argument: int
-    """Amount of credit, or number of the batched method."""
+    """Amount of credit."""
     published_ns: int
     data: bytes
 

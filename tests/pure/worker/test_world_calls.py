@@ -32,6 +32,8 @@ from atomr_mp_workers.requests.method import Method
 from atomr_mp_workers.requests.off_loop.completions import Completions
 from atomr_mp_workers.requests.off_loop.in_progress import InProgress
 from atomr_mp_workers.requests.peers import Peer, Peers
+from atomr_mp_workers.requests.request import Request
+from atomr_mp_workers.worlds.batched_method import GangBatchedMethod
 from atomr_mp_workers.worlds.files import WorldFiles
 from atomr_mp_workers.worlds.gang_queue import GangQueue
 from atomr_mp_workers.worlds.hosted import HostedWorlds
@@ -71,6 +73,14 @@ class Ranked(Actor):
         self.free.wait(DEADLINE_S)
         self.log.append(item)
         return item
+
+    @method(batch=Batch(max_items=4, max_wait_s=0))
+    def gather(self, items: list[int]) -> list[int]:
+        """Note a batch, once the other member has come, unless it is the example."""
+        if items != [0]:
+            self.meet.wait(DEADLINE_S)
+        self.log.append(items)
+        return items
 
 
 class Plain(Actor):
@@ -134,7 +144,12 @@ class Member:
         self.envelope = Envelope(methods, board, TOKEN, libraries, store, most_queued, gangs=self.worlds)
         self.worlds.use(self.envelope.abort, self.envelope.discard_part)
         runners = {each.name: self.thread for each in ranked.methods}
-        self.dispatcher = Dispatcher(self.envelope, self.completions, device, runners, {}, lambda: None, board)
+        batched = {
+            each.name: GangBatchedMethod(each, number, self.envelope, store, board, self.queue)
+            for number, each in enumerate(ranked.methods)
+            if each.batch is not None
+        }
+        self.dispatcher = Dispatcher(self.envelope, self.completions, device, runners, batched, lambda: None, board)
         self.peers = Peers(Window(1000, 2**20), store)
         self._ids = 0
 
@@ -169,6 +184,7 @@ class Member:
         self.worlds.look(time.monotonic_ns(), away=self.dispatcher.isolation.active)
         self.dispatcher.advance()
         self.dispatcher.work()
+        self.dispatcher.start_batches()
 
     def close(self) -> None:
         """End the thread, and close what it has of descriptors."""
@@ -289,7 +305,7 @@ def test_a_part_that_cannot_be_decoded_is_answered_and_the_others_run(pair: Pair
 
 
 def test_a_part_without_room_keeps_nobody_waiting() -> None:
-    """The other member runs the call."""
+    """No member runs the call, and the other one answers it too."""
     pair = Pair(most_queued=1)
     pair.join()
     pair.members[1].call(pair.peers[1][1], 1, gang(1))
@@ -298,9 +314,87 @@ def test_a_part_without_room_keeps_nobody_waiting() -> None:
         pair.members[0].call(pair.peers[0][1], number, gang(number))
     pair.turn_until(2)
     assert isinstance(pair.outcomes(1)[full], errors.Overloaded)
-    assert pair.members[0].log == [1, 2]
-    assert pair.members[1].log == [1]
+    declined = pair.outcomes(0)[2]
+    assert isinstance(declined, errors.CollectiveAborted)
+    assert not declined.maybe_executed
+    assert pair.members[0].log == pair.members[1].log == [1]
     pair.close()
+
+
+def test_batches_that_come_in_opposite_orders_are_the_same(pair: Pair) -> None:
+    """And calls between them have one place in the order."""
+    for number in range(1, 31):
+        method = "Ranked.together" if number % 5 == 0 else "Ranked.gather"
+        for rank, sessions in ((0, (1, 2)), (1, (2, 1))):
+            for session in sessions:
+                pair.members[rank].call(pair.peers[rank][session], number + 100 * session, gang(number), method)
+    pair.turn_until(60)
+    for rank, session in ((0, 1), (0, 2), (1, 1), (1, 2)):
+        assert set(pair.outcomes(rank, session).values()) == {None}
+    log = pair.members[0].log
+    assert log == pair.members[1].log
+    batches = [each for each in log if isinstance(each, list)]
+    assert sorted(number for batch in batches for number in batch) == [
+        n + base for base in (100, 200) for n in range(1, 31) if n % 5
+    ]
+    assert max(map(len, batches)) == 4
+
+
+def test_a_part_that_cannot_be_decoded_leaves_the_batch_as_it_is_elsewhere(pair: Pair) -> None:
+    """Only one member has a wrong one, which no member runs."""
+    for number in (1, 2, 3):
+        pair.members[0].call(pair.peers[0][1], number, gang(number), "Ranked.gather")
+        item = "no number" if number == 2 else number
+        pair.members[1].call(pair.peers[1][1], item, gang(number), "Ranked.gather")
+    pair.turn_until(3)
+    assert [type(each) for each in pair.outcomes(0).values()].count(errors.CollectiveAborted) == 1
+    assert [type(each) for each in pair.outcomes(1).values()].count(errors.InvalidRequest) == 1
+    assert sorted(number for batch in pair.members[0].log for number in batch) == [1, 3]
+    assert pair.members[0].log == pair.members[1].log
+
+
+@pytest.mark.parametrize("way", ["begins not", "is gone"])
+def test_a_member_that_has_not_all_requests_of_a_batch_runs_none(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """Each of them has an answer that says so, and the epoch ends."""
+    second = pair.members[1]
+    pair.meet.abort()  # the other member comes alone
+    ids = [second.call(pair.peers[1][1], number, gang(number), "Ranked.gather") for number in (1, 2, 3)]
+    for number in (1, 2, 3):
+        pair.members[0].call(pair.peers[0][1], number, gang(number), "Ranked.gather")
+    if way == "is gone":
+        part = second.queue._take_part((1, 2))
+        assert part is not None
+        second.envelope.abort(part, errors.CollectiveAborted("lost", maybe_executed=False))
+    else:
+        begin = second.envelope.begin
+
+        def begin_some(request: Request, now_ns: int) -> bool:
+            if request.id == ids[1]:
+                second.envelope.undo(request, RuntimeError("ours"))
+                return False
+            return begin(request, now_ns)
+
+        monkeypatch.setattr(second.envelope, "begin", begin_some)
+
+    def reported() -> bool:
+        for each in reversed(pair.members):
+            each.turn()
+        return any(isinstance(each, control.EpochBroken) for each in second.sent)
+
+    assert settled(reported)
+    [broken] = [each for each in second.sent if isinstance(each, control.EpochBroken)]
+    assert (broken.rank, broken.late) == (1, False)
+    assert "batch" in broken.reason
+    assert not second.log
+    pair.supply.end(1, [1, 1])
+    for each in pair.members:
+        assert each.worlds.obey(control.DepartEpoch(1, 1, 1, "cannot"), lambda: None)
+        each.turn()
+    found = pair.outcomes(1)
+    assert all(isinstance(found[each], errors.CollectiveAborted) for each in (ids[0], ids[2]))
+    assert not any(error.maybe_executed for error in found.values() if isinstance(error, errors.RequestError))
 
 
 def test_a_suspect_does_not_wait_for_other_members(pair: Pair) -> None:
@@ -488,10 +582,11 @@ def test_the_memory_of_a_former_process_is_given_back(pair: Pair) -> None:
     assert mapped() == before
 
 
-def test_examples_need_no_other_member() -> None:
-    """They run before the process takes parts."""
+@pytest.mark.parametrize(("method", "logged"), [("Ranked.run", 0), ("Ranked.gather", [0])])
+def test_examples_need_no_other_member(method: str, logged: Any) -> None:
+    """They run before the process takes parts; one of a batched method alone."""
     pair = Pair()
-    pair.members[0].call(pair.peers[0][1], 5, None)
+    pair.members[0].call(pair.peers[0][1], 0, None, method)
     member = pair.members[0]
 
     def answered() -> bool:
@@ -500,21 +595,13 @@ def test_examples_need_no_other_member() -> None:
 
     assert settled(answered)
     assert pair.outcomes(0) == {1: None}
+    assert member.log == [logged]
     assert not member.meetings
     pair.close()
 
 
 class Awkward(Actor):
     """Has a method of each kind; the test takes one."""
-
-    @method(thread=True)
-    def threaded(self) -> None:
-        """Have a thread."""
-
-    @method(batch=Batch(max_items=2))
-    def batched(self, items: list[int]) -> list[int]:
-        """Run several."""
-        return items
 
     @method(thread=True)
     def streamed(self) -> Iterator[int]:
@@ -534,7 +621,7 @@ class Awkward(Actor):
         """Write."""
 
 
-@pytest.mark.parametrize("name", ["threaded", "batched", "streamed", "stepped", "asynchronous", "writing"])
+@pytest.mark.parametrize("name", ["streamed", "stepped", "asynchronous", "writing"])
 def test_a_world_s_actor_has_plain_methods(name: str) -> None:
     """Others are refused when it is loaded, with what to change."""
     actor = load(ActorSpec("Awkward", f"{__name__}:Awkward"))

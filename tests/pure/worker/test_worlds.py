@@ -16,26 +16,40 @@ import pytest
 from atomr_mp import errors
 from atomr_mp.protocol.messages import control, data
 from atomr_mp.protocol.messages.control import WorldFileKind
+from atomr_mp_workers.requests.batches.former import BatchLimits
 from atomr_mp_workers.requests.request import Request
 from atomr_mp_workers.worlds import publisher
 from atomr_mp_workers.worlds.files import WorldFiles
 from atomr_mp_workers.worlds.gang_queue import GangQueue
 from atomr_mp_workers.worlds.member_states import MemberState
 from atomr_mp_workers.worlds.membership import Membership
+from atomr_mp_workers.worlds.order_of_batches import BatchedPart
 from atomr_mp_workers.worlds.runner import WorldThread
 from tests.world_files import WorldSupply
 
 WORLD = 1
 TIMEOUT_S = 5.0
+LIMITS = BatchLimits(4, None, 0)
+SINGLE, BATCHED = (type("Method", (), {"batch": batch, "name": "A.run"})() for batch in (None, LIMITS))
 Key = tuple[int, int]
+
+
+@dataclass(eq=False)
+class Session:
+    """A session, as far as a world needs it."""
+
+    number: int
+    ended: bool = False
+    weight: float = 1.0
 
 
 @dataclass(eq=False)
 class Part:
     """A request, as far as a world needs it."""
 
-    session: SimpleNamespace
+    session: Session
     gang: data.Gang
+    method: Any = SINGLE
     dropped: bool = False
     alone: bool = False
     outcome: str = ""
@@ -70,7 +84,7 @@ class Process:
     generation: int
     supply: Supply
     ahead: int = 0
-    begun: dict[int, dict[int, Key]] = field(default_factory=dict)
+    begun: dict[int, dict[int, tuple[Key, ...]]] = field(default_factory=dict)
     """By epoch and sequence number."""
     parts: list[Part] = field(default_factory=list)
     sent: list[control.FromWorker] = field(default_factory=list)
@@ -80,7 +94,7 @@ class Process:
         for file, descriptor in self.supply.own_files(self.rank, self.generation):
             self.files.add(file, descriptor)
         offered = control.WorldOffered(WORLD, "tp", self.rank, 3, self.generation, ["A"], TIMEOUT_S)
-        self.sessions: dict[int, SimpleNamespace] = {}
+        self.sessions: dict[int, Session] = {}
         self.epoch = 0
         self.ended: Callable[[], errors.CollectiveAborted | None] = lambda: None
         self.left_waiting: Callable[[int], None] = lambda _rank: None
@@ -96,7 +110,7 @@ class Process:
         )
         self.member.use(self._abort, self._discard)
         self.member.serve()
-        self.running: tuple[Part, int] | None = None
+        self.running: tuple[list[Part], int] | None = None
 
     def _make_meeting(self, *arguments: Any) -> Any:
         self.ended, self.left_waiting = arguments[-2:]
@@ -108,7 +122,8 @@ class Process:
     def _abort(self, request: Request, error: errors.RequestError) -> None:
         assert isinstance(error, errors.CollectiveAborted)
         assert not error.maybe_executed
-        cast("Part", request).answer("moves" if error.planned else "aborted")
+        refused = "declined" if "another rank" in str(error) else "aborted"
+        cast("Part", request).answer("moves" if error.planned else refused)
 
     def _discard(self, request: Request) -> None:
         part = cast("Part", request)
@@ -124,10 +139,10 @@ class Process:
         self.epoch, self.begun[epoch] = epoch, {}
         self.member.join(control.JoinEpoch(WORLD, epoch, generations))
 
-    def arrive(self, number: int, gang_id: int, epoch: int) -> Part:
-        """Have a part come."""
-        session = self.sessions.setdefault(number, SimpleNamespace(number=number, ended=False))
-        part = Part(session, data.Gang(WORLD, epoch, gang_id))
+    def arrive(self, number: int, gang_id: int, epoch: int, *, batched: bool = False, fits: bool = True) -> Part:
+        """Have a part come: a single one, or one for a batch, with arguments that fit or do not."""
+        session = self.sessions.setdefault(number, Session(number))
+        part = Part(session, data.Gang(WORLD, epoch, gang_id), BATCHED if batched else SINGLE)
         self.parts.append(part)
         try:
             self.member.check("A.run", number, gang_id, epoch)
@@ -136,7 +151,14 @@ class Process:
             self.member.refused((number, gang_id), epoch)
             return part
         self.member.came(cast("Request", part))
-        self.queue.add(cast("Request", part), None)
+        if not batched:
+            self.queue.add(cast("Request", part), None)
+            return part
+        if not fits:
+            part.dropped = True
+            part.answer("refused")
+        waiting = BatchedPart("A.run", LIMITS, gang_id // 2 % 2, session, 10)
+        self.queue.add_to_batch(cast("Request", part), waiting, fits=fits)
         return part
 
     def refuse(self, number: int, gang_id: int, epoch: int) -> None:
@@ -146,7 +168,7 @@ class Process:
     def end_session(self, number: int) -> None:
         """Have it hear of a session's end."""
         self.supply.ended.add(number)
-        self.sessions.setdefault(number, SimpleNamespace(number=number, ended=False)).ended = True
+        self.sessions.setdefault(number, Session(number)).ended = True
         self.member.session_ended(number)
 
     def look(self, now_ns: int = 0) -> None:
@@ -163,17 +185,21 @@ class Process:
             assert not was_over, "it began though the epoch was over"
             assert self.queue.epoch is not None
             self.ahead = 1
-            self.begun[self.epoch][self.queue.sequence] = part.key
-            self.running = part, self.queue.sequence
+            parts = cast("list[Part]", list(self.queue.together))
+            assert part is parts[0]
+            assert len(parts) == 1 or all(each.method is BATCHED for each in parts)
+            self.begun[self.epoch][self.queue.sequence] = tuple(each.key for each in parts)
+            self.running = parts, self.queue.sequence
             self._joined = self.queue.epoch
 
     def finish(self) -> None:
         """End what runs."""
         if self.running is not None:
-            part, sequence = self.running
+            parts, sequence = self.running
             self._joined.end(sequence)
             self.ahead, self.running = 0, None
-            part.answer("ran")
+            for part in parts:
+                part.answer("ran")
 
     def close(self) -> None:
         """End."""
@@ -251,12 +277,12 @@ def fleet() -> Iterator[Fleet]:
     fleet.close()
 
 
-def order_of(fleet: Fleet, epoch: int) -> dict[int, Key]:
+def order_of(fleet: Fleet, epoch: int) -> dict[int, tuple[Key, ...]]:
     """Return what has begun in an epoch, by sequence number; all processes agree on it."""
-    found: dict[int, Key] = {}
+    found: dict[int, tuple[Key, ...]] = {}
     for each in fleet.everyone:
-        for sequence, key in each.begun.get(epoch, {}).items():
-            assert found.setdefault(sequence, key) == key, "two members have begun different calls under one number"
+        for sequence, keys in each.begun.get(epoch, {}).items():
+            assert found.setdefault(sequence, keys) == keys, "two members have begun different calls under one number"
     return found
 
 
@@ -271,16 +297,16 @@ def test_parts_run_in_one_order_however_they_come(fleet: Fleet) -> None:
     parts += [third.arrive(1, 1, 1)]
     fleet.turns(2)
     assert [part.outcome for part in parts] == ["ran"] * 6
-    assert order_of(fleet, 1) == {1: (2, 1), 2: (1, 1)}
+    assert order_of(fleet, 1) == {1: ((2, 1),), 2: ((1, 1),)}
 
 
 def test_a_part_that_is_answered_on_its_arrival_keeps_nobody_waiting(fleet: Fleet) -> None:
-    """The others run it, and its own rank counts it as ended."""
+    """The others answer theirs, which run nowhere, and the epoch goes on."""
     first, second, third = fleet.processes
     second.refuse(1, 1, 1)
     parts = [first.arrive(1, 1, 1), third.arrive(1, 1, 1)]
     fleet.turns(2)
-    assert [part.outcome for part in parts] == ["ran", "ran"]
+    assert [part.outcome for part in parts] == ["declined", "declined"]
     assert third.queue.epoch is not None
     assert [reader.ended() for reader in third.queue.epoch.readers] == [1, 1, 1]
 
@@ -321,7 +347,7 @@ def test_a_part_that_the_dispatcher_has_not_put_into_the_queue_does_not_begin(fl
     """It may wait for its place in the order of borrows; its entry waits for it."""
     first, second, third = fleet.processes
     parts = [each.arrive(1, 1, 1) for each in (second, third)]
-    late = Part(first.sessions.setdefault(1, SimpleNamespace(number=1, ended=False)), data.Gang(WORLD, 1, 1))
+    late = Part(first.sessions.setdefault(1, Session(1)), data.Gang(WORLD, 1, 1))
     first.member.came(cast("Request", late))
     fleet.turns(3)
     parts.append(late)
@@ -343,7 +369,7 @@ def test_a_published_call_of_an_ended_session_runs_everywhere(fleet: Fleet) -> N
     following = [each.arrive(2, 1, 1) for each in fleet.processes]
     fleet.turns(3)
     assert [part.outcome for part in following] == ["ran"] * 3
-    assert [each.begun[1] for each in fleet.processes] == [{1: (1, 1), 2: (2, 1)}] * 3
+    assert [each.begun[1] for each in fleet.processes] == [{1: ((1, 1),), 2: ((2, 1),)}] * 3
 
 
 def test_calls_are_published_a_few_ahead(fleet: Fleet) -> None:
@@ -496,7 +522,7 @@ def test_a_planned_end_runs_what_was_published_and_moves_the_rest(fleet: Fleet) 
     assert first_epoch.publisher._published == 3, "two calls, and the last entry"
     for each in fleet.processes:
         assert each.sent == [control.EpochLeft(WORLD, 1)]
-        assert each.begun[1] == {1: (1, 1), 2: (1, 2)}
+        assert each.begun[1] == {1: ((1, 1),), 2: ((1, 2),)}
         each.sent.clear()
     assert third.arrive(1, 9, 1).outcome == "moves", "it was under way"
     fleet.shut(2)
@@ -739,6 +765,8 @@ class Walk:
         self.sessions = list(range(1, 4))
         self.dead: set[int] = set()
         self.ids = itertools.count(1)
+        self.refused: set[tuple[int, Key]] = set()
+        """Calls that a rank has refused, by epoch."""
         self.coming: list[tuple[int, int, int, int]] = []
         """Rank, session, id and epoch of parts under way."""
         self.ending: list[tuple[int, int]] = []
@@ -798,10 +826,13 @@ class Walk:
     def deliver(self, part: tuple[int, int, int, int]) -> None:
         """Have a part arrive, or be refused on its arrival."""
         rank, session, gang_id, epoch = part
-        if self.random.random() < 0.1:
+        batched, way = gang_id % 3 > 0, self.random.random()
+        if way < 0.05 or (batched and way < 0.1):
+            self.refused.add((epoch, (session, gang_id)))
+        if way < 0.05:
             self.fleet.processes[rank].refuse(session, gang_id, epoch)
         else:
-            self.fleet.processes[rank].arrive(session, gang_id, epoch)
+            self.fleet.processes[rank].arrive(session, gang_id, epoch, batched=batched, fits=way >= 0.1)
 
     def form(self) -> None:
         """Have all leave, perhaps one process be replaced, and all join again."""
@@ -854,9 +885,15 @@ def test_every_walk_keeps_the_promises(seed: int) -> None:
     fleet = walk.fleet
     for epoch in range(1, fleet.epoch + 1):
         order_of(fleet, epoch)
-    begun = {key for each in fleet.everyone for keys in each.begun.values() for key in keys.values()}
+    ran = [(epoch, key) for each in fleet.everyone for epoch in each.begun for key in keys_of(each, epoch)]
+    begun = {key for _, key in ran}
+    assert not walk.refused.intersection(ran)
+    for each in fleet.everyone:
+        for epoch in each.begun:
+            assert len(set(keys_of(each, epoch))) == len(keys_of(each, epoch))
     for part in [part for each in fleet.everyone for part in each.parts]:
-        assert part.outcome != "moves" or part.key not in begun
+        assert part.outcome not in {"moves", "declined", "refused"} or part.key not in begun
+        assert part.outcome != "declined" or (part.gang.epoch, part.key) in walk.refused
         assert part.outcome != "aborted" or part.gang.epoch not in walk.unstopped
     for process in fleet.processes:
         assert not process.sent
@@ -868,4 +905,11 @@ def test_every_walk_keeps_the_promises(seed: int) -> None:
     assert head is not None
     assert head.publisher is not None
     assert not head.publisher._open
+    assert not head.publisher.waits
+    assert not head.publisher.batches._known
     fleet.close()
+
+
+def keys_of(process: Process, epoch: int) -> list[Key]:
+    """Return what a process has begun in an epoch, in its order."""
+    return [key for keys in process.begun[epoch].values() for key in keys]

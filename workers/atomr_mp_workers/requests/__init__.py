@@ -72,8 +72,8 @@ Gang calls
 A method of a world's actor runs on all members of the world as one (`gangs`, `worlds`). Its parts wait in the queue of
 the world's thread, which gives out only the one whose turn it is by the world's ring. So a part waits for other
 processes, and these for it: none is dropped singly. It is neither cancelled nor lost with its connection, and with its
-session it goes only where all members agree. A part that is answered on its arrival counts as come. Suspects do not
-wait for parts that have not begun. A part that is a suspect itself waits for its turn by the ring, and then in
+session it goes only where all members agree. If a part is answered on its arrival, no member runs the call. Suspects do
+not wait for parts that have not begun. A part that is a suspect itself waits for its turn by the ring, and then in
 `isolation.Isolation` until all members say in their lines that nothing else runs there (`JoinedEpoch.be_quiet`): so it
 begins on all of them or on none. If that takes too long since others wait for this process, the epoch ends.
 

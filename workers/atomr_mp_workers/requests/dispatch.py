@@ -606,7 +606,9 @@ class Dispatcher:
             if request.alone:
                 self.isolation.take([request])
                 break
-            if (
+            if request.gang is not None and request.method.batch is not None:
+                freed |= not self._run_together(request, threads)
+            elif (
                 self._begin(request)
                 if type(request) is StreamRequest
                 else self._envelope.begin(request, time.monotonic_ns())
@@ -617,6 +619,18 @@ class Dispatcher:
                 threads.passed_over(request)
                 freed = True
         return freed
+
+    def _run_together(self, request: Request, threads: ActorRunner) -> bool:
+        """Run a batch whose requests the members of a world have agreed on; return whether it has begun."""
+        batched = self._batched[request.method.name]
+        assert isinstance(batched, BatchedMethod)
+        run = batched.together(threads.together(request))
+        if run is None:
+            threads.passed_over(request)
+            return False
+        self._completions.begin(run)
+        threads.run(run)
+        return True
 
     def _begin(self, stream: StreamRequest) -> bool:
         """Begin a stream, or resume it; False if it has been answered."""

@@ -5,6 +5,9 @@ The supervisor offers a world before the process starts (`offers`), and asks it 
 the order of the ring (`joined_epoch`); rank 0 publishes that order (`publisher`). All calls of a world run on one
 thread (`runner`), and wait in a queue that gives out only the next one of the order (`gang_queue`).
 
+Calls of a batched method are noted once their arguments are decoded (`batched_method`). Rank 0 chooses which of them
+share an entry (`order_of_batches`), and all members run exactly these. A member that cannot has the epoch end.
+
 `context.world` is a `world.OwnWorld`. On that thread its `collectives` go through the `meeting.Meeting` of the present
 epoch, where the ranks compare their `signatures` and wait for each other.
 

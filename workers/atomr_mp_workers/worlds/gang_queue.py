@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Final
 
-from atomr_mp.protocol.world import EntryKind
+from atomr_mp.protocol.world import EntryKind, NoteKind, RingEntry
 from atomr_mp_workers.requests.request import Request
 from atomr_mp_workers.worlds.joined_epoch import JoinedEpoch
-from atomr_mp_workers.worlds.publisher import PartKey
+from atomr_mp_workers.worlds.order_of_batches import BatchedPart, PartKey
 
 
 class GangQueue:
@@ -31,6 +31,12 @@ class GangQueue:
         """The part that was given out last, while it waits until it can run alone; nothing is given out meanwhile."""
         self.discard: Callable[[Request], object] = lambda _request: None
         """Drops a part whose session has ended; set by whoever makes the envelope."""
+        self.decline: Callable[[Request], object] = lambda _request: None
+        """Answers a part of a call that another member has refused."""
+        self.give_up: Callable[[str], object] = lambda _reason: None
+        """Has the epoch end, since this process cannot do what the ring says; takes why."""
+        self.together: Sequence[Request] = ()
+        """The requests of the entry that was given out last, in their order."""
         self._parts: dict[PartKey, Request] = {}
         self._added: set[PartKey] = set()
         self._examples: deque[Request] = deque()
@@ -66,6 +72,17 @@ class GangQueue:
         elif self._parts.get(key) is item:
             self._added.add(key)
 
+    def add_to_batch(self, request: Request, part: BatchedPart, *, fits: bool) -> None:
+        """Let a part wait for a batch, or have the other members pass the call over, since it was answered here."""
+        key = key_of(request)
+        if key is None or self.epoch is None or self._parts.get(key) is not request:
+            return  # its epoch is over, and it was answered
+        if fits:
+            self._added.add(key)
+            self.epoch.note_for_batch(key, part)
+        else:
+            self.epoch.note(key, NoteKind.REFUSED)
+
     def put_back(self, item: Request, _owner: Hashable, _priority: int = 0) -> None:
         """Let an example that was just taken wait again."""
         self._examples.appendleft(item)
@@ -77,6 +94,8 @@ class GangQueue:
             return self._examples.popleft() if is_ready(self._examples[0]) else None
         epoch = None if self.apart is not None else self.epoch
         while epoch is not None and (entry := epoch.next()) is not None:
+            if entry.kind is EntryKind.BATCH:
+                return self._take_batch(epoch, entry)
             part = self._parts.get(entry.requests[0]) if entry.kind is EntryKind.BEGIN else None
             if part is not None and not part.dropped and not (entry.requests[0] in self._added and is_ready(part)):
                 return None
@@ -84,15 +103,33 @@ class GangQueue:
                 return None
             parts = [found for key in entry.requests if (found := self._take_part(key)) is not None]
             if part is not None:
-                self.sequence = entry.sequence
+                self.sequence, self.together = entry.sequence, (part,)
                 self.apart = part if part.alone else None
                 return part
+            drop = self.decline if entry.kind is EntryKind.REFUSED else self.discard
             for each in parts:
-                self.discard(each)
+                if not each.dropped:
+                    drop(each)
             epoch.pass_over(entry.sequence)
             if entry.kind is EntryKind.LAST:
                 epoch.close()
         return None
+
+    def _take_batch(self, epoch: JoinedEpoch, entry: RingEntry) -> Request | None:
+        """Return the first request of a batch. The others run it with all of its requests: so this process, or not."""
+        found = [self._parts[key] for key in entry.requests if key in self._added]
+        if len(set(found)) < len(entry.requests) or len({each.method for each in found}) > 1:
+            self.give_up("has not all requests of a batch that was published")
+            return None
+        if any(each.dropped for each in found):
+            self.give_up("has answered a request of a batch that was published")
+            return None
+        if not epoch.begin():
+            return None
+        self.sequence, self.together = entry.sequence, found
+        for key in entry.requests:
+            self._take_part(key)
+        return found[0]
 
     def heads(self) -> Iterator[Request]:
         """Yield the request that is next."""

@@ -25,7 +25,8 @@ from atomr_mp.protocol.world import (
     ring_epoch,
 )
 from atomr_mp_workers.worlds.files import EpochPages
-from atomr_mp_workers.worlds.publisher import PartKey, Publisher, fence
+from atomr_mp_workers.worlds.order_of_batches import BatchedPart, PartKey
+from atomr_mp_workers.worlds.publisher import Publisher, fence
 
 
 class JoinedEpoch:
@@ -96,9 +97,15 @@ class JoinedEpoch:
             return self.publisher.late(now_ns)
         return 0
 
-    def note(self, key: PartKey) -> None:
-        """Note, with the next look, that a part has come."""
-        self._notes.append(Note(NoteKind.CAME, *key))
+    def note(self, key: PartKey, kind: NoteKind = NoteKind.CAME) -> None:
+        """Note, with the next look, that a part has come, or was answered on arrival."""
+        self._notes.append(Note(kind, *key))
+
+    def note_for_batch(self, key: PartKey, part: BatchedPart) -> None:
+        """Note, with the next look, that a part has come that waits for a batch."""
+        if self.publisher is not None:
+            self.publisher.batches.know(key, part)
+        self.note(key)
 
     def look(self, now_ns: int) -> None:
         """Write notes and wake rank 0 for them; as rank 0, publish and wake all."""
@@ -110,12 +117,13 @@ class JoinedEpoch:
                 ring(self.pages.loop_bells[rank] for rank in rung)
 
     def next(self) -> RingEntry | None:
-        """Return the next entry, which begins a call, cancels some, or is the last; None if none is there or begins."""
+        """Return the next entry; None if none is there, or none may begin."""
         if self.is_given_up or self.is_closed:
             return None
         with self._noticing():
             while not self._order and (entry := self._read()) is not None:
                 begins = entry.kind is EntryKind.BEGIN and len(entry.requests) == 1
+                begins |= entry.kind is EntryKind.BATCH and bool(entry.requests)
                 if not begins and entry.kind not in _OF_NO_CALL:
                     raise WorldPageDamagedError(f"entry {entry.sequence} is of a kind that is not in use")
                 self._order.append(entry)
@@ -243,5 +251,5 @@ def ring(bells: Iterable[int]) -> None:
             os.eventfd_write(bell, 1)
 
 
-_OF_NO_CALL: Final = frozenset({EntryKind.CANCEL, EntryKind.LAST})
+_OF_NO_CALL: Final = frozenset({EntryKind.CANCEL, EntryKind.REFUSED, EntryKind.LAST})
 """Kinds of entries that begin nothing."""

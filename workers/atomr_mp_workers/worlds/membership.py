@@ -8,14 +8,14 @@ from typing import Any, Final, Protocol
 
 from atomr_mp import errors
 from atomr_mp.protocol.messages import control
-from atomr_mp.protocol.world import WorldPageDamagedError
+from atomr_mp.protocol.world import NoteKind, WorldPageDamagedError
 from atomr_mp_workers.fault_points import hooks
 from atomr_mp_workers.requests.request import Request
 from atomr_mp_workers.worlds.files import WorldFiles
 from atomr_mp_workers.worlds.gang_queue import GangQueue, key_of
 from atomr_mp_workers.worlds.joined_epoch import JoinedEpoch
 from atomr_mp_workers.worlds.member_states import MemberAction, MemberEvent, MemberState, member_step
-from atomr_mp_workers.worlds.publisher import PartKey
+from atomr_mp_workers.worlds.order_of_batches import PartKey
 from atomr_mp_workers.worlds.runner import EpochMeeting, WorldThread
 
 _INSIDE: Final = frozenset({MemberState.JOINED, MemberState.CLOSING})
@@ -107,6 +107,7 @@ class Membership:
         self._view: Final = view
         self._thread: Final = thread
         self._queue: Final = queue
+        queue.give_up, queue.decline = self._break_off, self._decline
         self._make_meeting: Final = make_meeting
         self._send: Final = send
         self._wake: Final = wake
@@ -122,6 +123,8 @@ class Membership:
         """Sessions that have sent parts in this epoch."""
         self._is_cut = False
         """Whether parts may have been lost with a connection."""
+        self._unable = ""
+        """Why this process cannot run what the ring says, "" if it can."""
         self._is_reported = False
         """Whether the supervisor knows that the epoch cannot go on."""
         self._quiet_due_ns: int | None = None
@@ -158,6 +161,7 @@ class Membership:
         )
         self._epoch, self._end, self._reason = epoch, end, ""
         self._is_reported = self._is_cut = False
+        self._unable = ""
         self._sessions.clear()
         self._queue.epoch = epoch
         self._thread.meet(meeting)
@@ -240,13 +244,14 @@ class Membership:
             self._queue.arrive(key, request)
             if hooks.hook is not None:
                 hooks.hook("world_note", "")
-            self._epoch.note(key)
+            if request.method.batch is None or request.alone:  # else it is noted once its arguments are decoded
+                self._epoch.note(key)
 
     def refused(self, key: PartKey, epoch: int) -> None:
-        """Take in that a part was answered on its arrival: the others need not wait for it."""
+        """Take in that a part was answered on its arrival: no member runs the call."""
         epochs = self._epoch is not None and self._epoch.number == epoch and self.state is MemberState.JOINED
         if self._epoch is not None and epochs and key not in self._queue:
-            self._epoch.note(key)
+            self._epoch.note(key, NoteKind.REFUSED)
 
     def is_quiet(self) -> bool:
         """Return whether the part that has to run alone may begin: nothing else runs on any member until it has ended.
@@ -326,6 +331,8 @@ class Membership:
         reason, rank, late = "", -1, False
         if end.missed is not None:
             reason, rank = "has ended a call without meeting the others, who waited for it", end.missed
+        elif self._unable:
+            reason, rank = self._unable, self._rank
         elif self._is_cut:
             reason = "a client's connection was lost, maybe with parts of calls"
         elif (loud := self._not_quiet(epoch, now_ns)) is not None:
@@ -352,6 +359,19 @@ class Membership:
         rank = epoch.not_quiet(self._queue.sequence, now_ns, self._patience_ns)
         self._quiet_due_ns = (epoch.stuck_ns or now_ns) + self._patience_ns
         return rank
+
+    def _break_off(self, reason: str) -> None:
+        """Begin nothing more in this epoch, and have it end."""
+        if self._epoch is not None:
+            self._unable, self._epoch.is_given_up = reason, True
+            self._wake()
+
+    def _decline(self, request: Request) -> None:
+        """Answer a part of a call that another member has refused."""
+        if self._epoch is not None:
+            error = aborted(self.name, self._epoch.number, -1, "")
+            error.message = f"another rank of the world {self.name!r} has refused the call; it has begun on none"
+            self._abort(request, error)
 
     def _unbegun(self, epoch: JoinedEpoch, end: _EpochEnd) -> errors.CollectiveAborted:
         """Return the error of a part that has not begun here and will not; behind the last entry it was unpublished."""

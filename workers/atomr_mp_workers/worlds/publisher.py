@@ -1,6 +1,7 @@
 """Rank 0's duties: it publishes the order of gang calls, and notices who does not begin in time. Pure over words.
 
-A call is published once its parts have come to all members. A few calls are published ahead of the slowest member, so
+A call is published once its parts have come to all members: alone, or in a batch (`order_of_batches`). If a member has
+answered its part on arrival, no member runs the call. A few calls are published ahead of the slowest member, so
 that none of its threads waits for the loop of rank 0. Others wait with rank 0.
 
 A member that has stopped reads no parts, so no call with it becomes complete. While one is incomplete for long, an
@@ -15,9 +16,10 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
-from atomr_mp.protocol.world import EntryKind, MemberReader, RingWriter
+from atomr_mp.protocol.world import EntryKind, MemberReader, NoteKind, RingWriter
 from atomr_mp.protocol.world.page import MAX_REQUESTS
 from atomr_mp_workers.fault_points import hooks
+from atomr_mp_workers.worlds.order_of_batches import OrderOfBatches, PartKey
 
 AHEAD: Final = 32
 """Most entries that not all members have ended. What is published runs, even if its session has ended since."""
@@ -30,9 +32,6 @@ MOST_ENDED: Final = 1024
 
 NOTES_A_RING: Final = 1024
 """After so many notes their writer is rung: it may have waited for room."""
-
-PartKey = tuple[int, int]
-"""Session number and gang id: names a gang call."""
 
 
 class Publisher:
@@ -55,6 +54,14 @@ class Publisher:
         is first."""
         self._complete: deque[PartKey] = deque()
         """Calls that have come to all, unpublished."""
+        self.batches: Final = OrderOfBatches()
+        """Those of them that run in batches."""
+        self._has_batched = False
+        """Whether a batch was published last: a call that waits is next, so none of both waits for long."""
+        self._refused: set[PartKey] = set()
+        """Calls that some member has refused, while they have not come to all."""
+        self._declined: deque[PartKey] = deque()
+        """Calls that have come to all, and that some member has refused."""
         self._cancelled: deque[PartKey] = deque()
         """Calls of ended sessions that members may have parts of, and that will not begin."""
         self._ended_sessions: dict[int, None] = {}
@@ -74,13 +81,13 @@ class Publisher:
     @property
     def due_ns(self) -> int | None:
         """When to look at the latest, if nothing else happens."""
-        dues = self._late_due_ns, self._probe_due_ns
+        dues = self._late_due_ns, self._probe_due_ns, self.batches.due_ns
         return min([due for due in dues if due is not None], default=None)
 
     @property
     def waits(self) -> bool:
         """Whether something waits for a member's end before it is published."""
-        return bool(self._complete or self._cancelled or self._closes)
+        return bool(self._complete or self._cancelled or self._declined or self._closes or self.batches.wait_for_end)
 
     @property
     def is_overfull(self) -> bool:
@@ -118,11 +125,14 @@ class Publisher:
         self._ended_sessions[session] = None
         if len(self._ended_sessions) > MOST_ENDED:
             del self._ended_sessions[next(iter(self._ended_sessions))]
-        found = [key for key in (*self._open, *self._complete) if key[0] == session]
+        found = [key for key in (*self._open, *self._complete, *self._declined) if key[0] == session]
+        found += self.batches.cancel(session)
         if found:
             self._cancelled += found
             self._open = {key: bits for key, bits in self._open.items() if key[0] != session}
             self._complete = deque(key for key in self._complete if key[0] != session)
+            self._declined = deque(key for key in self._declined if key[0] != session)
+            self._refused = {key for key in self._refused if key[0] != session}
 
     def close(self) -> None:
         """Publish, with the next look, the last entry and nothing else: the epoch ends as planned."""
@@ -131,6 +141,9 @@ class Publisher:
             self._open.clear()
             self._complete.clear()
             self._cancelled.clear()
+            self._declined.clear()
+            self._refused.clear()
+            self.batches.clear()
 
     def late(self, now_ns: int) -> int | None:
         """Return the rank that should have begun an entry by now; None if there is none. Look again at `due_ns`."""
@@ -173,9 +186,11 @@ class Publisher:
                 continue
             bits, since_ns = self._open.get(key, (0, now_ns))
             bits |= 1 << rank
+            if note.kind is NoteKind.REFUSED:
+                self._refused.add(key)
             if bits == self._all:
-                self._complete.append(key)
                 self._open.pop(key, None)
+                self._line_up(key, now_ns)
             else:
                 self._open[key] = bits, since_ns
         if reader.taken != before:
@@ -183,21 +198,42 @@ class Publisher:
             if reader.taken // NOTES_A_RING != before // NOTES_A_RING:
                 self.rung.add(rank)
 
+    def _line_up(self, key: PartKey, now_ns: int) -> None:
+        """Let a call wait that has come to all."""
+        if key in self._refused:
+            self._refused.discard(key)
+            self.batches.forget(key)
+            self._declined.append(key)
+        elif not self.batches.add(key, now_ns):
+            self._complete.append(key)
+
     def _publish(self, now_ns: int) -> None:
+        self.batches.look(now_ns)
         ends = self._ends() if self.waits else [0]
         while self.waits and self._published - min(ends) < AHEAD:
             if self._closes:
                 if self._publish_one(EntryKind.LAST, [], now_ns, ends):
                     self._closes, self._is_closed = False, True
                 break
-            if self._cancelled:
-                calls, kind = [*itertools.islice(self._cancelled, MAX_REQUESTS)], EntryKind.CANCEL
-            else:
-                calls, kind = [self._complete[0]], EntryKind.BEGIN
-            if not self._publish_one(kind, calls, now_ns, ends):
+            kind, calls, line = self._next(now_ns, min(ends))
+            if not calls or not self._publish_one(kind, calls, now_ns, ends):
                 break
-            for _ in calls:
-                (self._cancelled if kind is EntryKind.CANCEL else self._complete).popleft()
+            self._has_batched = line is None
+            if line is None:
+                self.batches.published(self._published, now_ns)
+            else:
+                for _ in calls:
+                    line.popleft()
+
+    def _next(self, now_ns: int, ended: int) -> tuple[EntryKind, list[PartKey], deque[PartKey] | None]:
+        """Return the calls that are published next, and their line; none while batches wait for the end of others."""
+        if self._cancelled:
+            return EntryKind.CANCEL, [*itertools.islice(self._cancelled, MAX_REQUESTS)], self._cancelled
+        if self._declined:
+            return EntryKind.REFUSED, [*itertools.islice(self._declined, MAX_REQUESTS)], self._declined
+        if not (self._complete and self._has_batched) and (batch := self.batches.next(now_ns, ended)):
+            return EntryKind.BATCH, batch, None
+        return EntryKind.BEGIN, [*itertools.islice(self._complete, 1)], self._complete
 
     def _publish_one(self, kind: EntryKind, calls: Sequence[PartKey], now_ns: int, ends: Sequence[int]) -> bool:
         """Publish an entry; return False if there is no room."""

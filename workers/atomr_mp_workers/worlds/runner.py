@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from atomr_mp.protocol.board import Watched
@@ -45,7 +45,7 @@ class WorldThread(ActorThreads):
     def __init__(self, name: str, queue: GangQueue, device: WorkerDevice, watch: Callable[[int, int], object]) -> None:
         self._name = name
         self._watch = watch
-        self._queue = queue
+        self.queue: Final = queue
         self._meeting: EpochMeeting | None = None
         self._entry: tuple[JoinedEpoch, EpochMeeting, int] | None = None
         """The entry that runs; None for an example. Set before its request is handed to the thread."""
@@ -57,9 +57,9 @@ class WorldThread(ActorThreads):
 
     def run(self, request: Run) -> None:
         """Run a request that has begun."""
-        sequence, epoch, meeting = self._queue.sequence, self._queue.epoch, self._meeting
-        self._queue.apart = None
-        if isinstance(request, Request) and request.gang is not None:
+        sequence, epoch, meeting = self.queue.sequence, self.queue.epoch, self._meeting
+        self.queue.apart = None
+        if request.requests[0].gang is not None:
             assert epoch is not None
             assert meeting is not None
             self._entry = epoch, meeting, sequence
@@ -75,10 +75,19 @@ class WorldThread(ActorThreads):
         super().came_back(request)
 
     def passed_over(self, request: Request) -> None:
-        """Count the entry of a request as ended that was given out and is not run."""
-        self._queue.apart = None
-        if request.gang is not None and self._queue.epoch is not None:
-            self._queue.epoch.pass_over(self._queue.sequence)
+        """Count the entry of a request as ended that was given out and is not run.
+
+        The other members run a batch even so. Its requests were fit to run when they came, so the epoch ends.
+        """
+        self.queue.apart = None
+        if request.gang is not None and self.queue.epoch is not None:
+            if request.method.batch is not None:
+                self.queue.give_up("could not begin a batch")
+            self.queue.epoch.pass_over(self.queue.sequence)
+
+    def together(self, request: Request) -> Sequence[Request]:
+        """Return the requests that run as one with a request that was given out just now."""
+        return self.queue.together if request.gang is not None else (request,)
 
     def work(self, request: Run) -> None:
         """Run a request, within the meeting of its entry. The world's thread."""
@@ -97,9 +106,9 @@ class WorldThread(ActorThreads):
 
     def _waits(self, request: Run, waits: bool) -> None:  # noqa: FBT001 - a value to be shown
         """Show on the board whether a call waits for other members: the one that they wait for is judged before."""
-        assert isinstance(request, Request)
         watched = request.method.watched
-        self._watch(request.slot, _patient(watched) if waits else watched)
+        for each in request.requests:
+            self._watch(each.slot, _patient(watched) if waits else watched)
 
 
 @functools.cache

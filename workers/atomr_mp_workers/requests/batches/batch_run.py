@@ -24,7 +24,7 @@ from atomr_mp_workers.requests.kinds.items import ItemsRequest, ItemsSlice, resu
 from atomr_mp_workers.requests.method import Method
 from atomr_mp_workers.requests.peers import WEIGHT
 from atomr_mp_workers.requests.raised import explain
-from atomr_mp_workers.requests.request import Request, Run
+from atomr_mp_workers.requests.request import Request, Run, Stage
 
 MOST_AHEAD: Final = 2
 """Most batches of one method that a stream or a thread has at a time, the second only if it is full: so the next batch
@@ -134,8 +134,8 @@ class BatchedMethod:
         self._envelope = envelope
         self._store = store
         self._board = board
-        limits = BatchLimits(options.max_items, options.max_bytes, int(options.max_wait_s * 1e9))
-        self._forming: BatchFormer[Request] = BatchFormer(limits, _is_over, self._is_ready, WEIGHT, _split)
+        self.limits: Final = BatchLimits(options.max_items, options.max_bytes, int(options.max_wait_s * 1e9))
+        self._forming: BatchFormer[Request] = BatchFormer(self.limits, _is_over, self._is_ready, WEIGHT, _split)
 
     def __len__(self) -> int:
         return len(self._forming)
@@ -145,11 +145,16 @@ class BatchedMethod:
         if isinstance(request, ItemsRequest):
             self._add_items(request)
             return
-        key = self.method.key
         # Decoded now only for a key or a size: most are decoded when they are on the board.
-        if (request.refs or key is not None) and not self._envelope.admit(request):
+        if (request.refs or self.method.key is not None) and not self._envelope.admit(request):
             return
-        group = None
+        fits, group = self._group_of(request)
+        if fits:
+            self._wait(request, group, request.payload_bytes)
+
+    def _group_of(self, request: Request) -> tuple[bool, Hashable]:
+        """Return the key of a request, which was decoded for that; or False, if it was answered instead."""
+        key, group = self.method.key, None
         if key is not None and not request.dropped:
             try:
                 group = key(*request.arguments)
@@ -158,8 +163,8 @@ class BatchedMethod:
             except BaseException as error:  # noqa: BLE001 - user code's; its request fails, and no other
                 own_process.check()
                 self._envelope.refuse(request, error)
-                return
-        self._wait(request, group, request.payload_bytes)
+                return False, None
+        return True, group
 
     def _add_items(self, many: ItemsRequest) -> None:
         """Let the items of a call wait, those of each key as one slice."""
@@ -216,6 +221,24 @@ class BatchedMethod:
             for request in requests:
                 self._envelope.undo(request, fault)
             return None
+
+    def together(self, requests: Sequence[Request]) -> BatchRun | None:
+        """Begin requests that run as one or not at all, and return their run; None if they were answered instead."""
+        now_ns = time.monotonic_ns()
+        begun = [request for request in requests if self._envelope.begin(request, now_ns)]
+        run = self._run_of(begun) if len(begun) == len(requests) else None
+        if run is not None:
+            self._board.batch(self._number, [now_ns - each.received_ns for each in begun], [1] * len(begun))
+            return run
+        for request in begun:
+            if request.stage == Stage.RUNNING:
+                request.error = errors.CollectiveAborted(
+                    f"another request of the same batch of {self.method.name} could not begin on this rank",
+                    maybe_executed=False,
+                )
+                request.kept_out = True
+                self._envelope.complete(request)
+        return None
 
     def single(self, request: Request) -> BatchRun:
         """Return the run of a request that has begun by itself."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Final, Protocol
 
 from atomr_mp_workers.requests.fair_queue import FairQueue
@@ -89,6 +89,10 @@ class ActorRunner(ABC):
 
     def passed_over(self, request: Request) -> None:  # noqa: B027 - most need not know
         """Take in that a request was answered instead of run, after it was next."""
+
+    def together(self, request: Request) -> Sequence[Request]:
+        """Return the requests that run as one with a request that was taken; by default it alone."""
+        return (request,)
 
     def interrupt(self, request: Request) -> bool:  # noqa: ARG002 - what runs on a thread goes on
         """Have a running request end early; return whether that can be done."""

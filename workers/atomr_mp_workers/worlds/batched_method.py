@@ -1,0 +1,64 @@
+"""A batched method of a world's actor: its parts are decoded as they come, and rank 0 puts the calls together.
+
+What is wrong with one part must not change a batch on one rank only. So a part is decoded, and its key computed, before
+its member notes that it has come; a member that cannot do that refuses the part, and no member runs the call. With the
+loop's turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Final
+
+from atomr_mp import errors
+from atomr_mp.protocol.board import BoardWriter
+from atomr_mp_workers.memory.store import Store
+from atomr_mp_workers.requests.batches.batch_run import BatchedMethod
+from atomr_mp_workers.requests.envelope import Envelope
+from atomr_mp_workers.requests.method import Method
+from atomr_mp_workers.requests.request import Request
+from atomr_mp_workers.worlds.gang_queue import GangQueue
+from atomr_mp_workers.worlds.order_of_batches import BatchedPart
+
+
+class GangBatchedMethod(BatchedMethod):
+    """The parts of a world's batched method. Calls with examples are put together here, as those of any method.
+
+    Args:
+        method: The method.
+        number: Its number among batched methods, on the board.
+        envelope: The envelope, for the steps before and after a request's own work.
+        store: The device's memory.
+        board: The board, for figures.
+        queue: The queue of the world's thread.
+    """
+
+    def __init__(
+        self, method: Method, number: int, envelope: Envelope, store: Store, board: BoardWriter, queue: GangQueue
+    ) -> None:
+        super().__init__(method, number, envelope, store, board)
+        self._queue: Final = queue
+
+    def add(self, request: Request) -> None:
+        """Let a request wait, unless it is refused."""
+        if request.gang is None:
+            super().add(request)
+            return
+        if request.alone:  # a suspect shares no batch
+            self._queue.add(request, request.peer.session)
+            return
+        fits, group = False, None
+        try:
+            fits, group = self._prepare(request)
+        finally:
+            part = BatchedPart(self.method.name, self.limits, group, request.peer.session, request.payload_bytes)
+            self._queue.add_to_batch(request, part, fits=fits)
+
+    def _prepare(self, request: Request) -> tuple[bool, Hashable]:
+        """Decode a part; return whether it was not refused, and its key."""
+        if request.refs and not request.dropped:
+            why = f"{self.method.name}: a ref among the arguments of a call of a world, whose ranks share no memory"
+            self._envelope.refuse(request, errors.InvalidRequest(why))
+        if request.dropped or not self._envelope.admit(request):
+            return False, None
+        return self._group_of(request)
