@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from atomr_mp import errors
-from atomr_mp_workers import Actor, Context, method
+from atomr_mp_workers import Actor, Batch, Context, method
 
 
 class Noting(Actor):
@@ -55,6 +55,35 @@ class Noting(Actor):
     def once(self, number: int, way: str, rank: int, values: Any) -> list[float]:
         """May not."""
         return self._run(number, way, rank, values)
+
+    def _run_all(self, numbers: list[int], ways: list[str], ranks: list[int], values: list[Any]) -> list[Any]:
+        """Note a batch as a whole, and do what each of its calls says; one that raises fails alone."""
+        os.write(self._file, "".join(f"{number} {self.world.epoch}\n" for number in numbers).encode())
+        here = {way for way, rank in zip(ways, ranks, strict=True) if self.world.rank == rank % self.world.size}
+        if "kills" in here:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if "poisons" in here:
+            raise errors.ContextPoisoned("as the call says")
+        if "late" in here:
+            time.sleep(0.02)  # the others wait meanwhile
+        own = [np.asarray(each, np.float64) * (self.world.rank + 1) for each in values]
+        total = self.world.all_reduce(np.concatenate([np.array([len(own)]), *own]))
+        ends = np.cumsum([len(each) for each in own])
+        results: list[Any] = [[float(number) for number in each] for each in np.split(total[1:], ends[:-1])]
+        for at, (way, rank) in enumerate(zip(ways, ranks, strict=True)):
+            if way.startswith("raises") and self.world.rank == rank % self.world.size:
+                results[at] = ValueError("as the call says")
+        return results
+
+    @method(idempotent=True, batch=Batch(max_items=6, max_wait_s=0.002))
+    def batch_again(self, number: list[int], way: list[str], rank: list[int], values: list[Any]) -> list[Any]:
+        """May run more than once, with others."""
+        return self._run_all(number, way, rank, values)
+
+    @method(batch=Batch(max_items=6, max_wait_s=0, key=lambda number, _way, _rank, _values: number % 2))
+    def batch_once(self, number: list[int], way: list[str], rank: list[int], values: list[Any]) -> list[Any]:
+        """May not."""
+        return self._run_all(number, way, rank, values)
 
 
 class Other(Noting):

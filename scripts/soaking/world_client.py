@@ -42,11 +42,13 @@ def main() -> None:
                     "way": chosen.choice(ways),
                     "rank": chosen.randrange(4),
                     "values": [chosen.randrange(1000) for _ in range(chosen.choice([1, 3, 200]))],
-                    "method": chosen.choice(["again", "once"]),
+                    "method": chosen.choice(["again", "once", "batch_again", "batch_once"]),
                     "each": chosen.random() < 0.2,
                 }
                 if call["way"] in {"kills", "poisons"}:
-                    call["method"] = "once"  # else it would do so several times, until it may not be sent again
+                    call["method"] = call["method"].replace(
+                        "again", "once"
+                    )  # else it would do so several times, until it may not be sent again
                 actor = {"a": "Noting", "b": "Other"}[call["world"]]
                 arguments = [call["number"], call["way"], call["rank"], call["values"]]
                 reply = worlds[call["world"]].call(

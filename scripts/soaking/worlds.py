@@ -1,9 +1,9 @@
 """Random gang calls of overlapping worlds while members, clients and calls do everything that ends an epoch.
 
-Each execution is noted in a file by its rank. Afterwards every call of a client that lived has one outcome, and each
-result is what NumPy says. What may not run twice has run at most once on a rank, and not at all where its error says
-so. All ranks of a world have run the calls of an epoch in one order, as far as each has come. If all ends of members
-are planned, no call is aborted.
+Each execution is noted in a file by its rank, alone or in a batch. Afterwards every call of a client that lived has one
+outcome, and each result is what NumPy says. What may not run twice has run at most once on a rank, and not at all where
+its error says so. All ranks of a world have run the calls of an epoch in one order, as far as each has come. If all
+ends of members are planned, no call is aborted.
 """
 
 from __future__ import annotations
@@ -164,7 +164,8 @@ class WorldWalk:
         counts = [executed.get(f"{world}-{rank}", Counter())[number] for rank in range(size)]
         error = call.get("error")
         self.counts[f"{call['way']}: {error or 'answered'}"] += 1
-        if call["method"] == "once" and max(counts) > 1:
+        self.counts["in batches"] += call["method"].startswith("batch") and not error
+        if call["method"].endswith("once") and max(counts) > 1:
             self.wrong.append(f"call {number} of once has run {counts} times: {call}")
         if error is None:
             if min(counts) < 1:
@@ -178,7 +179,7 @@ class WorldWalk:
             return
         if not call["maybe"] and max(counts):
             self.wrong.append(f"call {number} was said not to have run, and has {counts} times: {call}")
-        lost = LOST if call["method"] == "once" and not self._planned else set[str]()
+        lost = LOST if call["method"].endswith("once") and not self._planned else set[str]()
         allowed = ALLOWED[call["way"]] | lost
         if call["way"] in {"kills", "poisons"}:
             allowed |= LOST

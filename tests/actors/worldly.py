@@ -194,6 +194,10 @@ class Worldly(Actor):
             with contextlib.suppress(FileExistsError), open(how.split()[2], "x"):  # noqa: PTH123
                 os.kill(os.getpid(), signal.SIGKILL)
                 time.sleep(100)  # the process ends
+        if how.startswith("hangs ") and self.world.rank == int(how.split()[1]):
+            with contextlib.suppress(FileExistsError), open(how.split()[2], "x"):  # noqa: PTH123
+                while True:
+                    pass
         sums = self.world.all_reduce(np.asarray(numbers, np.int64) * (self.world.rank + 1))
         results: list[Any] = [int(each) for each in sums]
         for at, way in enumerate(ways):
@@ -201,7 +205,7 @@ class Worldly(Actor):
                 results[at] = ValueError(f"{numbers[at]} fails on rank {self.world.rank}")
         return results[1:] if how == "short" and last else results
 
-    @method(idempotent=True, batch=Batch(max_items=8, max_wait_s=0.02))
+    @method(idempotent=True, hang_timeout_s=2.0, batch=Batch(max_items=8, max_wait_s=0.02))
     def together(self, number: list[int], way: list[str]) -> list[Any]:
         """Return the sum of each number times rank + 1, over the ranks."""
         return self._batch(number, way)

@@ -75,6 +75,17 @@ def test_a_member_that_is_killed_amid_a_batch(
     assert (outcomes[20] is None) == (method == "together")
 
 
+@pytest.mark.parametrize("rank", [0, 2])
+def test_a_member_that_hangs_amid_a_batch(pool: atomr_mp.Pool, world: Any, tmp_path: Path, rank: int) -> None:
+    """It is replaced, and those that wait for it have more patience."""
+    before = [device.pid for device in pool.devices]
+    way = f"hangs {rank} {tmp_path / 'once'}"
+    replies = [world.call("Worldly.together", n, way if n == 3 else "", deadline_s=DEADLINE_S) for n in range(20)]
+    assert [reply.result(DEADLINE_S) for reply in replies] == [6 * n for n in range(20)]
+    after = [device.pid for device in pool.devices]
+    assert [at for at in range(3) if after[at] != before[at]] == [rank]
+
+
 def test_members_that_are_replaced_as_planned_cost_no_request(pool: atomr_mp.Pool, world: Any) -> None:
     """A restart, and a reload: batches that were published run, all others go to the next epoch."""
     number, replies = 0, []

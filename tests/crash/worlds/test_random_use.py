@@ -17,6 +17,7 @@ def test_each_call_has_one_outcome_and_all_ranks_one_order() -> None:
     walk.run()
     assert not walk.wrong, walk.wrong[:10]
     assert walk.counts["sums: answered"] > 100
+    assert walk.counts["in batches"] > 100
 
 
 @pytest.mark.timeout(240)
@@ -27,3 +28,4 @@ def test_members_that_are_replaced_as_planned_cost_no_call(standby: str) -> None
     walk.run()
     assert not walk.wrong, walk.wrong[:10]
     assert walk.counts["sums: answered"] > 100
+    assert walk.counts["in batches"] > 100
