@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
+from atomr_mp.protocol.world import EntryKind, RingReader, ring_bytes
 from atomr_mp.protocol.world.page import MAX_REQUESTS
 from atomr_mp_workers.requests.batches.former import BatchLimits
 from atomr_mp_workers.worlds.order_of_batches import MOST_AHEAD, BatchedPart, OrderOfBatches
+from atomr_mp_workers.worlds.publisher import AHEAD, Publisher
 
 LIMITS = BatchLimits(4, 1000, 100)
 
@@ -183,3 +186,44 @@ def test_each_call_is_in_one_batch_that_keeps_the_limits(seed: int) -> None:
         assert len(seen) > before or not order.wait_for_end
     assert len(seen) == len(set(seen))
     assert set(seen) == groups.keys() - gone
+
+
+class Slow:
+    """A member that notes nothing, and ends calls as the test says."""
+
+    is_open, taken, ends = True, 0, 0
+
+    def note(self) -> None:
+        """Return no note."""
+
+    def begun(self) -> int:
+        """Return what has begun."""
+        return self.ends
+
+    def ended(self) -> int:
+        """Return what has ended."""
+        return self.ends
+
+
+def test_the_largest_batches_wait_for_room_in_the_ring() -> None:
+    """None is lost, and each is published once."""
+    words = memoryview(bytearray(ring_bytes())).cast("Q")
+    member: Any = Slow()
+    publisher = Publisher(words, 1, [member], 10**9)
+    wanted = set(range(20 * 2 * MAX_REQUESTS))
+    limits = BatchLimits(MAX_REQUESTS, None, 0)
+    for call in wanted:
+        add(publisher.batches, call, limits=limits, method=f"A.run{call % 20}")
+    reader, full = RingReader(words, 1), False
+    seen: list[int] = []
+    while publisher.waits:
+        before = len(seen)
+        publisher.look(0)
+        while (entry := reader.read()) is not None:
+            assert (entry.kind, len(entry.requests)) == (EntryKind.BATCH, MAX_REQUESTS)
+            seen += [gang_id for _, gang_id in entry.requests]
+        full |= 0 < reader.sequence - member.ends < AHEAD and publisher.waits
+        assert len(seen) > before or member.ends < reader.sequence
+        member.ends = min(member.ends + 1, reader.sequence)
+    assert full, "there was always room"
+    assert sorted(seen) == sorted(wanted)
