@@ -242,6 +242,7 @@ class Worldly(Actor):
         """Forget what was noted."""
         self.log, self.batches = [], []
 
+
 class Overlapping(Worldly):
     """The same for another world, over some of the same devices."""
 
