@@ -34,7 +34,13 @@ class OwnCalls:
         if os.getpid() != self._pid:  # a child that an actor has forked; its parent need not wait for it
             return ""
         name = "the actor" if run is None else run.method.name
+        of_world = method in self._runners and self._runners[method].in_step
         if threading.current_thread() is threading.main_thread():
+            if of_world:
+                return (
+                    f"{name} has the loop of device {self.device} and calls {method} of a world with it, which "
+                    "cannot begin before the loop is free: mark the caller thread=True"
+                )
             return (
                 f"{name} has the loop of device {self.device} and calls {method} on the same device, which cannot "
                 "begin before the loop is free: mark the caller thread=True, call another device, or call the actor's "
@@ -42,6 +48,11 @@ class OwnCalls:
             )
         runner = None if run is None else self._runners.get(run.method.name)
         if runner is not None and runner.count == 1 and self._runners.get(method) is runner:
+            if of_world:
+                return (
+                    f"{name} runs in a call of its world and calls {method} of the same world, which begins on no rank "
+                    "before that call has ended: call the method directly, on all ranks"
+                )
             return (
                 f"{name} runs on the one thread of its actor and calls {method} on the same device, which needs that "
                 "thread: give the actor more threads, call another device, or call the method directly"
