@@ -1,6 +1,7 @@
 """The outcome of a gang call, by the ends of its parts. Pure.
 
-A rank that raises has its peers aborted, so its error wins over theirs. Among equals the lowest rank's counts.
+A rank that raises has its peers aborted, so its error wins over theirs. An abort that names the rank where it came from
+wins over one that does not. Among equals the lowest rank's counts.
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ def judge(ends: Sequence[PartEnd]) -> GangEnd:
     raised = [each for each in failed if not isinstance(each[1], FOLLOWING)]
     diverged = [each for each in failed if has_diverged(each[1])]
     lost = [each for each in failed if isinstance(each[1], errors.WorkerLost | errors.ConnectionLost)]
-    rank, error = (raised or diverged or lost or failed)[0]
+    named = [each for each in failed if each[1].rank >= 0]
+    rank, error = (raised or diverged or lost or named or failed)[0]
     all_live = all(isinstance(each, errors.CollectiveAborted) for _, each in failed)
     return GangEnd(error, rank, executed, sent, (is_planned or all_live) and not executed)
 

@@ -1,8 +1,9 @@
 """A world's pages: shared memory in which its members agree on an order of gang calls. Pure over views of words.
 
 A world has a *ring*, written by rank 0 alone, and each member has *lines*, written by that member alone; a word of the
-supervisor's, in memory of its own, says which epochs are over. All are aligned 64-bit words, and each store and load is
-one word. Readers look without a lock, also at what a stopped or dead writer has left.
+supervisor's, in memory of its own, says which epochs are over, and behind it stands why (`stop`). All are aligned
+64-bit words, and each store and load is one word. Readers look without a lock, also at what a stopped or dead writer
+has left.
 
 A member notes in its lines that its part of a request has come (`MemberWriter.note`). Rank 0 publishes entries in the
 ring (`RingWriter.publish`); all members begin them in that order, and note in their lines the sequence number that they
@@ -28,11 +29,11 @@ from atomr_mp.protocol.world.page import (
     RingOverrunError,
     Signature,
     WorldPageDamagedError,
-    is_over,
     line_bytes,
     ring_bytes,
 )
 from atomr_mp.protocol.world.ring import RingReader, RingWriter, ring_epoch
+from atomr_mp.protocol.world.stop import cause_of_stop, is_over, store_stop
 
 __all__ = [
     "EntryKind",
@@ -46,8 +47,10 @@ __all__ = [
     "RingWriter",
     "Signature",
     "WorldPageDamagedError",
+    "cause_of_stop",
     "is_over",
     "line_bytes",
     "ring_bytes",
     "ring_epoch",
+    "store_stop",
 ]

@@ -144,11 +144,6 @@ class RingOverrunError(Exception):
     """The reader was too slow: an entry that it has not read yet was forgotten."""
 
 
-def is_over(stop: memoryview, epoch: int) -> bool:
-    """Return whether the stop word says that an epoch is over. It is alone in its memory, as the word of number 0."""
-    return bool(stop[0] >= epoch)
-
-
 def sum_of(words: Iterable[int], place: int) -> int:
     """Return a sum over words and their place."""
     return zlib.crc32(array("Q", words), place & 0xFFFFFFFF) | 1 << 32  # never 0, as unwritten memory is

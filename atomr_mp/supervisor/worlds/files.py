@@ -16,6 +16,7 @@ from typing import Final
 from atomr_mp.protocol.messages.control import WorldFileKind
 from atomr_mp.protocol.world.memory import LINES_AT, RING_AT, STOP_BYTES, WORLD_BYTES
 from atomr_mp.protocol.world.page import FIRST_TAKEN, NOTES_AT
+from atomr_mp.protocol.world.stop import store_stop
 from atomr_mp.transport.descriptors import Descriptor
 
 NAME: Final = "atomr-mp-world"
@@ -105,9 +106,9 @@ class StopFile:
             self._shared: Final = Descriptor(_read_only(own.fileno()))
         self._words: Final = memoryview(self._memory).cast("Q")
 
-    def store(self, epoch: int) -> None:
-        """Say that this epoch, and all before it, are over."""
-        self._words[0] = epoch
+    def store(self, epoch: int, rank: int, cause: str) -> None:
+        """Say that this epoch, and all before it, are over; see `store_stop`."""
+        store_stop(self._words, epoch, rank, cause)
 
     def share(self) -> Descriptor:
         """Return the file as a process gets it, to be read only; it is the caller's."""

@@ -311,7 +311,9 @@ class WorldKeeper:
                 self._note("world_ready", text, {"world": self.plan.name, "epoch": epoch})
             case StopEpoch(epoch):
                 assert self._stop is not None
-                self._stop.store(epoch)
+                cause = self._members.cause
+                rank = -1 if cause.rank is None else cause.rank
+                self._stop.store(epoch, rank, clip(cause.reason, REASON_CHARS))
                 for files in self._files.values():
                     files.ring()
             case RefuseEpoch():

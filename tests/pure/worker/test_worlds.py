@@ -16,6 +16,7 @@ import pytest
 from atomr_mp import errors
 from atomr_mp.protocol.messages import control, data
 from atomr_mp.protocol.messages.control import WorldFileKind
+from atomr_mp.protocol.world import store_stop
 from atomr_mp_workers.requests.batches.former import BatchLimits
 from atomr_mp_workers.requests.request import Request
 from atomr_mp_workers.worlds import publisher
@@ -445,6 +446,19 @@ def test_what_has_not_begun_is_answered_when_it_leaves(fleet: Fleet) -> None:
     assert first.arrive(1, 6, 1).outcome == "aborted"
     fleet.turns(2)
     assert [part.outcome for part in again] == ["ran"] * 3
+
+
+def test_a_call_that_sees_the_stop_word_first_knows_the_cause(fleet: Fleet) -> None:
+    """The order to leave may come later; it says the same."""
+    second = fleet.processes[1]
+    assert second.ended() is None
+    store_stop(fleet.supply.stop, fleet.epoch, 2, "killed by SIGKILL")
+    error = second.ended()
+    assert error is not None
+    assert (error.rank, error.cause, error.epoch) == (2, "killed by SIGKILL", fleet.epoch)
+    fleet.ask_to_leave(second, 2, "killed by SIGKILL")
+    again = second.ended()
+    assert str(again) == str(error)
 
 
 def test_nothing_begins_once_the_stop_word_is_stored(fleet: Fleet) -> None:

@@ -10,7 +10,6 @@ import mmap
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from atomr_mp import errors
 from atomr_mp.interop.sealed import check_sealed
@@ -25,15 +24,13 @@ from atomr_mp.protocol.world.memory import (
     WORLD_BYTES,
 )
 
-WORD_BYTES: Final = 8
-
 
 @dataclass(frozen=True)
 class EpochPages:
     """What the members of an epoch share, by rank."""
 
     stop: memoryview
-    """The stop word, alone."""
+    """Words of the supervisor's page: the stop word, and the cause."""
     ring: memoryview
     """Words of rank 0's ring."""
     lines: tuple[memoryview, ...]
@@ -89,7 +86,7 @@ class WorldFiles:
         members = list(enumerate(generations))
         memories = [self._memory(each, generation, writable=each == rank) for each, generation in members]
         return EpochPages(
-            self._stop[:WORD_BYTES].cast("Q"),
+            self._stop.cast("Q"),
             _words(memories[0], RING_AT, RING_BYTES),
             tuple(_words(memory, LINES_AT, LINE_BYTES) for memory in memories),
             tuple(memory[MAILBOX_AT:] for memory in memories),

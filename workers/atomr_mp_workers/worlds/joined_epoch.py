@@ -21,6 +21,7 @@ from atomr_mp.protocol.world import (
     RingOverrunError,
     RingReader,
     WorldPageDamagedError,
+    cause_of_stop,
     is_over,
     ring_epoch,
 )
@@ -72,6 +73,11 @@ class JoinedEpoch:
     def is_over(self) -> bool:
         """Whether the stop word says that the epoch is over. Any thread."""
         return is_over(self.pages.stop, self.number)
+
+    @property
+    def stop_cause(self) -> tuple[int, str]:
+        """The rank where its end came from, -1 if from none, and the cause; by the supervisor's page. Any thread."""
+        return cause_of_stop(self.pages.stop, self.number)
 
     @property
     def owes(self) -> bool:

@@ -63,7 +63,7 @@ class _EpochEnd:
         """Return the error of calls in this epoch if it is over, else None. Any thread."""
         if self._known is None and not self._epoch.is_over:
             return None
-        rank, cause = self._known or (-1, "")
+        rank, cause = self._known or self._epoch.stop_cause
         return aborted(self._world, self._epoch.number, rank, cause, maybe_executed=True)
 
     def left_waiting(self, rank: int) -> None:
@@ -266,14 +266,18 @@ class Membership:
         if self._epoch is not None and self._epoch.publisher is not None:
             self._epoch.publisher.cancel(session)
 
-    def cut_off(self, session: int) -> None:
+    def cut_off(self, session: int) -> bool:
         """Take in that a connection of a session was lost, maybe with parts that this process has not read.
+
+        Return whether that ends the epoch for all.
 
         The other members would wait for these; only the end of the epoch answers what they have. One that is closed
         has its end before it.
         """
         if session in self._sessions and self._epoch is not None and self.state is MemberState.JOINED:
             self._is_cut = self._epoch.is_given_up = True
+            return True
+        return False
 
     # --- the loop ---------------------------------------------------------------------------------------------------
 
@@ -334,7 +338,7 @@ class Membership:
         elif self._unable:
             reason, rank = self._unable, self._rank
         elif self._is_cut:
-            reason = "a client's connection was lost, maybe with parts of calls"
+            reason, rank = "has lost a client's connection, maybe with parts of calls", self._rank
         elif (loud := self._not_quiet(epoch, now_ns)) is not None:
             reason, rank = "has not stopped other work in time for a suspected call, which runs alone", loud
         elif epoch.publisher is not None and epoch.publisher.is_overfull:

@@ -105,6 +105,7 @@ def test_what_is_not_in_the_table_is_an_error() -> None:
 
 FAULTS = (
     None,
+    errors.CollectiveAborted("rank 1 has left", rank=1),
     errors.ActorFailed("raised"),
     errors.InvalidRequest("wrong"),
     errors.CollectiveAborted("aborted"),
@@ -129,6 +130,7 @@ def test_the_outcome_is_the_lowest_rank_s_that_caused_it(parts: list[PartEnd]) -
     causes = [rank for rank in failed if not isinstance(parts[rank].error, FOLLOWING)]
     causes = causes or [rank for rank in failed if getattr(parts[rank].error, "diverged", False)]
     causes = causes or [rank for rank in failed if isinstance(parts[rank].error, errors.WorkerLost)]
+    causes = causes or [rank for rank in failed if getattr(parts[rank].error, "rank", -1) >= 0]
     assert end.rank == (causes or failed)[0]
     assert end.error is parts[end.rank].error
 
