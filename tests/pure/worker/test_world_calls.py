@@ -33,6 +33,7 @@ from atomr_mp_workers.requests.off_loop.completions import Completions
 from atomr_mp_workers.requests.off_loop.in_progress import InProgress
 from atomr_mp_workers.requests.peers import Peer, Peers
 from atomr_mp_workers.requests.request import Request
+from atomr_mp_workers.worlds import hosted
 from atomr_mp_workers.worlds.batched_method import GangBatchedMethod
 from atomr_mp_workers.worlds.files import WorldFiles
 from atomr_mp_workers.worlds.gang_queue import GangQueue
@@ -207,6 +208,13 @@ class Pair:
             each.worlds.serve()
             for file, descriptor in self.supply.files(1 - rank, 1):
                 assert each.worlds.obey(file, lambda descriptor=descriptor: descriptor)  # type: ignore[misc]
+            assert each.worlds.obey(control.JoinEpoch(1, 1, [1, 1]), lambda: None)
+
+    def rejoin(self) -> None:
+        """Have both leave the epoch, and join it anew."""
+        for each in self.members:
+            assert each.worlds.obey(control.DepartEpoch(1, 1, -1, "broken"), lambda: None)
+            each.worlds.look(0, away=False)
             assert each.worlds.obey(control.JoinEpoch(1, 1, [1, 1]), lambda: None)
 
     def turn_until(self, count: int) -> None:
@@ -580,6 +588,19 @@ def test_the_memory_of_a_former_process_is_given_back(pair: Pair) -> None:
     assert first.worlds.obey(control.JoinEpoch(1, 2, [1, 2]), lambda: None)
     assert first.sent[-1] == control.EpochJoined(1, 2)
     assert mapped() == before
+
+
+def test_a_client_that_loses_connections_again_and_again_has_to_go(pair: Pair) -> None:
+    """Each time all clients of the world wait for the next epoch; over a long time it may."""
+    for step_ns, goes in ((hosted.CUTS_NS, False), (hosted.CUTS_NS // 100, True)):
+        told = []
+        for number in range(hosted.MOST_CUTS + 1):
+            pair.members[0].call(pair.peers[0][1], 1, gang(1))
+            assert not pair.members[0].worlds.cut_off(2, number)
+            told.append(pair.members[0].worlds.cut_off(1, number * step_ns))
+            pair.rejoin()
+        assert any(told) == goes
+        pair.members[0].worlds.session_ended(1)
 
 
 @pytest.mark.parametrize(("method", "logged"), [("Ranked.run", 0), ("Ranked.gather", [0])])

@@ -14,4 +14,9 @@ epoch, where the ranks compare their `signatures` and wait for each other.
 Only rank 0 knows what is published. So when an epoch ends as planned, rank 0 publishes a last entry, and each process
 leaves by itself once it has ended that one: all have run the same calls then. A part that has come too late for the
 ring, or comes to a process that has heard of the end, was begun nowhere, and its answer says so (`planned`).
+
+A part that one process alone refuses, as a hostile client can send it, leaves the others waiting in a collective. Their
+counts of meetings differ then for good, so that ends the epoch; the client's call is not sent again by its lane. Parts
+that are lost with a connection end it too, since nobody knows which these were. A session has so many of these only
+(`hosted.MOST_CUTS`).
 """

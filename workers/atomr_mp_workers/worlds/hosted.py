@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Final
 
@@ -13,6 +14,10 @@ from atomr_mp_workers.requests.method import Method
 from atomr_mp_workers.requests.request import Request
 from atomr_mp_workers.worlds.files import WorldFiles
 from atomr_mp_workers.worlds.membership import Membership
+
+MOST_CUTS: Final = 16
+CUTS_NS: Final = 60_000_000_000
+"""A session whose lost connections end so many epochs within this time has to go: each costs all clients a delay."""
 
 
 class HostedWorlds(GangParts):
@@ -27,6 +32,8 @@ class HostedWorlds(GangParts):
     def __init__(self, members: Iterable[Membership], files: dict[int, WorldFiles], bells: Iterable[int]) -> None:
         self._members: Final = {each.number: each for each in members}
         self._files: Final = files
+        self._cuts: Final[dict[int, deque[int]]] = {}
+        """When each session has ended an epoch by a lost connection."""
         self.bells: Final = tuple(dict.fromkeys(bells))
 
     def __bool__(self) -> bool:
@@ -90,13 +97,21 @@ class HostedWorlds(GangParts):
 
     def session_ended(self, session: int) -> None:
         """Take in that a session has ended."""
+        self._cuts.pop(session, None)
         for each in self._members.values():
             each.session_ended(session)
 
-    def cut_off(self, session: int) -> None:
-        """Take in that a connection of a session was lost, maybe with parts that this process has not read."""
-        for each in self._members.values():
-            each.cut_off(session)
+    def cut_off(self, session: int, now_ns: int) -> bool:
+        """Take in that a connection of a session was lost, maybe with parts that this process has not read.
+
+        Return whether the session has ended so many epochs by that that it has to go.
+        """
+        ended = [each.cut_off(session) for each in self._members.values()]
+        if not any(ended):
+            return False
+        times = self._cuts.setdefault(session, deque(maxlen=MOST_CUTS))
+        times.append(now_ns)
+        return len(times) == MOST_CUTS and now_ns - times[0] < CUTS_NS
 
     def check(self, method: Method, session: int, gang: data.Gang | None) -> None:
         """Refuse a call that is not what the method's world needs; see `Membership.check`."""
