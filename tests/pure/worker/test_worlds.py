@@ -637,6 +637,25 @@ def test_a_member_that_does_not_begin_in_time_is_found(fleet: Fleet) -> None:
     assert third.ahead
 
 
+def test_a_member_in_whose_process_a_suspect_runs_is_not_late(fleet: Fleet) -> None:
+    """It begins nothing meanwhile, as it says; behind that it has its time as others do."""
+    first, second, third = fleet.processes
+    timeout_ns = int(TIMEOUT_S * 1e9)
+    for each in (third, second, first):
+        each.arrive(1, 1, 1)
+        each.member.look(10, away=each is second)
+    for each in (first, third):
+        each.feed()
+        each.finish()
+    now_ns = 10
+    for away in (True, True, False, False):
+        assert not first.sent
+        now_ns += 2 * timeout_ns
+        second.member.look(now_ns, away=away)
+        first.look(now_ns)
+    assert first.sent == [control.EpochBroken(WORLD, 1, "has not begun a call in time", 1, late=True)]
+
+
 def pass_time(first: Process, others: list[Process]) -> int:
     """Have processes look whenever they want to, for a while, and others never; return how often the first looked."""
     now_ns = 1
