@@ -256,7 +256,7 @@ class CollectiveAborted(RequestError):
         cause: What happened there, in words ("killed by SIGKILL").
         diverged: True if that rank has ended this very call while others waited for it in a collective. The call would
             do so again, so no client sends it again by itself.
-        planned: Whether the epoch ended as planned, and no rank has begun the call.
+        planned: Whether the epoch ended as planned, and no rank has begun the call, or its stream moves on.
     """
 
     code: ClassVar[str] = "collective_aborted"

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final, Never
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Never
 
 from atomr_mp import errors
+from atomr_mp.client.reply_stream import AHEAD, AHEAD_BYTES, BETWEEN_S, ReplyStream
 from atomr_mp.device import DEFAULT_DEADLINE_S
 from atomr_mp.protocol import amounts
+from atomr_mp.protocol.flow.limits import MAX_AHEAD
 from atomr_mp.protocol.keywords import checks_names, unknown_names
 from atomr_mp.protocol.messages.devices import MethodInfo, WorldInfo, WorldState
 from atomr_mp.protocol.pickling import CONNECT, refusal
@@ -114,6 +116,8 @@ class World:
         info = self._of_this(method)
         if unknown:
             raise no_option("World.call", method, info, unknown, World.call)
+        if info.streams:
+            raise errors.InvalidRequest(f"{method} streams what it returns: open it with World.stream")
         if deadline_s is None:
             deadline_s = info.deadline_s or DEFAULT_DEADLINE_S
         else:
@@ -130,6 +134,68 @@ class World:
             wait=wait,
         )
 
+    def stream(
+        self,
+        method: str,
+        /,
+        *args: Any,
+        first_s: float | None = None,
+        between_s: float = BETWEEN_S,
+        deadline_s: float | None = None,
+        wait: bool | None = None,
+        ahead: int = AHEAD,
+        ahead_bytes: int = AHEAD_BYTES,
+        kwargs: dict[str, Any] | None = None,
+        **unknown: Never,
+    ) -> ReplyStream:
+        """Run a generator on all ranks, and return what rank 0 yields as it comes; see `Pool.stream`.
+
+        All ranks take the same steps of all streams and calls in one order, each as far as this reader has room. The
+        result is rank 0's return value, once all ranks have ended. `close`, a deadline and a task's cancellation close
+        the generators on all ranks. If a rank is lost, a stream of a resumable method goes on in the next epoch.
+
+        Args:
+            method: "Actor.method", a generator, of an actor of this world.
+            *args: Its arguments, see `call`.
+            first_s: Seconds after which the stream ends with `DeadlineExceeded` without its first part; see
+                `Pool.stream`.
+            between_s: The same for each further part.
+            deadline_s: The same for the end of the stream; None for none.
+            wait: Whether to wait for room if too many streams are open; see `Pool.call`.
+            ahead: How many parts may be on their way or unread.
+            ahead_bytes: How many bytes of them.
+            kwargs: Arguments by name.
+            **unknown: Takes nothing; see `call`.
+
+        Raises:
+            InvalidRequest: No such method, one that does not stream, an actor that is not of this world, or an
+                argument that cannot be sent.
+            WrongArgument: There is no such option.
+            Overloaded: Too many streams are open on some rank; or too many calls wait.
+            DeadlineExceeded: A thread has waited for room until the deadline.
+            DeviceUnavailable: The world is closed, or a member takes no work.
+            PoolLost: The pool has ended.
+        """
+        info = self._of_this(method)
+        if unknown:
+            raise no_option("World.stream", method, info, unknown, World.stream)
+        if not info.streams:
+            raise errors.InvalidRequest(f"{method} returns one result: use World.call")
+        default_s = info.deadline_s or DEFAULT_DEADLINE_S
+        first_s = default_s if first_s is None else amounts.duration("first_s", first_s)
+        return self._client.stream_gang(
+            self._client.worlds.by_number[self._number],
+            method,
+            self._named(method, info, args, kwargs, first_s) if kwargs else args,
+            first_s=first_s,
+            between_s=amounts.duration("between_s", between_s),
+            deadline_s=amounts.deadline(deadline_s, amounts.LONGEST_S),
+            ahead=amounts.whole("ahead", ahead, 1, MAX_AHEAD),
+            ahead_bytes=amounts.whole("ahead_bytes", ahead_bytes, 1),
+            resumes=info.resumes,
+            wait=wait,
+        )
+
     def actor(
         self,
         name: str,
@@ -142,7 +208,7 @@ class World:
 
         Args:
             name: The actor's name.
-            each: Whether results are lists of all ranks' results; see `call`.
+            each: Whether results are lists of all ranks' results; see `call`. Streams have no such results.
             deadline_s: Deadline of the calls, see `call`.
             wait: Whether the calls wait for room, see `call`.
 
@@ -152,7 +218,12 @@ class World:
         self._check_actor(name, name)
         deadline_s = None if deadline_s is None else amounts.duration("deadline_s", deadline_s)
         options = {"each": each, "deadline_s": deadline_s, "wait": wait}
-        return WorldActor(self.call, self.has, f"{name} of the world {self.name}", name, options)
+        calls = CallsOfActor(self.call, self.stream, self.has, self.streams)
+        return WorldActor(calls, f"{name} of the world {self.name}", name, options)
+
+    def streams(self, method: str) -> bool:
+        """Whether a request of an actor of this world streams."""
+        return self._of_this(method).streams
 
     def has(self, method: str) -> bool:
         """Whether there is a request of this name, of an actor of this world."""
@@ -198,16 +269,13 @@ class World:
         """Return the description of a request of this world's actors.
 
         Raises:
-            InvalidRequest: There is no such request, or it streams.
+            InvalidRequest: There is no such request.
         """
         given: Any = method
         if not isinstance(given, str):
             raise errors.InvalidRequest(f'a method is named by a text, "Actor.method"; got {given!r:.200}')
         self._check_actor(given.partition(".")[0], method)
-        info = self._look_up(method)
-        if info.streams:
-            raise errors.InvalidRequest(f"{method} streams, and methods of a world's actors cannot")
-        return info
+        return self._look_up(method)
 
     def _check_actor(self, actor: Any, asked: str) -> None:
         if actor not in self.actors:
@@ -217,29 +285,33 @@ class World:
             )
 
 
+class CallsOfActor(NamedTuple):
+    """What a reference to an actor of a world calls."""
+
+    call: Callable[..., GangReply]
+    """Calls a method on all ranks."""
+    stream: Callable[..., ReplyStream]
+    """Runs a generator on all ranks."""
+    has: Callable[[str], bool]
+    """Returns whether there is a request of a name."""
+    streams: Callable[[str], bool]
+    """Returns whether it streams."""
+
+
 class WorldActor:
     """An actor of a world; its methods are the actor's requests, on all ranks. Made by `World.actor`.
 
-    They return a `GangReply`.
+    They return a `GangReply`; of methods that stream, a `ReplyStream`.
 
     Args:
-        call: Calls a method on all ranks.
-        has: Returns whether there is a request of a name.
+        calls: What it calls.
         title: The actor in words.
-        name: Its name.
+        name: The actor's name.
         options: Those of the calls.
     """
 
-    def __init__(
-        self,
-        call: Callable[..., GangReply],
-        has: Callable[[str], bool],
-        title: str,
-        name: str,
-        options: Mapping[str, Any],
-    ) -> None:
-        self._call = call
-        self._has = has
+    def __init__(self, calls: CallsOfActor, title: str, name: str, options: Mapping[str, Any]) -> None:
+        self._calls = calls
         self._title = title
         self._name = name
         self._options = options
@@ -249,17 +321,23 @@ class WorldActor:
     def __repr__(self) -> str:
         return f"<actor {self._title}>"
 
-    def __getattr__(self, name: str) -> Callable[..., GangReply]:
-        ask, method, options = self._call, f"{self._name}.{name}", self._options
-        if name.startswith("__") or not self._has(method):
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        world, method, options = self._calls, f"{self._name}.{name}", self._options
+        if name.startswith("__") or not world.has(method):
             raise AttributeError(f"actor {self._title} has no request {name!r}")
+        own = {option: value for option, value in options.items() if option != "each"}
 
         def call(*args: Any, **kwargs: Any) -> GangReply:
-            return ask(method, *args, kwargs=kwargs or None, **options)
+            return world.call(method, *args, kwargs=kwargs or None, **options)
+
+        def stream(*args: Any, **kwargs: Any) -> ReplyStream:
+            if options["each"]:
+                raise errors.InvalidRequest(f"{method} streams what rank 0 yields: leave out each=")
+            return world.stream(method, *args, kwargs=kwargs or None, **own)
 
         # Python finds it here from now on, without this function.
-        self.__dict__[name] = call
-        return call
+        found = self.__dict__[name] = stream if world.streams(method) else call
+        return found
 
 
 def no_option(

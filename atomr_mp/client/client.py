@@ -8,8 +8,8 @@ import itertools
 import os
 import time
 import weakref
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from atomr_mp import errors
 from atomr_mp.client import interrupts
@@ -26,6 +26,7 @@ from atomr_mp.client.reply_stream import ReplyStream
 from atomr_mp.client.sent_room import SentRoom
 from atomr_mp.client.stream_closer import StreamCloser
 from atomr_mp.client.worlds.gang_reply import GangReply
+from atomr_mp.client.worlds.gang_stream import GangStream
 from atomr_mp.protocol import amounts, own_device
 from atomr_mp.protocol.flow.flight import Window
 from atomr_mp.protocol.flow.stream_credit import ReaderCredit
@@ -227,6 +228,62 @@ class Client:
             DeviceUnavailable: The world is closed, or a member takes no work.
             PoolLost: There is no pool any more, or this client was closed.
         """
+        deadline_ns = time.monotonic_ns() + int(deadline_s * 1e9)
+
+        def made(lane: Lane) -> GangReply:
+            gang = GangReply(
+                lane, next(self._ids), method, deadline_ns, b"", number=world.number, world=world.name, each=each
+            )
+            gang.replays = replays
+            return gang
+
+        return self._submit_gang(world, method, arguments, made, wait)[0]
+
+    def stream_gang(
+        self,
+        world: WorldInfo,
+        method: str,
+        arguments: object,
+        *,
+        first_s: float,
+        between_s: float,
+        deadline_s: float,
+        ahead: int,
+        ahead_bytes: int,
+        resumes: Resumes,
+        wait: bool | None = None,
+    ) -> ReplyStream:
+        """Open a stream of a world; `world.World` describes the arguments, and `resumes` is its method's.
+
+        Raises:
+            AtomrError: As `submit_gang` does.
+        """
+        now_ns = time.monotonic_ns()
+        until_ns = now_ns + int(deadline_s * 1e9)
+        first_ns = min(now_ns + int(first_s * 1e9), until_ns)
+
+        def made(lane: Lane) -> GangStream:
+            stream = GangStream(lane, next(self._ids), method, first_ns, b"", number=world.number, world=world.name)
+            stream.credit, stream.resumes = ReaderCredit(ahead, ahead_bytes), resumes
+            stream.until_ns, stream.between_ns = until_ns, int(between_s * 1e9)
+            return stream
+
+        stream, lane = self._submit_gang(world, method, arguments, made, wait)
+        self._closer.start()
+        is_threads = lane is self._blocking
+        if not is_threads:
+            lane.watch_stream(stream)
+        return ReplyStream(stream, lane, self._closer, self._blocking.wait_for_part if is_threads else None)
+
+    def _submit_gang(
+        self,
+        world: WorldInfo,
+        method: str,
+        arguments: object,
+        make: Callable[[Lane], _Gang],
+        wait: bool | None,  # noqa: FBT001 - as callers give it
+    ) -> tuple[_Gang, Lane]:
+        """Send what `make` makes, by the lane of the caller; return it, and the lane."""
         if self.forked:
             raise errors.PoolLost(FORKED)
         self._refuse_own(world, method)
@@ -235,13 +292,11 @@ class Client:
             loop, holds = None, wait is None
         lane: Lane = self._blocking if loop is None else self._loops.get(loop) or self._new_lane(loop)
         self.read_session_if_old()
-        deadline_ns = time.monotonic_ns() + int(deadline_s * 1e9)
         waits = loop is not None if wait is None else wait
         blocks = waits and loop is None
 
-        def submitted() -> GangReply:
-            gang = GangReply(lane, next(self._ids), method, deadline_ns, b"")
-            gang.number, gang.world, gang.each, gang.replays = world.number, world.name, each, replays
+        def submitted() -> _Gang:
+            gang = make(lane)
             lane.submit_gang(gang, arguments, waits=waits or holds, blocks=blocks)
             return gang
 
@@ -255,7 +310,7 @@ class Client:
                 self._blocking.wait_for_room(gang)
             elif gang.state is not ReplyState.SENT:
                 self._blocking.watch(gang)  # it has to be sent even if no thread waits for an answer
-        return gang
+        return gang, lane
 
     def _refuse_own(self, world: WorldInfo, method: str) -> None:
         here = own_device.here
@@ -514,6 +569,8 @@ def check_max_waiting(max_waiting: int) -> int:
     """Return a valid limit."""
     return amounts.whole("max_waiting", max_waiting, 0)
 
+
+_Gang = TypeVar("_Gang", GangReply, GangStream)
 
 _OUTDATED: Final = (errors.DeviceUnavailable, errors.PoisonRequest, errors.GpuRefStale)
 """Refusals by what was last heard in the session; it is read before they are final."""

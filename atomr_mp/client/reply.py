@@ -273,6 +273,11 @@ class StreamReply(Reply):
     on_part: Callable[[StreamReply], object] | None = None
     """Called with the lane's lock held when a part has come; for who passes parts on."""
 
+    @property
+    def carrier(self) -> StreamReply:
+        """The reply whose worker makes the parts."""
+        return self
+
     def take_part(self, grant: Callable[[StreamReply], object]) -> ArrivedPart | None:
         """Return the next part that has arrived, None if none has.
 

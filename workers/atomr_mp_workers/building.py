@@ -109,7 +109,7 @@ def build(
         in_progress = InProgress()
         completions = Completions(execution.completion, device, in_progress)
         streams = _make_streams(execution, device)
-        places = _make_worlds(offers, device, channel, completions, board.watch)
+        places = _make_worlds(offers, device, channel, completions, board)
     except errors.AtomrError as error:
         raise FatalError(error) from error
     store = Store(device, current, execution.memory_bytes, in_progress, ResultSlabs(channel))
@@ -208,7 +208,7 @@ def _make_worlds(
     device: WorkerDevice,
     channel: ControlChannel,
     completions: Completions,
-    watch: Callable[[int, int], object],
+    board: BoardWriter,
 ) -> dict[str, ActorPlace]:
     """Make the places of this process in its worlds, by actor.
 
@@ -224,7 +224,7 @@ def _make_worlds(
     for offered in offers.offered:
         files = offers.of(offered.world)
         queue, view = GangQueue(), OwnWorld(offered.name, offered.rank, offered.size)
-        thread = WorldThread(offered.name, queue, device, watch)
+        thread = WorldThread(offered.name, queue, device, board.watch, board.watch_step)
         member = Membership(offered, files, view, thread, queue, Meeting, channel.send, completions.wake)
         place = ActorPlace(member, thread, view, files.loop_bell(offered.rank, offered.generation))
         places.update(dict.fromkeys(offered.actors, place))

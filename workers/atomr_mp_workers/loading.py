@@ -151,7 +151,7 @@ def _unfit_for_world(method: LoadedMethod) -> str:
     options = method.options
     refused = (
         (method.is_async, "where asynchronous methods are not supported: write it as a method (def)"),
-        (method.streams, "where methods that stream are not supported: return the result as a whole"),
+        (options.exclusive, "whose thread is for all of its calls: leave out exclusive="),
         (bool(options.writes), "where refs among the arguments are only read: leave out writes="),
     )
     return next((why for holds, why in refused if holds), "")
@@ -259,7 +259,7 @@ def _method(spec: ActorSpec, instance: Actor, name: str, options: MethodOptions)
     function = getattr(instance, name)
     where = f"{spec.target}.{name}"
     options = checked(where, options)
-    _check_kind(where, function, options)
+    _check_kind(where, function, options, in_world=spec.in_world)
     try:
         hints = typing.get_type_hints(function, include_extras=True)
     except BaseException as error:  # an annotation may be any expression
@@ -328,7 +328,7 @@ def _parameter(where: str, parameter: inspect.Parameter, annotation: Any) -> Par
         raise ActorLoadFailed(f"{where}: the annotation of parameter {parameter.name} cannot be used: {why}") from error
 
 
-def _check_kind(where: str, function: Callable[..., Any], options: MethodOptions) -> None:
+def _check_kind(where: str, function: Callable[..., Any], options: MethodOptions, *, in_world: bool) -> None:
     """Check that a method fits its decorator's arguments."""
     streams = _yields(function)
     if _is_async(function):
@@ -343,7 +343,7 @@ def _check_kind(where: str, function: Callable[..., Any], options: MethodOptions
             raise ActorLoadFailed(
                 f"{where} is asynchronous, and shares its thread with the actor's other tasks: leave out exclusive="
             )
-    elif streams and not options.thread:
+    elif streams and not options.thread and not in_world:
         raise ActorLoadFailed(f"{where} is a generator, which runs on the actor's thread: mark it @method(thread=True)")
     if streams and (options.batch is not None or options.steps is not None):
         raise ActorLoadFailed(f"{where} is a generator, so it takes its requests one by one; leave out batch=")

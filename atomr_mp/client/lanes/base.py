@@ -29,7 +29,8 @@ from atomr_mp.client.memory.leases import Lease, NotOpenError
 from atomr_mp.client.reply import SEND_RESULT, ItemsReply, Reply, StreamReply, decode_leased
 from atomr_mp.client.reply_life import AT_WORKER, ReplyEvent, ReplyState
 from atomr_mp.client.worlds.arguments import encoded
-from atomr_mp.client.worlds.gang_reply import GangPart, GangReply
+from atomr_mp.client.worlds.gang_reply import GangPart
+from atomr_mp.client.worlds.gang_stream import GANGS, AnyGang, AnyPart, GangStream
 from atomr_mp.protocol import own_device, values
 from atomr_mp.protocol.flow.flight import Flight
 from atomr_mp.protocol.messages.session import DeviceChanged, IncarnationEnded, IncarnationStopped, WorldChanged
@@ -303,9 +304,10 @@ class Lane(ABC):
     def go_on(self, stream: StreamReply) -> None:
         """Let a stream's worker go on, as far as the stream's credit says."""
         with self._lock:
-            if stream.state is ReplyState.STREAMING:
+            carrier = stream.carrier
+            if carrier.state is ReplyState.STREAMING:
                 stream.expect_next(time.monotonic_ns())
-                self._links[stream.device].grant((stream,))
+                self._links[carrier.device].grant((carrier,))
 
     def grant(self, stream: StreamReply, parts: int, nbytes: int) -> None:
         """Let a stream go on as far as a remote reader grants, which gets the parts through this process."""
@@ -317,7 +319,10 @@ class Lane(ABC):
     def close_stream(self, stream: StreamReply) -> None:
         """Close a stream, and tell its worker that its reader has gone. May be called on any thread."""
         with self._lock:
-            if not stream.is_over:
+            if isinstance(stream, GangStream):
+                self._gangs.give_up(stream, errors.Cancelled("closed"))
+                self._make_room()
+            elif not stream.is_over:
                 self._outcomes.feed(stream, ReplyEvent.EXPIRE, errors.Cancelled("closed"))
             stream.arrived.clear()
         self.call_back()
@@ -327,8 +332,11 @@ class Lane(ABC):
         with self._lock:
             for link in self._links:
                 for _, reply in link.flight.items():  # noqa: PERF102 - no dict
-                    if isinstance(reply, StreamReply) and not reply.is_over:
+                    if isinstance(reply, StreamReply) and not reply.is_over and reply.gang is None:
                         self._outcomes.feed(reply, ReplyEvent.EXPIRE, copy.copy(error))
+            for gang in self._gangs.open():
+                if isinstance(gang, GangStream):
+                    self._gangs.give_up(gang, copy.copy(error))
         self.call_back()
 
     def watch_stream(self, _stream: StreamReply) -> None:  # noqa: B027 - threads look at deadlines when they wait
@@ -388,8 +396,8 @@ class Lane(ABC):
                 self._queued(link)
         return reply
 
-    def submit_gang(self, gang: GangReply, arguments: object, *, waits: bool, blocks: bool) -> None:
-        """Send a call of a world, or hold it while the world has no ready epoch, or there is no room for it.
+    def submit_gang(self, gang: AnyGang, arguments: object, *, waits: bool, blocks: bool) -> None:
+        """Send a call or a stream of a world, or hold it while the world has no ready epoch, or no room for it.
 
         Args:
             gang: The call, new.
@@ -418,7 +426,7 @@ class Lane(ABC):
         with self._lock:
             self._gangs.settle()
 
-    def _stray(self, part: GangPart) -> None:
+    def _stray(self, part: AnyPart) -> None:
         self._gangs.stray(part)
 
     def _enter_link(self, reply: Reply, link: DeviceLink) -> None:
@@ -446,7 +454,7 @@ class Lane(ABC):
     def cancel(self, reply: Reply) -> None:
         """Ask the worker not to start a request."""
         with self._lock:
-            if isinstance(reply, GangReply):
+            if isinstance(reply, GANGS):
                 self._gangs.cancel(reply)
                 self._make_room()
             elif not reply.is_over:
@@ -630,12 +638,14 @@ class Lane(ABC):
     def _expire(self, reply: Reply) -> None:
         """End a reply whose deadline has passed; its credit comes back with its late answer."""
         with self._lock:
-            if isinstance(reply, GangReply):
+            if isinstance(reply, GANGS):
                 for link in self._gangs.links_of(reply):
                     self._receive(link)
-                self._gangs.give_up(reply, _too_late(reply, self._gangs.reason_of(reply)))
-                self._make_room()
-        if isinstance(reply, GangReply):
+                is_later = isinstance(reply, StreamReply) and reply.deadline_ns > time.monotonic_ns()
+                if not is_later:
+                    self._gangs.give_up(reply, _too_late(reply, self._gangs.reason_of(reply)))
+                    self._make_room()
+        if isinstance(reply, GANGS):
             self.call_back()
             return
         with self._lock:
@@ -694,7 +704,7 @@ def _too_late(reply: Reply, reason: str = "") -> errors.DeadlineExceeded:
         why = "it may be running still"
     elif reply.may_have_run:
         why = "it was not sent again after its worker had ended"
-    elif isinstance(reply, GangReply) and reply.state is ReplyState.WAITING:
+    elif isinstance(reply, GANGS) and reply.state is ReplyState.WAITING:
         why = f"it was never sent: the world {reply.world} had no ready epoch for this client"
         why += f" ({reason})" if reason else ""
     elif reply.state is ReplyState.BACKLOG:

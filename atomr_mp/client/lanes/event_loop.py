@@ -340,11 +340,11 @@ class EventLoopLane(Lane):
         granted, self._granted = self._granted, {}
         now_ns = time.monotonic_ns()
         with self._lock:
-            going = [stream for stream in granted if stream.state is ReplyState.STREAMING]
+            going = [stream for stream in granted if stream.carrier.state is ReplyState.STREAMING]
             for stream in going:
                 stream.expect_next(now_ns)
             for link in self._links:
-                link.grant([stream for stream in going if stream.device == link.device])
+                link.grant([each.carrier for each in going if each.carrier.device == link.device])
         if going:
             self.watch(min(going, key=lambda stream: stream.deadline_ns))
 

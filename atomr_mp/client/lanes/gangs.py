@@ -6,12 +6,13 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, cast
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, cast
 
 from atomr_mp import checks, errors, tracing
 from atomr_mp.client.lanes.backlog import Backlog
 from atomr_mp.client.lanes.device_link import DeviceLink, unavailable
+from atomr_mp.client.lanes.gang_streams import GangStreams
 from atomr_mp.client.lanes.link_life import REFUSING
 from atomr_mp.client.lanes.outcomes import Outcomes, forget_forked
 from atomr_mp.client.lanes.retry_policy import NEVER, key_of, was_answered
@@ -21,8 +22,9 @@ from atomr_mp.client.lanes.session import PoolSession
 from atomr_mp.client.reply import Reply
 from atomr_mp.client.reply_life import ReplyEvent, ReplyState
 from atomr_mp.client.worlds.gang_life import GangAction, GangEvent, GangState, step
-from atomr_mp.client.worlds.gang_outcome import PartEnd, goes_again, judge
+from atomr_mp.client.worlds.gang_outcome import GangEnd, PartEnd, goes_again, judge
 from atomr_mp.client.worlds.gang_reply import NOTHING, PART_DEADLINE_NS, GangPart, GangReply
+from atomr_mp.client.worlds.gang_stream import PARTS, AnyGang, AnyPart, GangStream, GangStreamPart, goes_on
 from atomr_mp.protocol.flow.flight import RETRY_AFTER_S
 from atomr_mp.protocol.messages import data
 from atomr_mp.protocol.messages.devices import WorldInfo, WorldState
@@ -67,20 +69,21 @@ class Gangs:
         self._outcomes = outcomes
         self._sender = sender
         self._backlog = backlog
+        self._streams = GangStreams(links, outcomes)
         self._go_on = go_on
         self._read_for_room = read_for_room
         self._worlds = session.worlds.by_number.copy()
         """The worlds as this lane knows them: no news overtakes that of the devices."""
-        self._queues: dict[int, list[GangReply]] = {}
+        self._queues: dict[int, list[AnyGang]] = {}
         """Calls that wait for a ready epoch, or for room, by world; the earliest first."""
-        self._open: dict[int, GangReply] = {}
+        self._open: dict[int, AnyGang] = {}
         """All calls that are not over, by id."""
         self._settling = False
         outcomes.part_ended = self.part_ended
 
     # --- for the lane ----------------------------------------------------------------------------------------------
 
-    def enter(self, gang: GangReply, *, waits: bool, blocks: bool) -> None:
+    def enter(self, gang: AnyGang, *, waits: bool, blocks: bool) -> None:
         """Send a new call, or let it wait.
 
         Args:
@@ -109,7 +112,7 @@ class Gangs:
             return
         if not waits:
             if ready:
-                raise self._full(world)
+                raise self._full(gang, world)
             most = self._session.login.window.requests
             if len(queue) >= most:
                 raise errors.Overloaded(
@@ -124,7 +127,7 @@ class Gangs:
         self._feed(gang, GangEvent.WAIT)
         gang.state = ReplyState.BACKLOG if ready else ReplyState.WAITING
 
-    def _begin(self, gang: GangReply) -> None:
+    def _begin(self, gang: AnyGang) -> None:
         """Record a call that is not refused."""
         self._open[gang.id] = gang
         if (tracer := tracing.tracer) is not None:
@@ -162,7 +165,7 @@ class Gangs:
                     if part.state is ReplyState.WAITING:
                         self.stray(part)
 
-    def stray(self, part: GangPart) -> None:
+    def stray(self, part: AnyPart) -> None:
         """End a part that was not sent: the process that it was meant for is no longer the device's."""
         gang = part.gang
         assert gang is not None
@@ -180,7 +183,8 @@ class Gangs:
 
     def part_ended(self, part: Reply) -> bool:
         """Note the end of a part; return whether `go_on` has to be called, since the call is sent again."""
-        assert isinstance(part, GangPart)
+        assert isinstance(part, PARTS)
+        gang: AnyGang | None
         gang, part.of = part.of, None
         assert gang is not None
         gang.outstanding -= 1
@@ -194,11 +198,14 @@ class Gangs:
         self._judge(gang)
         return gang.life is GangState.LINED_UP
 
-    def give_up(self, gang: GangReply, error: errors.AtomrError) -> None:
-        """End the reply with an error, unless it is over. Its parts go on."""
+    def give_up(self, gang: AnyGang, error: errors.AtomrError) -> None:
+        """End the reply with an error, unless it is over. Its parts go on; those of a stream end on all ranks."""
+        parts = gang.parts
         self._feed(gang, GangEvent.GIVE_UP, error)
+        if isinstance(gang, GangStream):
+            self._streams.leave(cast("Sequence[GangStreamPart]", parts))
 
-    def cancel(self, gang: GangReply) -> None:
+    def cancel(self, gang: AnyGang) -> None:
         """End the reply with `Cancelled`, unless it is over. Its parts go on."""
         if gang.life is GangState.LINED_UP:
             why = f"cancelled before it was sent{' again' if gang.may_have_run else ''}"
@@ -206,15 +213,15 @@ class Gangs:
             why = "cancelled; what its ranks have begun goes on"
         self.give_up(gang, errors.Cancelled(why))
 
-    def open(self) -> list[GangReply]:
+    def open(self) -> list[AnyGang]:
         """Return all calls that are not over, and whose callers have no outcome."""
         return [gang for gang in self._open.values() if not gang.is_over]
 
-    def reason_of(self, gang: GangReply) -> str:
+    def reason_of(self, gang: AnyGang) -> str:
         """Return why a call's world is not ready, "" if it is."""
         return self._worlds[gang.number].reason
 
-    def links_of(self, gang: GangReply) -> list[DeviceLink]:
+    def links_of(self, gang: AnyGang) -> list[DeviceLink]:
         """Return the links to a call's members."""
         return [self._links[device] for device in self._worlds[gang.number].devices]
 
@@ -259,13 +266,15 @@ class Gangs:
         """Take in the answers of all members; return False if somebody else does that."""
         return all(self._read_for_room(self._links[device]) for device in world.devices)
 
-    def _full(self, world: WorldInfo) -> errors.Overloaded:
+    def _full(self, gang: AnyGang, world: WorldInfo) -> errors.Overloaded:
+        if isinstance(gang, GangStream) and (error := self._streams.room(world)) is not None:
+            return error
         fullest = max((self._links[device] for device in world.devices), key=lambda link: len(link.flight.requests))
         error = fullest.flight.full()
         error.message = f"the call was sent to no rank of the world {world.name}: {error.message}"
         return error
 
-    def _settle(self, gang: GangReply, world: WorldInfo) -> bool:
+    def _settle(self, gang: AnyGang, world: WorldInfo) -> bool:
         """Send a call that waits, or end it; return False if it goes on waiting."""
         error: errors.AtomrError | None = self._refusal(world)
         if error is None and not self._is_ready(world):
@@ -284,7 +293,7 @@ class Gangs:
         self._outcomes.tell_news(gang)
         return True
 
-    def _let_in(self, gang: GangReply, world: WorldInfo) -> list[GangPart] | None:
+    def _let_in(self, gang: AnyGang, world: WorldInfo) -> list[AnyPart] | None:
         """Make a call's parts, and take credit for all; None, and no credit, if one has no room.
 
         Raises:
@@ -294,16 +303,20 @@ class Gangs:
         assert arguments is not None
         self._admit(gang)
         name = data.Gang(world.number, world.epoch, next(ids))
-        parts: list[GangPart] = []
+        parts: list[AnyPart] = []
+        if isinstance(gang, GangStream):
+            if self._streams.room(world) is not None:
+                return None
+            made: Iterator[AnyPart | None] = self._streams.parts(gang, world, name, ids)
+        else:
+            made = self._parts(gang, world, name)
         try:
-            for rank, device in enumerate(world.devices):
-                part = self._make(next(ids), gang.method, PART_DEADLINE_NS, arguments.body)
-                if not self._links[device].flight.let_in(part.id, part, arguments.window_bytes):
+            for rank, part in enumerate(made):
+                if part is None:
                     self._take_back(parts)
                     return None
-                part.device, part.rank, part.to_generation = device, rank, world.generations[rank]
-                part.limit_ns, part.alone = gang.deadline_ns, gang.alone
-                part.gang, part.of, part.callbacks = name, gang, [self._go_on]
+                part.device, part.rank, part.to_generation = world.devices[rank], rank, world.generations[rank]
+                part.callbacks = [self._go_on]
                 part.pinned, part.replays = True, NEVER
                 parts.append(part)
                 part.body, part.payload, placed = arguments.for_part(self._memory.place_again)
@@ -313,23 +326,36 @@ class Gangs:
             raise
         return parts
 
-    def _admit(self, gang: GangReply) -> None:
+    def _admit(self, gang: AnyGang) -> None:
         """Look up the verdict on a call: it may have to run alone.
 
         Raises:
             PoisonRequest: It has ended workers, and is not admitted.
         """
+        if isinstance(gang, GangStream):
+            return
         suspicions, arguments = self._session.suspicions, gang.arguments
         assert arguments is not None
         known = gang.method in suspicions.methods
         gang.alone = suspicions.admit(key_of(gang.method, arguments.decoded())) if known else None
 
-    def _take_back(self, parts: Sequence[GangPart]) -> None:
+    def _parts(self, gang: GangReply, world: WorldInfo, name: data.Gang) -> Iterator[GangPart | None]:
+        """Yield a call's parts by rank, each with its credit; None for one that has no room."""
+        assert gang.arguments is not None
+        for device in world.devices:
+            part = self._make(next(self._session.request_ids), gang.method, PART_DEADLINE_NS, gang.arguments.body)
+            if not self._links[device].flight.let_in(part.id, part, gang.arguments.window_bytes):
+                yield None
+                return
+            part.limit_ns, part.gang, part.of, part.alone = gang.deadline_ns, name, gang, gang.alone
+            yield part
+
+    def _take_back(self, parts: Sequence[AnyPart]) -> None:
         for part in parts:
-            self._links[part.device].flight.take(part.id)
+            self._links[part.device].free(part)
             part.of = None
 
-    def _judge(self, gang: GangReply) -> None:
+    def _judge(self, gang: AnyGang) -> None:
         """Give a call its outcome, or send it again: all of its parts have ended."""
         parts = gang.parts
         end = judge([PartEnd(part.error, _executed(part), part.generation != 0) for part in parts])
@@ -349,10 +375,9 @@ class Gangs:
             self._feed(gang, GangEvent.SETTLED)
             return
         gang.parts = ()
-        known = self._session.methods.get(gang.method)
-        if goes_again(end, known, gang.replays, self._session.max_replays, may_have_run=gang.may_have_run):
+        if self._is_sent_again(gang, end):
             assert gang.arguments is not None
-            gang.replays += end.executed
+            gang.replays += end.executed and not end.planned
             self._backlog.add_gang(gang.arguments.nbytes, bounded=False)
             self._feed(gang, GangEvent.AGAIN)
             return
@@ -361,14 +386,20 @@ class Gangs:
             end.error.rank = end.rank
         self._feed(gang, GangEvent.SETTLED, end.error)
 
+    def _is_sent_again(self, gang: AnyGang, end: GangEnd) -> bool:
+        info, most = self._session.methods.get(gang.method), self._session.max_replays
+        if isinstance(gang, GangStream):
+            return goes_on(end, gang, info, most)
+        return goes_again(end, info, gang.replays, most, may_have_run=gang.may_have_run)
+
     # --- actions ---------------------------------------------------------------------------------------------------
 
     def _feed(
         self,
-        gang: GangReply,
+        gang: AnyGang,
         event: GangEvent,
         error: errors.AtomrError | None = None,
-        parts: Sequence[GangPart] = (),
+        parts: Sequence[AnyPart] = (),
     ) -> None:
         """Carry out an event's actions for a call."""
         gang.life, actions = step(gang.life, event)
@@ -376,7 +407,7 @@ class Gangs:
             self._act(gang, action, error, parts)
 
     def _act(
-        self, gang: GangReply, action: GangAction, error: errors.AtomrError | None, parts: Sequence[GangPart]
+        self, gang: AnyGang, action: GangAction, error: errors.AtomrError | None, parts: Sequence[AnyPart]
     ) -> None:
         match action:
             case GangAction.LINE_UP:
@@ -399,16 +430,21 @@ class Gangs:
                 self._open.pop(gang.id, None)
             case GangAction.END:
                 gang.state, gang.arguments = ReplyState.OVER, None
+                if isinstance(gang, GangStream):
+                    self._outcomes.forget_parts(gang)
                 if error is not None:
                     gang.parts = ()
                 self._outcomes.end(gang, error)
                 self._outcomes.tell_news(gang)
 
-    def _put(self, gang: GangReply, parts: Sequence[GangPart]) -> None:
+    def _put(self, gang: AnyGang, parts: Sequence[AnyPart]) -> None:
         """Send a call's parts, rank 0's last: it is the one that orders all calls of its world."""
         name = parts[0].gang
         assert name is not None
-        gang.parts, gang.outstanding, gang.epoch, gang.state = parts, len(parts), name.epoch, ReplyState.SENT
+        gang.parts = cast("Any", parts)  # each kind of call has its kind of parts
+        gang.outstanding, gang.epoch, gang.state = len(parts), name.epoch, ReplyState.SENT
+        if isinstance(gang, GangStream):
+            gang.device, gang.generation = parts[0].device, parts[0].to_generation
         for part in reversed(parts):
             part.trace = gang.trace
             link = self._links[part.device]
@@ -420,7 +456,7 @@ class Gangs:
                 self._sender.flush(link)
 
 
-def _executed(part: GangPart) -> bool:
+def _executed(part: AnyPart) -> bool:
     """Return whether an ended part may have run."""
     error = part.error
     return error is None or part.may_have_run or (isinstance(error, errors.RequestError) and error.maybe_executed)

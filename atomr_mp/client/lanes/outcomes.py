@@ -169,6 +169,10 @@ class Outcomes:
         if stream.on_part is not None:
             stream.on_part(stream)
 
+    def forget_parts(self, stream: StreamReply) -> None:
+        """Keep no parts of a stream any longer: it will not go on elsewhere."""
+        self._sent_room.forget(stream)
+
     def settle_copies(self, reply: Reply, releases: Releases, message: data.CallReply | data.Part) -> None:
         """Settle an answered call's copies in shared memory."""
         assert isinstance(message, data.CallReply)  # a part is not the answer
@@ -179,7 +183,7 @@ class Outcomes:
     def end(self, reply: Reply, error: errors.AtomrError | None) -> None:
         """Give a reply its outcome; the caller sets its state."""
         if error is not None:
-            if isinstance(reply, StreamReply):
+            if isinstance(reply, StreamReply) and reply.gang is None:  # else the whole stream has its parts
                 error.parts = reply.credit.received
             if (reply.may_have_run or error.parts) and isinstance(error, errors.RequestError):
                 error.maybe_executed = True

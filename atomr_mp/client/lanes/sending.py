@@ -15,6 +15,7 @@ from atomr_mp.client.lanes.link_life import REFUSING
 from atomr_mp.client.reply import Reply, StreamReply
 from atomr_mp.client.reply_life import ReplyEvent, ReplyState, step
 from atomr_mp.client.worlds.gang_reply import GangPart
+from atomr_mp.client.worlds.gang_stream import PARTS, AnyPart, GangStreamPart
 from atomr_mp.protocol import values
 from atomr_mp.protocol.flow import limits
 from atomr_mp.protocol.messages import data
@@ -44,7 +45,7 @@ class Sender:
         reach: Callable[[DeviceLink], None],
         broken: Callable[[DeviceLink, list[Reply]], None],
         clock: PoolClock,
-        stray: Callable[[GangPart], None] = lambda _part: None,
+        stray: Callable[[AnyPart], None] = lambda _part: None,
     ) -> None:
         self._links = links
         self._give_back = give_back
@@ -103,7 +104,7 @@ class Sender:
     def send_held(self, link: DeviceLink) -> None:
         """Send all waiting requests, held ones first."""
         for reply in [*link.held]:
-            if isinstance(reply, GangPart) and reply.to_generation != link.generation:
+            if isinstance(reply, PARTS) and reply.to_generation != link.generation:
                 self._stray(reply)
         held, link.held = link.held, deque()
         if link.in_order:
@@ -215,10 +216,11 @@ class Sender:
         stream.sent_ns = time.monotonic_ns()
         stream.generation = link.generation
         stream.state = step(stream.state, ReplyEvent.OPEN).state
+        part = stream if isinstance(stream, GangStreamPart) else None
         call = data.StreamCall(
             stream.id,
             stream.method,
-            stream.deadline_ns + self._clock.ahead_ns,
+            (stream.deadline_ns if part is None else part.limit_ns) + self._clock.ahead_ns,
             len(stream.payload),
             stream.body,
             stream.credit.parts,
@@ -231,11 +233,14 @@ class Sender:
             stream.credit.received,
             stream.credit.received_bytes,
             stream.sent,
+            stream.gang,
         )
         message = data.Streams(link.token, [call], releases.serial, stream.alone is not None)
         connection.send(_encode_calls(message), list(stream.payload))
         if connection.broken:
             self._broken(link, [stream])
+        elif part is not None and part.of is not None and part.of.is_over and not part.rank:
+            link.tell_cancelled(part)  # its reader has left it before it was sent
 
 
 def _goes_by_itself(reply: Reply) -> bool:

@@ -17,6 +17,10 @@ device has another process by then, the part is not sent, and ends unsent. No pa
 cancelled, and its deadline never comes: peers would wait for it in their collectives. So the end of the reply by its
 deadline, or by `cancel`, leaves the parts alone. Their late answers are taken in, and what they hold is given back.
 
+A stream is a gang call whose parts are streams (`gang_stream`, `client.lanes.gang_streams`). Rank 0's part has the
+credit of the whole, and passes on what comes; the others only end. When the reader has gone, rank 0 hears of it, and
+ends the stream on all ranks. A stream that goes on in another epoch is sent again with what has come.
+
 An epoch that ends as planned is closed first. The members run what rank 0 has published; a part of any other call is
 answered `CollectiveAborted` with `planned`, which proves that no rank has begun the call. So the whole call lines up
 for the next epoch, whatever its method, and that counts as no replay.

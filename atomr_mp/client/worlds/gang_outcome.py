@@ -37,6 +37,8 @@ class GangEnd(NamedTuple):
     """Whether any part was sent."""
     moves: bool = False
     """Whether it certainly did not begin on any rank, and no worker was lost with it: it goes to the next epoch."""
+    planned: bool = False
+    """Whether its epoch has ended as planned."""
 
 
 def judge(ends: Sequence[PartEnd]) -> GangEnd:
@@ -52,7 +54,7 @@ def judge(ends: Sequence[PartEnd]) -> GangEnd:
     named = [each for each in failed if each[1].rank >= 0]
     rank, error = (raised or diverged or lost or named or failed)[0]
     all_live = all(isinstance(each, errors.CollectiveAborted) for _, each in failed)
-    return GangEnd(error, rank, executed, sent, (is_planned or all_live) and not executed)
+    return GangEnd(error, rank, executed, sent, (is_planned or all_live) and not executed, is_planned)
 
 
 def goes_again(end: GangEnd, info: MethodInfo | None, replays: int, max_replays: int, *, may_have_run: bool) -> bool:

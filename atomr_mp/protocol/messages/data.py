@@ -210,6 +210,8 @@ class StreamCall(Message, frozen=True):
     """Bytes that these parts count for in the credit."""
     sent: Annotated[list[Body], msgspec.Meta(max_length=MAX_SENT)] = msgspec.field(default_factory=list)
     """Their bodies, if `MethodInfo.resumes` is `"sent"`."""
+    gang: Gang | None = None
+    """For a method of a world's actor: rank 0 alone sends parts, and decides when all ranks take a step."""
 
 
 class Streams(Message, frozen=True, tag=6):

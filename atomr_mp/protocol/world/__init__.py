@@ -7,7 +7,8 @@ has left.
 
 A member notes in its lines that its part of a request has come (`MemberWriter.note`). Rank 0 publishes entries in the
 ring (`RingWriter.publish`); all members begin them in that order, and note in their lines the sequence number that they
-have begun, before they run anything, and the one that they have ended. In a collective they compare signatures.
+have begun, before they run anything, and the one that they have ended, with its outcome. In a collective they compare
+signatures.
 
 **A whole entry or none.** The words of the ring that the writer is about to change are claimed first (`CLAIMED`), then
 written, then published by one store (`HEAD`). A reader copies an entry, and believes the copy if its words were not
@@ -25,6 +26,7 @@ from atomr_mp.protocol.world.page import (
     EntryKind,
     Note,
     NoteKind,
+    Outcome,
     RingEntry,
     RingOverrunError,
     Signature,
@@ -41,6 +43,7 @@ __all__ = [
     "MemberWriter",
     "Note",
     "NoteKind",
+    "Outcome",
     "RingEntry",
     "RingOverrunError",
     "RingReader",

@@ -17,11 +17,15 @@ from atomr_mp.protocol.world.page import (
     NOTED,
     NOTES_AT,
     OPEN,
+    OUTCOME_BITS,
+    OUTCOMES,
+    OUTCOMES_AT,
     QUIET,
     SIGNATURE_WORDS,
     SIGNATURES,
     Note,
     NoteKind,
+    Outcome,
     Signature,
     WorldPageDamagedError,
     store_twice,
@@ -30,6 +34,7 @@ from atomr_mp.protocol.world.page import (
 )
 
 _NOTE_KINDS: Final = {int(kind): kind for kind in NoteKind}
+_OUTCOMES: Final = {int(each): each for each in Outcome}
 
 
 class MemberWriter:
@@ -74,9 +79,11 @@ class MemberWriter:
         """Say that an entry begins. Look at the stop word after this, behind a fence, and before anything is run."""
         store_twice(self._words, BEGUN, sequence)
 
-    def end(self, sequence: int) -> None:
-        """Say that all entries up to this one have ended."""
-        self._words[ENDED] = sequence
+    def end(self, sequence: int, outcome: Outcome = Outcome.ENDED) -> None:
+        """Say that all entries up to this one have ended, and what this one has come to."""
+        words = self._words
+        words[OUTCOMES_AT + sequence % OUTCOMES] = sequence << OUTCOME_BITS | outcome
+        words[ENDED] = sequence
 
     def be_quiet(self, sequence: int) -> None:
         """Say that nothing else runs in this process until an entry ends, which has begun."""
@@ -136,6 +143,13 @@ class MemberReader:
     def is_away(self) -> bool:
         """Whether its process begins nothing, since a suspect waits or runs there."""
         return bool(self._words[AWAY])
+    def outcome(self, sequence: int) -> Outcome:
+        """Return the outcome of an entry. The entry has ended, and is among the latest `OUTCOMES`."""
+        word = self._words[OUTCOMES_AT + sequence % OUTCOMES]
+        outcome = _OUTCOMES.get(word & 2**OUTCOME_BITS - 1)
+        if word >> OUTCOME_BITS != sequence or outcome is None:
+            raise WorldPageDamagedError("an entry has ended, and does not say with what")
+        return outcome
 
     def note(self) -> Note | None:
         """Return the next note, None if there is none. Rank 0 says in the ring that it was taken."""

@@ -70,7 +70,12 @@ SIGNATURE_WORDS: Final = 8
 """Number of the collective, the signature's five words, their sum."""
 SIGNATURES: Final = 2
 """A member can be one collective ahead of one that has yet to compare."""
-NOTES_AT: Final = FIRST_SIGNATURE + SIGNATURES * SIGNATURE_WORDS
+OUTCOMES_AT: Final = FIRST_SIGNATURE + SIGNATURES * SIGNATURE_WORDS
+"""What the latest entries have come to: each word has a sequence number and an `Outcome`."""
+OUTCOMES: Final = 64
+"""More than may be published and not have ended on all members."""
+OUTCOME_BITS: Final = 2
+NOTES_AT: Final = OUTCOMES_AT + OUTCOMES
 NOTE_WORDS: Final = 4
 """Kind, session, request id, sum."""
 NOTES: Final = 2048
@@ -80,15 +85,16 @@ class EntryKind(IntEnum):
     """Kinds of a ring's entries."""
 
     BEGIN = 1
-    """One request is run. With data, the entry is the call itself: the request was sent to rank 0 alone."""
+    """One request is run. With data, the entry is the call itself: the request was sent to rank 0 alone. A stream
+    begins, and takes its first step if the argument is 1."""
     BATCH = 2
     """Requests are run as one."""
     STEP = 3
-    """Streams take a step, or one that runs takes in what is new."""
+    """A stream takes a step."""
     CREDIT = 4
     """A stream may go on: the argument is how much."""
     CANCEL = 5
-    """Their callers have cancelled requests."""
+    """Requests that have not begun are dropped; or one open stream ends, and the argument says why (`stream_end`)."""
     LAST = 6
     """Nothing comes behind it: each member leaves the epoch once it has ended this entry."""
     REFUSED = 7
@@ -102,6 +108,19 @@ class NoteKind(IntEnum):
     """The member's part of a request has come."""
     REFUSED = 2
     """The part has come, and the member has answered it at once."""
+    OPENED = 3
+    """The member's part of a stream has come."""
+
+
+class Outcome(IntEnum):
+    """What an entry has come to on one member."""
+
+    ENDED = 0
+    """Its request has ended, with a result."""
+    GOES_ON = 1
+    """Its stream goes on: it can take another step."""
+    FAILED = 2
+    """Its request has ended with an error, or did not run here."""
 
 
 class RingEntry(NamedTuple):

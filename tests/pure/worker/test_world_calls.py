@@ -122,7 +122,11 @@ class Member:
         self.files, self.queue = WorldFiles(), GangQueue()
         for file, descriptor in supply.own_files(rank, 1):
             self.files.add(file, descriptor)
-        self.thread = WorldThread("tp", self.queue, device, lambda _slot, _watched: None)
+
+        def watch(_slot: int, _watched: int) -> None:
+            """Watch nothing."""
+
+        self.thread = WorldThread("tp", self.queue, device, watch, watch)
         self.sent: list[control.FromWorker] = []
         self.meetings: list[tuple[str, int]] = []
         meeting = SimpleNamespace(

@@ -75,7 +75,8 @@ processes, and these for it: none is dropped singly. It is neither cancelled nor
 session it goes only where all members agree. If a part is answered on its arrival, no member runs the call. Suspects do
 not wait for parts that have not begun. A part that is a suspect itself waits for its turn by the ring, and then in
 `isolation.Isolation` until all members say in their lines that nothing else runs there (`JoinedEpoch.be_quiet`): so it
-begins on all of them or on none. If that takes too long since others wait for this process, the epoch ends.
+begins on all of them or on none. If that takes too long since others wait for this process, the epoch ends. A stream of
+a world takes its steps by the ring, whatever its credit says here.
 
 A turn of the loop
 ------------------

@@ -183,29 +183,20 @@ class Envelope:
             first, at = at, at + call.frames
             if refusal is not None:
                 peer.unanswered += 1
-                self._reject(peer, call.id, refusal)
+                self._reject_call(peer, call, refusal)
                 continue
             try:
-                method = self._streaming.get(call.method) or self._no_stream(call.method)
-                if call.id in peer.queued or call.id in peer.streams:
-                    raise errors.InvalidRequest(f"request id {call.id} is in use already")
-                if len(self.answers.streams) >= self._most_streams:
-                    raise errors.Overloaded(
-                        f"{counted(len(self.answers.streams), 'stream')} are open in this worker, as many as may "
-                        "(max_streams)"
-                    )
-                if self._queued >= self._most_queued or method.queued >= method.most_queued:
-                    raise self._overloaded(method)
+                method = self._checked_stream(peer, call, alone=message.alone)
                 stream = StreamRequest(peer, call, method, now_ns)
             except errors.RequestError as error:
                 peer.unanswered += 1  # streams do not count among them, and the answer takes it away
-                self._reject(peer, call.id, error)
+                self._reject_call(peer, call, error)
                 continue
             except errors.ProtocolError:
                 raise
             except Exception as fault:  # noqa: BLE001 - ours; it costs this stream
                 peer.unanswered += 1
-                self._reject(peer, call.id, self.faults.note(fault, peer.session.number, call.method))
+                self._reject_call(peer, call, self.faults.note(fault, peer.session.number, call.method))
                 continue
             stream.frames = frames[first:at]
             peer.queued[call.id] = peer.streams[call.id] = stream
@@ -213,8 +204,31 @@ class Envelope:
             self._queued += 1
             method.queued += 1
             found.append(stream)
+            if call.gang is not None:
+                stream.gang = call.gang
+                peer.session.parts += 1
+                self._gangs.came(stream)
         self._board.receive(len(found))
         return found
+
+    def _checked_stream(self, peer: Peer, call: data.StreamCall, *, alone: bool) -> Method:
+        """Return the method of a stream.
+
+        Raises:
+            RequestError: The stream cannot be opened.
+        """
+        method = self._streaming.get(call.method) or self._no_stream(call.method)
+        if call.gang is not None or method.world is not None:
+            self._gangs.check(method, peer.session.number, call.gang, alone=alone)
+        if call.id in peer.queued or call.id in peer.streams:
+            raise errors.InvalidRequest(f"request id {call.id} is in use already")
+        if len(self.answers.streams) >= self._most_streams:
+            raise errors.Overloaded(
+                f"{counted(len(self.answers.streams), 'stream')} are open in this worker, as many as may (max_streams)"
+            )
+        if self._queued >= self._most_queued or method.queued >= method.most_queued:
+            raise self._overloaded(method)
+        return method
 
     def _no_stream(self, name: str) -> Method:
         """Raise the reason why there is no such stream."""
@@ -280,7 +294,7 @@ class Envelope:
         self._board.count(Counter.REJECTED)
         self.answers.reply(peer, request_id, None, error)
 
-    def _reject_call(self, peer: Peer, call: data.Call, error: errors.RequestError) -> None:
+    def _reject_call(self, peer: Peer, call: data.Call | data.StreamCall, error: errors.RequestError) -> None:
         """Answer a call that does not become a request, which may be a part of a gang call."""
         if call.gang is not None:
             self.gangs.refused(peer.session.number, call.gang)

@@ -8,6 +8,11 @@ thread (`runner`), and wait in a queue that gives out only the next one of the o
 Calls of a batched method are noted once their arguments are decoded (`batched_method`). Rank 0 chooses which of them
 share an entry (`order_of_batches`), and all members run exactly these. A member that cannot has the epoch end.
 
+A stream's steps are entries of the ring too (`step_order`): rank 0 publishes one when all ranks have ended the last and
+its reader has room, so no rank takes a step that another one does not. Between its steps a stream rests in the queue.
+What ends it (its reader, its client's end, a rank's error, a rank that ends first) is an entry as well, by which all
+ranks close their generators. Streams that are left over at an epoch's end are closed on the thread, without an entry.
+
 `context.world` is a `world.OwnWorld`. On that thread its `collectives` go through the `meeting.Meeting` of the present
 epoch, where the ranks compare their `signatures` and wait for each other.
 

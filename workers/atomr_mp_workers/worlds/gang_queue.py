@@ -1,4 +1,4 @@
-"""The queue of a world's thread: parts of gang calls, given out in the order of the ring. With the loop's turn."""
+"""The queue of a world's thread: parts of calls, and steps of streams, in the ring's order. With the loop's turn."""
 
 from __future__ import annotations
 
@@ -6,17 +6,23 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Final
 
+from atomr_mp import errors
 from atomr_mp.protocol.world import EntryKind, NoteKind, RingEntry
+from atomr_mp.protocol.world.page import MAX_RANKS
+from atomr_mp_workers.requests.kinds.stream import StreamRequest
+from atomr_mp_workers.requests.kinds.stream_life import StreamState
 from atomr_mp_workers.requests.request import Request
 from atomr_mp_workers.worlds.joined_epoch import JoinedEpoch
-from atomr_mp_workers.worlds.order_of_batches import BatchedPart, PartKey
+from atomr_mp_workers.worlds.order_of_batches import BatchedPart
+from atomr_mp_workers.worlds.step_order import UNWANTED, PartKey, StreamEnd
 
 
 class GangQueue:
     """Parts that have come and have not begun, and calls with examples, which need no order.
 
     It has the interface of `FairQueue`. A part is known from its arrival (`arrive`), and may begin once the dispatcher
-    has put it here (`add`), since its memory has its place in the order of borrows then.
+    has put it here (`add`), since its memory has its place in the order of borrows then. A stream that has begun rests
+    here between its steps. Outside of an epoch those that were left over are given out once more, to end.
     """
 
     levels: Final[Mapping[int, object]] = {}
@@ -37,19 +43,70 @@ class GangQueue:
         """Has the epoch end, since this process cannot do what the ring says; takes why."""
         self.together: Sequence[Request] = ()
         """The requests of the entry that was given out last, in their order."""
+        self.explain: Callable[[StreamEnd], errors.AtomrError] = lambda _end: errors.Cancelled("cancelled")
+        """Returns the error of a stream that ends on all ranks; set by the membership."""
+        self._streams: dict[PartKey, StreamRequest] = {}
+        """Streams that have begun and not ended."""
+        self._left: Callable[[], errors.AtomrError] | None = None
+        """Makes the error of streams whose epoch was left; None in an epoch."""
+        self._leaving: deque[StreamRequest] = deque()
+        """Streams that are to end outside of their epoch."""
         self._parts: dict[PartKey, Request] = {}
         self._added: set[PartKey] = set()
         self._examples: deque[Request] = deque()
 
     def __len__(self) -> int:
-        return len(self._parts) + len(self._examples)
+        return len(self._parts) + len(self._examples) + len(self._leaving)
 
     def __bool__(self) -> bool:
         # Also an entry without a part here has to be passed over.
-        return bool(self._examples) or self.epoch is not None
+        return bool(self._examples or self._leaving) or self.epoch is not None
 
     def __contains__(self, key: object) -> bool:
-        return key in self._parts
+        return key in self._parts or key in self._streams
+
+    @property
+    def has_streams(self) -> bool:
+        """Whether streams have begun and not ended."""
+        return bool(self._streams)
+
+    def enter(self, epoch: JoinedEpoch) -> None:
+        """Give out what the ring of an epoch says."""
+        self.epoch, self._left = epoch, None
+
+    def leave(self, error: Callable[[], errors.AtomrError]) -> None:
+        """Leave the epoch. Its open streams are given out once more, to end with this error."""
+        self.epoch, self._left = None, error
+        for stream in self._streams.values():
+            if stream.state is StreamState.READY:
+                self._let_end(stream)
+
+    def rest(self, stream: StreamRequest) -> None:
+        """Take a stream back that has taken a step and goes on."""
+        if self._left is not None:
+            self._let_end(stream)
+        else:
+            self.tell_room(stream)
+
+    def tell_room(self, stream: StreamRequest) -> None:
+        """As rank 0, take in whether the reader of a resting stream has room."""
+        key = key_of(stream)
+        if key is not None and self.epoch is not None and self.epoch.publisher is not None:
+            self.epoch.publisher.streams.set_room(key, has_room=bool(stream.credit))
+
+    def end(self, stream: StreamRequest, error: errors.AtomrError) -> None:
+        """As rank 0, have a stream end on all ranks; its part here ends with this error."""
+        key = key_of(stream)
+        if key is not None and self.epoch is not None and self.epoch.publisher is not None:
+            stream.unwanted = stream.unwanted or error
+            self.epoch.publisher.streams.end(key)
+            self.epoch.wake_loop()
+
+    def forget(self, stream: StreamRequest) -> None:
+        """Take in that a stream has ended here."""
+        key = key_of(stream)
+        if key is not None:
+            self._streams.pop(key, None)
 
     def arrive(self, key: PartKey, request: Request) -> None:
         """Take in a part of the epoch of now."""
@@ -89,8 +146,10 @@ class GangQueue:
 
     def take(self, is_ready: Callable[[Request], bool]) -> Request | None:
         """Return the request of the next entry, if it is ready; the entry has begun then."""
-        if self._examples:
+        if self._leaving or self._examples:
             self.sequence = 0
+            if self._leaving:
+                return self._leaving.popleft()
             return self._examples.popleft() if is_ready(self._examples[0]) else None
         epoch = None if self.apart is not None else self.epoch
         while epoch is not None and (entry := epoch.next()) is not None:
@@ -101,15 +160,11 @@ class GangQueue:
                 return None
             if not epoch.begin():
                 return None
-            parts = [found for key in entry.requests if (found := self._take_part(key)) is not None]
-            if part is not None:
-                self.sequence, self.together = entry.sequence, (part,)
-                self.apart = part if part.alone else None
-                return part
-            drop = self.decline if entry.kind is EntryKind.REFUSED else self.discard
-            for each in parts:
-                if not each.dropped:
-                    drop(each)
+            found = self._begun(entry)
+            if found is not None:
+                self.sequence, self.together = entry.sequence, (found,)
+                self.apart = found if found.alone else None
+                return found
             epoch.pass_over(entry.sequence)
             if entry.kind is EntryKind.LAST:
                 epoch.close()
@@ -141,6 +196,41 @@ class GangQueue:
 
     def charge(self, _owner: Hashable, _cost: int) -> None:
         """Do nothing: sessions do not take turns here."""
+
+    def _begun(self, entry: RingEntry) -> Request | None:
+        """Return the request that an entry runs here, None for none; drop the parts that it cancels."""
+        stream = self._stream_of(entry)
+        if stream is not None:
+            return stream
+        parts = [found for key in entry.requests if (found := self._take_part(key)) is not None]
+        if entry.kind is EntryKind.BEGIN and parts:
+            part = parts[0]
+            if isinstance(part, StreamRequest) and not part.dropped:
+                self._streams[entry.requests[0]] = part
+                part.may_step = bool(entry.argument)
+            return part
+        drop = self.decline if entry.kind is EntryKind.REFUSED else self.discard
+        for each in parts:
+            if not each.dropped:
+                drop(each)
+        return None
+
+    def _stream_of(self, entry: RingEntry) -> StreamRequest | None:
+        """Return the stream that has begun here and takes a step by an entry, or ends; it rests."""
+        if entry.kind not in {EntryKind.STEP, EntryKind.CANCEL} or len(entry.requests) != 1:
+            return None
+        stream = self._streams.get(entry.requests[0])
+        if stream is not None and entry.kind is EntryKind.STEP:
+            stream.may_step = True
+        elif stream is not None:
+            end = StreamEnd.unpack(entry.argument, MAX_RANKS)  # it was checked when it was read
+            stream.closing = stream.unwanted if end == UNWANTED and stream.unwanted else self.explain(end)
+        return stream
+
+    def _let_end(self, stream: StreamRequest) -> None:
+        assert self._left is not None
+        stream.closing = self._left()
+        self._leaving.append(stream)
 
     def _take_part(self, key: PartKey) -> Request | None:
         self._added.discard(key)

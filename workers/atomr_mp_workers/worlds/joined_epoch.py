@@ -17,6 +17,7 @@ from atomr_mp.protocol.world import (
     MemberWriter,
     Note,
     NoteKind,
+    Outcome,
     RingEntry,
     RingOverrunError,
     RingReader,
@@ -26,8 +27,9 @@ from atomr_mp.protocol.world import (
     ring_epoch,
 )
 from atomr_mp_workers.worlds.files import EpochPages
-from atomr_mp_workers.worlds.order_of_batches import BatchedPart, PartKey
+from atomr_mp_workers.worlds.order_of_batches import BatchedPart
 from atomr_mp_workers.worlds.publisher import Publisher, fence
+from atomr_mp_workers.worlds.step_order import PartKey, StreamEnd
 
 
 class JoinedEpoch:
@@ -128,10 +130,12 @@ class JoinedEpoch:
             return None
         with self._noticing():
             while not self._order and (entry := self._read()) is not None:
-                begins = entry.kind is EntryKind.BEGIN and len(entry.requests) == 1
+                begins = entry.kind in _OF_ONE_CALL and len(entry.requests) == 1
                 begins |= entry.kind is EntryKind.BATCH and bool(entry.requests)
                 if not begins and entry.kind not in _OF_NO_CALL:
                     raise WorldPageDamagedError(f"entry {entry.sequence} is of a kind that is not in use")
+                if entry.kind is EntryKind.CANCEL:
+                    StreamEnd.unpack(entry.argument, len(self.readers))
                 self._order.append(entry)
         return self._order[0] if self._order and not self.damage else None
 
@@ -146,16 +150,16 @@ class JoinedEpoch:
         self._order.popleft()
         return True
 
-    def end(self, sequence: int) -> None:
+    def end(self, sequence: int, outcome: Outcome = Outcome.ENDED) -> None:
         """Say that an entry has ended, and wake rank 0 if it waits for that. The thread that the entry has run on."""
-        self.writer.end(sequence)
+        self.writer.end(sequence, outcome)
         fence()
         if self.rank and self._ring is not None and self._ring.wants_bell:
             ring((self.pages.loop_bells[0],))
 
     def pass_over(self, sequence: int) -> None:
         """End an entry that has begun and is not run, and wake peers that may wait for this member."""
-        self.end(sequence)
+        self.end(sequence, Outcome.FAILED)
         for bells in (self.pages.thread_bells, self.pages.loop_bells):
             ring(bell for rank, bell in enumerate(bells) if rank != self.rank)
 
@@ -204,6 +208,10 @@ class JoinedEpoch:
     def close(self) -> None:
         """Take in that the last entry has ended here, and have the loop look once more: the process leaves then."""
         self.is_closed = True
+        self.wake_loop()
+
+    def wake_loop(self) -> None:
+        """Have the loop look once more."""
         ring((self.pages.loop_bells[self.rank],))
 
     def wake_thread(self) -> None:
@@ -256,6 +264,9 @@ def ring(bells: Iterable[int]) -> None:
         with contextlib.suppress(BlockingIOError):  # it has been rung more often than can be counted
             os.eventfd_write(bell, 1)
 
+
+_OF_ONE_CALL: Final = frozenset({EntryKind.BEGIN, EntryKind.STEP})
+"""Kinds of entries of one call each."""
 
 _OF_NO_CALL: Final = frozenset({EntryKind.CANCEL, EntryKind.REFUSED, EntryKind.LAST})
 """Kinds of entries that begin nothing."""

@@ -8,15 +8,17 @@ from typing import Any, Final, Protocol
 
 from atomr_mp import errors
 from atomr_mp.protocol.messages import control
+from atomr_mp.protocol.messages.devices import Resumes
 from atomr_mp.protocol.world import NoteKind, WorldPageDamagedError
 from atomr_mp_workers.fault_points import hooks
+from atomr_mp_workers.requests.kinds.stream import StreamRequest
 from atomr_mp_workers.requests.request import Request
 from atomr_mp_workers.worlds.files import WorldFiles
 from atomr_mp_workers.worlds.gang_queue import GangQueue, key_of
 from atomr_mp_workers.worlds.joined_epoch import JoinedEpoch
 from atomr_mp_workers.worlds.member_states import MemberAction, MemberEvent, MemberState, member_step
-from atomr_mp_workers.worlds.order_of_batches import PartKey
 from atomr_mp_workers.worlds.runner import EpochMeeting, WorldThread
+from atomr_mp_workers.worlds.step_order import Ending, PartKey, StreamEnd
 
 _INSIDE: Final = frozenset({MemberState.JOINED, MemberState.CLOSING})
 """States in which published calls begin."""
@@ -107,7 +109,7 @@ class Membership:
         self._view: Final = view
         self._thread: Final = thread
         self._queue: Final = queue
-        queue.give_up, queue.decline = self._break_off, self._decline
+        queue.give_up, queue.decline, queue.explain = self._break_off, self._decline, self._explain
         self._make_meeting: Final = make_meeting
         self._send: Final = send
         self._wake: Final = wake
@@ -163,7 +165,7 @@ class Membership:
         self._is_reported = self._is_cut = False
         self._unable = ""
         self._sessions.clear()
-        self._queue.epoch = epoch
+        self._queue.enter(epoch)
         self._thread.meet(meeting)
         self._view.enter(meeting)
         self._feed(MemberEvent.JOIN)
@@ -244,8 +246,14 @@ class Membership:
             self._queue.arrive(key, request)
             if hooks.hook is not None:
                 hooks.hook("world_note", "")
+            kind = NoteKind.CAME
+            if isinstance(request, StreamRequest):
+                kind, request.sends = NoteKind.OPENED, self._rank == 0
+                if self._epoch.publisher is not None:
+                    can_move = request.method.resumes is not Resumes.NEVER
+                    self._epoch.publisher.streams.came(key, has_room=bool(request.credit), is_resumable=can_move)
             if request.method.batch is None or request.alone:  # else it is noted once its arguments are decoded
-                self._epoch.note(key)
+                self._epoch.note(key, kind)
 
     def refused(self, key: PartKey, epoch: int) -> None:
         """Take in that a part was answered on its arrival: no member runs the call."""
@@ -325,7 +333,7 @@ class Membership:
                 self.give_up(epoch.damage)
             else:
                 self._report_broken(epoch, end, now_ns)
-        if self.state is MemberState.LEAVING and not self._thread.ahead:
+        if self.state is MemberState.LEAVING and not (self._thread.ahead or self._queue.has_streams):
             self._feed(MemberEvent.IDLE)
 
     def _report_broken(self, epoch: JoinedEpoch, end: _EpochEnd, now_ns: int) -> None:
@@ -381,9 +389,30 @@ class Membership:
         """Return the error of a part that has not begun here and will not; behind the last entry it was unpublished."""
         if epoch.is_closed:
             return planned(self.name, epoch.number)
-        error = end.error()
-        assert error is not None
+        error = _known(end)
         return aborted(self.name, epoch.number, error.rank, error.cause)
+
+    def _explain(self, end: StreamEnd) -> errors.AtomrError:
+        """Return the error of a stream that ends on all ranks."""
+        number = 0 if self._epoch is None else self._epoch.number
+        match end.ending:
+            case Ending.UNWANTED:
+                return errors.Cancelled("cancelled", maybe_executed=True)
+            case Ending.MOVED:
+                error = aborted(self.name, number, -1, _PLANNED, maybe_executed=True)
+                error.planned = True
+                return error
+        diverged = end.ending is Ending.DIVERGED
+        cause = "has ended it before the others" if diverged else "has ended it with an error"
+        return errors.CollectiveAborted(
+            f"a stream of the world {self.name!r} was ended: rank {end.rank} {cause}",
+            maybe_executed=True,
+            world=self.name,
+            epoch=number,
+            rank=end.rank,
+            cause=cause,
+            diverged=diverged,
+        )
 
     def _feed(self, event: MemberEvent) -> None:
         move = member_step(self.state, event)
@@ -407,20 +436,26 @@ class Membership:
             case MemberAction.WAKE:
                 epoch.wake_thread()
             case MemberAction.REFUSE:
-                self._queue.epoch = None
+                self._queue.leave(lambda: _known(end))
                 for request in self._queue.empty():
                     if not request.dropped:
                         self._abort(request, self._unbegun(epoch, end))
                 self._wake()
             case MemberAction.REPORT:
-                error = end.error()
-                assert error is not None
+                error = _known(end)
                 self._latest = epoch.number, error.rank, error.cause
                 self._epoch = self._end = None
                 self._thread.meet(None)
                 self._view.leave()
                 hooks.point("world_leave")
                 self._send(control.EpochLeft(self.number, epoch.number, self._reason))
+
+
+def _known(end: _EpochEnd) -> errors.CollectiveAborted:
+    """Return the error of calls that an epoch's end, which is known, has found running."""
+    error = end.error()
+    assert error is not None
+    return error
 
 
 def aborted(world: str, epoch: int, rank: int, cause: str, *, maybe_executed: bool = False) -> errors.CollectiveAborted:

@@ -14,12 +14,10 @@ from typing import Final, NamedTuple
 
 from atomr_mp.protocol.world.page import MAX_REQUESTS
 from atomr_mp_workers.requests.batches.former import BatchFormer, BatchLimits
+from atomr_mp_workers.worlds.step_order import PartKey
 
 MOST_AHEAD: Final = 2
 """Most batches of a method that not all members have ended."""
-
-PartKey = tuple[int, int]
-"""Session number and gang id: names a gang call."""
 
 
 class BatchedPart(NamedTuple):

@@ -19,7 +19,8 @@ from typing import Final
 from atomr_mp.protocol.world import EntryKind, MemberReader, NoteKind, RingWriter
 from atomr_mp.protocol.world.page import MAX_REQUESTS
 from atomr_mp_workers.fault_points import hooks
-from atomr_mp_workers.worlds.order_of_batches import OrderOfBatches, PartKey
+from atomr_mp_workers.worlds.order_of_batches import OrderOfBatches
+from atomr_mp_workers.worlds.step_order import PartKey, StepOrder
 
 AHEAD: Final = 32
 """Most entries that not all members have ended. What is published runs, even if its session has ended since."""
@@ -29,6 +30,9 @@ MOST_OPEN: Final = 65536
 
 MOST_ENDED: Final = 1024
 """How many ended sessions are remembered: notes about their parts may be on their way."""
+
+_WAYS: Final = (EntryKind.BEGIN, EntryKind.BATCH, EntryKind.STEP)
+"""Kinds of entries that begin something."""
 
 NOTES_A_RING: Final = 1024
 """After so many notes their writer is rung: it may have waited for room."""
@@ -45,6 +49,10 @@ class Publisher:
     """
 
     def __init__(self, ring: memoryview, epoch: int, readers: Sequence[MemberReader], begin_timeout_ns: int) -> None:
+        self.streams: Final = StepOrder(readers)
+        """The open streams, whose steps are published too."""
+        self._opening: set[PartKey] = set()
+        """Streams that have not been published."""
         self._ring: Final = RingWriter(ring, epoch)
         self._readers: Final = readers
         self._timeout_ns: Final = begin_timeout_ns
@@ -56,8 +64,8 @@ class Publisher:
         """Calls that have come to all, unpublished."""
         self.batches: Final = OrderOfBatches()
         """Those of them that run in batches."""
-        self._has_batched = False
-        """Whether a batch was published last: a call that waits is next, so none of both waits for long."""
+        self._ways: Final = deque(_WAYS)
+        """Kinds of entries that begin something; the next one's turn is first."""
         self._refused: set[PartKey] = set()
         """Calls that some member has refused, while they have not come to all."""
         self._declined: deque[PartKey] = deque()
@@ -87,7 +95,8 @@ class Publisher:
     @property
     def waits(self) -> bool:
         """Whether something waits for a member's end before it is published."""
-        return bool(self._complete or self._cancelled or self._declined or self._closes or self.batches.wait_for_end)
+        lines = self._complete, self._cancelled, self._declined
+        return any(lines) or self._closes or self.batches.wait_for_end or self.streams.waits
 
     @property
     def is_overfull(self) -> bool:
@@ -122,6 +131,7 @@ class Publisher:
 
         They hear of its end at different times, and keep its parts until the ring has an entry about them.
         """
+        self.streams.end_session(session)
         self._ended_sessions[session] = None
         if len(self._ended_sessions) > MOST_ENDED:
             del self._ended_sessions[next(iter(self._ended_sessions))]
@@ -129,21 +139,24 @@ class Publisher:
         found += self.batches.cancel(session)
         if found:
             self._cancelled += found
+            self._opening.difference_update(found)
             self._open = {key: bits for key, bits in self._open.items() if key[0] != session}
             self._complete = deque(key for key in self._complete if key[0] != session)
             self._declined = deque(key for key in self._declined if key[0] != session)
             self._refused = {key for key in self._refused if key[0] != session}
 
     def close(self) -> None:
-        """Publish, with the next look, the last entry and nothing else: the epoch ends as planned."""
+        """Begin nothing more: the epoch ends as planned. The last entry comes once no stream is open."""
         if not self._is_closed:
             self._closes = True
             self._open.clear()
             self._complete.clear()
+            self._opening.clear()
             self._cancelled.clear()
             self._declined.clear()
             self._refused.clear()
             self.batches.clear()
+            self.streams.close()
 
     def late(self, now_ns: int) -> int | None:
         """Return the rank that should have begun an entry by now; None if there is none. Look again at `due_ns`."""
@@ -184,6 +197,8 @@ class Publisher:
             if note.session in self._ended_sessions:
                 self._cancelled.append(key)
                 continue
+            if note.kind is NoteKind.OPENED:
+                self._opening.add(key)
             bits, since_ns = self._open.get(key, (0, now_ns))
             bits |= 1 << rank
             if note.kind is NoteKind.REFUSED:
@@ -203,41 +218,81 @@ class Publisher:
         if key in self._refused:
             self._refused.discard(key)
             self.batches.forget(key)
+            self._opening.discard(key)
+            self.streams.decline(key)
             self._declined.append(key)
         elif not self.batches.add(key, now_ns):
             self._complete.append(key)
 
     def _publish(self, now_ns: int) -> None:
         self.batches.look(now_ns)
-        ends = self._ends() if self.waits else [0]
-        while self.waits and self._published - min(ends) < AHEAD:
-            if self._closes:
-                if self._publish_one(EntryKind.LAST, [], now_ns, ends):
-                    self._closes, self._is_closed = False, True
-                break
-            kind, calls, line = self._next(now_ns, min(ends))
-            if not calls or not self._publish_one(kind, calls, now_ns, ends):
-                break
-            self._has_batched = line is None
-            if line is None:
-                self.batches.published(self._published, now_ns)
-            else:
+        if not self.waits:
+            return
+        ends = self._ends()
+        ended = min(ends)
+        self.streams.settle(ended)
+        while self._published - ended < AHEAD and self._publish_next(now_ns, ends, ended):
+            pass
+
+    def _publish_next(self, now_ns: int, ends: Sequence[int], ended: int) -> bool:
+        """Publish the next entry; return False if there is none, or no room."""
+        for line, kind in ((self._cancelled, EntryKind.CANCEL), (self._declined, EntryKind.REFUSED)):
+            if line:
+                calls = [*itertools.islice(line, MAX_REQUESTS)]
+                if not self._publish_one(kind, calls, now_ns, ends):
+                    return False
                 for _ in calls:
                     line.popleft()
+                return True
+        for _ in _WAYS:  # they take turns
+            way = self._ways[0]
+            self._ways.rotate(-1)
+            if way is EntryKind.STEP and self.streams.is_due:
+                return self._publish_step(now_ns, ends)
+            if way is EntryKind.BEGIN and self._complete:
+                return self._publish_call(now_ns, ends)
+            if way is EntryKind.BATCH and (calls := self.batches.next(now_ns, ended)):
+                if not self._publish_one(EntryKind.BATCH, calls, now_ns, ends):
+                    return False
+                self.batches.published(self._published, now_ns)
+                return True
+        if self._closes and not len(self.streams) and self._publish_one(EntryKind.LAST, [], now_ns, ends):
+            self._closes, self._is_closed = False, True
+        return False
 
-    def _next(self, now_ns: int, ended: int) -> tuple[EntryKind, list[PartKey], deque[PartKey] | None]:
-        """Return the calls that are published next, and their line; none while batches wait for the end of others."""
-        if self._cancelled:
-            return EntryKind.CANCEL, [*itertools.islice(self._cancelled, MAX_REQUESTS)], self._cancelled
-        if self._declined:
-            return EntryKind.REFUSED, [*itertools.islice(self._declined, MAX_REQUESTS)], self._declined
-        if not (self._complete and self._has_batched) and (batch := self.batches.next(now_ns, ended)):
-            return EntryKind.BATCH, batch, None
-        return EntryKind.BEGIN, [*itertools.islice(self._complete, 1)], self._complete
+    def _publish_call(self, now_ns: int, ends: Sequence[int]) -> bool:
+        """Publish the beginning of a call, or of a stream."""
+        key = self._complete[0]
+        opens = key in self._opening
+        argument = int(opens and self.streams.has_first_step(key))
+        if not self._publish_one(EntryKind.BEGIN, [key], now_ns, ends, argument):
+            return False
+        self._complete.popleft()
+        if opens:
+            self._opening.discard(key)
+            self.streams.published(key, self._published)
+        return True
 
-    def _publish_one(self, kind: EntryKind, calls: Sequence[PartKey], now_ns: int, ends: Sequence[int]) -> bool:
+    def _publish_step(self, now_ns: int, ends: Sequence[int]) -> bool:
+        """Publish a stream's step, or its end."""
+        found = self.streams.next()
+        assert found is not None
+        key, end = found
+        if end is None:
+            if not self._publish_one(EntryKind.STEP, [key], now_ns, ends):
+                return False
+            self.streams.published(key, self._published)
+        else:
+            if not self._publish_one(EntryKind.CANCEL, [key], now_ns, ends, end.pack()):
+                return False
+            self.streams.published_end(key)
+        return True
+
+    def _publish_one(
+        self, kind: EntryKind, calls: Sequence[PartKey], now_ns: int, ends: Sequence[int], argument: int = 0
+    ) -> bool:
         """Publish an entry; return False if there is no room."""
-        sequence = self._ring.publish(kind, calls, now_ns, min(ends))
+        sequence = self._ring.publish(kind, calls, now_ns, min(ends), argument)
         if not sequence:
             return False
         for rank, ended in enumerate(ends):

@@ -1,4 +1,4 @@
-"""The one thread on which all calls of a world run."""
+"""The one thread on which all calls of a world run, and its streams take their steps."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
+from atomr_mp import errors
 from atomr_mp.protocol.board import Watched
+from atomr_mp.protocol.world import Outcome
 from atomr_mp_workers import tracing
 from atomr_mp_workers.device.base import WorkerDevice
+from atomr_mp_workers.requests.kinds.stream import StreamRequest
 from atomr_mp_workers.requests.off_loop.threads import ActorThreads
 from atomr_mp_workers.requests.request import Request, Run
 from atomr_mp_workers.worlds.gang_queue import GangQueue
@@ -38,17 +41,27 @@ class WorldThread(ActorThreads):
         queue: Gives out what is next.
         device: The device.
         watch: Sets how the board shows that a request in a slot is watched.
+        watch_step: The same for the step of a stream, by its place.
     """
 
     in_step = True
 
-    def __init__(self, name: str, queue: GangQueue, device: WorkerDevice, watch: Callable[[int, int], object]) -> None:
+    def __init__(
+        self,
+        name: str,
+        queue: GangQueue,
+        device: WorkerDevice,
+        watch: Callable[[int, int], object],
+        watch_step: Callable[[int, int], object],
+    ) -> None:
         self._name = name
         self._watch = watch
+        self._watch_step = watch_step
         self.queue: Final = queue
         self._meeting: EpochMeeting | None = None
-        self._entry: tuple[JoinedEpoch, EpochMeeting, int] | None = None
-        """The entry that runs; None for an example. Set before its request is handed to the thread."""
+        self._entry: tuple[JoinedEpoch | None, EpochMeeting, int] | None = None
+        """The entry that runs; None for an example. Set before its request is handed to the thread. Without an epoch it
+        is a stream that ends behind its epoch's end: its collectives are aborted."""
         super().__init__(name, 1, device, queue)
 
     def meet(self, meeting: EpochMeeting | None) -> None:
@@ -60,8 +73,8 @@ class WorldThread(ActorThreads):
         sequence, epoch, meeting = self.queue.sequence, self.queue.epoch, self._meeting
         self.queue.apart = None
         if request.requests[0].gang is not None:
-            assert epoch is not None
             assert meeting is not None
+            assert epoch is not None or not sequence
             self._entry = epoch, meeting, sequence
             if request.span is not None and tracing.tracer is not None:
                 tracing.tracer.place(request.span, self._name, epoch.number, epoch.rank, sequence)
@@ -72,7 +85,24 @@ class WorldThread(ActorThreads):
     def came_back(self, request: Run) -> None:
         """Take a call back; nothing of its epoch is kept."""
         self._entry = None
+        if isinstance(request, StreamRequest) and not request.goes_on:
+            self.queue.forget(request)
         super().came_back(request)
+
+    def put(self, stream: StreamRequest) -> None:
+        """Take in that a stream has taken a step; the ring says when it takes the next one."""
+        if stream.gang is None:
+            super().put(stream)
+        else:
+            self.queue.rest(stream)
+
+    def granted(self, stream: StreamRequest) -> None:
+        """Take in that the reader of a resting stream has room."""
+        self.queue.tell_room(stream)
+
+    def end_stream(self, stream: StreamRequest, error: errors.AtomrError) -> None:
+        """Have a stream end on all ranks."""
+        self.queue.end(stream, error)
 
     def passed_over(self, request: Request) -> None:
         """Count the entry of a request as ended that was given out and is not run.
@@ -80,6 +110,8 @@ class WorldThread(ActorThreads):
         The other members run a batch even so. Its requests were fit to run when they came, so the epoch ends.
         """
         self.queue.apart = None
+        if isinstance(request, StreamRequest):
+            self.queue.forget(request)
         if request.gang is not None and self.queue.epoch is not None:
             if request.method.batch is not None:
                 self.queue.give_up("could not begin a batch")
@@ -99,16 +131,27 @@ class WorldThread(ActorThreads):
         try:
             meeting.begin(sequence, functools.partial(self._waits, request))
             super().work(request)
-            epoch.end(sequence)
+            if epoch is not None:
+                epoch.end(sequence, _outcome(request))
             meeting.end()
         except BaseException as raised:  # noqa: BLE001 - ours; the thread has to go on
             request.fail(raised)
 
     def _waits(self, request: Run, waits: bool) -> None:  # noqa: FBT001 - a value to be shown
         """Show on the board whether a call waits for other members: the one that they wait for is judged before."""
-        watched = request.method.watched
+        watched = _patient(request.method.watched) if waits else request.method.watched
+        if isinstance(request, StreamRequest) and request.place >= 0:
+            self._watch_step(request.place, watched)
+            return
         for each in request.requests:
-            self._watch(each.slot, _patient(watched) if waits else watched)
+            self._watch(each.slot, watched)
+
+
+def _outcome(request: Run) -> Outcome:
+    """Return the outcome of a request, or of a stream's step."""
+    if request.goes_on:
+        return Outcome.GOES_ON
+    return Outcome.ENDED if request.error is None and request.raised is None else Outcome.FAILED
 
 
 @functools.cache

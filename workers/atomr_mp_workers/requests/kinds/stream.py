@@ -76,6 +76,12 @@ class StreamRequest(Request):
         """Whether its method has ended it, so that held parts leave before the end."""
         self.parked_ns = 0
         """When it ran out of credit."""
+        self.sends = True
+        """Whether its parts and its result go to the client; of a stream of a world only rank 0's do."""
+        self.may_step = False
+        """Whether a stream of a world takes a step in its turn: rank 0 says so, for all ranks."""
+        self.unwanted: errors.AtomrError | None = None
+        """The error of a stream of a world that is to end on all ranks."""
         self._generator: Generator[Any, None, Any] | None = None
         self._context: Final = contextvars.copy_context()
         self._thread_state: Final = ThreadState()
@@ -105,7 +111,8 @@ class StreamRequest(Request):
         if self._generator is None:
             self._generator = result
         begun_ns, until_ns = time.monotonic_ns(), 0
-        if not self.credit and self.closing is None:  # it goes on, but its reader has no room just now
+        has_room = self.credit if self.gang is None else self.may_step
+        if not has_room and self.closing is None:  # it goes on, but its reader has no room just now
             self.next = GO_ON
             return
         while self.closing is None:
@@ -113,7 +120,7 @@ class StreamRequest(Request):
                 part = self._context.run(next, self._generator)
             except StopIteration as stop:
                 own_process.check()
-                super().take(stop.value)
+                super().take(stop.value if self.sends else None)
                 return
             own_process.check()
             self.keep(part)
@@ -141,8 +148,11 @@ class StreamRequest(Request):
     def is_turn_over(self, took_ns: int, now_ns: int, until_ns: int) -> bool:
         """Return whether its turn ends with a step that took `took_ns`.
 
-        The first part leaves at once, and so does a part that took long, since the next one may too.
+        The first part leaves at once, and so does a part that took long, since the next one may too. In a world each
+        step has its place in the order.
         """
+        if self.gang is not None:
+            return True
         return self.place < 0 or now_ns >= until_ns or took_ns >= BEYOND_NS or not self.credit
 
     def turn_deadline_ns(self, now_ns: int) -> int:
@@ -164,6 +174,8 @@ class StreamRequest(Request):
 
     def keep(self, part: Any) -> None:
         """Take a yielded part; a part that cannot be sent ends the stream."""
+        if not self.sends:
+            return
         try:
             if type(part) in SCALARS:
                 encoded = values.encode_scalar(part)

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Final, Protocol
 
+from atomr_mp import errors
 from atomr_mp_workers.requests.fair_queue import FairQueue
 from atomr_mp_workers.requests.kinds.stream import StreamRequest
 from atomr_mp_workers.requests.peers import WEIGHT, Peer
@@ -93,6 +94,11 @@ class ActorRunner(ABC):
     def together(self, request: Request) -> Sequence[Request]:
         """Return the requests that run as one with a request that was taken; by default it alone."""
         return (request,)
+    def granted(self, stream: StreamRequest) -> None:  # noqa: B027 - only streams of worlds are told so
+        """Take in that the reader of a stream of a world has room for another part."""
+
+    def end_stream(self, stream: StreamRequest, error: errors.AtomrError) -> None:  # noqa: B027 - as above
+        """Have a stream of a world end on all ranks, and here with this error."""
 
     def interrupt(self, request: Request) -> bool:  # noqa: ARG002 - what runs on a thread goes on
         """Have a running request end early; return whether that can be done."""

@@ -133,6 +133,12 @@ class OpenStreams:
                 self._again[:] = [each for each in self._again if each[-1] is not stream]
                 heapq.heapify(self._again)
             return False
+        if stream.gang is not None:
+            stream.parked_ns = now_ns
+            self._queue(stream, StreamEvent.REST)  # its world says when it goes on
+            if stream.sends and not stream.credit:
+                self._due_ns = min(self._due_ns, self._due_of(stream))
+            return True
         if stream.peer.session.ended and stream.closing is None:
             stream.closing = errors.Cancelled("its client has gone")
         if self._pauses():
@@ -210,6 +216,9 @@ class OpenStreams:
                 if stepped is not None:
                     if stepped.deliver(stream):
                         stepped.complete(stream)
+                elif stream.gang is not None:
+                    if stream.state is StreamState.READY:  # else its step may take the room
+                        self._threads[stream.method.name].granted(stream)
                 elif stream.credit:
                     self._queue(stream, StreamEvent.GRANT)
 
@@ -224,7 +233,7 @@ class OpenStreams:
         """End all streams of connections without a reader."""
         for peer in peers:
             for stream in list(peer.streams.values()):
-                if isinstance(stream, StreamRequest) and stream.closing is None:
+                if isinstance(stream, StreamRequest) and stream.closing is None and stream.unwanted is None:
                     self._close(stream, errors.Cancelled("its client has gone", maybe_executed=True))
 
     def look_at_turns(self, now_ns: int) -> None:
@@ -256,7 +265,9 @@ class OpenStreams:
         self._due_ns = NEVER_NS
         for stream in list(self.open):
             runs_with_others = stream.state is StreamState.RUNNING and stream.method.name in self.stepped
-            if stream.closing is not None or not (stream.state is StreamState.PARKED or runs_with_others):
+            is_dry = stream.state is StreamState.READY and stream.gang is not None and self._is_dry(stream)
+            is_aside = stream.state is StreamState.PARKED or runs_with_others or is_dry
+            if stream.closing is not None or not is_aside:
                 continue
             if (due_ns := self._due_of(stream)) > now_ns:
                 self._due_ns = min(self._due_ns, due_ns)
@@ -280,7 +291,14 @@ class OpenStreams:
                 stream.parked_ns = time.monotonic_ns()
                 self._due_ns = min(self._due_ns, self._due_of(stream))
 
+    def _is_dry(self, stream: StreamRequest) -> bool:
+        """Return whether a stream of a world waits for its reader, and nothing else."""
+        return stream.sends and not stream.credit and stream.unwanted is None
+
     def _close(self, stream: StreamRequest, error: errors.AtomrError) -> None:
+        if stream.gang is not None:
+            self._threads[stream.method.name].end_stream(stream, error)
+            return
         if stream.state is StreamState.WAITING or stream.state is StreamState.OVER:
             return  # it has not begun, and is dropped with the waiting requests
         if stream.closing is None:
