@@ -429,13 +429,17 @@ class Gangs:
             case GangAction.FORGET:
                 self._open.pop(gang.id, None)
             case GangAction.END:
-                gang.state, gang.arguments = ReplyState.OVER, None
-                if isinstance(gang, GangStream):
-                    self._outcomes.forget_parts(gang)
-                if error is not None:
-                    gang.parts = ()
-                self._outcomes.end(gang, error)
-                self._outcomes.tell_news(gang)
+                self._end(gang, error)
+
+    def _end(self, gang: AnyGang, error: errors.AtomrError | None) -> None:
+        """Give a call its outcome."""
+        gang.state, gang.arguments = ReplyState.OVER, None
+        if isinstance(gang, GangStream):
+            self._outcomes.forget_parts(gang)
+        if error is not None:
+            gang.parts = ()
+        self._outcomes.end(gang, error)
+        self._outcomes.tell_news(gang)
 
     def _put(self, gang: AnyGang, parts: Sequence[AnyPart]) -> None:
         """Send a call's parts, rank 0's last: it is the one that orders all calls of its world."""

@@ -143,6 +143,7 @@ class MemberReader:
     def is_away(self) -> bool:
         """Whether its process begins nothing, since a suspect waits or runs there."""
         return bool(self._words[AWAY])
+
     def outcome(self, sequence: int) -> Outcome:
         """Return the outcome of an entry. The entry has ended, and is among the latest `OUTCOMES`."""
         word = self._words[OUTCOMES_AT + sequence % OUTCOMES]

@@ -149,7 +149,7 @@ class Process:
             self.member.check("A.run", number, gang_id, epoch)
         except errors.CollectiveAborted as error:
             part.answer("moves" if error.planned else "aborted")
-            self.member.refused((number, gang_id), epoch, streams=False)
+            self.member.refused((number, gang_id), epoch)
             return part
         self.member.came(cast("Request", part))
         if not batched:
@@ -164,7 +164,7 @@ class Process:
 
     def refuse(self, number: int, gang_id: int, epoch: int) -> None:
         """Have a part come that is answered at once."""
-        self.member.refused((number, gang_id), epoch, streams=False)
+        self.member.refused((number, gang_id), epoch)
 
     def end_session(self, number: int) -> None:
         """Have it hear of a session's end."""

@@ -207,7 +207,7 @@ class Envelope:
             if call.gang is not None:
                 stream.gang = call.gang
                 peer.session.parts += 1
-                self._gangs.came(stream)
+                self.gangs.came(stream)
         self._board.receive(len(found))
         return found
 
@@ -219,7 +219,7 @@ class Envelope:
         """
         method = self._streaming.get(call.method) or self._no_stream(call.method)
         if call.gang is not None or method.world is not None:
-            self._gangs.check(method, peer.session.number, call.gang, alone=alone)
+            self.gangs.check(method, peer.session.number, call.gang)
         if call.id in peer.queued or call.id in peer.streams:
             raise errors.InvalidRequest(f"request id {call.id} is in use already")
         if len(self.answers.streams) >= self._most_streams:

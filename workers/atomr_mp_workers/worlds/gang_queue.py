@@ -147,10 +147,7 @@ class GangQueue:
     def take(self, is_ready: Callable[[Request], bool]) -> Request | None:
         """Return the request of the next entry, if it is ready; the entry has begun then."""
         if self._leaving or self._examples:
-            self.sequence = 0
-            if self._leaving:
-                return self._leaving.popleft()
-            return self._examples.popleft() if is_ready(self._examples[0]) else None
+            return self._take_without_entry(is_ready)
         epoch = None if self.apart is not None else self.epoch
         while epoch is not None and (entry := epoch.next()) is not None:
             if entry.kind is EntryKind.BATCH:
@@ -169,6 +166,13 @@ class GangQueue:
             if entry.kind is EntryKind.LAST:
                 epoch.close()
         return None
+
+    def _take_without_entry(self, is_ready: Callable[[Request], bool]) -> Request | None:
+        """Return a stream that ends outside of its epoch, or an example."""
+        self.sequence = 0
+        if self._leaving:
+            return self._leaving.popleft()
+        return self._examples.popleft() if is_ready(self._examples[0]) else None
 
     def _take_batch(self, epoch: JoinedEpoch, entry: RingEntry) -> Request | None:
         """Return the first request of a batch. The others run it with all of its requests: so this process, or not."""

@@ -340,28 +340,34 @@ class Membership:
         """Tell the supervisor, once, of what keeps an epoch from going on."""
         if self._is_reported:
             return
-        reason, rank, late = "", -1, False
-        if end.missed is not None:
-            reason, rank = "has ended a call without meeting the others, who waited for it", end.missed
-        elif self._unable:
-            reason, rank = self._unable, self._rank
-        elif self._is_cut:
-            reason, rank = "has lost a client's connection, maybe with parts of calls", self._rank
-        elif (loud := self._not_quiet(epoch, now_ns)) is not None:
-            reason, rank = "has not stopped other work in time for a suspected call, which runs alone", loud
-        elif epoch.publisher is not None and epoch.publisher.is_overfull:
-            reason = "too many calls have come to some of the members and not to all"
-        elif epoch.due_ns is not None and now_ns >= epoch.due_ns:
-            try:
-                found = epoch.late(now_ns)
-            except WorldPageDamagedError as error:
-                self.give_up(f"a page of the world is damaged: {error}")
-                return
-            if found is not None:
-                reason, rank, late = "has not begun a call in time", found, True
+        try:
+            reason, rank, late = self._why_broken(epoch, end, now_ns)
+        except WorldPageDamagedError as error:
+            self.give_up(f"a page of the world is damaged: {error}")
+            return
         if reason:
             self._is_reported = True
             self._send(control.EpochBroken(self.number, epoch.number, reason, rank, late))
+
+    def _why_broken(self, epoch: JoinedEpoch, end: _EpochEnd, now_ns: int) -> tuple[str, int, bool]:
+        """Return what keeps an epoch from going on, the rank where it comes from, and whether that has to be replaced.
+
+        Raises:
+            WorldPageDamagedError: A member's lines cannot be believed.
+        """
+        if end.missed is not None:
+            return "has ended a call without meeting the others, who waited for it", end.missed, False
+        if self._unable:
+            return self._unable, self._rank, False
+        if self._is_cut:
+            return "has lost a client's connection, maybe with parts of calls", self._rank, False
+        loud = self._not_quiet(epoch, now_ns)
+        if loud is not None:
+            return "has not stopped other work in time for a suspected call, which runs alone", loud, False
+        if epoch.publisher is not None and epoch.publisher.is_overfull:
+            return "too many calls have come to some of the members and not to all", -1, False
+        late = epoch.late(now_ns) if epoch.due_ns is not None and now_ns >= epoch.due_ns else None
+        return ("", -1, False) if late is None else ("has not begun a call in time", late, True)
 
     def _not_quiet(self, epoch: JoinedEpoch, now_ns: int) -> int | None:
         """Return a rank for which a part that has to run alone has waited for too long, None if there is none."""

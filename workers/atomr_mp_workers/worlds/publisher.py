@@ -238,12 +238,7 @@ class Publisher:
         """Publish the next entry; return False if there is none, or no room."""
         for line, kind in ((self._cancelled, EntryKind.CANCEL), (self._declined, EntryKind.REFUSED)):
             if line:
-                calls = [*itertools.islice(line, MAX_REQUESTS)]
-                if not self._publish_one(kind, calls, now_ns, ends):
-                    return False
-                for _ in calls:
-                    line.popleft()
-                return True
+                return self._publish_drop(line, kind, now_ns, ends)
         for _ in _WAYS:  # they take turns
             way = self._ways[0]
             self._ways.rotate(-1)
@@ -252,13 +247,26 @@ class Publisher:
             if way is EntryKind.BEGIN and self._complete:
                 return self._publish_call(now_ns, ends)
             if way is EntryKind.BATCH and (calls := self.batches.next(now_ns, ended)):
-                if not self._publish_one(EntryKind.BATCH, calls, now_ns, ends):
-                    return False
-                self.batches.published(self._published, now_ns)
-                return True
+                return self._publish_batch(calls, now_ns, ends)
         if self._closes and not len(self.streams) and self._publish_one(EntryKind.LAST, [], now_ns, ends):
             self._closes, self._is_closed = False, True
         return False
+
+    def _publish_drop(self, line: deque[PartKey], kind: EntryKind, now_ns: int, ends: Sequence[int]) -> bool:
+        """Publish that some calls of a line are not run."""
+        calls = [*itertools.islice(line, MAX_REQUESTS)]
+        if not self._publish_one(kind, calls, now_ns, ends):
+            return False
+        for _ in calls:
+            line.popleft()
+        return True
+
+    def _publish_batch(self, calls: Sequence[PartKey], now_ns: int, ends: Sequence[int]) -> bool:
+        """Publish a batch."""
+        if not self._publish_one(EntryKind.BATCH, calls, now_ns, ends):
+            return False
+        self.batches.published(self._published, now_ns)
+        return True
 
     def _publish_call(self, now_ns: int, ends: Sequence[int]) -> bool:
         """Publish the beginning of a call, or of a stream."""

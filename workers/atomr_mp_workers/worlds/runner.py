@@ -76,7 +76,7 @@ class WorldThread(ActorThreads):
             assert meeting is not None
             assert epoch is not None or not sequence
             self._entry = epoch, meeting, sequence
-            if request.span is not None and tracing.tracer is not None:
+            if epoch is not None and request.span is not None and tracing.tracer is not None:
                 tracing.tracer.place(request.span, self._name, epoch.number, epoch.rank, sequence)
         else:
             self._entry = None

@@ -94,6 +94,7 @@ class ActorRunner(ABC):
     def together(self, request: Request) -> Sequence[Request]:
         """Return the requests that run as one with a request that was taken; by default it alone."""
         return (request,)
+
     def granted(self, stream: StreamRequest) -> None:  # noqa: B027 - only streams of worlds are told so
         """Take in that the reader of a stream of a world has room for another part."""
 
