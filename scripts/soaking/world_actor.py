@@ -5,13 +5,17 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from atomr_mp import errors
 from atomr_mp_workers import Actor, Batch, Context, method
+
+STEPS: Final = 1000
+"""More than a stream has steps: step n of stream m is noted as m * STEPS + n."""
 
 
 class Noting(Actor):
@@ -84,6 +88,26 @@ class Noting(Actor):
     def batch_once(self, number: list[int], way: list[str], rank: list[int], values: list[Any]) -> list[Any]:
         """May not."""
         return self._run_all(number, way, rank, values)
+
+    def _steps(self, number: int, count: int, values: Any, start: int) -> Iterator[float]:
+        """Yield sums with their place, and note each step as a call of its own."""
+        try:
+            for step in range(start, count):
+                os.write(self._file, f"{number * STEPS + step} {self.world.epoch}\n".encode())
+                total = self.world.all_reduce(np.asarray(values, np.float64) * (self.world.rank + 1))
+                yield float(total[0]) + step
+        finally:
+            self.world.barrier()
+
+    @method(resumable=True)
+    def parts(self, number: int, count: int, values: Any, start: int) -> Iterator[float]:
+        """Go on in the next epoch."""
+        yield from self._steps(number, count, values, start)
+
+    @method
+    def parts_once(self, number: int, count: int, values: Any) -> Iterator[float]:
+        """Do not."""
+        yield from self._steps(number, count, values, 0)
 
 
 class Other(Noting):

@@ -16,6 +16,8 @@ import atomr_mp
 from atomr_mp import errors
 
 IN_FLIGHT: Final = 12
+STREAMS: Final = 0.1
+"""How many of the calls stream."""
 DEADLINE_S: Final = 60.0
 GENTLE: Final = ("sums", "sums", "sums", "late", "twice", "twice")
 ROUGH: Final = (*GENTLE, "raises", "raises late", "differs", "kills", "poisons")
@@ -51,16 +53,51 @@ def main() -> None:
                     )  # else it would do so several times, until it may not be sent again
                 actor = {"a": "Noting", "b": "Other"}[call["world"]]
                 arguments = [call["number"], call["way"], call["rank"], call["values"]]
-                reply = worlds[call["world"]].call(
-                    f"{actor}.{call['method']}", *arguments, each=call["each"], deadline_s=DEADLINE_S
-                )
+                reply: Any
+                if chosen.random() < STREAMS:
+                    call |= stream_of(chosen, is_rough=rough == "rough")
+                    reply = worlds[call["world"]].stream(
+                        f"{actor}.{call['method']}",
+                        *[call["number"], call["count"], call["values"]],
+                        first_s=DEADLINE_S,
+                        ahead=call["ahead"],
+                    )
+                else:
+                    reply = worlds[call["world"]].call(
+                        f"{actor}.{call['method']}", *arguments, each=call["each"], deadline_s=DEADLINE_S
+                    )
                 flight.append((call, reply))
             call, reply = flight.popleft()
+            outcome: dict[str, Any] = {"result": []}
             try:
-                outcome: dict[str, Any] = {"result": reply.result(DEADLINE_S)}
+                if call["way"] == "streams":
+                    read(reply, outcome["result"], call["closes"])
+                else:
+                    outcome = {"result": reply.result(DEADLINE_S)}
             except errors.RequestError as error:
-                outcome = {"error": type(error).__name__, "maybe": error.maybe_executed, "text": str(error)[:300]}
+                outcome |= {"error": type(error).__name__, "maybe": error.maybe_executed, "text": str(error)[:300]}
             print(json.dumps({**call, **outcome}), flush=True)
+
+
+def stream_of(chosen: random.Random, *, is_rough: bool) -> dict[str, Any]:
+    """Return the fields of a call that streams. Where nothing is lost, no stream waits for its reader."""
+    return {
+        "way": "streams",
+        "method": chosen.choice(["parts", "parts_once"]),
+        "each": False,
+        "count": chosen.randrange(40),
+        "ahead": chosen.randint(1, 20) if is_rough else 64,
+        "closes": chosen.randrange(40) if is_rough and chosen.random() < 0.3 else None,
+    }
+
+
+def read(stream: Any, parts: list[float], closes: int | None) -> None:
+    """Read a stream to its end, or until so many parts have come."""
+    for part in stream:
+        parts.append(part)
+        if len(parts) == closes:
+            stream.close()
+            return
 
 
 if __name__ == "__main__":

@@ -2,8 +2,9 @@
 
 Each execution is noted in a file by its rank, alone or in a batch. Afterwards every call of a client that lived has one
 outcome, and each result is what NumPy says. What may not run twice has run at most once on a rank, and not at all where
-its error says so. All ranks of a world have run the calls of an epoch in one order, as far as each has come. If all
-ends of members are planned, no call is aborted.
+its error says so. All ranks of a world have run the calls, and the steps of streams, of an epoch in one order, as far
+as each has come. Streams have all parts once, and resumable ones end well. If all ends of members are planned, no call
+is aborted.
 """
 
 from __future__ import annotations
@@ -165,6 +166,9 @@ class WorldWalk:
         error = call.get("error")
         self.counts[f"{call['way']}: {error or 'answered'}"] += 1
         self.counts["in batches"] += call["method"].startswith("batch") and not error
+        if call["way"] == "streams":
+            self._judge_stream(call, size, error)
+            return
         if call["method"].endswith("once") and max(counts) > 1:
             self.wrong.append(f"call {number} of once has run {counts} times: {call}")
         if error is None:
@@ -185,6 +189,16 @@ class WorldWalk:
             allowed |= LOST
         if error not in allowed:
             self.wrong.append(f"call {number} ({call['method']}, {call['way']}) ended with {error}: {call['text']}")
+
+    def _judge_stream(self, call: dict[str, Any], size: int, error: str | None) -> None:
+        first = call["values"][0] * sum(range(1, size + 1))
+        expected = [float(first + step) for step in range(call["count"])]
+        closes, found = call["closes"], call["result"]
+        is_whole = found == expected or (closes is not None and found == expected[:closes])
+        if (error is None and not is_whole) or found != expected[: len(found)]:
+            self.wrong.append(f"stream {call['number']} has parts missing, or twice, or wrong: {call}")
+        if error not in {None, *(LOST if call["method"] == "parts_once" and not self._planned else ())}:
+            self.wrong.append(f"stream {call['number']} ({call['method']}) ended with {error}: {call['text']}")
 
     def _judge_order(self, runs: dict[str, list[tuple[int, ...]]]) -> None:
         by_epoch: dict[tuple[str, int], dict[int, list[int]]] = defaultdict(dict)

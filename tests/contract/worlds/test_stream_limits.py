@@ -1,4 +1,4 @@
-"""Streams of a world at their limits: how many are open, how long nobody reads, and the end of the pool."""
+"""Streams of a world at their limits: too many of them, one without a reader, and the end of the pool."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def start(ledger: Ledger, size: int = 2, **settings: Any) -> atomr_mp.Pool:
 
 
 def test_a_stream_beyond_the_limit_is_refused_or_waits(ledger: Ledger) -> None:
-    """It waits if it is told to, until another one has ended on all ranks."""
+    """With `wait` it is opened once another one has ended on all ranks."""
     with start(ledger, max_streams=1) as pool:
         world = pool.world("tp")
         first = world.stream("Streaming.numbers", 5, ahead=1)
@@ -66,7 +66,7 @@ def test_a_stream_that_nobody_reads_is_ended_on_all_ranks(ledger: Ledger) -> Non
 
 
 def test_a_pool_that_closes_ends_its_streams(ledger: Ledger) -> None:
-    """At once, though nobody reads them."""
+    """Their readers get `PoolLost` at once."""
     pool = start(ledger)
     stream = pool.world("tp").stream("Streaming.count", "closing", 1000, ahead=2)
     assert next(stream) == 0.0

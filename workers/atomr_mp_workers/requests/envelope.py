@@ -186,7 +186,7 @@ class Envelope:
                 self._reject_call(peer, call, refusal)
                 continue
             try:
-                method = self._checked_stream(peer, call, alone=message.alone)
+                method = self._checked_stream(peer, call)
                 stream = StreamRequest(peer, call, method, now_ns)
             except errors.RequestError as error:
                 peer.unanswered += 1  # streams do not count among them, and the answer takes it away
@@ -211,7 +211,7 @@ class Envelope:
         self._board.receive(len(found))
         return found
 
-    def _checked_stream(self, peer: Peer, call: data.StreamCall, *, alone: bool) -> Method:
+    def _checked_stream(self, peer: Peer, call: data.StreamCall) -> Method:
         """Return the method of a stream.
 
         Raises:
