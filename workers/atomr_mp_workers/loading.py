@@ -151,6 +151,7 @@ def _unfit_for_world(method: LoadedMethod) -> str:
     options = method.options
     refused = (
         (method.is_async, "where asynchronous methods are not supported: write it as a method (def)"),
+        (options.steps is not None, "where streams do not run together yet (Steps): write it as a generator"),
         (options.exclusive, "whose thread is for all of its calls: leave out exclusive="),
         (bool(options.writes), "where refs among the arguments are only read: leave out writes="),
     )

@@ -628,11 +628,6 @@ def test_examples_need_no_other_member(method: str, logged: Any) -> None:
 class Awkward(Actor):
     """Has a method of each kind; the test takes one."""
 
-    @method(thread=True)
-    def streamed(self) -> Iterator[int]:
-        """Stream."""
-        yield 1
-
     @method(thread=True, batch=Steps(max_items=2))
     def stepped(self, live: Live[int, int]) -> None:
         """Step."""
@@ -646,7 +641,7 @@ class Awkward(Actor):
         """Write."""
 
 
-@pytest.mark.parametrize("name", ["streamed", "stepped", "asynchronous", "writing"])
+@pytest.mark.parametrize("name", ["stepped", "asynchronous", "writing"])
 def test_a_world_s_actor_has_plain_methods(name: str) -> None:
     """Others are refused when it is loaded, with what to change."""
     actor = load(ActorSpec("Awkward", f"{__name__}:Awkward"))
