@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Never, Self
+from typing import TYPE_CHECKING, Any, Final, Never, Self, overload
 
 from atomr_mp import errors
 from atomr_mp.client import interrupts
@@ -17,7 +17,9 @@ from atomr_mp.client.callers import calling_loop
 from atomr_mp.client.handshake import HELLO_TIMEOUT_S
 from atomr_mp.client.reply import Reply
 from atomr_mp.client.reply_stream import AHEAD, AHEAD_BYTES, BETWEEN_S, ReplyStream
+from atomr_mp.client.worlds.ref_checks import devices_of
 from atomr_mp.device import DEFAULT_DEADLINE_S, Device, lengths
+from atomr_mp.made_world import MadeWorld
 from atomr_mp.operator.owned_supervisor import OwnedSupervisor
 from atomr_mp.operator.session import OperatorSession
 from atomr_mp.process.files.rundir import SESSION_SOCKET
@@ -42,6 +44,10 @@ if TYPE_CHECKING:
     from atomr_mp.mapping.run import Mapper, Progress
     from atomr_mp.operator.pool_status import PoolStatus
     from atomr_mp.protocol.messages.operators import Status
+
+
+WORLD_READY_S: Final = 10.0
+"""How long `Pool.world` waits for the first epoch of a new world."""
 
 
 @checks_names
@@ -587,24 +593,36 @@ class Pool:
         device = None if device is None else self._device_index(device)
         return ActorRef(self, name, device, deadline_s, _priority(priority), wait)
 
-    def world(self, name: str) -> World:
-        """Return a world, to call its actors' methods on all of its devices as one.
+    @overload
+    def world(self, which: str) -> World: ...
+    @overload
+    def world(self, which: Sequence[int]) -> MadeWorld: ...
+    def world(self, which: str | Sequence[int]) -> World | MadeWorld:
+        """Return a world: one of the pool's, to call its actors' methods on all of its devices as one; or a new one.
+
+        A new world is for collectives on refs. It is this client's alone, and ends with `close` or with the client.
+        This waits for its first epoch, for `WORLD_READY_S` at most.
 
         Args:
-            name: The world's name.
+            which: The world's name; or the devices of a new world, by rank.
 
         Raises:
-            InvalidRequest: There is no world of this name.
+            InvalidRequest: There is no world of this name, or no such device; or this is a remote client, which cannot
+                make worlds.
+            Overloaded: There are as many worlds as may be.
+            Unsupported: Worlds run on the host backend alone.
             PoolLost: The pool has ended, this client was closed, or this process was forked from the client's.
         """
         self._client.check()
-        return self._made_world(self._client.worlds.named(name))
+        if not isinstance(which, str):
+            return self._make_world(which)
+        return self._known_world(self._client.worlds.named(which))
 
     @property
     def worlds(self) -> list[World]:
-        """The worlds, as the supervisor last reported them."""
+        """The pool's worlds, as the supervisor last reported them."""
         self._client.read_session()
-        return [self._made_world(info) for info in self._client.worlds.by_number.values()]
+        return [self._known_world(info) for info in self._client.worlds.by_number.values() if not info.made]
 
     def world_of(self, method: str) -> World | None:
         """Return the world of a method's actor, None if it is of none: `call` and `stream` take it then.
@@ -614,10 +632,18 @@ class Pool:
         """
         worlds = self._client.worlds
         info = worlds.of(method) if worlds.of_actors else None
-        return None if info is None else self._made_world(info)
+        return None if info is None else self._known_world(info)
 
-    def _made_world(self, info: WorldInfo) -> World:
+    def _known_world(self, info: WorldInfo) -> World:
         return World(self._client, info.number, self._info, self._named)
+
+    def _make_world(self, devices: Sequence[int]) -> MadeWorld:
+        if self._run_dir is None:
+            raise errors.InvalidRequest("a remote client cannot make a world: make it on the pool's own machine")
+        world = MadeWorld(self._client, self._client.make_world(devices_of(devices, len(self.devices))))
+        with contextlib.suppress(TimeoutError, errors.DeviceUnavailable):  # calls say why it is not ready
+            world.wait_ready(WORLD_READY_S)
+        return world
 
     def wait_ready(self, timeout_s: float = 300.0) -> None:
         """Wait until every device is ready to be called by this client.

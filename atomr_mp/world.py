@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Never
 
+import msgspec
+
 from atomr_mp import errors
 from atomr_mp.client.reply_stream import AHEAD, AHEAD_BYTES, BETWEEN_S, ReplyStream
 from atomr_mp.device import DEFAULT_DEADLINE_S
@@ -26,8 +28,82 @@ Name = Callable[[str, MethodInfo, tuple[Any, ...], dict[str, Any], float], dict[
 """Returns all arguments of a call by name."""
 
 
+class AnyWorld:
+    """A world through all its epochs, as the supervisor reports it.
+
+    Args:
+        client: The session.
+        number: The world's number.
+    """
+
+    def __init__(self, client: Client, number: int) -> None:
+        self._client: Final = client
+        self._number: Final = number
+        known = self._latest = client.worlds.by_number[number]
+        self.name: Final = known.name
+        """The world's name."""
+        self.devices: Final = tuple(known.devices)
+        """Indices of its devices, by rank."""
+        self.size: Final = len(known.devices)
+        """How many ranks it has."""
+        self._title: Final = f"the world {known.name}"
+
+    def __repr__(self) -> str:
+        info = self.info
+        return (
+            f"<{type(self).__name__} {self.name} of pool {self._client.pool}: {info.state.value}, epoch {info.epoch}>"
+        )
+
+    @property
+    def info(self) -> WorldInfo:
+        """The world, as the supervisor last reported it."""
+        self._client.read_session()
+        return self._now()
+
+    @property
+    def state(self) -> WorldState:
+        """Its state, as the supervisor last reported it: "ready" if calls are sent at once."""
+        return self.info.state
+
+    @property
+    def epoch(self) -> int:
+        """Its latest epoch, as the supervisor last reported it; 0 if there was none."""
+        return self.info.epoch
+
+    def wait_ready(self, timeout_s: float = 300.0) -> None:
+        """Wait until the world is ready to be called.
+
+        Raises:
+            DeviceUnavailable: The world is closed.
+            TimeoutError: It was not ready in time.
+            PoolLost: The pool has ended, this client was closed, or this process was forked from the client's.
+        """
+        self._client.check()
+        timeout_s = amounts.duration("timeout_s", timeout_s, zero=True)
+
+        def settled() -> bool:
+            return self._now().state in _SETTLED
+
+        if not self._client.wait_until(settled, timeout_s):
+            info = self.info
+            why = f"{info.state.value}: {info.reason}" if info.reason else info.state.value
+            raise TimeoutError(f"the world {self.name} was not ready within {timeout_s:g} s; it is {why}")
+        info = self._now()
+        if info.state in {WorldState.ENDING, WorldState.ENDED}:
+            why = f": {info.reason}" if info.reason else ""
+            raise errors.DeviceUnavailable(f"the world {self.name} is closed{why}")
+
+    def _now(self) -> WorldInfo:
+        """Return the world as it was last reported, also after its end."""
+        found = self._client.worlds.by_number.get(self._number)
+        if found is None:  # this session has made it, and it has ended
+            found = msgspec.structs.replace(self._latest, state=WorldState.ENDED, generations=[])
+        self._latest = found
+        return found
+
+
 @checks_names
-class World:
+class World(AnyWorld):
     """A world of a pool, through all its epochs. Made by `Pool.world`. Thread-safe.
 
     Calls work alike in threads and in event loops: each returns a `GangReply` at once, which is used as a `Reply`.
@@ -40,41 +116,13 @@ class World:
     """
 
     def __init__(self, client: Client, number: int, look_up: LookUp, named: Name) -> None:
-        self._client: Final = client
-        self._number: Final = number
+        super().__init__(client, number)
         self._look_up: Final = look_up
         self._named: Final = named
-        known = client.worlds.by_number[number]
-        self.name: Final = known.name
-        """The world's name."""
-        self.devices: Final = tuple(known.devices)
-        """Indices of its devices, by rank."""
-        self.actors: Final = tuple(known.actors)
+        self.actors: Final = tuple(self._latest.actors)
         """Names of its actors. They are called through the world alone."""
-        self.size: Final = len(known.devices)
-        """How many ranks it has."""
 
     __reduce__ = refusal(CONNECT, "its `name`")
-
-    def __repr__(self) -> str:
-        info = self.info
-        return f"<World {self.name} of pool {self._client.pool}: {info.state.value}, epoch {info.epoch}>"
-
-    @property
-    def info(self) -> WorldInfo:
-        """The world, as the supervisor last reported it."""
-        self._client.read_session()
-        return self._client.worlds.by_number[self._number]
-
-    @property
-    def state(self) -> WorldState:
-        """Its state, as the supervisor last reported it: "ready" if calls are sent at once."""
-        return self.info.state
-
-    @property
-    def epoch(self) -> int:
-        """Its latest epoch, as the supervisor last reported it; 0 if there was none."""
-        return self.info.epoch
 
     def call(
         self,
@@ -240,30 +288,6 @@ class World:
             InvalidRequest: There is one.
         """
         self._client.worlds.check_priority(method, priority)
-
-    def wait_ready(self, timeout_s: float = 300.0) -> None:
-        """Wait until the world is ready to be called.
-
-        Raises:
-            DeviceUnavailable: The world is closed.
-            TimeoutError: It was not ready in time.
-            PoolLost: The pool has ended, this client was closed, or this process was forked from the client's.
-        """
-        client = self._client
-        client.check()
-        timeout_s = amounts.duration("timeout_s", timeout_s, zero=True)
-
-        def settled() -> bool:
-            return client.worlds.by_number[self._number].state in _SETTLED
-
-        if not client.wait_until(settled, timeout_s):
-            info = self.info
-            why = f"{info.state.value}: {info.reason}" if info.reason else info.state.value
-            raise TimeoutError(f"the world {self.name} was not ready within {timeout_s:g} s; it is {why}")
-        info = client.worlds.by_number[self._number]
-        if info.state in {WorldState.ENDING, WorldState.ENDED}:
-            why = f": {info.reason}" if info.reason else ""
-            raise errors.DeviceUnavailable(f"the world {self.name} is closed{why}")
 
     def _of_this(self, method: str) -> MethodInfo:
         """Return the description of a request of this world's actors.

@@ -32,6 +32,7 @@ from atomr_mp.protocol.flow.flight import Window
 from atomr_mp.protocol.flow.stream_credit import ReaderCredit
 from atomr_mp.protocol.messages import session
 from atomr_mp.protocol.messages.devices import Resumes, WorldInfo
+from atomr_mp.protocol.messages.session import CloseWorld, MakeWorld, WorldMade
 from atomr_mp.transport.data import DataConnection
 from atomr_mp.transport.session import SessionEnd
 from atomr_mp.wire.courier import Courier
@@ -217,8 +218,21 @@ class Client:
         deadline_s: float,
         wait: bool | None = None,
         replays: int = 0,
+        once: bool = False,
+        given: Sequence[Any] | None = None,
     ) -> GangReply:
-        """Call a method on all ranks of a world; `world.World` describes the arguments. `replays` is as in `submit`.
+        """Call a method on all ranks of a world; `world.World` describes the arguments.
+
+        Args:
+            world: The world.
+            method: "Actor.method".
+            arguments: Those of all ranks; with `once` a list of those of each.
+            each: Whether the result is a list by rank.
+            deadline_s: The deadline.
+            wait: Whether to wait for room.
+            replays: As in `submit`.
+            once: Whether it is a collective on refs.
+            given: The results by rank, if the caller has given the memory for them.
 
         Raises:
             InvalidRequest: The arguments cannot be sent; or this process is one of the world's, which would wait for
@@ -234,7 +248,7 @@ class Client:
             gang = GangReply(
                 lane, next(self._ids), method, deadline_ns, b"", number=world.number, world=world.name, each=each
             )
-            gang.replays = replays
+            gang.replays, gang.once, gang.given = replays, once, given
             return gang
 
         return self._submit_gang(world, method, arguments, made, wait)[0]
@@ -297,7 +311,7 @@ class Client:
 
         def submitted() -> _Gang:
             gang = make(lane)
-            lane.submit_gang(gang, arguments, waits=waits or holds, blocks=blocks)
+            lane.submit_gang(gang, arguments, waits=waits or holds, blocks=blocks, world=world)
             return gang
 
         try:
@@ -311,6 +325,25 @@ class Client:
             elif gang.state is not ReplyState.SENT:
                 self._blocking.watch(gang)  # it has to be sent even if no thread waits for an answer
         return gang, lane
+
+    def make_world(self, devices: list[int]) -> int:
+        """Make a world of this session for collectives on refs; return its number.
+
+        Raises:
+            InvalidRequest: A device does not exist, or is named twice.
+            Overloaded: There are as many worlds as may be.
+            Unsupported: This pool's backend has no worlds.
+            PoolLost: There is no pool any more, or this client was closed.
+        """
+        self.check()
+        answered = self._session.ask(lambda number: MakeWorld(number, devices), ANSWER_S).message
+        assert isinstance(answered, WorldMade)
+        return answered.world
+
+    def close_world(self, number: int) -> None:
+        """End a world that this session has made."""
+        if not self.forked:
+            self._session.tell(CloseWorld(0, number))
 
     def _refuse_own(self, world: WorldInfo, method: str) -> None:
         here = own_device.here
@@ -569,6 +602,9 @@ def check_max_waiting(max_waiting: int) -> int:
     """Return a valid limit."""
     return amounts.whole("max_waiting", max_waiting, 0)
 
+
+ANSWER_S: Final = 60.0
+"""How long to wait for the supervisor's answer."""
 
 _Gang = TypeVar("_Gang", GangReply, GangStream)
 

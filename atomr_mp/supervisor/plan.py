@@ -86,6 +86,8 @@ class WorldPlan(msgspec.Struct, frozen=True):
     actors: list[str]
     begin_timeout_s: float
     """Time within which each member has to begin a call."""
+    session: int = 0
+    """Number of the session that has made it, and alone uses it; 0 if it is of the pool's plan."""
 
 
 class PlanSource(msgspec.Struct, frozen=True):

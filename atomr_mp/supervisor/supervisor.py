@@ -44,6 +44,7 @@ from atomr_mp.supervisor.plan import Plan
 from atomr_mp.supervisor.processes.process_factory import ProcessFactory
 from atomr_mp.supervisor.sessions.residents import ResidentKeeper
 from atomr_mp.supervisor.sessions.sessions import Order, Question, Respond, Sessions
+from atomr_mp.supervisor.worlds.made_worlds import MadeWorlds
 from atomr_mp.supervisor.worlds.worlds import Worlds
 from atomr_mp.transport.session import SessionPeer
 from atomr_mp.version import __version__
@@ -119,7 +120,8 @@ class Supervisor:
             carry_out=self._carry_out,
             unreached=self._look_after_files,
             owner_gone=self._owner_gone,
-            worlds=lambda: self._worlds.infos,
+            worlds=lambda: self._worlds.planned,
+            made_worlds=lambda: self._made_worlds,
         )
         self._worlds = Worlds(
             plan.worlds,
@@ -127,6 +129,9 @@ class Supervisor:
             self._loop,
             tell=self._sessions.world_changed,
             note=self._note_world,
+        )
+        self._made_worlds = MadeWorlds(
+            self._worlds, len(plan.worlds), len(plan.devices), plan.backend, self._sessions.own_world_changed
         )
         self._factory = ProcessFactory(plan, self._loop, run_dir, self._events, zygote)
         self._residents = ResidentKeeper(plan.backend, plan.settings.resident_max_bytes, self.devices, self._events)

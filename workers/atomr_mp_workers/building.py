@@ -53,6 +53,7 @@ from atomr_mp_workers.wire.control import ControlChannel
 from atomr_mp_workers.worlds.batched_method import GangBatchedMethod
 from atomr_mp_workers.worlds.gang_queue import GangQueue
 from atomr_mp_workers.worlds.hosted import HostedWorlds
+from atomr_mp_workers.worlds.made_places import MadePlaces
 from atomr_mp_workers.worlds.membership import Membership
 from atomr_mp_workers.worlds.offers import WorldOffers
 from atomr_mp_workers.worlds.runner import WorldThread
@@ -85,6 +86,8 @@ class WorkerParts:
     imports: RequestsImports
     imports_ahead: ImportsAhead
     worlds: HostedWorlds
+    offered: list[control.WorldOffered]
+    """Worlds of sessions that were offered before the start."""
 
 
 def build(
@@ -145,7 +148,8 @@ def build(
     libraries = Libraries(library_context)
     faults = OwnFaults(board, lambda reason: channel.send(control.Unsound(reason)))
     members = list(dict.fromkeys(place.member for place in places.values()))
-    worlds = HostedWorlds(members, offers.files, [place.bell for place in places.values()])
+    made = MadePlaces(device, memory, board.watch, channel.send, completions.wake)
+    worlds = HostedWorlds(members, offers.files, [place.bell for place in places.values()], made.make)
     envelope = Envelope(
         dict(methods),
         board,
@@ -189,6 +193,7 @@ def build(
         RequestsImports(in_progress, channel.send, [_file_of(actor) for actor in actors]),
         ImportsAhead(channel.send),
         worlds,
+        [each for each in offers.offered if not each.actors],
     )
 
 
@@ -222,6 +227,8 @@ def _make_worlds(
 
     places: dict[str, ActorPlace] = {}
     for offered in offers.offered:
+        if not offered.actors:
+            continue  # a session has made it
         files = offers.of(offered.world)
         queue, view = GangQueue(), OwnWorld(offered.name, offered.rank, offered.size)
         thread = WorldThread(offered.name, queue, device, board.watch, board.watch_step)

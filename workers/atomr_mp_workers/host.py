@@ -45,6 +45,7 @@ from atomr_mp_workers.requests.streams.open_streams import NEVER_NS as NEVER_STA
 from atomr_mp_workers.wire.control import ControlChannel, SupervisorGoneError
 from atomr_mp_workers.wire.data_socket import DataSocket
 from atomr_mp_workers.worlds.hosted import world_codes
+from atomr_mp_workers.worlds.made_places import MadePlace
 from atomr_mp_workers.worlds.offers import WorldOffers
 
 TURN_MESSAGES: Final = 32
@@ -129,6 +130,9 @@ class Host:
         self._imports_ahead = parts.imports_ahead
         self._phase = parts.phase
         self._worlds = parts.worlds
+        self._worlds.take_places(self._open_place, self._close_place)
+        for offered in parts.offered:
+            self._worlds.add(offered)
         self._is_ready = False
         """Whether the supervisor knows that this process could take calls."""
         self._foreign: Final = ForeignSlabs(parts.store, parts.completions.wake)
@@ -215,7 +219,7 @@ class Host:
             if self._ending:
                 self._close_ended()
             self._tidy()
-            owes = self._outbox or self._answers.withheld
+            owes = self._outbox or self._answers.withheld or (worlds and worlds.has_free_part)
             waits = (received and self._serves) or (late and (plain or levels)) or self._imports_ahead
             idle = not (waits or owes)
         self._leave()
@@ -354,7 +358,7 @@ class Host:
             return False
         if self._ending or patience_s is None or self._answers.withheld or self._store.passing_reads.has_ended:
             return False
-        if self._worlds.owes:
+        if self._worlds.owes or self._worlds.has_free_part:
             return False
         return patience_s < 0 or time.monotonic_ns() + int(patience_s * 1e9) >= self._wakes_ns
 
@@ -438,6 +442,18 @@ class Host:
                 self._worlds.drain()
             case _ if not self._worlds.obey(order, self._channel.take_descriptor):
                 self._log.error("out of turn: %r", order)
+
+    def _open_place(self, place: MadePlace) -> None:
+        """Take calls of a world that a session has made."""
+        self._envelope.add_method(place.method)
+        self._dispatcher.add_runner(place.method.name, place.thread)
+        self._poll.register(place.bell, select.EPOLLIN | select.EPOLLET)
+
+    def _close_place(self, place: MadePlace) -> None:
+        """Take no more calls of a world, which is over."""
+        self._poll.unregister(place.bell)
+        self._dispatcher.remove_runner(place.method.name)
+        self._envelope.remove_method(place.method)
 
     def _export(self, order: control.ExportSlab) -> None:
         """Export a slab."""

@@ -7,7 +7,7 @@ import functools
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from atomr_mp import checks, errors, tracing
 from atomr_mp.client import interrupts
@@ -28,11 +28,12 @@ from atomr_mp.client.lanes.session import SupervisorNews
 from atomr_mp.client.memory.leases import Lease, NotOpenError
 from atomr_mp.client.reply import SEND_RESULT, ItemsReply, Reply, StreamReply, decode_leased
 from atomr_mp.client.reply_life import AT_WORKER, ReplyEvent, ReplyState
-from atomr_mp.client.worlds.arguments import encoded
+from atomr_mp.client.worlds.arguments import encoded, encoded_by_rank
 from atomr_mp.client.worlds.gang_reply import GangPart
 from atomr_mp.client.worlds.gang_stream import GANGS, AnyGang, AnyPart, GangStream
 from atomr_mp.protocol import own_device, values
 from atomr_mp.protocol.flow.flight import Flight
+from atomr_mp.protocol.messages.devices import WorldInfo
 from atomr_mp.protocol.messages.session import DeviceChanged, IncarnationEnded, IncarnationStopped, WorldChanged
 from atomr_mp.protocol.messages.suspects import RequestKey, Suspicions
 from atomr_mp.protocol.own_device import OwnDevice
@@ -396,14 +397,17 @@ class Lane(ABC):
                 self._queued(link)
         return reply
 
-    def submit_gang(self, gang: AnyGang, arguments: object, *, waits: bool, blocks: bool) -> None:
+    def submit_gang(
+        self, gang: AnyGang, arguments: object, *, waits: bool, blocks: bool, world: WorldInfo | None = None
+    ) -> None:
         """Send a call or a stream of a world, or hold it while the world has no ready epoch, or no room for it.
 
         Args:
             gang: The call, new.
-            arguments: A sequence by position, or a mapping by name.
+            arguments: A sequence by position, or a mapping by name; of a collective on refs, those of each rank.
             waits: Whether it waits for room.
             blocks: Whether its caller waits for room, so that it may always wait.
+            world: Its world, as the session knows it, which may have been made since this lane has heard the news.
 
         Raises:
             InvalidRequest: The arguments cannot be sent.
@@ -411,10 +415,15 @@ class Lane(ABC):
             DeviceUnavailable: The world is closed, or a member takes no work.
             PoolLost: There is no pool any more.
         """
-        gang.arguments = encoded(gang.method, arguments, self._place_array)
+        if gang.once:
+            gang.arguments = encoded_by_rank(cast("Sequence[tuple[Any, ...]]", arguments), self._place_array)
+        else:
+            gang.arguments = encoded(gang.method, arguments, self._place_array)
         with self._lock:
             if self._lost is not None:
                 raise self._lost.again(maybe_executed=False)
+            if world is not None:
+                self._gangs.learn(world)
             for link in self._gangs.links_of(gang):
                 if not link.sending:
                     self._failover.reach(link)

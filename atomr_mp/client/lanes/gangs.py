@@ -102,15 +102,22 @@ class Gangs:
             raise errors.unraised(error)
         self._admit(gang)
         ready, queue = self._is_ready(world), self._queues.get(world.number, [])
+        if gang.once:  # links that are not made yet hold it, in its place among other requests
+            ready = world.state is WorldState.READY and len(world.generations) == len(world.devices)
+        if gang.once and not ready:
+            raise errors.DeviceUnavailable(
+                f"the world {world.name} has no ready epoch{f': {world.reason}' if world.reason else ''}; wait for it "
+                "(`wait_ready`), and call again"
+            )
         parts = self._let_in(gang, world) if ready and not queue else None
         if parts is None and ready and not queue and self._has_read(world):
-            ready = self._is_ready(world)
+            ready = ready if gang.once else self._is_ready(world)
             parts = self._let_in(gang, world) if ready else None
         if parts is not None:
             self._begin(gang)
             self._feed(gang, GangEvent.SEND, parts=parts)
             return
-        if not waits:
+        if not waits or (gang.once and not blocks):  # other requests on its refs would overtake it
             if ready:
                 raise self._full(gang, world)
             most = self._session.login.window.requests
@@ -150,11 +157,22 @@ class Gangs:
         """React to news of a world: parts that were meant for an epoch that is over are not sent."""
         self._worlds[world.number] = world
         self.sweep()
+        self._forget_made(world)
         if world.state is not WorldState.READY:
             for gang in self._queues.get(world.number, ()):
                 if gang.state is ReplyState.BACKLOG:
                     gang.state = ReplyState.WAITING
                     self._outcomes.tell_news(gang)
+
+    def learn(self, world: WorldInfo) -> None:
+        """Take in a world that this lane has not heard of yet."""
+        self._worlds.setdefault(world.number, world)
+
+    def _forget_made(self, world: WorldInfo) -> None:
+        """Forget a world that the session has made, once it has ended and no call of it is left."""
+        is_over = world.made and world.state is WorldState.ENDED
+        if is_over and not any(gang.number == world.number for gang in self._open.values()):
+            self._worlds.pop(world.number, None)
 
     def sweep(self) -> None:
         """End the parts that were not sent, or were put back, and whose epoch is over."""
@@ -319,8 +337,11 @@ class Gangs:
                 part.callbacks = [self._go_on]
                 part.pinned, part.replays = True, NEVER
                 parts.append(part)
-                part.body, part.payload, placed = arguments.for_part(self._memory.place_again)
-                part.kept = part.copies = cast("Sequence[Placement]", placed)  # refs are refused before
+                part.body, part.payload, placed = arguments.for_part(self._memory.place_again, rank)
+                if gang.once:
+                    part.kept, part.copies, part.refs, _, _ = self._memory.get().attach(placed, part.device)
+                else:
+                    part.kept = part.copies = cast("Sequence[Placement]", placed)  # refs are refused before
         except BaseException:
             self._take_back(parts)
             raise
@@ -358,7 +379,8 @@ class Gangs:
     def _judge(self, gang: AnyGang) -> None:
         """Give a call its outcome, or send it again: all of its parts have ended."""
         parts = gang.parts
-        end = judge([PartEnd(part.error, _executed(part), part.generation != 0) for part in parts])
+        ends = [PartEnd(part.error, _executed(part), part.generation != 0) for part in parts]
+        end = judge(ends, refused_first=gang.once)
         if end.executed:
             gang.may_have_run = True
         gang.ran_at = (*gang.ran_at, *(place for part in parts for place in part.ran_at))
@@ -375,7 +397,7 @@ class Gangs:
             self._feed(gang, GangEvent.SETTLED)
             return
         gang.parts = ()
-        if self._is_sent_again(gang, end):
+        if not gang.once and self._is_sent_again(gang, end):
             assert gang.arguments is not None
             gang.replays += end.executed and not end.planned
             self._backlog.add_gang(gang.arguments.nbytes, bounded=False)
@@ -384,6 +406,8 @@ class Gangs:
         gang.device, gang.generation = parts[end.rank].device, parts[end.rank].generation
         if end.error.rank < 0 and not isinstance(end.error, errors.CollectiveAborted):
             end.error.rank = end.rank
+        if gang.once and isinstance(end.error, errors.RequestError):
+            end.error.maybe_executed = end.executed
         self._feed(gang, GangEvent.SETTLED, end.error)
 
     def _is_sent_again(self, gang: AnyGang, end: GangEnd) -> bool:
@@ -428,6 +452,7 @@ class Gangs:
                 gang.may_have_run = True
             case GangAction.FORGET:
                 self._open.pop(gang.id, None)
+                self._forget_made(self._worlds[gang.number])
             case GangAction.END:
                 self._end(gang, error)
 
@@ -452,7 +477,8 @@ class Gangs:
         for part in reversed(parts):
             part.trace = gang.trace
             link = self._links[part.device]
-            if link.generation != part.to_generation:  # what was sent just now has shown it
+            if link.generation != part.to_generation and (link.sending or not gang.once):
+                # Sending has just shown it.
                 self.stray(part)
                 continue
             self._sender.put(link, part)

@@ -259,7 +259,7 @@ class PoolSession:
                 raise self.lost.again(maybe_executed=False)
             self._connection.send(message(), descriptor)
 
-    def _answer(self, message: session.Answer | session.SlabOpened) -> None:
+    def _answer(self, message: session.Answer | session.SlabOpened | session.WorldMade) -> None:
         """Keep an answer for the thread that waits for it."""
         carries = isinstance(message, session.SlabOpened)
         descriptor = self._connection.take_descriptor(message.id) if carries else None
@@ -316,7 +316,7 @@ class PoolSession:
         self, message: session.FromSupervisor
     ) -> None:
         match message:
-            case session.Answer() | session.SlabOpened():
+            case session.Answer() | session.SlabOpened() | session.WorldMade():
                 self._answer(message)
             case suspects.Suspicions():
                 self.suspicions.take(message.changed)
@@ -382,7 +382,7 @@ class PoolSession:
 class Answered(NamedTuple):
     """An answer in the session."""
 
-    message: session.Answer | session.SlabOpened
+    message: session.Answer | session.SlabOpened | session.WorldMade
     descriptor: int | None
     """The descriptor that came with it; the asker closes it."""
 

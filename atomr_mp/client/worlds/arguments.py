@@ -34,16 +34,19 @@ class GangArguments(NamedTuple):
         return self.window_bytes + copied
 
     def for_part(
-        self, place_again: Callable[[Any], values.PlacedArray | None]
+        self,
+        place: Callable[[Any], values.PlacedArray | None],
+        rank: int = 0,  # noqa: ARG002 - all have the same arguments
     ) -> tuple[bytes, Sequence[values.Buffer], Sequence[values.PlacedArray]]:
         """Return the arguments of one more part: body, frames, and arrays in shared memory.
 
         Args:
-            place_again: Names an array that lies in shared memory once more; None for any other. It copies nothing.
+            place: Names an array that lies in shared memory once more; None for any other. It copies nothing.
+            rank: The rank of the part.
         """
         if not self.placed:
             return self.body, self.payload, ()
-        return values.encode(self.decoded(), place_again)
+        return values.encode(self.decoded(), place)
 
     def decoded(self) -> object:
         """Return the arguments; arrays in shared memory are not copied."""
@@ -52,6 +55,47 @@ class GangArguments(NamedTuple):
     def _resolve(self, wire: WireRef | ClientArray) -> object:
         assert isinstance(wire, ClientArray)
         return self.placed[wire.id].array
+
+
+class RankArguments(NamedTuple):
+    """The arguments of a collective on refs, which differ by rank. They are sent once."""
+
+    parts: Sequence[values.Encoded]
+    """By rank: body, frames, and refs."""
+
+    @property
+    def body(self) -> bytes:
+        """The arguments of rank 0, which stand for those of all where only one may."""
+        return self.parts[0][0]
+
+    @property
+    def window_bytes(self) -> int:
+        """Most bytes that a part takes in a window."""
+        return max(len(body) + sum(map(len, payload)) for body, payload, _ in self.parts)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all arguments."""
+        return self.window_bytes
+
+    def for_part(
+        self,
+        place: Callable[[Any], values.PlacedArray | None],  # noqa: ARG002 - as `GangArguments`
+        rank: int = 0,
+    ) -> values.Encoded:
+        """Return the arguments of a part."""
+        return self.parts[rank]
+
+
+def encoded_by_rank(
+    rows: Sequence[tuple[Any, ...]], place: Callable[[Any], values.PlacedArray | None]
+) -> RankArguments:
+    """Encode the arguments of a collective on refs.
+
+    Raises:
+        InvalidRequest: They cannot be sent.
+    """
+    return RankArguments([values.encode(row, place) for row in rows])
 
 
 def encoded(method: str, arguments: object, place: Callable[[Any], values.PlacedArray | None]) -> GangArguments:

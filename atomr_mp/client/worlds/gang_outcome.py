@@ -41,14 +41,23 @@ class GangEnd(NamedTuple):
     """Whether its epoch has ended as planned."""
 
 
-def judge(ends: Sequence[PartEnd]) -> GangEnd:
-    """Return the outcome of a call whose parts have ended so, by rank."""
+def judge(ends: Sequence[PartEnd], *, refused_first: bool = False) -> GangEnd:
+    """Return the outcome of a call whose parts have ended so, by rank.
+
+    Args:
+        ends: The ends by rank.
+        refused_first: Whether it is a collective on refs. A rank that refuses its part has all others find a mismatch,
+            so another error wins over `WorldMismatch`. Where all ranks have such errors, nothing was exchanged.
+    """
     executed, sent = any(end.executed for end in ends), any(end.sent for end in ends)
     is_planned = any(isinstance(end.error, errors.CollectiveAborted) and end.error.planned for end in ends)
     failed = [(rank, end.error) for rank, end in enumerate(ends) if end.error is not None]
     if not failed:
         return GangEnd(None, -1, executed, sent)
     raised = [each for each in failed if not isinstance(each[1], FOLLOWING)]
+    if refused_first:
+        raised.sort(key=lambda each: isinstance(each[1], errors.WorldMismatch))
+        executed = executed and len(raised) < len(ends)
     diverged = [each for each in failed if has_diverged(each[1])]
     lost = [each for each in failed if isinstance(each[1], errors.WorkerLost | errors.ConnectionLost)]
     named = [each for each in failed if each[1].rank >= 0]

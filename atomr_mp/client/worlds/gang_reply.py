@@ -9,7 +9,7 @@ import msgspec
 
 from atomr_mp import errors
 from atomr_mp.client.reply import Reply, decode
-from atomr_mp.client.worlds.arguments import GangArguments
+from atomr_mp.client.worlds.arguments import GangArguments, RankArguments
 from atomr_mp.client.worlds.gang_life import GangState
 
 PART_DEADLINE_NS: Final = 2**62
@@ -41,8 +41,12 @@ class GangReply(Reply):
     """The world's name."""
     each: bool = False
     """Whether the result is a list of all ranks' results."""
+    once: bool = False
+    """Whether it is a collective on refs: it is sent at once or not at all, and never again."""
+    given: Sequence[Any] | None = None
+    """The results by rank, where the caller has given the memory for them."""
     life: GangState = GangState.NEW
-    arguments: GangArguments | None = None
+    arguments: GangArguments | RankArguments | None = None
     """What its parts are made of, until the reply is over."""
     epoch: int = 0
     """The epoch in which it was sent last, 0 if it was not sent."""
@@ -64,6 +68,8 @@ class GangReply(Reply):
         if not self.each:
             return super().result(timeout_s, **unknown)
         super().result(timeout_s, **unknown)
+        if self.given is not None:
+            return list(self.given)
         return [
             decode(part.body, part.frames) if part.leases is None else self.lane.decode(*_content(part))
             for part in self.parts
@@ -76,6 +82,8 @@ class GangReply(Reply):
             yield from self.arrival()
         if self.error is not None:
             raise errors.unraised(self.error)
+        if self.given is not None:
+            return list(self.given)
         results = []
         for part in self.parts:
             if part.leases is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from atomr_mp import errors
-from atomr_mp.protocol.messages.devices import WorldInfo
+from atomr_mp.protocol.messages.devices import WorldInfo, WorldState
 from atomr_mp.protocol.words import did_you_mean
 
 
@@ -25,8 +25,11 @@ class KnownWorlds:
             self.take(each)
 
     def take(self, world: WorldInfo) -> None:
-        """Take in a world as it is now."""
-        self.by_number = {**self.by_number, world.number: world}
+        """Take in a world as it is now; one that this session has made is forgotten once it has ended."""
+        by_number = {**self.by_number, world.number: world}
+        if world.made and world.state is WorldState.ENDED:
+            del by_number[world.number]
+        self.by_number = by_number
         self.of_actors = {actor: each.name for each in self.by_number.values() for actor in each.actors}
 
     def named(self, name: str) -> WorldInfo:
@@ -35,7 +38,7 @@ class KnownWorlds:
         Raises:
             InvalidRequest: There is none.
         """
-        worlds = {each.name: each for each in self.by_number.values()}
+        worlds = {each.name: each for each in self.by_number.values() if not each.made}
         if not isinstance(name, str):
             raise errors.InvalidRequest(f"a world is named by a text; got {name!r:.200}")
         if name not in worlds:

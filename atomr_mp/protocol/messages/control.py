@@ -277,7 +277,7 @@ class WorldFileKind(IntEnum):
 class WorldFile(Message, frozen=True, tag="world_file"):
     """A file of a world, of this process or of another member. With one descriptor."""
 
-    world: U16
+    world: U32
     rank: U16
     generation: U32
     """The process that it belongs to."""
@@ -285,9 +285,12 @@ class WorldFile(Message, frozen=True, tag="world_file"):
 
 
 class WorldOffered(Message, frozen=True, tag="world_offered"):
-    """This process is a member, or the standby of one. Comes before `Start`, behind its own files. No answer."""
+    """This process is a member, or the standby of one. Comes behind its own files. No answer.
 
-    world: U16
+    It comes before `Start`, or later, if a session makes the world then.
+    """
+
+    world: U32
     """Names the world on this channel and in calls."""
     name: Name
     rank: U16
@@ -295,15 +298,17 @@ class WorldOffered(Message, frozen=True, tag="world_offered"):
     generation: U32
     """This process."""
     actors: Annotated[list[Name], msgspec.Meta(max_length=MAX_WORLD_ACTORS)]
-    """The actors that run on the world's thread, by name."""
+    """The actors that run on the world's thread, by name. Without any, its calls are collectives on refs."""
     begin_timeout_s: float
     """Time within which each member has to begin an entry that was published."""
+    session: U32 = 0
+    """Number of the session that has made it, whose calls alone are taken; 0 for a world of the pool."""
 
 
 class JoinEpoch(Message, frozen=True, tag="join_epoch"):
     """Join an epoch: calls of the world may come. Behind the files of all its members; answered `EpochJoined`."""
 
-    world: U16
+    world: U32
     epoch: U64
     generations: Annotated[list[U32], msgspec.Meta(max_length=MAX_DEVICES)]
     """The processes of its members, by rank."""
@@ -315,18 +320,24 @@ class CloseEpoch(Message, frozen=True, tag="close_epoch"):
     A call that was not published is answered `CollectiveAborted` with `planned`. Answered `EpochLeft` by all.
     """
 
-    world: U16
+    world: U32
     epoch: U64
 
 
 class DepartEpoch(Message, frozen=True, tag="depart_epoch"):
     """Leave an epoch, which is over: begin nothing more, and answer all of its calls. Answered `EpochLeft`."""
 
-    world: U16
+    world: U32
     epoch: U64
     rank: Annotated[int, msgspec.Meta(ge=-1, lt=MAX_DEVICES)] = -1
     """The rank where its end came from, -1 if from none."""
     cause: Annotated[str, msgspec.Meta(max_length=2000)] = ""
+
+
+class WithdrawWorld(Message, frozen=True, tag="withdraw_world"):
+    """A world of a session is over: close its files, and end its thread. This process is in none of its epochs."""
+
+    world: U32
 
 
 class Drain(Message, frozen=True, tag="drain"):
@@ -361,6 +372,7 @@ FromSupervisor = (
     | JoinEpoch
     | CloseEpoch
     | DepartEpoch
+    | WithdrawWorld
     | Drain
     | Prepare
 )
@@ -372,7 +384,7 @@ FromSupervisor = (
 class WorldCode(Message, frozen=True):
     """The code that a process has for the actors of a world."""
 
-    world: U16
+    world: U32
     code: Annotated[bytes, msgspec.Meta(max_length=16)]
     """A digest. Only processes with equal ones meet in an epoch."""
 
@@ -513,14 +525,14 @@ class ResidentRejected(OfResident, frozen=True, tag="resident_rejected"):
 class EpochJoined(Message, frozen=True, tag="epoch_joined"):
     """This process has joined an epoch."""
 
-    world: U16
+    world: U32
     epoch: U64
 
 
 class EpochLeft(Message, frozen=True, tag="epoch_left"):
     """This process has answered all calls of an epoch and runs none of them; or it could not join it."""
 
-    world: U16
+    world: U32
     epoch: U64
     reason: Annotated[str, msgspec.Meta(max_length=2000)] = ""
     """Why it has left unasked, or not joined; empty if it was asked to leave."""
@@ -529,7 +541,7 @@ class EpochLeft(Message, frozen=True, tag="epoch_left"):
 class EpochBroken(Message, frozen=True, tag="epoch_broken"):
     """An epoch cannot go on, though no process may have ended: have all of its members leave."""
 
-    world: U16
+    world: U32
     epoch: U64
     reason: Annotated[str, msgspec.Meta(max_length=2000)]
     rank: Annotated[int, msgspec.Meta(ge=-1, lt=MAX_DEVICES)] = -1

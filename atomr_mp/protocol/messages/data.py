@@ -10,7 +10,7 @@ from typing import Annotated, Final
 
 import msgspec
 
-from atomr_mp.protocol.codec import U16, U64, Codec, ErrorInfo, Message, Name
+from atomr_mp.protocol.codec import U32, U64, Codec, ErrorInfo, Message, Name
 from atomr_mp.protocol.flow.limits import MAX_BODY_BYTES, MAX_FRAMES
 from atomr_mp.protocol.refs import BufferId, SlabNumber
 from atomr_mp.protocol.token import TOKEN_BYTES
@@ -50,7 +50,7 @@ Place = Annotated[int, msgspec.Meta(ge=0, lt=MAX_ITEMS)]
 class Gang(Message, frozen=True):
     """The call of a world that a request is a part of: each member of the epoch gets one."""
 
-    world: U16
+    world: U32
     epoch: U64
     """The world's epoch. In any other one the part is answered `collective_aborted`, and has not run."""
     id: U64
@@ -80,7 +80,7 @@ class Call(Message, frozen=True):
     """How many items for a batched method, see `Calls`: the body is an array with the positional arguments of each,
     without refs. 0: a single request."""
     gang: Gang | None = None
-    """For a method of a world's actor."""
+    """For a method of a world's actor, or a collective of a world that this session has made."""
 
 
 class Calls(Message, frozen=True, tag=1):

@@ -215,7 +215,7 @@ class WorldState(StrEnum):
 class WorldInfo(Message, frozen=True):
     """A world: actors over several devices, whose methods are called on all of them as one."""
 
-    number: U16
+    number: U32
     """Names it in calls."""
     name: Name
     devices: Annotated[list[U16], msgspec.Meta(max_length=MAX_DEVICES)]
@@ -232,3 +232,5 @@ class WorldInfo(Message, frozen=True):
     """Why it is not ready, or why its latest epoch has ended."""
     rank: Annotated[int, msgspec.Meta(ge=-1, lt=MAX_DEVICES)] = -1
     """The rank where that came from, -1 if from none."""
+    made: bool = False
+    """Whether a session has made it: only that session hears of it and may use it, for collectives on refs."""

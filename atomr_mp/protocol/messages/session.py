@@ -15,6 +15,7 @@ import msgspec
 
 from atomr_mp import errors
 from atomr_mp.protocol.codec import (
+    MAX_DEVICES,
     MAX_SESSION_MESSAGE_BYTES,
     MAX_WEIGHT,
     MIN_WEIGHT,
@@ -150,6 +151,26 @@ class LendSlab(Message, frozen=True, tag="lend_slab"):
     """The device that maps it."""
 
 
+class MakeWorld(Message, frozen=True, tag="make_world"):
+    """Make a world of this session, for collectives on refs. It ends with `CloseWorld`, or with the session.
+
+    Answered `WorldMade`, behind the world's first `WorldChanged`. `invalid_request` if a device does not exist or is
+    named twice; `overloaded` if the session or the pool has as many worlds as may be, or the supervisor no descriptors
+    to spare.
+    """
+
+    id: U32
+    devices: Annotated[list[U16], msgspec.Meta(min_length=1, max_length=MAX_DEVICES)]
+    """Its devices, by rank."""
+
+
+class CloseWorld(Message, frozen=True, tag="close_world"):
+    """End a world that this session has made; what its ranks have begun runs to its end. An unknown one is ignored."""
+
+    id: U32
+    world: U32
+
+
 class Reach(Message, frozen=True, tag="reach"):
     """Report the latest attempt to restore a lost data connection to a worker that lives. Not answered."""
 
@@ -192,6 +213,8 @@ FromClient = (
     | RegisterSlab
     | ForgetSlab
     | LendSlab
+    | MakeWorld
+    | CloseWorld
     | Suspect
     | Acquit
     | Reach
@@ -225,7 +248,7 @@ class Welcome(Message, frozen=True, tag="welcome"):
     max_replays: U16 = 0
     """How often a client may send a started request again by itself."""
     worlds: list[WorldInfo] = msgspec.field(default_factory=list)
-    """All, by number."""
+    """The pool's, by number."""
 
 
 class DeviceChanged(Message, frozen=True, tag="device"):
@@ -238,7 +261,10 @@ class DeviceChanged(Message, frozen=True, tag="device"):
 
 
 class WorldChanged(Message, frozen=True, tag="world"):
-    """A world has changed. It comes before the `IncarnationEnded` that has ended the world's epoch."""
+    """A world of the pool, or of this session, has changed.
+
+    It comes before the `IncarnationEnded` that has ended the world's epoch.
+    """
 
     world: WorldInfo
     """All of it, as it is now."""
@@ -296,6 +322,13 @@ class SlabOpened(Message, frozen=True, tag="slab_opened"):
     nbytes: U64
     handle: SlabHandle = b""
     """On CUDA, the IPC handle of the allocation, instead of a descriptor."""
+
+
+class WorldMade(Message, frozen=True, tag="world_made"):
+    """Answer to `MakeWorld`."""
+
+    id: U32
+    world: U32
 
 
 class SlabOffered(Message, frozen=True, tag="slab_offered"):
@@ -356,6 +389,7 @@ FromSupervisor = (
     | Status
     | Residents
     | SlabOpened
+    | WorldMade
     | SlabOffered
     | SlabKept
     | SessionResumed

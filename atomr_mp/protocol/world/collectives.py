@@ -21,7 +21,12 @@ class Collective(IntEnum):
     ALL_TO_ALL = 7
     ALL_TO_ALL_V = 8
     SENDRECV = 9
+    REFUSED = 10
+    """A rank does not take part, since its part of a collective on refs is refused."""
 
 
-KINDS: Final = {int(kind): kind.name.lower() for kind in Collective}
+KINDS: Final = {
+    **{int(kind): kind.name.lower() for kind in Collective},
+    int(Collective.REFUSED): "nothing, since its part is refused",
+}
 """Names by number, as the methods of `context.world` have them."""

@@ -9,7 +9,7 @@ import os
 import secrets
 import select
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 
@@ -35,6 +35,20 @@ from atomr_mp.supervisor.sessions.slabs import workers_of
 from atomr_mp.supervisor.sessions.suspects import Suspects
 from atomr_mp.transport.descriptors import Descriptor
 from atomr_mp.transport.session import SessionListener, SessionPeer, refusal
+
+
+class SessionWorlds(Protocol):
+    """The worlds that sessions make."""
+
+    def make(self, session: int, devices: Sequence[int]) -> int:
+        """Make a world of a session; return its number. Raises an `AtomrError` if it cannot be."""
+
+    def close(self, session: int, number: int) -> None:
+        """End a world of a session; do nothing if it has none of this number."""
+
+    def session_ended(self, session: int) -> None:
+        """End all worlds of a session."""
+
 
 _LOG: Final = logging.getLogger("atomr_mp.supervisor")
 
@@ -147,6 +161,7 @@ class Sessions:
         unreached: Called when a client cannot connect to a worker: its socket's file may have been removed.
         owner_gone: Called when the session to which the pool's life is bound has ended.
         worlds: Returns the pool's worlds, by number.
+        made_worlds: Returns the worlds of sessions; None if sessions make none.
     """
 
     def __init__(
@@ -161,6 +176,7 @@ class Sessions:
         unreached: Callable[[], None],
         owner_gone: Callable[[], None],
         worlds: Callable[[], list[WorldInfo]] = list,
+        made_worlds: Callable[[], SessionWorlds | None] = lambda: None,
     ) -> None:
         self._plan = plan
         self._epoch = epoch
@@ -171,6 +187,7 @@ class Sessions:
         self._unreached = unreached
         self._owner_gone = owner_gone
         self._worlds = worlds
+        self._made_worlds = made_worlds
         self._sessions: dict[int, ClientSession] = {}
         self.results: Final = KeptResultSlabs(loop, lambda device: plan.devices[device].execution.memory_bytes)
         self._slabs = slabs.Slabs(devices, self._reply, self.results)
@@ -298,6 +315,12 @@ class Sessions:
         """Tell every client that a world has changed."""
         self._tell_all(lambda _: session.WorldChanged(world))
 
+    def own_world_changed(self, number: int, world: WorldInfo) -> None:
+        """Tell a session that a world which it has made has changed."""
+        each = self._sessions.get(number)
+        if each is not None:
+            self._send(each, session.WorldChanged(world))
+
     def _tell_all(self, make: Callable[[int], session.FromSupervisor]) -> None:
         """Send each welcomed client a message of its own, made from the session's number."""
         for each in list(self._sessions.values()):
@@ -420,12 +443,30 @@ class Sessions:
                 each.take_reach(message, len(self._devices))
                 if message.failures:
                     self._unreached()
+            case session.MakeWorld() | session.CloseWorld():
+                self._make_world(each, message)
             case session.Bye(mapped):
                 self._end(each, None, bye=True, mapped=mapped)
             case _ if isinstance(message, slabs.Request):
                 if each.observer:
                     raise errors.ProtocolError("slabs are for sessions that may call, and this is an observer's")
                 self._relay(each, message)
+
+    def _make_world(self, each: ClientSession, request: session.MakeWorld | session.CloseWorld) -> None:
+        """Make or close a world of a session."""
+        made = self._made_worlds()
+        if each.observer or made is None:
+            raise errors.ProtocolError("worlds are for sessions that may call, and this is an observer's")
+        if isinstance(request, session.CloseWorld):
+            made.close(each.number, request.world)
+            self._send(each, session.Answer(request.id))
+            return
+        try:
+            number = made.make(each.number, request.devices)
+        except errors.AtomrError as error:
+            self._send(each, session.Answer(request.id, ErrorInfo.of(error)))
+        else:
+            self._send(each, session.WorldMade(request.id, number))
 
     def _relay(self, each: ClientSession, request: slabs.Request) -> None:
         descriptor = None
@@ -566,6 +607,8 @@ class Sessions:
         del self._sessions[each.number]
         peer = self._hang_up(each, error)
         self._slabs.session_ended(each.number)
+        if (made := self._made_worlds()) is not None:
+            made.session_ended(each.number)
         if each.may_call:
             told = []
             for device in self._devices:

@@ -50,6 +50,9 @@ from atomr_mp.transport.descriptors import Descriptor
 JOIN_S: Final = 10.0
 """Time in which all members have to join an epoch."""
 
+CLOSE_S: Final = 10.0
+"""Time in which the members of a world that a session has made have to run what was published, once it is closed."""
+
 LEAVE_S: Final = 10.0
 """Time in which all members have to leave an epoch that is over."""
 
@@ -93,6 +96,7 @@ class WorldKeeper:
         loop: The supervisor's loop.
         tell: Tells the clients of the world.
         note: Writes an event: its name, its text and its facts.
+        freed: Called once the world is closed and all of its members have left.
 
     Raises:
         OSError: No descriptor is left.
@@ -106,12 +110,14 @@ class WorldKeeper:
         *,
         tell: Callable[[WorldInfo], None],
         note: Callable[[str, str, Mapping[str, Scalar]], None],
+        freed: Callable[[], object] = lambda: None,
     ) -> None:
         self.plan: Final = plan
         self._processes = processes
         self._loop = loop
         self._tell = tell
         self._note = note
+        self._freed = freed
         self._members = WorldMembers(len(plan.devices))
         self._stop: StopFile | None = StopFile(plan.name)
         """None once the world was freed."""
@@ -148,6 +154,7 @@ class WorldKeeper:
             generations=[each.incarnation for each in self._members.members] if ready else [],
             reason=reason,
             rank=rank,
+            made=self.plan.session > 0,
         )
 
     def progress(self, now_s: float) -> operators.WorldProgress:
@@ -188,7 +195,7 @@ class WorldKeeper:
         files = self._files[WorldMember(rank, generation)] = ProcessFiles(f"{plan.name}-d{device}-g{generation}")
         own = {WorldFileKind.STOP: self._stop.share(), **files.take_own()}
         offered = control.WorldOffered(
-            plan.number, plan.name, rank, len(plan.devices), generation, plan.actors, plan.begin_timeout_s
+            plan.number, plan.name, rank, len(plan.devices), generation, plan.actors, plan.begin_timeout_s, plan.session
         )
         return [*self._messages(WorldMember(rank, generation), own), (offered, None)]
 
@@ -254,9 +261,10 @@ class WorldKeeper:
                     self._broken(message)
 
     def close(self, reason: str) -> None:
-        """Take in that the world is over, since the pool stops; members have as long as they have to drain."""
+        """Take in that the world is over. When the pool stops, members have as long as they have to drain."""
         self._take(self._members.close(reason))
-        self._cancel_timer()
+        if not self.plan.session:
+            self._cancel_timer()
 
     def look(self) -> None:
         """Tell the clients if the world is seen differently, since its devices are."""
@@ -329,6 +337,7 @@ class WorldKeeper:
             case FreeWorld():
                 self._cancel_timer()
                 self._free_stop()
+                self._freed()
 
     def _form(self, epoch: int, members: tuple[WorldMember, ...]) -> None:
         join = control.JoinEpoch(self.plan.number, epoch, [each.incarnation for each in members])
@@ -344,8 +353,9 @@ class WorldKeeper:
     def _finish(self, epoch: int, members: tuple[WorldMember, ...]) -> None:
         for member in members:
             self._tell_member(member, control.CloseEpoch(self.plan.number, epoch))
-        if self._members.state is WorldState.CLOSING:
-            limit_s = max(map(self._processes.drain_timeout_s, self.plan.devices))
+        if self._members.state is WorldState.CLOSING or self.plan.session:
+            drains_s = max(map(self._processes.drain_timeout_s, self.plan.devices))
+            limit_s = drains_s if self._members.state is WorldState.CLOSING else CLOSE_S
             self._set_timer(limit_s, "left", functools.partial(self._members.close_late, epoch))
         cause = self._members.cause
         text = f"epoch {epoch} of world {self.plan.name} ends as planned: {self._where(cause)}{cause.reason}"
@@ -358,7 +368,7 @@ class WorldKeeper:
         for member in members:
             depart = control.DepartEpoch(self.plan.number, epoch, rank, clip(cause.reason, REASON_CHARS))
             self._tell_member(member, depart)
-        if self._members.state is WorldState.ENDED:
+        if self._members.state is WorldState.ENDED and not self.plan.session:
             return
         self._set_timer(LEAVE_S, "left", functools.partial(self._members.leave_late, epoch))
         text = f"epoch {epoch} of world {self.plan.name} has ended: {self._where(cause)}{cause.reason}"

@@ -20,6 +20,8 @@ from atomr_mp.transport.descriptors import Descriptor
 
 LOOK_S: Final = 1.0
 """Time between two looks at where the members are."""
+MOST_REMOVED: Final = 1024
+"""How many removed worlds are remembered."""
 
 
 @checks.owned(by_maker=True)
@@ -46,16 +48,70 @@ class Worlds:
         tell: Callable[[WorldInfo], None],
         note: Callable[[str, str, Mapping[str, Scalar]], None],
     ) -> None:
-        processes = _DeviceProcesses(devices)
-        self._keepers: Final = [WorldKeeper(plan, processes, loop, tell=tell, note=note) for plan in plans]
+        self._devices: Final = devices
+        self._loop: Final = loop
+        self._note: Final = note
+        self._processes: Final = _DeviceProcesses(devices)
+        self._keepers: Final = [WorldKeeper(plan, self._processes, loop, tell=tell, note=note) for plan in plans]
+        self._removed: Final[dict[int, None]] = {}
+        """Numbers of the worlds that were removed last. Their processes may still say something of them."""
         self._of: Final[dict[int, list[tuple[int, WorldKeeper]]]] = {}
         """The worlds of each device, with its rank there."""
         for keeper in self._keepers:
             for rank, device in enumerate(keeper.plan.devices):
                 self._of.setdefault(device, []).append((rank, keeper))
         self._loop = loop
-        self._is_free = not self._keepers
+        self._watches = False
         self._watch()
+
+    def add(self, plan: WorldPlan, tell: Callable[[WorldInfo], None], freed: Callable[[], object]) -> WorldKeeper:
+        """Add a world while the pool runs: all processes of its devices that were started get a place in it.
+
+        Args:
+            plan: The world.
+            tell: Tells its clients of it.
+            freed: Called once it is closed and all members have left.
+
+        Raises:
+            OSError: No descriptor is left; nothing was made.
+        """
+        keeper = WorldKeeper(plan, self._processes, self._loop, tell=tell, note=self._note, freed=freed)
+        offers: list[tuple[int, int, Offer]] = []
+        try:
+            for rank, device in enumerate(plan.devices):
+                for worker in self._devices[device].roles.all:
+                    made = keeper.starting(rank, worker.generation)
+                    offers += [(device, worker.generation, each) for each in made]
+        except OSError:
+            for _, _, (_, descriptor) in offers:
+                if descriptor is not None:
+                    descriptor.close()
+            keeper.free()
+            raise
+        self._keepers.append(keeper)
+        if not self._watches:
+            self._watch()
+        for device, generation, (message, descriptor) in offers:
+            self._processes.tell(device, generation, message, descriptor)
+        for rank, device in enumerate(plan.devices):
+            self._of.setdefault(device, []).append((rank, keeper))
+        for rank, device in enumerate(plan.devices):
+            found = self._devices[device]
+            if found.life.state is State.READY and found.roles.active is not None:
+                keeper.ready(rank, found.roles.active.generation, "")
+        return keeper
+
+    def remove(self, keeper: WorldKeeper) -> None:
+        """Remove a world that was added and is over: no process keeps its files."""
+        keeper.free()
+        self._keepers.remove(keeper)
+        self._removed[keeper.plan.number] = None
+        if len(self._removed) > MOST_REMOVED:
+            del self._removed[next(iter(self._removed))]
+        for rank, device in enumerate(keeper.plan.devices):
+            self._of[device].remove((rank, keeper))
+            for worker in self._devices[device].roles.all:
+                worker.tell(control.WithdrawWorld(keeper.plan.number))
 
     @property
     def infos(self) -> list[WorldInfo]:
@@ -66,6 +122,11 @@ class Worlds:
         """Return where the members of each world are."""
         now_s = time.monotonic()
         return [keeper.progress(now_s) for keeper in self._keepers]
+
+    @property
+    def planned(self) -> list[WorldInfo]:
+        """The worlds of the pool's plan, which all sessions may use."""
+        return [keeper.info for keeper in self._keepers if not keeper.plan.session]
 
     @property
     def descriptors(self) -> list[int]:
@@ -97,29 +158,29 @@ class Worlds:
 
     def loaded(self, worker: Worker, codes: Sequence[control.WorldCode]) -> None:
         """Take in digests of the code that a process has loaded for the actors of its worlds."""
-        for rank, keeper in self._of.get(worker[0], ()):
+        for rank, keeper in tuple(self._of.get(worker[0], ())):
             for each in codes:
                 if each.world == keeper.plan.number:
                     keeper.loaded(rank, worker[1], each.code)
 
     def ready(self, worker: Worker, code: str) -> None:
         """Take in that a process is active from now on, and what names the code that it was set up with."""
-        for rank, keeper in self._of.get(worker[0], ()):
-            keeper.ready(rank, worker[1], code)
+        for rank, keeper in tuple(self._of.get(worker[0], ())):
+            keeper.ready(rank, worker[1], "" if keeper.plan.session else code)
 
     def leaves(self, worker: Worker, reason: str, *, answers: bool) -> None:
         """Take in that the active process takes no more calls, and why; whether it carries orders out until its end."""
-        for rank, keeper in self._of.get(worker[0], ()):
+        for rank, keeper in tuple(self._of.get(worker[0], ())):
             keeper.leaves(rank, worker[1], reason, answers=answers)
 
     def stopped(self, worker: Worker) -> None:
         """Take in that all threads of a process have stopped."""
-        for rank, keeper in self._of.get(worker[0], ()):
+        for rank, keeper in tuple(self._of.get(worker[0], ())):
             keeper.stopped(rank, worker[1])
 
     def ended(self, worker: Worker) -> None:
         """Take in that a process has ended, or never will."""
-        for rank, keeper in self._of.get(worker[0], ()):
+        for rank, keeper in tuple(self._of.get(worker[0], ())):
             keeper.ended(rank, worker[1])
 
     def heard(self, worker: Worker, message: WorldMessage) -> None:
@@ -128,31 +189,33 @@ class Worlds:
         Raises:
             ProtocolError: It is no member of this world, or cannot know of this epoch.
         """
-        for rank, keeper in self._of.get(worker[0], ()):
+        for rank, keeper in tuple(self._of.get(worker[0], ())):
             if keeper.plan.number == message.world:
                 keeper.heard(rank, worker[1], message)
                 return
-        raise errors.ProtocolError(f"device {worker[0]} is in no world with the number {message.world}")
+        if message.world not in self._removed:
+            raise errors.ProtocolError(f"device {worker[0]} is in no world with the number {message.world}")
 
     def look(self) -> None:
         """Tell the clients of worlds that have changed because a device has."""
-        for keeper in self._keepers:
+        for keeper in tuple(self._keepers):
             keeper.look()
 
     def close(self, reason: str) -> None:
         """End all worlds: the pool stops."""
-        for keeper in self._keepers:
+        for keeper in tuple(self._keepers):
             keeper.close(reason)
 
     def free(self) -> None:
         """Close all files, at the end of the pool; may be called twice."""
-        self._is_free = True
-        for keeper in self._keepers:
+        keepers, self._keepers = self._keepers, []
+        for keeper in keepers:
             keeper.free()
 
     def _watch(self) -> None:
         """Look where all members are, from now on, so that it is known since when they are there."""
-        if not self._is_free:
+        self._watches = bool(self._keepers)
+        if self._watches:
             self.progress()
             self._loop.call_later(LOOK_S, self._watch)
 

@@ -57,6 +57,7 @@ class Part:
 
     def __post_init__(self) -> None:
         self.peer = SimpleNamespace(session=self.session)
+        self.method = SimpleNamespace(refused=None)
 
     @property
     def key(self) -> Key:

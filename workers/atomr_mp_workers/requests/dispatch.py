@@ -77,7 +77,7 @@ class Dispatcher:
         self._envelope = envelope
         self._completions = completions
         self._device = device
-        self._threads = threads
+        self._threads = dict(threads)
         self._runners: Final = list(dict.fromkeys(threads.values()))
         self._flush = flush
         self._parked: list[Request] = []
@@ -302,6 +302,15 @@ class Dispatcher:
         """Let no request wait for others to share a batch: the worker has to leave, and few more will come."""
         for each in self.turns:
             each.hurry()
+
+    def add_runner(self, method: str, runner: ActorRunner) -> None:
+        """Have the requests of one more method run by a runner."""
+        self._threads[method] = runner
+        self._runners.append(runner)
+
+    def remove_runner(self, method: str) -> None:
+        """Forget the runner of a method that was added, which runs nothing."""
+        self._runners.remove(self._threads.pop(method))
 
     def fail_all(self, error: errors.ContextPoisoned) -> None:
         """Answer all requests here with an error: their results cannot be trusted, or will never come."""

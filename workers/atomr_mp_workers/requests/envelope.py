@@ -97,10 +97,10 @@ class Envelope:
         self.answers: Final = Answers(store)
         self.faults: Final = faults or OwnFaults(board, lambda _reason: None)
         """Notes our own faults."""
-        self.gangs: Final = gangs or NoWorlds()
+        self.gangs: Final = NoWorlds() if gangs is None else gangs
         """Takes in parts of gang calls."""
 
-    def open(  # noqa: C901 - a further call would cost more
+    def open(  # noqa: C901, PLR0912 - a further call would cost more
         self, peer: Peer, message: data.Calls, frames: list[memoryview], refusal: errors.RequestError | None = None
     ) -> list[Request]:
         """Return the requests in a message; answer those that cannot be run.
@@ -134,7 +134,11 @@ class Envelope:
                 self._reject_call(peer, call, refusal)
                 continue
             try:
-                method = methods.get(call.method) or self._find(call.method)
+                method = methods.get(call.method)
+                if method is None:
+                    if call.gang is not None:
+                        self.gangs.gone(call.gang)
+                    method = self._find(call.method)
                 if call.gang is not None or method.world is not None:
                     self.gangs.check(method, peer.session.number, call.gang)
                 if request_id in queued:
@@ -245,6 +249,15 @@ class Envelope:
             self._find(name)
         self._libraries.warm_up(name)
 
+    def add_method(self, method: Method) -> None:
+        """Take calls of one more method."""
+        method.watched, method.meaning = self._watched(method), self._device.explain
+        self._methods[method.name] = method
+
+    def remove_method(self, method: Method) -> None:
+        """Take no more calls of a method that was added."""
+        self._methods.pop(method.name, None)
+
     @property
     def found(self) -> list[str]:
         """Methods of libraries that were called or prepared, in their order."""
@@ -345,6 +358,8 @@ class Envelope:
             self._decode(request)
             operands.lend(request, self._device)
         except errors.RequestError as error:
+            if self._attends(request, error):
+                return True
             self.refuse(request, error)
             return False
         except Exception as fault:  # noqa: BLE001 - ours; it costs this request
@@ -352,7 +367,17 @@ class Envelope:
             return False
         return True
 
-    def begin(self, request: Request, now_ns: int) -> bool:  # noqa: C901, PLR0911 - a further call would cost more
+    def _attends(self, request: Request, error: errors.RequestError) -> bool:
+        """Have a part of a gang call run with its refusal, if its method does so: other members wait for it."""
+        refused = request.method.refused
+        if request.gang is None or refused is None or error.ends_worker:
+            return False
+        contents.close_writes(request)
+        request.arguments, request.reads, request.writes = (refused(error),), (), ()
+        request.decoded = request.kept_out = True
+        return True
+
+    def begin(self, request: Request, now_ns: int) -> bool:  # noqa: C901, PLR0911, PLR0912 - a further call would cost more
         """Note the request's start and decode its arguments; False if it must not run (it has been answered).
 
         On True the caller runs `request.call()` once all of `request.after` have ended, and then `complete`.
@@ -376,8 +401,9 @@ class Envelope:
                 return False
             if (request.reads or request.after) and (refusal := self.refusal(request)) is not None:
                 contents.note_absent(request, refusal)
-                self._drop(request, refusal)
-                return False
+                if not self._attends(request, refusal):
+                    self._drop(request, refusal)
+                    return False
             # First, since decoding may run the actor's code, and the board must show what ends this process then.
             request.slot = self._board.start(session.number, request_id, now_ns, deadline_ns, method.watched, items)
             request.stage = Stage.STARTED
@@ -385,13 +411,14 @@ class Envelope:
                 try:
                     self._decode(request)
                 except errors.RequestError as error:
-                    self._board.end(request.slot, time.monotonic_ns())
-                    request.stage = Stage.ENDED_EARLY
-                    self._board.count(Counter.FAILED)
-                    self._refuse(request, error)
-                    if error.ends_worker:
-                        raise FatalError(error, method.name) from error
-                    return False
+                    if not self._attends(request, error):
+                        self._board.end(request.slot, time.monotonic_ns())
+                        request.stage = Stage.ENDED_EARLY
+                        self._board.count(Counter.FAILED)
+                        self._refuse(request, error)
+                        if error.ends_worker:
+                            raise FatalError(error, method.name) from error
+                        return False
             peer.queued.pop(request_id, None)  # a call with items has begun with its first slice
             self._queued -= items
             method.queued -= items

@@ -28,6 +28,14 @@ class GangParts(ABC):
         """
 
     @abstractmethod
+    def gone(self, gang: data.Gang) -> None:
+        """Refuse a part of a call of a world that this process is not in, or no longer.
+
+        Raises:
+            CollectiveAborted: It is in no such world.
+        """
+
+    @abstractmethod
     def came(self, request: Request) -> None:
         """Take in a part that was checked."""
 
@@ -49,6 +57,9 @@ class NoWorlds(GangParts):
     def check(self, method: Method, session: int, gang: data.Gang | None) -> None:  # noqa: ARG002 - as above
         """Refuse the call."""
         raise errors.InvalidRequest(f"{method.name} belongs to no world, so it is not called through one")
+
+    def gone(self, gang: data.Gang) -> None:
+        """Do nothing: there is no such request either."""
 
     def came(self, request: Request) -> None:
         """Do nothing: no part is let in."""

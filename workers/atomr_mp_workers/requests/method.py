@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Final
 
-from atomr_mp.errors import AtomrError
+from atomr_mp.errors import AtomrError, RequestError
 from atomr_mp.protocol.messages.devices import Resumes
 from atomr_mp.protocol.refs import ClientArray, WireRef
 from atomr_mp_workers.actor import Batch, Steps
@@ -78,6 +78,9 @@ class Method(ABC):
     """Returns as how many bytes of memory its first argument counts, besides those of its arrays."""
     world: int | None = None
     """Number of the world whose calls alone it takes; None if its actor is in none."""
+    refused: Callable[[RequestError], object] | None = None
+    """Returns the argument with which a part of a call of a world runs that is refused, since other members wait for
+    it; None if such a part is answered at once."""
     prepares = False
     """Whether its requests need a plan, see `prepared`."""
     allocates = False

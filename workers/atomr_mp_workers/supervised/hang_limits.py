@@ -13,6 +13,10 @@ LONGEST_S: Final = 10.0 * 365 * 86400
 """A longer limit means never."""
 
 
+_FIRST_MADE: Final = 2**11
+"""From here on threads of worlds that sessions make are numbered, below it those of actors."""
+
+
 class HangLimits:
     """The hang limits of methods.
 
@@ -38,7 +42,8 @@ class HangLimits:
         if method.is_async:
             kind, number = PlaceKind.EVENT_LOOP, self._loops[method.name] % LOOPS
         elif method.thread:
-            kind, (number, width) = PlaceKind.THREAD, self._threads[method.name]
+            kind = PlaceKind.THREAD
+            number, width = self._threads.get(method.name) or (_FIRST_MADE + (method.world or 0) % _FIRST_MADE, 1)
         elif method.stream is not None:
             kind, number = PlaceKind.STREAM, method.stream.number
         return Watched(limit_ns, own_s is None, kind, number, waits=method.is_async, width=width).pack()

@@ -16,6 +16,9 @@ ranks close their generators. Streams that are left over at an epoch's end are c
 `context.world` is a `world.OwnWorld`. On that thread its `collectives` go through the `meeting.Meeting` of the present
 epoch, where the ranks compare their `signatures` and wait for each other.
 
+A world that a session makes (`made_places`) has no actors. Its calls are collectives on refs (`ref_collectives`), and
+come once their memory is free (`waiting_parts`).
+
 Only rank 0 knows what is published. So when an epoch ends as planned, rank 0 publishes a last entry, and each process
 leaves by itself once it has ended that one: all have run the same calls then. A part that has come too late for the
 ring, or comes to a process that has heard of the end, was begun nowhere, and its answer says so (`planned`).

@@ -64,6 +64,16 @@ class Collectives:
         self._known: Final[dict[tuple[str, str, int], _Known]] = {}
         """By operator, element type and number of elements: small reductions that may come again."""
 
+    @property
+    def steps(self) -> int:
+        """How often this rank has met the others."""
+        return self._meeting.number
+
+    def refuse(self) -> None:
+        """Meet the others with a signature that none of them has, unless all refuse."""
+        self._meeting.check()
+        self._meeting.meet(Agreement(Collective.REFUSED), 0)
+
     def barrier(self) -> None:
         """Meet without data."""
         self._meeting.check()

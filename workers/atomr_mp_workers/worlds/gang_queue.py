@@ -9,6 +9,7 @@ from typing import Final
 from atomr_mp import errors
 from atomr_mp.protocol.world import EntryKind, NoteKind, RingEntry
 from atomr_mp.protocol.world.page import MAX_RANKS
+from atomr_mp_workers.requests import operands
 from atomr_mp_workers.requests.kinds.stream import StreamRequest
 from atomr_mp_workers.requests.kinds.stream_life import StreamState
 from atomr_mp_workers.requests.request import Request
@@ -107,6 +108,10 @@ class GangQueue:
         key = key_of(stream)
         if key is not None:
             self._streams.pop(key, None)
+
+    def is_free(self, key: PartKey) -> bool:
+        """Return whether a part has its place in the order of borrows, and nothing before it uses its memory."""
+        return key in self._added and operands.is_free(self._parts[key])
 
     def arrive(self, key: PartKey, request: Request) -> None:
         """Take in a part of the epoch of now."""

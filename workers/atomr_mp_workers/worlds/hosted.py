@@ -13,7 +13,8 @@ from atomr_mp_workers.requests.gangs import GangParts
 from atomr_mp_workers.requests.method import Method
 from atomr_mp_workers.requests.request import Request
 from atomr_mp_workers.worlds.files import WorldFiles
-from atomr_mp_workers.worlds.membership import Membership
+from atomr_mp_workers.worlds.made_places import MadePlace
+from atomr_mp_workers.worlds.membership import Membership, aborted
 
 MOST_CUTS: Final = 16
 CUTS_NS: Final = 60_000_000_000
@@ -27,10 +28,23 @@ class HostedWorlds(GangParts):
         members: This process's places in worlds.
         files: The files of worlds, by their number.
         bells: Descriptors that wake this process's loop for a world.
+        make: Makes a place in a world that a session has made.
     """
 
-    def __init__(self, members: Iterable[Membership], files: dict[int, WorldFiles], bells: Iterable[int]) -> None:
+    def __init__(
+        self,
+        members: Iterable[Membership],
+        files: dict[int, WorldFiles],
+        bells: Iterable[int],
+        make: Callable[[control.WorldOffered, WorldFiles], MadePlace] | None = None,
+    ) -> None:
         self._members: Final = {each.number: each for each in members}
+        self._make: Final = make
+        self._made: Final[dict[int, MadePlace]] = {}
+        """Places in worlds that sessions have made, by number."""
+        self._use: Callable[[Membership], object] = lambda _member: None
+        self._open_place: Callable[[MadePlace], object] = lambda _place: None
+        self._close_place: Callable[[MadePlace], object] = lambda _place: None
         self._files: Final = files
         self._cuts: Final[dict[int, deque[int]]] = {}
         """When each session has ended an epoch by a lost connection."""
@@ -48,6 +62,14 @@ class HostedWorlds(GangParts):
     def owes(self) -> bool:
         """Whether only a look goes on from here."""
         return any(each.owes for each in self._members.values())
+
+    @property
+    def has_free_part(self) -> bool:
+        """Whether a look would find a part whose memory has become free."""
+        return any(each.has_free_part for each in self._made_members())
+
+    def _made_members(self) -> Iterable[Membership]:
+        return [place.member for place in self._made.values()]
 
     @property
     def due_ns(self) -> int | None:
@@ -68,18 +90,48 @@ class HostedWorlds(GangParts):
         self, abort: Callable[[Request, errors.RequestError], object], discard: Callable[[Request], object]
     ) -> None:
         """Take the functions that answer parts that have not begun, and that drop them with their session."""
+        self._use = lambda member: member.use(abort, discard)
         for each in self._members.values():
             each.use(abort, discard)
+
+    def take_places(
+        self, open_place: Callable[[MadePlace], object], close_place: Callable[[MadePlace], object]
+    ) -> None:
+        """Take the functions that have requests of a place run from now on, or no longer."""
+        self._open_place, self._close_place = open_place, close_place
+
+    def add(self, offered: control.WorldOffered) -> None:
+        """Take a place in a world that a session has made; its files have come."""
+        assert self._make is not None
+        place = self._make(offered, self._files.setdefault(offered.world, WorldFiles()))
+        self._members[offered.world], self._made[offered.world] = place.member, place
+        self._use(place.member)
+        self._open_place(place)
+
+    def _withdraw(self, world: int) -> None:
+        """Leave the place in a world that is over, and close its files."""
+        place = self._made.pop(world, None)
+        if place is not None:
+            del self._members[world]
+            self._close_place(place)
+            place.thread.close()
+        files = self._files.pop(world, None)
+        if files is not None:
+            files.close()
 
     def obey(self, order: control.FromSupervisor, take_descriptor: Callable[[], int | None]) -> bool:
         """Carry out an order; return False if it is not about a world of this process."""
         match order:
-            case control.WorldFile() if order.world in self._members:
+            case control.WorldFile():
                 descriptor = take_descriptor()
                 if (
                     descriptor is not None
                 ):  # else there was no room for it, and who needs it will say that it is missing
                     self._files.setdefault(order.world, WorldFiles()).add(order, descriptor)
+            case control.WorldOffered() if not order.actors:
+                self.add(order)
+            case control.WithdrawWorld():
+                self._withdraw(order.world)
             case control.JoinEpoch() if order.world in self._members:
                 self._members[order.world].join(order)
             case control.CloseEpoch() if order.world in self._members:
@@ -121,6 +173,15 @@ class HostedWorlds(GangParts):
             raise errors.InvalidRequest(f"{method.name} {whose}, so it is not called through this one")
         gang_id, epoch = (None, 0) if gang is None else (gang.id, gang.epoch)
         self._members[number].check(method.name, session, gang_id, epoch)
+
+    def gone(self, gang: data.Gang) -> None:
+        """Refuse a part of a call of a world that this process is not in, or no longer.
+
+        Raises:
+            CollectiveAborted: It is in no such world.
+        """
+        if gang.world not in self._members:
+            raise aborted(f"with the number {gang.world}", gang.epoch, -1, "the world is closed")
 
     def came(self, request: Request) -> None:
         """Take in a part that was checked."""

@@ -19,6 +19,7 @@ from atomr_mp_workers.worlds.joined_epoch import JoinedEpoch
 from atomr_mp_workers.worlds.member_states import MemberAction, MemberEvent, MemberState, member_step
 from atomr_mp_workers.worlds.runner import EpochMeeting, WorldThread
 from atomr_mp_workers.worlds.step_order import Ending, PartKey, StreamEnd
+from atomr_mp_workers.worlds.waiting_parts import WaitingParts
 
 _INSIDE: Final = frozenset({MemberState.JOINED, MemberState.CLOSING})
 """States in which published calls begin."""
@@ -133,6 +134,9 @@ class Membership:
         """When to look whether the others are quiet for a part that has to run alone; None if there is none."""
         self._latest = (0, -1, "")
         """The epoch that it has left last, with the rank and the cause of its end."""
+        self._session: Final = offered.session
+        """The session whose parts alone are taken; 0 for all."""
+        self._waiting: Final = WaitingParts(queue)
         self._planned: deque[int] = deque(maxlen=MOST_PLANNED)
         """Epochs that have ended as planned. Parts of their calls may still come."""
 
@@ -201,7 +205,14 @@ class Membership:
     ) -> None:
         """Take the functions that answer parts that have not begun, and that drop them with their session."""
         self._abort = abort
-        self._queue.discard = discard
+
+        def drop(request: Request) -> None:
+            if request.method.refused is None or request.peer.session.ended:
+                discard(request)
+            else:
+                self._abort(request, _too_late(self.name))
+
+        self._queue.discard = drop
 
     def serve(self) -> None:
         """Take parts of gang calls, and no examples."""
@@ -223,6 +234,8 @@ class Membership:
             InvalidRequest: It is no part of a gang call, or the part is here already.
             CollectiveAborted: It is for another epoch.
         """
+        if self._session and session != self._session:
+            raise errors.InvalidRequest(f"the world {self.name!r} is another session's")
         if gang_id is None:
             if self._rehearses:
                 return
@@ -252,7 +265,9 @@ class Membership:
                 if self._epoch.publisher is not None:
                     can_move = request.method.resumes is not Resumes.NEVER
                     self._epoch.publisher.streams.came(key, has_room=bool(request.credit), is_resumable=can_move)
-            if request.method.batch is None or request.alone:  # else it is noted once its arguments are decoded
+            if request.method.refused is not None:  # it is noted once its memory is free
+                self._waiting.add(key, request, is_first_rank=self._epoch.publisher is not None)
+            elif request.method.batch is None or request.alone:  # else it is noted once its arguments are decoded
                 self._epoch.note(key, kind)
 
     def refused(self, key: PartKey, epoch: int) -> None:
@@ -302,11 +317,18 @@ class Membership:
         return self._epoch is not None and (self._epoch.owes or bool(self._epoch.damage) or self._epoch.is_closed)
 
     @property
+    def has_free_part(self) -> bool:
+        """Whether the memory of a part has become free that is not noted yet."""
+        return self._epoch is not None and self._waiting.has_free
+
+    @property
     def due_ns(self) -> int | None:
         """When to look at the latest, if nothing else happens; None if something else has to happen first."""
-        if self.state not in _INSIDE or self._is_reported or self._epoch is None:
+        if self._epoch is None:
             return None
-        dues = self._epoch.due_ns, self._quiet_due_ns
+        dues = [self._waiting.due_ns]
+        if self.state in _INSIDE and not self._is_reported:
+            dues += [self._epoch.due_ns, self._quiet_due_ns]
         return min([due for due in dues if due is not None], default=None)
 
     def look(self, now_ns: int, *, away: bool = False) -> None:
@@ -328,7 +350,10 @@ class Membership:
             self._feed(MemberEvent.LAST)
         if self.state in _INSIDE:
             epoch.be_away(away=away)
+            self._waiting.note_free(epoch.note)
             epoch.look(now_ns)
+            if epoch.publisher is not None and self._waiting.cancel_late(epoch.publisher, now_ns):
+                self._wake()
             if epoch.damage:
                 self.give_up(epoch.damage)
             else:
@@ -443,6 +468,7 @@ class Membership:
                 epoch.wake_thread()
             case MemberAction.REFUSE:
                 self._queue.leave(lambda: _known(end))
+                self._waiting.clear()
                 for request in self._queue.empty():
                     if not request.dropped:
                         self._abort(request, self._unbegun(epoch, end))
@@ -483,6 +509,13 @@ def aborted(world: str, epoch: int, rank: int, cause: str, *, maybe_executed: bo
         epoch=epoch,
         rank=rank,
         cause=cause,
+    )
+
+
+def _too_late(world: str) -> errors.DeadlineExceeded:
+    return errors.DeadlineExceeded(
+        f"the deadline passed before a collective of the world {world!r} could begin: its refs were in use",
+        maybe_executed=False,
     )
 
 

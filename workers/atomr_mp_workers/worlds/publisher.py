@@ -73,6 +73,8 @@ class Publisher:
         self._cancelled: deque[PartKey] = deque()
         """Calls of ended sessions that members may have parts of, and that will not begin."""
         self._ended_sessions: dict[int, None] = {}
+        self._dropped: dict[PartKey, None] = {}
+        """Calls that were cancelled before they were published: notes about their parts may come."""
         self._closes = self._is_closed = False
         """Whether the last entry is to be published, and whether it is."""
         self._published = 0
@@ -145,6 +147,23 @@ class Publisher:
             self._declined = deque(key for key in self._declined if key[0] != session)
             self._refused = {key for key in self._refused if key[0] != session}
 
+    def cancel_call(self, key: PartKey, *, noted: bool) -> bool:
+        """Have all members drop a call, unless it was published; return whether they do.
+
+        Args:
+            key: The call.
+            noted: Whether this rank has noted its own part.
+        """
+        if key in self._complete:
+            self._complete.remove(key)
+        elif self._open.pop(key, None) is None and noted:
+            return False
+        self._dropped[key] = None
+        if len(self._dropped) > MOST_ENDED:
+            del self._dropped[next(iter(self._dropped))]
+        self._cancelled.append(key)
+        return True
+
     def close(self) -> None:
         """Begin nothing more: the epoch ends as planned. The last entry comes once no stream is open."""
         if not self._is_closed:
@@ -194,7 +213,7 @@ class Publisher:
             key = note.session, note.request_id
             if self._closes or self._is_closed:
                 continue
-            if note.session in self._ended_sessions:
+            if note.session in self._ended_sessions or key in self._dropped:
                 self._cancelled.append(key)
                 continue
             if note.kind is NoteKind.OPENED:

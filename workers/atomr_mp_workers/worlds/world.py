@@ -86,6 +86,15 @@ class OwnWorld:
         if "numpy" in sys.modules:  # so that a standby's first collective imports nothing
             from atomr_mp_workers.worlds import collectives  # noqa: F401 - is imported for later
 
+    @property
+    def steps(self) -> int:
+        """How often this rank has met the others in this epoch. The runtime's."""
+        return self._collectives().steps
+
+    def refuse(self) -> None:
+        """Have the others raise `WorldMismatch`, since this rank has an error of its own. The runtime's."""
+        self._collectives().refuse()
+
     def all_reduce(self, x: Any, op: str = "sum", *, factor: Any = None, out: Any = None) -> Any:
         """Reduce the arrays of all ranks to one, element by element, and return it on all ranks.
 

@@ -1,0 +1,70 @@
+"""Makes this process's places in worlds that sessions make: a thread, and the request that runs collectives on refs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from atomr_mp.protocol.messages import control
+from atomr_mp.protocol.ref_collectives import request_of
+from atomr_mp_workers.device.base import WorkerDevice
+from atomr_mp_workers.memory.actor_memory import ActorMemory
+from atomr_mp_workers.worlds.files import WorldFiles
+from atomr_mp_workers.worlds.gang_queue import GangQueue
+from atomr_mp_workers.worlds.membership import Membership
+from atomr_mp_workers.worlds.ref_collectives import CollectiveMethod, RefCollectives
+from atomr_mp_workers.worlds.runner import WorldThread
+
+
+class MadePlace(NamedTuple):
+    """This process's place in one world that a session has made."""
+
+    member: Membership
+    thread: WorldThread
+    method: CollectiveMethod
+    bell: int
+    """Wakes the loop."""
+
+
+class MadePlaces:
+    """Makes places.
+
+    Args:
+        device: The device.
+        memory: Makes results.
+        watch: Sets how the board shows that a request in a slot is watched.
+        send: Tells the supervisor.
+        wake: Has the loop look; any thread.
+    """
+
+    def __init__(
+        self,
+        device: WorkerDevice,
+        memory: ActorMemory,
+        watch: Callable[[int, int], object],
+        send: Callable[[control.FromWorker], None],
+        wake: Callable[[], object],
+    ) -> None:
+        self._device: Final = device
+        self._memory: Final = memory
+        self._watch: Final = watch
+        self._send: Final = send
+        self._wake: Final = wake
+
+    def make(self, offered: control.WorldOffered, files: WorldFiles) -> MadePlace:
+        """Make a place, and its thread.
+
+        Raises:
+            ProtocolError: A bell of this process has not come.
+        """
+        from atomr_mp_workers.worlds.meeting import Meeting  # most processes are in no world
+        from atomr_mp_workers.worlds.world import OwnWorld
+
+        bell = files.loop_bell(offered.rank, offered.generation)
+        queue, view = GangQueue(), OwnWorld(offered.name, offered.rank, offered.size)
+        thread = WorldThread(offered.name, queue, self._device, self._watch)
+        member = Membership(offered, files, view, thread, queue, Meeting, self._send, self._wake)
+        member.serve()
+        collectives = RefCollectives(view, self._memory)
+        method = CollectiveMethod(request_of(offered.name), offered.world, offered.rank, collectives)
+        return MadePlace(member, thread, method, bell)

@@ -1,0 +1,76 @@
+"""Parts of collectives on refs that wait for their memory: when they are noted, and when they are given up.
+
+The rule against deadlocks. A part takes its place among the uses of its memory when its session's turn comes, as any
+request does; so clients see their requests in order on each device. But the part is noted only once nothing before it
+uses that memory. So what the ring has published waits for no memory: each world's thread gets through its entries,
+whatever the order of the rings of several worlds.
+
+Two calls of different sessions can still have their places in opposite orders on two devices, directly or with other
+requests between them. Then neither is noted everywhere, so neither is published. Rank 0 cancels each on all members at
+its deadline, and the other one goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from atomr_mp_workers.requests.request import Request
+from atomr_mp_workers.worlds.gang_queue import GangQueue
+from atomr_mp_workers.worlds.publisher import PartKey, Publisher
+
+
+class WaitingParts:
+    """The parts of one epoch. With the loop's turn.
+
+    Args:
+        queue: The queue in which they wait.
+    """
+
+    def __init__(self, queue: GangQueue) -> None:
+        self._queue: Final = queue
+        self._parts: Final[dict[PartKey, Request]] = {}
+        """Parts that are not noted yet."""
+        self._deadlines: Final[dict[PartKey, int]] = {}
+        """As rank 0: the deadlines of calls that may not be published yet."""
+
+    def add(self, key: PartKey, request: Request, *, is_first_rank: bool) -> None:
+        """Let a part wait."""
+        self._parts[key] = request
+        if is_first_rank:
+            self._deadlines[key] = request.deadline_ns
+
+    def clear(self) -> None:
+        """Forget all parts: the epoch is over."""
+        self._parts.clear()
+        self._deadlines.clear()
+
+    @property
+    def has_free(self) -> bool:
+        """Whether there is a part to be noted."""
+        return any(map(self._is_free, self._parts))
+
+    @property
+    def due_ns(self) -> int | None:
+        """The first deadline, None without any."""
+        return min(self._deadlines.values(), default=None)
+
+    def note_free(self, note: Callable[[PartKey], object]) -> None:
+        """Note the parts whose memory is free now; forget those that all members have dropped."""
+        for key in [key for key in self._parts if self._is_free(key)]:
+            del self._parts[key]
+            if key in self._queue:
+                note(key)
+
+    def cancel_late(self, publisher: Publisher, now_ns: int) -> bool:
+        """As rank 0, cancel the calls that have not been published by their deadline; return whether there are any."""
+        late = [key for key, due_ns in self._deadlines.items() if now_ns >= due_ns or key not in self._queue]
+        cancelled = False
+        for key in late:
+            del self._deadlines[key]
+            if key in self._queue and publisher.cancel_call(key, noted=key not in self._parts):
+                cancelled = True
+        return cancelled
+
+    def _is_free(self, key: PartKey) -> bool:
+        return key not in self._queue or self._parts[key].dropped or self._queue.is_free(key)
