@@ -21,6 +21,7 @@ from atomr_mp.client.lanes.services import LazyMemory
 from atomr_mp.client.lanes.session import PoolSession
 from atomr_mp.client.reply import Reply
 from atomr_mp.client.reply_life import ReplyEvent, ReplyState
+from atomr_mp.client.worlds.arguments import GangArguments
 from atomr_mp.client.worlds.gang_life import GangAction, GangEvent, GangState, step
 from atomr_mp.client.worlds.gang_outcome import GangEnd, PartEnd, goes_again, judge
 from atomr_mp.client.worlds.gang_reply import NOTHING, PART_DEADLINE_NS, GangPart, GangReply
@@ -353,10 +354,9 @@ class Gangs:
         Raises:
             PoisonRequest: It has ended workers, and is not admitted.
         """
-        if isinstance(gang, GangStream):
-            return
         suspicions, arguments = self._session.suspicions, gang.arguments
-        assert arguments is not None
+        if isinstance(gang, GangStream) or not isinstance(arguments, GangArguments):
+            return
         known = gang.method in suspicions.methods
         gang.alone = suspicions.admit(key_of(gang.method, arguments.decoded())) if known else None
 

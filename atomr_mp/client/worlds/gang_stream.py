@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import ClassVar, Final
 
 from atomr_mp import errors
 from atomr_mp.client.reply import StreamReply
@@ -37,6 +37,7 @@ class GangStream(StreamReply):
     number: int = -1
     world: str = ""
     each: bool = False
+    once: ClassVar[bool] = False
     life: GangState = GangState.NEW
     arguments: GangArguments | None = None
     epoch: int = 0

@@ -52,7 +52,7 @@ class Worlds:
         self._loop: Final = loop
         self._note: Final = note
         self._processes: Final = _DeviceProcesses(devices)
-        self._keepers: Final = [WorldKeeper(plan, self._processes, loop, tell=tell, note=note) for plan in plans]
+        self._keepers = [WorldKeeper(plan, self._processes, loop, tell=tell, note=note) for plan in plans]
         self._removed: Final[dict[int, None]] = {}
         """Numbers of the worlds that were removed last. Their processes may still say something of them."""
         self._of: Final[dict[int, list[tuple[int, WorldKeeper]]]] = {}
@@ -60,7 +60,6 @@ class Worlds:
         for keeper in self._keepers:
             for rank, device in enumerate(keeper.plan.devices):
                 self._of.setdefault(device, []).append((rank, keeper))
-        self._loop = loop
         self._watches = False
         self._watch()
 
@@ -76,18 +75,7 @@ class Worlds:
             OSError: No descriptor is left; nothing was made.
         """
         keeper = WorldKeeper(plan, self._processes, self._loop, tell=tell, note=self._note, freed=freed)
-        offers: list[tuple[int, int, Offer]] = []
-        try:
-            for rank, device in enumerate(plan.devices):
-                for worker in self._devices[device].roles.all:
-                    made = keeper.starting(rank, worker.generation)
-                    offers += [(device, worker.generation, each) for each in made]
-        except OSError:
-            for _, _, (_, descriptor) in offers:
-                if descriptor is not None:
-                    descriptor.close()
-            keeper.free()
-            raise
+        offers = self._offers(keeper)
         self._keepers.append(keeper)
         if not self._watches:
             self._watch()
@@ -100,6 +88,26 @@ class Worlds:
             if found.life.state is State.READY and found.roles.active is not None:
                 keeper.ready(rank, found.roles.active.generation, "")
         return keeper
+
+    def _offers(self, keeper: WorldKeeper) -> list[tuple[int, int, Offer]]:
+        """Return the messages by which all running processes get a place in a new world: device, generation, message.
+
+        Raises:
+            OSError: No descriptor is left; the world is freed.
+        """
+        offers: list[tuple[int, int, Offer]] = []
+        try:
+            for rank, device in enumerate(keeper.plan.devices):
+                for worker in self._devices[device].roles.all:
+                    made = keeper.starting(rank, worker.generation)
+                    offers += [(device, worker.generation, each) for each in made]
+        except OSError:
+            for _, _, (_, descriptor) in offers:
+                if descriptor is not None:
+                    descriptor.close()
+            keeper.free()
+            raise
+        return offers
 
     def remove(self, keeper: WorldKeeper) -> None:
         """Remove a world that was added and is over: no process keeps its files."""

@@ -100,7 +100,7 @@ class Envelope:
         self.gangs: Final = NoWorlds() if gangs is None else gangs
         """Takes in parts of gang calls."""
 
-    def open(  # noqa: C901, PLR0912 - a further call would cost more
+    def open(  # noqa: C901, PLR0912, PLR0915 - a further call would cost more
         self, peer: Peer, message: data.Calls, frames: list[memoryview], refusal: errors.RequestError | None = None
     ) -> list[Request]:
         """Return the requests in a message; answer those that cannot be run.

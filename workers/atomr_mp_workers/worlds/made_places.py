@@ -62,7 +62,7 @@ class MadePlaces:
 
         bell = files.loop_bell(offered.rank, offered.generation)
         queue, view = GangQueue(), OwnWorld(offered.name, offered.rank, offered.size)
-        thread = WorldThread(offered.name, queue, self._device, self._watch)
+        thread = WorldThread(offered.name, queue, self._device, self._watch, self._watch)
         member = Membership(offered, files, view, thread, queue, Meeting, self._send, self._wake)
         member.serve()
         collectives = RefCollectives(view, self._memory)

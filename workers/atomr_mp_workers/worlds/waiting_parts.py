@@ -17,7 +17,8 @@ from typing import Final
 
 from atomr_mp_workers.requests.request import Request
 from atomr_mp_workers.worlds.gang_queue import GangQueue
-from atomr_mp_workers.worlds.publisher import PartKey, Publisher
+from atomr_mp_workers.worlds.publisher import Publisher
+from atomr_mp_workers.worlds.step_order import PartKey
 
 
 class WaitingParts:
