@@ -31,7 +31,7 @@ from tests.world_files import WorldSupply
 WORLD = 1
 TIMEOUT_S = 5.0
 LIMITS = BatchLimits(4, None, 0)
-SINGLE, BATCHED = (type("Method", (), {"batch": batch, "name": "A.run"})() for batch in (None, LIMITS))
+SINGLE, BATCHED = (type("Method", (), {"batch": batch, "name": "A.run", "refused": None})() for batch in (None, LIMITS))
 Key = tuple[int, int]
 
 
@@ -57,7 +57,6 @@ class Part:
 
     def __post_init__(self) -> None:
         self.peer = SimpleNamespace(session=self.session)
-        self.method = SimpleNamespace(refused=None)
 
     @property
     def key(self) -> Key:

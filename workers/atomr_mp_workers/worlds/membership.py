@@ -467,7 +467,9 @@ class Membership:
             case MemberAction.WAKE:
                 epoch.wake_thread()
             case MemberAction.REFUSE:
-                self._queue.leave(lambda: _known(end))
+                over = _known(end)  # and not the end itself, with all pages of the epoch
+                facts = epoch.number, over.rank, over.cause
+                self._queue.leave(lambda: aborted(self.name, *facts, maybe_executed=over.maybe_executed))
                 self._waiting.clear()
                 for request in self._queue.empty():
                     if not request.dropped:

@@ -71,7 +71,7 @@ class WorldThread(ActorThreads):
     def run(self, request: Run) -> None:
         """Run a request that has begun."""
         sequence, epoch, meeting = self.queue.sequence, self.queue.epoch, self._meeting
-        self.queue.apart = None
+        self.queue.apart, self.queue.together = None, ()
         if request.requests[0].gang is not None:
             assert meeting is not None
             assert epoch is not None or not sequence
@@ -109,7 +109,7 @@ class WorldThread(ActorThreads):
 
         The other members run a batch even so. Its requests were fit to run when they came, so the epoch ends.
         """
-        self.queue.apart = None
+        self.queue.apart, self.queue.together = None, ()
         if isinstance(request, StreamRequest):
             self.queue.forget(request)
         if request.gang is not None and self.queue.epoch is not None:
