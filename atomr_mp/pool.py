@@ -607,8 +607,7 @@ class Pool:
             which: The world's name; or the devices of a new world, by rank.
 
         Raises:
-            InvalidRequest: There is no world of this name, or no such device; or this is a remote client, which cannot
-                make worlds.
+            InvalidRequest: There is no world of this name, or no such device.
             Overloaded: There are as many worlds as may be.
             Unsupported: Worlds run on the host backend alone.
             PoolLost: The pool has ended, this client was closed, or this process was forked from the client's.
@@ -638,8 +637,6 @@ class Pool:
         return World(self._client, info.number, self._info, self._named)
 
     def _make_world(self, devices: Sequence[int]) -> MadeWorld:
-        if self._run_dir is None:
-            raise errors.InvalidRequest("a remote client cannot make a world: make it on the pool's own machine")
         world = MadeWorld(self._client, self._client.make_world(devices_of(devices, len(self.devices))))
         with contextlib.suppress(TimeoutError, errors.DeviceUnavailable):  # calls say why it is not ready
             world.wait_ready(WORLD_READY_S)

@@ -120,7 +120,7 @@ class Supervisor:
             carry_out=self._carry_out,
             unreached=self._look_after_files,
             owner_gone=self._owner_gone,
-            worlds=lambda: self._worlds.planned,
+            worlds=lambda session: self._worlds.of_session(session),  # noqa: PLW0108 - it is made below
             made_worlds=lambda: self._made_worlds,
         )
         self._worlds = Worlds(

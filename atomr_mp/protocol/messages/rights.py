@@ -26,7 +26,7 @@ def refusal_of(message: session.FromClient, origin: session.RemoteOrigin) -> ses
             return None
         case session.Hello() | session.Reach() | session.ResultsRead() | session.Bye():
             return None
-        case suspects.Suspect() | suspects.Acquit():
+        case session.MakeWorld() | session.CloseWorld() | suspects.Suspect() | suspects.Acquit():
             return None
         case (
             operators.RestartRequest() | operators.ReloadRequest() | operators.AdmitRequest() | operators.FreeResident()
@@ -34,8 +34,6 @@ def refusal_of(message: session.FromClient, origin: session.RemoteOrigin) -> ses
             if origin.operate:
                 return None
             error = errors.NotAuthorized(f"key {origin.key} may not give orders (`keys admit --operate`)")
-        case session.MakeWorld() | session.CloseWorld():
-            error = errors.Unsupported("worlds are made and used on the pool's own machine")
         case operators.StopRequest():
             error = errors.Unsupported("a pool is stopped on its own machine (`atomr-mp stop`)")
         case operators.ReadKeys():

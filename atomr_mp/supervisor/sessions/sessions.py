@@ -160,7 +160,7 @@ class Sessions:
         carry_out: Carries out an order; takes the client's name, the order, and what answers it.
         unreached: Called when a client cannot connect to a worker: its socket's file may have been removed.
         owner_gone: Called when the session to which the pool's life is bound has ended.
-        worlds: Returns the pool's worlds, by number.
+        worlds: Returns the worlds that a session may use, by its number.
         made_worlds: Returns the worlds of sessions; None if sessions make none.
     """
 
@@ -175,7 +175,7 @@ class Sessions:
         carry_out: Callable[[str, Order, Respond], None],
         unreached: Callable[[], None],
         owner_gone: Callable[[], None],
-        worlds: Callable[[], list[WorldInfo]] = list,
+        worlds: Callable[[int], list[WorldInfo]] = lambda _session: [],
         made_worlds: Callable[[], SessionWorlds | None] = lambda: None,
     ) -> None:
         self._plan = plan
@@ -509,7 +509,7 @@ class Sessions:
             actors=self._actors,
             suspicions=self.suspects.known,
             max_replays=self._plan.settings.max_replays,
-            worlds=self._worlds(),
+            worlds=self._worlds(each.number),
         )
 
     def _cut(self, each: ClientSession) -> None:

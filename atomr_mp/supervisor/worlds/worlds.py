@@ -131,10 +131,9 @@ class Worlds:
         now_s = time.monotonic()
         return [keeper.progress(now_s) for keeper in self._keepers]
 
-    @property
-    def planned(self) -> list[WorldInfo]:
-        """The worlds of the pool's plan, which all sessions may use."""
-        return [keeper.info for keeper in self._keepers if not keeper.plan.session]
+    def of_session(self, session: int) -> list[WorldInfo]:
+        """Return the worlds that a session may use: those of the pool's plan, and those that it has made."""
+        return [keeper.info for keeper in self._keepers if keeper.plan.session in {0, session}]
 
     @property
     def descriptors(self) -> list[int]:

@@ -17,6 +17,7 @@ from tests.support import BACKEND, DEADLINE_S, Ledger
 SIZE: Final = 2
 
 LOCAL: Final[dict[str, str]] = {
+    "test_status_and_doctor_show_who_waits_for_whom": "asks the doctor, who reads the run directory",
     "test_many_calls_of_many_clients_have_one_order": "connects by the run directory",
 }
 """Why a test is not for remote clients, by its name."""

@@ -253,3 +253,17 @@ def test_an_epoch_that_forms_while_the_client_is_away_is_known_when_it_is_back(l
         proxy.heal()
         assert reply.result(DEADLINE_S) == SUM
         assert world.epoch == found.pool.world("tp").epoch
+
+
+def test_a_world_that_a_client_has_made_outlives_the_relay(ledger: Ledger) -> None:
+    """As the session and its refs do."""
+    found = serve(ledger)
+    with found.pool, found.connect() as remote, remote.world([0, 1]) as world:
+        refs = [remote.device(device).put(np.arange(5.0)) for device in world.devices]
+        before = world.epoch
+        kill_relay(found)
+        assert all(ref.numpy().shape == (5,) for ref in refs), "both devices are connected again"
+        world.wait_ready(DEADLINE_S)
+        sums = world.all_reduce(refs, deadline_s=DEADLINE_S).result(DEADLINE_S)
+        np.testing.assert_array_equal(sums[1].numpy(), 2 * np.arange(5.0))
+        assert world.epoch >= before

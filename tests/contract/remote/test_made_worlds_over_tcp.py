@@ -1,0 +1,56 @@
+"""Worlds that remote clients make: the tests of local clients, unchanged, with a client that comes through a relay."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import pytest
+
+import atomr_mp
+from tests import remote as served
+from tests.contract.worlds import test_made_worlds
+from tests.support import BACKEND, Ledger
+
+LOCAL: Final[dict[str, str]] = {
+    "test_what_only_a_worker_can_know_is_refused_on_all_ranks": "views: no other machine can map the memory",
+    **dict.fromkeys(
+        (
+            "test_calls_that_wait_for_each_other_end_by_a_deadline",
+            "test_many_clients_over_shared_refs_never_stand_still",
+            "test_a_session_sees_only_its_own_worlds",
+            "test_a_session_has_so_many_worlds_and_no_more",
+            "test_worlds_leave_nothing",
+        ),
+        "connects by the run directory",
+    ),
+}
+"""Why a test is not for remote clients, by its name."""
+
+pytestmark = pytest.mark.skipif(BACKEND != "host", reason="worlds run on the host backend")
+
+
+books, gate, world, pair = (
+    test_made_worlds.books,
+    test_made_worlds.gate,
+    test_made_worlds.world,
+    test_made_worlds.pair,
+)
+
+
+@pytest.fixture(scope="module")
+def serving(books: Ledger) -> Iterator[served.Served]:
+    """A pool behind a relay."""
+    found = served.serve(books, test_made_worlds.EXCHANGING, gpus=4)
+    with found.pool:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def pool(serving: served.Served) -> Iterator[atomr_mp.Pool]:
+    """A remote client of it."""
+    with serving.client() as remote:
+        yield remote
+
+
+globals().update(served.repeated(test_made_worlds, LOCAL))
