@@ -375,7 +375,7 @@ class Membership:
             self._send(control.EpochBroken(self.number, epoch.number, reason, rank, late))
 
     def _why_broken(self, epoch: JoinedEpoch, end: _EpochEnd, now_ns: int) -> tuple[str, int, bool]:
-        """Return what keeps an epoch from going on, the rank where it comes from, and whether that has to be replaced.
+        """Say why an epoch cannot go on, by which rank, and whether its process has to be replaced; "" if it can.
 
         Raises:
             WorldPageDamagedError: A member's lines cannot be believed.
