@@ -3,11 +3,15 @@
 As much as possible is tried beside the running workers before anything is replaced: a process of its own reads the
 configuration, another imports the actors. Where there are standbys, each device's new worker is set up as its standby,
 and takes over only when it is ready. If any of that fails, the old worker goes on, and the error is the command's.
+
+Members of a world with different code form no epoch. So all members of one are set up beside the running ones, and take
+over together. Without standbys they are replaced one by one, as other devices are, and their world waits.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
@@ -64,15 +68,11 @@ class Reload:
         self._loop = loop
         self._helpers = helpers
         self._left = list(devices)
-        """Devices that remain; the first of them is being replaced once `_generation` is set."""
+        """Devices that remain, with those that are being replaced."""
+        self._now: list[_Exchange] = []
+        """Those that are being replaced."""
         self._replaced = 0
         """Number of devices that run the new code."""
-        self._generation = 0
-        """The first device's generation before its replacement; 0 before that."""
-        self._restarts = 0
-        """Restarts of the first device before its replacement; 0 before that."""
-        self._lost: errors.AtomrError | None = None
-        """The cause of its last worker's end, if it had no worker."""
         self._take = take
         self._renew = renew
         self._done = done
@@ -89,24 +89,27 @@ class Reload:
             self._ask(CONFIG_READER, self._old.encoded(), REPLAN_S, self._planned)
 
     def advance(self) -> None:
-        """Look whether the device that is being replaced is ready, or has failed; to be called at every change."""
-        if self._over or not self._generation:
+        """Look whether the devices that are being replaced are ready, or have failed; to be called at every change."""
+        if self._over or not self._now:
             return
-        device = self._left[0]
-        # An end counts at its first sign; its cause is known once the process has gone, maybe after the next start.
-        failed = device.restarts.count > self._restarts and device.restarts.lost not in {None, self._lost}
-        if failed or device.life.state is State.QUARANTINED:
-            after = f"device {device.index} is {device.life.state.value}, and its next worker loads what is there then"
-            if device.life.state is State.STOPPED:
-                after = (
-                    f"device {device.index} is stopped and has no worker; correct that, then `atomr-mp reload` again, "
-                    f"or `atomr-mp restart {device.index}`"
-                )
-            self._stop_at("the reload stopped at device", device.restarts.lost, f"; {after}")
-        elif device.life.state is State.READY and device.roles.generation > self._generation:
-            device.take_plan(self._new)
-            self._left.pop(0)
-            self._replaced += 1
+        for each in self._now:
+            if each.has_failed:
+                device = each.device
+                state = device.life.state.value
+                after = f"device {device.index} is {state}, and its next worker loads what is there then"
+                if device.life.state is State.STOPPED:
+                    after = (
+                        f"device {device.index} is stopped and has no worker; correct that, then `atomr-mp reload` "
+                        f"again, or `atomr-mp restart {device.index}`"
+                    )
+                self._stop_at(device, "the reload stopped at device", device.restarts.lost, f"; {after}")
+                return
+        if all(each.is_over for each in self._now):
+            done, self._now = self._now, []
+            for each in done:
+                each.device.take_plan(self._new)
+                self._left.remove(each.device)
+            self._replaced += len(done)
             self._next()
 
     def give_up(self, error: errors.AtomrError) -> None:
@@ -180,37 +183,51 @@ class Reload:
             self._left.pop(0)
             self._loop.call_later(0, self._next)
             return
-        self._generation = device.roles.generation
-        self._restarts, self._lost = device.restarts.count, device.restarts.lost
-        if device.may_set_up:
-            device.takeover.set_up(self._new, self._was_set_up)
-        else:
-            device.plans.try_next(self._new)
-            self._replace(device, anew=True)
+        self._now = [_Exchange(each) for each in self._together(device)]
+        for each in self._now:
+            if each.device.may_set_up:
+                each.device.takeover.set_up(self._new, functools.partial(self._was_set_up, each))
+            else:
+                each.device.plans.try_next(self._new)
+                self._replace(each.device, anew=True)
 
-    def _was_set_up(self, error: errors.AtomrError | None) -> None:
-        """Go on: the first device's new worker is ready beside the old one, has taken its place, or has failed."""
+    def _together(self, device: SupervisedDevice) -> list[SupervisedDevice]:
+        """Return the devices that are replaced together: those of a device's worlds, and of these worlds' devices."""
+        found = {device.index}
+        worlds = [set(each.devices) for each in self._new.worlds]
+        while grown := [each for each in worlds if each & found and not each <= found]:
+            found.update(*grown)
+        group = [each for each in self._left if each.index in found]
+        return group if all(each.may_set_up for each in group) else [device]
+
+    def _was_set_up(self, exchange: _Exchange, error: errors.AtomrError | None) -> None:
+        """Go on: a device's new worker is ready beside the old one, has taken its place, or has failed."""
         if self._over:
             return
         if error is not None:
-            self._stop_at("the reload stopped before device", error)
-        elif (device := self._left[0]).roles.generation == self._generation:
-            self._replace(device, anew=False)
-        else:
+            self._stop_at(exchange.device, "the reload stopped before device", error)
+            return
+        exchange.is_set_up = True
+        if all(each.is_set_up for each in self._now):
+            for each in self._now:
+                if each.device.roles.generation == each.generation:
+                    self._replace(each.device, anew=False)
             self.advance()
 
     def _replace(self, device: SupervisedDevice, *, anew: bool) -> None:
-        device.replace("reload", "its worker is replaced, to run the present code", anew=anew)
+        if not self._over:  # another device's exchange may have failed just now
+            device.replace("reload", "its worker is replaced, to run the present code", anew=anew)
 
-    def _stop_at(self, where: str, lost: errors.AtomrError | None, after: str = "") -> None:
-        """Give up, since the first device's new worker does not start.
+    def _stop_at(self, device: SupervisedDevice, where: str, lost: errors.AtomrError | None, after: str = "") -> None:
+        """Give up, since a device's new worker does not start.
 
         Args:
+            device: The device.
             where: The beginning of the error's text: "at" a device that was replaced, "before" one that goes on.
             lost: Why it does not start, if that is known.
             after: What has become of the device.
         """
-        device, left = self._left[0], len(self._left) - 1
+        left = len(self._left) - 1
         code = f"{counted(left, 'other device')} keep{'s' if left == 1 else ''} the old code"
         if self._replaced:
             code += f", {self._replaced} {'has' if self._replaced == 1 else 'have'} the new"
@@ -223,6 +240,37 @@ class Reload:
             self._kill()
         self._take(self._old)
         self._done(error, self._pending)
+
+
+class _Exchange:
+    """The exchange of one device's worker.
+
+    Args:
+        device: The device, whose worker is not replaced yet.
+    """
+
+    def __init__(self, device: SupervisedDevice) -> None:
+        self.device: Final = device
+        self.generation: Final = device.roles.generation
+        """Its generation before."""
+        self.is_set_up = False
+        """Whether its new worker was set up beside the old one."""
+        self._restarts: Final = device.restarts.count
+        self._lost: Final = device.restarts.lost
+        """The cause of its last worker's end, if it had no worker."""
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether a worker has ended meanwhile, or none can start."""
+        # An end counts at its first sign; its cause is known once the process has gone, maybe after the next start.
+        restarts = self.device.restarts
+        ended = restarts.count > self._restarts and restarts.lost not in {None, self._lost}
+        return ended or self.device.life.state is State.QUARANTINED
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the device has another worker, which is ready."""
+        return self.device.life.state is State.READY and self.device.roles.generation > self.generation
 
 
 def _like(lost: errors.AtomrError | None, text: str) -> errors.AtomrError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import os
 import signal
 from pathlib import Path
@@ -48,3 +49,33 @@ def test_a_member_with_other_code_waits_for_a_reload(ledger: Ledger, tmp_path: P
             world.call("Scaled.scaled", deadline_s=0.2).result(DEADLINE_S)
         pool.reload()
         assert world.call("Scaled.scaled", deadline_s=DEADLINE_S).result(DEADLINE_S) == 300
+
+
+def test_all_members_take_over_together(ledger: Ledger, tmp_path: Path) -> None:
+    """While the last one is set up beside the others, the world goes on with the old code."""
+    actor, imported = tmp_path / "scaled.py", tmp_path / "scale_of_worlds.py"
+    actor.write_text(ACTOR)
+    imported.write_text("SCALE = 1\n")
+    worlds = {"tp": {"devices": [0, 1, 2], "actors": ["Scaled"]}}
+    with (
+        ledger.start(f"{actor}:Scaled", gpus=3, worlds=worlds, standby="hot", standby_starts=3) as pool,
+        ledger.gate("last") as gate,
+        concurrent.futures.ThreadPoolExecutor() as threads,
+    ):
+        world = pool.world("tp")
+        assert settled(lambda: all(device.standby is not None for device in pool.devices))
+        assert world.call("Scaled.scaled", deadline_s=DEADLINE_S).result(DEADLINE_S) == 3
+        imported.write_text("SCALE = 100\n")
+        waits = f"open('{gate.path}.here', 'a').write('1\\n'); open('{gate.path}.go', 'rb', buffering=0).read(1)"
+        set_up = "self.world = context.world"
+        actor.write_text(ACTOR.replace(set_up, f"{set_up}\n        if context.world.rank == 2: {waits}"))
+        epoch = world.epoch
+        reload = threads.submit(pool.reload)
+        gate.wait()
+        assert settled(lambda: [each.standby for each in pool.devices].count(None) == 1), "the others are ready"
+        assert world.call("Scaled.scaled", deadline_s=DEADLINE_S).result(DEADLINE_S) == 3
+        assert world.epoch == epoch
+        gate.open()
+        reload.result(DEADLINE_S)
+        assert world.call("Scaled.scaled", deadline_s=DEADLINE_S).result(DEADLINE_S) == 300
+        assert world.epoch == epoch + 1

@@ -23,8 +23,11 @@ Only rank 0 knows what is published. So when an epoch ends as planned, rank 0 pu
 leaves by itself once it has ended that one: all have run the same calls then. A part that has come too late for the
 ring, or comes to a process that has heard of the end, was begun nowhere, and its answer says so (`planned`).
 
-A part that one process alone refuses, as a hostile client can send it, leaves the others waiting in a collective. Their
-counts of meetings differ then for good, so that ends the epoch; the client's call is not sent again by its lane. Parts
-that are lost with a connection end it too, since nobody knows which these were. A session has so many of these only
-(`hosted.MOST_CUTS`).
+If one process refuses a part on its arrival, no process runs the call. Where it cannot decode one in its turn, as a
+hostile client can send it, the others may wait for it in a collective. Their counts of meetings differ then for good,
+so that ends the epoch; the client's call is not sent again by its lane. Parts that are lost with a connection end it
+too, since nobody knows which these were. A session has so many of the latter only (`hosted.MOST_CUTS`).
+
+Sessions may make worlds of their own, for collectives on refs (`made_places`, `ref_collectives`). A part is noted once
+its memory is free (`waiting_parts`), so nothing that is published waits for memory.
 """
