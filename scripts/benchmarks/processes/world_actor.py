@@ -33,6 +33,13 @@ class Gang(Actor):
             time.sleep(seconds)
         self._world.barrier()
 
+    @method
+    def fail(self) -> None:
+        """Raise on the last rank, for which the others wait."""
+        if self._world.rank == self._world.size - 1:
+            raise ValueError("as the measurement wants it")
+        self._world.barrier()
+
     @method(idempotent=True)
     def reduced(self, elements: int, times: int) -> list[float]:
         """Return how long each of so many sums over ranks takes, in seconds."""

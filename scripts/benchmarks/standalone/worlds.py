@@ -8,7 +8,8 @@ method with `thread=True`. `all_reduce_to_gloo` needs torch. `beside_late` is th
 the same devices while a rank comes 100 ms late, beside its own p99 without. `killed_ms` is the time from SIGKILL of a
 rank until the next right answer of an idempotent gang call, with a hot standby, and `single_ms` the same of a single
 device. `refused_us` is the time from the kernel's first sign of a rank's end until the caller of the call that it ran
-has the error, and `refused_to_call` its median beside an empty call on a thread.
+has the error, and `refused_to_call` its median beside an empty call on a thread. `raised_ms` is the time of a call
+whose last rank raises while the others wait for it, which ends the epoch.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import atomr_mp
+from atomr_mp import errors
 
 ACTORS: Final = Path(__file__).parents[1] / "processes" / "world_actor.py"
 CALLS: Final = 300
@@ -218,6 +220,19 @@ def refusals(count: int) -> dict[str, Any]:
     return {"refused_us": spread(took), "refused_to_call": round(statistics.median(took) / p(empty, 0.5), 2)}
 
 
+def raised(ranks: int, count: int) -> dict[str, Any]:
+    """Measure calls of which a rank raises while others wait for it."""
+    took = []
+    with started(ranks) as pool:
+        world = pool.world("w")
+        for _ in range(count):
+            world.wait_ready(DEADLINE_S)
+            began = time.perf_counter()
+            assert isinstance(world.call("Gang.fail").exception(DEADLINE_S), errors.ActorFailed)
+            took.append((time.perf_counter() - began) * 1e3)
+    return {"raised_ms_p50": round(p(took, 0.5), 3), "raised_ms_p99": round(p(took, 0.99), 3)}
+
+
 def main() -> None:
     """Measure, and print."""
     parser = argparse.ArgumentParser(description="Measure worlds on the host backend.")
@@ -232,6 +247,7 @@ def main() -> None:
         "beside_late": beside_late(asked.rounds),
         "kills": kills(asked.kills),
         "refusals": refusals(asked.kills),
+        "raised": {"two_ranks": raised(2, CALLS), "four_ranks": raised(4, CALLS)},
     }
     print(json.dumps(result, indent=1))
 
