@@ -221,7 +221,7 @@ def refusals(count: int) -> dict[str, Any]:
 
 
 def raised(ranks: int, count: int) -> dict[str, Any]:
-    """Measure calls of which a rank raises while others wait for it."""
+    """Measure calls whose last rank raises while the others wait for it."""
     took = []
     with started(ranks) as pool:
         world = pool.world("w")

@@ -17,6 +17,7 @@ from tests.support import BACKEND, DEADLINE_S, Ledger
 SIZE: Final = 2
 
 LOCAL: Final[dict[str, str]] = {
+    "test_a_client_with_few_calls_does_not_wait_for_one_with_many": "connects by the run directory",
     "test_status_and_doctor_show_who_waits_for_whom": "asks the doctor, who reads the run directory",
     "test_many_calls_of_many_clients_have_one_order": "connects by the run directory",
 }

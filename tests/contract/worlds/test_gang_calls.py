@@ -183,6 +183,18 @@ def test_status_shows_it(pool: atomr_mp.Pool, world: Any) -> None:
     assert (found.name, found.state, list(found.devices)) == ("tp", "ready", list(range(world.size)))
 
 
+def test_a_client_with_few_calls_does_not_wait_for_one_with_many(pool: atomr_mp.Pool, world: Any) -> None:
+    """They take turns, though the many were there first."""
+    with atomr_mp.connect(run_dir=pool.run_dir) as other:
+        many = [world.call("Worldly.wait", 0.01) for _ in range(60)]
+        many[0].result(DEADLINE_S)
+        few = other.world("tp")
+        for _ in range(3):
+            few.call("Worldly.where").result(DEADLINE_S)
+        assert not many[-1].done, "the last of the many waits still"
+        assert [reply.result(DEADLINE_S) for reply in many] == [0.01] * 60
+
+
 LAZY = """
 import sys
 import numpy

@@ -31,7 +31,10 @@ from tests.world_files import WorldSupply
 WORLD = 1
 TIMEOUT_S = 5.0
 LIMITS = BatchLimits(4, None, 0)
-SINGLE, BATCHED = (type("Method", (), {"batch": batch, "name": "A.run", "refused": None})() for batch in (None, LIMITS))
+SINGLE, BATCHED = (
+    type("Method", (), {"batch": batch, "name": "A.run", "refused": None, "typical_ns": 0})()
+    for batch in (None, LIMITS)
+)
 Key = tuple[int, int]
 
 

@@ -17,6 +17,7 @@ from atomr_mp_workers.worlds.files import WorldFiles
 from atomr_mp_workers.worlds.gang_queue import GangQueue, key_of
 from atomr_mp_workers.worlds.joined_epoch import JoinedEpoch
 from atomr_mp_workers.worlds.member_states import MemberAction, MemberEvent, MemberState, member_step
+from atomr_mp_workers.worlds.order_of_calls import CallFacts
 from atomr_mp_workers.worlds.runner import EpochMeeting, WorldThread
 from atomr_mp_workers.worlds.step_order import Ending, PartKey, StreamEnd
 from atomr_mp_workers.worlds.waiting_parts import WaitingParts
@@ -259,6 +260,8 @@ class Membership:
             self._queue.arrive(key, request)
             if hooks.hook is not None:
                 hooks.hook("world_note", "")
+            if self._epoch.publisher is not None and request.method.batch is None:
+                self._epoch.publisher.calls.know(key, CallFacts(request.peer.session, request.method))
             kind = NoteKind.CAME
             if isinstance(request, StreamRequest):
                 kind, request.sends = NoteKind.OPENED, self._rank == 0

@@ -20,6 +20,7 @@ from atomr_mp.protocol.world import EntryKind, MemberReader, NoteKind, RingWrite
 from atomr_mp.protocol.world.page import MAX_REQUESTS
 from atomr_mp_workers.fault_points import hooks
 from atomr_mp_workers.worlds.order_of_batches import OrderOfBatches
+from atomr_mp_workers.worlds.order_of_calls import OrderOfCalls
 from atomr_mp_workers.worlds.step_order import PartKey, StepOrder
 
 AHEAD: Final = 32
@@ -60,10 +61,10 @@ class Publisher:
         self._open: dict[PartKey, tuple[int, int]] = {}
         """The ranks that a call has come to, as bits, while some are missing, and when the first part came. The oldest
         is first."""
-        self._complete: deque[PartKey] = deque()
-        """Calls that have come to all, unpublished."""
+        self.calls: Final = OrderOfCalls()
+        """Calls, and streams that begin, that have come to all and are not published."""
         self.batches: Final = OrderOfBatches()
-        """Those of them that run in batches."""
+        """The same of calls that run in batches."""
         self._ways: Final = deque(_WAYS)
         """Kinds of entries that begin something; the next one's turn is first."""
         self._refused: set[PartKey] = set()
@@ -97,7 +98,7 @@ class Publisher:
     @property
     def waits(self) -> bool:
         """Whether something waits for a member's end before it is published."""
-        lines = self._complete, self._cancelled, self._declined
+        lines = self.calls, self._cancelled, self._declined
         return any(lines) or self._closes or self.batches.wait_for_end or self.streams.waits
 
     @property
@@ -114,7 +115,7 @@ class Publisher:
         for rank, reader in enumerate(self._readers):
             if reader.is_open:
                 self._take_notes(rank, reader, now_ns)
-        if hooks.hook is not None and self._complete:
+        if hooks.hook is not None and self.calls:
             hooks.hook("world_publish", "")
         self._publish(now_ns)
         if self.waits and not self._wanted:
@@ -137,13 +138,12 @@ class Publisher:
         self._ended_sessions[session] = None
         if len(self._ended_sessions) > MOST_ENDED:
             del self._ended_sessions[next(iter(self._ended_sessions))]
-        found = [key for key in (*self._open, *self._complete, *self._declined) if key[0] == session]
-        found += self.batches.cancel(session)
+        found = [key for key in (*self._open, *self._declined) if key[0] == session]
+        found += self.calls.cancel(session) + self.batches.cancel(session)
         if found:
             self._cancelled += found
             self._opening.difference_update(found)
             self._open = {key: bits for key, bits in self._open.items() if key[0] != session}
-            self._complete = deque(key for key in self._complete if key[0] != session)
             self._declined = deque(key for key in self._declined if key[0] != session)
             self._refused = {key for key in self._refused if key[0] != session}
 
@@ -154,10 +154,9 @@ class Publisher:
             key: The call.
             noted: Whether this rank has noted its own part.
         """
-        if key in self._complete:
-            self._complete.remove(key)
-        elif self._open.pop(key, None) is None and noted:
+        if key not in self.calls and self._open.pop(key, None) is None and noted:
             return False
+        self.calls.forget(key)
         self._dropped[key] = None
         if len(self._dropped) > MOST_ENDED:
             del self._dropped[next(iter(self._dropped))]
@@ -169,7 +168,7 @@ class Publisher:
         if not self._is_closed:
             self._closes = True
             self._open.clear()
-            self._complete.clear()
+            self.calls.clear()
             self._opening.clear()
             self._cancelled.clear()
             self._declined.clear()
@@ -215,6 +214,8 @@ class Publisher:
                 continue
             if note.session in self._ended_sessions or key in self._dropped:
                 self._cancelled.append(key)
+                self.calls.forget(key)
+                self.batches.forget(key)
                 continue
             if note.kind is NoteKind.OPENED:
                 self._opening.add(key)
@@ -237,11 +238,12 @@ class Publisher:
         if key in self._refused:
             self._refused.discard(key)
             self.batches.forget(key)
+            self.calls.forget(key)
             self._opening.discard(key)
             self.streams.decline(key)
             self._declined.append(key)
         elif not self.batches.add(key, now_ns):
-            self._complete.append(key)
+            self.calls.add(key)
 
     def _publish(self, now_ns: int) -> None:
         self.batches.look(now_ns)
@@ -263,8 +265,8 @@ class Publisher:
             self._ways.rotate(-1)
             if way is EntryKind.STEP and self.streams.is_due:
                 return self._publish_step(now_ns, ends)
-            if way is EntryKind.BEGIN and self._complete:
-                return self._publish_call(now_ns, ends)
+            if way is EntryKind.BEGIN and (key := self.calls.next(ended)) is not None:
+                return self._publish_call(key, now_ns, ends)
             if way is EntryKind.BATCH and (calls := self.batches.next(now_ns, ended)):
                 return self._publish_batch(calls, now_ns, ends)
         if self._closes and not len(self.streams) and self._publish_one(EntryKind.LAST, [], now_ns, ends):
@@ -287,14 +289,13 @@ class Publisher:
         self.batches.published(self._published, now_ns)
         return True
 
-    def _publish_call(self, now_ns: int, ends: Sequence[int]) -> bool:
+    def _publish_call(self, key: PartKey, now_ns: int, ends: Sequence[int]) -> bool:
         """Publish the beginning of a call, or of a stream."""
-        key = self._complete[0]
         opens = key in self._opening
         argument = int(opens and self.streams.has_first_step(key))
         if not self._publish_one(EntryKind.BEGIN, [key], now_ns, ends, argument):
             return False
-        self._complete.popleft()
+        self.calls.published(self._published)
         if opens:
             self._opening.discard(key)
             self.streams.published(key, self._published)
