@@ -593,7 +593,7 @@ class Host:
             return
         streams = self._envelope.open_streams(peer, message, frames, self._peers.refusal(peer))
         if message.alone:
-            self._dispatcher.isolation.take(streams)
+            self._dispatcher.take_alone(streams)
         else:
             self._dispatcher.take(streams)
 

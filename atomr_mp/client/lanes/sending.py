@@ -107,15 +107,8 @@ class Sender:
             if isinstance(reply, PARTS) and reply.to_generation != link.generation:
                 self._stray(reply)
         held, link.held = link.held, deque()
-        if link.in_order:
-            link.outbox[:0] = held
-            link.in_order = True
-            self.flush(link)
-            return
-        link.outbox[:0] = [reply for reply in held if not _goes_by_itself(reply)]
-        for reply in held:
-            if _goes_by_itself(reply):
-                self.put(link, reply)
+        link.outbox[:0] = held
+        link.in_order = link.in_order or any(map(_goes_by_itself, held))
         self.flush(link)
 
     def flush_ready(self) -> None:

@@ -592,3 +592,20 @@ def not_in_quarantine(pool: atomr_mp.Pool, fingerprint: str) -> errors.InvalidRe
     with OperatorSession(pool.run_dir / "session.sock") as observer, pytest.raises(errors.InvalidRequest) as refused:
         observer.admit(RequestKey("Poisonous.on_loop", bytes.fromhex(fingerprint)))
     return refused.value
+
+
+def test_suspects_and_others_of_one_thread_use_memory_in_their_order(ledger: Ledger) -> None:
+    """A request whose like was lost with its worker runs alone, and yet neither before nor behind its time."""
+    size = 500_000
+    with ledger.start(standby="hot", max_restarts=1000, backoff_initial_s=0.0, max_suspicions=100) as pool:
+        device = pool.device(0)
+        for _ in range(3):
+            x, y = (device.put(np.full(size, value, np.int64)) for value in (1, 2))
+            running = [device.memory.copy(x, y) for _ in range(30)]
+            assert settled(lambda: any(reply.done for reply in running))  # noqa: B023 - called at once
+            os.kill(pool.devices[0].pid or 0, signal.SIGKILL)
+            assert any(reply.exception(DEADLINE_S) for reply in running)
+            x, y, end = (device.put(np.full(size, value, np.int64)) for value in (1, 2, 3))
+            for reply in (device.memory.copy(x, y), device.memory.fill(y, 9), device.memory.copy(y, end)):
+                reply.result(DEADLINE_S)
+            assert (y.numpy()[0], end.numpy()[0]) == (9, 9)

@@ -51,3 +51,28 @@ def test_deadlines_are_told_by_the_clock_of_the_workers(ahead_ns: int) -> None:
     (opened,) = streams.calls
     assert (opened.deadline_ns, opened.until_ns) == (DEADLINE_NS + ahead_ns, UNTIL_NS + ahead_ns)
     assert opened.between_ns == 5
+
+
+def test_what_was_held_leaves_in_its_order() -> None:
+    """A suspect, which goes by itself, overtakes nothing, and nothing overtakes it."""
+    connection, releases = Recording(), SimpleNamespace(pending=deque(), ending=deque(), serial=0)
+    link = SimpleNamespace(
+        connection=connection, releases=releases, generation=1, token=bytes(22), sending=True, in_order=False
+    )
+    link.gated, link.outbox = set(), []
+    sender = Sender([], lambda _: None, lambda _: None, lambda _link, _replies: None, PoolClock())
+    replies = [Reply(cast("Any", None), number, "Probe.echo", DEADLINE_NS, b"\x90") for number in range(6)]
+    for reply in replies[1::2]:
+        reply.alone = cast("Any", "suspected")
+    link.held = deque(replies[:5])
+    link.outbox.append(replies[5])
+    sender.send_held(cast("Any", link))
+    assert [[call.id for call in each.calls] for each in connection.sent if isinstance(each, data.Calls)] == [
+        [0],
+        [1],
+        [2],
+        [3],
+        [4],
+        [5],
+    ]
+    assert [isinstance(each, data.Alone) for each in connection.sent] == [False, True, False, True, False, True]

@@ -104,12 +104,31 @@ def test_what_never_started_is_missed_by_who_was_queued_behind(
     layout: Layout, order: int, received_ns: int, until_ns: int
 ) -> None:
     """Only requests that were received after it, and before its answer, miss it."""
-    content = after_hearing(after_absence(None, WrittenPart(layout), culprit(2)), until_ns)
+    content = after_hearing(after_absence(None, WrittenPart(layout), culprit(2)), 2, until_ns)
     assert content is not None
     found = blame(content, layout, order, received_ns)
     behind = order > 2 and received_ns <= until_ns
     low, high = layout.span
     assert (found is not None) == (behind and low < high)
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), layouts()), max_size=8), layouts(), st.integers(0, 9), st.integers(0, 9))
+def test_nobody_misses_what_was_told_before_it_came(
+    absent: list[tuple[int, Layout]], read: Layout, order: int, received_ns: int
+) -> None:
+    """Each write that did not start has readers of its own: others are not refused for two of them together."""
+    content: Content | None = None
+    for place, (heard_ns, layout) in enumerate(absent):
+        content = after_absence(content, WrittenPart(layout), culprit(place))
+        content = after_hearing(content, place, heard_ns)
+    low, high = read.span
+    missed = [
+        place
+        for place, (heard_ns, layout) in enumerate(absent)
+        if place < order and received_ns <= heard_ns and max(low, layout.span[0]) < min(high, layout.span[1])
+    ]
+    found = None if content is None else blame(content, read, order, received_ns)
+    assert (None if found is None else found.order) == (missed[0] if missed else None)
 
 
 @given(st.lists(st.tuples(st.booleans(), layouts()), max_size=6), st.randoms(use_true_random=False))

@@ -306,7 +306,7 @@ def test_a_suspect_waits_alone_for_its_import(worker: ImportingWorker) -> None:
     x = worker.array(peer, [2.0])
     body, _, placed = values.encode(blas.Scal(x, 2.0))
     call = data.Call(99, "blas.scal", NEVER_NS, 0, body, refs=len(placed))
-    worker.dispatcher.isolation.take(worker.envelope.open(peer, data.Alone(TOKEN, [call]), []))
+    worker.dispatcher.take_alone(worker.envelope.open(peer, data.Alone(TOKEN, [call]), []))
     worker.call(worker.client(2), ["other"])
     assert worker.run() == []
     assert worker.imports.begun.acquire(timeout=DEADLINE_S)

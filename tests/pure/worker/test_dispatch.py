@@ -149,7 +149,7 @@ class Worker:
         """Have a call arrive that is to run alone; return its id."""
         self._ids += 1
         call = data.Call(self._ids, f"Logged.{method}", deadline_ns, 0, values.encode((item,))[0])
-        self.dispatcher.isolation.take(self.envelope.open(peer, data.Alone(TOKEN, [call]), []))
+        self.dispatcher.take_alone(self.envelope.open(peer, data.Alone(TOKEN, [call]), []))
         return [call.id]
 
     def put_on_stream(self, name: str, go: threading.Event) -> Stream:
@@ -489,11 +489,25 @@ class TestAlone:
         assert [entry.request_id for entry in worker.board.running()] == [first]
         go.set()
         worker.take_back()
+        worker.dispatcher.work()
         assert worker.board.alone() == (1, second)
         worker.take_back()
         assert worker.run() == ["first", "second", "other"]
         assert worker.board.alone() is None
         stream.close()
+
+    def test_it_overtakes_nothing_of_its_session(self, worker: Worker) -> None:
+        """Nor does anything overtake it, though both may come while another one waits."""
+        client = worker.client(1)
+        for item in range(6):
+            if item % 2:
+                worker.call(client, [item])
+            else:
+                worker.alone(client, item)
+        ran: list[Any] = []
+        while len(ran) < 6:
+            ran += worker.run()
+        assert ran == [0, 1, 2, 3, 4, 5]
 
     def test_of_a_batched_method_it_is_a_batch_of_its_own(self, worker: Worker) -> None:
         """Those that wait for a batch have theirs before it."""
@@ -655,11 +669,13 @@ def test_a_suspect_leaves_streams_that_others_wait_for_their_time(
         worker.dispatcher.work()
         worker.alone(client, "alone")
     else:
-        worker.dispatcher.isolation.take(worker.envelope.open(client, data.Alone(TOKEN, call("write")), []))
+        worker.dispatcher.take_alone(worker.envelope.open(client, data.Alone(TOKEN, call("write")), []))
         expected.remove("alone")
+    worker.dispatcher.work()
     actor.go.release()
     while worker.dispatcher.busy:
         worker.take_back()
+        worker.dispatcher.work()
     assert worker.log == expected
     assert all(error is None for error in outcomes(client).values())
     worker.close()

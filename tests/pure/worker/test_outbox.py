@@ -71,7 +71,7 @@ class Turns(RuleBasedStateMachine):
         """A call arrives that is to run alone."""
         peer = self.clients[client]
         message = data.Alone(TOKEN, [self.call(peer, kind, late=late)])
-        self.worker.dispatcher.isolation.take(self.worker.envelope.open(peer, message, []))
+        self.worker.dispatcher.take_alone(self.worker.envelope.open(peer, message, []))
 
     @rule(number=st.integers(1, 30))
     def cancel(self, number: int) -> None:

@@ -19,6 +19,8 @@ from atomr_mp.protocol.libraries.coverage import is_dense
 NEVER_NS: Final = 2**63
 MOST_PARTS: Final = 64
 """Most parts of a hull that are remembered."""
+MOST_MISSED: Final = 16
+"""Most writes of a block that are remembered apart though their requests did not start."""
 
 
 class Culprit(NamedTuple):
@@ -69,7 +71,8 @@ class Content(NamedTuple):
     """The state of a block's content, if it is not all well."""
 
     hull: Hull | None = None
-    missed: Missed | None = None
+    missed: tuple[Missed, ...] = ()
+    """Each is missed by other readers, so they are kept apart; the earliest first."""
 
 
 def after_failure(content: Content | None, part: WrittenPart, culprit: Culprit) -> Content:
@@ -91,18 +94,22 @@ def after_absence(content: Content | None, part: WrittenPart, culprit: Culprit) 
     """Return the state after a writer is found not to start: its readers may have been on their way."""
     content = content or Content()
     low, high = part.layout.span
-    missed, order = content.missed, culprit.order
-    if missed is not None:
-        low, high, order = min(low, missed.low), max(high, missed.high), max(order, missed.order)
-        culprit = min(culprit, missed.culprit, key=lambda each: each.order)
-    return content._replace(missed=Missed(low, high, culprit, NEVER_NS, order))
+    missed = (*content.missed, Missed(low, high, culprit, NEVER_NS, culprit.order))
+    return content._replace(missed=missed if len(missed) <= MOST_MISSED else (_both(*missed[:2]), *missed[2:]))
 
 
-def after_hearing(content: Content | None, now_ns: int) -> Content | None:
-    """Return the state after all messages were received that were in flight when a writer was found not to start."""
-    if content is None or content.missed is None:
+def after_hearing(content: Content | None, order: int, now_ns: int) -> Content | None:
+    """Return the state after all messages were received that were in flight when a writer was found not to start.
+
+    Args:
+        content: The state before.
+        order: The writer's place in the order of borrows.
+        now_ns: The time.
+    """
+    if content is None or not content.missed:
         return content
-    return content._replace(missed=content.missed._replace(until_ns=now_ns))
+    heard = (each._replace(until_ns=now_ns) if each.order == order else each for each in content.missed)
+    return content._replace(missed=tuple(heard))
 
 
 def after_write(content: Content, part: WrittenPart, order: int) -> Content | None:
@@ -116,9 +123,15 @@ def after_write(content: Content, part: WrittenPart, order: int) -> Content | No
     hull, missed = content
     if hull is not None:
         hull = _without(hull, part)
-    if missed is not None and order > missed.order and covers(part, missed.low, missed.high):
-        missed = None
-    return None if hull is None and missed is None else Content(hull, missed)
+    missed = tuple(each for each in missed if order <= each.order or not covers(part, each.low, each.high))
+    return Content(hull, missed) if hull is not None or missed else None
+
+
+def _both(one: Missed, other: Missed) -> Missed:
+    """Join two writes that did not start: the readers of both miss the result."""
+    low, high = min(one.low, other.low), max(one.high, other.high)
+    culprit = min(one.culprit, other.culprit, key=lambda each: each.order)
+    return Missed(low, high, culprit, max(one.until_ns, other.until_ns), max(one.order, other.order))
 
 
 def _without(hull: Hull, part: WrittenPart) -> Hull | None:
@@ -146,9 +159,10 @@ def blame(content: Content, layout: Layout, order: int, received_ns: int) -> Cul
     hull, missed = content
     if hull is not None and hull.culprit.order < order and max(low, hull.low) < min(high, hull.high):
         return hull.culprit
-    if missed is None or missed.culprit.order >= order or received_ns > missed.until_ns:
-        return None
-    return missed.culprit if max(low, missed.low) < min(high, missed.high) else None
+    for each in missed:
+        if each.culprit.order < order and received_ns <= each.until_ns and max(low, each.low) < min(high, each.high):
+            return each.culprit
+    return None
 
 
 def covers(part: WrittenPart, low: int, high: int) -> bool:

@@ -154,7 +154,7 @@ class Answers:
         )
         now_ns = time.monotonic_ns()
         for request, error, blocks in due:
-            contents.note_heard(blocks, now_ns)
+            contents.note_heard(blocks, request.order, now_ns)
             self._give(request, error)
 
     def distrust(self, error: errors.ContextPoisoned) -> None:

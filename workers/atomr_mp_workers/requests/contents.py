@@ -81,10 +81,10 @@ def note_absent(request: Request, error: errors.AtomrError) -> None:
     request.missed = [array.block for array in request.writes]
 
 
-def note_heard(blocks: Iterable[Block], now_ns: int) -> None:
+def note_heard(blocks: Iterable[Block], order: int, now_ns: int) -> None:
     """Record that all messages were received that were sent before the answer of a writer that did not start."""
     for block in blocks:
-        block.borrows.content = content.after_hearing(block.borrows.content, now_ns)
+        block.borrows.content = content.after_hearing(block.borrows.content, order, now_ns)
 
 
 def are_doubtful(blocks: Iterable[Block]) -> bool:

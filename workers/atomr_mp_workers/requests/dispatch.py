@@ -111,6 +111,8 @@ class Dispatcher:
             stall_ns,
             is_asynchronous=device.asynchronous,
         )
+        self._suspects = 0
+        """Number of suspects in the queue: what comes meanwhile enters behind them."""
         self.isolation: Final[Isolation] = Isolation(
             envelope,
             self._is_at_work,
@@ -127,7 +129,7 @@ class Dispatcher:
     @property
     def busy(self) -> bool:
         """Whether requests run elsewhere, wait for such requests, for a batch or to run alone, or streams are open."""
-        return self.isolation.active or self._is_at_work() or bool(self.streams.open)
+        return bool(self._suspects or self.streams.open) or self.isolation.active or self._is_at_work()
 
     @property
     def running(self) -> list[str]:
@@ -153,7 +155,7 @@ class Dispatcher:
 
     def take(self, requests: Iterable[Request]) -> None:
         """Take requests in."""
-        enters, add = not self.isolation.active, self.queue.add
+        enters, add = not (self.isolation.active or self._suspects), self.queue.add
         for request in requests:
             # A part of a call of a world enters even so: other processes may wait for it.
             if request.method.apart and not request.refs and (enters or request.gang is not None):
@@ -165,11 +167,18 @@ class Dispatcher:
                 self._envelope.undo(request, fault)
 
     def take_alone(self, requests: Sequence[Request]) -> None:
-        """Take suspects in; parts of gang calls wait for their turn, as the others do, before they run alone."""
-        self.take([request for request in requests if request.gang is not None])
-        single = [request for request in requests if request.gang is None]
-        if single:
-            self.isolation.take(single)
+        """Take suspects in.
+
+        They wait for their turn as the others do, before they run alone: they may use memory that requests before them
+        use, and that is given in the order of arrival.
+        """
+        for request in requests:
+            request.alone = True
+            if request.gang is not None:
+                self.take([request])
+                continue
+            self._suspects += 1
+            self.queue.add(request, request.peer.session, request.priority)
 
     def work(self) -> bool:  # noqa: C901, PLR0912 - a further call would cost more
         """Run queued requests for a bounded time; return whether that time is over.
@@ -189,6 +198,11 @@ class Dispatcher:
                 request = found
             else:
                 return False
+            if self._suspects and request.alone and request.gang is None:
+                if not self._run_suspect(request):
+                    return False
+                now_ns = time.monotonic_ns()
+                continue
             method, peer = request.method, request.peer
             if method.typical_ns > QUICK_NS:
                 self._flush()  # no answer waits for, or is lost with, a request that may take long
@@ -209,6 +223,12 @@ class Dispatcher:
             if now_ns >= until_ns:
                 return True
         return False
+
+    def _run_suspect(self, request: Request) -> bool:
+        """Have a suspect run whose turn it is; return whether it has ended."""
+        self._suspects -= 1
+        self.isolation.take([request])
+        return not self.isolation.active
 
     def take_back(self) -> None:
         """Complete the runs of other threads and streams, and start requests that waited for them."""

@@ -1,7 +1,8 @@
 """Suspect requests, which run while no other does, since each may end the worker. Only with the loop's turn.
 
-While a suspect waits or runs, no other request is admitted. It starts when all earlier requests have ended, not only
-the running ones: those may wait for memory that requests still to start hold.
+A suspect comes here once it is its turn in the queue. While it waits or runs here, no other request is admitted. It
+starts when all earlier requests have ended, not only the running ones: those may wait for memory that requests still to
+start hold.
 
 A part of a gang call comes here once it is its turn by the world's order, and starts once all members have stopped all
 else. Until then nothing of it has begun on any of them.
