@@ -57,6 +57,7 @@ from atomr_mp_workers.worlds.made_places import MadePlaces
 from atomr_mp_workers.worlds.membership import Membership
 from atomr_mp_workers.worlds.offers import WorldOffers
 from atomr_mp_workers.worlds.runner import WorldThread
+from atomr_mp_workers.worlds.stepped_method import GangSteppedMethod
 
 if TYPE_CHECKING:
     from atomr_mp_workers.requests.off_loop.event_loop import EventLoop
@@ -172,7 +173,12 @@ def build(
         )
     for method in methods.values():
         if method.steps is not None:
-            batched[method.name] = SteppedMethod(method, method.steps.max_items, envelope, store)
+            thread, stepped = rooms.runners.get(method.name), (method, method.steps.max_items, envelope, store)
+            batched[method.name] = (
+                GangSteppedMethod(*stepped, thread.queue)
+                if isinstance(thread, WorldThread)
+                else SteppedMethod(*stepped)
+            )
     if device.background is not None:
         device.background.start()
     usage = Usage(device, channel.send)

@@ -26,7 +26,7 @@ class LiveStream(Generic[A, P]):
     """One of the streams of a step. Use it only inside the method, on its thread.
 
     Attributes:
-        id: Its number, unique in this process.
+        id: Its number, unique among the streams of its actor; in a world the same on all ranks.
         arguments: Its caller's arguments.
         sent: The parts that it sent in a worker that has ended, if the method is `resumable`; it goes on after them.
         ready: Whether its reader has room for more parts. That is advice: parts sent beyond it are held.

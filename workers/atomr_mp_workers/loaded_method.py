@@ -94,6 +94,7 @@ class LoadedMethod(Method):
         self.streams = info.streams
         self.exclusive = options.exclusive
         self.resumes = info.resumes if options.steps is None else Resumes.NEVER
+        self.resumable = info.resumes is not Resumes.NEVER
         self.steps = options.steps
         self.options: Final = options
         self.info: Final = info

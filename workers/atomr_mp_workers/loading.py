@@ -24,6 +24,7 @@ from atomr_mp.protocol.exceptions import describe, is_a, missing_module
 from atomr_mp.protocol.extras import how_to_install
 from atomr_mp.protocol.messages.control import ActorSpec
 from atomr_mp.protocol.messages.devices import ActorInfo, MethodInfo, Resend, Resumes
+from atomr_mp.protocol.world.page import MAX_STEPPED
 from atomr_mp_workers import own_process
 from atomr_mp_workers.actor import OPTIONS, Actor, Batch, Example, MethodOptions
 from atomr_mp_workers.checked_options import checked
@@ -151,7 +152,10 @@ def _unfit_for_world(method: LoadedMethod) -> str:
     options = method.options
     refused = (
         (method.is_async, "where asynchronous methods are not supported: write it as a method (def)"),
-        (options.steps is not None, "where streams do not run together yet (Steps): write it as a generator"),
+        (
+            options.steps is not None and options.steps.max_items > MAX_STEPPED,
+            f"where at most {MAX_STEPPED} streams run together: lower max_items of its Steps(...)",
+        ),
         (options.exclusive, "whose thread is for all of its calls: leave out exclusive="),
         (bool(options.writes), "where refs among the arguments are only read: leave out writes="),
     )

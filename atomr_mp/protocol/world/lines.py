@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from atomr_mp.protocol.codec import MAX_U64
@@ -11,6 +12,7 @@ from atomr_mp.protocol.world.page import (
     ENDED,
     FIRST_SIGNATURE,
     MAGIC,
+    MAX_STEPPED,
     MET,
     MOST,
     NOTE_WORDS,
@@ -23,6 +25,8 @@ from atomr_mp.protocol.world.page import (
     QUIET,
     SIGNATURE_WORDS,
     SIGNATURES,
+    STEP_OUTCOMES_AT,
+    STEP_WORDS,
     Note,
     NoteKind,
     Outcome,
@@ -84,6 +88,27 @@ class MemberWriter:
         words = self._words
         words[OUTCOMES_AT + sequence % OUTCOMES] = sequence << OUTCOME_BITS | outcome
         words[ENDED] = sequence
+
+    def end_steps(self, sequence: int, outcomes: Sequence[Outcome]) -> None:
+        """Say that all entries up to this one have ended, and what each stream has come to that took its step.
+
+        Args:
+            sequence: The entry's number.
+            outcomes: The outcomes in the entry's order, at most `MAX_STEPPED`.
+
+        Raises:
+            ValueError: There are more.
+        """
+        if len(outcomes) > MAX_STEPPED:
+            raise ValueError(f"{len(outcomes)} streams in a step, more than have room")
+        found = 0
+        for place, outcome in enumerate(outcomes):
+            found |= outcome << OUTCOME_BITS * place
+        packed = [found >> shift & 2**64 - 1 for shift in range(0, MAX_STEPPED * OUTCOME_BITS, 64)]
+        words, at = self._words, STEP_OUTCOMES_AT + sequence % OUTCOMES * STEP_WORDS
+        for place, word in enumerate((sequence, *packed, sum_of(packed, sequence))):
+            words[at + place] = word
+        self.end(sequence)
 
     def be_quiet(self, sequence: int) -> None:
         """Say that nothing else runs in this process until an entry ends, which has begun."""
@@ -151,6 +176,22 @@ class MemberReader:
         if word >> OUTCOME_BITS != sequence or outcome is None:
             raise WorldPageDamagedError("an entry has ended, and does not say with what")
         return outcome
+
+    def step_outcomes(self, sequence: int, count: int) -> list[Outcome]:
+        """Return the outcomes of the streams of a step. Its entry has ended, and is among the latest `OUTCOMES`.
+
+        Args:
+            sequence: The entry's number.
+            count: How many streams took the step; at most `MAX_STEPPED`.
+        """
+        if self.outcome(sequence) is Outcome.FAILED:
+            return [Outcome.LEFT] * count  # it did not run there
+        at = STEP_OUTCOMES_AT + sequence % OUTCOMES * STEP_WORDS
+        number, *packed, total = self._words[at : at + STEP_WORDS].tolist()
+        if number != sequence or total != sum_of(packed, sequence):
+            raise WorldPageDamagedError("the outcomes of a step do not match its number and sum")
+        found = sum(word << 64 * place for place, word in enumerate(packed))
+        return [_OUTCOMES[found >> OUTCOME_BITS * place & 2**OUTCOME_BITS - 1] for place in range(count)]
 
     def note(self) -> Note | None:
         """Return the next note, None if there is none. Rank 0 says in the ring that it was taken."""

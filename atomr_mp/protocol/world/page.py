@@ -75,7 +75,13 @@ OUTCOMES_AT: Final = FIRST_SIGNATURE + SIGNATURES * SIGNATURE_WORDS
 OUTCOMES: Final = 64
 """More than may be published and not have ended on all members."""
 OUTCOME_BITS: Final = 2
-NOTES_AT: Final = OUTCOMES_AT + OUTCOMES
+STEP_OUTCOMES_AT: Final = OUTCOMES_AT + OUTCOMES
+"""What the streams of the latest steps have come to: for each of as many entries the entry's number, the streams'
+outcomes in the order of the entry, and their sum."""
+MAX_STEPPED: Final = 64
+"""Most streams that take a step together."""
+STEP_WORDS: Final = 2 + MAX_STEPPED * OUTCOME_BITS // 64
+NOTES_AT: Final = STEP_OUTCOMES_AT + OUTCOMES * STEP_WORDS
 NOTE_WORDS: Final = 4
 """Kind, session, request id, sum."""
 NOTES: Final = 2048
@@ -99,6 +105,8 @@ class EntryKind(IntEnum):
     """Nothing comes behind it: each member leaves the epoch once it has ended this entry."""
     REFUSED = 7
     """Some members have answered their parts of requests on arrival: no member runs them."""
+    STEPS = 8
+    """Streams of one method take a step together. The data say how each of them stands (`shared_steps`)."""
 
 
 class NoteKind(IntEnum):
@@ -121,6 +129,8 @@ class Outcome(IntEnum):
     """Its stream goes on: it can take another step."""
     FAILED = 2
     """Its request has ended with an error, or did not run here."""
+    LEFT = 3
+    """Its stream has failed, and its method does not know that yet; only of streams that run together."""
 
 
 class RingEntry(NamedTuple):

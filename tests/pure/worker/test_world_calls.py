@@ -19,6 +19,7 @@ from atomr_mp.protocol.board import BOARD_BYTES, BoardReader, BoardWriter, Place
 from atomr_mp.protocol.flow.flight import Window
 from atomr_mp.protocol.messages import control, data
 from atomr_mp.protocol.messages.control import ActorSpec
+from atomr_mp.protocol.world.page import MAX_STEPPED
 from atomr_mp_workers import Actor, Batch, Live, Steps, method
 from atomr_mp_workers.device import open_device
 from atomr_mp_workers.device.streams import StreamAllocator
@@ -628,9 +629,13 @@ def test_examples_need_no_other_member(method: str, logged: Any) -> None:
 class Awkward(Actor):
     """Has a method of each kind; the test takes one."""
 
-    @method(thread=True, batch=Steps(max_items=2))
+    @method(thread=True, batch=Steps(max_items=MAX_STEPPED + 1))
     def stepped(self, live: Live[int, int]) -> None:
-        """Step."""
+        """Step, with more streams than have room in a world."""
+
+    @method(thread=True, batch=Steps())
+    def stepping(self, live: Live[int, int]) -> None:
+        """Step, which may be."""
 
     @method
     async def asynchronous(self) -> None:
@@ -648,6 +653,13 @@ def test_a_world_s_actor_has_plain_methods(name: str) -> None:
     actor.methods[:] = [each for each in actor.methods if each.name == f"Awkward.{name}"]
     with pytest.raises(errors.ActorLoadFailed, match=name):
         take_into_world(actor, 1)
+
+
+def test_a_world_s_actor_may_have_steps() -> None:
+    """As many streams run together as by default."""
+    actor = load(ActorSpec("Awkward", f"{__name__}:Awkward"))
+    actor.methods[:] = [each for each in actor.methods if each.name == "Awkward.stepping"]
+    take_into_world(actor, 1)
 
 
 def test_a_call_that_waits_for_others_has_more_patience_and_one_without_a_limit_none() -> None:

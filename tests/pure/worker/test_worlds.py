@@ -32,7 +32,7 @@ WORLD = 1
 TIMEOUT_S = 5.0
 LIMITS = BatchLimits(4, None, 0)
 SINGLE, BATCHED = (
-    type("Method", (), {"batch": batch, "name": "A.run", "refused": None, "typical_ns": 0})()
+    type("Method", (), {"batch": batch, "steps": None, "name": "A.run", "refused": None, "typical_ns": 0})()
     for batch in (None, LIMITS)
 )
 Key = tuple[int, int]

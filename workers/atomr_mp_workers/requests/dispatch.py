@@ -635,7 +635,7 @@ class Dispatcher:
             if request.alone:
                 self.isolation.take([request])
                 break
-            if request.gang is not None and request.method.batch is not None:
+            if request.gang is not None and request.method.name in self._batched:
                 freed |= not self._run_together(request, threads)
             elif (
                 self._begin(request)
@@ -650,10 +650,8 @@ class Dispatcher:
         return freed
 
     def _run_together(self, request: Request, threads: ActorRunner) -> bool:
-        """Run a batch whose requests the members of a world have agreed on; return whether it has begun."""
-        batched = self._batched[request.method.name]
-        assert isinstance(batched, BatchedMethod)
-        run = batched.together(threads.together(request))
+        """Run a batch, or a step, whose requests the members of a world have agreed on; return whether it has begun."""
+        run = self._batched[request.method.name].together(threads.together(request))
         if run is None:
             threads.passed_over(request)
             return False
@@ -677,7 +675,7 @@ class Dispatcher:
         threads.came_back(run)
         if isinstance(run, Request) and threads.waiting.levels:
             threads.waiting.charge(run.peer.session, time.monotonic_ns() - run.started_ns)
-        if type(run) is StepsRun:
+        if isinstance(run, StepsRun):
             self._finish_step(run)
             return True
         return type(run) is StreamRequest and self.streams.rest(run)

@@ -51,6 +51,8 @@ class Method(ABC):
     """Set if it is one step over all its running requests."""
     resumes = Resumes.NEVER
     """How it goes on with streams that another incarnation has begun: by a further argument."""
+    resumable = False
+    """Whether it goes on with such streams in any way."""
     exclusive = False
     """Whether a request keeps its thread until it ends."""
     side_by_side = 1

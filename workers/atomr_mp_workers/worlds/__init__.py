@@ -13,6 +13,11 @@ its reader has room, so no rank takes a step that another one does not. Between 
 What ends it (its reader, its client's end, a rank's error, a rank that ends first) is an entry as well, by which all
 ranks close their generators. Streams that are left over at an epoch's end are closed on the thread, without an entry.
 
+Streams of a method with steps share entries (`shared_steps`): each says which streams take part, who of their readers
+has room, and which streams are gone. The members' lines have an outcome for each stream, so rank 0 knows all of them
+before it publishes the next step (`stepped_method`, `steps_run`). At an epoch's end the method gets a step without
+live streams, in which all are gone.
+
 `context.world` is a `world.OwnWorld`. On that thread its `collectives` go through the `meeting.Meeting` of the present
 epoch, where the ranks compare their `signatures` and wait for each other.
 

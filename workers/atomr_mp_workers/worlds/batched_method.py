@@ -56,9 +56,12 @@ class GangBatchedMethod(BatchedMethod):
 
     def _prepare(self, request: Request) -> tuple[bool, Hashable]:
         """Decode a part; return whether it was not refused, and its key."""
-        if request.refs and not request.dropped:
-            why = f"{self.method.name}: a ref among the arguments of a call of a world, whose ranks share no memory"
-            self._envelope.refuse(request, errors.InvalidRequest(why))
-        if request.dropped or not self._envelope.admit(request):
-            return False, None
-        return self._group_of(request)
+        return self._group_of(request) if is_fit(request, self._envelope) else (False, None)
+
+
+def is_fit(request: Request, envelope: Envelope) -> bool:
+    """Decode a part that will share an entry; return False if it was refused, and so answered."""
+    if request.refs and not request.dropped:
+        why = f"{request.method.name}: a ref among the arguments of a call of a world, whose ranks share no memory"
+        envelope.refuse(request, errors.InvalidRequest(why))
+    return not request.dropped and envelope.admit(request)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from typing import Final
+from typing import Final, Protocol
 
 from atomr_mp import errors
 from atomr_mp.protocol.world import EntryKind, NoteKind, RingEntry
@@ -12,10 +13,43 @@ from atomr_mp.protocol.world.page import MAX_RANKS
 from atomr_mp_workers.requests import operands
 from atomr_mp_workers.requests.kinds.stream import StreamRequest
 from atomr_mp_workers.requests.kinds.stream_life import StreamState
+from atomr_mp_workers.requests.method import Method
 from atomr_mp_workers.requests.request import Request
 from atomr_mp_workers.worlds.joined_epoch import JoinedEpoch
 from atomr_mp_workers.worlds.order_of_batches import BatchedPart
+from atomr_mp_workers.worlds.shared_steps import Role, SteppedPart, unpack_roles
 from atomr_mp_workers.worlds.step_order import UNWANTED, PartKey, StreamEnd
+
+NUMBER_BITS: Final = 32
+"""The epoch stands above so many bits of a stream's number."""
+
+
+class StreamsTogether(Protocol):
+    """The streams of a method with steps; see `GangSteppedMethod`."""
+
+    def __contains__(self, key: object, /) -> bool: ...
+
+    @property
+    def method(self) -> Method:
+        """The method."""
+
+    @property
+    def has_streams(self) -> bool:
+        """Whether streams have begun whose end the method does not know."""
+
+    def why_unfit(self, live: Sequence[PartKey], gone: Sequence[PartKey], new: dict[PartKey, StreamRequest], /) -> str:
+        """Return why this process cannot take a step, "" if it can."""
+
+    def stream_of(self, key: PartKey, /) -> StreamRequest:
+        """Return a stream that has begun."""
+
+    def prepare(
+        self, ready: dict[PartKey, bool], new: dict[PartKey, StreamRequest], gone: dict[PartKey, errors.AtomrError], /
+    ) -> StreamRequest:
+        """Take in what the next step does; return a stream that stands for it."""
+
+    def leave(self, error: errors.AtomrError, /) -> StreamRequest | None:
+        """Have all streams end outside of their epoch; return one that stands for that step, None if there is none."""
 
 
 class GangQueue:
@@ -47,7 +81,11 @@ class GangQueue:
         self.explain: Callable[[StreamEnd], errors.AtomrError] = lambda _end: errors.Cancelled("cancelled")
         """Returns the error of a stream that ends on all ranks; set by the membership."""
         self._streams: dict[PartKey, StreamRequest] = {}
-        """Streams that have begun and not ended."""
+        """Streams that have begun and not ended, but those that run together with others."""
+        self.stepped: Final[dict[str, StreamsTogether]] = {}
+        """Methods whose streams run together, by name; they put themselves here."""
+        self.numbers = itertools.count(1)
+        """Numbers for such streams. They begin by the ring, so each has the same number on all ranks."""
         self._left: Callable[[], errors.AtomrError] | None = None
         """Makes the error of streams whose epoch was left; None in an epoch."""
         self._leaving: deque[StreamRequest] = deque()
@@ -64,16 +102,17 @@ class GangQueue:
         return bool(self._examples or self._leaving) or self.epoch is not None
 
     def __contains__(self, key: object) -> bool:
-        return key in self._parts or key in self._streams
+        return key in self._parts or key in self._streams or any(key in each for each in self.stepped.values())
 
     @property
     def has_streams(self) -> bool:
         """Whether streams have begun and not ended."""
-        return bool(self._streams)
+        return bool(self._streams) or any(each.has_streams for each in self.stepped.values())
 
     def enter(self, epoch: JoinedEpoch) -> None:
         """Give out what the ring of an epoch says."""
         self.epoch, self._left = epoch, None
+        self.numbers = itertools.count((epoch.number << NUMBER_BITS) + 1)
 
     def leave(self, error: Callable[[], errors.AtomrError]) -> None:
         """Leave the epoch. Its open streams are given out once more, to end with this error."""
@@ -81,6 +120,8 @@ class GangQueue:
         for stream in self._streams.values():
             if stream.state is StreamState.READY:
                 self._let_end(stream)
+        for each in self.stepped.values():
+            self._let_end_together(each)
 
     def rest(self, stream: StreamRequest) -> None:
         """Take a stream back that has taken a step and goes on."""
@@ -89,18 +130,28 @@ class GangQueue:
         else:
             self.tell_room(stream)
 
+    def rest_together(self, stepped: StreamsTogether, going: Sequence[StreamRequest]) -> None:
+        """Take back the streams of a method that have taken a step and go on."""
+        if self._left is not None:
+            self._let_end_together(stepped)
+        elif self.epoch is not None and self.epoch.publisher is not None:
+            for stream in going:
+                self.tell_room(stream)
+            self.epoch.publisher.shared.rested(stepped.method.name)
+
     def tell_room(self, stream: StreamRequest) -> None:
         """As rank 0, take in whether the reader of a resting stream has room."""
         key = key_of(stream)
         if key is not None and self.epoch is not None and self.epoch.publisher is not None:
-            self.epoch.publisher.streams.set_room(key, has_room=bool(stream.credit))
+            order = self.epoch.publisher.order_of(key)
+            order.set_room(key, has_room=bool(stream.credit))
 
     def end(self, stream: StreamRequest, error: errors.AtomrError) -> None:
         """As rank 0, have a stream end on all ranks; its part here ends with this error."""
         key = key_of(stream)
         if key is not None and self.epoch is not None and self.epoch.publisher is not None:
             stream.unwanted = stream.unwanted or error
-            self.epoch.publisher.streams.end(key)
+            self.epoch.publisher.end(key)
             self.epoch.wake_loop()
 
     def forget(self, stream: StreamRequest) -> None:
@@ -145,6 +196,17 @@ class GangQueue:
         else:
             self.epoch.note(key, NoteKind.REFUSED)
 
+    def add_to_steps(self, stream: StreamRequest, part: SteppedPart, *, fits: bool) -> None:
+        """Do the same with a part of a stream that runs together with others."""
+        key = key_of(stream)
+        if key is None or self.epoch is None or self._parts.get(key) is not stream:
+            return
+        if fits:
+            self._added.add(key)
+            self.epoch.note_for_steps(key, part, has_room=bool(stream.credit))
+        else:
+            self.epoch.note(key, NoteKind.REFUSED)
+
     def put_back(self, item: Request, _owner: Hashable, _priority: int = 0) -> None:
         """Let an example that was just taken wait again."""
         self._examples.appendleft(item)
@@ -155,8 +217,8 @@ class GangQueue:
             return self._take_without_entry(is_ready)
         epoch = None if self.apart is not None else self.epoch
         while epoch is not None and (entry := epoch.next()) is not None:
-            if entry.kind is EntryKind.BATCH:
-                return self._take_batch(epoch, entry)
+            if entry.kind is EntryKind.BATCH or entry.kind is EntryKind.STEPS:
+                return (self._take_batch if entry.kind is EntryKind.BATCH else self._take_steps)(epoch, entry)
             part = self._parts.get(entry.requests[0]) if entry.kind is EntryKind.BEGIN else None
             if part is not None and not part.dropped and not (entry.requests[0] in self._added and is_ready(part)):
                 return None
@@ -194,6 +256,31 @@ class GangQueue:
         for key in entry.requests:
             self._take_part(key)
         return found[0]
+
+    def _take_steps(self, epoch: JoinedEpoch, entry: RingEntry) -> Request | None:
+        """Return a stream that stands for a step of many. All ranks have the same ones in it, or the epoch ends."""
+        roles = dict(zip(entry.requests, unpack_roles(entry.data, len(entry.requests), MAX_RANKS), strict=True))
+        live = {key: role.role is Role.READY for key, role in roles.items() if role.end is None}
+        gone = {key: role.end for key, role in roles.items() if role.end is not None}
+        parts = {key: self._parts[key] for key in live if key in self._added}
+        new = {key: part for key, part in parts.items() if isinstance(part, StreamRequest)}
+        first = entry.requests[0]
+        names = [new[first].method.name] if first in new else [n for n, each in self.stepped.items() if first in each]
+        stepped = self.stepped.get(names[0]) if names else None
+        why = "has no stream of a step that was published"
+        if stepped is not None:
+            why = stepped.why_unfit([*live], [*gone], new)
+        if stepped is None or why:
+            self.give_up(why)
+            return None
+        if not epoch.begin():
+            return None
+        errors_by = {key: self._error_of(stepped.stream_of(key), end) for key, end in gone.items()}
+        found = stepped.prepare(live, new, errors_by)
+        for key in new:
+            self._take_part(key)
+        self.sequence, self.together = entry.sequence, (found,)
+        return found
 
     def heads(self) -> Iterator[Request]:
         """Yield the request that is next."""
@@ -233,13 +320,23 @@ class GangQueue:
             stream.may_step = True
         elif stream is not None:
             end = StreamEnd.unpack(entry.argument, MAX_RANKS)  # it was checked when it was read
-            stream.closing = stream.unwanted if end == UNWANTED and stream.unwanted else self.explain(end)
+            stream.closing = self._error_of(stream, end)
         return stream
 
     def _let_end(self, stream: StreamRequest) -> None:
         assert self._left is not None
         stream.closing = self._left()
         self._leaving.append(stream)
+
+    def _error_of(self, stream: StreamRequest, end: StreamEnd) -> errors.AtomrError:
+        """Return the error of a stream that the ring ends."""
+        return stream.unwanted if end == UNWANTED and stream.unwanted else self.explain(end)
+
+    def _let_end_together(self, stepped: StreamsTogether) -> None:
+        assert self._left is not None
+        found = stepped.leave(self._left())
+        if found is not None:
+            self._leaving.append(found)
 
     def _take_part(self, key: PartKey) -> Request | None:
         self._added.discard(key)

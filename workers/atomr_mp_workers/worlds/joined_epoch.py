@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from atomr_mp.protocol.world import (
@@ -29,6 +29,7 @@ from atomr_mp.protocol.world import (
 from atomr_mp_workers.worlds.files import EpochPages
 from atomr_mp_workers.worlds.order_of_batches import BatchedPart
 from atomr_mp_workers.worlds.publisher import Publisher, fence
+from atomr_mp_workers.worlds.shared_steps import SteppedPart, unpack_roles
 from atomr_mp_workers.worlds.step_order import PartKey, StreamEnd
 
 
@@ -115,6 +116,12 @@ class JoinedEpoch:
             self.publisher.batches.know(key, part)
         self.note(key)
 
+    def note_for_steps(self, key: PartKey, part: SteppedPart, *, has_room: bool) -> None:
+        """Note, with the next look, that a part has come of a stream that runs together with others."""
+        if self.publisher is not None:
+            self.publisher.shared.know(key, part, has_room=has_room)
+        self.note(key)
+
     def look(self, now_ns: int) -> None:
         """Write notes and wake rank 0 for them; as rank 0, publish and wake all."""
         with self._noticing():
@@ -131,11 +138,13 @@ class JoinedEpoch:
         with self._noticing():
             while not self._order and (entry := self._read()) is not None:
                 begins = entry.kind in _OF_ONE_CALL and len(entry.requests) == 1
-                begins |= entry.kind is EntryKind.BATCH and bool(entry.requests)
+                begins |= entry.kind in _OF_SEVERAL and bool(entry.requests)
                 if not begins and entry.kind not in _OF_NO_CALL:
                     raise WorldPageDamagedError(f"entry {entry.sequence} is of a kind that is not in use")
                 if entry.kind is EntryKind.CANCEL:
                     StreamEnd.unpack(entry.argument, len(self.readers))
+                elif entry.kind is EntryKind.STEPS:
+                    unpack_roles(entry.data, len(entry.requests), len(self.readers))
                 self._order.append(entry)
         return self._order[0] if self._order and not self.damage else None
 
@@ -153,6 +162,14 @@ class JoinedEpoch:
     def end(self, sequence: int, outcome: Outcome = Outcome.ENDED) -> None:
         """Say that an entry has ended, and wake rank 0 if it waits for that. The thread that the entry has run on."""
         self.writer.end(sequence, outcome)
+        self._tell_end()
+
+    def end_steps(self, sequence: int, outcomes: Sequence[Outcome]) -> None:
+        """Do the same for a step of streams that run together, with the outcome of each."""
+        self.writer.end_steps(sequence, outcomes)
+        self._tell_end()
+
+    def _tell_end(self) -> None:
         fence()
         if self.rank and self._ring is not None and self._ring.wants_bell:
             ring((self.pages.loop_bells[0],))
@@ -267,6 +284,9 @@ def ring(bells: Iterable[int]) -> None:
 
 _OF_ONE_CALL: Final = frozenset({EntryKind.BEGIN, EntryKind.STEP})
 """Kinds of entries of one call each."""
+
+_OF_SEVERAL: Final = frozenset({EntryKind.BATCH, EntryKind.STEPS})
+"""Kinds of entries of several calls that run as one."""
 
 _OF_NO_CALL: Final = frozenset({EntryKind.CANCEL, EntryKind.REFUSED, EntryKind.LAST})
 """Kinds of entries that begin nothing."""

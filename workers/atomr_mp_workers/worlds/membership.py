@@ -260,17 +260,18 @@ class Membership:
             self._queue.arrive(key, request)
             if hooks.hook is not None:
                 hooks.hook("world_note", "")
-            if self._epoch.publisher is not None and request.method.batch is None:
+            if self._epoch.publisher is not None and request.method.batch is None and request.method.steps is None:
                 self._epoch.publisher.calls.know(key, CallFacts(request.peer.session, request.method))
             kind = NoteKind.CAME
+            shares = request.method.batch is not None or request.method.steps is not None
             if isinstance(request, StreamRequest):
                 kind, request.sends = NoteKind.OPENED, self._rank == 0
-                if self._epoch.publisher is not None:
+                if self._epoch.publisher is not None and not shares:
                     can_move = request.method.resumes is not Resumes.NEVER
                     self._epoch.publisher.streams.came(key, has_room=bool(request.credit), is_resumable=can_move)
             if request.method.refused is not None:  # it is noted once its memory is free
                 self._waiting.add(key, request, is_first_rank=self._epoch.publisher is not None)
-            elif request.method.batch is None or request.alone:  # else it is noted once its arguments are decoded
+            elif not shares or request.alone:  # else it is noted once its arguments are decoded
                 self._epoch.note(key, kind)
 
     def refused(self, key: PartKey, epoch: int) -> None:

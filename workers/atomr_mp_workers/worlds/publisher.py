@@ -21,6 +21,7 @@ from atomr_mp.protocol.world.page import MAX_REQUESTS
 from atomr_mp_workers.fault_points import hooks
 from atomr_mp_workers.worlds.order_of_batches import OrderOfBatches
 from atomr_mp_workers.worlds.order_of_calls import OrderOfCalls
+from atomr_mp_workers.worlds.shared_steps import SharedStep, SharedSteps, pack_roles
 from atomr_mp_workers.worlds.step_order import PartKey, StepOrder
 
 AHEAD: Final = 32
@@ -32,7 +33,7 @@ MOST_OPEN: Final = 65536
 MOST_ENDED: Final = 1024
 """How many ended sessions are remembered: notes about their parts may be on their way."""
 
-_WAYS: Final = (EntryKind.BEGIN, EntryKind.BATCH, EntryKind.STEP)
+_WAYS: Final = (EntryKind.BEGIN, EntryKind.BATCH, EntryKind.STEP, EntryKind.STEPS)
 """Kinds of entries that begin something."""
 
 NOTES_A_RING: Final = 1024
@@ -52,6 +53,8 @@ class Publisher:
     def __init__(self, ring: memoryview, epoch: int, readers: Sequence[MemberReader], begin_timeout_ns: int) -> None:
         self.streams: Final = StepOrder(readers)
         """The open streams, whose steps are published too."""
+        self.shared: Final = SharedSteps(readers)
+        """Those that run together with others."""
         self._opening: set[PartKey] = set()
         """Streams that have not been published."""
         self._ring: Final = RingWriter(ring, epoch)
@@ -99,7 +102,8 @@ class Publisher:
     def waits(self) -> bool:
         """Whether something waits for a member's end before it is published."""
         lines = self.calls, self._cancelled, self._declined
-        return any(lines) or self._closes or self.batches.wait_for_end or self.streams.waits
+        orders = self.batches.wait_for_end, self.streams.waits, self.shared.waits
+        return any(lines) or self._closes or any(orders)
 
     @property
     def is_overfull(self) -> bool:
@@ -129,6 +133,15 @@ class Publisher:
             self._probed_ns = now_ns
             self._publish_one(EntryKind.CANCEL, [], now_ns, self._ends())
 
+    def order_of(self, key: PartKey) -> StepOrder | SharedSteps:
+        """Return the order in which a stream takes its steps."""
+        return self.shared if key in self.shared else self.streams
+
+    def end(self, key: PartKey) -> None:
+        """Have an unwanted stream end on all ranks."""
+        if self.order_of(key).end(key):
+            self._declined.append(key)
+
     def cancel(self, session: int) -> None:
         """Have all members drop the unpublished calls of a session that has ended.
 
@@ -139,7 +152,7 @@ class Publisher:
         if len(self._ended_sessions) > MOST_ENDED:
             del self._ended_sessions[next(iter(self._ended_sessions))]
         found = [key for key in (*self._open, *self._declined) if key[0] == session]
-        found += self.calls.cancel(session) + self.batches.cancel(session)
+        found += self.calls.cancel(session) + self.batches.cancel(session) + self.shared.end_session(session)
         if found:
             self._cancelled += found
             self._opening.difference_update(found)
@@ -175,6 +188,7 @@ class Publisher:
             self._refused.clear()
             self.batches.clear()
             self.streams.close()
+            self.shared.close()
 
     def late(self, now_ns: int) -> int | None:
         """Return the rank that should have begun an entry by now; None if there is none. Look again at `due_ns`."""
@@ -235,14 +249,15 @@ class Publisher:
 
     def _line_up(self, key: PartKey, now_ns: int) -> None:
         """Let a call wait that has come to all."""
-        if key in self._refused:
+        if key in self._refused or self.shared.is_unwanted(key):
             self._refused.discard(key)
             self.batches.forget(key)
             self.calls.forget(key)
+            self.shared.forget(key)
             self._opening.discard(key)
             self.streams.decline(key)
             self._declined.append(key)
-        elif not self.batches.add(key, now_ns):
+        elif not (self.batches.add(key, now_ns) or self.shared.add(key)):
             self.calls.add(key)
 
     def _publish(self, now_ns: int) -> None:
@@ -252,6 +267,7 @@ class Publisher:
         ends = self._ends()
         ended = min(ends)
         self.streams.settle(ended)
+        self.shared.settle(ended)
         while self._published - ended < AHEAD and self._publish_next(now_ns, ends, ended):
             pass
 
@@ -265,11 +281,14 @@ class Publisher:
             self._ways.rotate(-1)
             if way is EntryKind.STEP and self.streams.is_due:
                 return self._publish_step(now_ns, ends)
+            if way is EntryKind.STEPS and (step := self.shared.next()) is not None:
+                return self._publish_shared(step, now_ns, ends)
             if way is EntryKind.BEGIN and (key := self.calls.next(ended)) is not None:
                 return self._publish_call(key, now_ns, ends)
             if way is EntryKind.BATCH and (calls := self.batches.next(now_ns, ended)):
                 return self._publish_batch(calls, now_ns, ends)
-        if self._closes and not len(self.streams) and self._publish_one(EntryKind.LAST, [], now_ns, ends):
+        open_streams = len(self.streams) + len(self.shared)
+        if self._closes and not open_streams and self._publish_one(EntryKind.LAST, [], now_ns, ends):
             self._closes, self._is_closed = False, True
         return False
 
@@ -316,11 +335,24 @@ class Publisher:
             self.streams.published_end(key)
         return True
 
+    def _publish_shared(self, step: SharedStep, now_ns: int, ends: Sequence[int]) -> bool:
+        """Publish a step of streams that run together."""
+        if not self._publish_one(EntryKind.STEPS, step.keys, now_ns, ends, data=pack_roles(step.roles)):
+            return False
+        self.shared.published(step, self._published)
+        return True
+
     def _publish_one(
-        self, kind: EntryKind, calls: Sequence[PartKey], now_ns: int, ends: Sequence[int], argument: int = 0
+        self,
+        kind: EntryKind,
+        calls: Sequence[PartKey],
+        now_ns: int,
+        ends: Sequence[int],
+        argument: int = 0,
+        data: bytes = b"",
     ) -> bool:
         """Publish an entry; return False if there is no room."""
-        sequence = self._ring.publish(kind, calls, now_ns, min(ends), argument)
+        sequence = self._ring.publish(kind, calls, now_ns, min(ends), argument, data)
         if not sequence:
             return False
         for rank, ended in enumerate(ends):

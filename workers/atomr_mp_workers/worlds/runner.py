@@ -16,6 +16,7 @@ from atomr_mp_workers.requests.off_loop.threads import ActorThreads
 from atomr_mp_workers.requests.request import Request, Run
 from atomr_mp_workers.worlds.gang_queue import GangQueue
 from atomr_mp_workers.worlds.joined_epoch import JoinedEpoch
+from atomr_mp_workers.worlds.steps_run import GangStepsRun
 
 PATIENCE: Final = 2
 PATIENCE_NS: Final = 5_000_000_000
@@ -72,7 +73,7 @@ class WorldThread(ActorThreads):
         """Run a request that has begun."""
         sequence, epoch, meeting = self.queue.sequence, self.queue.epoch, self._meeting
         self.queue.apart, self.queue.together = None, ()
-        if request.requests[0].gang is not None:
+        if isinstance(request, GangStepsRun) or any(each.gang is not None for each in request.requests):
             assert meeting is not None
             assert epoch is not None or not sequence
             self._entry = epoch, meeting, sequence
@@ -113,8 +114,8 @@ class WorldThread(ActorThreads):
         if isinstance(request, StreamRequest):
             self.queue.forget(request)
         if request.gang is not None and self.queue.epoch is not None:
-            if request.method.batch is not None:
-                self.queue.give_up("could not begin a batch")
+            if request.method.batch is not None or request.method.steps is not None:
+                self.queue.give_up("could not begin a batch, or a step of several streams")
             self.queue.epoch.pass_over(self.queue.sequence)
 
     def together(self, request: Request) -> Sequence[Request]:
@@ -131,7 +132,11 @@ class WorldThread(ActorThreads):
         try:
             meeting.begin(sequence, functools.partial(self._waits, request))
             super().work(request)
-            if epoch is not None:
+            if isinstance(request, GangStepsRun):
+                outcomes = request.come_to()
+                if epoch is not None:
+                    epoch.end_steps(sequence, outcomes)
+            elif epoch is not None:
                 epoch.end(sequence, _outcome(request))
             meeting.end()
         except BaseException as raised:  # noqa: BLE001 - ours; the thread has to go on
@@ -140,11 +145,11 @@ class WorldThread(ActorThreads):
     def _waits(self, request: Run, waits: bool) -> None:  # noqa: FBT001 - a value to be shown
         """Show on the board whether a call waits for other members: the one that they wait for is judged before."""
         watched = _patient(request.method.watched) if waits else request.method.watched
-        if isinstance(request, StreamRequest) and request.place >= 0:
-            self._watch_step(request.place, watched)
-            return
         for each in request.requests:
-            self._watch(each.slot, watched)
+            if isinstance(each, StreamRequest) and each.place >= 0:
+                self._watch_step(each.place, watched)
+            else:
+                self._watch(each.slot, watched)
 
 
 def _outcome(request: Run) -> Outcome:

@@ -133,10 +133,11 @@ class StepOrder:
             self._room.discard(key)
         self._look(key)
 
-    def end(self, key: PartKey, end: StreamEnd = UNWANTED) -> None:
-        """Have a stream end on all ranks after its step."""
+    def end(self, key: PartKey, end: StreamEnd = UNWANTED) -> bool:
+        """Have a stream end on all ranks after its step; return False: it begins even so if it has not begun."""
         self._ends.setdefault(key, end)
         self._look(key)
+        return False
 
     def end_session(self, session: int) -> None:
         """Have all streams of a session end that have begun, and forget those that have not."""

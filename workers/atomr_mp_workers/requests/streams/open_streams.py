@@ -216,6 +216,8 @@ class OpenStreams:
                 if stepped is not None:
                     if stepped.deliver(stream):
                         stepped.complete(stream)
+                    elif stream.gang is not None and not stream.draining:
+                        self._threads[stream.method.name].granted(stream)
                 elif stream.gang is not None:
                     if stream.state is StreamState.READY:  # else its step may take the room
                         self._threads[stream.method.name].granted(stream)
@@ -267,7 +269,7 @@ class OpenStreams:
             runs_with_others = stream.state is StreamState.RUNNING and stream.method.name in self.stepped
             is_dry = stream.state is StreamState.READY and stream.gang is not None and self._is_dry(stream)
             is_aside = stream.state is StreamState.PARKED or runs_with_others or is_dry
-            if stream.closing is not None or not is_aside:
+            if stream.closing is not None or stream.unwanted is not None or not is_aside:
                 continue
             if (due_ns := self._due_of(stream)) > now_ns:
                 self._due_ns = min(self._due_ns, due_ns)
@@ -296,7 +298,7 @@ class OpenStreams:
         return stream.sends and not stream.credit and stream.unwanted is None
 
     def _close(self, stream: StreamRequest, error: errors.AtomrError) -> None:
-        if stream.gang is not None:
+        if stream.gang is not None and not stream.draining:
             self._threads[stream.method.name].end_stream(stream, error)
             return
         if stream.state is StreamState.WAITING or stream.state is StreamState.OVER:

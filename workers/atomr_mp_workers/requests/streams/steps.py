@@ -32,6 +32,9 @@ HELD_PARTS: Final = 1024
 HELD_BYTES: Final = 16 * 2**20
 """Most bytes of a stream's parts that are held."""
 
+_ids: Final = itertools.count(1)
+"""Numbers of streams, of all methods."""
+
 
 class StepsRun(Run):
     """One step of a method over all live streams.
@@ -74,8 +77,13 @@ class StepsRun(Run):
             raise TypeError(f"{self.method.name} is a step over live streams, and returns None; it sends by live[id]")
 
 
-class _Sink:
-    """Takes the parts and the end of one stream; on the actor's thread."""
+class PartSink:
+    """Takes the parts and the end of one stream; on the actor's thread.
+
+    Args:
+        stream: The stream. Of a stream of a world only rank 0 keeps parts and the result.
+        store: The device's memory.
+    """
 
     def __init__(self, stream: StreamRequest, store: Store) -> None:
         self._stream = stream
@@ -85,7 +93,7 @@ class _Sink:
         """Hold a part until the step has ended."""
         own_process.check()
         stream = self._stream
-        if stream.error is not None or stream.closing is not None:
+        if stream.error is not None or stream.closing is not None or not stream.sends:
             return
         try:
             if type(part) in SCALARS:
@@ -108,7 +116,8 @@ class _Sink:
 
     def end(self, result: Any) -> None:
         """Take the result."""
-        self._stream.conclude(self._store.buffers.moved(self._stream.holder, result))
+        stream = self._stream
+        stream.conclude(self._store.buffers.moved(stream.holder, result) if stream.sends else None)
 
     def fail(self, error: BaseException) -> None:
         """Take the error."""
@@ -143,7 +152,6 @@ class SteppedMethod:
         self._gone: list[LiveStream[Any, Any]] = []
         """Streams that a step has failed; the next step gets them."""
         self._stepping = False
-        self._ids = itertools.count(1)
 
     def __len__(self) -> int:
         """Return whether a step has something to do: 0 if not, or if one is under way."""
@@ -195,6 +203,10 @@ class SteppedMethod:
         self.streams.begin_steps(self._streams.values(), now_ns)
         gone, self._gone = self._gone, []
         return self._step([self._join(request)], gone, [])
+
+    def together(self, requests: Sequence[Request]) -> StepsRun | None:
+        """Begin a step of a world, and return it; None if it cannot run. Only a world's method has such steps."""
+        raise NotImplementedError(f"{self.method.name} belongs to no world ({len(requests)} requests)")
 
     def finish(self, run: StepsRun) -> list[StreamRequest]:
         """Take a step back, and send its parts; return the streams that have ended."""
@@ -257,9 +269,9 @@ class SteppedMethod:
     def _join(self, stream: StreamRequest) -> LiveStream[Any, Any]:
         stream.feed(StreamEvent.TURN)
         self.streams.watch(stream)
-        number = next(self._ids)
+        number = next(_ids)
         sent = stream.sent()
-        live = self._live[number] = LiveStream(number, stream.arguments[0], _Sink(stream, self._store), sent)
+        live = self._live[number] = LiveStream(number, stream.arguments[0], PartSink(stream, self._store), sent)
         self._streams[number] = stream
         return live
 
