@@ -122,8 +122,18 @@ class Stepping(Actor):
         """Return what was noted, and the numbers of the streams that are live as far as this rank knows."""
         return [self.log, sorted(self.numbers)]
 
-    @method(thread=True, batch=Steps())
-    def refuses(self, live: Live[int, int]) -> None:
-        """Take a number; whatever it is, it is over in one step."""
+    @method(thread=True, batch=Steps(max_items=LIVE), resumable=True)
+    def burst(self, live: Live[Ask, Any]) -> None:
+        """Send all numbers in the first step, whether there is room or not, and end by what the stream says."""
+        self.log.append([self.world.epoch, *[[each.arguments.name for each in some] for some in (live, live.gone)]])
         for each in live.new:
-            each.end(each.arguments)
+            ask = each.arguments
+            for number in range(len(each.sent), ask.upto):
+                each.send(number)
+            if ask.how == "ends" or (ask.how == "ends alone" and self.world.rank == ask.rank):
+                each.end("the end")
+
+    @method(thread=True, batch=Steps())
+    def returns(self, live: Live[Ask, Any]) -> Any:
+        """Return something, which a step must not."""
+        return len(live)

@@ -299,9 +299,8 @@ class Engine(Actor):
             case "fail":
                 each.fail(ValueError("on purpose"))
                 del self._left[each.id]
-            case "flood":
-                for _ in range(2000):
-                    each.send("more")
+            case "flood" | "flood and end":
+                self._flood(line, each)
             case "raise":
                 raise ValueError("on purpose")
             case "return":
@@ -318,6 +317,13 @@ class Engine(Actor):
             case _:
                 die(line.how)
         assert each.id in {one.id for one in live}
+
+    def _flood(self, line: Line, each: LiveStream[Line, str]) -> None:
+        for _ in range(2000):
+            each.send("more")
+        if line.how == "flood and end":
+            each.end("all of it")
+            del self._left[each.id]
 
     @method(thread=True)
     def count(self) -> int:

@@ -115,6 +115,13 @@ def test_what_is_sent_beyond_the_reader_s_room_is_held_and_bounded(pool: atomr_m
     assert settled(lambda: "gone-flood" in notes.runs())
 
 
+def test_a_stream_without_all_of_its_parts_has_no_result(pool: atomr_mp.Pool) -> None:
+    """Though its method has ended it with one, behind more parts than are held."""
+    parts, error = parts_of(pool.stream("Engine.run", line("flood", how="flood and end", at=1), ahead=4))
+    assert type(error) is errors.Overloaded
+    assert len(parts) == error.parts == 1026
+
+
 def test_a_stream_that_was_ended_takes_no_more(pool: atomr_mp.Pool, notes: Ledger) -> None:
     """The method gets the error, and its callers get what came before."""
     parts, error = parts_of(pool.stream("Engine.run", line("x", how="after", at=1)))

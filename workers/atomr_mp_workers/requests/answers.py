@@ -63,6 +63,8 @@ class Answers:
             if kind is StreamRequest:
                 self.forget(cast("StreamRequest", request))
                 request.peer.unanswered += 1  # it does not count among them
+                if error is not None:
+                    request.encoded = None  # its method may have ended it before that, with parts that are not sent
             self.reply(request.peer, request.id, request.encoded, error)
 
     def forget(self, stream: StreamRequest) -> None:

@@ -13,6 +13,7 @@ same order.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from enum import IntEnum
 from typing import Final, NamedTuple
@@ -134,7 +135,7 @@ class SharedSteps:
     @property
     def waits(self) -> bool:
         """Whether there is a step to publish, or a member's end to wait for."""
-        return any(method.keys is not None for method in self._methods.values()) or self.next() is not None
+        return any(method.keys is not None or self._is_due(method) for method in self._methods.values())
 
     # --- what rank 0's loop knows ----------------------------------------------------------------------------------
 
@@ -232,13 +233,10 @@ class SharedSteps:
     def next(self) -> SharedStep | None:
         """Return the step that is next, None if none is due."""
         for name, method in self._methods.items():
-            if method.keys is not None or not method.rests:
-                continue
-            going = [key for key in method.live if key not in self._ends]
-            gone = [key for key in method.live if key in self._ends]
-            new = [*method.waiting][: method.max_items - len(going)]
-            if gone or new or not self._room.isdisjoint(going):
-                live = going + new
+            if self._is_due(method):
+                going = [key for key in method.live if key not in self._ends]
+                gone = [key for key in method.live if key in self._ends]
+                live = [*going, *itertools.islice(method.waiting, method.max_items - len(going))]
                 roles = [StreamRole(Role.READY if key in self._room else Role.HELD) for key in live]
                 roles += [StreamRole(Role.GONE, self._ends[key]) for key in gone]
                 return SharedStep(name, live, gone, live + gone, roles)
@@ -255,6 +253,14 @@ class SharedSteps:
         method.live = dict.fromkeys(step.live)
         method.sequence, method.keys, method.rests = sequence, step.live, False
         self._room.difference_update(step.live)
+
+    def _is_due(self, method: _Method) -> bool:
+        """Return whether a method's next step has something to do, and the last one is over."""
+        if method.keys is not None or not method.rests:
+            return False
+        if method.waiting and len(method.live) < method.max_items:
+            return True
+        return not (self._ends.keys().isdisjoint(method.live) and self._room.isdisjoint(method.live))
 
     def _is_live(self, key: PartKey) -> bool:
         method = self._methods.get(self._known[key].method)

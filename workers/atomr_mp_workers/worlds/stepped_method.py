@@ -196,7 +196,7 @@ class GangSteppedMethod(SteppedMethod):
             stream.closing = error
             stream.held.clear()
             if stream.draining:  # it has ended here, and not on all ranks
-                stream.error, stream.encoded = stream.error or error, None
+                stream.error = stream.error or error
                 self.complete(stream)
             else:
                 leaving.append(stream)
