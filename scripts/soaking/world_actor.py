@@ -12,10 +12,13 @@ from typing import Any, Final
 import numpy as np
 
 from atomr_mp import errors
-from atomr_mp_workers import Actor, Batch, Context, method
+from atomr_mp_workers import Actor, Batch, Context, Live, Steps, method
 
 STEPS: Final = 1000
 """More than a stream has steps: step n of stream m is noted as m * STEPS + n."""
+
+Counted = tuple[int, int, list[float]]
+"""Number, count and values of a stream that runs together with others."""
 
 
 class Noting(Actor):
@@ -28,6 +31,7 @@ class Noting(Actor):
         self.world.all_reduce(np.ones(4))
         path = Path(os.environ["WORLD_NOTES"]) / f"{self.world.name}-{self.world.rank}"
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        self._places: dict[int, int] = {}
 
     def _run(self, number: int, way: str, rank: int, values: Any) -> list[float]:
         os.write(self._file, f"{number} {self.world.epoch}\n".encode())
@@ -103,6 +107,34 @@ class Noting(Actor):
     def parts(self, number: int, count: int, values: Any, start: int) -> Iterator[float]:
         """Go on in the next epoch."""
         yield from self._steps(number, count, values, start)
+
+    def _step(self, live: Live[Counted, float]) -> None:
+        """Do the same for many streams together."""
+        for each in live.gone:
+            self._places.pop(each.id, None)
+        for each in live.new:
+            self._places[each.id] = len(each.sent)
+        for each in live.ready:
+            number, count, values = each.arguments
+            step = self._places[each.id]
+            if step == count:
+                each.end()
+                del self._places[each.id]
+                continue
+            os.write(self._file, f"{number * STEPS + step} {self.world.epoch}\n".encode())
+            total = self.world.all_reduce(np.asarray(values, np.float64) * (self.world.rank + 1))
+            each.send(float(total[0]) + step)
+            self._places[each.id] += 1
+
+    @method(thread=True, batch=Steps(), resumable=True)
+    def steps(self, live: Live[Counted, float]) -> None:
+        """Go on in the next epoch."""
+        self._step(live)
+
+    @method(thread=True, batch=Steps())
+    def steps_once(self, live: Live[Counted, float]) -> None:
+        """Do not."""
+        self._step(live)
 
     @method
     def parts_once(self, number: int, count: int, values: Any) -> Iterator[float]:

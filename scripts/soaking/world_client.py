@@ -56,9 +56,10 @@ def main() -> None:
                 reply: Any
                 if chosen.random() < STREAMS:
                     call |= stream_of(chosen, is_rough=rough == "rough")
+                    streamed = [call["number"], call["count"], call["values"]]
                     reply = worlds[call["world"]].stream(
                         f"{actor}.{call['method']}",
-                        *[call["number"], call["count"], call["values"]],
+                        *([streamed] if call["method"].startswith("steps") else streamed),
                         first_s=DEADLINE_S,
                         ahead=call["ahead"],
                     )
@@ -83,7 +84,7 @@ def stream_of(chosen: random.Random, *, is_rough: bool) -> dict[str, Any]:
     """Return the fields of a call that streams. Where nothing is lost, no stream waits for its reader."""
     return {
         "way": "streams",
-        "method": chosen.choice(["parts", "parts_once"]),
+        "method": chosen.choice(["parts", "parts_once", "steps", "steps_once"]),
         "each": False,
         "count": chosen.randrange(40),
         "ahead": chosen.randint(1, 20) if is_rough else 64,

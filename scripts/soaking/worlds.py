@@ -197,7 +197,7 @@ class WorldWalk:
         is_whole = found == expected or (closes is not None and found == expected[:closes])
         if (error is None and not is_whole) or found != expected[: len(found)]:
             self.wrong.append(f"stream {call['number']} has parts missing, or twice, or wrong: {call}")
-        if error not in {None, *(LOST if call["method"] == "parts_once" and not self._planned else ())}:
+        if error not in {None, *(LOST if call["method"].endswith("once") and not self._planned else ())}:
             self.wrong.append(f"stream {call['number']} ({call['method']}) ended with {error}: {call['text']}")
 
     def _judge_order(self, runs: dict[str, list[tuple[int, ...]]]) -> None:
