@@ -10,6 +10,8 @@ import pytest
 
 import atomr_mp
 from atomr_mp import errors
+from atomr_mp.client.lanes import gang_streams
+from atomr_mp.client.worlds import gang_stream
 from tests.support import ACTORS, BACKEND, DEADLINE_S, Ledger, settled
 
 STEPPING = f"{ACTORS}/stepping_worldly.py:Stepping"
@@ -142,3 +144,22 @@ def test_a_limit_of_streams_holds(ledger: Ledger) -> None:
             list(other.world("tp").stream("Stepping.count", ask("refused", 5)))
         assert len(list(first)) == 4
         assert len(list(other.world("tp").stream("Stepping.count", ask("later", 5)))) == 5
+
+
+def test_sent_parts_that_nobody_has_sent_are_refused(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that makes them up fails its own stream, and no process."""
+
+    def part_of(*arguments: Any) -> Any:
+        part = gang_stream.part_of(*arguments)
+        part.sent = [b"\xc1"]
+        return part
+
+    with start(ledger) as pool:
+        world = pool.world("tp")
+        beside = world.stream("Stepping.count", ask("beside", 50), ahead=2)
+        with monkeypatch.context() as patched:
+            patched.setattr(gang_streams, "part_of", part_of)
+            with pytest.raises(errors.InvalidRequest):
+                list(world.stream("Stepping.go_on", ask("made up", 5)))
+        assert len(list(beside)) == 50
+        assert world.epoch == 1

@@ -123,7 +123,7 @@ class GangSteppedMethod(SteppedMethod):
         assert isinstance(request, StreamRequest)
         fits = False
         try:
-            fits = is_fit(request, self._envelope)
+            fits = self._is_read(request) and is_fit(request, self._envelope)
         finally:
             part = SteppedPart(self.method.name, self._max_items, self.method.resumable)
             self._queue.add_to_steps(request, part, fits=fits)

@@ -60,6 +60,8 @@ class StreamRequest(Request):
         self.credit: Final = SenderCredit(call.parts, call.nbytes, call.start, call.start_bytes)
         self._start: Final = call.start
         self._sent: Sequence[bytes] = call.sent
+        self._was_sent: list[Any] = []
+        """Those of them that were decoded."""
         self.between_ns: Final = call.between_ns
         self.until_ns: Final = call.until_ns
         self.state = StreamState.WAITING
@@ -161,9 +163,19 @@ class StreamRequest(Request):
 
     def sent(self) -> list[Any]:
         """Return the parts that another incarnation has sent, once."""
+        self.read_sent()
+        found, self._was_sent = self._was_sent, []
+        return found
+
+    def read_sent(self) -> None:
+        """Decode these parts, which its client says.
+
+        Raises:
+            InvalidRequest: They cannot be decoded.
+        """
         sent, self._sent = self._sent, ()
         decoder = values.Decoder[Any]()
-        return [decoder.decode(body, ()) for body in sent]
+        self._was_sent += [decoder.decode(body, ()) for body in sent]
 
     def conclude(self, result: Any) -> None:
         """Take the result of a stream whose method is not a generator that could return it."""

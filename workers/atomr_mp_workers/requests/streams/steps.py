@@ -167,7 +167,7 @@ class SteppedMethod:
     def add(self, request: Request) -> None:
         """Let a stream wait for its first step, unless it is refused."""
         assert isinstance(request, StreamRequest)
-        if not request.refs or self._envelope.admit(request):
+        if self._is_read(request) and (not request.refs or self._envelope.admit(request)):
             self._waiting.add(request, request.peer.session, request.priority)
 
     def next(self, *, full: bool) -> tuple[list[Request], StepsRun | None]:
@@ -265,6 +265,16 @@ class SteppedMethod:
     def is_due(self) -> bool:
         """Whether there may be a step now."""
         return bool(len(self))
+
+    def _is_read(self, stream: StreamRequest) -> bool:
+        """Decode what another incarnation has sent of a stream; return False if it was refused for that."""
+        try:
+            if not stream.dropped:
+                stream.read_sent()
+        except errors.InvalidRequest as error:
+            self._envelope.refuse(stream, error)
+            return False
+        return True
 
     def _join(self, stream: StreamRequest) -> LiveStream[Any, Any]:
         stream.feed(StreamEvent.TURN)
