@@ -173,7 +173,7 @@ class MemberReader:
         """Return the outcome of an entry. The entry has ended, and is among the latest `OUTCOMES`."""
         word = self._words[OUTCOMES_AT + sequence % OUTCOMES]
         outcome = _OUTCOMES.get(word & 2**OUTCOME_BITS - 1)
-        if word >> OUTCOME_BITS != sequence or outcome is None:
+        if word >> OUTCOME_BITS != sequence or outcome is None or outcome is Outcome.LEFT:
             raise WorldPageDamagedError("an entry has ended, and does not say with what")
         return outcome
 

@@ -232,6 +232,15 @@ def test_a_step_that_did_not_run_has_left_all_streams() -> None:
     assert reader.step_outcomes(1, 3) == [LEFT] * 3
 
 
+def test_what_only_a_stream_of_many_comes_to_is_no_outcome_of_an_entry() -> None:
+    """So who judges single streams never sees it."""
+    _, writer, reader = lines()
+    writer.begin(1)
+    writer.end(1, LEFT)
+    with pytest.raises(WorldPageDamagedError):
+        reader.outcome(1)
+
+
 def test_more_outcomes_than_have_room_are_refused() -> None:
     """Before anything is written."""
     _, writer, _ = lines()
