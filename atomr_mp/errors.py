@@ -88,6 +88,8 @@ class AtomrError(Exception):
     """Number of parts that had arrived of a stream that ended with this error."""
     rank = -1
     """Rank of the member of a world whose part of a call ended with this error, -1 if of none."""
+    left_epoch = False
+    """Whether that member has found the world's epoch over, or has given it up. The runtime's."""
 
     def __post_init__(self) -> None:
         super().__init__(self.message)
@@ -878,6 +880,8 @@ def unraised(error: ErrorT) -> ErrorT:
 def to_wire(error: AtomrError) -> tuple[str, str, dict[str, Any]]:
     """Return (code, message, fields) of an error."""
     fields = {f.name: getattr(error, f.name) for f in dataclasses.fields(error) if f.name != "message"}
+    if error.left_epoch is True:
+        fields["left_epoch"] = True
     return error.code, error.message, fields
 
 
@@ -895,7 +899,10 @@ def from_wire(code: str, message: str, fields: dict[str, Any]) -> AtomrError:
         if f.name in fields and type(fields[f.name]) is _FACT_TYPES[str(f.type)]
     }
     known.pop("message", None)
-    return cls(message, **known)
+    error = cls(message, **known)
+    if fields.get("left_epoch") is True:
+        error.left_epoch = True
+    return error
 
 
 def facts_of(cls: type[AtomrError]) -> dict[str, type] | None:

@@ -85,6 +85,7 @@ class Lane(ABC):
             backlog,
             self._settle_gangs,
             self._read_for_room,
+            self.settle_gangs_later,
         )
         admission = self._admission = BacklogAdmission(links, backlog, outcomes, sender, gangs.settle)
         ended = self._on_fatal, self._ended, self._admitted
@@ -435,6 +436,13 @@ class Lane(ABC):
         with self._lock:
             self._gangs.settle()
 
+    @interrupts.defer_interrupts
+    def _settle_held_gangs(self) -> None:
+        """Send the calls of worlds that were held for news which has not come."""
+        with self._lock:
+            self._gangs.settle_late()
+        self.call_back()
+
     def _stray(self, part: AnyPart) -> None:
         self._gangs.stray(part)
 
@@ -623,6 +631,10 @@ class Lane(ABC):
     @abstractmethod
     def retry_later(self, link: DeviceLink, number: int, delay_s: float) -> None:
         """Call `_retry_link` with this number, after a time."""
+
+    @abstractmethod
+    def settle_gangs_later(self, delay_s: float) -> None:
+        """Call `_settle_held_gangs` after a time. There is one such call at a time."""
 
     @abstractmethod
     def _disconnecting(self, _link: DeviceLink, connection: ClientEnd) -> None:

@@ -306,6 +306,10 @@ class EventLoopLane(Lane):
         """Schedule the retry in the loop."""
         self._loop.call_later(delay_s, self._retry_link, link, number)
 
+    def settle_gangs_later(self, delay_s: float) -> None:
+        """Schedule it in the loop; from any thread."""
+        self._call_soon(self._loop.call_later, delay_s, self._settle_held_gangs)
+
     def _flushed(self, link: DeviceLink, connection: ClientEnd) -> None:
         self._call_soon(super()._flushed, link, connection)
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import bisect
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
@@ -23,9 +24,10 @@ from atomr_mp.client.reply import Reply
 from atomr_mp.client.reply_life import ReplyEvent, ReplyState
 from atomr_mp.client.worlds.arguments import GangArguments
 from atomr_mp.client.worlds.gang_life import GangAction, GangEvent, GangState, step
-from atomr_mp.client.worlds.gang_outcome import GangEnd, PartEnd, goes_again, judge
+from atomr_mp.client.worlds.gang_outcome import GangEnd, PartEnd, elsewhere, goes_again, judge
 from atomr_mp.client.worlds.gang_reply import NOTHING, PART_DEADLINE_NS, GangPart, GangReply
 from atomr_mp.client.worlds.gang_stream import PARTS, AnyGang, AnyPart, GangStream, GangStreamPart, goes_on
+from atomr_mp.client.worlds.left_epochs import LeftEpochs
 from atomr_mp.protocol.flow.flight import RETRY_AFTER_S
 from atomr_mp.protocol.messages import data
 from atomr_mp.protocol.messages.devices import WorldInfo, WorldState
@@ -49,6 +51,7 @@ class Gangs:
         backlog: Counts the calls that wait.
         go_on: Settles the waiting calls, without the lock; called once a call has come back to its queue.
         read_for_room: Takes in the answers of a device whose window is full; False if somebody else does that.
+        settle_later: Settles the waiting calls after so many seconds.
     """
 
     def __init__(
@@ -62,6 +65,7 @@ class Gangs:
         backlog: Backlog,
         go_on: Callable[[Reply], object],
         read_for_room: Callable[[DeviceLink], bool],
+        settle_later: Callable[[float], object],
     ) -> None:
         self._make = make
         self._session = session
@@ -73,6 +77,10 @@ class Gangs:
         self._streams = GangStreams(links, outcomes)
         self._go_on = go_on
         self._read_for_room = read_for_room
+        self._settle_later = settle_later
+        self._left = LeftEpochs()
+        self._looks_later = False
+        """Whether `settle_later` was called and has not come back."""
         self._worlds = session.worlds.by_number.copy()
         """The worlds as this lane knows them: no news overtakes that of the devices."""
         self._queues: dict[int, list[AnyGang]] = {}
@@ -134,6 +142,7 @@ class Gangs:
         self._begin(gang)
         self._feed(gang, GangEvent.WAIT)
         gang.state = ReplyState.BACKLOG if ready else ReplyState.WAITING
+        self._look_later(world)
 
     def _begin(self, gang: AnyGang) -> None:
         """Record a call that is not refused."""
@@ -150,9 +159,23 @@ class Gangs:
             for number in list(self._queues):
                 while queue := self._queues.get(number):
                     if not self._settle(queue[0], self._worlds[number]):
+                        self._look_later(self._worlds[number])
                         break
         finally:
             self._settling = False
+
+    def settle_late(self) -> None:
+        """Do that again: calls have waited for news for as long as they may."""
+        self._looks_later = False
+        self.settle()
+
+    def _look_later(self, world: WorldInfo) -> None:
+        """Have calls looked at again that are held for news of a world, if no news comes."""
+        now_ns = time.monotonic_ns()
+        until_ns = self._left.held_until_ns(world, now_ns)
+        if until_ns is not None and not self._looks_later:
+            self._looks_later = True
+            self._settle_later((until_ns - now_ns) / 1e9)
 
     def changed(self, world: WorldInfo) -> None:
         """React to news of a world: parts that were meant for an epoch that is over are not sent."""
@@ -174,6 +197,7 @@ class Gangs:
         is_over = world.made and world.state is WorldState.ENDED
         if is_over and not any(gang.number == world.number for gang in self._open.values()):
             self._worlds.pop(world.number, None)
+            self._left.forget(world.number)
 
     def sweep(self) -> None:
         """End the parts that were not sent, or were put back, and whose epoch is over."""
@@ -207,6 +231,8 @@ class Gangs:
         gang, part.of = part.of, None
         assert gang is not None
         gang.outstanding -= 1
+        if part.error is not None and part.error.left_epoch:
+            self._left.note(gang.number, gang.epoch, time.monotonic_ns())
         if gang.life is GangState.LATE:
             part.leases, part.frames, part.body = None, (), b""  # what it holds is given back
         if gang.outstanding:
@@ -272,8 +298,10 @@ class Gangs:
         return None
 
     def _is_ready(self, world: WorldInfo) -> bool:
-        """Return whether the processes of a ready epoch are those to which this lane sends."""
+        """Return whether the processes of a ready epoch are those to which this lane sends, and have not left it."""
         if world.state is not WorldState.READY or len(world.generations) != len(world.devices):
+            return False
+        if self._left.held_until_ns(world, time.monotonic_ns()) is not None:
             return False
         links = [self._links[device] for device in world.devices]
         return all(
@@ -408,6 +436,8 @@ class Gangs:
             end.error.rank = end.rank
         if gang.once and isinstance(end.error, errors.RequestError):
             end.error.maybe_executed = end.executed
+        elif isinstance(end.error, errors.CollectiveAborted) and not end.error.maybe_executed and gang.may_have_run:
+            end.error.message += elsewhere(ends)
         self._feed(gang, GangEvent.SETTLED, end.error)
 
     def _is_sent_again(self, gang: AnyGang, end: GangEnd) -> bool:

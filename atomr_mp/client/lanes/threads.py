@@ -62,6 +62,8 @@ class ThreadsLane(Lane):
         self._flusher: threading.Thread | None = None
         self._by_descriptor: dict[int, DeviceLink] = {}
         self._retries: dict[DeviceLink, threading.Timer] = {}
+        self._late_gangs: threading.Timer | None = None
+        """Looks at calls of worlds that are held for news."""
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._epoll = select.epoll()
         self._epoll.register(self._wake, select.EPOLLIN)
@@ -181,6 +183,8 @@ class ThreadsLane(Lane):
                 self._flushing = True
                 self._flush_wanted.release()
             retries = list(self._retries.values())
+            if self._late_gangs is not None:
+                retries.append(self._late_gangs)
         for timer in retries:
             timer.cancel()
             if timer is not threading.current_thread():
@@ -376,6 +380,13 @@ class ThreadsLane(Lane):
         timer.name, timer.daemon = "atomr-mp retry", True
         timer.start()
         self._retries[link] = timer
+
+    def settle_gangs_later(self, delay_s: float) -> None:
+        """Start a timer's thread for it."""
+        timer = threading.Timer(delay_s, self._settle_held_gangs)
+        timer.name, timer.daemon = "atomr-mp worlds", True
+        timer.start()
+        self._late_gangs = timer
 
     # --- callbacks that no thread waits for ------------------------------------------------------------------------
 

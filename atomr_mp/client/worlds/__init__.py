@@ -10,6 +10,7 @@ queues of links hold the parts, and never the whole.
 - `known_worlds`: the worlds of the pool, as the supervisor last reported them.
 - `gang_life`: where a gang call is, as a table. Tests walk all of it.
 - `gang_outcome`: what the ends of the parts come to, and whether the whole call is sent again.
+- `left_epochs`: the epochs that are over by the word of a member; calls are held until the supervisor says so.
 - `arguments`: what all parts are made of, however often the call is sent.
 
 `client.lanes.gangs` acts. A part goes to exactly one process: the member of the epoch in which the call is sent. If the

@@ -1,7 +1,7 @@
 """The outcome of a gang call, by the ends of its parts. Pure.
 
-A rank that raises has its peers aborted, so its error wins over theirs. An abort that names the rank where it came from
-wins over one that does not. Among equals the lowest rank's counts.
+A rank that raises has its peers aborted, or differing from it, so its error wins over theirs. An abort that names the
+rank where it came from wins over one that does not. Among equals the lowest rank's counts.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def judge(ends: Sequence[PartEnd], *, refused_first: bool = False) -> GangEnd:
 
     Args:
         ends: The ends by rank.
-        refused_first: Whether it is a collective on refs. A rank that refuses its part has all others find a mismatch,
-            so another error wins over `WorldMismatch`. Where all ranks have such errors, nothing was exchanged.
+        refused_first: Whether it is a collective on refs. Where all ranks have errors of their own, or differ, nothing
+            was exchanged.
     """
     executed, sent = any(end.executed for end in ends), any(end.sent for end in ends)
     is_planned = any(isinstance(end.error, errors.CollectiveAborted) and end.error.planned for end in ends)
@@ -55,8 +55,8 @@ def judge(ends: Sequence[PartEnd], *, refused_first: bool = False) -> GangEnd:
     if not failed:
         return GangEnd(None, -1, executed, sent)
     raised = [each for each in failed if not isinstance(each[1], FOLLOWING)]
+    raised.sort(key=lambda each: isinstance(each[1], errors.WorldMismatch))
     if refused_first:
-        raised.sort(key=lambda each: isinstance(each[1], errors.WorldMismatch))
         executed = executed and len(raised) < len(ends)
     diverged = [each for each in failed if has_diverged(each[1])]
     lost = [each for each in failed if isinstance(each[1], errors.WorkerLost | errors.ConnectionLost)]
@@ -64,6 +64,13 @@ def judge(ends: Sequence[PartEnd], *, refused_first: bool = False) -> GangEnd:
     rank, error = (raised or diverged or lost or named or failed)[0]
     all_live = all(isinstance(each, errors.CollectiveAborted) for _, each in failed)
     return GangEnd(error, rank, executed, sent, (is_planned or all_live) and not executed, is_planned)
+
+
+def elsewhere(ends: Sequence[PartEnd]) -> str:
+    """Return words that say where a call may have run, for the message of a rank that has not begun it."""
+    ranks = [f"{rank}" for rank, end in enumerate(ends) if end.executed]
+    where = f"on rank {', '.join(ranks)}" if ranks else "in an earlier epoch"
+    return f", and may have run {where}"
 
 
 def goes_again(end: GangEnd, info: MethodInfo | None, replays: int, max_replays: int, *, may_have_run: bool) -> bool:

@@ -192,6 +192,8 @@ class FakeLane(Lane):
         """Connections bring the last answers of ended workers after the report of the end."""
         self.timers: dict[int, int] = {}
         """Number of the last timer, by device."""
+        self.settles_late = 0
+        """How often calls of worlds that are held were to be settled later."""
         self.client = client
         client.devices = devices
         memory: Any = SimpleNamespace(sent_again=lambda _: None)
@@ -221,6 +223,10 @@ class FakeLane(Lane):
     def retry_later(self, link: DeviceLink, number: int, _delay_s: float) -> None:
         """Keep the number."""
         self.timers[link.device] = number
+
+    def settle_gangs_later(self, _delay_s: float) -> None:
+        """Keep that it has to be done."""
+        self.settles_late += 1
 
     def _disconnecting(self, _link: DeviceLink, connection: Any) -> None: ...
 

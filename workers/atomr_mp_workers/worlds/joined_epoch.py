@@ -78,6 +78,11 @@ class JoinedEpoch:
         return is_over(self.pages.stop, self.number)
 
     @property
+    def is_left(self) -> bool:
+        """Whether the epoch is over, or this process has found that it cannot go on. Any thread."""
+        return self.is_given_up or bool(self.damage) or self.is_over
+
+    @property
     def stop_cause(self) -> tuple[int, str]:
         """The rank where its end came from, -1 if from none, and the cause; by the supervisor's page. Any thread."""
         return cause_of_stop(self.pages.stop, self.number)

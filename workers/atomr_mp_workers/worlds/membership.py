@@ -418,6 +418,7 @@ class Membership:
         if self._epoch is not None:
             error = aborted(self.name, self._epoch.number, -1, "")
             error.message = f"another rank of the world {self.name!r} has refused the call; it has begun on none"
+            error.left_epoch = False
             self._abort(request, error)
 
     def _unbegun(self, epoch: JoinedEpoch, end: _EpochEnd) -> errors.CollectiveAborted:
@@ -435,7 +436,7 @@ class Membership:
                 return errors.Cancelled("cancelled", maybe_executed=True)
             case Ending.MOVED:
                 error = aborted(self.name, number, -1, _PLANNED, maybe_executed=True)
-                error.planned = True
+                error.planned, error.left_epoch = True, False
                 return error
         diverged = end.ending is Ending.DIVERGED
         cause = "has ended it before the others" if diverged else "has ended it with an error"
@@ -508,7 +509,7 @@ def aborted(world: str, epoch: int, rank: int, cause: str, *, maybe_executed: bo
     """
     where = f": rank {rank} {cause}" if rank >= 0 and cause else f": {cause}" if cause else ""
     whether = "was under way" if maybe_executed else "has not begun here"
-    return errors.CollectiveAborted(
+    error = errors.CollectiveAborted(
         f"epoch {epoch} of the world {world!r} is over{where}; the call {whether}",
         maybe_executed=maybe_executed,
         world=world,
@@ -516,6 +517,8 @@ def aborted(world: str, epoch: int, rank: int, cause: str, *, maybe_executed: bo
         rank=rank,
         cause=cause,
     )
+    error.left_epoch = True
+    return error
 
 
 def _too_late(world: str) -> errors.DeadlineExceeded:
@@ -528,5 +531,5 @@ def _too_late(world: str) -> errors.DeadlineExceeded:
 def planned(world: str, epoch: int) -> errors.CollectiveAborted:
     """Return the error of a call that no rank has begun before the planned end of its epoch: it goes to the next."""
     error = aborted(world, epoch, -1, _PLANNED)
-    error.planned = True
+    error.planned, error.left_epoch = True, False
     return error

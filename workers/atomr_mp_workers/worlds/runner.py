@@ -132,6 +132,9 @@ class WorldThread(ActorThreads):
         try:
             meeting.begin(sequence, functools.partial(self._waits, request))
             super().work(request)
+            for each in (request, *request.requests):
+                if each.error is not None:  # a method may have raised one that came from elsewhere
+                    each.error.left_epoch = epoch is None or epoch.is_left
             if isinstance(request, GangStepsRun):
                 outcomes = request.come_to()
                 if epoch is not None:

@@ -19,6 +19,7 @@ from atomr_mp.client.lanes.retry_policy import key_of
 from atomr_mp.client.worlds.gang_life import GangState
 from atomr_mp.client.worlds.gang_reply import GangReply
 from atomr_mp.client.worlds.known_worlds import KnownWorlds
+from atomr_mp.client.worlds.left_epochs import LeftEpochs
 from atomr_mp.protocol.codec import ErrorInfo
 from atomr_mp.protocol.messages import data, devices, session
 from atomr_mp.protocol.messages.suspects import RequestKey, Suspicion, Suspicions, Verdict
@@ -29,6 +30,8 @@ DEVICES = [1, 2, 0]
 """By rank."""
 SIZE = len(DEVICES)
 FAR_NS = 10**12
+HOW = ["result", "result", "raised", "aborted", "left", "unbegun", "moves", "refused"]
+"""How a worker answers a part."""
 
 
 def world(epoch: int, state: devices.WorldState, generations: list[int] | None = None) -> devices.WorldInfo:
@@ -53,6 +56,7 @@ class Gang:
         self.epoch = 1
         self.client.worlds = KnownWorlds([world(0, devices.WorldState.WAITING)])
         self.lane = FakeLane(self.client, [info(device, 1) for device in range(SIZE)])
+        self.lane._gangs._left = LeftEpochs(FAR_NS)
         for device in range(SIZE):
             self.lane.take(session.DeviceChanged(info(device, 1)))
         self.members: dict[int, list[int]] = {}
@@ -160,6 +164,94 @@ def test_each_rank_s_result_is_in_its_place(tp: Gang) -> None:
         tp.answer(rank, min(tp.parts(rank)))
     assert gang.result() == [[rank, 1] for rank in range(SIZE)]
     assert gang.result() == [[rank, 1] for rank in range(SIZE)]
+
+
+def left(error: errors.AtomrError) -> errors.AtomrError:
+    """Return an error by which a member says that it has left the epoch."""
+    error.left_epoch = True
+    return error
+
+
+@pytest.mark.parametrize("kind", ["ActorFailed", "CollectiveAborted"])
+def test_calls_are_held_from_a_member_s_word_to_the_supervisor_s(tp: Gang, kind: str) -> None:
+    """One rank's is enough, whatever its error; nothing is sent into an epoch that is over."""
+    gang = tp.call("A.once")
+    error: errors.RequestError = getattr(errors, kind)("left the others waiting")
+    tp.answer(1, min(tp.parts(1)), left(error))
+    held = [tp.call("A.once"), tp.call()]
+    assert [gang.life for gang in held] == [GangState.LINED_UP] * 2
+    tp.answer(0, min(tp.parts(0)))
+    tp.answer(2, min(tp.parts(2)))
+    assert isinstance(gang.error, errors.AtomrError)
+    assert [gang.life for gang in held] == [GangState.LINED_UP] * 2
+    tp.tell(world(1, ABORTING))
+    tp.publish(2)
+    assert [gang.epoch for gang in held] == [2, 2]
+    for _ in held:
+        tp.answer_all()
+    assert [gang.result() for gang in held] == [[0, 1]] * 2
+
+
+def test_a_call_that_goes_again_is_held_too(tp: Gang) -> None:
+    """It would be aborted in the same epoch again."""
+    gang = tp.call()
+    tp.answer_all(*[left(errors.CollectiveAborted("rank 2 was lost")) for _ in range(SIZE)])
+    assert gang.life is GangState.LINED_UP
+    tp.publish(2)
+    tp.answer_all()
+    assert gang.result() == [0, 1]
+    assert gang.replays == 1
+
+
+def test_without_news_calls_are_held_for_a_time_and_once(tp: Gang) -> None:
+    """A member may stop before it tells the supervisor, and only a call that does not begin shows that."""
+    gang = tp.call("A.once")
+    tp.answer_all(*[left(errors.CollectiveAborted("aborted")) for _ in range(SIZE)])
+    assert isinstance(gang.error, errors.CollectiveAborted)
+    held = [tp.call("A.once") for _ in range(3)]
+    assert tp.lane.settles_late == 1
+    tp.lane._settle_held_gangs()
+    assert {gang.life for gang in held} == {GangState.LINED_UP}
+    assert tp.lane.settles_late == 2, "it was too early"
+    tp.lane._gangs._left._left[NUMBER] = 1, 0
+    tp.lane._settle_held_gangs()
+    assert {gang.life for gang in held} == {GangState.OUT}
+    for _ in held:
+        tp.answer_all(*[left(errors.CollectiveAborted("aborted")) for _ in range(SIZE)])
+    assert tp.call("A.once").life is GangState.OUT
+
+
+def test_an_error_of_an_earlier_epoch_holds_nothing(tp: Gang) -> None:
+    """Its news has come before; and neither do errors that say nothing of the epoch."""
+    tp.call("A.once")
+    tp.publish(2)
+    tp.answer_all(left(errors.CollectiveAborted("aborted")))
+    assert tp.call("A.once").life is GangState.OUT
+    tp.answer_all(errors.CollectiveAborted("a rank has refused the call", maybe_executed=False))
+    assert tp.call("A.once").life is GangState.OUT
+
+
+def test_the_message_agrees_with_the_flag(tp: Gang) -> None:
+    """One rank has not begun the call, and others have."""
+    gang = tp.call("A.once")
+    tp.answer_all(errors.CollectiveAborted("over; the call has not begun here", maybe_executed=False, rank=1))
+    error = gang.exception()
+    assert isinstance(error, errors.CollectiveAborted)
+    assert error.maybe_executed
+    assert str(error) == "over; the call has not begun here, and may have run on rank 1, 2"
+
+
+def test_an_error_of_the_method_wins_over_a_mismatch(tp: Gang) -> None:
+    """The ranks that differ from the one that has raised follow from it."""
+    gang = tp.call("A.once")
+    differs = errors.WorldMismatch("rank 0 calls a sum", rank=0, other=2)
+    tp.answer_all(differs, differs, errors.ActorFailed("raised"))
+    error = gang.exception()
+    assert isinstance(error, errors.ActorFailed)
+    assert error.rank == 2
+    gang = tp.call("A.once")
+    tp.answer_all(errors.CollectiveAborted("left", diverged=True), differs, differs)
+    assert isinstance(gang.exception(), errors.WorldMismatch)
 
 
 def test_the_error_of_the_rank_that_raised_wins(tp: Gang) -> None:
@@ -475,6 +567,10 @@ class Model(RuleBasedStateMachine):
         self.cut_off: set[int] = set()
         self.closed: set[int] = set()
         self.is_ready = False
+        self.is_left = False
+        """Whether a member has said that it has left the present epoch."""
+        self.sent_before: set[int] = set()
+        """The parts that were sent before that."""
 
     # --- what happens ----------------------------------------------------------------------------------------------
 
@@ -504,6 +600,8 @@ class Model(RuleBasedStateMachine):
                 members = dict(zip(DEVICES, self.tp.members[gang.epoch], strict=True))
                 assert members[int(device)] == generation, "a part has come to a process of another epoch"
                 assert gang.epoch == self.tp.epoch or number in self.seen, "sent to an epoch that is over"
+                if self.is_left and gang.epoch == self.tp.epoch:
+                    assert number in self.sent_before, "sent to an epoch that a member has left"
                 self.seen[number] = call
         for gang in self.calls:
             for part in gang.parts:
@@ -536,7 +634,7 @@ class Model(RuleBasedStateMachine):
         ]
 
     @precondition(has_parts)
-    @rule(data=st.data(), how=st.sampled_from(["result", "result", "raised", "aborted", "unbegun", "moves", "refused"]))
+    @rule(data=st.data(), how=st.sampled_from(HOW))
     def answer(self, data: st.DataObject, how: str) -> None:
         """A worker answers a part, which may have begun."""
         worker = data.draw(st.sampled_from([each for each in self.living() if each.calls]))
@@ -551,12 +649,17 @@ class Model(RuleBasedStateMachine):
             "result": None,
             "raised": errors.ActorFailed("raised"),
             "aborted": errors.CollectiveAborted("aborted", rank=1),
+            "left": left(errors.CollectiveAborted("aborted", rank=1)),
             "unbegun": errors.CollectiveAborted("aborted", maybe_executed=False),
             "moves": errors.CollectiveAborted("aborted", maybe_executed=False, planned=True),
             "refused": errors.InvalidRequest("wrong"),
         }[how]
-        if how in {"result", "raised", "aborted"}:
+        if how in {"result", "raised", "aborted", "left"}:
             self.begins(number, rank)
+        told = self.seen[number].gang
+        if how == "left" and told is not None and told.epoch == self.tp.epoch:
+            self.is_left = True
+            self.sent_before = set(self.seen)
         self.tp.answer(rank, number, error)
 
     def attempt(self, number: int) -> int:
@@ -617,7 +720,7 @@ class Model(RuleBasedStateMachine):
     @rule()
     def form(self) -> None:
         """The next epoch is ready."""
-        self.is_ready = True
+        self.is_ready, self.is_left = True, False
         self.tp.publish(self.tp.epoch + 1)
 
     @precondition(lambda self: not self.is_ready and len(self.down) == 1 and not self.closed)
@@ -626,7 +729,7 @@ class Model(RuleBasedStateMachine):
         """The next epoch is ready before this client hears of a member's next process."""
         (device,) = self.down
         self.tp.generations[device] += 1
-        self.is_ready = True
+        self.is_ready, self.is_left = True, False
         self.tp.publish(self.tp.epoch + 1)
         self.look_at_links()
         self.down.clear()
@@ -693,7 +796,8 @@ class Model(RuleBasedStateMachine):
         for device in sorted(self.down):
             self.tp.back(device)
         self.down.clear()
-        if not self.is_ready:
+        if not self.is_ready or self.is_left:
+            self.is_left = False
             self.tp.publish(self.tp.epoch + 1)
         for _ in range(1000):
             self.look()
