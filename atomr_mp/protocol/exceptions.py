@@ -108,6 +108,12 @@ def causes_of(error: BaseException) -> Iterator[BaseException]:
             yield found
 
 
+def context_of(error: BaseException) -> BaseException | None:
+    """Return the exception that was handled, or passed a `finally`, when another one was raised; None for none."""
+    found: BaseException | None = _fact(_CONTEXT, error)
+    return found
+
+
 def forget_frames(error: BaseException) -> None:
     """Take the traceback from an exception, and from all that it was raised from or is a group of.
 

@@ -11,7 +11,16 @@ from collections.abc import Callable
 
 from atomr_mp import errors
 from atomr_mp.protocol.codec import MAX_TEXT_CHARS, ErrorInfo
-from atomr_mp.protocol.exceptions import describe, forget_frames, full_name_of, is_a, traceback_of, trusted, type_name
+from atomr_mp.protocol.exceptions import (
+    context_of,
+    describe,
+    forget_frames,
+    full_name_of,
+    is_a,
+    traceback_of,
+    trusted,
+    type_name,
+)
 from atomr_mp_workers.requests import raised_log
 from atomr_mp_workers.requests.raised_log import Raiser
 
@@ -22,10 +31,13 @@ Meaning = Callable[[BaseException], errors.AtomrError | None]
 def explain(run: Raiser, raised: BaseException) -> errors.AtomrError:
     """Return a new error for the callers of a run; the exception that it stands for loses its frames. Any thread.
 
-    An exception of the actor's is written into this process's log.
+    An exception of the actor's is written into this process's log. One that a collective has hidden counts.
     """
     name = run.method.name
     try:
+        hidden = None if run.method.world is None else hidden_by(raised)
+        if hidden is not None:
+            return explain(run, hidden)
         if is_a(raised, errors.AtomrError):
             error = trusted(raised)
             return copy.copy(error) if error is raised else error
@@ -46,6 +58,28 @@ def explain(run: Raiser, raised: BaseException) -> errors.AtomrError:
         return failed
     finally:
         forget_frames(raised)
+
+
+def hidden_by(raised: BaseException) -> BaseException | None:
+    """Return the exception that passed a `finally` where a collective has failed and hidden it; None if there is none.
+
+    The other ranks have not had it, and have called something else, or nothing. A collective that was aborted for
+    another reason hides nothing: an exception that was handled there is no reason not to send the call again. Neither
+    does what was handled when a generator was closed.
+    """
+    each: BaseException | None = raised
+    seen: set[int] = set()
+    has_parted = False
+    while each is not None and id(each) not in seen and not is_a(each, GeneratorExit):
+        seen.add(id(each))
+        if is_a(each, errors.WorldMismatch):
+            has_parted = True
+        elif is_a(each, errors.CollectiveAborted):
+            has_parted = has_parted or each.diverged is True
+        else:
+            return each if has_parted else None
+        each = context_of(each)
+    return None
 
 
 def unsendable(run: Raiser, result: object, refused: errors.InvalidRequest) -> errors.ActorFailed:

@@ -18,7 +18,7 @@ class Raiser(Protocol):
     """A run whose code has raised an exception."""
 
     method: Any
-    """The method: its `name`, and the `meaning` of exceptions."""
+    """The method: its `name`, its `world`, and the `meaning` of exceptions."""
 
     @property
     def requests(self) -> Sequence[Any]:
