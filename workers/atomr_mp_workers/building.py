@@ -25,6 +25,7 @@ from atomr_mp_workers.device.base import Stream, WorkerDevice
 from atomr_mp_workers.device.streams import StreamAllocator
 from atomr_mp_workers.fatal import FatalError
 from atomr_mp_workers.fault_points import hooks
+from atomr_mp_workers.late_imports import LateImports
 from atomr_mp_workers.libraries import Libraries
 from atomr_mp_workers.libraries.actor_libraries import InProcessLibraries
 from atomr_mp_workers.libraries.base import LibraryContext
@@ -293,6 +294,7 @@ class ExecutionPlaces:
         self._residents = residents
         self._board = board
         self._worlds = worlds
+        self._late_imports: Final = LateImports()
 
     def make_actors(
         self, specs: Sequence[control.ActorSpec], loader: Loader, context_of: Callable[[str, Stream | None], Context]
@@ -309,6 +311,7 @@ class ExecutionPlaces:
                 actor = loader.load(spec)
                 if actor.name in self._worlds:
                     take_into_world(actor, self._worlds[actor.name].member.number)
+                    self._late_imports.check(actor.name, actor.code)
             except errors.ActorLoadFailed as error:
                 raise FatalError(error) from error
             stream = None

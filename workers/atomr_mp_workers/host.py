@@ -179,7 +179,7 @@ class Host:
         self._imports.begin()
         self._tidy()  # shows the memory that setup took, since an idle worker has no other turn
         self._is_ready = True
-        codes = world_codes((actor.name, actor.methods[0].world, actor.code) for actor in self._actors)
+        codes = world_codes((actor.name, actor.methods[0].world, actor.code.digest) for actor in self._actors)
         self._channel.send(control.Ready([actor.info for actor in self._actors], codes))
         reads = False
         poll.register(control_channel, select.EPOLLIN)

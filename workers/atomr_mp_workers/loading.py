@@ -13,7 +13,7 @@ import inspect
 import types
 import typing
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,7 +28,7 @@ from atomr_mp.protocol.world.page import MAX_STEPPED
 from atomr_mp_workers import own_process
 from atomr_mp_workers.actor import OPTIONS, Actor, Batch, Example, MethodOptions
 from atomr_mp_workers.checked_options import checked
-from atomr_mp_workers.code_digest import code_digest
+from atomr_mp_workers.code_digest import ActorCode, code_of
 from atomr_mp_workers.device.streams import PRIORITIES
 from atomr_mp_workers.fault_points import hooks
 from atomr_mp_workers.import_path import add_actors_folder, add_current_folder
@@ -55,8 +55,8 @@ class LoadedActor:
     name: str
     instance: Actor
     methods: list[LoadedMethod]
-    code: bytes = b""
-    """A digest of its code, if it belongs to a world."""
+    code: ActorCode = field(default_factory=ActorCode)
+    """Its code, if it belongs to a world."""
 
     @property
     def info(self) -> ActorInfo:
@@ -104,7 +104,7 @@ def load(spec: ActorSpec) -> LoadedActor:
         ActorLoadFailed: The module, the class or a signature cannot be used; the message says what to change.
     """
     cls = _class(spec)
-    code = code_digest(cls) if spec.in_world else b""
+    code = code_of(cls) if spec.in_world else ActorCode()
     try:
         instance = cls()
     except BaseException as error:

@@ -79,3 +79,26 @@ def test_all_members_take_over_together(ledger: Ledger, tmp_path: Path) -> None:
         reload.result(DEADLINE_S)
         assert world.call("Scaled.scaled", deadline_s=DEADLINE_S).result(DEADLINE_S) == 300
         assert world.epoch == epoch + 1
+
+
+@pytest.mark.parametrize(
+    "imports", ["from scale_of_worlds import SCALE", "SCALE = import_module('scale_of_worlds').SCALE"]
+)
+def test_code_that_has_changed_since_the_load_is_not_imported(ledger: Ledger, tmp_path: Path, imports: str) -> None:
+    """A standby that was loaded before an edit takes over, and its first call imports what was edited."""
+    actor, imported = tmp_path / "scaled.py", tmp_path / "scale_of_worlds.py"
+    late = ACTOR.replace("from scale_of_worlds import SCALE", "from importlib import import_module")
+    actor.write_text(late.replace("        return", f"        {imports}\n        return"))
+    imported.write_text("SCALE = 1\n")
+    worlds = {"tp": {"devices": [0, 1], "actors": ["Scaled"]}}
+    with ledger.start(f"{actor}:Scaled", gpus=2, worlds=worlds, standby="hot") as pool:
+        world = pool.world("tp")
+        assert world.call("Scaled.scaled", deadline_s=DEADLINE_S).result(DEADLINE_S) == 2
+        assert settled(lambda: all(device.standby is not None for device in pool.devices))
+        imported.write_text("SCALE = 100\n")
+        os.kill(pool.devices[1].pid or 0, signal.SIGKILL)
+        with pytest.raises(errors.AtomrError, match="has changed since this worker loaded the actor Scaled") as raised:
+            world.call("Scaled.scaled", deadline_s=DEADLINE_S).result(DEADLINE_S)
+        assert "reload the pool" in str(raised.value)
+        pool.reload()
+        assert world.call("Scaled.scaled", deadline_s=DEADLINE_S).result(DEADLINE_S) == 200

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from atomr_mp_workers.code_digest import code_digest
+from atomr_mp_workers.code_digest import code_of
 
 
 def loaded(folder: Path, monkeypatch: pytest.MonkeyPatch, **files: str) -> bytes:
@@ -26,7 +26,7 @@ def loaded(folder: Path, monkeypatch: pytest.MonkeyPatch, **files: str) -> bytes
     module = importlib.util.module_from_spec(spec)
     monkeypatch.setitem(sys.modules, "main", module)
     spec.loader.exec_module(module)
-    return code_digest(module.A)
+    return code_of(module.A).digest
 
 
 MAIN = "import json\nimport digest_model\nfrom digest_layer import f\nclass A: pass\n"
@@ -58,7 +58,7 @@ def test_values_are_not_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 def test_a_class_without_a_file_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
     """As one of a notebook."""
     monkeypatch.setattr(sys.modules[__name__], "__file__", "<string>")
-    assert code_digest(type("A", (), {})) == b""
+    assert code_of(type("A", (), {})).digest == b""
 
 
 def test_of_a_package_only_its_own_files_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,7 +80,7 @@ def test_of_a_package_only_its_own_files_count(tmp_path: Path, monkeypatch: pyte
             monkeypatch.delitem(sys.modules, name)
         with monkeypatch.context() as path:
             path.syspath_prepend(str(tmp_path / folder))
-            return code_digest(importlib.import_module("digest_package.deep.actors").A)
+            return code_of(importlib.import_module("digest_package.deep.actors").A).digest
 
     same = digest("one", "X = 1\n", "Y = 1\n")
     assert digest("two", "X = 1\n", "Y = 2\n") == same
