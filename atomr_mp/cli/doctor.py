@@ -15,10 +15,10 @@ from atomr_mp.cli.common import Commands, add_pool, run_path
 if TYPE_CHECKING:
     from atomr_mp.supervision.audit.findings import Finding
 
-UNACCOUNTED: Final = 1
+NOT_WELL: Final = 1
 NOT_LOOKED: Final = 2
 
-COLOURS: Final = {"ok": "green", "held": "yellow", "unaccounted": "red"}
+COLOURS: Final = {"ok": "green", "held": "yellow", "unaccounted": "red", "unwell": "red"}
 
 
 def add(commands: Commands) -> argparse.ArgumentParser:
@@ -28,8 +28,10 @@ def add(commands: Commands) -> argparse.ArgumentParser:
         help="look for processes, memory and files that a pool should not have, or lacks",
         description="Looks at processes, descriptors, shared memory, sockets and the GPUs' processes from outside, and "
         "compares them with what the supervisor believes; also where that was killed. Each line is `ok`; `held`, which "
-        "a living process still has; or `unaccounted`. Differences are looked at again for some seconds.",
-        epilog="Exit status: 0 it has looked; with --leaks 1 if anything is unaccounted for; 2 it could not look.",
+        "a living process still has; `unaccounted`; or `unwell`, a world that is not ready. Differences are looked at "
+        "again for some seconds.",
+        epilog="Exit status: 0 it has looked; 1 a world is not ready, or with --leaks anything is unaccounted for; "
+        "2 it could not look.",
     )
     parser.add_argument("--leaks", action="store_true", help="exit with 1 if anything is unaccounted for")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
@@ -47,20 +49,22 @@ def run(options: argparse.Namespace) -> int:
         raise errors.PoolUnreachable(f"there is no pool at {path}; name its run directory")
     supervision, findings = examine(path)
     unaccounted = sum(finding.state == "unaccounted" for finding in findings)
+    unwell = sum(finding.state == "unwell" for finding in findings)
     if options.json:
         shown = {
             "run_dir": str(path),
             "supervisor": supervision,
             "unaccounted": unaccounted,
+            "unwell": unwell,
             "findings": [finding._asdict() for finding in findings],
         }
         sys.stdout.write(f"{json.dumps(shown)}\n")
     else:
-        _print(path, findings, unaccounted)
-    return UNACCOUNTED if options.leaks and unaccounted else 0
+        _print(path, findings, unaccounted, unwell)
+    return NOT_WELL if unwell or (options.leaks and unaccounted) else 0
 
 
-def _print(path: Path, findings: list[Finding], unaccounted: int) -> None:
+def _print(path: Path, findings: list[Finding], unaccounted: int, unwell: int) -> None:
     from rich import box
     from rich.console import Console
     from rich.markup import escape
@@ -77,6 +81,7 @@ def _print(path: Path, findings: list[Finding], unaccounted: int) -> None:
     console = Console(highlight=False)
     with console.capture() as capture:
         console.print(table)
-        verdict = f"[red]{unaccounted} unaccounted for[/]" if unaccounted else "[green]all is well[/]"
-        console.print(f"{escape(str(path))}: {verdict}", soft_wrap=True)
+        wrong = [f"[red]{unaccounted} unaccounted for[/]"] if unaccounted else []
+        wrong += [f"[red]{unwell} unwell[/]"] if unwell else []
+        console.print(f"{escape(str(path))}: {', '.join(wrong) or '[green]all is well[/]'}", soft_wrap=True)
     sys.stdout.write(capture.get())

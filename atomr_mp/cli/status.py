@@ -43,9 +43,9 @@ def add(commands: Commands) -> argparse.ArgumentParser:
         "status",
         help="show the state of a pool and its devices",
         description="Shows the state of a pool and its devices.",
-        epilog="Exit status: 0 healthy (all devices are ready), 1 degraded (some are not), 2 down (no pool runs there, "
-        "it stops, or no device is ready) or wrong usage, 3 unreachable (its supervisor runs, and does not answer this "
-        "command). All devices count, also with --device.",
+        epilog="Exit status: 0 healthy (all devices and worlds are ready), 1 degraded (some are not), 2 down (no pool "
+        "runs there, it stops, or no device is ready) or wrong usage, 3 unreachable (its supervisor runs, and does not "
+        "answer this command). All devices count, also with --device.",
     )
     parser.add_argument(
         "--device",

@@ -27,7 +27,7 @@ from atomr_mp.process.gpus.nvml import GpuUsage
 from atomr_mp.process.prctl import die_with_parent
 from atomr_mp.protocol.board import page
 from atomr_mp.protocol.hosts import is_local
-from atomr_mp.protocol.messages.devices import Circuit, DeviceState
+from atomr_mp.protocol.messages.devices import Circuit, DeviceState, WorldInfo, WorldState
 from atomr_mp.protocol.messages.operators import RemoteStatus, Status, WorkerStatus
 
 FIRST_BUCKET: Final = 10
@@ -100,6 +100,7 @@ class PoolCollector:
             except (errors.AtomrError, TimeoutError, OSError):
                 os._exit(1)  # the session is over: the next of these processes has one of its own, if there is a pool
         yield from pool_metrics(status)
+        yield from world_metrics(status.worlds)
         yield from remote_metrics(status.remote)
         yield from device_metrics(status.workers)
         yield from batch_metrics(status.workers)
@@ -131,6 +132,17 @@ def pool_metrics(status: Status) -> Iterable[Metric]:
             "atomr_mp_quarantined_requests", "Requests that are refused, for they end workers", len(status.quarantined)
         ),
     ]
+
+
+def world_metrics(worlds: list[WorldInfo]) -> Iterable[Metric]:
+    """Return the metrics of the pool's worlds, without those that sessions have made: names of these never end."""
+    ready = GaugeMetricFamily("atomr_mp_world_ready", "1 if the world takes calls", labels=["world"])
+    epochs = CounterMetricFamily("atomr_mp_world_epochs", "How often the members have met anew", labels=["world"])
+    for world in worlds:
+        if not world.made:
+            ready.add_metric([world.name], int(world.state is WorldState.READY))
+            epochs.add_metric([world.name], world.epoch)
+    return [ready, epochs]
 
 
 def remote_metrics(remote: RemoteStatus | None) -> Iterable[Metric]:

@@ -102,12 +102,16 @@ def _world(world: WorldStatus) -> list[Finding]:
     if world.state is not WorldState.READY:
         why = f": {world.reason}" if world.reason else ""
         what = f"the world {world.name} is {world.state}, so its calls wait{why}"
-        return [Finding(State.OK, "world", what, _REMEDIES.get(world.state, ""))]
+        state = State.UNWELL if world.state in _UNWELL else State.OK
+        return [Finding(state, "world", what, _REMEDIES.get(world.state, ""))]
     if not world.waits:
         return []
     remedy = "if this lasts, look at what that rank runs: `atomr-mp status`, `atomr-mp logs DEVICE`"
     return [Finding(State.OK, "world", f"in the world {world.name} {world.waits}", remedy)]
 
+
+_UNWELL: Final = frozenset({WorldState.WAITING, WorldState.FORMING, WorldState.ABORTING})
+"""States of a world without a ready epoch that no planned end explains."""
 
 _REMEDIES: Final = {
     WorldState.WAITING: "treat the device that is named, or reload if its code differs",

@@ -198,10 +198,10 @@ class PoolStatus(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
     pool: str
     state: PoolState
-    """`healthy`: all devices are ready. `degraded`: some are. `down`: none is, the pool stops, or none runs there.
-    `unreachable`: its supervisor runs, and does not answer."""
+    """`healthy`: all devices and worlds are ready. `degraded`: some are. `down`: no device is, the pool stops, or none
+    runs there. `unreachable`: its supervisor runs, and does not answer."""
     reason: str = ""
-    """Why, if it stops or cannot be asked."""
+    """Why, if it stops, cannot be asked, or all is ready but a world."""
     backend: str | None = None
     version: str | None = None
     run_dir: str | None = None
@@ -233,11 +233,11 @@ def status_of(answer: operators.Status, run_dir: Path | None, now: float) -> Poo
     """
     devices = [_device(worker, now) for worker in answer.workers]
     ready = sum(device.state is DeviceState.READY for device in devices)
-    state: PoolState = DOWN if answer.stopping or not ready else HEALTHY if ready == len(devices) else DEGRADED
+    state, reason = _state(answer, ready)
     return PoolStatus(
         pool=answer.pool,
         state=state,
-        reason="the pool stops" if answer.stopping else "",
+        reason=reason,
         backend=answer.backend,
         version=answer.version,
         run_dir=None if run_dir is None else str(run_dir),
@@ -256,6 +256,22 @@ def status_of(answer: operators.Status, run_dir: Path | None, now: float) -> Poo
             for world, progress in itertools.zip_longest(answer.worlds, answer.progress[: len(answer.worlds)])
         ],
     )
+
+
+def _state(answer: operators.Status, ready: int) -> tuple[PoolState, str]:
+    """Return a pool's state, and the reason where no device's state tells it.
+
+    Args:
+        answer: The supervisor's answer.
+        ready: How many devices are ready.
+    """
+    if answer.stopping:
+        return DOWN, "the pool stops"
+    if ready < len(answer.workers) or not ready:
+        return DEGRADED if ready else DOWN, ""
+    # Those that sessions have made come and go with these.
+    waiting = [each for each in answer.worlds if each.state is not WorldState.READY and not each.made]
+    return (DEGRADED, f"world {waiting[0].name} is {waiting[0].state}") if waiting else (HEALTHY, "")
 
 
 def _world(world: WorldInfo, progress: operators.WorldProgress | None) -> WorldStatus:

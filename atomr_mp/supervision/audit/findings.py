@@ -1,7 +1,7 @@
 """The findings of a look at a pool, and which of them last. Pure.
 
-What changes between the two sides of a look is no finding yet, so an `Inspection` takes several
-looks, and tells only of differences that last.
+What changes between the two sides of a look is no finding yet, and a world may be about to be ready. So an
+`Inspection` takes several looks, and tells only of differences that last.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 LASTS_S: Final = 2.5
-"""A thing that is unaccounted for this long is a finding. Ended processes may leave things for two seconds."""
+"""A thing that is unaccounted for, or unwell, this long is a finding. Ended processes may leave things for two
+seconds."""
 
 
 class State(StrEnum):
@@ -23,6 +24,8 @@ class State(StrEnum):
     """Its time is over, but a living process has it, or the next start removes it: it goes with that."""
     UNACCOUNTED = "unaccounted"
     """No record says why it is there, or is not."""
+    UNWELL = "unwell"
+    """It has to be there, and takes no calls."""
 
 
 class Supervision(StrEnum):
@@ -55,7 +58,7 @@ class Finding(NamedTuple):
 
 
 class Inspection:
-    """Takes looks until what is unaccounted for has lasted."""
+    """Takes looks until what is unaccounted for, or unwell, has lasted."""
 
     def __init__(self, lasts_s: float = LASTS_S) -> None:
         self._lasts_s = lasts_s
@@ -64,17 +67,20 @@ class Inspection:
         self._now_s = 0.0
 
     def look(self, now_s: float, findings: Iterable[Finding]) -> bool:
-        """Take a look in; return whether it can be the last: all that is unaccounted for has lasted."""
+        """Take a look in; return whether it can be the last: all that is to last has lasted."""
         self._latest, self._now_s = list(findings), now_s
-        unaccounted = [each for each in self._latest if each.state is State.UNACCOUNTED]
-        self._since_s = {each: self._since_s.get(each, now_s) for each in unaccounted}
+        self._since_s = {each: self._since_s.get(each, now_s) for each in self._latest if each.state in _TO_LAST}
         return all(now_s - since_s >= self._lasts_s for since_s in self._since_s.values())
 
     @property
     def findings(self) -> list[Finding]:
-        """The findings of the latest look, without what is unaccounted for and has not lasted."""
+        """The findings of the latest look, without those that are to last and have not."""
         return [
             each
             for each in self._latest
-            if each.state is not State.UNACCOUNTED or self._now_s - self._since_s[each] >= self._lasts_s
+            if each.state not in _TO_LAST or self._now_s - self._since_s[each] >= self._lasts_s
         ]
+
+
+_TO_LAST: Final = frozenset({State.UNACCOUNTED, State.UNWELL})
+"""States that may be over at the next look."""

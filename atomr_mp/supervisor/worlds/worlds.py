@@ -9,7 +9,7 @@ from typing import Final
 from atomr_mp import checks, errors
 from atomr_mp.process.files.events import Scalar
 from atomr_mp.protocol.messages import control, operators
-from atomr_mp.protocol.messages.devices import WorldInfo
+from atomr_mp.protocol.messages.devices import WorldInfo, WorldState
 from atomr_mp.supervision.lifecycle import State
 from atomr_mp.supervision.reclaim import Worker
 from atomr_mp.supervisor.device.device import SupervisedDevice
@@ -60,6 +60,8 @@ class Worlds:
         for keeper in self._keepers:
             for rank, device in enumerate(keeper.plan.devices):
                 self._of.setdefault(device, []).append((rank, keeper))
+        self._noted: Final[dict[str, str]] = {}
+        """The reason that was noted last, of each world that waits."""
         self._watches = False
         self._watch()
 
@@ -224,7 +226,22 @@ class Worlds:
         self._watches = bool(self._keepers)
         if self._watches:
             self.progress()
-            self._loop.call_later(LOOK_S, self._watch)
+            self._loop.call_later(LOOK_S, self._look_again)
+
+    def _look_again(self) -> None:
+        self._note_waits()
+        self._watch()
+
+    def _note_waits(self) -> None:
+        """Write an event of each world that waits for another reason than at the last look."""
+        waiting = {each.name: each for each in self.infos if each.state is WorldState.WAITING}
+        for name in self._noted.keys() - waiting.keys():
+            del self._noted[name]
+        for name, info in waiting.items():
+            if info.reason != self._noted.get(name):
+                self._noted[name] = info.reason
+                facts: dict[str, Scalar] = {"world": name, "rank": info.rank, "reason": info.reason}
+                self._note("world_waits", f"world {name} waits: {info.reason}", facts)
 
 
 class _DeviceProcesses:

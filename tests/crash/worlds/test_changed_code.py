@@ -5,11 +5,14 @@ from __future__ import annotations
 import concurrent.futures
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from atomr_mp import errors
+from atomr_mp.process.files.events import read_events
 from tests.support import BACKEND, DEADLINE_S, Ledger, settled
 
 pytestmark = pytest.mark.skipif(BACKEND != "host", reason="worlds run on the host backend")
@@ -49,6 +52,49 @@ def test_a_member_with_other_code_waits_for_a_reload(ledger: Ledger, tmp_path: P
             world.call("Scaled.scaled", deadline_s=0.2).result(DEADLINE_S)
         pool.reload()
         assert world.call("Scaled.scaled", deadline_s=DEADLINE_S).result(DEADLINE_S) == 300
+
+
+def test_operators_are_told_that_a_world_waits(ledger: Ledger, tmp_path: Path) -> None:
+    """By the status, by the doctor's exit status, and by an event, though all devices are ready."""
+    actor, imported = tmp_path / "scaled.py", tmp_path / "scale_of_worlds.py"
+    actor.write_text(ACTOR)
+    imported.write_text("SCALE = 1\n")
+    worlds = {"tp": {"devices": [0, 1], "actors": ["Scaled"]}}
+    with ledger.start(f"{actor}:Scaled", gpus=2, worlds=worlds) as pool:
+        pool.world("tp").wait_ready(DEADLINE_S)
+        assert pool.status().state == "healthy"
+        assert _commanded("doctor", pool.run_dir)[0] == 0
+        imported.write_text("SCALE = 100\n")
+        os.kill(pool.devices[1].pid or 0, signal.SIGKILL)
+        assert settled(lambda: all(each.admitted for each in pool.devices) and "code" in pool.world("tp").info.reason)
+        assert (pool.status().state, pool.status().reason) == ("degraded", "world tp is waiting")
+        assert _commanded("status", pool.run_dir)[0] == 1
+        status, told = _commanded("doctor", pool.run_dir)
+        assert (status, "all is well" in told) == (1, False), told
+        assert "1 unwell" in told
+        assert settled(lambda: "different code" in _waits(pool.run_dir))
+        pool.reload()
+        assert pool.world("tp").call("Scaled.scaled", deadline_s=DEADLINE_S).result(DEADLINE_S) == 200
+        assert pool.status().state == "healthy"
+
+
+def _commanded(command: str, run_dir: Path) -> tuple[int, str]:
+    """Run a command; return its exit status and what it prints."""
+    done = subprocess.run(
+        [sys.executable, "-m", "atomr_mp.cli", command, "--run-dir", str(run_dir)],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+        env={**os.environ, "COLUMNS": "250"},
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+def _waits(run_dir: Path) -> str:
+    """Return the latest reason for which a world waits, by the event log."""
+    events = read_events(run_dir / "events.jsonl")
+    return next((str(each["reason"]) for each in reversed(list(events)) if each["event"] == "world_waits"), "")
 
 
 def test_all_members_take_over_together(ledger: Ledger, tmp_path: Path) -> None:

@@ -8,10 +8,12 @@ import msgspec
 import pytest
 
 from atomr_mp.cli import status as command
+from atomr_mp.helpers import metrics_server
+from atomr_mp.operator import doctor
 from atomr_mp.operator.pool_status import WorldStatus, status_of
 from atomr_mp.protocol import process_tags
-from atomr_mp.protocol.messages.devices import WorldInfo, WorldState
-from atomr_mp.protocol.messages.operators import Status
+from atomr_mp.protocol.messages.devices import DeviceInfo, DeviceState, WorldInfo, WorldState
+from atomr_mp.protocol.messages.operators import Status, WorkerStatus
 from atomr_mp.supervisor.worlds.files import NAME
 
 
@@ -32,6 +34,50 @@ def test_a_status_has_a_line_for_each_world(capsys: pytest.CaptureFixture[str]) 
         "world tp (Mlp, Head on devices 0 and 1) is ready, epoch 3",
         f"world pp (Stage on devices 2 and 3) is waiting, epoch 7: {reason}",
     ]
+
+
+READY = WorldInfo(0, "tp", [0], ["Mlp"], WorldState.READY, 3, [1])
+WAITING = WorldInfo(1, "pp", [0], ["Stage"], WorldState.WAITING, 3, [], "its members were set up with different code")
+
+
+def status(*worlds: WorldInfo, device: DeviceState = DeviceState.READY, stopping: bool = False) -> Status:
+    """Return the status of a pool of one device."""
+    worker = WorkerStatus(DeviceInfo(0, "cpu", device, 1, "", True, 9, 0, ""), 0, 0, 0, 0, 0, 0.0, 0.0, 0)
+    return Status(0, "p", "host", "1", 1, 0.0, 0, stopping, 1, 0, [worker], worlds=list(worlds))
+
+
+@pytest.mark.parametrize(
+    ("told", "state", "reason"),
+    [
+        (status(READY), "healthy", ""),
+        (status(READY, WAITING), "degraded", "world pp is waiting"),
+        (status(msgspec.structs.replace(WAITING, made=True)), "healthy", ""),
+        (status(WAITING, device=DeviceState.STOPPED), "down", ""),
+        (status(WAITING, stopping=True), "down", "the pool stops"),
+    ],
+)
+def test_a_pool_with_a_world_that_is_not_ready_is_degraded(told: Status, state: str, reason: str) -> None:
+    """One that a session has made is that session's."""
+    shown = status_of(told, Path("/run"), 9.0)
+    assert (shown.state, shown.reason) == (state, reason)
+
+
+@pytest.mark.parametrize(("state", "expected"), [("waiting", "unwell"), ("forming", "unwell"), ("closing", "ok")])
+def test_the_doctor_finds_a_world_that_serves_nobody(state: str, expected: str) -> None:
+    """A planned end is none."""
+    shown = status_of(status(msgspec.structs.replace(WAITING, state=WorldState(state))), Path("/run"), 9.0)
+    [found] = doctor._world(shown.worlds[0])
+    assert found.state == expected
+    assert "different code" in found.what
+
+
+def test_metrics_tell_which_worlds_are_ready() -> None:
+    """Of the pool's own, with the number of their epochs."""
+    made = msgspec.structs.replace(READY, name="made-2", made=True)
+    ready, epochs = metrics_server.world_metrics([READY, WAITING, made])
+    assert (ready.name, epochs.name) == ("atomr_mp_world_ready", "atomr_mp_world_epochs")
+    assert [(each.labels, each.value) for each in ready.samples] == [({"world": "tp"}, 1), ({"world": "pp"}, 0)]
+    assert [(each.name, each.value) for each in epochs.samples] == [("atomr_mp_world_epochs_total", 3)] * 2
 
 
 def test_the_memory_of_worlds_is_no_slab() -> None:

@@ -410,11 +410,17 @@ def test_resident_memory_is_told_with_its_users() -> None:
 
 
 def looked(*names: str) -> list[Finding]:
-    """Return a look at which these are unaccounted for."""
-    return [Finding(State.OK, "process", "fine"), *(Finding(State.UNACCOUNTED, "x", name) for name in names)]
+    """Return a look at which these are unaccounted for, or unwell if so named."""
+    states = {"unwell": State.UNWELL}
+    found = [Finding(states.get(name, State.UNACCOUNTED), "x", name) for name in names]
+    return [Finding(State.OK, "process", "fine"), *found]
 
 
-@given(st.lists(st.tuples(st.floats(0.01, 1.0), st.frozensets(st.sampled_from("abc"))), min_size=1, max_size=20))
+@given(
+    st.lists(
+        st.tuples(st.floats(0.01, 1.0), st.frozensets(st.sampled_from(["a", "b", "unwell"]))), min_size=1, max_size=20
+    )
+)
 def test_only_what_lasts_is_told(steps: list[tuple[float, frozenset[str]]]) -> None:
     """It was there at each look for so long; and the watch goes on for as long as anything has still to last."""
     watch, now_s = Inspection(1.0), 0.0

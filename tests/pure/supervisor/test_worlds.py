@@ -708,6 +708,38 @@ def test_a_device_of_two_worlds_is_a_member_of_both() -> None:
     assert descriptors() == before
 
 
+def test_why_a_world_waits_is_an_event() -> None:
+    """Once for each reason, at the next look; and again once the world has been ready meanwhile."""
+    loop, notes, told = HeldLoop(), list[tuple[str, str, Mapping[str, Scalar]]](), list[WorldInfo]()
+    life = SimpleNamespace(state=DeviceState.LOST, reason="it has crashed")
+    device: Any = SimpleNamespace(roles=SimpleNamespace(of=lambda _: None), life=life)
+    devices: list[Any] = []
+    any_loop: Any = loop
+    plans = [WorldPlan(0, "tp", [0], ["Mlp"], 5.0)]
+    worlds = Worlds(plans, devices, any_loop, tell=told.append, note=lambda *note: notes.append(note))
+    devices.append(device)
+    waits = ("world_waits", "world tp waits: rank 0 (device 0) is lost: it has crashed")
+    for _ in range(3):
+        loop.run_out()
+    assert [(event, text) for event, text, _ in notes] == [waits]
+    assert notes[0][2] == {"world": "tp", "rank": 0, "reason": "rank 0 (device 0) is lost: it has crashed"}
+    life.reason = "of another fault"
+    loop.run_out()
+    assert [event for event, _, _ in notes] == ["world_waits"] * 2
+    for _, descriptor in worlds.starting((0, 1)):
+        if descriptor is not None:
+            descriptor.close()
+    worlds.ready((0, 1), "")
+    worlds.heard((0, 1), control.EpochJoined(0, 1))
+    assert told[-1].state is WorldState.READY
+    loop.run_out()
+    worlds.ended((0, 1))
+    loop.run_out()
+    loop.run_out()
+    assert [event for event, _, _ in notes] == [*["world_waits"] * 2, "world_ready", "world_broken", "world_waits"]
+    worlds.free()
+
+
 def test_a_full_bell_that_a_process_has_made_blocking_stops_nobody() -> None:
     """All who have a descriptor of it share that flag."""
     files = ProcessFiles("tp-d0-g1")
