@@ -28,7 +28,8 @@ Refs = Sequence["GpuRef"]
 class MadeWorld(AnyWorld):
     """Several devices whose refs are exchanged and reduced. Made by `Pool.world`; ended by `close` or with its client.
 
-    It is thread-safe, and may be used in `with`.
+    It is thread-safe, and may be used in `with`. One that nothing refers to any longer is closed, once all replies of
+    its collectives are over.
 
     **Calls** return a `GangReply` at once. Its result is a list by rank: new refs, or those of `out`; None where a rank
     gets nothing. `out` may be the refs that are given. All ranks and all runs have equal bits.
@@ -53,6 +54,7 @@ class MadeWorld(AnyWorld):
     def __init__(self, client: Client, number: int) -> None:
         super().__init__(client, number)
         self._closed = False
+        client.watch_world(self, number)
 
     __reduce__ = refusal(CONNECT, "its devices")
 
@@ -296,6 +298,7 @@ class MadeWorld(AnyWorld):
             wait=wait,
             once=True,
             given=given,
+            keeps=self,
         )
 
     def _refs(self, refs: Any) -> Refs:

@@ -27,6 +27,7 @@ from atomr_mp.client.sent_room import SentRoom
 from atomr_mp.client.stream_closer import StreamCloser
 from atomr_mp.client.worlds.gang_reply import GangReply
 from atomr_mp.client.worlds.gang_stream import GangStream
+from atomr_mp.client.worlds.world_closer import WorldCloser
 from atomr_mp.protocol import amounts, own_device
 from atomr_mp.protocol.flow.flight import Window
 from atomr_mp.protocol.flow.stream_credit import ReaderCredit
@@ -125,6 +126,7 @@ class Client:
         self._lane_numbers = itertools.cycle(range(1, MAX_LANE + 1))
         self._closed = False
         self._closer: Final = StreamCloser()
+        self._world_closer: Final = WorldCloser(lambda number: told.tell(CloseWorld(0, number)))
         self._services: Final = LaneServices(
             told,
             self._memory,
@@ -220,6 +222,7 @@ class Client:
         replays: int = 0,
         once: bool = False,
         given: Sequence[Any] | None = None,
+        keeps: object = None,
     ) -> GangReply:
         """Call a method on all ranks of a world; `world.World` describes the arguments.
 
@@ -233,6 +236,7 @@ class Client:
             replays: As in `submit`.
             once: Whether it is a collective on refs.
             given: The results by rank, if the caller has given the memory for them.
+            keeps: The handle of the world, if the reply keeps it until it is over.
 
         Raises:
             InvalidRequest: The arguments cannot be sent; or this process is one of the world's, which would wait for
@@ -248,7 +252,7 @@ class Client:
             gang = GangReply(
                 lane, next(self._ids), method, deadline_ns, b"", number=world.number, world=world.name, each=each
             )
-            gang.replays, gang.once, gang.given = replays, once, given
+            gang.replays, gang.once, gang.given, gang.keeps = replays, once, given, keeps
             return gang
 
         return self._submit_gang(world, method, arguments, made, wait)[0]
@@ -340,8 +344,13 @@ class Client:
         assert isinstance(answered, WorldMade)
         return answered.world
 
+    def watch_world(self, handle: object, number: int) -> None:
+        """End a world that this session has made once its handle is gone."""
+        self._world_closer.watch(handle, number)
+
     def close_world(self, number: int) -> None:
         """End a world that this session has made."""
+        self._world_closer.forget(number)
         if not self.forked:
             self._session.tell(CloseWorld(0, number))
 
@@ -511,6 +520,7 @@ class Client:
                 closing.callback(lane.close)
             closing.callback(self._blocking.close)
             closing.callback(self._closer.close)
+            closing.callback(self._world_closer.close)
             closing.callback(self._blocking.call_back)
             told.lose(errors.PoolLost("this client was closed"))
 

@@ -491,6 +491,8 @@ class Gangs:
         gang.state, gang.arguments = ReplyState.OVER, None
         if isinstance(gang, GangStream):
             self._outcomes.forget_parts(gang)
+        else:
+            gang.keeps = None
         if error is not None:
             gang.parts = ()
         self._outcomes.end(gang, error)

@@ -45,6 +45,8 @@ class GangReply(Reply):
     """Whether it is a collective on refs: it is sent at once or not at all, and never again."""
     given: Sequence[Any] | None = None
     """The results by rank, where the caller has given the memory for them."""
+    keeps: object = None
+    """The handle of a world that a session has made, until the reply is over: without one the world is closed."""
     life: GangState = GangState.NEW
     arguments: GangArguments | RankArguments | None = None
     """What its parts are made of, until the reply is over."""

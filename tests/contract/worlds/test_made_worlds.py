@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import itertools
 import random
 import threading
@@ -422,6 +423,40 @@ def test_a_session_has_so_many_worlds_and_no_more(pool: atomr_mp.Pool) -> None:
         made[0].close()
         assert client.world([0]).barrier().result(DEADLINE_S) == [None]
     assert settled(lambda: not worlds_of(pool))
+
+
+def test_a_world_is_closed_with_its_last_reference(pool: atomr_mp.Pool) -> None:
+    """At once, or when garbage is collected; so there may be any number of them, one after the other."""
+    with atomr_mp.connect(run_dir=pool.run_dir) as client:
+        for number in range(40):
+            world = client.world([0, 1])
+            assert world.barrier().result(DEADLINE_S) == [None, None]
+            if number % 2:
+                around: list[Any] = [world]
+                around.append(around)
+                del around, world
+                gc.collect()
+            assert settled(lambda: len(worlds_of(pool)) <= 1)
+        kept = client.world([0])
+        assert settled(lambda: [each.name for each in worlds_of(pool)] == [kept.name])
+        kept.close()
+    assert settled(lambda: not worlds_of(pool))
+
+
+def test_a_reply_that_is_awaited_keeps_its_world(pool: atomr_mp.Pool, gate: Gate) -> None:
+    """Its parts have not begun anywhere. Behind its end the world is closed, though the reply is there."""
+    refs = [pool.device(device).put(np.ones(3)) for device in (0, 1)]
+    before = {each.name for each in worlds_of(pool)}
+    held = pool.call("Exchanging.hold", refs[1], gate.path, 0.0)
+    gate.wait()
+    reply = pool.world([0, 1]).all_reduce(refs)
+    gc.collect()
+    (name,) = {each.name for each in worlds_of(pool)} - before
+    assert not reply.done
+    gate.open()
+    held.result(DEADLINE_S)
+    same(reply.result(DEADLINE_S), [np.full(3, 2.0)] * 2)
+    assert settled(lambda: name not in {each.name for each in worlds_of(pool)})
 
 
 def test_a_closed_world_takes_nothing(pool: atomr_mp.Pool) -> None:
