@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextvars
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -18,6 +18,10 @@ Array = np.ndarray[Any, Any]
 
 HALVES: Final = frozenset({"float16", "bfloat16"})
 """Types whose elements are computed in float32, and rounded once."""
+
+BLOCK: Final = 64
+"""Elements are computed in so many, or a multiple. NumPy takes other loops for one element, and for a vector's rest:
+their products of complex numbers, and NaNs, have other bits."""
 
 _FLOAT32: Final[np.dtype[Any]] = np.dtype(np.float32)
 
@@ -36,13 +40,15 @@ def given(x: Any) -> tuple[Array, str]:
     The array is row-major, and in this machine's order of bytes: others are copied.
 
     Raises:
-        InvalidRequest: It is no array of an element type that crosses the wire.
+        InvalidRequest: It is no array of an element type that crosses the wire, or a masked one.
     """
     if isinstance(x, Operand):
         x = getattr(x, "array", x)
+    if type(x) is not np.ndarray:
+        _check_unmasked(x, "a collective takes no masked array, for its mask would be lost; give `filled()`, or both")
     try:
         array = np.asarray(x)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, BufferError, RuntimeError) as error:
         raise errors.InvalidRequest(f"a collective takes arrays, not {type(x).__name__}: {error}") from error
     name = name_of(array.dtype)
     if name not in ITEM_BYTES:
@@ -104,10 +110,17 @@ class Target:
         return self._out
 
 
+def _check_unmasked(x: Any, why: str) -> None:
+    """Refuse a masked array, alone or in a list: NumPy takes it for what lies below its mask."""
+    if any(isinstance(each, np.ndarray) and hasattr(each, "mask") for each in (x if type(x) in {list, tuple} else [x])):
+        raise errors.InvalidRequest(why)
+
+
 def _checked(out: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     """Return an output as an array of NumPy's own class."""
     if isinstance(out, Operand):
         out = getattr(out, "array", out)
+    _check_unmasked(out, "`out` cannot be a masked array, for its mask would not be written; give its `data`")
     if not isinstance(out, np.ndarray):
         raise errors.InvalidRequest(f"`out` has to be an array, not {type(out).__name__}")
     if out.shape != shape:
@@ -122,7 +135,7 @@ def _checked(out: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
 
 
 class Arithmetic:
-    """An operator on elements of a type.
+    """An operator on elements of a type. One thread at a time.
 
     Args:
         operator: Name of the operator.
@@ -134,7 +147,7 @@ class Arithmetic:
         InvalidRequest: There is no such operator, or not for this type, or the factor is none of this type.
     """
 
-    __slots__ = ("_computed", "_dtype", "_factor", "_function", "_is_average", "_quiet", "wire")
+    __slots__ = ("_computed", "_dtype", "_factor", "_function", "_is_average", "_quiet", "_spare", "wire")
 
     def __init__(self, operator: str, dtype: np.dtype[Any], name: str, factor: Any) -> None:
         if operator not in _FUNCTIONS:
@@ -150,16 +163,19 @@ class Arithmetic:
         self._factor: Final = None if factor is None else _factor(factor, operator, name)
         self.wire: Final = dtype if factor is None else self._computed
         """Type of the elements in the mailboxes. Products are rounded to halves with the sum, not before."""
+        self._spare: Final[list[Array]] = []
+        """Blocks for sources that are shorter."""
         self._quiet: Final = contextvars.copy_context()
         """In it NumPy does not warn of infinities and NaNs. Entering it takes a sixth of `numpy.errstate`."""
         self._quiet.run(np.seterr, all="ignore")
 
     def fill(self, place: Array, elements: Array) -> None:
-        """Write this rank's elements, multiplied by its factor, to a place in its mailbox."""
+        """Write this rank's elements, or rows of them, multiplied by its factor, to a place in its mailbox."""
         if self._factor is None:
             place[...] = elements
         else:
-            self._quiet.run(np.multiply, elements.astype(self._computed, copy=False), self._factor, out=place)
+            for row, each in zip(np.atleast_2d(place), np.atleast_2d(elements), strict=True):
+                self._quiet.run(self._in_blocks, self._multiply, [each], row)
 
     def reduce(self, sources: Sequence[Array], out: Array) -> None:
         """Compute elements from those of all ranks, in the order of ranks, and round them once.
@@ -168,7 +184,38 @@ class Arithmetic:
             sources: Each rank's elements; of type `wire`.
             out: The result's elements; of the element type.
         """
-        self._quiet.run(self._compute, sources, out)
+        self._quiet.run(self._in_blocks, self._compute, sources, out)
+
+    def _in_blocks(
+        self, compute: Callable[[Sequence[Array], Array], object], sources: Sequence[Array], out: Array
+    ) -> None:
+        """Compute whole blocks in their places, and the rest in a block that ends with it. Integers need none.
+
+        Args:
+            compute: Computes elements from sources, to a place.
+            sources: They do not lie over the place.
+            out: The place.
+        """
+        rest = out.size % BLOCK
+        if not rest or self._dtype.kind in "iu":
+            compute(sources, out)
+            return
+        last = np.empty(BLOCK, out.dtype)
+        if out.size > BLOCK:
+            compute([each[:-rest] for each in sources], out[:-rest])
+            compute([each[-BLOCK:] for each in sources], last)
+        else:
+            while len(self._spare) < len(sources):
+                self._spare.append(np.zeros(BLOCK, self.wire))
+            spare = self._spare[: len(sources)]
+            for block, each in zip(spare, sources, strict=True):
+                block[-rest:] = each
+            compute(spare, last)
+        out[-rest:] = last[-rest:]
+
+    def _multiply(self, sources: Sequence[Array], out: Array) -> None:
+        assert self._factor is not None
+        np.multiply(sources[0].astype(self._computed, copy=False), self._factor, out=out)
 
     def _compute(self, sources: Sequence[Array], out: Array) -> None:
         function, computed = self._function, self._computed

@@ -22,14 +22,15 @@ class OwnWorld:
 
     **Arrays.** NumPy's, the arrays that methods get for refs, and whatever NumPy takes for an array: of any shape, and
     empty or without dimensions too. Those that are not row-major are copied first; those in the other order of
-    bytes are converted. The shapes may differ by rank where the number of elements does not. Results are new arrays,
-    or `out` itself: an array of the result's shape and type, row-major or with gaps, which may lie over `x`. After an
-    error the content of `out` is undefined.
+    bytes are converted; masked ones are refused. The shapes may differ by rank where the number of elements does not.
+    Results are new arrays, or `out` itself: an array of the result's shape and type, row-major or with gaps, which may
+    lie over `x`. After an error the content of `out` is undefined.
 
     **Numbers.** `op` is "sum", "prod", "min", "max" or "avg". It is computed in the order of ranks, so all ranks get
-    the same bits, in all runs. float16 and bfloat16 are computed in float32 and rounded once. Whole numbers wrap as
-    NumPy's do, and have no "avg"; complex ones have no "min" and "max"; bool and float8 are only moved. `factor`
-    multiplies this rank's elements before a "sum" or "avg", each rank by its own; either all ranks give one or none.
+    the same bits, in all runs, whatever the number and place of elements. float16 and bfloat16 are computed in float32
+    and rounded once. Whole numbers wrap as NumPy's do, and have no "avg"; complex ones have no "min" and "max"; bool
+    and float8 are only moved. `factor` multiplies this rank's elements before a "sum" or "avg", each rank by its own;
+    either all ranks give one or none.
 
     **Errors** of all collectives:
 
