@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from atomr_mp import errors
 from atomr_mp.client import interrupts
 from atomr_mp.client.lanes.session import PoolSession
 from atomr_mp.client.memory.leases import Releases
@@ -32,15 +34,29 @@ class LazyMemory:
         """The memory, if it was ever used."""
         self._making = threading.Lock()
 
-    def get(self) -> ClientMemory:
-        """Return the memory."""
-        return self.made or self._get_made()
+    def get(self, *, executed: bool = False) -> ClientMemory:
+        """Return the memory.
+
+        Args:
+            executed: Whether it is for the result of a request that has run.
+
+        Raises:
+            OutOfMemory: This process may open no more files, and it has not been made yet.
+        """
+        return self.made or self._get_made(executed=executed)
 
     @interrupts.defer_interrupts  # a half-imported package cannot be imported again
-    def _get_made(self) -> ClientMemory:
+    def _get_made(self, *, executed: bool) -> ClientMemory:
         with self._making:
             if self.made is None:
-                self.made = self._make()
+                try:
+                    self.made = self._make()
+                except OSError as error:
+                    if error.errno not in {errno.EMFILE, errno.ENFILE}:
+                        raise
+                    raise errors.OutOfMemory(
+                        f"shared memory cannot be used: {error} (ulimit -n)", maybe_executed=executed
+                    ) from error
         return self.made
 
     def place(self, array: Any) -> Placement | None:

@@ -1,4 +1,4 @@
-"""A supervisor that has no descriptor left: it goes on, and all is as before once there are some again."""
+"""A supervisor or a client that has no descriptor left: it goes on, and all is as before once there are some again."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ import os
 import resource
 import signal
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -88,6 +90,35 @@ def test_what_is_asked_is_answered_or_refused(ledger: Ledger) -> None:
                 asking.reload(30)
         assert asking.reload(30) == []
         assert pool.call("Probe.echo", 1).result() == 1
+
+
+def test_a_client_s_first_large_array_is_refused(ledger: Ledger) -> None:
+    """Its call was not sent, others go on, and it can be sent once there is room."""
+    with ledger.start() as pool:
+        command = [sys.executable, "-c", FIRST_LARGE_ARRAY, str(pool.run_dir)]
+        ran = subprocess.run(command, check=False, capture_output=True, text=True, timeout=DEADLINE_S)
+        assert ran.returncode == 0, ran.stderr
+        assert ran.stdout.split() == ["1", "False", "2", "2000000"]
+
+
+FIRST_LARGE_ARRAY: Final = """
+import os, resource, sys
+import numpy as np
+import atomr_mp
+
+with atomr_mp.connect(run_dir=sys.argv[1]) as pool:
+    print(pool.call("Probe.echo", 1).result())
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) - 1, before[1]))
+    try:
+        pool.call("Probe.echo", np.ones(2_000_000)).result()
+    except atomr_mp.errors.OutOfMemory as error:
+        assert "Too many open files" in error.message, error.message
+        print(error.maybe_executed)
+    print(pool.call("Probe.echo", 2).result())
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    print(pool.call("Probe.echo", np.ones(2_000_000)).result().size)
+"""
 
 
 def test_a_stop_behind_starts_that_failed_is_in_good_order(ledger: Ledger) -> None:
