@@ -326,7 +326,7 @@ def test_calls_that_wait_for_each_other_end_by_a_deadline(pool: atomr_mp.Pool, b
                 gate.wait()
                 # Sessions take turns, so the other client's part overtakes the one behind these.
                 reads = [pool.call("Exchanging.read", idle[1]) for _ in range(30)]
-                first = mine.all_reduce(refs, out=refs, deadline_s=SOON_S)
+                first = mine.all_reduce(refs, out=refs, deadline_s=2 * SOON_S)
                 pool.call("Exchanging.read", idle[0]).result(DEADLINE_S)  # device 0 has taken the part before it
                 second = its.broadcast(theirs, 1, out=theirs, deadline_s=DEADLINE_S)  # reads what it has first
                 reads.append(client.call("Exchanging.read", theirs[0]))
@@ -336,6 +336,7 @@ def test_calls_that_wait_for_each_other_end_by_a_deadline(pool: atomr_mp.Pool, b
             if outcome is None:
                 continue
             assert isinstance(outcome, errors.DeadlineExceeded)
+            assert outcome.maybe_executed is False, "rank 0 has said so before the deadline"
             crossed += 1
             if crossed == 2:
                 break

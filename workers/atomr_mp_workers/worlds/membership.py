@@ -523,7 +523,7 @@ def aborted(world: str, epoch: int, rank: int, cause: str, *, maybe_executed: bo
 
 def _too_late(world: str) -> errors.DeadlineExceeded:
     return errors.DeadlineExceeded(
-        f"the deadline passed before a collective of the world {world!r} could begin: its refs were in use",
+        f"a collective of the world {world!r} could not begin by its deadline: its refs were in use",
         maybe_executed=False,
     )
 

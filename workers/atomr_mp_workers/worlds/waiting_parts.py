@@ -6,8 +6,8 @@ uses that memory. So what the ring has published waits for no memory: each world
 whatever the order of the rings of several worlds.
 
 Two calls of different sessions can still have their places in opposite orders on two devices, directly or with other
-requests between them. Then neither is noted everywhere, so neither is published. Rank 0 cancels each on all members at
-its deadline, and the other one goes on.
+requests between them. Then neither is noted everywhere, so neither is published. Rank 0 cancels each on all members
+shortly before its deadline, so that its client hears in time that it has not begun, and the other one goes on.
 """
 
 from __future__ import annotations
@@ -19,6 +19,10 @@ from atomr_mp_workers.requests.request import Request
 from atomr_mp_workers.worlds.gang_queue import GangQueue
 from atomr_mp_workers.worlds.publisher import Publisher
 from atomr_mp_workers.worlds.step_order import PartKey
+
+EARLY_PART: Final = 8
+EARLY_NS: Final = 250_000_000
+"""How long before its deadline a call is cancelled: this part of its time, or less."""
 
 
 class WaitingParts:
@@ -33,13 +37,14 @@ class WaitingParts:
         self._parts: Final[dict[PartKey, Request]] = {}
         """Parts that are not noted yet."""
         self._deadlines: Final[dict[PartKey, int]] = {}
-        """As rank 0: the deadlines of calls that may not be published yet."""
+        """As rank 0: until when calls have to be published that may not be yet."""
 
     def add(self, key: PartKey, request: Request, *, is_first_rank: bool) -> None:
         """Let a part wait."""
         self._parts[key] = request
         if is_first_rank:
-            self._deadlines[key] = request.deadline_ns
+            left_ns = request.deadline_ns - request.received_ns
+            self._deadlines[key] = request.deadline_ns - max(0, min(left_ns // EARLY_PART, EARLY_NS))
 
     def clear(self) -> None:
         """Forget all parts: the epoch is over."""
@@ -53,7 +58,7 @@ class WaitingParts:
 
     @property
     def due_ns(self) -> int | None:
-        """The first deadline, None without any."""
+        """When to cancel the first call, None without any."""
         return min(self._deadlines.values(), default=None)
 
     def note_free(self, note: Callable[[PartKey], object]) -> None:
@@ -64,7 +69,7 @@ class WaitingParts:
                 note(key)
 
     def cancel_late(self, publisher: Publisher, now_ns: int) -> bool:
-        """As rank 0, cancel the calls that have not been published by their deadline; return whether there are any."""
+        """As rank 0, cancel the calls that have not been published in time; return whether there are any."""
         late = [key for key, due_ns in self._deadlines.items() if now_ns >= due_ns or key not in self._queue]
         cancelled = False
         for key in late:
