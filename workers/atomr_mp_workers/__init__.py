@@ -1,7 +1,8 @@
 """The code that runs inside a device's process, and the base class for users' actors.
 
 An actor's module imports from here: `Actor`, `method`, `Batch`, `by_shape` and `Steps` for methods that
-take many requests at a time, and for annotations `Context`, `DeviceArray`, `Live`, `LiveStream` and `UploadedFile`.
+take many requests at a time, and for annotations `Context`, `DeviceArray`, `Live`, `LiveStream`, `OwnWorld` and
+`UploadedFile`.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from atomr_mp_workers.live import Live, LiveStream
     from atomr_mp_workers.memory.arrays import DeviceArray
     from atomr_mp_workers.uploaded_file import UploadedFile
+    from atomr_mp_workers.worlds.world import OwnWorld
 
 __all__ = [
     "Actor",
@@ -21,13 +23,20 @@ __all__ = [
     "DeviceArray",
     "Live",
     "LiveStream",
+    "OwnWorld",
     "Steps",
     "UploadedFile",
     "by_shape",
     "method",
 ]
 
-_MODULES = {"DeviceArray": "memory.arrays", "Live": "live", "LiveStream": "live", "UploadedFile": "uploaded_file"}
+_MODULES = {
+    "DeviceArray": "memory.arrays",
+    "Live": "live",
+    "LiveStream": "live",
+    "OwnWorld": "worlds.world",
+    "UploadedFile": "uploaded_file",
+}
 """Modules of the names that are not in `actor`."""
 
 
