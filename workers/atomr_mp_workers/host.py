@@ -208,7 +208,7 @@ class Host:
             if received and self._serves:
                 self._read()
             if worlds and worlds.is_inside:
-                worlds.look(time.monotonic_ns(), away=self._dispatcher.isolation.active)
+                worlds.look(time.monotonic_ns(), away=self._dispatcher.is_away)
                 self._dispatcher.advance()
             late = (plain or levels) and self._dispatcher.work()
             if batches and self._dispatcher.batching:

@@ -53,6 +53,8 @@ class MemberWriter:
         self._words = words
         self._notes: Final = (len(words) - NOTES_AT) // NOTE_WORDS
         self._noted = self._met = 0
+        self.away = 0
+        """The word that says whether a suspect waits or runs in this process."""
         words[OPEN] = 0
         words[ENDED] = words[NOTED] = words[MET] = words[QUIET] = words[AWAY] = 0
         store_twice(words, BEGUN, 0)
@@ -114,9 +116,13 @@ class MemberWriter:
         """Say that nothing else runs in this process until an entry ends, which has begun."""
         self._words[QUIET] = sequence
 
-    def be_away(self, away: bool) -> None:  # noqa: FBT001 - the value of the word
-        """Say whether this process begins nothing for a while, since a suspect waits or runs there."""
-        self._words[AWAY] = int(away)
+    def be_away(self, away: bool) -> bool:  # noqa: FBT001 - the value of the word
+        """Say whether a suspect waits or runs in this process; return whether that is news."""
+        if away == bool(self.away & 1):
+            return False
+        self.away += 1
+        self._words[AWAY] = self.away
+        return True
 
     def meet(self, signature: Signature) -> int:
         """Show the signature of the next collective; return its number. All have met the one before that before it."""
@@ -166,8 +172,12 @@ class MemberReader:
 
     @property
     def is_away(self) -> bool:
-        """Whether its process begins nothing, since a suspect waits or runs there."""
-        return bool(self._words[AWAY])
+        """Whether a suspect waits or runs in its process."""
+        return bool(self.away() & 1)
+
+    def away(self) -> int:
+        """Return how often a suspect has begun or ceased to wait or run in its process."""
+        return self._words[AWAY]
 
     def outcome(self, sequence: int) -> Outcome:
         """Return the outcome of an entry. The entry has ended, and is among the latest `OUTCOMES`."""

@@ -28,7 +28,9 @@ LATEST: Final = 6
 FIRST_TAKEN: Final = 16
 """Word of how many notes rank 0 has taken of each member."""
 MAX_RANKS: Final = 64
-RING_AT: Final = FIRST_TAKEN + MAX_RANKS
+FIRST_HELD: Final = FIRST_TAKEN + MAX_RANKS
+"""Word of each member's `AWAY` as rank 0 has seen it last. While it is odd, rank 0 publishes nothing that begins."""
+RING_AT: Final = FIRST_HELD + MAX_RANKS
 
 SLOT_WORDS: Final = 8
 """An entry takes whole slots; that of one request without data takes one."""
@@ -64,7 +66,7 @@ MET: Final = 8
 QUIET: Final = 9
 """Sequence number of the latest entry for which nothing else runs in the member's process until it ends."""
 AWAY: Final = 10
-"""1 while the member's process begins nothing, since a suspect waits or runs there."""
+"""How often a suspect has begun or ceased to wait or run in the member's process: odd while one does."""
 FIRST_SIGNATURE: Final = 16
 SIGNATURE_WORDS: Final = 8
 """Number of the collective, the signature's five words, their sum."""

@@ -16,6 +16,7 @@ from atomr_mp.protocol.world.page import (
     ENTRY_WORDS,
     EPOCH,
     EPOCH_AGAIN,
+    FIRST_HELD,
     FIRST_TAKEN,
     HEAD,
     LATEST,
@@ -61,7 +62,7 @@ class RingWriter:
         words[EPOCH_AGAIN] = complement(epoch)
         words[HEAD] = words[CLAIMED] = words[WANTED] = words[LATEST] = 0
         for rank in range(MAX_RANKS):
-            words[FIRST_TAKEN + rank] = 0
+            words[FIRST_TAKEN + rank] = words[FIRST_HELD + rank] = 0
         words[0] = MAGIC
         words[EPOCH] = epoch
 
@@ -114,6 +115,15 @@ class RingWriter:
     def take(self, rank: int, count: int) -> None:
         """Say how many notes of a member were taken, in all."""
         self._words[FIRST_TAKEN + rank] = count
+
+    def hold(self, rank: int, away: int) -> None:
+        """Say which word of a member's absences was seen. If it is odd, nothing that begins is published behind this.
+
+        Args:
+            rank: The member's rank.
+            away: The word, as `MemberReader.away` has returned it.
+        """
+        self._words[FIRST_HELD + rank] = away
 
     def want(self, wanted: bool) -> None:  # noqa: FBT001 - the value of the word
         """Say whether members are to ring when they note a part."""
@@ -199,6 +209,10 @@ class RingReader:
     def taken(self, rank: int) -> int:
         """Return how many notes of a member rank 0 has taken."""
         return self._words[FIRST_TAKEN + rank]
+
+    def held(self, rank: int) -> int:
+        """Return which word of a member's absences rank 0 has seen last."""
+        return self._words[FIRST_HELD + rank]
 
     @property
     def wants_bell(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +96,39 @@ def test_suspects_that_each_hold_a_device_of_the_other_s_get_out_of_it(ledger: L
         assert generations(pool) == [1, 1, 1]
         broken = [each for each in read_events(pool.run_dir / "events.jsonl") if each["event"] == "world_broken"]
         assert [(each["world"], each["rank"]) for each in broken] == [("one", 1)]
+
+
+@pytest.mark.parametrize("second", [[1, 0], [1, 2], [2, 0]])
+def test_a_suspect_does_not_hold_up_another_world_s_calls(ledger: Ledger, second: list[int]) -> None:
+    """Nor they it, though ranks that are ahead wait in them for a process in which the suspect waits."""
+    with start(ledger, one=[0, 1], two=second) as pool:
+        one, two, over = pool.world("one"), pool.world("two"), threading.Event()
+        failed: list[BaseException | None] = []
+
+        def load() -> None:
+            while not over.is_set():
+                behind = one.call("Worldly.wait_on", 1, 0.01, deadline_s=DEADLINE_S)
+                failed.append(one.call("Worldly.add", 1.0, deadline_s=DEADLINE_S).exception(DEADLINE_S))
+                failed.append(behind.exception(DEADLINE_S))
+
+        loads = [threading.Thread(target=load) for _ in range(4)]
+        for each in loads:
+            each.start()
+        try:
+            for number in range(10):
+                key = key_of("Overlapping.add_slowly", [1.0, number])
+                assert key is not None
+                local_client(pool).suspicions.take([Suspicion(key, Verdict.SUSPECTED, 1)])
+                suspect = two.call("Overlapping.add_slowly", 1.0, number, deadline_s=DEADLINE_S)
+                assert suspect.alone is not None
+                assert suspect.result(DEADLINE_S) == 2.0
+        finally:
+            over.set()
+            for each in loads:
+                each.join()
+        assert set(failed) == {None}, "there were some, and all were answered"
+        assert (one.epoch, two.epoch) == (1, 1)
+        assert generations(pool) == [1, 1, 1]
 
 
 @pytest.mark.parametrize("second", [[0, 1], [1, 2]])

@@ -200,6 +200,10 @@ class Slow:
         """Return what has begun."""
         return self.ends
 
+    def away(self) -> int:
+        """Return that no suspect has come."""
+        return 0
+
     def ended(self) -> int:
         """Return what has ended."""
         return self.ends

@@ -187,7 +187,7 @@ class Member:
     def turn(self) -> None:
         """Take a turn of the loop."""
         self.dispatcher.take_back()
-        self.worlds.look(time.monotonic_ns(), away=self.dispatcher.isolation.active)
+        self.worlds.look(time.monotonic_ns(), away=self.dispatcher.is_away)
         self.dispatcher.advance()
         self.dispatcher.work()
         self.dispatcher.start_batches()
@@ -426,17 +426,17 @@ def test_a_suspect_does_not_wait_for_other_members(pair: Pair) -> None:
 
 
 def test_a_suspect_comes_before_parts_that_came_before_it(pair: Pair) -> None:
-    """As soon as the call that runs has ended."""
-    for rank, number in ((0, 1), (0, 2), (1, 2), (1, 1)):
+    """As soon as the calls that are published have ended, for which others may wait."""
+    for rank, number in ((0, 1), (0, 2), (0, 3), (0, 4), (1, 4), (1, 3), (1, 2), (1, 1)):
         pair.members[rank].call(pair.peers[rank][1], number, gang(number), "Ranked.together")
     pair.members[1].worlds.look(0, away=False)
     pair.members[0].turn()
     assert pair.members[0].thread.ahead
     first = pair.members[0].dispatcher.running
     pair.members[0].call(pair.peers[0][2], -1, None, "Plain.run", alone=True)
-    pair.turn_until(2)
+    pair.turn_until(4)
     assert first == ["Ranked.together"]
-    assert pair.members[0].log[1] == -1
+    assert pair.members[0].log[2] == -1
     assert [each for each in pair.members[0].log if each > 0] == pair.members[1].log
 
 

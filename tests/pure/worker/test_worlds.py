@@ -640,13 +640,60 @@ def test_a_member_that_does_not_begin_in_time_is_found(fleet: Fleet) -> None:
     assert third.ahead
 
 
+def test_nothing_more_is_published_while_a_suspect_waits_in_a_process(fleet: Fleet) -> None:
+    """Its process begins what was published, and knows when that was all; the rest comes once the suspect has ended."""
+    first, second, third = fleet.processes
+    for each in (third, second, first):
+        each.arrive(1, 1, 1)
+        each.look()
+    for each in (first, third):
+        each.feed()
+    second.member.look(10, away=True)
+    settled = [second.queue.is_settled]
+    for each in (third, second, first):
+        each.arrive(1, 2, 1)
+        each.member.look(10, away=each is second)
+    settled.append(second.queue.is_settled)
+    second.feed()
+    assert second.begun[1] == {1: ((1, 1),)}
+    for _ in range(3):
+        for each in fleet.processes:
+            each.finish()
+            each.member.look(10, away=each is second)
+            each.feed()
+    settled.append(second.queue.is_settled)
+    assert settled == [False, False, True], "the others may wait for what was published"
+    assert [each.begun[1] for each in fleet.processes] == [{1: ((1, 1),)}] * 3
+    fleet.turns(3)
+    assert [each.begun[1] for each in fleet.processes] == [{1: ((1, 1),), 2: ((1, 2),)}] * 3
+
+
+def test_a_first_rank_that_does_not_see_a_waiting_suspect_is_late(fleet: Fleet) -> None:
+    """If there is something here that it may publish; another member says so."""
+    first, second, third = fleet.processes
+    timeout_ns = int(TIMEOUT_S * 1e9)
+    second.member.look(10, away=True)
+    second.member.look(10 + timeout_ns, away=True)
+    assert not second.sent, "nothing can be published that begins there"
+    second.member.look(10 + timeout_ns, away=False)
+    for each in (third, second, first):
+        each.arrive(1, 1, 1)
+    second.look(20 + timeout_ns)
+    first.look(20 + timeout_ns)
+    for at_ns in (30 + timeout_ns, 29 + 2 * timeout_ns, 30 + 2 * timeout_ns):
+        assert not second.sent
+        second.member.look(at_ns, away=True)
+    assert second.sent == [control.EpochBroken(WORLD, 1, "has not begun a call in time", 0, late=True)]
+
+
 def test_a_member_in_whose_process_a_suspect_runs_is_not_late(fleet: Fleet) -> None:
     """It begins nothing meanwhile, as it says; behind that it has its time as others do."""
     first, second, third = fleet.processes
     timeout_ns = int(TIMEOUT_S * 1e9)
     for each in (third, second, first):
         each.arrive(1, 1, 1)
-        each.member.look(10, away=each is second)
+        each.member.look(10)
+    second.member.look(10, away=True)
     for each in (first, third):
         each.feed()
         each.finish()

@@ -72,11 +72,18 @@ Gang calls
 A method of a world's actor runs on all members of the world as one (`gangs`, `worlds`). Its parts wait in the queue of
 the world's thread, which gives out only the one whose turn it is by the world's ring. So a part waits for other
 processes, and these for it: none is dropped singly. It is neither cancelled nor lost with its connection, and with its
-session it goes only where all members agree. If a part is answered on its arrival, no member runs the call. Suspects do
-not wait for parts that have not begun. A part that is a suspect itself waits for its turn by the ring, and then in
-`isolation.Isolation` until all members say in their lines that nothing else runs there (`JoinedEpoch.be_quiet`): so it
-begins on all of them or on none. If that takes too long since others wait for this process, the epoch ends. A stream of
+session it goes only where all members agree. If a part is answered on its arrival, no member runs the call. A stream of
 a world takes its steps by the ring, whatever its credit says here.
+
+A suspect of any kind waits until what the rings have published has begun and ended here, since other members may be in
+it already. So that there is an end to that, the process says in its lines that it is away, and rank 0 of each of its
+worlds publishes nothing more that begins, and says that it has seen this (`RingWriter.hold`). Behind that nothing comes
+that was on its way (`ActorRunner.is_settled`). While the suspect runs, nothing begins.
+
+A part that is a suspect itself waits for its turn by the ring, and then in `isolation.Isolation` until all members say
+in their lines that nothing else runs there (`JoinedEpoch.be_quiet`): so it begins on all of them or on none. Who has
+said so can keep it, by the rule above, so no member in which it runs waits for one in which something else does. If
+that takes too long since others wait for this process, the epoch ends.
 
 A turn of the loop
 ------------------

@@ -116,6 +116,7 @@ class Dispatcher:
         self.isolation: Final[Isolation] = Isolation(
             envelope,
             self._is_at_work,
+            lambda: all(threads.is_settled for threads in self._runners),
             flush,
             completions.wake,
             self._run_alone,
@@ -130,6 +131,11 @@ class Dispatcher:
     def busy(self) -> bool:
         """Whether requests run elsewhere, wait for such requests, for a batch or to run alone, or streams are open."""
         return bool(self._suspects or self.streams.open) or self.isolation.active or self._is_at_work()
+
+    @property
+    def is_away(self) -> bool:
+        """Whether a suspect waits or runs, and nothing waits for memory that a call of a world may hold."""
+        return self._streams_pause()
 
     @property
     def running(self) -> list[str]:
@@ -622,7 +628,7 @@ class Dispatcher:
             Whether memory may be free now, since a dropped request was passed over.
         """
         freed = False
-        if threads.in_step and self._streams_pause():  # a suspect waits or runs, and does not wait for other processes
+        if threads.in_step and self.isolation.running and self.is_away:  # it does not wait for other processes
             return False
         while threads.ahead < threads.count and threads.waiting:
             if threads.owes_batch and any(batched.is_due() for batched in threads.batched):

@@ -2,7 +2,8 @@
 
 A suspect comes here once it is its turn in the queue. While it waits or runs here, no other request is admitted. It
 starts when all earlier requests have ended, not only the running ones: those may wait for memory that requests still to
-start hold.
+start hold. Where it only waits, calls of worlds begin that were published, since other processes may wait for them;
+their rank 0 publishes no more (`publisher`).
 
 A part of a gang call comes here once it is its turn by the world's order, and starts once all members have stopped all
 else. Until then nothing of it has begun on any of them.
@@ -24,6 +25,7 @@ class Isolation:
     Args:
         envelope: The envelope, for the steps before and after a request's own work.
         is_at_work: Whether an admitted request has not ended.
+        is_settled: Whether nothing begins any more in this process while a suspect waits.
         flush: Sends waiting answers, so that none is lost with the suspect.
         wake: Has the loop look again at requests that were not admitted.
         run: Runs a request that has begun, or has it run elsewhere.
@@ -34,6 +36,7 @@ class Isolation:
         self,
         envelope: Envelope,
         is_at_work: Callable[[], bool],
+        is_settled: Callable[[], bool],
         flush: Callable[[], None],
         wake: Callable[[], None],
         run: Callable[[Request], None],
@@ -43,12 +46,14 @@ class Isolation:
         """Whether a suspect waits or runs, so that no other request is admitted."""
         self._envelope = envelope
         self._is_at_work = is_at_work
+        self._is_settled = is_settled
         self._flush = flush
         self._wake = wake
         self._run = run
         self._pass_over = pass_over
         self._waiting: deque[Request] = deque()
-        self._running = False
+        self.running = False
+        """Whether a suspect has begun."""
 
     def take(self, requests: Iterable[Request]) -> None:
         """Take requests in."""
@@ -60,26 +65,28 @@ class Isolation:
         """Start the next suspect, once all else has stopped running."""
         waiting = self._waiting
         self._note_answer()
-        while waiting and not self._running:
+        while waiting and not self.running:
             dropped, gang = waiting[0].dropped, waiting[0].gang
             if not dropped and (gang is not None or not waiting[0].peer.session.ended):
-                if self._is_at_work() or not (gang is None or self._envelope.gangs.is_quiet(gang)):
+                if self._is_at_work() or not self._is_settled():
+                    break
+                if gang is not None and not self._envelope.gangs.is_quiet(gang):
                     break
                 self._flush()
             request = waiting.popleft()
             if self._envelope.begin(request, time.monotonic_ns()):
-                self._running = True
+                self.running = True
                 self._envelope.isolate(request)
                 self._run(request)
                 self._note_answer()
             elif gang is not None and not dropped:
                 self._pass_over(request)
-        self.active = self._running or bool(waiting)
+        self.active = self.running or bool(waiting)
         if not self.active:
             self._wake()
 
     def _note_answer(self) -> None:
         """Record that the suspect was answered: none is under way, and this process goes on."""
-        if self._running and not self._is_at_work():
-            self._running = False
+        if self.running and not self._is_at_work():
+            self.running = False
             self._envelope.isolate(None)

@@ -109,6 +109,22 @@ class GangQueue:
         """Whether streams have begun and not ended."""
         return bool(self._streams) or any(each.has_streams for each in self.stepped.values())
 
+    @property
+    def has_parts(self) -> bool:
+        """Whether something may still be published that begins here."""
+        return bool(self._parts or self._streams)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing begins here while a suspect waits: others may wait for what is published, so it does begin.
+
+        Behind a suspect of this world nothing begins on any member.
+        """
+        epoch = self.epoch
+        if epoch is None:
+            return not self._leaving
+        return self.apart is not None or not self.has_parts or (epoch.is_held and epoch.next() is None)
+
     def enter(self, epoch: JoinedEpoch) -> None:
         """Give out what the ring of an epoch says."""
         self.epoch, self._left = epoch, None

@@ -68,7 +68,8 @@ class JoinedEpoch:
         """The entry for which this process is quiet, as it has said last."""
         self.stuck_ns: int | None = None
         """The time since which the other members have nothing to do but to become quiet; None if they have."""
-        self._is_away = False
+        self._unheld_ns: int | None = None
+        """The time since which rank 0 has not seen that a suspect waits here; None if nothing waits for that."""
         self._untaken_ns: int | None = None
         """The time since which rank 0 has not taken the next note; None if it has taken all."""
 
@@ -97,12 +98,14 @@ class JoinedEpoch:
         """When to look at the latest, if nothing else happens."""
         if self.publisher is not None:
             return self.publisher.due_ns
-        return None if self._untaken_ns is None else self._untaken_ns + self._timeout_ns
+        since_ns = [since for since in (self._untaken_ns, self._unheld_ns) if since is not None]
+        return min(since_ns) + self._timeout_ns if since_ns else None
 
     def late(self, now_ns: int) -> int | None:
         """Return a rank that should have done something by now, None if there is none. Look again at `due_ns`.
 
-        Rank 0 is late if it does not take notes, others if they do not begin what is published.
+        Rank 0 is late if it does not take notes, or see that a suspect waits here; others if they do not begin what
+        is published.
 
         Raises:
             WorldPageDamagedError: A page cannot be believed.
@@ -202,11 +205,26 @@ class JoinedEpoch:
             others = [_is_quiet(reader, sequence) for reader in self.readers]
         return bool(others) and all(others)
 
-    def be_away(self, *, away: bool) -> None:
-        """Say whether this process begins nothing, since a suspect waits or runs here."""
-        if away != self._is_away:
-            self._is_away = away
-            self.writer.be_away(away)
+    def be_away(self, now_ns: int, *, away: bool, has_parts: bool) -> None:
+        """Say whether a suspect waits or runs here, so that rank 0 publishes nothing that begins.
+
+        Args:
+            now_ns: CLOCK_MONOTONIC.
+            away: Whether one does.
+            has_parts: Whether there is something here that may still be published.
+        """
+        if self.writer.be_away(away) and self.rank:
+            ring((self.pages.loop_bells[0],))
+        is_unheld = away and has_parts and not self.is_held
+        self._unheld_ns = (self._unheld_ns or now_ns) if is_unheld else None
+
+    @property
+    def is_held(self) -> bool:
+        """Whether nothing more that begins is published while a suspect waits or runs here."""
+        with self._noticing():
+            self._open_ring()
+        away = self.writer.away
+        return bool(away & 1) and self._ring is not None and self._ring.held(self.rank) == away
 
     def not_quiet(self, sequence: int, now_ns: int, patience_ns: int) -> int | None:
         """Return a rank for which this process, quiet for an entry, has waited for too long; None if there is none.

@@ -340,7 +340,7 @@ class Membership:
 
         Args:
             now_ns: CLOCK_MONOTONIC.
-            away: Whether a suspect waits or runs in this process, so that nothing begins.
+            away: Whether a suspect waits or runs in this process, so that nothing is to be published that begins.
         """
         epoch, end = self._epoch, self._end
         if epoch is None or end is None:
@@ -353,7 +353,7 @@ class Membership:
             end.know(-1, _PLANNED)
             self._feed(MemberEvent.LAST)
         if self.state in _INSIDE:
-            epoch.be_away(away=away)
+            epoch.be_away(now_ns, away=away, has_parts=self._queue.has_parts)
             self._waiting.note_free(epoch.note)
             epoch.look(now_ns)
             if epoch.publisher is not None and self._waiting.cancel_late(epoch.publisher, now_ns):

@@ -4,6 +4,9 @@ A call is published once its parts have come to all members: alone, or in a batc
 answered its part on arrival, no member runs the call. A few calls are published ahead of the slowest member, so
 that none of its threads waits for the loop of rank 0. Others wait with rank 0.
 
+While a suspect waits or runs in a member's process, nothing is published that begins: the process begins what was
+published before, since others may wait for it, and then it has nothing left of this world.
+
 A member that has stopped reads no parts, so no call with it becomes complete. While one is incomplete for long, an
 entry without calls is published: who is well begins it at once, and who does not is late.
 """
@@ -89,6 +92,10 @@ class Publisher:
         """When to look for late members again."""
         self._probed_ns = 0
         """When an entry without calls was published last."""
+        self._away: Final = [0] * len(readers)
+        """By rank: how often a suspect was seen to begin or cease to wait or run in the member's process."""
+        self._holds = False
+        """Whether one does in any of them, so that nothing is published that begins."""
         self.rung: set[int] = set()
         """Ranks whose loops have something to read; the caller rings them, and clears this."""
 
@@ -119,6 +126,7 @@ class Publisher:
         for rank, reader in enumerate(self._readers):
             if reader.is_open:
                 self._take_notes(rank, reader, now_ns)
+        self._see_away()
         if hooks.hook is not None and self.calls:
             hooks.hook("world_publish", "")
         self._publish(now_ns)
@@ -247,6 +255,16 @@ class Publisher:
             if reader.taken // NOTES_A_RING != before // NOTES_A_RING:
                 self.rung.add(rank)
 
+    def _see_away(self) -> None:
+        """Take in where suspects wait or run, behind the notes: who notes a part has said so before."""
+        for rank, reader in enumerate(self._readers):
+            away = reader.away() if reader.is_open else 0
+            if away != self._away[rank]:
+                self._away[rank] = away
+                self._ring.hold(rank, away)
+                self.rung.add(rank)
+        self._holds = any(away & 1 for away in self._away)
+
     def _line_up(self, key: PartKey, now_ns: int) -> None:
         """Let a call wait that has come to all."""
         if key in self._refused or self.shared.is_unwanted(key):
@@ -276,7 +294,7 @@ class Publisher:
         for line, kind in ((self._cancelled, EntryKind.CANCEL), (self._declined, EntryKind.REFUSED)):
             if line:
                 return self._publish_drop(line, kind, now_ns, ends)
-        for _ in _WAYS:  # they take turns
+        for _ in () if self._holds else _WAYS:  # they take turns
             way = self._ways[0]
             self._ways.rotate(-1)
             if way is EntryKind.STEP and self.streams.is_due:

@@ -65,6 +65,11 @@ class WorldThread(ActorThreads):
         is a stream that ends behind its epoch's end: its collectives are aborted."""
         super().__init__(name, 1, device, queue)
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing that the ring says is left to begin while a suspect waits."""
+        return self.queue.is_settled
+
     def meet(self, meeting: EpochMeeting | None) -> None:
         """Have the calls of an epoch use its meeting; None behind its end."""
         self._meeting = meeting

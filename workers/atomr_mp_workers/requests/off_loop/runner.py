@@ -80,6 +80,11 @@ class ActorRunner(ABC):
         """Return whether this request may run in a free place."""
         return True
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing will begin here, that other processes may wait for, while a suspect waits."""
+        return True
+
     @abstractmethod
     def run(self, request: Run) -> None:
         """Run a request that has begun; it reports `finished` at its end."""
