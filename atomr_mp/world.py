@@ -138,8 +138,9 @@ class World(AnyWorld):
         """Call a method on all ranks, with the same arguments; see `Pool.call`.
 
         Returns at once. While the world forms an epoch, the call waits in this process. It is sent to all ranks or to
-        none. It ends once all ranks have ended; its deadline, and `cancel`, end the reply alone, and what has begun
-        goes on. If a rank is lost, the call is sent again as a whole on the next epoch, if the method is idempotent.
+        none. It ends once all ranks have ended. Its deadline, and `cancel`, end the reply; no rank begins the call
+        then, unless rank 0 has put it in order already, and what has begun goes on. If a rank is lost, the call is sent
+        again as a whole on the next epoch, if the method is idempotent.
 
         Args:
             method: "Actor.method", of an actor of this world.

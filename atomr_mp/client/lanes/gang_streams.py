@@ -9,7 +9,6 @@ from atomr_mp import checks, errors
 from atomr_mp.client.lanes.device_link import DeviceLink
 from atomr_mp.client.lanes.outcomes import Outcomes
 from atomr_mp.client.reply import StreamReply
-from atomr_mp.client.reply_life import ReplyState
 from atomr_mp.client.worlds.gang_stream import GangStream, GangStreamPart, part_of
 from atomr_mp.protocol.messages import data
 from atomr_mp.protocol.messages.devices import WorldInfo
@@ -48,11 +47,6 @@ class GangStreams:
             if not rank:
                 part.on_part = self._pass_on
             yield part
-
-    def leave(self, parts: Sequence[GangStreamPart]) -> None:
-        """Tell rank 0 that a stream has no reader. A part that is still to be sent is followed by that (`sending`)."""
-        if parts and parts[0].state is ReplyState.STREAMING:
-            self._links[parts[0].device].tell_cancelled(parts[0])
 
     def _pass_on(self, part: StreamReply) -> None:
         """Give the whole stream what rank 0 has sent."""

@@ -26,7 +26,7 @@ from atomr_mp.client.worlds.arguments import GangArguments
 from atomr_mp.client.worlds.gang_life import GangAction, GangEvent, GangState, step
 from atomr_mp.client.worlds.gang_outcome import GangEnd, PartEnd, elsewhere, goes_again, judge
 from atomr_mp.client.worlds.gang_reply import NOTHING, PART_DEADLINE_NS, GangPart, GangReply
-from atomr_mp.client.worlds.gang_stream import PARTS, AnyGang, AnyPart, GangStream, GangStreamPart, goes_on
+from atomr_mp.client.worlds.gang_stream import PARTS, AnyGang, AnyPart, GangStream, goes_on
 from atomr_mp.client.worlds.left_epochs import LeftEpochs
 from atomr_mp.protocol.flow.flight import RETRY_AFTER_S
 from atomr_mp.protocol.messages import data
@@ -247,11 +247,16 @@ class Gangs:
         """End the reply with an error, unless it is over. Its parts go on; those of a stream end on all ranks."""
         parts = gang.parts
         self._feed(gang, GangEvent.GIVE_UP, error)
-        if isinstance(gang, GangStream):
-            self._streams.leave(cast("Sequence[GangStreamPart]", parts))
+        if parts and (isinstance(gang, GangStream) or isinstance(error, errors.Cancelled)):
+            self._tell_left(parts[0])
+
+    def _tell_left(self, part: AnyPart) -> None:
+        """Tell the worker of rank 0 that its call was left. If its part is unsent, that follows it (`sending`)."""
+        if part.state in {ReplyState.SENT, ReplyState.STREAMING}:
+            self._links[part.device].tell_cancelled(part)
 
     def cancel(self, gang: AnyGang) -> None:
-        """End the reply with `Cancelled`, unless it is over. Its parts go on."""
+        """End the reply with `Cancelled`, unless it is over. No rank runs it, if rank 0 has not published it yet."""
         if gang.life is GangState.LINED_UP:
             why = f"cancelled before it was sent{' again' if gang.may_have_run else ''}"
         else:

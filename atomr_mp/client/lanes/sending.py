@@ -175,7 +175,9 @@ class Sender:
         generation, releases, sent, ahead_ns = link.generation, link.releases, ReplyState.SENT, self._clock.ahead_ns
         if releases.pending or releases.ending:
             self._give_back(link)
+        left: list[GangPart] = []
         for reply in replies:
+            part = None if reply.gang is None else cast("GangPart", reply)
             reply.sent_ns = now_ns
             reply.generation = generation
             reply.state = sent
@@ -186,7 +188,7 @@ class Sender:
                 data.Call(
                     reply.id,
                     reply.method,
-                    (reply.deadline_ns if reply.gang is None else cast("GangPart", reply).limit_ns) + ahead_ns,
+                    (reply.deadline_ns if part is None else part.limit_ns) + ahead_ns,
                     len(payload),
                     reply.body,
                     reply.refs,
@@ -196,9 +198,14 @@ class Sender:
                     reply.gang,
                 )
             )
+            if part is not None and not part.rank and part.of is not None and part.of.is_over:
+                left.append(part)
         connection.send(_encode_calls(kind(link.token, calls, releases.serial)), frames)
         if connection.broken:
             self._broken(link, replies)
+            return
+        for part in left:  # nobody has wanted it since before it was sent
+            link.tell_cancelled(part)
 
     def open_stream(self, link: DeviceLink, stream: StreamReply) -> None:
         """Send a stream's request, with the credit that its reader has given so far."""

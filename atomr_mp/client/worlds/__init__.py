@@ -14,9 +14,10 @@ queues of links hold the parts, and never the whole.
 - `arguments`: what all parts are made of, however often the call is sent.
 
 `client.lanes.gangs` acts. A part goes to exactly one process: the member of the epoch in which the call is sent. If the
-device has another process by then, the part is not sent, and ends unsent. No part is sent again singly, no part is
-cancelled, and its deadline never comes: peers would wait for it in their collectives. So the end of the reply by its
-deadline, or by `cancel`, leaves the parts alone. Their late answers are taken in, and what they hold is given back.
+device has another process by then, the part is not sent, and ends unsent. No part is sent again singly, and none ends
+by its deadline here: peers would wait for it in their collectives. When the reply has ended by its deadline, the worker
+of rank 0 knows that from its part; when by `cancel`, it is told. It has all members drop the call, unless they may have
+begun it. Late answers are taken in, and what the parts hold is given back.
 
 A stream is a gang call whose parts are streams (`gang_stream`, `client.lanes.gang_streams`). Rank 0's part has the
 credit of the whole, and passes on what comes; the others only end. When the reader has gone, rank 0 hears of it, and

@@ -13,7 +13,7 @@ from atomr_mp.client.worlds.arguments import GangArguments, RankArguments
 from atomr_mp.client.worlds.gang_life import GangState
 
 PART_DEADLINE_NS: Final = 2**62
-"""A time that never comes, by any machine's clock: workers keep no deadline of a part."""
+"""A time that never comes, by any machine's clock: the lane ends no part by its deadline."""
 
 
 class GangPart(Reply):
@@ -23,7 +23,7 @@ class GangPart(Reply):
     """The whole call, until the part has ended."""
     rank: int = 0
     limit_ns: int = 0
-    """The deadline of the whole call, for its worker's watchdog; CLOCK_MONOTONIC. It begins and ends at any time."""
+    """The deadline of the whole call, CLOCK_MONOTONIC: for the watchdog, and for rank 0, which drops a late call."""
     to_generation: int = 0
     """The process that it goes to. It goes to no other."""
 
@@ -31,8 +31,9 @@ class GangPart(Reply):
 class GangReply(Reply):
     """The answer to a call of a world: rank 0's result, or each rank's, once all ranks have ended; or an error.
 
-    It is used as a `Reply`. It ends with its deadline, and with `cancel`; what has begun goes on, since no rank may be
-    left out. The attribute `rank` of an error says which rank has ended with it, -1 for none.
+    It is used as a `Reply`. It ends with its deadline, and with `cancel`. What has begun goes on, since no rank may be
+    left out; a call that rank 0 has not published is dropped on all ranks. The attribute `rank` of an error says which
+    rank has ended with it, -1 for none.
     """
 
     number: int = -1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 
 import atomr_mp
 from atomr_mp import errors
-from tests.support import ACTORS, BACKEND, DEADLINE_S, Ledger
+from tests.support import ACTORS, BACKEND, DEADLINE_S, Ledger, settled
 
 WORLDLY = f"{ACTORS}/worldly.py:Worldly"
 
@@ -125,9 +126,11 @@ def test_what_cannot_be_decoded_or_has_no_key_runs_on_no_rank(world: Any) -> Non
     assert world.epoch == epoch
 
 
-def test_a_request_that_nobody_wants_any_longer_runs_with_its_batch(world: Any) -> None:
+def test_a_request_that_nobody_wants_any_longer_is_left_out_of_its_batch(world: Any, tmp_path: Path) -> None:
     """On all ranks: whether it has passed its deadline or was cancelled."""
-    busy = world.call("Worldly.wait", 0.3)
+    busy = world.call("Worldly.wait_once", 0.3, str(tmp_path / "begun"))
+    assert settled((tmp_path / "begun").exists)
+    ahead = [world.call("Worldly.together", n, "") for n in range(10, 18)]  # a full batch, which is published at once
     late = world.call("Worldly.together", 1, "", deadline_s=0.1)
     unwanted, wanted = world.call("Worldly.together", 2, ""), world.call("Worldly.together", 3, "")
     unwanted.cancel()
@@ -136,8 +139,9 @@ def test_a_request_that_nobody_wants_any_longer_runs_with_its_batch(world: Any) 
     with pytest.raises(errors.Cancelled):
         unwanted.result(DEADLINE_S)
     assert wanted.result(DEADLINE_S) == 3 * factor(world)
-    assert busy.result(DEADLINE_S) == 0.3
-    assert flat(batches_of(world)) == [1, 2, 3]
+    assert busy.result(DEADLINE_S) == world.size
+    assert [each.result(DEADLINE_S) for each in ahead] == [n * factor(world) for n in range(10, 18)]
+    assert flat(batches_of(world)) == [*range(10, 18), 3]
 
 
 def test_clients_mix_calls_and_batches(pool: atomr_mp.Pool, world: Any) -> None:

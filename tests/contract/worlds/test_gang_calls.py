@@ -147,6 +147,26 @@ def test_a_deadline_ends_the_reply_alone(world: Any) -> None:
     assert behind.result(DEADLINE_S) == sum(range(1, world.size + 1))
 
 
+@pytest.mark.parametrize("how", ["late", "cancelled"])
+def test_what_waits_behind_a_long_call_and_is_not_wanted_runs_on_no_rank(world: Any, how: str) -> None:
+    """So a world that was overloaded is not busy with calls whose callers have gone."""
+    epoch, since = world.epoch, len(world.call("Worldly.noted").result(DEADLINE_S))
+    long = world.call("Worldly.wait", 0.5)
+    wanted = [world.call("Worldly.note", -1)]  # it is published ahead
+    unwanted = [world.call("Worldly.note", n, True, deadline_s=0.1 if how == "late" else None) for n in range(40)]
+    if how == "cancelled":
+        for each in unwanted:
+            each.cancel()
+    wanted.append(world.call("Worldly.note", -2))
+    for each in unwanted:
+        with pytest.raises(errors.DeadlineExceeded if how == "late" else errors.Cancelled):
+            each.result(DEADLINE_S)
+    assert [each.result(DEADLINE_S) for each in (long, *wanted)] == [0.5, -1, -2]
+    noted = world.call("Worldly.noted", each=True).result(DEADLINE_S)
+    assert [each[since:] for each in noted] == [[-1, -2]] * world.size
+    assert world.epoch == epoch
+
+
 def test_event_loops_call_too(pool: atomr_mp.Pool, world: Any) -> None:
     """Replies are awaited."""
 

@@ -295,6 +295,25 @@ def test_a_collective_waits_for_a_writer_and_a_reader_for_it(pool: atomr_mp.Pool
     assert read.result(DEADLINE_S) == 12.0
 
 
+def test_a_collective_that_is_cancelled_while_its_refs_are_in_use_runs_on_no_rank(
+    pool: atomr_mp.Pool, pair: MadeWorld, gate: Gate
+) -> None:
+    """What is behind it goes on at once, where the memory is free."""
+    refs = put(pool, pair, [np.ones(2)] * 2)
+    held = pool.call("Exchanging.hold", refs[1], gate.path, 10.0)
+    gate.wait()
+    summed = pair.all_reduce(refs)
+    added = pool.call("Exchanging.add", refs[0], 1.0)  # behind it on rank 0
+    summed.cancel()
+    with pytest.raises(errors.Cancelled):
+        summed.result(DEADLINE_S)
+    added.result(DEADLINE_S)
+    gate.open()
+    held.result(DEADLINE_S)
+    assert pool.call("Exchanging.read", refs[1]).result(DEADLINE_S) == 11.0
+    same(pair.all_reduce(refs).result(DEADLINE_S), [np.full(2, 13.0)] * 2)
+
+
 def test_two_worlds_over_the_same_refs(pool: atomr_mp.Pool) -> None:
     """Calls of one client in turn; the ranks of the second world are the other way around."""
     with pool.world([0, 1]) as one, pool.world([1, 0]) as other:

@@ -13,6 +13,7 @@ import pytest
 
 import atomr_mp
 from atomr_mp import errors
+from atomr_mp_workers.worlds.publisher import AHEAD
 from tests.support import ACTORS, BACKEND, DEADLINE_S, Ledger, settled
 
 STREAMING = f"{ACTORS}/streaming_worldly.py:Streaming"
@@ -175,6 +176,26 @@ def test_a_deadline_ends_a_stream_and_its_generators(world: Any, which: str) -> 
             pass
     assert settled(lambda: [which, "closed"] in logs(world, before)[-1])
     same_logs(world, before)
+
+
+def test_a_stream_that_nobody_wants_before_its_turn_begins_on_no_rank(world: Any) -> None:
+    """It waits behind a long step, and behind as many calls as may be published."""
+    before = len(logs(world)[0])
+    long = world.stream("Streaming.slow", "long", 0.5)
+    ahead = [world.call("Streaming.note", number) for number in range(AHEAD)]
+    late = world.stream("Streaming.count", "late", 5, first_s=0.1)
+    left = world.stream("Streaming.count", "left", 5)
+    left.close()
+    with pytest.raises(errors.DeadlineExceeded):
+        next(late)
+    with pytest.raises(errors.Cancelled):
+        left.result()
+    assert next(long) == 0
+    long.close()
+    assert [each.result(DEADLINE_S) for each in ahead] == [total(world)] * AHEAD
+    assert len(list(world.stream("Streaming.count", "wanted", 5))) == 5
+    names = {entry[0] for entry in same_logs(world, before) if isinstance(entry, list)}
+    assert names == {"long", "wanted"}
 
 
 def test_what_cannot_be_is_refused(world: Any) -> None:

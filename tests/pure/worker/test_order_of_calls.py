@@ -25,9 +25,9 @@ class Owner:
 
 def publish(order: OrderOfCalls, sequence: int, ended: int) -> tuple[int, int] | None:
     """Publish the next call, if one may be."""
-    key = order.next(ended)
+    key = order.next(ended, 0)
     if key is not None:
-        assert order.next(ended) == key, "the same one until it is published"
+        assert order.next(ended, 0) == key, "the same one until it is published"
         order.published(sequence)
     return key
 
@@ -63,6 +63,26 @@ def test_long_calls_are_not_published_far_ahead(typical_ns: int) -> None:
     assert publish(order, ahead + 1, 1) is not None, "one has ended"
 
 
+def test_a_call_whose_turn_comes_too_late_is_passed_over() -> None:
+    """Also the one that was next already; none before its turn has come."""
+    order = OrderOfCalls()
+    slow: Any = SimpleNamespace(typical_ns=AHEAD_NS)
+    for number, due_ns in enumerate((10, 5, 10, 3, 20)):
+        order.know((1, number), CallFacts(Owner(), slow, due_ns))
+        order.add((1, number))
+    for number in range(LEAST_AHEAD):
+        assert order.next(0, 5) == (1, number)
+        order.published(number + 1)
+    assert order.next(0, 10) is None
+    assert not order.late
+    assert order.next(1, 10) == (1, 2)
+    assert order.next(1, 11) == (1, 4), "there was no room in the ring before"
+    assert order.late == [(1, 2), (1, 3)]
+    assert not any(order.knows(key) for key in order.late)
+    assert order.next(1, 21) is None
+    assert len(order) == 0
+
+
 def test_every_call_is_published_once_or_dropped() -> None:
     """On random walks, with sessions that end and calls that are forgotten or unknown."""
     chance = random.Random(7)
@@ -94,4 +114,4 @@ def test_every_call_is_published_once_or_dropped() -> None:
         while waiting:
             sequence += 1
             waiting.remove(publish(order, sequence, sequence - 1))  # type: ignore[arg-type]
-        assert order.next(sequence) is None
+        assert order.next(sequence, 0) is None

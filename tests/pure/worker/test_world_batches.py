@@ -131,6 +131,25 @@ def test_calls_of_an_ended_session_are_taken_out_wherever_they_are() -> None:
     assert (order.due_ns, order.wait_for_end) == (None, False)
 
 
+def test_a_call_that_is_late_or_dropped_leaves_its_room_to_others() -> None:
+    """It was not published, or chosen, before."""
+    order = OrderOfBatches()
+    for call, due_ns in enumerate((10, 99, 99, 10, 300, 300, 300, 10)):
+        order.know((1, call), BatchedPart("A.run", LIMITS, 0, SESSION, 10, due_ns))
+        assert order.add((1, call), 0)
+    assert order.drop((1, 2))
+    assert not order.drop((1, 2))
+    assert ids(order.next(99, 0)) == [1, 4, 5, 6]
+    assert ids(order.late) == [0, 3]
+    assert order.drop((1, 5))
+    assert ids(order.next(100, 0)) == [1, 4, 6]
+    order.published(1, 100)
+    assert not order.next(100, 1)
+    assert ids(order.late) == [0, 3, 7]
+    order.look(100)
+    assert not order.wait_for_end
+
+
 def test_a_call_of_another_kind_of_method_waits_elsewhere() -> None:
     """And one that was refused is forgotten."""
     order = OrderOfBatches()

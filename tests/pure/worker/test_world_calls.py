@@ -522,15 +522,28 @@ def test_a_suspected_call_that_waits_begins_nowhere(pair: Pair, way: str) -> Non
         assert not each.dispatcher.isolation.active
 
 
-def test_no_part_is_cancelled_singly(pair: Pair) -> None:
-    """Neither by its caller nor with its connection."""
+@pytest.mark.parametrize("method", ["Ranked.run", "Ranked.gather"])
+@pytest.mark.parametrize("by", [0, 1])
+def test_no_part_is_cancelled_singly(pair: Pair, method: str, by: int) -> None:
+    """Its caller cancels all parts at rank 0, and none elsewhere; the loss of a connection drops none."""
     for rank in (0, 1):
-        number = pair.members[rank].call(pair.peers[rank][1], 1, gang(1))
-        if rank == 0:
-            pair.members[0].dispatcher.cancel(pair.peers[0][1], [number])
-            pair.members[0].envelope.lose(pair.peers[0][1])
-    pair.turn_until(1)
-    assert pair.outcomes(0) == pair.outcomes(1) == {1: None}
+        number = pair.members[rank].call(pair.peers[rank][1], 1, gang(1), method)
+        pair.members[rank].call(pair.peers[rank][2], 2, gang(1), method)
+        if rank == by:
+            for session in (1, 2):
+                pair.members[rank].dispatcher.cancel(pair.peers[rank][session], [number])
+                pair.members[rank].envelope.lose(pair.peers[rank][session])
+    pair.turn_until(2)
+    if by == 1:
+        assert pair.outcomes(0) == pair.outcomes(1) == {1: None}
+    else:
+        own, other = pair.outcomes(0)[1], pair.outcomes(1)[1]
+        assert isinstance(own, errors.Cancelled)
+        assert isinstance(other, errors.CollectiveAborted)
+        assert not any(error.maybe_executed for error in (own, other))
+    assert pair.outcomes(0, 2) == pair.outcomes(1, 2) == {2: None}
+    assert pair.members[0].log == pair.members[1].log
+    assert len(pair.members[0].log) == 1 + by or method == "Ranked.gather"
 
 
 def test_an_ended_session_leaves_nothing(pair: Pair) -> None:

@@ -17,7 +17,7 @@ from atomr_mp import errors
 from atomr_mp.protocol.messages import control, data
 from atomr_mp.protocol.messages.control import WorldFileKind
 from atomr_mp.protocol.world import store_stop
-from atomr_mp_workers.requests.batches.former import BatchLimits
+from atomr_mp_workers.requests.batches.former import NEVER_NS, BatchLimits
 from atomr_mp_workers.requests.request import Request
 from atomr_mp_workers.worlds import publisher
 from atomr_mp_workers.worlds.files import WorldFiles
@@ -57,6 +57,8 @@ class Part:
     dropped: bool = False
     alone: bool = False
     outcome: str = ""
+    deadline_ns: int = NEVER_NS
+    closing: Any = None
 
     def __post_init__(self) -> None:
         self.peer = SimpleNamespace(session=self.session)
@@ -124,8 +126,11 @@ class Process:
         """Stand for the thread's."""
 
     def _abort(self, request: Request, error: errors.RequestError) -> None:
-        assert isinstance(error, errors.CollectiveAborted)
         assert not error.maybe_executed
+        if isinstance(error, errors.DeadlineExceeded | errors.Cancelled):
+            cast("Part", request).answer("late" if isinstance(error, errors.DeadlineExceeded) else "cancelled")
+            return
+        assert isinstance(error, errors.CollectiveAborted)
         refused = "declined" if "another rank" in str(error) else "aborted"
         cast("Part", request).answer("moves" if error.planned else refused)
 
@@ -143,10 +148,19 @@ class Process:
         self.epoch, self.begun[epoch] = epoch, {}
         self.member.join(control.JoinEpoch(WORLD, epoch, generations))
 
-    def arrive(self, number: int, gang_id: int, epoch: int, *, batched: bool = False, fits: bool = True) -> Part:
+    def arrive(
+        self,
+        number: int,
+        gang_id: int,
+        epoch: int,
+        *,
+        batched: bool = False,
+        fits: bool = True,
+        due_ns: int = NEVER_NS,
+    ) -> Part:
         """Have a part come: a single one, or one for a batch, with arguments that fit or do not."""
         session = self.sessions.setdefault(number, Session(number))
-        part = Part(session, data.Gang(WORLD, epoch, gang_id), BATCHED if batched else SINGLE)
+        part = Part(session, data.Gang(WORLD, epoch, gang_id), BATCHED if batched else SINGLE, deadline_ns=due_ns)
         self.parts.append(part)
         try:
             self.member.check("A.run", number, gang_id, epoch)
@@ -161,9 +175,13 @@ class Process:
         if not fits:
             part.dropped = True
             part.answer("refused")
-        waiting = BatchedPart("A.run", LIMITS, gang_id // 2 % 2, session, 10)
+        waiting = BatchedPart("A.run", LIMITS, gang_id // 2 % 2, session, 10, due_ns)
         self.queue.add_to_batch(cast("Request", part), waiting, fits=fits)
         return part
+
+    def cancel(self, part: Part) -> None:
+        """Hear that the caller of a part does not want it."""
+        self.member.unwanted(cast("Request", part))
 
     def refuse(self, number: int, gang_id: int, epoch: int) -> None:
         """Have a part come that is answered at once."""
@@ -313,6 +331,53 @@ def test_a_part_that_is_answered_on_its_arrival_keeps_nobody_waiting(fleet: Flee
     assert [part.outcome for part in parts] == ["declined", "declined"]
     assert third.queue.epoch is not None
     assert [reader.ended() for reader in third.queue.epoch.readers] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("batched", [False, True])
+@pytest.mark.parametrize("how", ["late", "cancelled", "cancelled early"])
+def test_what_nobody_wants_any_longer_runs_nowhere(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, how: str, *, batched: bool
+) -> None:
+    """If it was not published: its turn comes behind its deadline, or it was cancelled before it has come to all."""
+    due_ns = 5 if how == "late" else NEVER_NS
+    first = fleet.processes[0]
+    parts = {
+        gang_id: [first.arrive(1, gang_id, 1, batched=batched, due_ns=NEVER_NS if gang_id % 2 else due_ns)]
+        for gang_id in range(1, 9)
+    }
+    unwanted = [part for gang_id, (part,) in parts.items() if not gang_id % 2]
+    if how == "cancelled early":
+        for part in unwanted:
+            first.cancel(part)
+    for each in fleet.processes[1:]:
+        for gang_id, found in parts.items():
+            due = NEVER_NS if gang_id % 2 else due_ns
+            found.append(each.arrive(1, gang_id, 1, batched=batched, due_ns=due))
+    if how == "cancelled":
+        with monkeypatch.context() as patch:
+            patch.setattr(publisher, "AHEAD", 0)
+            for each in reversed(fleet.processes):
+                each.look()  # all have come to all, and none is published
+            for part in unwanted * 2:
+                first.cancel(part)
+    fleet.turns(20, now_ns=10)
+    for gang_id, (own, *others) in parts.items():
+        if gang_id % 2:
+            assert {part.outcome for part in (own, *others)} == {"ran"}
+            continue
+        assert own.outcome == ("late" if how == "late" else "cancelled")
+        assert {part.outcome for part in others} == {"late" if how == "late" else "declined"}
+    assert {key[1] for keys in order_of(fleet, 1).values() for key in keys} == {1, 3, 5, 7}
+
+
+def test_what_was_published_runs_whatever_comes_then(fleet: Fleet) -> None:
+    """The members could not agree on anything else."""
+    parts = [each.arrive(1, 1, 1, due_ns=5) for each in fleet.processes]
+    for each in reversed(fleet.processes):
+        each.look(5)
+    fleet.processes[0].cancel(parts[0])
+    fleet.turns(3, now_ns=10)
+    assert [part.outcome for part in parts] == ["ran"] * 3
 
 
 def test_parts_of_ended_sessions_are_forgotten_everywhere(fleet: Fleet) -> None:
@@ -862,22 +927,27 @@ class Walk:
         """Epochs that have ended as planned, and nothing else has ended them."""
         self.whole: dict[int, set[Key]] = {}
         """Calls that have come to all members of an epoch while it lasted."""
+        self.now_ns = 0
+        self.dues: dict[int, int] = {}
+        """Deadlines by id."""
 
-    def step(self) -> None:  # noqa: C901 - one case for each kind
+    def step(self) -> None:  # noqa: C901, PLR0912 - one case for each kind
         """Let one thing happen."""
         process = self.random.choice(self.fleet.processes)
         is_over = self.fleet.supply.stop[0] >= self.fleet.epoch
         has_ended = is_over or all(each.member.state is MemberState.OUTSIDE for each in self.fleet.processes)
-        weights = (6, 12, 8, 8, 8, 1, 3, self.end_weight, 4, 0.2, 2 * self.end_weight, 4)
-        match self.random.choices(range(12), weights)[0]:
+        weights = (6, 12, 8, 8, 8, 1, 3, self.end_weight, 4, 0.2, 2 * self.end_weight, 4, 2)
+        self.now_ns += 1
+        match self.random.choices(range(13), weights)[0]:
             case 0:
                 session = self.random.choice(self.sessions)
                 gang_id = next(self.ids)
+                self.dues[gang_id] = self.now_ns + self.random.choice((5, 50, NEVER_NS, NEVER_NS))
                 self.coming += [(each.rank, session, gang_id, self.fleet.epoch) for each in self.fleet.processes]
             case 1 if self.coming:
                 self.deliver(self.coming.pop(self.random.randrange(len(self.coming))))
             case 2:
-                process.look()
+                process.look(self.now_ns)
             case 3:
                 process.feed()
             case 4:
@@ -905,6 +975,15 @@ class Walk:
                 self.to_close = list(range(len(self.fleet.processes)))
             case 11 if self.to_close:
                 self.fleet.shut(self.to_close.pop(self.random.randrange(len(self.to_close))))
+            case 12:
+                self.cancel()
+
+    def cancel(self) -> None:
+        """Have rank 0 hear that a caller does not want a call of which it has a part."""
+        head = self.fleet.processes[0]
+        parts = [part for part in head.parts if not part.outcome]
+        if parts:
+            head.cancel(self.random.choice(parts))
 
     def deliver(self, part: tuple[int, int, int, int]) -> None:
         """Have a part arrive, or be refused on its arrival."""
@@ -915,7 +994,9 @@ class Walk:
         if way < 0.05:
             self.fleet.processes[rank].refuse(session, gang_id, epoch)
         else:
-            self.fleet.processes[rank].arrive(session, gang_id, epoch, batched=batched, fits=way >= 0.1)
+            self.fleet.processes[rank].arrive(
+                session, gang_id, epoch, batched=batched, fits=way >= 0.1, due_ns=self.dues[gang_id]
+            )
 
     def form(self) -> None:
         """Have all leave, perhaps one process be replaced, and all join again."""
@@ -944,7 +1025,7 @@ class Walk:
             self.form()
         elif self.closed == self.fleet.epoch:
             self.fleet.shut()
-            self.fleet.turns(200)
+            self.fleet.turns(200, self.now_ns)
             assert all(each.member.state is MemberState.OUTSIDE for each in self.fleet.processes)
             self.form()
         for rank, session in self.ending:
@@ -952,7 +1033,7 @@ class Walk:
             self.coming = [part for part in self.coming if part[:2] != (rank, session)]
         while self.coming:
             self.deliver(self.coming.pop())
-        self.fleet.turns(200)
+        self.fleet.turns(200, self.now_ns)
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -971,12 +1052,15 @@ def test_every_walk_keeps_the_promises(seed: int) -> None:
     ran = [(epoch, key) for each in fleet.everyone for epoch in each.begun for key in keys_of(each, epoch)]
     begun = {key for _, key in ran}
     assert not walk.refused.intersection(ran)
+    cancelled = {(part.gang.epoch, part.key) for each in fleet.everyone for part in each.parts if part.closing}
+    assert not cancelled.intersection(ran)
     for each in fleet.everyone:
         for epoch in each.begun:
             assert len(set(keys_of(each, epoch))) == len(keys_of(each, epoch))
     for part in [part for each in fleet.everyone for part in each.parts]:
-        assert part.outcome not in {"moves", "declined", "refused"} or part.key not in begun
-        assert part.outcome != "declined" or (part.gang.epoch, part.key) in walk.refused
+        assert part.outcome not in _UNRUN or part.key not in begun
+        assert part.outcome != "declined" or (part.gang.epoch, part.key) in walk.refused | cancelled
+        assert part.outcome != "late" or part.deadline_ns < NEVER_NS
         assert part.outcome != "aborted" or part.gang.epoch not in walk.unstopped
     for process in fleet.processes:
         assert not process.sent
@@ -990,7 +1074,11 @@ def test_every_walk_keeps_the_promises(seed: int) -> None:
     assert not head.publisher._open
     assert not head.publisher.waits
     assert not head.publisher.batches._known
+    assert not head.publisher.calls._facts
     fleet.close()
+
+
+_UNRUN = {"moves", "declined", "refused", "late", "cancelled"}
 
 
 def keys_of(process: Process, epoch: int) -> list[Key]:

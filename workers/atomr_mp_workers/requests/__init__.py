@@ -71,9 +71,9 @@ Gang calls
 
 A method of a world's actor runs on all members of the world as one (`gangs`, `worlds`). Its parts wait in the queue of
 the world's thread, which gives out only the one whose turn it is by the world's ring. So a part waits for other
-processes, and these for it: none is dropped singly. It is neither cancelled nor lost with its connection, and with its
-session it goes only where all members agree. If a part is answered on its arrival, no member runs the call. A stream of
-a world takes its steps by the ring, whatever its credit says here.
+processes, and these for it: none is dropped singly. It is not lost with its connection. With its session, by its
+deadline or its caller's `Cancel` it goes only where all members agree, by an entry of the ring. If a part is answered
+on its arrival, no member runs the call. A stream of a world takes its steps by the ring, whatever its credit says here.
 
 A suspect of any kind waits until what the rings have published has begun and ended here, since other members may be in
 it already. So that there is an end to that, the process says in its lines that it is away, and rank 0 of each of its

@@ -316,12 +316,17 @@ class Envelope:
     def cancel(self, peer: Peer, ids: Iterable[int]) -> None:
         """Answer those of the requests that have not started with `Cancelled`; clients may also cancel late ones.
 
-        Parts of gang calls stay: the other members would wait for what is dropped singly.
+        Parts of gang calls stay until no member runs them: the others would wait for what is dropped singly. Streams
+        among these are ended with those that have begun.
         """
         now_ns = time.monotonic_ns()
         for request_id in ids:
             request = peer.queued.get(request_id)
-            if not isinstance(request, Request) or request.gang is not None:
+            if not isinstance(request, Request):
+                continue
+            if request.gang is not None:
+                if not isinstance(request, StreamRequest):
+                    self.gangs.unwanted(request)
                 continue
             try:
                 if now_ns >= request.deadline_ns:
@@ -335,7 +340,7 @@ class Envelope:
     def lose(self, peer: Peer) -> None:
         """Drop the requests of a lost connection that have not started; readers queued behind them must not run.
 
-        Parts of gang calls stay, as in `cancel`.
+        Parts of gang calls stay: the loss of a connection ends the epoch.
         """
         error = errors.ConnectionLost("its client's connection ended before it started", maybe_executed=False)
         for request in list(peer.queued.values()):
@@ -346,6 +351,10 @@ class Envelope:
     def abort(self, request: Request, error: errors.RequestError) -> None:
         """Answer a part of a gang call that has not begun and will not."""
         try:
+            if isinstance(error, errors.DeadlineExceeded):
+                self._board.count(Counter.EXPIRED, request.items)
+            elif isinstance(error, errors.Cancelled):
+                self._board.count(Counter.CANCELLED, request.items)
             self._miss(request, error)
         except Exception as fault:  # noqa: BLE001 - ours; it costs this request
             self.undo(request, fault)

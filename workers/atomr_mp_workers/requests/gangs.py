@@ -40,6 +40,10 @@ class GangParts(ABC):
         """Take in a part that was checked."""
 
     @abstractmethod
+    def unwanted(self, request: Request) -> None:
+        """Take in that the caller of a part that has not begun has cancelled it."""
+
+    @abstractmethod
     def is_quiet(self, gang: data.Gang) -> bool:
         """Return whether nothing else runs on any member, so that a part may begin which has to run alone.
 
@@ -63,6 +67,9 @@ class NoWorlds(GangParts):
 
     def came(self, request: Request) -> None:
         """Do nothing: no part is let in."""
+
+    def unwanted(self, request: Request) -> None:
+        """Do nothing."""
 
     def is_quiet(self, gang: data.Gang) -> bool:  # noqa: ARG002 - as above
         """Return False: no part is let in."""

@@ -28,7 +28,9 @@ Only rank 0 knows what is published. So when an epoch ends as planned, rank 0 pu
 leaves by itself once it has ended that one: all have run the same calls then. A part that has come too late for the
 ring, or comes to a process that has heard of the end, was begun nowhere, and its answer says so (`planned`).
 
-If one process refuses a part on its arrival, no process runs the call. Where it cannot decode one in its turn, as a
+If one process refuses a part on its arrival, no process runs the call. The same holds for a call that rank 0 finds late
+when its turn comes, or hears to be cancelled before it is published (`Publisher.withdraw`): an entry has all members
+answer their parts. What is published runs. Where it cannot decode one in its turn, as a
 hostile client can send it, the others may wait for it in a collective. Their counts of meetings differ then for good,
 so that ends the epoch; the client's call is not sent again by its lane. Parts that are lost with a connection end it
 too, since nobody knows which these were. A session has so many of the latter only (`hosted.MOST_CUTS`).

@@ -51,7 +51,8 @@ class GangBatchedMethod(BatchedMethod):
         try:
             fits, group = self._prepare(request)
         finally:
-            part = BatchedPart(self.method.name, self.limits, group, request.peer.session, request.payload_bytes)
+            owner, nbytes = request.peer.session, request.payload_bytes
+            part = BatchedPart(self.method.name, self.limits, group, owner, nbytes, request.deadline_ns)
             self._queue.add_to_batch(request, part, fits=fits)
 
     def _prepare(self, request: Request) -> tuple[bool, Hashable]:

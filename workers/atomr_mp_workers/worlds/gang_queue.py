@@ -73,7 +73,7 @@ class GangQueue:
         self.discard: Callable[[Request], object] = lambda _request: None
         """Drops a part whose session has ended; set by whoever makes the envelope."""
         self.decline: Callable[[Request], object] = lambda _request: None
-        """Answers a part of a call that another member has refused."""
+        """Answers a part of a call that no member runs."""
         self.give_up: Callable[[str], object] = lambda _reason: None
         """Has the epoch end, since this process cannot do what the ring says; takes why."""
         self.together: Sequence[Request] = ()
@@ -163,12 +163,23 @@ class GangQueue:
             order.set_room(key, has_room=bool(stream.credit))
 
     def end(self, stream: StreamRequest, error: errors.AtomrError) -> None:
-        """As rank 0, have a stream end on all ranks; its part here ends with this error."""
+        """As rank 0, have a stream end on all ranks; its part here ends with this error if it has begun."""
         key = key_of(stream)
+        if stream.closing is not None or self.withdraw(stream):
+            return
         if key is not None and self.epoch is not None and self.epoch.publisher is not None:
             stream.unwanted = stream.unwanted or error
             self.epoch.publisher.end(key)
             self.epoch.wake_loop()
+
+    def withdraw(self, request: Request) -> bool:
+        """As rank 0, have no rank begin a cancelled call that was not published; return whether none does."""
+        key = key_of(request)
+        if key is None or self.epoch is None or self.epoch.publisher is None or not self.epoch.publisher.withdraw(key):
+            return False
+        request.closing = errors.Cancelled("cancelled before it began", maybe_executed=False)
+        self.epoch.wake_loop()
+        return True
 
     def forget(self, stream: StreamRequest) -> None:
         """Take in that a stream has ended here."""

@@ -188,6 +188,13 @@ class HostedWorlds(GangParts):
         assert request.gang is not None
         self._members[request.gang.world].came(request)
 
+    def unwanted(self, request: Request) -> None:
+        """Take in that the caller of a part has cancelled it; see `Membership.unwanted`."""
+        assert request.gang is not None
+        member = self._members.get(request.gang.world)
+        if member is not None:
+            member.unwanted(request)
+
     def is_quiet(self, gang: data.Gang) -> bool:
         """Return whether a part that has to run alone may begin; see `Membership.is_quiet`."""
         return self._members[gang.world].is_quiet()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, Protocol
@@ -11,6 +12,7 @@ from atomr_mp.protocol.messages import control
 from atomr_mp.protocol.messages.devices import Resumes
 from atomr_mp.protocol.world import NoteKind, WorldPageDamagedError
 from atomr_mp_workers.fault_points import hooks
+from atomr_mp_workers.requests.batches.former import NEVER_NS
 from atomr_mp_workers.requests.kinds.stream import StreamRequest
 from atomr_mp_workers.requests.request import Request
 from atomr_mp_workers.worlds.files import WorldFiles
@@ -33,6 +35,8 @@ MOST_PLANNED: Final = 64
 """How many epochs are remembered that have ended as planned."""
 
 _PLANNED: Final = "a member is replaced as planned"
+
+_REFS_IN_USE: Final = ": its refs were in use"
 
 
 class WorldView(Protocol):
@@ -211,7 +215,8 @@ class Membership:
             if request.method.refused is None or request.peer.session.ended:
                 discard(request)
             else:
-                self._abort(request, _too_late(self.name))
+                unrun = _unrun(self.name, request, time.monotonic_ns(), _REFS_IN_USE)
+                self._abort(request, unrun or errors.Cancelled("cancelled before it began", maybe_executed=False))
 
         self._queue.discard = drop
 
@@ -261,7 +266,9 @@ class Membership:
             if hooks.hook is not None:
                 hooks.hook("world_note", "")
             if self._epoch.publisher is not None and request.method.batch is None and request.method.steps is None:
-                self._epoch.publisher.calls.know(key, CallFacts(request.peer.session, request.method))
+                is_for_refs = request.method.refused is not None  # then `_waiting` looks at its deadline
+                due_ns = NEVER_NS if is_for_refs else request.deadline_ns
+                self._epoch.publisher.calls.know(key, CallFacts(request.peer.session, request.method, due_ns))
             kind = NoteKind.CAME
             shares = request.method.batch is not None or request.method.steps is not None
             if isinstance(request, StreamRequest):
@@ -279,6 +286,17 @@ class Membership:
         epochs = self._epoch is not None and self._epoch.number == epoch and self.state is MemberState.JOINED
         if self._epoch is not None and epochs and key not in self._queue:
             self._epoch.note(key, NoteKind.REFUSED)
+
+    def unwanted(self, request: Request) -> None:
+        """Take in that a part's caller has cancelled it. As rank 0, have no rank run the call if it is unpublished."""
+        key = key_of(request)
+        if key is None or self._epoch is None or self._epoch.publisher is None or request.dropped:
+            return
+        if request.method.refused is None:
+            self._queue.withdraw(request)
+        elif self._waiting.cancel(key, self._epoch.publisher):
+            request.closing = errors.Cancelled("cancelled before it began", maybe_executed=False)
+            self._wake()
 
     def is_quiet(self) -> bool:
         """Return whether the part that has to run alone may begin: nothing else runs on any member until it has ended.
@@ -414,12 +432,18 @@ class Membership:
             self._wake()
 
     def _decline(self, request: Request) -> None:
-        """Answer a part of a call that another member has refused."""
-        if self._epoch is not None:
+        """Answer a part of a call that no member runs."""
+        if self._epoch is None:
+            return
+        error = _unrun(self.name, request, time.monotonic_ns())
+        if error is None:
             error = aborted(self.name, self._epoch.number, -1, "")
-            error.message = f"another rank of the world {self.name!r} has refused the call; it has begun on none"
+            error.message = (
+                f"another rank of the world {self.name!r} has refused the call, or its caller has cancelled it; it has "
+                "begun on none"
+            )
             error.left_epoch = False
-            self._abort(request, error)
+        self._abort(request, error)
 
     def _unbegun(self, epoch: JoinedEpoch, end: _EpochEnd) -> errors.CollectiveAborted:
         """Return the error of a part that has not begun here and will not; behind the last entry it was unpublished."""
@@ -521,10 +545,22 @@ def aborted(world: str, epoch: int, rank: int, cause: str, *, maybe_executed: bo
     return error
 
 
-def _too_late(world: str) -> errors.DeadlineExceeded:
+def _unrun(world: str, request: Request, now_ns: int, why: str = "") -> errors.RequestError | None:
+    """Return the error of a part that no member runs since its call was cancelled, or is late; None if it is neither.
+
+    Args:
+        world: The world's name.
+        request: The part.
+        now_ns: The time.
+        why: Says why it has not begun in time.
+    """
+    if isinstance(request.closing, errors.Cancelled):
+        return request.closing
+    if now_ns < request.deadline_ns:
+        return None
+    what = "a call" if request.method.refused is None else "a collective"
     return errors.DeadlineExceeded(
-        f"a collective of the world {world!r} could not begin by its deadline: its refs were in use",
-        maybe_executed=False,
+        f"the deadline passed before {what} of the world {world!r} could begin{why}", maybe_executed=False
     )
 
 

@@ -1,8 +1,8 @@
 """Rank 0's choice of the calls that run together: which complete calls of batched methods share an entry. Pure.
 
 A batch is formed as late as it can be published. Of each method, two batches at most are published and not ended by
-all members, the second only if it is full: so calls that come meanwhile still share a batch. No call is left out of its
-batch for its deadline or its caller, since the members would have to agree on that.
+all members, the second only if it is full: so calls that come meanwhile still share a batch. A call whose deadline has
+passed by then, or that its caller has cancelled, is left out. Once a batch is published, all of its calls run.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from operator import attrgetter
 from typing import Final, NamedTuple
 
 from atomr_mp.protocol.world.page import MAX_REQUESTS
-from atomr_mp_workers.requests.batches.former import BatchFormer, BatchLimits
+from atomr_mp_workers.requests.batches.former import NEVER_NS, BatchFormer, BatchLimits
 from atomr_mp_workers.worlds.step_order import PartKey
 
 MOST_AHEAD: Final = 2
@@ -30,6 +30,8 @@ class BatchedPart(NamedTuple):
     owner: Hashable
     """The session; sessions take turns by their weights."""
     nbytes: int
+    deadline_ns: int = NEVER_NS
+    """When the call is not to begin any longer, CLOCK_MONOTONIC."""
 
 
 class OrderOfBatches:
@@ -41,6 +43,8 @@ class OrderOfBatches:
 
     def __init__(self, weigh: Callable[[Hashable], float] = attrgetter("weight")) -> None:
         self._weigh: Final = weigh
+        self.late: Final[list[PartKey]] = []
+        """Calls that `next` has left out, for the caller to take: a batch has come behind their deadline."""
         self._known: dict[PartKey, BatchedPart] = {}
         """Parts of calls that have not come to all members."""
         self._methods: dict[str, _Method] = {}
@@ -69,7 +73,7 @@ class OrderOfBatches:
         method = self._methods.get(part.method)
         if method is None:
             method = self._methods[part.method] = _Method(part.limits, self._weigh)
-        method.waiting.add(key)
+        method.waiting[key] = part.deadline_ns
         method.former.add(key, key=part.group, owner=part.owner, nbytes=part.nbytes, now_ns=now_ns)
         return True
 
@@ -80,9 +84,17 @@ class OrderOfBatches:
         self._chosen = [key for key in self._chosen if key[0] != session]
         for method in self._methods.values():
             gone = [key for key in method.waiting if key[0] == session]
-            method.waiting.difference_update(gone)
+            for key in gone:
+                del method.waiting[key]
             found += gone
         return found
+
+    def drop(self, key: PartKey) -> bool:
+        """Drop a call that has come to all members; return whether there was one."""
+        if key in self._chosen:
+            self._chosen.remove(key)
+            return True
+        return any(method.waiting.pop(key, None) is not None for method in self._methods.values())
 
     def clear(self) -> None:
         """Drop all calls."""
@@ -106,7 +118,9 @@ class OrderOfBatches:
         """
         if not self._chosen:
             for name, method in self._methods.items():
-                self._chosen, self._chosen_of = method.take(now_ns, ended), name
+                self._chosen, late = method.take(now_ns, ended)
+                self._chosen_of = name
+                self.late.extend(late)
                 if self._chosen:
                     break
         return self._chosen
@@ -124,23 +138,28 @@ class _Method:
     """The waiting calls and the unended batches of a method."""
 
     def __init__(self, limits: BatchLimits, weigh: Callable[[Hashable], float]) -> None:
-        self.waiting: Final[set[PartKey]] = set()
-        """The calls in the former that still have to run."""
+        self.waiting: Final[dict[PartKey, int]] = {}
+        """The calls in the former that still have to run, with their deadlines."""
+        self._now_ns = 0
         self.unended: Final[deque[int]] = deque()
         """Sequence numbers of the batches that not all members have ended."""
         limits = limits._replace(max_items=min(limits.max_items, MAX_REQUESTS))
         self.former: Final[BatchFormer[PartKey]] = BatchFormer(
-            limits, lambda key: key not in self.waiting, lambda _key: True, weigh
+            limits, lambda key: self.waiting.get(key, -1) < self._now_ns, lambda _key: True, weigh
         )
 
-    def take(self, now_ns: int, ended: int) -> list[PartKey]:
-        """Return the next batch if it may be published now."""
+    def take(self, now_ns: int, ended: int) -> tuple[list[PartKey], list[PartKey]]:
+        """Return the next batch if it may be published now, and calls that were too late for it."""
         while self.unended and self.unended[0] <= ended:
             self.unended.popleft()
         if len(self.unended) >= MOST_AHEAD:
-            return []
+            return [], []
+        self._now_ns = now_ns
         batch: list[PartKey] = []
+        late: list[PartKey] = []
         while not batch and (taken := self.former.take(now_ns, full=bool(self.unended))):
-            batch = [each.item for each in taken if each.item in self.waiting]
-        self.waiting.difference_update(batch)
-        return batch
+            for each in taken:
+                due_ns = self.waiting.pop(each.item, None)
+                if due_ns is not None:
+                    (batch if now_ns <= due_ns else late).append(each.item)
+        return batch, late

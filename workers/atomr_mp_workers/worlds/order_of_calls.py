@@ -1,5 +1,7 @@
 """Rank 0's choice of the next call that runs by itself: clients take turns, each by its weight. Pure.
 
+A call whose deadline has passed when its turn comes is passed over: no member runs it.
+
 A call costs what calls of its method usually take. A few calls are published ahead of the slowest member, so that none
 of its threads waits for rank 0; but not many that take long, since nobody comes between them.
 """
@@ -11,6 +13,7 @@ from collections.abc import Callable, Hashable
 from operator import attrgetter
 from typing import Final, NamedTuple, Protocol
 
+from atomr_mp_workers.requests.batches.former import NEVER_NS
 from atomr_mp_workers.requests.fair_queue import FairQueue
 from atomr_mp_workers.requests.method import UNKNOWN_NS
 from atomr_mp_workers.worlds.step_order import PartKey
@@ -35,6 +38,8 @@ class CallFacts(NamedTuple):
     owner: Hashable
     """The session; sessions take turns by their weights."""
     method: TypicalTime
+    deadline_ns: int = NEVER_NS
+    """When the call is not to begin any longer, CLOCK_MONOTONIC."""
 
     @property
     def cost_ns(self) -> int:
@@ -51,8 +56,10 @@ class OrderOfCalls:
     """
 
     def __init__(self, weigh: Callable[[Hashable], float] = attrgetter("weight")) -> None:
+        self.late: Final[list[PartKey]] = []
+        """Calls that `next` has passed over, for the caller to take: their turn has come behind their deadline."""
         self._facts: dict[PartKey, CallFacts] = {}
-        """Facts of the calls that were not published yet."""
+        """Facts of the calls that were not published yet, those that run in batches too."""
         self._waiting: Final[set[PartKey]] = set()
         """Calls that have come to all."""
         self._queue: Final[FairQueue[PartKey]] = FairQueue(weigh)
@@ -67,6 +74,10 @@ class OrderOfCalls:
 
     def __contains__(self, key: object) -> bool:
         return key in self._waiting
+
+    def knows(self, key: PartKey) -> bool:
+        """Return whether rank 0 has a part of a call that was neither published nor dropped, of whatever kind."""
+        return key in self._facts
 
     def know(self, key: PartKey, facts: CallFacts) -> None:
         """Take in what a call's part is, before all members have noted theirs."""
@@ -96,22 +107,28 @@ class OrderOfCalls:
         for key in [*self._waiting, *self._facts]:
             self.forget(key)
 
-    def next(self, ended: int) -> PartKey | None:
-        """Return the call that is published next, the same one until it is; None if none may be now.
+    def next(self, ended: int, now_ns: int) -> PartKey | None:
+        """Return the call that is published next, the same one until it is, or late; None if none may be now.
 
         Args:
             ended: The sequence number up to which all members have ended all.
+            now_ns: The time.
         """
         while self._unended and self._unended[0][0] <= ended:
             self._unended.popleft()
         ahead_ns = sum([cost for _, cost in self._unended])
         if len(self._unended) >= LEAST_AHEAD and ahead_ns >= AHEAD_NS:
             return None
-        while self._next is None and self._waiting:
-            key = self._queue.pop()
-            if key in self._waiting:
+        while self._waiting:
+            key = self._queue.pop() if self._next is None else self._next
+            if key not in self._waiting:
+                continue  # it was dropped
+            if now_ns <= self._of(key).deadline_ns:
                 self._next = key
-        return self._next
+                return key
+            self.forget(key)
+            self.late.append(key)
+        return None
 
     def published(self, sequence: int) -> None:
         """Take in that the next call was published as this entry."""

@@ -1,8 +1,9 @@
 """Rank 0's duties: it publishes the order of gang calls, and notices who does not begin in time. Pure over words.
 
-A call is published once its parts have come to all members: alone, or in a batch (`order_of_batches`). If a member has
-answered its part on arrival, no member runs the call. A few calls are published ahead of the slowest member, so
-that none of its threads waits for the loop of rank 0. Others wait with rank 0.
+A call is published once its parts have come to all members: alone, or in a batch (`order_of_batches`). No member runs
+it if one has answered its part on arrival, or if in its turn its deadline has passed, or its caller has cancelled it.
+Such calls have entries too, by which all members answer their parts. A few calls are published ahead of the slowest
+member, so that none of its threads waits for the loop of rank 0. Others wait with rank 0.
 
 While a suspect waits or runs in a member's process, nothing is published that begins: the process begins what was
 published before, since others may wait for it, and then it has nothing left of this world.
@@ -74,9 +75,9 @@ class Publisher:
         self._ways: Final = deque(_WAYS)
         """Kinds of entries that begin something; the next one's turn is first."""
         self._refused: set[PartKey] = set()
-        """Calls that some member has refused, while they have not come to all."""
+        """Calls that some member has refused, or their caller cancelled, while they have not come to all."""
         self._declined: deque[PartKey] = deque()
-        """Calls that have come to all, and that some member has refused."""
+        """Calls that have come to all, and that no member runs: refused, late or cancelled."""
         self._cancelled: deque[PartKey] = deque()
         """Calls of ended sessions that members may have parts of, and that will not begin."""
         self._ended_sessions: dict[int, None] = {}
@@ -168,6 +169,16 @@ class Publisher:
             self._declined = deque(key for key in self._declined if key[0] != session)
             self._refused = {key for key in self._refused if key[0] != session}
 
+    def withdraw(self, key: PartKey) -> bool:
+        """Have all members answer their parts of a call, unrun, unless it was published; return whether they do."""
+        if not self.calls.knows(key):
+            return False
+        if key in self.calls or self.batches.drop(key):
+            self._decline(key)
+        else:
+            self._refused.add(key)
+        return True
+
     def cancel_call(self, key: PartKey, *, noted: bool) -> bool:
         """Have all members drop a call, unless it was published; return whether they do.
 
@@ -238,6 +249,7 @@ class Publisher:
                 self._cancelled.append(key)
                 self.calls.forget(key)
                 self.batches.forget(key)
+                self._refused.discard(key)
                 continue
             if note.kind is NoteKind.OPENED:
                 self._opening.add(key)
@@ -269,14 +281,35 @@ class Publisher:
         """Let a call wait that has come to all."""
         if key in self._refused or self.shared.is_unwanted(key):
             self._refused.discard(key)
-            self.batches.forget(key)
-            self.calls.forget(key)
-            self.shared.forget(key)
-            self._opening.discard(key)
-            self.streams.decline(key)
-            self._declined.append(key)
+            self._decline(key)
         elif not (self.batches.add(key, now_ns) or self.shared.add(key)):
             self.calls.add(key)
+
+    def _decline(self, key: PartKey) -> None:
+        """Have an entry say that a call, which has come to all members, is not run."""
+        self.batches.forget(key)
+        self.calls.forget(key)
+        self.shared.forget(key)
+        self._opening.discard(key)
+        self.streams.decline(key)
+        self._declined.append(key)
+
+    def _next_call(self, ended: int, now_ns: int) -> PartKey | None:
+        """Return the call that is published next, and decline those that were late for their turn."""
+        key = self.calls.next(ended, now_ns)
+        self._decline_late(self.calls.late)
+        return key
+
+    def _next_batch(self, now_ns: int, ended: int) -> Sequence[PartKey]:
+        """Return the batch that is published next, and decline the calls that were late for it."""
+        calls = self.batches.next(now_ns, ended)
+        self._decline_late(self.batches.late)
+        return calls
+
+    def _decline_late(self, late: list[PartKey]) -> None:
+        for key in late:
+            self._decline(key)
+        late.clear()
 
     def _publish(self, now_ns: int) -> None:
         self.batches.look(now_ns)
@@ -301,10 +334,12 @@ class Publisher:
                 return self._publish_step(now_ns, ends)
             if way is EntryKind.STEPS and (step := self.shared.next()) is not None:
                 return self._publish_shared(step, now_ns, ends)
-            if way is EntryKind.BEGIN and (key := self.calls.next(ended)) is not None:
+            if way is EntryKind.BEGIN and (key := self._next_call(ended, now_ns)) is not None:
                 return self._publish_call(key, now_ns, ends)
-            if way is EntryKind.BATCH and (calls := self.batches.next(now_ns, ended)):
+            if way is EntryKind.BATCH and (calls := self._next_batch(now_ns, ended)):
                 return self._publish_batch(calls, now_ns, ends)
+        if self._declined:  # the turn of late ones has come
+            return self._publish_drop(self._declined, EntryKind.REFUSED, now_ns, ends)
         open_streams = len(self.streams) + len(self.shared)
         if self._closes and not open_streams and self._publish_one(EntryKind.LAST, [], now_ns, ends):
             self._closes, self._is_closed = False, True
@@ -323,6 +358,8 @@ class Publisher:
         """Publish a batch."""
         if not self._publish_one(EntryKind.BATCH, calls, now_ns, ends):
             return False
+        for key in calls:
+            self.calls.forget(key)
         self.batches.published(self._published, now_ns)
         return True
 

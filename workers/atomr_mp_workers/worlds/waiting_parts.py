@@ -78,5 +78,10 @@ class WaitingParts:
                 cancelled = True
         return cancelled
 
+    def cancel(self, key: PartKey, publisher: Publisher) -> bool:
+        """As rank 0, cancel a call that its caller does not want, unless it was published; return whether it is."""
+        self._deadlines.pop(key, None)
+        return key in self._queue and publisher.cancel_call(key, noted=key not in self._parts)
+
     def _is_free(self, key: PartKey) -> bool:
         return key not in self._queue or self._parts[key].dropped or self._queue.is_free(key)

@@ -491,10 +491,11 @@ def test_what_was_published_before_a_planned_end_is_no_other_s_business(tp: Gang
 @pytest.mark.parametrize("how", ["cancel", "deadline"])
 @pytest.mark.parametrize("sent", [True, False])
 def test_a_deadline_or_a_cancel_ends_the_reply_alone(tp: Gang, how: str, *, sent: bool) -> None:
-    """No worker hears of it; late answers change nothing."""
+    """Rank 0 alone hears of the latter; late answers change nothing."""
     if not sent:
         tp.tell(world(1, ABORTING))
     gang = tp.call()
+    own = list(tp.parts(0))
     if how == "cancel":
         gang.cancel()
     else:
@@ -502,7 +503,8 @@ def test_a_deadline_or_a_cancel_ends_the_reply_alone(tp: Gang, how: str, *, sent
     error = gang.error
     assert isinstance(error, errors.Cancelled if how == "cancel" else errors.DeadlineExceeded)
     assert error.maybe_executed is sent
-    assert not any(tp.worker(rank).cancelled for rank in range(SIZE))
+    assert tp.worker(0).cancelled == (own if how == "cancel" else [])
+    assert not any(tp.worker(rank).cancelled for rank in range(1, SIZE))
     if sent:
         tp.answer_all()
     assert gang.error is error
@@ -614,7 +616,11 @@ class Model(RuleBasedStateMachine):
         if not hasattr(self, "tp"):
             return
         self.look()
-        assert not any(worker.cancelled for worker in self.lane.made.values())
+        for worker in self.lane.made.values():
+            assert len(set(worker.cancelled)) == len(worker.cancelled)
+            for number in worker.cancelled:
+                assert worker.device == DEVICES[0], "rank 0 tells the others"
+                assert self.of[self.attempt(number)].is_over
         attempts = Counter(call.gang.id for call in self.seen.values() if call.gang)
         assert all(count <= SIZE for count in attempts.values())
         waiting = sum(gang.life is GangState.LINED_UP for gang in self.calls)
