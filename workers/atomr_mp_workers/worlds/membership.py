@@ -265,7 +265,7 @@ class Membership:
             self._queue.arrive(key, request)
             if hooks.hook is not None:
                 hooks.hook("world_note", "")
-            if self._epoch.publisher is not None and request.method.batch is None and request.method.steps is None:
+            if self._epoch.publisher is not None and request.method.steps is None:
                 is_for_refs = request.method.refused is not None  # then `_waiting` looks at its deadline
                 due_ns = NEVER_NS if is_for_refs else request.deadline_ns
                 self._epoch.publisher.calls.know(key, CallFacts(request.peer.session, request.method, due_ns))

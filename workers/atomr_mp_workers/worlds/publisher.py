@@ -327,7 +327,19 @@ class Publisher:
         for line, kind in ((self._cancelled, EntryKind.CANCEL), (self._declined, EntryKind.REFUSED)):
             if line:
                 return self._publish_drop(line, kind, now_ns, ends)
-        for _ in () if self._holds else _WAYS:  # they take turns
+        done = None if self._holds else self._publish_way(now_ns, ends, ended)
+        if done is not None:
+            return done
+        if self._declined:  # the turn of late ones has come
+            return self._publish_drop(self._declined, EntryKind.REFUSED, now_ns, ends)
+        open_streams = len(self.streams) + len(self.shared)
+        if self._closes and not open_streams and self._publish_one(EntryKind.LAST, [], now_ns, ends):
+            self._closes, self._is_closed = False, True
+        return False
+
+    def _publish_way(self, now_ns: int, ends: Sequence[int], ended: int) -> bool | None:
+        """Publish the next entry that begins something; return False if there is no room, None if nothing begins."""
+        for _ in _WAYS:  # they take turns
             way = self._ways[0]
             self._ways.rotate(-1)
             if way is EntryKind.STEP and self.streams.is_due:
@@ -338,12 +350,7 @@ class Publisher:
                 return self._publish_call(key, now_ns, ends)
             if way is EntryKind.BATCH and (calls := self._next_batch(now_ns, ended)):
                 return self._publish_batch(calls, now_ns, ends)
-        if self._declined:  # the turn of late ones has come
-            return self._publish_drop(self._declined, EntryKind.REFUSED, now_ns, ends)
-        open_streams = len(self.streams) + len(self.shared)
-        if self._closes and not open_streams and self._publish_one(EntryKind.LAST, [], now_ns, ends):
-            self._closes, self._is_closed = False, True
-        return False
+        return None
 
     def _publish_drop(self, line: deque[PartKey], kind: EntryKind, now_ns: int, ends: Sequence[int]) -> bool:
         """Publish that some calls of a line are not run."""
