@@ -8,6 +8,15 @@ from pathlib import Path
 from atomr_mp.supervision.watchdog import Thread
 
 
+def is_stopped(pid: int) -> bool:
+    """Return whether a process is stopped by a signal, such as SIGSTOP; not by a debugger, nor if it has ended."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[:1] == ["T"]
+
+
 def threads(pid: int) -> dict[int, Thread]:
     """Return a process's threads by their ids; those that end meanwhile are left out."""
     found = {}

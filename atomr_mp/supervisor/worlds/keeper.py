@@ -47,6 +47,9 @@ from atomr_mp.supervisor.plan import WorldPlan
 from atomr_mp.supervisor.worlds.files import ProcessFiles, StopFile
 from atomr_mp.transport.descriptors import Descriptor
 
+LOOK_S: Final = 1.0
+"""Time between two looks at where the members are."""
+
 JOIN_S: Final = 10.0
 """Time in which all members have to join an epoch."""
 
@@ -84,6 +87,9 @@ class WorldProcesses(Protocol):
 
     def drain_timeout_s(self, device: int) -> float:
         """Return how long a process of a device has for what it runs, before a planned end."""
+
+    def is_stopped(self, device: int, generation: int) -> bool:
+        """Return whether a process is stopped by a signal."""
 
 
 @checks.owned(by_maker=True)
@@ -127,6 +133,8 @@ class WorldKeeper:
         """Pairs of a process and another one whose files it has got."""
         self._loaded: Final[dict[WorldMember, str]] = {}
         """Digests of the code that processes have loaded."""
+        self._stopped: dict[WorldMember, int] = {}
+        """At how many looks in a row a member was stopped."""
         self._orders: Final[deque[WorldOrder]] = deque()
         self._carries_out = False
         """An order is being carried out."""
@@ -156,6 +164,22 @@ class WorldKeeper:
             rank=rank,
             made=self.plan.session > 0,
         )
+
+    def look_for_stopped(self) -> None:
+        """Have members replaced that were stopped at several looks in a row, `LOOK_S` apart.
+
+        A stopped member that runs a call is not late to begin one, and takes none; and rank 0 is awaited by nobody
+        while only streams are open.
+        """
+        members = self._members.members if self._members.state in _GOES_ON else ()
+        stopped = [
+            each for each in members if self._processes.is_stopped(self.plan.devices[each.rank], each.incarnation)
+        ]
+        self._stopped = {each: self._stopped.get(each, 0) + 1 for each in stopped}
+        for member, looks in self._stopped.items():
+            if (looks - 1) * LOOK_S >= self.plan.begin_timeout_s:
+                self._take(self._members.poisoned(*member, "was stopped by a signal"))
+                self._replace([member], f"its worker was stopped by a signal (world {self.plan.name})")
 
     def progress(self, now_s: float) -> operators.WorldProgress:
         """Look at the members' pages, and return where they are; `now_s` is by the monotonic clock."""

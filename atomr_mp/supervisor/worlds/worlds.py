@@ -8,6 +8,7 @@ from typing import Final
 
 from atomr_mp import checks, errors
 from atomr_mp.process.files.events import Scalar
+from atomr_mp.process.scheduling import is_stopped
 from atomr_mp.protocol.messages import control, operators
 from atomr_mp.protocol.messages.devices import WorldInfo, WorldState
 from atomr_mp.supervision.lifecycle import State
@@ -15,11 +16,9 @@ from atomr_mp.supervision.reclaim import Worker
 from atomr_mp.supervisor.device.device import SupervisedDevice
 from atomr_mp.supervisor.loop import Loop
 from atomr_mp.supervisor.plan import WorldPlan
-from atomr_mp.supervisor.worlds.keeper import Offer, WorldKeeper, WorldMessage
+from atomr_mp.supervisor.worlds.keeper import LOOK_S, Offer, WorldKeeper, WorldMessage
 from atomr_mp.transport.descriptors import Descriptor
 
-LOOK_S: Final = 1.0
-"""Time between two looks at where the members are."""
 MOST_REMOVED: Final = 1024
 """How many removed worlds are remembered."""
 
@@ -226,6 +225,8 @@ class Worlds:
         self._watches = bool(self._keepers)
         if self._watches:
             self.progress()
+            for keeper in list(self._keepers):
+                keeper.look_for_stopped()
             self._loop.call_later(LOOK_S, self._look_again)
 
     def _look_again(self) -> None:
@@ -273,6 +274,11 @@ class _DeviceProcesses:
         if life.state is State.READY:
             return "is about to be replaced"
         return f"is {life.state}: {life.reason}" if life.reason else f"is {life.state}"
+
+    def is_stopped(self, device: int, generation: int) -> bool:
+        """Return whether a process is stopped by a signal."""
+        worker = self._devices[device].roles.of(generation)
+        return worker is not None and is_stopped(worker.pid)
 
     def drain_timeout_s(self, device: int) -> float:
         """Return how long a process of a device has for what it runs, before a planned end."""

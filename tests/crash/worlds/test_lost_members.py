@@ -103,6 +103,17 @@ def test_a_member_that_is_stopped_amid_a_call_holds_nobody_up_for_ever(
     assert pool.devices[1].pid != pid
 
 
+def test_a_member_that_is_stopped_while_nobody_waits_for_it_is_replaced(pool: atomr_mp.Pool, world: Any) -> None:
+    """It runs a call, so it is not late to begin one; and it reads no parts of the next."""
+    pid = pool.devices[1].pid or 0
+    reply = world.call("Worldly.wait_on", 1, 100.0, deadline_s=DEADLINE_S)
+    assert settled(lambda: pool.status().worlds[0].members[1].doing.startswith("runs call"))
+    os.kill(pid, signal.SIGSTOP)
+    assert world.call("Worldly.add", 1.0, deadline_s=DEADLINE_S).result(DEADLINE_S) == 6.0
+    assert pool.devices[1].pid != pid
+    assert isinstance(reply.exception(DEADLINE_S), errors.CollectiveAborted | errors.WorkerLost)
+
+
 def test_two_members_at_once(pool: atomr_mp.Pool, world: Any) -> None:
     """And the third one stays."""
     stays = pool.devices[1].pid

@@ -59,6 +59,18 @@ def test_a_resumable_stream_goes_on_whole(ledger: Ledger, tmp_path: Path, rank: 
         assert world.epoch == 2
 
 
+def test_a_first_rank_that_is_stopped_between_steps_is_replaced(ledger: Ledger) -> None:
+    """The others wait for nothing, and it publishes nothing; the stream goes on."""
+    worlds = {"tp": {"devices": [0, 1], "actors": ["Streaming"], "begin_timeout_s": 1.0}}
+    with ledger.start(STREAMING, gpus=2, worlds=worlds, standby="hot") as pool:
+        world = pool.world("tp")
+        stream = world.stream("Streaming.numbers", 12, ahead=1)
+        found = [next(stream)]
+        os.kill(pool.devices[0].pid or 0, signal.SIGSTOP)
+        assert found + list(stream) == sums(2, 12)
+        assert world.epoch == 2
+
+
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("size", [1, 2])
 def test_kills_at_random_leave_no_gap_and_no_repetition(ledger: Ledger, size: int) -> None:

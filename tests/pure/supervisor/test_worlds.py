@@ -81,6 +81,8 @@ class Stage:
         self.reached: dict[tuple[int, int, WorldFileKind], int] = {}
         """The descriptors that processes have got of each other, by rank and generation."""
         self.states: dict[int, str] = {}
+        self.stopped: set[tuple[int, int]] = set()
+        """Device and generation of processes that are stopped by a signal."""
         self.loop = HeldLoop()
         loop: Any = self.loop
         self.on_replace: Callable[[int, int], None] = lambda *_: None
@@ -114,6 +116,10 @@ class Stage:
     def state(self, device: int) -> str:
         """Return what a test says."""
         return self.states.get(device, "is starting")
+
+    def is_stopped(self, device: int, generation: int) -> bool:
+        """Return what a test says."""
+        return (device, generation) in self.stopped
 
     def drain_timeout_s(self, device: int) -> float:
         """Return a time of the device's own."""
@@ -478,6 +484,18 @@ def test_a_member_that_is_late_to_begin_is_replaced(stage: Stage) -> None:
     stage.keeper.heard(0, 1, control.EpochBroken(7, 1, "has not begun in 5 s", 1, late=True))
     assert words(stage.told()) == ["clients aborting", "depart 3.1", "replace 4.1"]
     assert (stage.info.reason, stage.info.rank) == ("has not begun in 5 s", 1)
+
+
+def test_a_member_that_stays_stopped_by_a_signal_is_replaced(stage: Stage) -> None:
+    """After as many looks as its time to begin has; one that goes on in between counts anew."""
+    stage.formed()
+    for stopped in (5, 0, 6):
+        stage.stopped = {(4, 1)} if stopped else set()
+        for _ in range(stopped or 1):
+            assert not stage.story
+            stage.keeper.look_for_stopped()
+    assert words(stage.told()) == ["clients aborting", "depart 3.1", "replace 4.1"]
+    assert (stage.info.reason, stage.info.rank) == ("was stopped by a signal", 1)
 
 
 def test_whoever_leaves_unasked_ends_the_epoch(stage: Stage) -> None:
