@@ -693,7 +693,7 @@ class Lane(ABC):
     @interrupts.defer_interrupts
     def decode(self, body: bytes, frames: Sequence[memoryview], leases: Mapping[int, Lease]) -> Any:
         """Return the results in an answer that came with leases. Blocks if their memory has to be opened."""
-        return decode_leased(body, frames, lambda: self._memory.get(executed=True).resolver(leases))
+        return decode_leased(body, frames, lambda: self._memory.get().resolver(leases))
 
     async def decode_aside(self, body: bytes, frames: Sequence[memoryview], leases: Mapping[int, Lease]) -> Any:
         """Do the same in a task; memory is opened in a thread of the event loop's executor."""
@@ -706,7 +706,7 @@ class Lane(ABC):
 
     @interrupts.defer_interrupts
     def _decode_opened(self, body: bytes, frames: Sequence[memoryview], leases: Mapping[int, Lease]) -> Any:
-        return decode_leased(body, frames, lambda: self._memory.get(executed=True).resolver(leases, opens=False))
+        return decode_leased(body, frames, lambda: self._memory.get().resolver(leases, opens=False))
 
 
 def _too_late(reply: Reply, reason: str = "") -> errors.DeadlineExceeded:

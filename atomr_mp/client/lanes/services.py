@@ -34,34 +34,35 @@ class LazyMemory:
         """The memory, if it was ever used."""
         self._making = threading.Lock()
 
-    def get(self, *, executed: bool = False) -> ClientMemory:
+    def get(self) -> ClientMemory:
         """Return the memory.
 
-        Args:
-            executed: Whether it is for the result of a request that has run.
-
         Raises:
-            OutOfMemory: This process may open no more files, and it has not been made yet.
+            OSError: This process may open no more files, and it has not been made yet.
         """
-        return self.made or self._get_made(executed=executed)
+        return self.made or self._get_made()
 
     @interrupts.defer_interrupts  # a half-imported package cannot be imported again
-    def _get_made(self, *, executed: bool) -> ClientMemory:
+    def _get_made(self) -> ClientMemory:
         with self._making:
             if self.made is None:
-                try:
-                    self.made = self._make()
-                except OSError as error:
-                    if error.errno not in {errno.EMFILE, errno.ENFILE}:
-                        raise
-                    raise errors.OutOfMemory(
-                        f"shared memory cannot be used: {error} (ulimit -n)", maybe_executed=executed
-                    ) from error
+                self.made = self._make()
         return self.made
 
     def place(self, array: Any) -> Placement | None:
-        """Copy an argument into memory that workers can read; None if it has to travel otherwise."""
-        return self.get().place(array)
+        """Copy an argument into memory that workers can read; None if it has to travel otherwise.
+
+        Raises:
+            OutOfMemory: This process may open no more files, and has not used such memory yet.
+        """
+        try:
+            memory = self.get()
+        except OSError as error:
+            if error.errno not in {errno.EMFILE, errno.ENFILE}:
+                raise
+            why = f"shared memory cannot be used: {error} (ulimit -n)"
+            raise errors.OutOfMemory(why, maybe_executed=False) from error
+        return memory.place(array)
 
     def place_again(self, array: Any) -> Placement | None:
         """Name an argument that lies in such memory once more, without a copy; None if it does not lie there."""
