@@ -22,11 +22,11 @@ LARGE: Final = 200_000
 
 LOCAL: Final = {
     "Pool": "close device devices devices_for has is_starting lost method_info methods methods_by_name on_event "
-    "on_lost run_dir streams",
+    "on_lost run_dir streams world_of worlds",
     "Device": "program request uuid",
     "GpuRef": "T accept answered as_strided defined device dtype free generation holding is_of memory nbytes ndim "
     "numpy_dtype of_layout overlaps ravel refuse_in_loop reshape shape show size squeeze strides to_wire transpose",
-    "World": "epoch has info state",
+    "World": "check_priority epoch has info state streams",
 }
 """Names that send no request: what this process knows, the beginning of something else, and what only gives back."""
 
@@ -68,6 +68,7 @@ class Client:
             "Pool.world": lambda: pool.world("tp"),
             "World.actor": lambda: world.actor("Keeper").large(1).result(DEADLINE_S),
             "World.call": lambda: world.call("Keeper.large", 1).result(DEADLINE_S),
+            "World.stream": lambda: list(world.stream("Keeper.large_parts", 1, 1)),
             "World.wait_ready": lambda: world.wait_ready(DEADLINE_S),
             "Device.arange": lambda: device.arange(LARGE),
             "Device.empty": lambda: device.empty(LARGE),

@@ -21,6 +21,7 @@ LOCAL: Final[dict[str, str]] = {
             "test_a_session_sees_only_its_own_worlds",
             "test_a_session_has_so_many_worlds_and_no_more",
             "test_worlds_leave_nothing",
+            "test_a_world_is_closed_with_its_last_reference",
         ),
         "connects by the run directory",
     ),

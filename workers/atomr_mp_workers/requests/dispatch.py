@@ -638,7 +638,7 @@ class Dispatcher:
             )
             if request is None:
                 break
-            if request.alone:
+            if request.alone and request.gang is not None:  # others have had their turn in the queue
                 self.isolation.take([request])
                 break
             if request.gang is not None and request.method.name in self._batched:
