@@ -596,7 +596,7 @@ def not_in_quarantine(pool: atomr_mp.Pool, fingerprint: str) -> errors.InvalidRe
 
 def test_suspects_and_others_of_one_thread_use_memory_in_their_order(ledger: Ledger) -> None:
     """A request whose like was lost with its worker runs alone, and yet neither before nor behind its time."""
-    size = 500_000
+    size = 4_000_000  # the copies take a while, in which their worker is killed
     with ledger.start(standby="hot", max_restarts=1000, backoff_initial_s=0.0, max_suspicions=100) as pool:
         device = pool.device(0)
         for _ in range(3):

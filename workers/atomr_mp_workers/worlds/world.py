@@ -7,12 +7,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from atomr_mp import errors
+from atomr_mp.protocol.keywords import checks_names
 from atomr_mp_workers.worlds.meeting import Meeting, Rehearsal
 
 if TYPE_CHECKING:
     from atomr_mp_workers.worlds.collectives import Collectives
 
 
+@checks_names
 class OwnWorld:
     """A world, as a method of its actor sees it: several devices whose actors are called as one, by rank.
 
