@@ -12,7 +12,7 @@ from atomr_mp.serve.health import PoolHealth
 from atomr_mp.serve.http.exchange import Exchange
 from atomr_mp.serve.http.problems import Problem
 from atomr_mp.serve.source import PoolSource
-from atomr_mp.serve.target import target_of
+from atomr_mp.serve.target import CallTarget
 from atomr_mp.serve.values import arrays, results, schemas, uploads
 from atomr_mp.serve.values.bodies import from_json, odd_numbers
 from atomr_mp.serve.values.conversions import NO_ODD_NUMBERS
@@ -85,7 +85,7 @@ class PoolCalls:
         form = results.form_of(exchange.headers.get(b"accept", b""), plan.result)
         args, kwargs = await arguments(exchange, plan)
         deadline_s, priority = options(exchange)
-        reply = target_of(pool, plan.method).call(args, kwargs, deadline_s=deadline_s, priority=priority)
+        reply = CallTarget(pool, plan.method).call(args, kwargs, deadline_s=deadline_s, priority=priority)
         exchange.sent = True
         del args, kwargs  # decoded, they may take many times the bytes that were sent, and the call may be long
         result = await self.outcome(exchange, reply)

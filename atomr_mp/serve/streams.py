@@ -22,7 +22,7 @@ from atomr_mp.serve.http.events import COMMENT_EVERY_S, OpenHttpStreams
 from atomr_mp.serve.http.exchange import Exchange
 from atomr_mp.serve.http.problems import ClientLeft, Header, Problem, describe
 from atomr_mp.serve.metrics import STREAMS, Counters
-from atomr_mp.serve.target import target_of
+from atomr_mp.serve.target import CallTarget
 from atomr_mp.serve.values.results import encode_json
 from atomr_mp.serve.values.schemas import ArgumentPlan
 
@@ -134,7 +134,7 @@ class StreamCalls:
         first_s = seconds(exchange, b"x-first-s")
         self._streams.check()
         more |= {"first_s": first_s, "ahead": AHEAD, "ahead_bytes": AHEAD_BYTES}
-        stream = target_of(pool, method).stream(args, kwargs, deadline_s=deadline_s, priority=priority, **more)
+        stream = CallTarget(pool, method).stream(args, kwargs, deadline_s=deadline_s, priority=priority, **more)
         exchange.sent = True
         return ServedStream(exchange, stream, self._streams, self._health, self._counters)
 

@@ -17,7 +17,7 @@ from atomr_mp.serve.openai.declared import method_of
 from atomr_mp.serve.openai.parts import AnswerPart, TextAnswer
 from atomr_mp.serve.source import PoolSource
 from atomr_mp.serve.streams import ServedStream, StreamCalls
-from atomr_mp.serve.target import target_of
+from atomr_mp.serve.target import CallTarget
 from atomr_mp.serve.values.results import encode_json
 from atomr_mp.serve.values.schemas import ArgumentPlan
 
@@ -149,7 +149,7 @@ async def call_all(
     """
     deadline_s, priority = options(exchange)
     planned = [plan.arguments(each)[1] for each in several]  # all of them before the first call is made
-    target = target_of(pool, plan.method)
+    target = CallTarget(pool, plan.method)
     replies: list[Reply] = []
     try:
         for kwargs in planned:

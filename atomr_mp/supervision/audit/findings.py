@@ -74,7 +74,7 @@ class Inspection:
 
     @property
     def findings(self) -> list[Finding]:
-        """The findings of the latest look, without those that are to last and have not."""
+        """The findings of the latest look. One that counts only after a while is left out before that."""
         return [
             each
             for each in self._latest

@@ -68,7 +68,7 @@ class Reload:
         self._loop = loop
         self._helpers = helpers
         self._left = list(devices)
-        """Devices that remain, with those that are being replaced."""
+        """Devices that run the old code still; those in `_now` are among them."""
         self._now: list[_Exchange] = []
         """Those that are being replaced."""
         self._replaced = 0

@@ -18,7 +18,7 @@ MOST_OF_SESSION: Final = 16
 """Most worlds of one session that are not closed."""
 
 MOST_OF_POOL: Final = 64
-"""Most worlds of all sessions, with those that are closed and not yet left by all members."""
+"""Most worlds of all sessions. A closed world counts until all members have left it."""
 
 
 @checks.owned(by_maker=True)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from atomr_mp import errors
-from atomr_mp.serve.target import PoolTarget, WorldTarget, target_of
+from atomr_mp.serve.target import CallTarget
 
 
 class FakeTarget:
@@ -42,15 +42,14 @@ def test_a_method_of_a_world_s_actor_goes_to_the_world_and_any_other_to_the_pool
     world = FakeTarget()
     pool: Any = FakeTarget(world)
     for method, target, priority in (("Mlp.forward", world, {}), ("Other.one", pool, {"priority": 0})):
-        found = target_of(pool, method)
-        assert isinstance(found, WorldTarget if target is world else PoolTarget)
+        found = CallTarget(pool, method)
         found.call((1,), {"x": 2}, deadline_s=3.0, priority=0)
         found.stream((), None, deadline_s=None, priority=0, first_s=1.0, ahead=64)
         assert target.asked == [
             ("call", method, (1,), {"kwargs": {"x": 2}, "deadline_s": 3.0, **priority}),
             ("stream", method, (), {"kwargs": None, "deadline_s": None, "first_s": 1.0, "ahead": 64, **priority}),
         ]
-    found = target_of(pool, "Mlp.forward")
+    found = CallTarget(pool, "Mlp.forward")
     with pytest.raises(errors.InvalidRequest, match="has no priority"):
         found.call((), None, deadline_s=None, priority=1)
     with pytest.raises(errors.InvalidRequest, match="has no priority"):

@@ -153,7 +153,7 @@ def test_an_unwanted_stream_is_gone_or_never_begins() -> None:
 
 
 def test_a_session_takes_its_streams_with_it() -> None:
-    """Those that wait are dropped, those that are live are gone, and the others are forgotten."""
+    """Its waiting streams are dropped, and its live ones are gone in the next step. Nothing else of it is kept."""
     world = World()
     world.come(A, C)
     world.step()

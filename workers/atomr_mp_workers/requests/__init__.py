@@ -76,9 +76,9 @@ deadline or its caller's `Cancel` it goes only where all members agree, by an en
 on its arrival, no member runs the call. A stream of a world takes its steps by the ring, whatever its credit says here.
 
 A suspect of any kind waits until what the rings have published has begun and ended here, since other members may be in
-it already. So that there is an end to that, the process says in its lines that it is away, and rank 0 of each of its
-worlds publishes nothing more that begins, and says that it has seen this (`RingWriter.hold`). Behind that nothing comes
-that was on its way (`ActorRunner.is_settled`). While the suspect runs, nothing begins.
+it already. Meanwhile the process says in its lines that it is away. Rank 0 of each of its worlds sees that, publishes
+nothing more that begins, and says so in the ring (`RingWriter.hold`). From then on no entry is on its way
+(`ActorRunner.is_settled`). While the suspect runs, nothing begins.
 
 A part that is a suspect itself waits for its turn by the ring, and then in `isolation.Isolation` until all members say
 in their lines that nothing else runs there (`JoinedEpoch.be_quiet`): so it begins on all of them or on none. Who has

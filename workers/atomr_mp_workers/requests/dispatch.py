@@ -21,6 +21,7 @@ from atomr_mp_workers.requests import contents, operands
 from atomr_mp_workers.requests.batches.batch_run import MOST_AHEAD, BatchedMethod, BatchRun
 from atomr_mp_workers.requests.envelope import Envelope
 from atomr_mp_workers.requests.fair_queue import FairQueue
+from atomr_mp_workers.requests.gangs import SharedRuns
 from atomr_mp_workers.requests.isolation import Isolation
 from atomr_mp_workers.requests.kinds.items import ItemsSlice
 from atomr_mp_workers.requests.kinds.stream import StreamRequest
@@ -657,7 +658,9 @@ class Dispatcher:
 
     def _run_together(self, request: Request, threads: ActorRunner) -> bool:
         """Run a batch, or a step, whose requests the members of a world have agreed on; return whether it has begun."""
-        run = self._batched[request.method.name].together(threads.together(request))
+        shared = self._batched[request.method.name]
+        assert isinstance(shared, SharedRuns)
+        run = shared.together(threads.together(request))
         if run is None:
             threads.passed_over(request)
             return False

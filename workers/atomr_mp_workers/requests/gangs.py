@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 
 from atomr_mp import errors
 from atomr_mp.protocol.messages import data
 from atomr_mp_workers.requests.method import Method
-from atomr_mp_workers.requests.request import Request
+from atomr_mp_workers.requests.request import Request, Run
 
 
 class GangParts(ABC):
@@ -53,6 +54,14 @@ class GangParts(ABC):
     @abstractmethod
     def refused(self, session: int, gang: data.Gang) -> None:
         """Take in that a part was answered on its arrival, so that the other members need not wait for it."""
+
+
+class SharedRuns(ABC):
+    """A method of a world whose requests run as one where all members have agreed on them: in batches, or in steps."""
+
+    @abstractmethod
+    def together(self, requests: Sequence[Request]) -> Run | None:
+        """Begin requests that run as one or not at all, and return their run; None if they were answered instead."""
 
 
 class NoWorlds(GangParts):

@@ -7,21 +7,23 @@ loop's turn.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+import time
+from collections.abc import Hashable, Sequence
 from typing import Final
 
 from atomr_mp import errors
 from atomr_mp.protocol.board import BoardWriter
 from atomr_mp_workers.memory.store import Store
-from atomr_mp_workers.requests.batches.batch_run import BatchedMethod
+from atomr_mp_workers.requests.batches.batch_run import BatchedMethod, BatchRun
 from atomr_mp_workers.requests.envelope import Envelope
+from atomr_mp_workers.requests.gangs import SharedRuns
 from atomr_mp_workers.requests.method import Method
-from atomr_mp_workers.requests.request import Request
+from atomr_mp_workers.requests.request import Request, Stage
 from atomr_mp_workers.worlds.gang_queue import GangQueue
 from atomr_mp_workers.worlds.order_of_batches import BatchedPart
 
 
-class GangBatchedMethod(BatchedMethod):
+class GangBatchedMethod(BatchedMethod, SharedRuns):
     """The parts of a world's batched method. Calls with examples are put together here, as those of any method.
 
     Args:
@@ -54,6 +56,24 @@ class GangBatchedMethod(BatchedMethod):
             owner, nbytes = request.peer.session, request.payload_bytes
             part = BatchedPart(self.method.name, self.limits, group, owner, nbytes, request.deadline_ns)
             self._queue.add_to_batch(request, part, fits=fits)
+
+    def together(self, requests: Sequence[Request]) -> BatchRun | None:
+        """Begin requests that run as one or not at all, and return their run; None if they were answered instead."""
+        now_ns = time.monotonic_ns()
+        begun = [request for request in requests if self._envelope.begin(request, now_ns)]
+        run = self._run_of(begun) if len(begun) == len(requests) else None
+        if run is not None:
+            self._board.batch(self._number, [now_ns - each.received_ns for each in begun], [1] * len(begun))
+            return run
+        for request in begun:
+            if request.stage == Stage.RUNNING:
+                request.error = errors.CollectiveAborted(
+                    f"another request of the same batch of {self.method.name} could not begin on this rank",
+                    maybe_executed=False,
+                )
+                request.kept_out = True
+                self._envelope.complete(request)
+        return None
 
     def _prepare(self, request: Request) -> tuple[bool, Hashable]:
         """Decode a part; return whether it was not refused, and its key."""

@@ -17,6 +17,7 @@ from atomr_mp.protocol.world import Outcome
 from atomr_mp_workers.live import LiveStream
 from atomr_mp_workers.memory.store import Store
 from atomr_mp_workers.requests.envelope import Envelope
+from atomr_mp_workers.requests.gangs import SharedRuns
 from atomr_mp_workers.requests.kinds.stream import StreamRequest
 from atomr_mp_workers.requests.kinds.stream_life import StreamEvent, StreamState
 from atomr_mp_workers.requests.method import Method
@@ -40,7 +41,7 @@ class _NextStep(NamedTuple):
     """The streams that are gone, with the error of each that has not been answered."""
 
 
-class GangSteppedMethod(SteppedMethod):
+class GangSteppedMethod(SteppedMethod, SharedRuns):
     """The streams of a world's method with steps. Those of examples run as those of any method.
 
     Args:

@@ -24,7 +24,7 @@ from atomr_mp_workers.requests.kinds.items import ItemsRequest, ItemsSlice, resu
 from atomr_mp_workers.requests.method import Method
 from atomr_mp_workers.requests.peers import WEIGHT
 from atomr_mp_workers.requests.raised import explain
-from atomr_mp_workers.requests.request import Request, Run, Stage
+from atomr_mp_workers.requests.request import Request, Run
 
 MOST_AHEAD: Final = 2
 """Most batches of one method that a stream or a thread has at a time, the second only if it is full: so the next batch
@@ -221,24 +221,6 @@ class BatchedMethod:
             for request in requests:
                 self._envelope.undo(request, fault)
             return None
-
-    def together(self, requests: Sequence[Request]) -> BatchRun | None:
-        """Begin requests that run as one or not at all, and return their run; None if they were answered instead."""
-        now_ns = time.monotonic_ns()
-        begun = [request for request in requests if self._envelope.begin(request, now_ns)]
-        run = self._run_of(begun) if len(begun) == len(requests) else None
-        if run is not None:
-            self._board.batch(self._number, [now_ns - each.received_ns for each in begun], [1] * len(begun))
-            return run
-        for request in begun:
-            if request.stage == Stage.RUNNING:
-                request.error = errors.CollectiveAborted(
-                    f"another request of the same batch of {self.method.name} could not begin on this rank",
-                    maybe_executed=False,
-                )
-                request.kept_out = True
-                self._envelope.complete(request)
-        return None
 
     def single(self, request: Request) -> BatchRun:
         """Return the run of a request that has begun by itself."""

@@ -204,10 +204,6 @@ class SteppedMethod:
         gone, self._gone = self._gone, []
         return self._step([self._join(request)], gone, [])
 
-    def together(self, requests: Sequence[Request]) -> StepsRun | None:
-        """Begin a step of a world, and return it; None if it cannot run. Only a world's method has such steps."""
-        raise NotImplementedError(f"{self.method.name} belongs to no world ({len(requests)} requests)")
-
     def finish(self, run: StepsRun) -> list[StreamRequest]:
         """Take a step back, and send its parts; return the streams that have ended."""
         self._stepping = False
