@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Generator
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,15 @@ class WorldlyServed(Actor):
     def rank(self) -> int:
         """Return this rank."""
         self.world.barrier()
+        return int(self.world.rank)
+
+    @method
+    def sums(self, upto: int, fails: int) -> Generator[float, None, int]:
+        """Yield sums over the ranks; one rank may fail at the third. Return the rank."""
+        for number in range(upto):
+            if number == 2 and self.world.rank == fails:
+                raise ValueError("on purpose")
+            yield self._sum(number)
         return int(self.world.rank)
 
     @method

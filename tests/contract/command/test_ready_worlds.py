@@ -9,9 +9,10 @@ import pytest
 
 from atomr_mp import cli
 from atomr_mp.protocol.messages.devices import WorldState
-from tests.support import ACTORS, BACKEND, DEADLINE_S, Ledger, settled
+from tests.support import ACTORS, DEADLINE_S, Ledger, settled
+from tests.worlds import needs_worlds
 
-pytestmark = pytest.mark.skipif(BACKEND != "host", reason="worlds run on the host backend")
+pytestmark = needs_worlds
 
 
 def test_a_pool_is_ready_when_its_worlds_are(ledger: Ledger, capsys: pytest.CaptureFixture[str]) -> None:

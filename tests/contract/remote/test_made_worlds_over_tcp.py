@@ -10,7 +10,8 @@ import pytest
 import atomr_mp
 from tests import remote as served
 from tests.contract.worlds import test_made_worlds
-from tests.support import BACKEND, Ledger
+from tests.support import Ledger
+from tests.worlds import needs_worlds
 
 LOCAL: Final[dict[str, str]] = {
     "test_what_only_a_worker_can_know_is_refused_on_all_ranks": "views: no other machine can map the memory",
@@ -28,7 +29,7 @@ LOCAL: Final[dict[str, str]] = {
 }
 """Why a test is not for remote clients, by its name."""
 
-pytestmark = pytest.mark.skipif(BACKEND != "host", reason="worlds run on the host backend")
+pytestmark = needs_worlds
 
 
 books, gate, world, pair = (

@@ -12,7 +12,8 @@ import pytest
 import atomr_mp
 from tests import remote as served
 from tests.contract.worlds import test_gang_calls
-from tests.support import BACKEND, DEADLINE_S, Ledger
+from tests.support import DEADLINE_S, Ledger
+from tests.worlds import needs_worlds, ready_world
 
 SIZE: Final = 2
 
@@ -23,7 +24,7 @@ LOCAL: Final[dict[str, str]] = {
 }
 """Why a test is not for remote clients, by its name."""
 
-pytestmark = pytest.mark.skipif(BACKEND != "host", reason="worlds run on the host backend")
+pytestmark = needs_worlds
 
 
 @pytest.fixture(scope="module")
@@ -46,9 +47,7 @@ def pool(serving: served.Served) -> Iterator[atomr_mp.Pool]:
 @pytest.fixture
 def world(pool: atomr_mp.Pool) -> Any:
     """The world, ready."""
-    found = pool.world("tp")
-    found.wait_ready(DEADLINE_S)
-    return found
+    return ready_world(pool)
 
 
 globals().update(served.repeated(test_gang_calls, LOCAL))

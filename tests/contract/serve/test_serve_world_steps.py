@@ -13,13 +13,14 @@ import pytest
 
 import atomr_mp
 from tests.serving import Server
-from tests.support import ACTORS, BACKEND, DEADLINE_S, Ledger
+from tests.support import ACTORS, DEADLINE_S, Ledger
+from tests.worlds import needs_worlds
 
 ACTOR = f"{ACTORS}/worldly_chat.py:WorldlyChat"
 MODEL = "WorldlyChat"
 CLIENTS = 6
 
-pytestmark = pytest.mark.skipif(BACKEND != "host", reason="worlds run on the host backend")
+pytestmark = needs_worlds
 
 
 @pytest.fixture(scope="module")

@@ -17,14 +17,16 @@ import openai
 import pytest
 
 import atomr_mp
+from tests.contract.serve.test_serve_streams import events, open_stream
 from tests.serving import CLI, Server
-from tests.support import ACTORS, BACKEND, DEADLINE_S, Ledger, settled
+from tests.support import ACTORS, DEADLINE_S, Ledger, settled
+from tests.worlds import needs_worlds
 
 ACTOR = f"{ACTORS}/worldly_served.py:WorldlyServed"
 WORLD = "WorldlyServed"
 SIZE = 2
 
-pytestmark = pytest.mark.skipif(BACKEND != "host", reason="worlds run on the host backend")
+pytestmark = needs_worlds
 
 
 @pytest.fixture(scope="module")
@@ -211,3 +213,14 @@ def test_the_command_starts_a_world(ledger: Ledger) -> None:
     )
     assert refused.returncode == 1
     assert "--world and --set are of a pool that is started" in " ".join(refused.stderr.split())
+
+
+def test_a_generator_streams_as_events(server: Server) -> None:
+    """The events are what rank 0 yields, and at the end what it returns; an error of any rank names it."""
+    with open_stream(server, f"{WORLD}.sums", {"upto": 4, "fails": -1}) as response:
+        found = events(response.read().decode())
+    assert found == [*(("", float(2 * n)) for n in range(4)), ("end", {"parts": 4, "result": 0})]
+    with open_stream(server, f"{WORLD}.sums", {"upto": 4, "fails": 1}) as response:
+        *parts, (kind, error) = events(response.read().decode())
+    assert parts == [("", 0.0), ("", 2.0)]
+    assert (kind, error["code"], error["facts"]["rank"]) == ("error", "actor_failed", 1)

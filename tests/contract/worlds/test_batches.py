@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,27 +11,21 @@ import pytest
 
 import atomr_mp
 from atomr_mp import errors
-from tests.support import ACTORS, BACKEND, DEADLINE_S, Ledger, settled
+from tests.support import ACTORS, DEADLINE_S, settled
+from tests.worlds import needs_worlds, pools_of_sizes, ready_world
 
 WORLDLY = f"{ACTORS}/worldly.py:Worldly"
 
-pytestmark = pytest.mark.skipif(BACKEND != "host", reason="worlds run on the host backend")
+pytestmark = needs_worlds
 
 
-@pytest.fixture(scope="module", params=[1, 2, 4])
-def pool(request: pytest.FixtureRequest) -> Iterator[atomr_mp.Pool]:
-    """A pool with a world of so many ranks."""
-    size = request.param
-    worlds = {"tp": {"devices": list(range(size)), "actors": ["Worldly"]}}
-    with Ledger() as ledger, ledger.start(WORLDLY, gpus=size, worlds=worlds) as started:
-        yield started
+pool = pools_of_sizes(WORLDLY, 1, 2, 4)
 
 
 @pytest.fixture
 def world(pool: atomr_mp.Pool) -> Any:
     """The world, ready, without memory of former tests."""
-    found = pool.world("tp")
-    found.wait_ready(DEADLINE_S)
+    found = ready_world(pool)
     found.call("Worldly.forget").result(DEADLINE_S)
     return found
 

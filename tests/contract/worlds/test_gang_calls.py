@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,29 +15,22 @@ import atomr_mp
 from atomr_mp import errors
 from atomr_mp.operator.doctor import examine
 from atomr_mp.operator.pool_status import WorldStatus
-from tests.support import ACTORS, BACKEND, DEADLINE_S, Ledger, settled
+from tests.support import ACTORS, DEADLINE_S, Ledger, settled
+from tests.worlds import needs_worlds, pools_of_sizes, ready_world
 
 WORLDLY = f"{ACTORS}/worldly.py:Worldly"
 SOON_S = 2.0
 
-pytestmark = pytest.mark.skipif(BACKEND != "host", reason="worlds run on the host backend")
+pytestmark = needs_worlds
 
 
-@pytest.fixture(scope="module", params=[1, 2, 4])
-def pool(request: pytest.FixtureRequest) -> Iterator[atomr_mp.Pool]:
-    """A pool with a world of so many ranks."""
-    size = request.param
-    worlds = {"tp": {"devices": list(range(size)), "actors": ["Worldly"]}}
-    with Ledger() as ledger, ledger.start(WORLDLY, gpus=size, worlds=worlds) as started:
-        yield started
+pool = pools_of_sizes(WORLDLY, 1, 2, 4)
 
 
 @pytest.fixture
 def world(pool: atomr_mp.Pool) -> Any:
     """The world, ready."""
-    found = pool.world("tp")
-    found.wait_ready(DEADLINE_S)
-    return found
+    return ready_world(pool)
 
 
 def test_a_call_runs_on_all_ranks_and_has_one_result(world: Any) -> None:

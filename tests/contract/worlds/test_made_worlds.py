@@ -19,14 +19,15 @@ import pytest
 import atomr_mp
 from atomr_mp import errors, testing
 from atomr_mp.made_world import MadeWorld
-from tests.support import ACTORS, BACKEND, DEADLINE_S, Gate, Ledger, open_descriptors, settled
+from tests.support import ACTORS, DEADLINE_S, Gate, Ledger, open_descriptors, settled
+from tests.worlds import needs_worlds
 
 EXCHANGING = f"{ACTORS}/exchanging.py:Exchanging"
 SIZES = [0, 1, 7, 4097, 70_001]
 SOON_S = 1.0
 NUMBERS = itertools.count()
 
-pytestmark = pytest.mark.skipif(BACKEND != "host", reason="worlds run on the host backend")
+pytestmark = needs_worlds
 
 
 @pytest.fixture(scope="module")

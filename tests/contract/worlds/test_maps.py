@@ -17,13 +17,14 @@ import pytest
 import atomr_mp
 from atomr_mp import errors
 from atomr_mp.mapping.run import Failure, Progress
-from tests.support import ACTORS, BACKEND, DEADLINE_S, PROBE, Ledger
+from tests.support import ACTORS, DEADLINE_S, PROBE, Ledger
+from tests.worlds import needs_worlds
 
 WORLDLY = f"{ACTORS}/worldly.py:Worldly"
 SIZE = 2
 SUM = sum(range(1, SIZE + 1))
 
-pytestmark = pytest.mark.skipif(BACKEND != "host", reason="worlds run on the host backend")
+pytestmark = needs_worlds
 
 
 @pytest.fixture(scope="module")

@@ -13,29 +13,21 @@ import atomr_mp
 from atomr_mp import errors
 from atomr_mp.process.files.events import read_events
 from soaking.worlds import ACTORS as NOTING
-from tests.support import ACTORS, BACKEND, DEADLINE_S, Ledger, settled
+from tests.support import ACTORS, DEADLINE_S, Ledger, settled
+from tests.worlds import needs_worlds, start
 
 WORLDLY: Final = f"{ACTORS}/worldly.py:Worldly"
 CALLS: Final = 300
 RESTARTS: Final = 5
 
-pytestmark = pytest.mark.skipif(BACKEND != "host", reason="worlds run on the host backend")
-
-
-def start(ledger: Ledger, size: int, standby: str, actor: str = WORLDLY, **settings: Any) -> atomr_mp.Pool:
-    """Start a pool with one world."""
-    name = actor.rpartition(":")[2]
-    worlds = {"tp": {"devices": list(range(size)), "actors": [name]}}
-    pool = ledger.start(actor, gpus=size, worlds=worlds, standby=standby, **settings)
-    pool.world("tp").wait_ready(DEADLINE_S)
-    return pool
+pytestmark = needs_worlds
 
 
 @pytest.mark.parametrize("standby", ["hot", "none"])
 @pytest.mark.parametrize("way", ["restart 0", "restart 1", "reload"])
 def test_a_call_that_runs_ends_with_its_result(ledger: Ledger, tmp_path: Path, standby: str, way: str) -> None:
     """So do those behind it that have come to some of the ranks or to none, each once and in their order."""
-    with start(ledger, 2, standby) as pool:
+    with start(ledger, WORLDLY, 2, standby=standby) as pool:
         world = pool.world("tp")
         before = world.call("Worldly.where", each=True).result(DEADLINE_S)
         slow = world.call("Worldly.wait_once", 1.0, str(tmp_path / "begun"), deadline_s=DEADLINE_S)
@@ -60,7 +52,7 @@ def test_a_call_that_runs_ends_with_its_result(ledger: Ledger, tmp_path: Path, s
 
 def test_a_pool_that_stops_answers_the_call_that_runs(ledger: Ledger, tmp_path: Path) -> None:
     """Calls that come later are refused."""
-    with start(ledger, 2, "none") as pool, atomr_mp.connect(run_dir=pool.run_dir) as client:
+    with start(ledger, WORLDLY, 2, standby="none") as pool, atomr_mp.connect(run_dir=pool.run_dir) as client:
         world = client.world("tp")
         slow = world.call("Worldly.wait_once", 1.0, str(tmp_path / "begun"))
         assert settled((tmp_path / "begun").exists)
@@ -72,7 +64,7 @@ def test_a_pool_that_stops_answers_the_call_that_runs(ledger: Ledger, tmp_path: 
 
 def test_what_takes_longer_than_a_device_may_drain_is_aborted(ledger: Ledger, tmp_path: Path) -> None:
     """As by an end that was not planned."""
-    with start(ledger, 2, "none", drain_timeout_s=0.5) as pool:
+    with start(ledger, WORLDLY, 2, standby="none", drain_timeout_s=0.5) as pool:
         world = pool.world("tp")
         slow = world.call("Worldly.wait_once", 3.0, str(tmp_path / "begun"))
         assert settled((tmp_path / "begun").exists)
@@ -90,7 +82,7 @@ def test_restarts_cost_no_call_and_run_none_twice(
     """Each call of two clients runs once on each rank, and all ranks have one order in each epoch."""
     chosen, size = random.Random(7), 3
     monkeypatch.setenv("WORLD_NOTES", str(tmp_path))
-    pool = start(ledger, size, standby, f"{NOTING}:Noting", max_replays=0)
+    pool = start(ledger, f"{NOTING}:Noting", size, standby=standby, max_replays=0)
     with pool, atomr_mp.connect(run_dir=pool.run_dir) as first, atomr_mp.connect(run_dir=pool.run_dir) as second:
         world, replies = pool.world("tp"), list[Any]()
         for epoch in range(1, RESTARTS + 1):

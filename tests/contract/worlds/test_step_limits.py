@@ -12,19 +12,12 @@ import atomr_mp
 from atomr_mp import errors
 from atomr_mp.client.lanes import gang_streams
 from atomr_mp.client.worlds import gang_stream
-from tests.support import ACTORS, BACKEND, DEADLINE_S, Ledger, settled
+from tests.support import ACTORS, DEADLINE_S, Ledger, settled
+from tests.worlds import needs_worlds, start
 
 STEPPING = f"{ACTORS}/stepping_worldly.py:Stepping"
 
-pytestmark = pytest.mark.skipif(BACKEND != "host", reason="worlds run on the host backend")
-
-
-def start(ledger: Ledger, size: int = 2, **settings: Any) -> atomr_mp.Pool:
-    """Start a pool with one world."""
-    worlds = {"tp": {"devices": list(range(size)), "actors": ["Stepping"]}}
-    pool = ledger.start(STEPPING, gpus=size, worlds=worlds, **settings)
-    pool.world("tp").wait_ready(DEADLINE_S)
-    return pool
+pytestmark = needs_worlds
 
 
 def ask(name: str, upto: int, how: str = "", rank: int = 0) -> dict[str, Any]:
@@ -45,7 +38,7 @@ def is_gone(world: Any, name: str) -> bool:
 
 def test_parts_without_room_are_held_and_come_before_the_end(ledger: Ledger) -> None:
     """The method has ended the stream by then, and others have its place."""
-    with start(ledger) as pool:
+    with start(ledger, STEPPING) as pool:
         world = pool.world("tp")
         held = [world.stream("Stepping.burst", ask(f"held {number}", 100, "ends"), ahead=2) for number in range(6)]
         assert next(held[0]) == 0
@@ -57,7 +50,7 @@ def test_parts_without_room_are_held_and_come_before_the_end(ledger: Ledger) -> 
 
 def test_more_parts_than_may_be_held_end_the_stream_alone(ledger: Ledger) -> None:
     """With `Overloaded` of rank 0, which alone holds parts. The next step tells all ranks."""
-    with start(ledger) as pool:
+    with start(ledger, STEPPING) as pool:
         world = pool.world("tp")
         beside = world.stream("Stepping.count", ask("beside", 50), ahead=2)
         with pytest.raises(errors.Overloaded, match="has no room"):
@@ -69,7 +62,7 @@ def test_more_parts_than_may_be_held_end_the_stream_alone(ledger: Ledger) -> Non
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_rank_that_ends_a_stream_with_held_parts_has_diverged(ledger: Ledger, rank: int) -> None:
     """Nothing waits for the reader."""
-    with start(ledger) as pool:
+    with start(ledger, STEPPING) as pool:
         world = pool.world("tp")
         stream = world.stream("Stepping.burst", ask("alone", 100, "ends alone", rank), ahead=2)
         with pytest.raises(errors.CollectiveAborted) as raised:
@@ -84,7 +77,7 @@ def test_a_rank_that_ends_a_stream_with_held_parts_has_diverged(ledger: Ledger, 
 @pytest.mark.parametrize("planned", [False, True])
 def test_held_parts_outlast_the_epoch_or_go_again(ledger: Ledger, rank: int, *, planned: bool) -> None:
     """All ranks have ended the stream, and a member is replaced: the reader has all of it, once."""
-    with start(ledger, standby="hot") as pool:
+    with start(ledger, STEPPING, standby="hot") as pool:
         world = pool.world("tp")
         held = world.stream("Stepping.burst", ask("held", 100, "ends"), ahead=2)
         assert next(held) == 0
@@ -101,7 +94,7 @@ def test_held_parts_outlast_the_epoch_or_go_again(ledger: Ledger, rank: int, *, 
 @pytest.mark.parametrize("how", ["", "ends"])
 def test_a_stream_that_nobody_reads_is_ended_on_all_ranks(ledger: Ledger, how: str) -> None:
     """After `stall_s`, whether it is live or has held parts; its parts can still be read."""
-    with start(ledger, stall_s=1.0) as pool:
+    with start(ledger, STEPPING, stall_s=1.0) as pool:
         world = pool.world("tp")
         stream = world.stream("Stepping.burst", ask("stalled", 100, how), ahead=3)
         live = world.stream("Stepping.count", ask("live", 100), ahead=3)
@@ -116,7 +109,7 @@ def test_a_stream_that_nobody_reads_is_ended_on_all_ranks(ledger: Ledger, how: s
 
 def test_a_step_that_returns_something_fails_its_streams(ledger: Ledger) -> None:
     """On all ranks."""
-    with start(ledger) as pool:
+    with start(ledger, STEPPING) as pool:
         world = pool.world("tp")
         with pytest.raises(errors.ActorFailed, match="returns None"):
             list(world.stream("Stepping.returns", ask("returns", 1)))
@@ -125,7 +118,7 @@ def test_a_step_that_returns_something_fails_its_streams(ledger: Ledger) -> None
 
 def test_a_pool_that_closes_ends_its_streams(ledger: Ledger) -> None:
     """Their readers get `PoolLost` at once, those of waiting streams too."""
-    pool = start(ledger)
+    pool = start(ledger, STEPPING)
     streams = [pool.world("tp").stream("Stepping.count", ask(f"closing {n}", 10**9), ahead=2) for n in range(6)]
     assert next(streams[0]) == 0
     pool.close()
@@ -136,7 +129,7 @@ def test_a_pool_that_closes_ends_its_streams(ledger: Ledger) -> None:
 
 def test_a_limit_of_streams_holds(ledger: Ledger) -> None:
     """What one rank alone refuses is refused on all."""
-    with start(ledger, max_streams=1) as pool, atomr_mp.connect(run_dir=pool.run_dir) as other:
+    with start(ledger, STEPPING, max_streams=1) as pool, atomr_mp.connect(run_dir=pool.run_dir) as other:
         world = pool.world("tp")
         first = world.stream("Stepping.count", ask("first", 5), ahead=1)
         assert next(first) == 0
@@ -154,7 +147,7 @@ def test_sent_parts_that_nobody_has_sent_are_refused(ledger: Ledger, monkeypatch
         part.sent = [b"\xc1"]
         return part
 
-    with start(ledger) as pool:
+    with start(ledger, STEPPING) as pool:
         world = pool.world("tp")
         beside = world.stream("Stepping.count", ask("beside", 50), ahead=2)
         with monkeypatch.context() as patched:

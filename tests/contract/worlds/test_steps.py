@@ -4,35 +4,28 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 import atomr_mp
 from atomr_mp import errors
-from tests.support import ACTORS, BACKEND, DEADLINE_S, Ledger, settled
+from tests.support import ACTORS, DEADLINE_S, settled
+from tests.worlds import needs_worlds, pools_of_sizes, ready_world
 
 STEPPING = f"{ACTORS}/stepping_worldly.py:Stepping"
 LIVE = 4
 
-pytestmark = pytest.mark.skipif(BACKEND != "host", reason="worlds run on the host backend")
+pytestmark = needs_worlds
 
 
-@pytest.fixture(scope="module", params=[1, 2, 4])
-def pool(request: pytest.FixtureRequest) -> Iterator[atomr_mp.Pool]:
-    """A pool with a world of so many ranks."""
-    size = request.param
-    worlds = {"tp": {"devices": list(range(size)), "actors": ["Stepping"]}}
-    with Ledger() as ledger, ledger.start(STEPPING, gpus=size, worlds=worlds) as started:
-        yield started
+pool = pools_of_sizes(STEPPING, 1, 2, 4)
 
 
 @pytest.fixture
 def world(pool: atomr_mp.Pool) -> Any:
     """The world, ready; afterwards in the same epoch, with nothing left, and all ranks have seen the same."""
-    found = pool.world("tp")
-    found.wait_ready(DEADLINE_S)
+    found = ready_world(pool)
     epoch = found.epoch
     yield found
     assert settled(lambda: all(left == [] for _, left in noted(found)))

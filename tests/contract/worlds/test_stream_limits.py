@@ -9,24 +9,17 @@ import pytest
 
 import atomr_mp
 from atomr_mp import errors
-from tests.support import ACTORS, BACKEND, DEADLINE_S, Ledger, settled
+from tests.support import ACTORS, DEADLINE_S, Ledger, settled
+from tests.worlds import needs_worlds, start
 
 STREAMING = f"{ACTORS}/streaming_worldly.py:Streaming"
 
-pytestmark = pytest.mark.skipif(BACKEND != "host", reason="worlds run on the host backend")
-
-
-def start(ledger: Ledger, size: int = 2, **settings: Any) -> atomr_mp.Pool:
-    """Start a pool with one world."""
-    worlds = {"tp": {"devices": list(range(size)), "actors": ["Streaming"]}}
-    pool = ledger.start(STREAMING, gpus=size, worlds=worlds, **settings)
-    pool.world("tp").wait_ready(DEADLINE_S)
-    return pool
+pytestmark = needs_worlds
 
 
 def test_a_stream_beyond_the_limit_is_refused_or_waits(ledger: Ledger) -> None:
     """With `wait` it is opened once another one has ended on all ranks."""
-    with start(ledger, max_streams=1) as pool:
+    with start(ledger, STREAMING, max_streams=1) as pool:
         world = pool.world("tp")
         first = world.stream("Streaming.numbers", 5, ahead=1)
         with pytest.raises(errors.Overloaded, match="opened on no rank"):
@@ -43,7 +36,7 @@ def test_a_stream_beyond_the_limit_is_refused_or_waits(ledger: Ledger) -> None:
 
 def test_a_limit_that_one_rank_alone_has_reached_ends_the_stream_on_all(ledger: Ledger) -> None:
     """Other clients' streams count there too."""
-    with start(ledger, max_streams=1) as pool, atomr_mp.connect(run_dir=pool.run_dir) as other:
+    with start(ledger, STREAMING, max_streams=1) as pool, atomr_mp.connect(run_dir=pool.run_dir) as other:
         world = pool.world("tp")
         first = world.stream("Streaming.numbers", 5, ahead=1)
         assert next(first) == 0.0
@@ -55,7 +48,7 @@ def test_a_limit_that_one_rank_alone_has_reached_ends_the_stream_on_all(ledger: 
 
 def test_a_stream_that_nobody_reads_is_ended_on_all_ranks(ledger: Ledger) -> None:
     """After `stall_s`; its parts can still be read."""
-    with start(ledger, stall_s=1.0) as pool:
+    with start(ledger, STREAMING, stall_s=1.0) as pool:
         world = pool.world("tp")
         stream = world.stream("Streaming.count", "stalled", 100, ahead=3)
         assert settled(lambda: all(["stalled", "closed"] in log for log in noted(world)))
@@ -67,7 +60,7 @@ def test_a_stream_that_nobody_reads_is_ended_on_all_ranks(ledger: Ledger) -> Non
 
 def test_a_pool_that_closes_ends_its_streams(ledger: Ledger) -> None:
     """Their readers get `PoolLost` at once."""
-    pool = start(ledger)
+    pool = start(ledger, STREAMING)
     stream = pool.world("tp").stream("Streaming.count", "closing", 1000, ahead=2)
     assert next(stream) == 0.0
     pool.close()

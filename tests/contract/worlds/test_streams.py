@@ -6,7 +6,6 @@ import asyncio
 import functools
 import random
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,27 +13,21 @@ import pytest
 import atomr_mp
 from atomr_mp import errors
 from atomr_mp_workers.worlds.publisher import AHEAD
-from tests.support import ACTORS, BACKEND, DEADLINE_S, Ledger, settled
+from tests.support import ACTORS, DEADLINE_S, settled
+from tests.worlds import needs_worlds, pools_of_sizes, ready_world
 
 STREAMING = f"{ACTORS}/streaming_worldly.py:Streaming"
 
-pytestmark = pytest.mark.skipif(BACKEND != "host", reason="worlds run on the host backend")
+pytestmark = needs_worlds
 
 
-@pytest.fixture(scope="module", params=[1, 2, 4])
-def pool(request: pytest.FixtureRequest) -> Iterator[atomr_mp.Pool]:
-    """A pool with a world of so many ranks."""
-    size = request.param
-    worlds = {"tp": {"devices": list(range(size)), "actors": ["Streaming"]}}
-    with Ledger() as ledger, ledger.start(STREAMING, gpus=size, worlds=worlds) as started:
-        yield started
+pool = pools_of_sizes(STREAMING, 1, 2, 4)
 
 
 @pytest.fixture
 def world(pool: atomr_mp.Pool) -> Any:
     """The world, ready, and in the same epoch afterwards: no stream ends one."""
-    found = pool.world("tp")
-    found.wait_ready(DEADLINE_S)
+    found = ready_world(pool)
     epoch = found.epoch
     yield found
     assert found.call("Streaming.noted", deadline_s=DEADLINE_S).result() is not None

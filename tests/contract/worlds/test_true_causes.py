@@ -13,12 +13,13 @@ import pytest
 import atomr_mp
 from atomr_mp import errors
 from atomr_mp.client.worlds.left_epochs import LeftEpochs
-from tests.support import ACTORS, BACKEND, DEADLINE_S, Ledger, settled
+from tests.support import ACTORS, DEADLINE_S, Ledger, settled
+from tests.worlds import needs_worlds, ready_world
 
 HIDING = f"{ACTORS}/hiding.py:Hiding"
 SIZE = 3
 
-pytestmark = pytest.mark.skipif(BACKEND != "host", reason="worlds run on the host backend")
+pytestmark = needs_worlds
 
 
 @pytest.fixture(scope="module")
@@ -33,9 +34,7 @@ def pool() -> Iterator[atomr_mp.Pool]:
 @pytest.fixture
 def world(pool: atomr_mp.Pool) -> Any:
     """The world, ready."""
-    found = pool.world("tp")
-    found.wait_ready(DEADLINE_S)
-    return found
+    return ready_world(pool)
 
 
 def logged(pool: atomr_mp.Pool, rank: int, text: str) -> bool:

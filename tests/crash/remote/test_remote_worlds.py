@@ -23,7 +23,8 @@ from atomr_mp import errors
 from tests import remote as served
 from tests.crash.remote.test_relay_killed import kill_relay
 from tests.crash.remote.test_remote_lost import connect, through
-from tests.support import ACTORS, BACKEND, DEADLINE_S, Ledger, settled
+from tests.support import ACTORS, DEADLINE_S, Ledger, settled
+from tests.worlds import needs_worlds
 
 WORLDLY: Final = f"{ACTORS}/worldly.py:Worldly"
 SIZE: Final = 2
@@ -33,7 +34,7 @@ KILLS: Final = 5
 LONG: Final = 50_000
 """So many elements lie in shared memory."""
 
-pytestmark = pytest.mark.skipif(BACKEND != "host", reason="worlds run on the host backend")
+pytestmark = needs_worlds
 
 
 def serve(ledger: Ledger, **more: Any) -> served.Served:

@@ -17,9 +17,10 @@ from atomr_mp.operator.pool_status import WorldStatus
 from atomr_mp.operator.session import OperatorSession
 from atomr_mp.process.files.events import read_events
 from atomr_mp.protocol.messages.devices import WorldState
-from tests.support import ACTORS, BACKEND, DEADLINE_S, PROBE, Ledger, open_descriptors, settled
+from tests.support import ACTORS, DEADLINE_S, PROBE, Ledger, open_descriptors, settled
+from tests.worlds import needs_worlds
 
-pytestmark = pytest.mark.skipif(BACKEND != "host", reason="worlds run on the host backend")
+pytestmark = needs_worlds
 
 RANKED: Final = f"{ACTORS}/ranked.py:Ranked"
 

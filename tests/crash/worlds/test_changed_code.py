@@ -13,9 +13,10 @@ import pytest
 
 from atomr_mp import errors
 from atomr_mp.process.files.events import read_events
-from tests.support import BACKEND, DEADLINE_S, Ledger, settled
+from tests.support import DEADLINE_S, Ledger, settled
+from tests.worlds import needs_worlds
 
-pytestmark = pytest.mark.skipif(BACKEND != "host", reason="worlds run on the host backend")
+pytestmark = needs_worlds
 
 ACTOR = """
 import numpy as np

@@ -15,10 +15,11 @@ from atomr_mp import errors
 from atomr_mp.client.lanes.retry_policy import key_of
 from atomr_mp.process.files.events import read_events
 from atomr_mp.protocol.messages.suspects import Suspicion, Verdict
-from tests.support import ACTORS, BACKEND, DEADLINE_S, Ledger, local_client
+from tests.support import ACTORS, DEADLINE_S, Ledger, local_client
+from tests.worlds import needs_worlds
 
 WORLDLY = [f"{ACTORS}/worldly.py:{name}" for name in ("Worldly", "Overlapping", "Beside")]
-pytestmark = pytest.mark.skipif(BACKEND != "host", reason="worlds run on the host backend")
+pytestmark = needs_worlds
 
 
 def start(ledger: Ledger, **worlds: list[int]) -> atomr_mp.Pool:

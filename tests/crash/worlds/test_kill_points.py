@@ -13,8 +13,9 @@ import pytest
 import atomr_mp
 from atomr_mp import errors, testing
 from tests.support import ACTORS, BACKEND, DEADLINE_S, Ledger, settled
+from tests.worlds import needs_worlds
 
-pytestmark = pytest.mark.skipif(BACKEND != "host", reason="worlds run on the host backend")
+pytestmark = needs_worlds
 
 OF_CALLS = ("world_note", "world_publish", "world_meet")
 OF_EPOCHS = ("world_join", "world_leave")

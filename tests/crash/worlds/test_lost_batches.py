@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,28 +17,22 @@ import pytest
 
 import atomr_mp
 from atomr_mp import errors
-from tests.support import ACTORS, BACKEND, DEADLINE_S, Ledger
+from tests.support import ACTORS, DEADLINE_S
+from tests.worlds import needs_worlds, pools_that_recover, ready_world
 
 WORLDLY = f"{ACTORS}/worldly.py:Worldly"
-pytestmark = pytest.mark.skipif(BACKEND != "host", reason="worlds run on the host backend")
+pytestmark = needs_worlds
 
 LOST = errors.CollectiveAborted | errors.WorkerLost
 
 
-@pytest.fixture(scope="module", params=["hot", "none"])
-def pool(request: pytest.FixtureRequest) -> Iterator[atomr_mp.Pool]:
-    """A pool with a world of three ranks."""
-    worlds = {"tp": {"devices": [0, 1, 2], "actors": ["Worldly"], "begin_timeout_s": 1.0}}
-    settings: dict[str, Any] = {"standby": request.param, "max_restarts": 1000, "backoff_initial_s": 0.0}
-    with Ledger() as ledger, ledger.start(WORLDLY, gpus=3, worlds=worlds, **settings) as started:
-        yield started
+pool = pools_that_recover(WORLDLY)
 
 
 @pytest.fixture
 def world(pool: atomr_mp.Pool) -> Any:
     """The world, ready."""
-    found = pool.world("tp")
-    found.wait_ready(DEADLINE_S)
+    found = ready_world(pool)
     found.call("Worldly.forget", deadline_s=DEADLINE_S).result(DEADLINE_S)
     return found
 

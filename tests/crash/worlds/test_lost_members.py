@@ -7,7 +7,6 @@ import os
 import random
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,27 +16,20 @@ import pytest
 import atomr_mp
 from atomr_mp import errors
 from atomr_mp.process.files.events import read_events
-from tests.support import ACTORS, BACKEND, DEADLINE_S, Ledger, settled
+from tests.support import ACTORS, DEADLINE_S, settled
+from tests.worlds import needs_worlds, pools_that_recover, ready_world
 
 WORLDLY = f"{ACTORS}/worldly.py:Worldly"
-pytestmark = pytest.mark.skipif(BACKEND != "host", reason="worlds run on the host backend")
+pytestmark = needs_worlds
 
 
-@pytest.fixture(scope="module", params=["hot", "none"])
-def pool(request: pytest.FixtureRequest) -> Iterator[atomr_mp.Pool]:
-    """A pool with a world of three ranks."""
-    worlds = {"tp": {"devices": [0, 1, 2], "actors": ["Worldly"], "begin_timeout_s": 1.0}}
-    settings: dict[str, Any] = {"standby": request.param, "max_restarts": 1000, "backoff_initial_s": 0.0}
-    with Ledger() as ledger, ledger.start(WORLDLY, gpus=3, worlds=worlds, **settings) as started:
-        yield started
+pool = pools_that_recover(WORLDLY)
 
 
 @pytest.fixture
 def world(pool: atomr_mp.Pool) -> Any:
     """The world, ready."""
-    found = pool.world("tp")
-    found.wait_ready(DEADLINE_S)
-    return found
+    return ready_world(pool)
 
 
 def pids(pool: atomr_mp.Pool) -> list[int | None]:

@@ -13,22 +13,14 @@ from typing import Any, Final
 
 import pytest
 
-import atomr_mp
 from atomr_mp import errors
-from tests.support import ACTORS, BACKEND, DEADLINE_S, Ledger, settled
+from tests.support import ACTORS, DEADLINE_S, Ledger, settled
+from tests.worlds import needs_worlds, start
 
 STEPPING: Final = f"{ACTORS}/stepping_worldly.py:Stepping"
 KILLS: Final = 6
 
-pytestmark = pytest.mark.skipif(BACKEND != "host", reason="worlds run on the host backend")
-
-
-def start(ledger: Ledger, size: int, standby: str = "hot", **settings: Any) -> atomr_mp.Pool:
-    """Start a pool with one world."""
-    worlds = {"tp": {"devices": list(range(size)), "actors": ["Stepping"]}}
-    pool = ledger.start(STEPPING, gpus=size, worlds=worlds, standby=standby, **settings)
-    pool.world("tp").wait_ready(DEADLINE_S)
-    return pool
+pytestmark = needs_worlds
 
 
 def ask(name: str, upto: int, how: str = "", rank: int = 0, at: int = -1, once: str = "") -> dict[str, Any]:
@@ -66,7 +58,7 @@ def test_resumable_streams_go_on_whole(ledger: Ledger, tmp_path: Path, rank: int
     """Whichever rank ends at whichever step, with those that share it; others end, and say so."""
     if how == "hangs" and at == 1:
         pytest.skip("as at another step")
-    with start(ledger, 3) as pool:
+    with start(ledger, STEPPING, 3, standby="hot") as pool:
         world = pool.world("tp")
         once = world.stream("Stepping.count", ask("once", 10**9), ahead=2)
         assert next(once) == 0
@@ -88,7 +80,7 @@ def test_resumable_streams_go_on_whole(ledger: Ledger, tmp_path: Path, rank: int
 def test_kills_at_random_leave_no_gap_and_no_repetition(ledger: Ledger, size: int) -> None:
     """Of any rank, at any moment of several streams, more than may be live."""
     rng = random.Random(size)
-    with start(ledger, size, max_restarts=1000) as pool:
+    with start(ledger, STEPPING, size, standby="hot", max_restarts=1000) as pool:
         world = pool.world("tp")
         streams = [
             world.stream("Stepping.go_on", ask(f"s{number}", 300), ahead=rng.randint(1, 16)) for number in range(4)
@@ -112,7 +104,7 @@ def test_kills_at_random_leave_no_gap_and_no_repetition(ledger: Ledger, size: in
 @pytest.mark.parametrize("standby", ["hot", "none"])
 def test_a_planned_end_moves_resumable_streams_and_waits_for_others(ledger: Ledger, way: str, standby: str) -> None:
     """A stream that cannot go on elsewhere is read to its end within `drain_timeout_s`."""
-    with start(ledger, 2, standby) as pool:
+    with start(ledger, STEPPING, 2, standby=standby) as pool:
         world = pool.world("tp")
         moving = world.stream("Stepping.go_on", ask("moving", 200), ahead=2)
         staying = world.stream("Stepping.count", ask("staying", 200), ahead=2)
@@ -135,7 +127,7 @@ def test_a_planned_end_moves_resumable_streams_and_waits_for_others(ledger: Ledg
 
 def test_a_reader_that_stops_holds_up_a_planned_end_for_a_while_only(ledger: Ledger) -> None:
     """Then the epoch is aborted."""
-    with start(ledger, 2, drain_timeout_s=0.5) as pool:
+    with start(ledger, STEPPING, 2, standby="hot", drain_timeout_s=0.5) as pool:
         world = pool.world("tp")
         stopped = world.stream("Stepping.count", ask("stopped", 100), ahead=2)
         assert next(stopped) == 0
@@ -150,7 +142,7 @@ def test_a_reader_that_stops_holds_up_a_planned_end_for_a_while_only(ledger: Led
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_rank_whose_step_raises_while_others_wait_for_it_has_diverged(ledger: Ledger, rank: int) -> None:
     """Its own error is the outcome for all streams of the step; the epoch ends, and streams of other methods go on."""
-    with start(ledger, 2) as pool:
+    with start(ledger, STEPPING, 2, standby="hot") as pool:
         world = pool.world("tp")
         other = world.stream("Stepping.go_on", ask("other", 50), ahead=2)
         beside = world.stream("Stepping.count", ask("beside", 10**9), ahead=4096)
@@ -167,7 +159,7 @@ def test_a_rank_whose_step_raises_while_others_wait_for_it_has_diverged(ledger: 
 
 def test_a_killed_client_leaves_no_stream_behind(ledger: Ledger) -> None:
     """A step tells all ranks, and the world goes on in its epoch."""
-    with start(ledger, 2) as pool:
+    with start(ledger, STEPPING, 2, standby="hot") as pool:
         world = pool.world("tp")
         mine = world.stream("Stepping.count", ask("mine", 300), ahead=2)
         program = (

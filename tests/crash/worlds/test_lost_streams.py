@@ -9,26 +9,18 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pytest
 
-import atomr_mp
 from atomr_mp import errors
-from tests.support import ACTORS, BACKEND, DEADLINE_S, Ledger, settled
+from tests.support import ACTORS, DEADLINE_S, Ledger, settled
+from tests.worlds import needs_worlds, start
 
 STREAMING: Final = f"{ACTORS}/streaming_worldly.py:Streaming"
 KILLS: Final = 6
 
-pytestmark = pytest.mark.skipif(BACKEND != "host", reason="worlds run on the host backend")
-
-
-def start(ledger: Ledger, size: int, standby: str = "hot", **settings: Any) -> atomr_mp.Pool:
-    """Start a pool with one world."""
-    worlds = {"tp": {"devices": list(range(size)), "actors": ["Streaming"]}}
-    pool = ledger.start(STREAMING, gpus=size, worlds=worlds, standby=standby, **settings)
-    pool.world("tp").wait_ready(DEADLINE_S)
-    return pool
+pytestmark = needs_worlds
 
 
 def sums(size: int, upto: int) -> list[float]:
@@ -43,7 +35,7 @@ def test_a_resumable_stream_goes_on_whole(ledger: Ledger, tmp_path: Path, rank: 
     """Whichever rank ends at whichever step; other streams and calls go on as their methods allow."""
     if how == "hangs" and at == 1:
         pytest.skip("as at another step")
-    with start(ledger, 3) as pool:
+    with start(ledger, STREAMING, 3, standby="hot") as pool:
         world = pool.world("tp")
         once = world.stream("Streaming.count", "once", 10_000, ahead=2)
         assert next(once) == 0.0
@@ -76,7 +68,7 @@ def test_a_first_rank_that_is_stopped_between_steps_is_replaced(ledger: Ledger) 
 def test_kills_at_random_leave_no_gap_and_no_repetition(ledger: Ledger, size: int) -> None:
     """Of any rank, at any moment of several streams."""
     rng = random.Random(size)
-    with start(ledger, size, max_restarts=1000) as pool:
+    with start(ledger, STREAMING, size, standby="hot", max_restarts=1000) as pool:
         world = pool.world("tp")
         streams = [world.stream("Streaming.numbers", 400, ahead=rng.randint(1, 16)) for _ in range(3)]
         found: list[list[float]] = [[] for _ in streams]
@@ -96,7 +88,7 @@ def test_kills_at_random_leave_no_gap_and_no_repetition(ledger: Ledger, size: in
 @pytest.mark.parametrize("standby", ["hot", "none"])
 def test_a_planned_end_moves_resumable_streams_and_waits_for_others(ledger: Ledger, way: str, standby: str) -> None:
     """A stream that cannot go on elsewhere is read to its end within `drain_timeout_s`."""
-    with start(ledger, 2, standby) as pool:
+    with start(ledger, STREAMING, 2, standby=standby) as pool:
         world = pool.world("tp")
         moving = world.stream("Streaming.numbers", 200, ahead=2)
         staying = world.stream("Streaming.count", "staying", 200, ahead=2)
@@ -118,7 +110,7 @@ def test_a_planned_end_moves_resumable_streams_and_waits_for_others(ledger: Ledg
 
 def test_a_reader_that_stops_holds_up_a_planned_end_for_a_while_only(ledger: Ledger) -> None:
     """Then the epoch is aborted."""
-    with start(ledger, 2, drain_timeout_s=0.5) as pool:
+    with start(ledger, STREAMING, 2, standby="hot", drain_timeout_s=0.5) as pool:
         world = pool.world("tp")
         stopped = world.stream("Streaming.count", "stopped", 100, ahead=2)
         assert next(stopped) == 0.0
@@ -132,7 +124,7 @@ def test_a_reader_that_stops_holds_up_a_planned_end_for_a_while_only(ledger: Led
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_rank_that_fails_while_others_wait_for_it_has_diverged(ledger: Ledger, rank: int) -> None:
     """Its own error is the outcome; the epoch ends, and resumable streams go on in the next one."""
-    with start(ledger, 2) as pool:
+    with start(ledger, STREAMING, 2, standby="hot") as pool:
         world = pool.world("tp")
         other = world.stream("Streaming.numbers", 50, ahead=2)
         with pytest.raises(errors.ActorFailed, match=f"rank {rank} fails at 3") as raised:
@@ -144,7 +136,7 @@ def test_a_rank_that_fails_while_others_wait_for_it_has_diverged(ledger: Ledger,
 
 def test_a_killed_client_leaves_no_stream_behind(ledger: Ledger) -> None:
     """Its generators are closed on all ranks, and the world goes on."""
-    with start(ledger, 2) as pool:
+    with start(ledger, STREAMING, 2, standby="hot") as pool:
         world = pool.world("tp")
         mine = world.stream("Streaming.numbers", 300, ahead=2)
         program = (

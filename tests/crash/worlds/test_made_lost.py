@@ -18,12 +18,13 @@ import pytest
 
 import atomr_mp
 from atomr_mp import errors, testing
-from tests.support import ACTORS, BACKEND, DEADLINE_S, Ledger, settled
+from tests.support import ACTORS, DEADLINE_S, Ledger, settled
+from tests.worlds import needs_worlds
 
 EXCHANGING = f"{ACTORS}/exchanging.py:Exchanging"
 LOST = (errors.CollectiveAborted, errors.WorkerLost, errors.GpuRefStale, errors.GpuRefUndefined)
 
-pytestmark = pytest.mark.skipif(BACKEND != "host", reason="worlds run on the host backend")
+pytestmark = needs_worlds
 
 
 @pytest.fixture(scope="module", params=["hot", "none"])

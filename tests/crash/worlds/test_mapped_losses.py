@@ -14,7 +14,8 @@ import pytest
 import atomr_mp
 from atomr_mp import errors
 from atomr_mp.mapping.run import Failure, Progress
-from tests.support import ACTORS, BACKEND, DEADLINE_S, Ledger
+from tests.support import ACTORS, DEADLINE_S, Ledger
+from tests.worlds import needs_worlds
 
 WORLDLY = f"{ACTORS}/worldly.py:Worldly"
 SIZE = 2
@@ -22,7 +23,7 @@ SUM = sum(range(1, SIZE + 1))
 ITEMS = 600
 KILL_EVERY = 100
 
-pytestmark = pytest.mark.skipif(BACKEND != "host", reason="worlds run on the host backend")
+pytestmark = needs_worlds
 
 
 @pytest.fixture(scope="module", params=["hot", "none"])

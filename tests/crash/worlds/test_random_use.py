@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from soaking.worlds import WorldWalk
-from tests.support import BACKEND
+from tests.worlds import needs_worlds
 
-pytestmark = pytest.mark.skipif(BACKEND != "host", reason="worlds run on the host backend")
+pytestmark = needs_worlds
 
 
 @pytest.mark.timeout(240)
