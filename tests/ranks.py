@@ -23,8 +23,8 @@ from atomr_mp.protocol.world.memory import (
     WORLD_BYTES,
 )
 from atomr_mp_workers import own_process
-from atomr_mp_workers.worlds.meeting import Meeting
-from atomr_mp_workers.worlds.world import OwnWorld
+from atomr_mp_workers.worlds.exchange.meeting import Meeting
+from atomr_mp_workers.worlds.exchange.world import OwnWorld
 from tests.support import DEADLINE_S
 
 EPOCH: Final = 7

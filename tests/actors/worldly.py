@@ -210,6 +210,11 @@ class Worldly(Actor):
         """Return the sum of each number times rank + 1, over the ranks."""
         return self._batch(number, way)
 
+    @method(batch=Batch(max_items=8, max_wait_s=60))
+    def when_full(self, number: list[int], way: list[str]) -> list[Any]:
+        """Do the same for eight, however slowly they come."""
+        return self._batch(number, way)
+
     @method(thread=True, batch=Batch(max_items=8, max_wait_s=0.02))
     def together_once(self, number: list[int], way: list[str]) -> list[Any]:
         """Do the same, and not twice."""

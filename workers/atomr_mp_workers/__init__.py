@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from atomr_mp_workers.live import Live, LiveStream
     from atomr_mp_workers.memory.arrays import DeviceArray
     from atomr_mp_workers.uploaded_file import UploadedFile
-    from atomr_mp_workers.worlds.world import OwnWorld
+    from atomr_mp_workers.worlds.exchange.world import OwnWorld
 
 __all__ = [
     "Actor",
@@ -34,7 +34,7 @@ _MODULES = {
     "DeviceArray": "memory.arrays",
     "Live": "live",
     "LiveStream": "live",
-    "OwnWorld": "worlds.world",
+    "OwnWorld": "worlds.exchange.world",
     "UploadedFile": "uploaded_file",
 }
 """Modules of the names that are not in `actor`."""

@@ -51,18 +51,18 @@ from atomr_mp_workers.supervised.hang_limits import HangLimits
 from atomr_mp_workers.supervised.imports import ImportsAhead, RequestsImports
 from atomr_mp_workers.supervised.stacks import show_unfinished
 from atomr_mp_workers.wire.control import ControlChannel
-from atomr_mp_workers.worlds.batched_method import GangBatchedMethod
-from atomr_mp_workers.worlds.gang_queue import GangQueue
 from atomr_mp_workers.worlds.hosted import HostedWorlds
 from atomr_mp_workers.worlds.made_places import MadePlaces
 from atomr_mp_workers.worlds.membership import Membership
 from atomr_mp_workers.worlds.offers import WorldOffers
-from atomr_mp_workers.worlds.runner import WorldThread
-from atomr_mp_workers.worlds.stepped_method import GangSteppedMethod
+from atomr_mp_workers.worlds.running.batched_method import GangBatchedMethod
+from atomr_mp_workers.worlds.running.gang_queue import GangQueue
+from atomr_mp_workers.worlds.running.stepped_method import GangSteppedMethod
+from atomr_mp_workers.worlds.running.world_thread import WorldThread
 
 if TYPE_CHECKING:
     from atomr_mp_workers.requests.off_loop.event_loop import EventLoop
-    from atomr_mp_workers.worlds.world import OwnWorld
+    from atomr_mp_workers.worlds.exchange.world import OwnWorld
 
 
 @dataclass(frozen=True)
@@ -229,8 +229,8 @@ def _make_worlds(
     """
     if not offers.offered:
         return {}
-    from atomr_mp_workers.worlds.meeting import Meeting  # most processes are in no world
-    from atomr_mp_workers.worlds.world import OwnWorld
+    from atomr_mp_workers.worlds.exchange.meeting import Meeting  # most processes are in no world
+    from atomr_mp_workers.worlds.exchange.world import OwnWorld
 
     places: dict[str, ActorPlace] = {}
     for offered in offers.offered:

@@ -47,13 +47,19 @@ def flat(batches: list[list[int]]) -> list[int]:
     return [number for batch in batches for number in batch]
 
 
-def test_a_full_batch_runs_at_once_and_the_rest_after_its_time(world: Any) -> None:
+def test_a_full_batch_runs_at_once(world: Any) -> None:
     """All ranks have run the same requests in the same order."""
+    replies = [world.call("Worldly.when_full", n, "") for n in range(24)]
+    assert [reply.result(DEADLINE_S) for reply in replies] == [n * factor(world) for n in range(24)]
+    assert batches_of(world) == [[*range(8)], [*range(8, 16)], [*range(16, 24)]]
+
+
+def test_a_batch_that_is_not_full_runs_after_its_time(world: Any) -> None:
+    """As the rest of many, too."""
     replies = [world.call("Worldly.together", n, "") for n in range(20)]
     assert [reply.result(DEADLINE_S) for reply in replies] == [n * factor(world) for n in range(20)]
     found = batches_of(world)
     assert flat(found) == list(range(20))
-    assert max(map(len, found)) == 8
     assert all(len(each) <= 8 for each in found)
 
 
@@ -82,7 +88,7 @@ def test_a_batch_has_as_many_bytes_as_it_may(world: Any) -> None:
 @pytest.mark.parametrize("way", ["fails alone", "fails last"])
 def test_one_request_fails_by_itself(world: Any, way: str) -> None:
     """With the error of the lowest rank that has one for it."""
-    replies = [world.call("Worldly.together", n, way if n == 3 else "") for n in range(8)]
+    replies = [world.call("Worldly.when_full", n, way if n == 3 else "") for n in range(8)]
     rank = 0 if way == "fails alone" else world.size - 1
     with pytest.raises(errors.ActorFailed, match=f"3 fails on rank {rank}") as raised:
         replies.pop(3).result(DEADLINE_S)
@@ -95,7 +101,7 @@ def test_one_request_fails_by_itself(world: Any, way: str) -> None:
 @pytest.mark.parametrize(("way", "message"), [("short", "7 results"), ("raises", "fails")])
 def test_what_a_rank_does_wrong_fails_the_whole_batch(world: Any, way: str, message: str) -> None:
     """Each of its requests, and none of the next batch."""
-    replies = [world.call("Worldly.together", n, way if n == 3 else "") for n in range(8)]
+    replies = [world.call("Worldly.when_full", n, way if n == 3 else "") for n in range(8)]
     for reply in replies:
         with pytest.raises(errors.ActorFailed, match=message) as raised:
             reply.result(DEADLINE_S)

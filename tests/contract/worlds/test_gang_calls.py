@@ -214,7 +214,7 @@ from atomr_mp_workers import Actor, method
 class Lazy(Actor):
     @method
     def has_collectives(self) -> bool:
-        return "atomr_mp_workers.worlds.collectives" in sys.modules
+        return "atomr_mp_workers.worlds.exchange.collectives" in sys.modules
 """
 
 

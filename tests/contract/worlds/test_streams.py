@@ -12,7 +12,7 @@ import pytest
 
 import atomr_mp
 from atomr_mp import errors
-from atomr_mp_workers.worlds.publisher import AHEAD
+from atomr_mp_workers.worlds.order.publisher import AHEAD
 from tests.support import ACTORS, DEADLINE_S, settled
 from tests.worlds import needs_worlds, pools_of_sizes, ready_world
 

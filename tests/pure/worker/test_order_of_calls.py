@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from atomr_mp_workers.requests.method import UNKNOWN_NS
-from atomr_mp_workers.worlds.order_of_calls import AHEAD_NS, LEAST_AHEAD, CallFacts, OrderOfCalls
+from atomr_mp_workers.worlds.order.calls import AHEAD_NS, LEAST_AHEAD, CallFacts, OrderOfCalls
 
 QUICK: Any = SimpleNamespace(typical_ns=1000)
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from atomr_mp.protocol.world import MemberReader, MemberWriter, Outcome, WorldPageDamagedError, line_bytes
 from atomr_mp.protocol.world.page import MAX_STEPPED
-from atomr_mp_workers.worlds.shared_steps import (
+from atomr_mp_workers.worlds.order.shared_steps import (
     Role,
     SharedStep,
     SharedSteps,
@@ -23,7 +23,7 @@ from atomr_mp_workers.worlds.shared_steps import (
     pack_roles,
     unpack_roles,
 )
-from atomr_mp_workers.worlds.step_order import UNWANTED, Ending, PartKey, StreamEnd
+from atomr_mp_workers.worlds.order.steps import UNWANTED, Ending, PartKey, StreamEnd
 
 RANKS = 3
 LIVE = 2

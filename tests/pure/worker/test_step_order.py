@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atomr_mp.protocol.world import MemberReader, Outcome, WorldPageDamagedError
-from atomr_mp_workers.worlds.step_order import UNWANTED, Ending, StepOrder, StreamEnd, judge_step
+from atomr_mp_workers.worlds.order.steps import UNWANTED, Ending, StepOrder, StreamEnd, judge_step
 
 RANKS = 3
 ON, ENDED, FAILED = Outcome.GOES_ON, Outcome.ENDED, Outcome.FAILED

@@ -11,8 +11,8 @@ import pytest
 from atomr_mp.protocol.world import EntryKind, RingReader, ring_bytes
 from atomr_mp.protocol.world.page import MAX_REQUESTS
 from atomr_mp_workers.requests.batches.former import BatchLimits
-from atomr_mp_workers.worlds.order_of_batches import MOST_AHEAD, BatchedPart, OrderOfBatches
-from atomr_mp_workers.worlds.publisher import AHEAD, Publisher
+from atomr_mp_workers.worlds.order.batches import MOST_AHEAD, BatchedPart, OrderOfBatches
+from atomr_mp_workers.worlds.order.publisher import AHEAD, Publisher
 
 LIMITS = BatchLimits(4, 1000, 100)
 

@@ -35,12 +35,12 @@ from atomr_mp_workers.requests.off_loop.in_progress import InProgress
 from atomr_mp_workers.requests.peers import Peer, Peers
 from atomr_mp_workers.requests.request import Request
 from atomr_mp_workers.worlds import hosted
-from atomr_mp_workers.worlds.batched_method import GangBatchedMethod
-from atomr_mp_workers.worlds.files import WorldFiles
-from atomr_mp_workers.worlds.gang_queue import GangQueue
 from atomr_mp_workers.worlds.hosted import HostedWorlds
 from atomr_mp_workers.worlds.membership import Membership
-from atomr_mp_workers.worlds.runner import WorldThread, _patient
+from atomr_mp_workers.worlds.order.files import WorldFiles
+from atomr_mp_workers.worlds.running.batched_method import GangBatchedMethod
+from atomr_mp_workers.worlds.running.gang_queue import GangQueue
+from atomr_mp_workers.worlds.running.world_thread import WorldThread, _patient
 from tests.support import settled
 from tests.world_files import WorldSupply
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from atomr_mp import errors
 from atomr_mp.protocol.refs import Operand
-from atomr_mp_workers.worlds.world import OwnWorld
+from atomr_mp_workers.worlds.exchange.world import OwnWorld
 from tests.ranks import Ranks, forked, joined
 from tests.support import DEADLINE_S
 

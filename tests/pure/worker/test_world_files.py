@@ -11,7 +11,6 @@ from atomr_mp import errors
 from atomr_mp.interop.sealed import make_sealed
 from atomr_mp.protocol.messages.control import WorldFile, WorldFileKind, WorldOffered
 from atomr_mp.protocol.world.memory import WORLD_BYTES
-from atomr_mp_workers.worlds.files import WorldFiles
 from atomr_mp_workers.worlds.member_states import (
     TRANSITIONS,
     MemberAction,
@@ -21,6 +20,7 @@ from atomr_mp_workers.worlds.member_states import (
     member_step,
 )
 from atomr_mp_workers.worlds.offers import WorldOffers
+from atomr_mp_workers.worlds.order.files import WorldFiles
 from tests.world_files import WorldSupply
 
 

@@ -17,8 +17,8 @@ import pytest
 from atomr_mp import errors
 from atomr_mp.protocol.world import page
 from atomr_mp.protocol.world.memory import MAILBOX_AT, SLOT_BYTES
-from atomr_mp_workers.worlds.signatures import Agreement
-from atomr_mp_workers.worlds.world import OwnWorld
+from atomr_mp_workers.worlds.exchange.signatures import Agreement
+from atomr_mp_workers.worlds.exchange.world import OwnWorld
 from tests.ranks import EPOCH, Method, Rank, Ranks, forked, joined
 from tests.support import DEADLINE_S
 
@@ -378,7 +378,7 @@ def test_outside_of_a_gang_call_nobody_waits(ranks: Ranks) -> None:
 
 def test_a_world_without_numpy_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is missing is named."""
-    monkeypatch.setitem(sys.modules, "atomr_mp_workers.worlds.collectives", None)
+    monkeypatch.setitem(sys.modules, "atomr_mp_workers.worlds.exchange.collectives", None)
     with pytest.raises(errors.Unsupported, match="need NumPy"):
         OwnWorld("tp", 0, 1).barrier()
 

@@ -19,13 +19,13 @@ from atomr_mp.protocol.messages.control import WorldFileKind
 from atomr_mp.protocol.world import store_stop
 from atomr_mp_workers.requests.batches.former import NEVER_NS, BatchLimits
 from atomr_mp_workers.requests.request import Request
-from atomr_mp_workers.worlds import publisher
-from atomr_mp_workers.worlds.files import WorldFiles
-from atomr_mp_workers.worlds.gang_queue import GangQueue
 from atomr_mp_workers.worlds.member_states import MemberState
 from atomr_mp_workers.worlds.membership import Membership
-from atomr_mp_workers.worlds.order_of_batches import BatchedPart
-from atomr_mp_workers.worlds.runner import WorldThread
+from atomr_mp_workers.worlds.order import publisher
+from atomr_mp_workers.worlds.order.batches import BatchedPart
+from atomr_mp_workers.worlds.order.files import WorldFiles
+from atomr_mp_workers.worlds.running.gang_queue import GangQueue
+from atomr_mp_workers.worlds.running.world_thread import WorldThread
 from tests.world_files import WorldSupply
 
 WORLD = 1

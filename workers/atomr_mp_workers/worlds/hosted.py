@@ -12,9 +12,10 @@ from atomr_mp.protocol.messages import control, data
 from atomr_mp_workers.requests.gangs import GangParts
 from atomr_mp_workers.requests.method import Method
 from atomr_mp_workers.requests.request import Request
-from atomr_mp_workers.worlds.files import WorldFiles
+from atomr_mp_workers.worlds.epoch_ends import aborted
 from atomr_mp_workers.worlds.made_places import MadePlace
-from atomr_mp_workers.worlds.membership import Membership, aborted
+from atomr_mp_workers.worlds.membership import Membership
+from atomr_mp_workers.worlds.order.files import WorldFiles
 
 MOST_CUTS: Final = 16
 CUTS_NS: Final = 60_000_000_000

@@ -9,11 +9,11 @@ from atomr_mp.protocol.messages import control
 from atomr_mp.protocol.ref_collectives import request_of
 from atomr_mp_workers.device.base import WorkerDevice
 from atomr_mp_workers.memory.actor_memory import ActorMemory
-from atomr_mp_workers.worlds.files import WorldFiles
-from atomr_mp_workers.worlds.gang_queue import GangQueue
+from atomr_mp_workers.worlds.exchange.ref_collectives import CollectiveMethod, RefCollectives
 from atomr_mp_workers.worlds.membership import Membership
-from atomr_mp_workers.worlds.ref_collectives import CollectiveMethod, RefCollectives
-from atomr_mp_workers.worlds.runner import WorldThread
+from atomr_mp_workers.worlds.order.files import WorldFiles
+from atomr_mp_workers.worlds.running.gang_queue import GangQueue
+from atomr_mp_workers.worlds.running.world_thread import WorldThread
 
 
 class MadePlace(NamedTuple):
@@ -57,8 +57,8 @@ class MadePlaces:
         Raises:
             ProtocolError: A bell of this process has not come.
         """
-        from atomr_mp_workers.worlds.meeting import Meeting  # most processes are in no world
-        from atomr_mp_workers.worlds.world import OwnWorld
+        from atomr_mp_workers.worlds.exchange.meeting import Meeting  # most processes are in no world
+        from atomr_mp_workers.worlds.exchange.world import OwnWorld
 
         bell = files.loop_bell(offered.rank, offered.generation)
         queue, view = GangQueue(), OwnWorld(offered.name, offered.rank, offered.size)

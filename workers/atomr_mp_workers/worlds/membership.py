@@ -15,14 +15,15 @@ from atomr_mp_workers.fault_points import hooks
 from atomr_mp_workers.requests.batches.former import NEVER_NS
 from atomr_mp_workers.requests.kinds.stream import StreamRequest
 from atomr_mp_workers.requests.request import Request
-from atomr_mp_workers.worlds.files import WorldFiles
-from atomr_mp_workers.worlds.gang_queue import GangQueue, key_of
-from atomr_mp_workers.worlds.joined_epoch import JoinedEpoch
+from atomr_mp_workers.worlds.epoch_ends import PLANNED, EpochEnd, aborted, planned, stream_error, unrun
 from atomr_mp_workers.worlds.member_states import MemberAction, MemberEvent, MemberState, member_step
-from atomr_mp_workers.worlds.order_of_calls import CallFacts
-from atomr_mp_workers.worlds.runner import EpochMeeting, WorldThread
-from atomr_mp_workers.worlds.step_order import Ending, PartKey, StreamEnd
-from atomr_mp_workers.worlds.waiting_parts import WaitingParts
+from atomr_mp_workers.worlds.order.calls import CallFacts
+from atomr_mp_workers.worlds.order.files import WorldFiles
+from atomr_mp_workers.worlds.order.joined_epoch import JoinedEpoch
+from atomr_mp_workers.worlds.order.steps import PartKey, StreamEnd
+from atomr_mp_workers.worlds.running.gang_queue import GangQueue, key_of
+from atomr_mp_workers.worlds.running.waiting_parts import WaitingParts
+from atomr_mp_workers.worlds.running.world_thread import EpochMeeting, WorldThread
 
 _INSIDE: Final = frozenset({MemberState.JOINED, MemberState.CLOSING})
 """States in which published calls begin."""
@@ -33,8 +34,6 @@ REASON_CHARS: Final = 2000
 
 MOST_PLANNED: Final = 64
 """How many epochs are remembered that have ended as planned."""
-
-_PLANNED: Final = "a member is replaced as planned"
 
 _REFS_IN_USE: Final = ": its refs were in use"
 
@@ -50,35 +49,6 @@ class WorldView(Protocol):
 
     def serve(self) -> None:
         """End the rehearsals: this process is ready."""
-
-
-class _EpochEnd:
-    """What is known of the end of one epoch."""
-
-    def __init__(self, world: str, epoch: JoinedEpoch, wake: Callable[[], object]) -> None:
-        self._world = world
-        self._epoch = epoch
-        self._wake = wake
-        self._known: tuple[int, str] | None = None
-        self.missed: int | None = None
-        """A rank that has left others waiting, as the world's thread has found."""
-
-    def know(self, rank: int, cause: str) -> None:
-        """Take in that the epoch is over here, and why."""
-        self._known = self._known or (rank, cause)
-
-    def error(self) -> errors.CollectiveAborted | None:
-        """Return the error of calls in this epoch if it is over, else None. Any thread."""
-        if self._known is None and not self._epoch.is_over:
-            return None
-        rank, cause = self._known or self._epoch.stop_cause
-        return aborted(self._world, self._epoch.number, rank, cause, maybe_executed=True)
-
-    def left_waiting(self, rank: int) -> None:
-        """Take in that a rank has ended a call without meeting the others. Any thread."""
-        self.missed = rank
-        self._epoch.is_given_up = True
-        self._wake()
 
 
 class Membership:
@@ -124,7 +94,7 @@ class Membership:
         """How long to wait for members that are not quiet. Worlds that wait for each other do not give up at once."""
         self._rehearses = True
         self._epoch: JoinedEpoch | None = None
-        self._end: _EpochEnd | None = None
+        self._end: EpochEnd | None = None
         self._reason = ""
         """Why it leaves unasked."""
         self._sessions: set[int] = set()
@@ -158,7 +128,7 @@ class Membership:
         except (errors.AtomrError, WorldPageDamagedError) as error:
             self._send(control.EpochLeft(self.number, order.epoch, f"could not join: {error}"[:REASON_CHARS]))
             return
-        end = _EpochEnd(self.name, epoch, self._wake)
+        end = EpochEnd(self.name, epoch, self._wake)
         meeting = self._make_meeting(
             self.name,
             self._rank,
@@ -217,9 +187,9 @@ class Membership:
             else:
                 # Rank 0 has found it late a little before its deadline, so that its caller hears of it in time.
                 now_ns = max(time.monotonic_ns(), request.deadline_ns)
-                unrun = _unrun(self.name, request, now_ns, _REFS_IN_USE)
-                assert unrun is not None
-                self._abort(request, unrun)
+                error = unrun(self.name, request, now_ns, _REFS_IN_USE)
+                assert error is not None
+                self._abort(request, error)
 
         self._queue.discard = drop
 
@@ -371,7 +341,7 @@ class Membership:
         if self.state in _INSIDE and epoch.is_closed:
             if epoch.number not in self._planned:  # the order to close is on its way
                 self._planned.append(epoch.number)
-            end.know(-1, _PLANNED)
+            end.know(-1, PLANNED)
             self._feed(MemberEvent.LAST)
         if self.state in _INSIDE:
             epoch.be_away(now_ns, away=away, has_parts=self._queue.has_parts)
@@ -386,7 +356,7 @@ class Membership:
         if self.state is MemberState.LEAVING and not (self._thread.ahead or self._queue.has_streams):
             self._feed(MemberEvent.IDLE)
 
-    def _report_broken(self, epoch: JoinedEpoch, end: _EpochEnd, now_ns: int) -> None:
+    def _report_broken(self, epoch: JoinedEpoch, end: EpochEnd, now_ns: int) -> None:
         """Tell the supervisor, once, of what keeps an epoch from going on."""
         if self._is_reported:
             return
@@ -399,7 +369,7 @@ class Membership:
             self._is_reported = True
             self._send(control.EpochBroken(self.number, epoch.number, reason, rank, late))
 
-    def _why_broken(self, epoch: JoinedEpoch, end: _EpochEnd, now_ns: int) -> tuple[str, int, bool]:
+    def _why_broken(self, epoch: JoinedEpoch, end: EpochEnd, now_ns: int) -> tuple[str, int, bool]:
         """Say why an epoch cannot go on, by which rank, and whether its process has to be replaced; "" if it can.
 
         Raises:
@@ -438,7 +408,7 @@ class Membership:
         """Answer a part of a call that no member runs."""
         if self._epoch is None:
             return
-        error = _unrun(self.name, request, time.monotonic_ns())
+        error = unrun(self.name, request, time.monotonic_ns())
         if error is None:
             error = aborted(self.name, self._epoch.number, -1, "")
             error.message = (
@@ -448,34 +418,17 @@ class Membership:
             error.left_epoch = False
         self._abort(request, error)
 
-    def _unbegun(self, epoch: JoinedEpoch, end: _EpochEnd) -> errors.CollectiveAborted:
+    def _unbegun(self, epoch: JoinedEpoch, end: EpochEnd) -> errors.CollectiveAborted:
         """Return the error of a part that has not begun here and will not; behind the last entry it was unpublished."""
         if epoch.is_closed:
             return planned(self.name, epoch.number)
-        error = _known(end)
+        error = end.known()
         return aborted(self.name, epoch.number, error.rank, error.cause)
 
     def _explain(self, end: StreamEnd) -> errors.AtomrError:
         """Return the error of a stream that ends on all ranks."""
         number = 0 if self._epoch is None else self._epoch.number
-        match end.ending:
-            case Ending.UNWANTED:
-                return errors.Cancelled("cancelled", maybe_executed=True)
-            case Ending.MOVED:
-                error = aborted(self.name, number, -1, _PLANNED, maybe_executed=True)
-                error.planned, error.left_epoch = True, False
-                return error
-        diverged = end.ending is Ending.DIVERGED
-        cause = "has ended it before the others" if diverged else "has ended it with an error"
-        return errors.CollectiveAborted(
-            f"a stream of the world {self.name!r} was ended: rank {end.rank} {cause}",
-            maybe_executed=True,
-            world=self.name,
-            epoch=number,
-            rank=end.rank,
-            cause=cause,
-            diverged=diverged,
-        )
+        return stream_error(self.name, number, end)
 
     def _feed(self, event: MemberEvent) -> None:
         move = member_step(self.state, event)
@@ -499,7 +452,7 @@ class Membership:
             case MemberAction.WAKE:
                 epoch.wake_thread()
             case MemberAction.REFUSE:
-                over = _known(end)  # and not the end itself, with all pages of the epoch
+                over = end.known()  # and not the end itself, with all pages of the epoch
                 facts = epoch.number, over.rank, over.cause
                 self._queue.leave(lambda: aborted(self.name, *facts, maybe_executed=over.maybe_executed))
                 self._waiting.clear()
@@ -508,67 +461,10 @@ class Membership:
                         self._abort(request, self._unbegun(epoch, end))
                 self._wake()
             case MemberAction.REPORT:
-                error = _known(end)
+                error = end.known()
                 self._latest = epoch.number, error.rank, error.cause
                 self._epoch = self._end = None
                 self._thread.meet(None)
                 self._view.leave()
                 hooks.point("world_leave")
                 self._send(control.EpochLeft(self.number, epoch.number, self._reason))
-
-
-def _known(end: _EpochEnd) -> errors.CollectiveAborted:
-    """Return the error of calls that an epoch's end, which is known, has found running."""
-    error = end.error()
-    assert error is not None
-    return error
-
-
-def aborted(world: str, epoch: int, rank: int, cause: str, *, maybe_executed: bool = False) -> errors.CollectiveAborted:
-    """Return the error of a call of an epoch that is over.
-
-    Args:
-        world: The world's name.
-        epoch: The epoch.
-        rank: The rank where its end came from, -1 if from none.
-        cause: What happened there.
-        maybe_executed: Whether the call may have run here.
-    """
-    where = f": rank {rank} {cause}" if rank >= 0 and cause else f": {cause}" if cause else ""
-    whether = "was under way" if maybe_executed else "has not begun here"
-    error = errors.CollectiveAborted(
-        f"epoch {epoch} of the world {world!r} is over{where}; the call {whether}",
-        maybe_executed=maybe_executed,
-        world=world,
-        epoch=epoch,
-        rank=rank,
-        cause=cause,
-    )
-    error.left_epoch = True
-    return error
-
-
-def _unrun(world: str, request: Request, now_ns: int, why: str = "") -> errors.RequestError | None:
-    """Return the error of a part that no member runs since its call was cancelled, or is late; None if it is neither.
-
-    Args:
-        world: The world's name.
-        request: The part.
-        now_ns: The time.
-        why: Says why it has not begun in time.
-    """
-    if isinstance(request.closing, errors.Cancelled):
-        return request.closing
-    if now_ns < request.deadline_ns:
-        return None
-    what = "a call" if request.method.refused is None else "a collective"
-    return errors.DeadlineExceeded(
-        f"the deadline passed before {what} of the world {world!r} could begin{why}", maybe_executed=False
-    )
-
-
-def planned(world: str, epoch: int) -> errors.CollectiveAborted:
-    """Return the error of a call that no rank has begun before the planned end of its epoch: it goes to the next."""
-    error = aborted(world, epoch, -1, _PLANNED)
-    error.planned, error.left_epoch = True, False
-    return error

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from atomr_mp.protocol.messages import control
-from atomr_mp_workers.worlds.files import WorldFiles
+from atomr_mp_workers.worlds.order.files import WorldFiles
 
 
 class WorldOffers:

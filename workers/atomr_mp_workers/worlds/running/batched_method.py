@@ -19,8 +19,8 @@ from atomr_mp_workers.requests.envelope import Envelope
 from atomr_mp_workers.requests.gangs import SharedRuns
 from atomr_mp_workers.requests.method import Method
 from atomr_mp_workers.requests.request import Request, Stage
-from atomr_mp_workers.worlds.gang_queue import GangQueue
-from atomr_mp_workers.worlds.order_of_batches import BatchedPart
+from atomr_mp_workers.worlds.order.batches import BatchedPart
+from atomr_mp_workers.worlds.running.gang_queue import GangQueue
 
 
 class GangBatchedMethod(BatchedMethod, SharedRuns):

@@ -26,11 +26,11 @@ from atomr_mp.protocol.world import (
     is_over,
     ring_epoch,
 )
-from atomr_mp_workers.worlds.files import EpochPages
-from atomr_mp_workers.worlds.order_of_batches import BatchedPart
-from atomr_mp_workers.worlds.publisher import Publisher, fence
-from atomr_mp_workers.worlds.shared_steps import SteppedPart, unpack_roles
-from atomr_mp_workers.worlds.step_order import PartKey, StreamEnd
+from atomr_mp_workers.worlds.order.batches import BatchedPart
+from atomr_mp_workers.worlds.order.files import EpochPages
+from atomr_mp_workers.worlds.order.publisher import Publisher, fence
+from atomr_mp_workers.worlds.order.shared_steps import SteppedPart, unpack_roles
+from atomr_mp_workers.worlds.order.steps import PartKey, StreamEnd
 
 
 class JoinedEpoch:

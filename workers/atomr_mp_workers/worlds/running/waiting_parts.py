@@ -16,9 +16,9 @@ from collections.abc import Callable
 from typing import Final
 
 from atomr_mp_workers.requests.request import Request
-from atomr_mp_workers.worlds.gang_queue import GangQueue
-from atomr_mp_workers.worlds.publisher import Publisher
-from atomr_mp_workers.worlds.step_order import PartKey
+from atomr_mp_workers.worlds.order.publisher import Publisher
+from atomr_mp_workers.worlds.order.steps import PartKey
+from atomr_mp_workers.worlds.running.gang_queue import GangQueue
 
 EARLY_PART: Final = 8
 EARLY_NS: Final = 250_000_000

@@ -20,9 +20,9 @@ from atomr_mp import errors
 from atomr_mp.protocol.world.collectives import Collective
 from atomr_mp.protocol.world.memory import MAILBOX_SLOTS, SLOT_BYTES
 from atomr_mp.protocol.world.page import MOST, sum_of
-from atomr_mp_workers.worlds.elements import Arithmetic, Array, Target, given
-from atomr_mp_workers.worlds.meeting import Meeting, Rehearsal
-from atomr_mp_workers.worlds.signatures import Agreement
+from atomr_mp_workers.worlds.exchange.elements import Arithmetic, Array, Target, given
+from atomr_mp_workers.worlds.exchange.meeting import Meeting, Rehearsal
+from atomr_mp_workers.worlds.exchange.signatures import Agreement
 
 SMALL_BYTES: Final = 16 * 2**10
 """Up to this size each rank reduces all elements for itself, in one step."""

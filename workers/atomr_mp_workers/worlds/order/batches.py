@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from atomr_mp.protocol.world.page import MAX_REQUESTS
 from atomr_mp_workers.requests.batches.former import NEVER_NS, BatchFormer, BatchLimits
-from atomr_mp_workers.worlds.step_order import PartKey
+from atomr_mp_workers.worlds.order.steps import PartKey
 
 MOST_AHEAD: Final = 2
 """Most batches of a method that not all members have ended."""

@@ -23,11 +23,11 @@ from atomr_mp_workers.requests.kinds.stream_life import StreamEvent, StreamState
 from atomr_mp_workers.requests.method import Method
 from atomr_mp_workers.requests.request import Request, Stage
 from atomr_mp_workers.requests.streams.steps import PartSink, SteppedMethod, StepsRun
-from atomr_mp_workers.worlds.batched_method import is_fit
-from atomr_mp_workers.worlds.gang_queue import GangQueue
-from atomr_mp_workers.worlds.shared_steps import SteppedPart
-from atomr_mp_workers.worlds.step_order import PartKey
-from atomr_mp_workers.worlds.steps_run import GangStepsRun, SteppedStream
+from atomr_mp_workers.worlds.order.shared_steps import SteppedPart
+from atomr_mp_workers.worlds.order.steps import PartKey
+from atomr_mp_workers.worlds.running.batched_method import is_fit
+from atomr_mp_workers.worlds.running.gang_queue import GangQueue
+from atomr_mp_workers.worlds.running.steps_run import GangStepsRun, SteppedStream
 
 
 class _NextStep(NamedTuple):

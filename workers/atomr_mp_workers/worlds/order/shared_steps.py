@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 
 from atomr_mp.protocol.world import MemberReader, Outcome, WorldPageDamagedError
 from atomr_mp.protocol.world.page import MAX_STEPPED
-from atomr_mp_workers.worlds.step_order import UNWANTED, Ending, PartKey, StreamEnd
+from atomr_mp_workers.worlds.order.steps import UNWANTED, Ending, PartKey, StreamEnd
 
 _OVER: Final = frozenset({Outcome.ENDED, Outcome.FAILED})
 _FAILED: Final = frozenset({Outcome.FAILED, Outcome.LEFT})

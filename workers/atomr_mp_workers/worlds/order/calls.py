@@ -16,7 +16,7 @@ from typing import Final, NamedTuple, Protocol
 from atomr_mp_workers.requests.batches.former import NEVER_NS
 from atomr_mp_workers.requests.fair_queue import FairQueue
 from atomr_mp_workers.requests.method import UNKNOWN_NS
-from atomr_mp_workers.worlds.step_order import PartKey
+from atomr_mp_workers.worlds.order.steps import PartKey
 
 AHEAD_NS: Final = 2_000_000
 """Calls that are published and not ended take so long together, or there is one of them alone that waits."""

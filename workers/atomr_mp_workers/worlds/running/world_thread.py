@@ -14,9 +14,9 @@ from atomr_mp_workers.device.base import WorkerDevice
 from atomr_mp_workers.requests.kinds.stream import StreamRequest
 from atomr_mp_workers.requests.off_loop.threads import ActorThreads
 from atomr_mp_workers.requests.request import Request, Run
-from atomr_mp_workers.worlds.gang_queue import GangQueue
-from atomr_mp_workers.worlds.joined_epoch import JoinedEpoch
-from atomr_mp_workers.worlds.steps_run import GangStepsRun
+from atomr_mp_workers.worlds.order.joined_epoch import JoinedEpoch
+from atomr_mp_workers.worlds.running.gang_queue import GangQueue
+from atomr_mp_workers.worlds.running.steps_run import GangStepsRun
 
 PATIENCE: Final = 2
 PATIENCE_NS: Final = 5_000_000_000

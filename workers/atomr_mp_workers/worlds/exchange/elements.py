@@ -12,7 +12,7 @@ from atomr_mp import errors
 from atomr_mp.protocol.dtypes import ITEM_BYTES, check_holds, name_of
 from atomr_mp.protocol.refs import Operand
 from atomr_mp.protocol.words import did_you_mean
-from atomr_mp_workers.worlds.signatures import OPERATORS
+from atomr_mp_workers.worlds.exchange.signatures import OPERATORS
 
 Array = np.ndarray[Any, Any]
 

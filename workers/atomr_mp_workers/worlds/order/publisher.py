@@ -1,6 +1,6 @@
 """Rank 0's duties: it publishes the order of gang calls, and notices who does not begin in time. Pure over words.
 
-A call is published once its parts have come to all members: alone, or in a batch (`order_of_batches`). No member runs
+A call is published once its parts have come to all members: alone, or in a batch (`batches`). No member runs
 it if one has answered its part on arrival, or if in its turn its deadline has passed, or its caller has cancelled it.
 Such calls have entries too, by which all members answer their parts. A few calls are published ahead of the slowest
 member, so that none of its threads waits for the loop of rank 0. Others wait with rank 0.
@@ -23,10 +23,10 @@ from typing import Final
 from atomr_mp.protocol.world import EntryKind, MemberReader, NoteKind, RingWriter
 from atomr_mp.protocol.world.page import MAX_REQUESTS
 from atomr_mp_workers.fault_points import hooks
-from atomr_mp_workers.worlds.order_of_batches import OrderOfBatches
-from atomr_mp_workers.worlds.order_of_calls import OrderOfCalls
-from atomr_mp_workers.worlds.shared_steps import SharedStep, SharedSteps, pack_roles
-from atomr_mp_workers.worlds.step_order import PartKey, StepOrder
+from atomr_mp_workers.worlds.order.batches import OrderOfBatches
+from atomr_mp_workers.worlds.order.calls import OrderOfCalls
+from atomr_mp_workers.worlds.order.shared_steps import SharedStep, SharedSteps, pack_roles
+from atomr_mp_workers.worlds.order.steps import PartKey, StepOrder
 
 AHEAD: Final = 32
 """Most entries that not all members have ended. What is published runs, even if its session has ended since."""

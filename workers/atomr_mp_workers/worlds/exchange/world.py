@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from atomr_mp import errors
 from atomr_mp.protocol.keywords import checks_names
-from atomr_mp_workers.worlds.meeting import Meeting, Rehearsal
+from atomr_mp_workers.worlds.exchange.meeting import Meeting, Rehearsal
 
 if TYPE_CHECKING:
-    from atomr_mp_workers.worlds.collectives import Collectives
+    from atomr_mp_workers.worlds.exchange.collectives import Collectives
 
 
 @checks_names
@@ -87,7 +87,7 @@ class OwnWorld:
         """Rehearse no longer. The runtime calls it before it says that the process is ready."""
         self._serves, self._made = True, None
         if "numpy" in sys.modules:  # so that a standby's first collective imports nothing
-            from atomr_mp_workers.worlds import collectives  # noqa: F401 - is imported for later
+            from atomr_mp_workers.worlds.exchange import collectives  # noqa: F401 - is imported for later
 
     @property
     def steps(self) -> int:
@@ -221,7 +221,7 @@ class OwnWorld:
                 f"`pool.world({self.name!r})`, and the collective in it"
             )
         try:
-            from atomr_mp_workers.worlds.collectives import Collectives
+            from atomr_mp_workers.worlds.exchange.collectives import Collectives
         except ImportError as error:
             raise errors.Unsupported(
                 f"collectives on the host backend need NumPy, which cannot be imported: {error}"

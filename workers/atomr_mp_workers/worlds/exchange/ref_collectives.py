@@ -29,7 +29,7 @@ from atomr_mp.protocol.ref_collectives import (
 from atomr_mp_workers.memory.actor_memory import ActorMemory
 from atomr_mp_workers.memory.arrays import DeviceArray
 from atomr_mp_workers.requests.method import Method, Resolve
-from atomr_mp_workers.worlds.world import OwnWorld
+from atomr_mp_workers.worlds.exchange.world import OwnWorld
 
 
 class CollectivePart(NamedTuple):

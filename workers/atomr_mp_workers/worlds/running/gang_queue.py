@@ -15,10 +15,10 @@ from atomr_mp_workers.requests.kinds.stream import StreamRequest
 from atomr_mp_workers.requests.kinds.stream_life import StreamState
 from atomr_mp_workers.requests.method import Method
 from atomr_mp_workers.requests.request import Request
-from atomr_mp_workers.worlds.joined_epoch import JoinedEpoch
-from atomr_mp_workers.worlds.order_of_batches import BatchedPart
-from atomr_mp_workers.worlds.shared_steps import Role, SteppedPart, unpack_roles
-from atomr_mp_workers.worlds.step_order import UNWANTED, PartKey, StreamEnd
+from atomr_mp_workers.worlds.order.batches import BatchedPart
+from atomr_mp_workers.worlds.order.joined_epoch import JoinedEpoch
+from atomr_mp_workers.worlds.order.shared_steps import Role, SteppedPart, unpack_roles
+from atomr_mp_workers.worlds.order.steps import UNWANTED, PartKey, StreamEnd
 
 NUMBER_BITS: Final = 32
 """The epoch stands above so many bits of a stream's number."""

@@ -19,7 +19,7 @@ from atomr_mp.protocol.world import MemberReader, MemberWriter, Signature, World
 from atomr_mp.protocol.world.memory import MAILBOX_SLOTS, SLOT_BYTES
 from atomr_mp_workers import own_process
 from atomr_mp_workers.fault_points import hooks
-from atomr_mp_workers.worlds.signatures import Agreement, both_sides, sequence_of
+from atomr_mp_workers.worlds.exchange.signatures import Agreement, both_sides, sequence_of
 
 LOOK_MS: Final = 1000
 """Interval of looks of a rank that waits at its own lines. Code of its process may have written over them."""
