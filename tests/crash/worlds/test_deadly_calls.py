@@ -15,7 +15,7 @@ from atomr_mp import errors
 from atomr_mp.client.lanes.retry_policy import key_of
 from atomr_mp.process.files.events import read_events
 from atomr_mp.protocol.messages.suspects import Suspicion, Verdict
-from tests.support import ACTORS, DEADLINE_S, Ledger, local_client
+from tests.support import ACTORS, DEADLINE_S, Ledger, local_client, settled
 from tests.worlds import needs_worlds
 
 WORLDLY = [f"{ACTORS}/worldly.py:{name}" for name in ("Worldly", "Overlapping", "Beside")]
@@ -76,7 +76,7 @@ def test_innocent_calls_of_overlapping_worlds_are_acquitted(ledger: Ledger, seco
         assert not [each for each in local_client(pool).suspicions.methods if "add" in each]
 
 
-def test_suspects_that_each_hold_a_device_of_the_other_s_get_out_of_it(ledger: Ledger) -> None:
+def test_suspects_that_each_hold_a_device_of_the_other_s_get_out_of_it(ledger: Ledger, tmp_path: Path) -> None:
     """One world's epoch is given up after a time, which costs no call, and no process."""
     with start(ledger, one=[0, 1], two=[1, 0]) as pool:
         suspicions = local_client(pool).suspicions
@@ -84,15 +84,27 @@ def test_suspects_that_each_hold_a_device_of_the_other_s_get_out_of_it(ledger: L
             key = key_of(method, [1.0, 0])
             assert key is not None
             suspicions.take([Suspicion(key, Verdict.SUSPECTED, 1)])
-        # Rank 1 of each is behind, so that its device is taken by the other's suspect.
+        gates = [tmp_path / f"rank {rank}" for rank in range(2)]
         calls = [
             pool.world(world).call(f"{actor}.{name}", *arguments, deadline_s=DEADLINE_S)
-            for name, arguments in (("wait_on", (1, 1.0)), ("add_slowly", (1.0, 0)), ("add", (1.0,)))
+            for name, arguments in (
+                ("pass_gate", [[str(gate) for gate in gates]]),
+                ("add_slowly", [1.0, 0]),
+                ("add", [1.0]),
+            )
             for world, actor in (("one", "Worldly"), ("two", "Overlapping"))
         ]
         assert [call.alone is not None for call in calls] == [False, False, True, True, False, False]
         beside = [pool.call("Beside.rest", device=device, deadline_s=DEADLINE_S) for device in range(3)]
-        assert [call.result(DEADLINE_S) for call in calls] == [1.0, 1.0, 2.0, 2.0, 3.0, 3.0]
+        # Both suspects are published before one is taken: behind that the other would not be published.
+        assert settled(lambda: [world.published for world in pool.status().worlds] == [2, 2])
+        gates[0].touch()
+        # Rank 1 of each is behind, so that its device is taken by the other's suspect.
+        assert settled(
+            lambda: [each.members[0].doing for each in pool.status().worlds] == ["waits to run call 2 alone"] * 2
+        )
+        gates[1].touch()
+        assert [call.result(DEADLINE_S) for call in calls] == [None, None, 2.0, 2.0, 3.0, 3.0]
         assert [each.exception(DEADLINE_S) for each in beside] == [None] * 3
         assert generations(pool) == [1, 1, 1]
         broken = [each for each in read_events(pool.run_dir / "events.jsonl") if each["event"] == "world_broken"]
