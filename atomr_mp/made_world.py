@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from atomr_mp.client.client import Client
     from atomr_mp.client.memory.refs import GpuRef
     from atomr_mp.client.worlds.gang_reply import GangReply
+    from atomr_mp.libraries.world_program import WorldProgram
+    from atomr_mp.protocol.libraries.program import RunProgram
 
 Refs = Sequence["GpuRef"]
 """One ref for each rank, on that rank's device."""
@@ -199,7 +201,7 @@ class MadeWorld(AnyWorld):
             ref_checks.refs_of(row, [device] * self.size) for row, device in zip(rows, self.devices, strict=True)
         ]
         ref_checks.check_rows([ref for row in checked for ref in row])
-        return self._submit(kinds.ALL_TO_ALL_V, [(row, None) for row in checked], None, deadline_s, wait)
+        return self._submit_collective(kinds.ALL_TO_ALL_V, [(row, None) for row in checked], None, deadline_s, wait)
 
     def sendrecv(
         self,
@@ -231,9 +233,18 @@ class MadeWorld(AnyWorld):
 
     def barrier(self, *, deadline_s: float | None = None, wait: bool | None = None) -> GangReply:
         """Wait until all ranks have come to this; the result is a list of None."""
-        return self._submit(kinds.BARRIER, [(None, None)] * self.size, None, deadline_s, wait)
+        return self._submit_collective(kinds.BARRIER, [(None, None)] * self.size, None, deadline_s, wait)
+
+    def program(self) -> WorldProgram:
+        """Return a program to record, which all ranks run: many steps, collectives among them, sent and run as one."""
+        from atomr_mp.libraries.world_program import Ranks, WorldProgram
+
+        return WorldProgram(Ranks(self.devices, self._run_program))
 
     # --- helpers ---------------------------------------------------------------------------------------------------
+
+    def _run_program(self, rows: Sequence[RunProgram], deadline_s: float | None) -> GangReply:
+        return self._submit(kinds.program_of(self.name), rows, None, deadline_s, None, is_program=True)
 
     def _send(
         self,
@@ -276,9 +287,9 @@ class MadeWorld(AnyWorld):
             (refs[rank], outs[rank], op, factors[rank], root, (to or nobody)[rank], (from_ or nobody)[rank])
             for rank in range(self.size)
         ]
-        return self._submit(kind, rows, None if out is None else outs, deadline_s, wait)
+        return self._submit_collective(kind, rows, None if out is None else outs, deadline_s, wait)
 
-    def _submit(
+    def _submit_collective(
         self,
         kind: str,
         rows: Sequence[tuple[Any, ...]],
@@ -286,19 +297,32 @@ class MadeWorld(AnyWorld):
         deadline_s: float | None,
         wait: bool | None,  # noqa: FBT001 - as the caller gives it
     ) -> GangReply:
+        return self._submit(kinds.request_of(self.name), [(kind, *row) for row in rows], given, deadline_s, wait)
+
+    def _submit(
+        self,
+        request: str,
+        rows: Sequence[Any],
+        given: Sequence[GpuRef | None] | None,
+        deadline_s: float | None,
+        wait: bool | None,  # noqa: FBT001 - as the caller gives it
+        *,
+        is_program: bool = False,
+    ) -> GangReply:
         if self._closed:
             raise errors.DeviceUnavailable(f"{self._title} is closed")
         limit_s = DEFAULT_DEADLINE_S if deadline_s is None else amounts.duration("deadline_s", deadline_s)
         return self._client.submit_gang(
             self.info,
-            kinds.request_of(self.name),
-            [(kind, *row) for row in rows],
+            request,
+            rows,
             each=True,
             deadline_s=limit_s,
             wait=wait,
             once=True,
             given=given,
             keeps=self,
+            is_program=is_program,
         )
 
     def _refs(self, refs: Any) -> Refs:

@@ -223,6 +223,7 @@ class Client:
         once: bool = False,
         given: Sequence[Any] | None = None,
         keeps: object = None,
+        is_program: bool = False,
     ) -> GangReply:
         """Call a method on all ranks of a world; `world.World` describes the arguments.
 
@@ -234,9 +235,10 @@ class Client:
             deadline_s: The deadline.
             wait: Whether to wait for room.
             replays: As in `submit`.
-            once: Whether it is a collective on refs.
+            once: Whether it is a collective on refs, or a program of a world.
             given: The results by rank, if the caller has given the memory for them.
             keeps: The handle of the world, if the reply keeps it until it is over.
+            is_program: Whether it is a program.
 
         Raises:
             InvalidRequest: The arguments cannot be sent; or this process is one of the world's, which would wait for
@@ -253,6 +255,7 @@ class Client:
                 lane, next(self._ids), method, deadline_ns, b"", number=world.number, world=world.name, each=each
             )
             gang.replays, gang.once, gang.given, gang.keeps = replays, once, given, keeps
+            gang.is_program = is_program
             return gang
 
         return self._submit_gang(world, method, arguments, made, wait)[0]

@@ -32,6 +32,7 @@ from atomr_mp.protocol.libraries import DECLARED
 from atomr_mp.protocol.libraries import program as messages
 from atomr_mp.protocol.libraries.base import LibraryRequest
 from atomr_mp.protocol.libraries.coverage import Coverage, first_reads
+from atomr_mp.protocol.libraries.world import WORLD
 from atomr_mp.protocol.pickling import CONNECT, refusal
 from atomr_mp.protocol.refs import Operand, WireRef
 
@@ -98,10 +99,10 @@ class Program:
     """A program: recorded within `with`, then run.
 
     The libraries are attributes, as on a device: `p.blas.gemm(…)` records a step. A method returns the output that was
-    left out, a list if several were, None if none was.
+    left out, a list if several were, None if none was. In a world, `p.world` has its collectives, see `WorldSteps`.
 
     Args:
-        device: The device that it runs on.
+        device: The device that it runs on; or what stands for all devices of a world.
     """
 
     def __init__(self, device: LibraryDevice) -> None:
@@ -130,9 +131,13 @@ class Program:
             self._finish()
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_") or name not in DECLARED:
-            raise AttributeError(f"a program has no {name!r}; its libraries are: {', '.join(DECLARED)}")
-        library = importlib.import_module(f"atomr_mp.libraries.{name}").Reference(self)
+        ranks: int = getattr(self._device, "ranks", 0)
+        there = (*DECLARED, WORLD) if ranks else DECLARED
+        if name not in there:
+            hint = ": a program of a world has collectives (`MadeWorld.program`)" if name == WORLD else ""
+            raise AttributeError(f"a program has no {name!r}{hint}; its libraries are: {', '.join(there)}")
+        module = importlib.import_module(f"atomr_mp.libraries.{name}")
+        library = module.WorldSteps(self, ranks) if name == WORLD else module.Reference(self)
         self.__dict__[name] = library
         return library
 

@@ -1,4 +1,4 @@
-"""Collectives on refs, as clients ask for them: their names, and the name of the request that they are. Pure."""
+"""Collectives on refs, as clients ask for them: their names, and the names of requests of such worlds. Pure."""
 
 from __future__ import annotations
 
@@ -23,3 +23,8 @@ COLLECTIVES: Final = frozenset(
 def request_of(world: str) -> str:
     """Return the name of the request that runs all collectives of a world."""
     return f"{world}.collective"
+
+
+def program_of(world: str) -> str:
+    """Return the name of the request that runs programs of a world."""
+    return f"{world}.program"

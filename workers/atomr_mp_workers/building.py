@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -29,6 +30,7 @@ from atomr_mp_workers.late_imports import LateImports
 from atomr_mp_workers.libraries import Libraries
 from atomr_mp_workers.libraries.actor_libraries import InProcessLibraries
 from atomr_mp_workers.libraries.base import LibraryContext
+from atomr_mp_workers.libraries.world.programs import WorldProgramMethod
 from atomr_mp_workers.loading import LoadedActor, Loader, max_running_of, take_into_world, threads_of
 from atomr_mp_workers.memory.actor_memory import ActorMemory
 from atomr_mp_workers.memory.resident.blobs import ResidentBlobs
@@ -136,9 +138,9 @@ def build(
 
     def context_of(actor: str, stream: Stream | None) -> Context:
         """Return the context for an actor."""
-        libraries = InProcessLibraries(library_context, stream)
-        names = start.pool, start.device, start.name, start.backend, start.generation
         world = places[actor].view if actor in places else None
+        libraries = InProcessLibraries(dataclasses.replace(library_context, world=world), stream)
+        names = start.pool, start.device, start.name, start.backend, start.generation
         return Context(*names, log, memory, residents, libraries, phase, world)
 
     rooms = ExecutionPlaces(device, completions, streams, residents, board, places)
@@ -150,7 +152,8 @@ def build(
     libraries = Libraries(library_context)
     faults = OwnFaults(board, lambda reason: channel.send(control.Unsound(reason)))
     members = list(dict.fromkeys(place.member for place in places.values()))
-    made = MadePlaces(device, memory, board.watch, channel.send, completions.wake)
+    programs = partial(WorldProgramMethod, library_context)
+    made = MadePlaces(device, memory, programs, board.watch, channel.send, completions.wake)
     worlds = HostedWorlds(members, offers.files, [place.bell for place in places.values()], made.make)
     envelope = Envelope(
         dict(methods),

@@ -445,15 +445,17 @@ class Host:
 
     def _open_place(self, place: MadePlace) -> None:
         """Take calls of a world that a session has made."""
-        self._envelope.add_method(place.method)
-        self._dispatcher.add_runner(place.method.name, place.thread)
+        for method in place.methods:
+            self._envelope.add_method(method)
+            self._dispatcher.add_runner(method.name, place.thread)
         self._poll.register(place.bell, select.EPOLLIN | select.EPOLLET)
 
     def _close_place(self, place: MadePlace) -> None:
         """Take no more calls of a world, which is over."""
         self._poll.unregister(place.bell)
-        self._dispatcher.remove_runner(place.method.name)
-        self._envelope.remove_method(place.method)
+        for method in place.methods:
+            self._dispatcher.remove_runner(method.name)
+            self._envelope.remove_method(method)
 
     def _export(self, order: control.ExportSlab) -> None:
         """Export a slab."""

@@ -413,7 +413,7 @@ class Gangs:
         """Give a call its outcome, or send it again: all of its parts have ended."""
         parts = gang.parts
         ends = [PartEnd(part.error, _executed(part), part.generation != 0) for part in parts]
-        end = judge(ends, refused_first=gang.once)
+        end = judge(ends, refused_first=gang.once and not gang.is_program)
         if end.executed:
             gang.may_have_run = True
         gang.ran_at = (*gang.ran_at, *(place for part in parts for place in part.ran_at))

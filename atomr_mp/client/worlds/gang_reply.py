@@ -43,7 +43,9 @@ class GangReply(Reply):
     each: bool = False
     """Whether the result is a list of all ranks' results."""
     once: bool = False
-    """Whether it is a collective on refs: it is sent at once or not at all, and never again."""
+    """Whether it is a collective on refs, or a program: it is sent at once or not at all, and never again."""
+    is_program: bool = False
+    """Whether it is a program. Its ranks say whether they have begun it."""
     given: Sequence[Any] | None = None
     """The results by rank, where the caller has given the memory for them."""
     keeps: object = None

@@ -38,6 +38,7 @@ class GangStream(StreamReply):
     world: str = ""
     each: bool = False
     once: ClassVar[bool] = False
+    is_program: ClassVar[bool] = False
     life: GangState = GangState.NEW
     arguments: GangArguments | None = None
     epoch: int = 0

@@ -22,11 +22,13 @@ class Collective(IntEnum):
     ALL_TO_ALL_V = 8
     SENDRECV = 9
     REFUSED = 10
-    """A rank does not take part, since its part of a collective on refs is refused."""
+    """A rank does not take part, since its part of a collective on refs, or of a program, is refused or has failed."""
+    PROGRAM = 11
+    """All ranks begin a program, which its number of elements names."""
 
 
 KINDS: Final = {
     **{int(kind): kind.name.lower() for kind in Collective},
-    int(Collective.REFUSED): "nothing, since its part is refused",
+    int(Collective.REFUSED): "nothing, since its part is refused or has failed",
 }
 """Names by number, as the methods of `context.world` have them."""

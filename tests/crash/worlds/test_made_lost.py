@@ -54,6 +54,45 @@ def put(pool: atomr_mp.Pool, values: list[float], count: int = 1000) -> list[Any
 
 
 @pytest.mark.parametrize("rank", [0, 1, 2])
+def test_a_rank_is_killed_amid_programs(pool: atomr_mp.Pool, rank: int) -> None:
+    """What has ended is right everywhere, other outcomes typed; survivors' memory is whole or undefined."""
+    ready(pool)
+    with pool.world([0, 1, 2]) as world:
+        refs, total = put(pool, [1.0, 2.0, 3.0]), 0.0
+        with world.program() as p:
+            x = p.input("x", 1000, "float64")
+            summed = p.world.all_reduce(p.elementwise.multiply(x, p.refs(refs)))
+            p.elementwise.add(p.refs(refs), summed, p.refs(refs))
+            p.world.all_reduce(p.refs(refs), "max", out=p.refs(refs))
+            p.returns(summed)
+        replies = [p.run(x=np.full(1000, 1e-3)) for _ in range(30)]
+        os.kill(pool.devices[rank].pid or 0, signal.SIGKILL)
+        found = [reply.exception(DEADLINE_S) for reply in replies]
+        assert all(error is None or isinstance(error, LOST) for error in found)
+        done = found.index(next(error for error in found if error is not None)) if any(found) else len(found)
+        assert all(found[done:]), "nothing has run behind one that was lost"
+        ready(pool)
+        world.wait_ready(DEADLINE_S)
+        values = [1.0, 2.0, 3.0]
+        for _ in range(done):
+            total = sum(value * 1e-3 for value in values)
+            values = [max(value + total for value in values)] * 3
+        for at in range(3):
+            if at != rank:
+                with contextlib.suppress(errors.GpuRefUndefined):
+                    now = pool.call("Exchanging.read", refs[at]).result(DEADLINE_S)
+                    assert now == pytest.approx(values[at])
+        with pytest.raises(errors.GpuRefStale) as stale:
+            p.run(x=np.ones(1000)).result(DEADLINE_S)
+        assert not stale.value.maybe_executed
+        new = put(pool, [1.0, 2.0, 3.0])
+        with world.program() as q:
+            q.returns(q.world.all_reduce(q.refs(new)))
+        for ref in q.run().result(DEADLINE_S):
+            assert pool.call("Exchanging.read", ref).result(DEADLINE_S) == 6.0
+
+
+@pytest.mark.parametrize("rank", [0, 1, 2])
 @pytest.mark.parametrize("count", [10, 200_000])
 def test_a_rank_is_killed_amid_collectives(pool: atomr_mp.Pool, rank: int, count: int) -> None:
     """Results are right, other outcomes typed; memory is whole or undefined, and the other processes stay."""

@@ -15,6 +15,7 @@ from atomr_mp import errors
 from atomr_mp.protocol import values
 from atomr_mp.protocol.libraries import LIBRARIES, requests_of
 from atomr_mp.protocol.libraries.base import LibraryRequest
+from atomr_mp.protocol.libraries.world import WORLD
 from atomr_mp_workers.libraries.arrival import arrival_of
 from atomr_mp_workers.libraries.base import LibraryContext
 from atomr_mp_workers.libraries.lazy_library import LazyLibrary, implementation, module_of
@@ -45,6 +46,11 @@ class Libraries:
         self.plans: Final[dict[str, LibraryPlans]] = {}
         """The plans of each library that has some."""
 
+    @property
+    def has_world(self) -> bool:
+        """Whether programs may have collectives as steps."""
+        return self._context.world is not None
+
     def find(self, method: str) -> LibraryMethod | None:
         """Return the method of a request "library.name"; None if no library has that name.
 
@@ -55,7 +61,7 @@ class Libraries:
             InvalidRequest: The library has no such request.
         """
         library, _, name = method.partition(".")
-        if library not in LIBRARIES:
+        if library not in LIBRARIES and not (library == WORLD and self.has_world):
             return None
         if name not in requests_of(library):
             raise errors.InvalidRequest(f"{library} has no request {name!r}")

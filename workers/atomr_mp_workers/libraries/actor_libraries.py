@@ -41,6 +41,11 @@ class InProcessLibraries:
         self._threads: Final = threading.local()
         self._threads.libraries = ThreadLibraries(context, stream or context.device.make_stream("loop", inline_bytes=0))
 
+    @property
+    def ranks(self) -> int:
+        """How many ranks the actor's world has, 0 outside of worlds: programs may have collectives as steps."""
+        return 0 if self._context.world is None else self._context.world.size
+
     def __getattr__(self, name: str) -> Any:
         if name not in DECLARED:
             hint = did_you_mean(name, DECLARED)
@@ -148,14 +153,18 @@ class ThreadLibraries:
         self._libraries: Final = Libraries(dataclasses.replace(context, streams=OneStream(stream)))
         self._methods: Final[dict[str, LibraryMethod]] = {}
 
+    def prepare(self, library: str, request: LibraryRequest) -> None:
+        """Make the plan of a request, if it needs one and there is none yet.
+
+        Raises:
+            AtomrError: Making it has failed.
+        """
+        self._method(f"{library}.{request.name}").prepare_here(request)
+
     def run(self, library: str, request: LibraryRequest) -> Any:
         """Do a request; wait for the device only if the result, or an error, depends on it."""
         stream, name = self._stream, f"{library}.{request.name}"
-        method = self._methods.get(name)
-        if method is None:
-            found = self._libraries.find_here(name)
-            assert found is not None
-            method = self._methods[name] = found
+        method = self._method(name)
         if not stream.is_current:
             raise errors.InvalidRequest(
                 f"{name} would be done on the actor's stream, and another one is current: nothing would order them; "
@@ -174,6 +183,14 @@ class ThreadLibraries:
             method.explained(error)
             raise
         return result
+
+    def _method(self, name: str) -> LibraryMethod:
+        method = self._methods.get(name)
+        if method is None:
+            found = self._libraries.find_here(name)
+            assert found is not None
+            method = self._methods[name] = found
+        return method
 
 
 def _check_writable(name: str, request: LibraryRequest) -> None:

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, MutableSequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, cast
 
 from atomr_mp.protocol.board import GRAPH_WORDS, PLAN_WORDS, PlanCounts
 from atomr_mp.protocol.declaration.factors import Factor
@@ -30,6 +30,39 @@ if TYPE_CHECKING:
 ENGINE_WORD: Final = PlanCounts._fields.index("engine")
 
 
+class WorldView(Protocol):
+    """The collectives of a world, as `OwnWorld` has them."""
+
+    @property
+    def rank(self) -> int:
+        """This process's rank."""
+
+    @property
+    def size(self) -> int:
+        """How many ranks there are."""
+
+    def all_reduce(self, x: Any, op: str, *, factor: Any, out: Any) -> Any:
+        """Reduce to all ranks."""
+
+    def reduce(self, x: Any, root: int, op: str, *, factor: Any, out: Any) -> Any:
+        """Reduce to one rank."""
+
+    def reduce_scatter(self, x: Any, op: str, *, factor: Any, out: Any) -> Any:
+        """Reduce, and give each rank its part."""
+
+    def all_gather(self, x: Any, *, out: Any) -> Any:
+        """Give all arrays to all ranks."""
+
+    def broadcast(self, x: Any, root: int, *, out: Any) -> Any:
+        """Give one rank's array to all."""
+
+    def all_to_all(self, x: Any, *, out: Any) -> Any:
+        """Give each rank a part of each array."""
+
+    def sendrecv(self, x: Any, to: int | None, from_: int | None, *, out: Any) -> Any:
+        """Send an array to one rank, and receive that of another."""
+
+
 @dataclass(frozen=True)
 class LibraryContext:
     """The parts of the process that a library may use."""
@@ -47,6 +80,8 @@ class LibraryContext:
 
     graphs: MutableSequence[int] = field(default_factory=lambda: [0] * GRAPH_WORDS)
     """The words in which graphs of programs are counted, as `board.GraphCounts`."""
+    world: WorldView | None = None
+    """The world whose collectives programs may have as steps; None outside of worlds."""
 
     def served_by(self, library: str, engine: str) -> None:
         """Show which engine serves a library, one of `library_names.ENGINES`."""

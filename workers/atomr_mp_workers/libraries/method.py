@@ -248,6 +248,16 @@ class LibraryMethod(Method):
         plan = self._plan_now(request, known)
         return lambda request: self._run(request, plan.get())
 
+    def prepare_here(self, request: LibraryRequest) -> None:
+        """Make the plan of a checked request on the calling thread, if it needs one and there is none.
+
+        Raises:
+            BaseException: Making it has failed.
+        """
+        known = self._facts(request)
+        if known.key is not None:
+            self._plan_now(request, known)
+
     def run_here(self, request: LibraryRequest) -> Any:
         """Do a checked request on the calling thread; make its plan at once if there is none.
 

@@ -1,19 +1,23 @@
-"""Makes this process's places in worlds that sessions make: a thread, and the request that runs collectives on refs."""
+"""Makes this process's places in worlds that sessions make: a thread, and the requests that it runs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from atomr_mp.protocol.messages import control
-from atomr_mp.protocol.ref_collectives import request_of
+from atomr_mp.protocol.ref_collectives import program_of, request_of
 from atomr_mp_workers.device.base import WorkerDevice
 from atomr_mp_workers.memory.actor_memory import ActorMemory
+from atomr_mp_workers.requests.method import Method
 from atomr_mp_workers.worlds.exchange.ref_collectives import CollectiveMethod, RefCollectives
 from atomr_mp_workers.worlds.membership import Membership
 from atomr_mp_workers.worlds.order.files import WorldFiles
 from atomr_mp_workers.worlds.running.gang_queue import GangQueue
 from atomr_mp_workers.worlds.running.world_thread import WorldThread
+
+if TYPE_CHECKING:
+    from atomr_mp_workers.worlds.exchange.world import OwnWorld
 
 
 class MadePlace(NamedTuple):
@@ -21,7 +25,8 @@ class MadePlace(NamedTuple):
 
     member: Membership
     thread: WorldThread
-    method: CollectiveMethod
+    methods: Sequence[Method]
+    """Runs collectives on refs; runs programs."""
     bell: int
     """Wakes the loop."""
 
@@ -32,6 +37,7 @@ class MadePlaces:
     Args:
         device: The device.
         memory: Makes results.
+        programs: Makes the request that runs programs, of its name, and the world's number and view.
         watch: Sets how the board shows that a request in a slot is watched.
         send: Tells the supervisor.
         wake: Has the loop look; any thread.
@@ -41,12 +47,14 @@ class MadePlaces:
         self,
         device: WorkerDevice,
         memory: ActorMemory,
+        programs: Callable[[str, int, OwnWorld], Method],
         watch: Callable[[int, int], object],
         send: Callable[[control.FromWorker], None],
         wake: Callable[[], object],
     ) -> None:
         self._device: Final = device
         self._memory: Final = memory
+        self._programs: Final = programs
         self._watch: Final = watch
         self._send: Final = send
         self._wake: Final = wake
@@ -67,4 +75,5 @@ class MadePlaces:
         member.serve()
         collectives = RefCollectives(view, self._memory)
         method = CollectiveMethod(request_of(offered.name), offered.world, offered.rank, collectives)
-        return MadePlace(member, thread, method, bell)
+        programs = self._programs(program_of(offered.name), offered.world, view)
+        return MadePlace(member, thread, (method, programs), bell)

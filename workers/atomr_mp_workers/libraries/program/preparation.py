@@ -14,6 +14,7 @@ from atomr_mp.protocol.layout import Layout
 from atomr_mp.protocol.libraries import DECLARED, program
 from atomr_mp.protocol.libraries.base import ALIGNED_BYTES, LibraryRequest
 from atomr_mp.protocol.libraries.coverage import Coverage, first_reads
+from atomr_mp.protocol.libraries.world import WORLD
 from atomr_mp.protocol.refs import ClientArray, Operand, WireRef
 from atomr_mp_workers.libraries import Libraries
 from atomr_mp_workers.libraries.method import LibraryMethod
@@ -211,8 +212,8 @@ class Preparation:
 
     def _step(self, number: int, step: program.ProgramStep) -> PreparedStep:
         try:
-            if step.library not in DECLARED:
-                raise errors.InvalidRequest(f"{step.library} has no requests that can be steps")
+            if step.library not in DECLARED and not (step.library == WORLD and self._libraries.has_world):
+                raise errors.InvalidRequest(f"{step.library} has no requests that can be steps here")
             method = self._libraries.find_here(step.name)
             assert isinstance(method, LibraryMethod)
             request = method.decode_step(step.body, self._view)

@@ -74,6 +74,11 @@ class Collectives:
         self._meeting.check()
         self._meeting.meet(Agreement(Collective.REFUSED), 0)
 
+    def begin_program(self, name: int) -> None:
+        """Meet the others before a program, which all name alike."""
+        self._meeting.check()
+        self._meeting.meet(Agreement(Collective.PROGRAM, name), 0)
+
     def barrier(self) -> None:
         """Meet without data."""
         self._meeting.check()
