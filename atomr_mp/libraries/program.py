@@ -131,6 +131,8 @@ class Program:
             self._finish()
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(f"a program has no {name!r}")
         ranks: int = getattr(self._device, "ranks", 0)
         there = (*DECLARED, WORLD) if ranks else DECLARED
         if name not in there:

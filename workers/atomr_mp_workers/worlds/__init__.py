@@ -23,8 +23,8 @@ gets a step without live streams, in which all are gone.
 epoch, where the ranks compare their signatures and wait for each other (`exchange`).
 
 A world that a session makes (`made_places`) has no actors. Its calls are collectives on refs
-(`exchange.ref_collectives`), and programs with collectives among their steps (`libraries.world.programs`). A part is noted once its memory is free (`running.waiting_parts`), so nothing that is
-published waits for memory.
+(`exchange.ref_collectives`), and programs with collectives among their steps (`libraries.world.programs`). A part is
+noted once its memory is free (`running.waiting_parts`), so nothing that is published waits for memory.
 
 Only rank 0 knows what is published. So when an epoch ends as planned, rank 0 publishes a last entry, and each process
 leaves by itself once it has ended that one: all have run the same calls then. A part that has come too late for the
