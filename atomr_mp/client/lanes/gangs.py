@@ -521,6 +521,7 @@ class Gangs:
             self._sender.put(link, part)
             if link.sending:
                 self._sender.flush(link)
+        gang.sent_ns = parts[0].sent_ns  # who waits for it will have read the session since then
 
 
 def _executed(part: AnyPart) -> bool:
