@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -265,6 +266,14 @@ class Fleet:
         self.processes[rank].close()
         self.processes[rank] = Process(rank, self.generations[rank] + 1, self.supply)
         self.everyone.append(self.processes[rank])
+
+    def rung(self, kind: control.WorldFileKind, rank: int) -> bool:
+        """Return whether a bell was rung since this was asked last."""
+        try:
+            os.eventfd_read(self.supply.descriptor(kind, rank, self.generations[rank]))
+        except BlockingIOError:
+            return False
+        return True
 
     def turns(self, count: int = 1, now_ns: int = 0) -> None:
         """Have all take turns of their loops, with nothing that takes long."""

@@ -153,7 +153,7 @@ def build(
     faults = OwnFaults(board, lambda reason: channel.send(control.Unsound(reason)))
     members = list(dict.fromkeys(place.member for place in places.values()))
     programs = partial(WorldProgramMethod, library_context)
-    made = MadePlaces(device, memory, programs, board.watch, channel.send, completions.wake)
+    made = MadePlaces(device, memory, programs, board.watch, channel.send, completions.wake, completions.look_here)
     worlds = HostedWorlds(members, offers.files, [place.bell for place in places.values()], made.make)
     envelope = Envelope(
         dict(methods),
@@ -241,7 +241,9 @@ def _make_worlds(
             continue  # a session has made it
         files = offers.of(offered.world)
         queue, view = GangQueue(), OwnWorld(offered.name, offered.rank, offered.size)
-        thread = WorldThread(offered.name, queue, device, board.watch, board.watch_step)
+        bell = files.thread_bell(offered.rank, offered.generation)
+        watches = board.watch, board.watch_step
+        thread = WorldThread(offered.name, queue, device, *watches, bell, completions.look_here)
         member = Membership(offered, files, view, thread, queue, Meeting, channel.send, completions.wake)
         place = ActorPlace(member, thread, view, files.loop_bell(offered.rank, offered.generation))
         places.update(dict.fromkeys(offered.actors, place))

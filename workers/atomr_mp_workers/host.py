@@ -2,7 +2,7 @@
 
 The loop's thread owns the data socket, the actors and (on a GPU) the context. Each turn obeys the supervisor before it
 serves clients, then takes finished work back, then new calls, then runs queued requests. While the loop sleeps, an
-actor's thread that has finished work takes a turn in its place: see `Completions.turn`.
+actor's thread that has finished work, or a world's that was rung, takes a turn in its place: see `Completions.turn`.
 """
 
 from __future__ import annotations

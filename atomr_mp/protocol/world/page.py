@@ -22,7 +22,7 @@ HEAD: Final = 3
 CLAIMED: Final = 4
 """Slots that were published or are being written."""
 WANTED: Final = 5
-"""1 while rank 0 wants to be rung when a part has come."""
+"""1 while rank 0 wants to be rung when a member has noted a part, or ended an entry."""
 LATEST: Final = 6
 """Sequence number of the latest entry, for whoever reads no entries."""
 FIRST_TAKEN: Final = 16

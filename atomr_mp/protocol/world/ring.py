@@ -126,7 +126,7 @@ class RingWriter:
         self._words[FIRST_HELD + rank] = away
 
     def want(self, wanted: bool) -> None:  # noqa: FBT001 - the value of the word
-        """Say whether members are to ring when they note a part."""
+        """Say whether members are to ring when they have noted a part, or ended an entry."""
         self._words[WANTED] = int(wanted)
 
     def _forget(self, claimed: int, ended: int) -> bool:
@@ -216,7 +216,7 @@ class RingReader:
 
     @property
     def wants_bell(self) -> bool:
-        """Whether rank 0 wants to be rung when a part has come."""
+        """Whether rank 0 wants to be rung. Look at this behind what it would be rung for, and a fence."""
         return bool(self._words[WANTED])
 
     def _copy(self, begin: int, count: int) -> list[int]:

@@ -736,6 +736,28 @@ def test_a_thread_settles_what_it_has_done_while_the_loop_sleeps(completions: Co
     assert not completions.turn.locked()
 
 
+@pytest.mark.parametrize("sleeps_on", [True, False])
+def test_a_thread_that_was_rung_looks_while_the_loop_sleeps(completions: Completions, *, sleeps_on: bool) -> None:
+    """Once, though nothing has ended; the loop is woken if it has to look too, or has the turn."""
+    turns = 0
+
+    def settle() -> bool:
+        nonlocal turns
+        assert completions.turn.locked()
+        turns += 1
+        return sleeps_on
+
+    completions.take_turn = settle
+    with Edges(completions.descriptor) as edges:
+        completions.look_here()
+        assert edges.wait(0) == (not sleeps_on)
+        assert turns == 1
+        with completions.turn:
+            completions.look_here()
+        assert edges.wait(0)
+    assert turns == 1
+
+
 def test_what_a_thread_has_done_waits_for_who_has_the_turn(completions: Completions) -> None:
     """The holder looks once more after releasing the turn; no thread is woken or waits."""
     completions.take_turn = lambda: pytest.fail("the turn is taken")

@@ -127,7 +127,8 @@ class Member:
         def watch(_slot: int, _watched: int) -> None:
             """Watch nothing."""
 
-        self.thread = WorldThread("tp", self.queue, device, watch, watch)
+        bell = self.files.thread_bell(rank, 1)
+        self.thread = WorldThread("tp", self.queue, device, watch, watch, bell, self.completions.look_here)
         self.sent: list[control.FromWorker] = []
         self.meetings: list[tuple[str, int]] = []
         meeting = SimpleNamespace(

@@ -18,7 +18,10 @@ from atomr_mp_workers.requests.batches.former import NEVER_NS
 from atomr_mp_workers.requests.request import Request
 from atomr_mp_workers.worlds.member_states import MemberState
 from atomr_mp_workers.worlds.order import publisher
+from atomr_mp_workers.worlds.order.joined_epoch import RING_AFTER_NS
 from tests.fleets import TIMEOUT_S, WORLD, Fleet, Part, Process, Session, order_of
+
+LOOP_BELL, THREAD_BELL = WorldFileKind.LOOP_BELL, WorldFileKind.THREAD_BELL
 
 
 @pytest.fixture
@@ -526,6 +529,61 @@ def test_rank_0_that_has_stopped_is_found_by_others(fleet: Fleet) -> None:
     assert pass_time(fleet.processes[1], [fleet.processes[2]]) < 10
     assert fleet.processes[1].sent == [control.EpochBroken(WORLD, 1, "has not begun a call in time", 0, late=True)]
     assert not fleet.processes[2].sent
+
+
+def test_rank_0_is_rung_for_a_note_only_if_it_waits_for_that(fleet: Fleet) -> None:
+    """It looks when its own part comes. Once that is there, it says that others are missing."""
+    first, second, third = fleet.processes
+    parts = [second.arrive(1, 1, 1)]
+    second.look(10)
+    assert not fleet.rung(LOOP_BELL, 0)
+    parts.append(first.arrive(1, 1, 1))
+    first.look(10)
+    parts.append(third.arrive(1, 1, 1))
+    third.look(10)
+    assert fleet.rung(LOOP_BELL, 0)
+    first.look(10)
+    second.arrive(1, 2, 1)
+    second.look(10)
+    assert not fleet.rung(LOOP_BELL, 0), "it misses nothing any more"
+    fleet.turns(2)
+    assert [part.outcome for part in parts] == ["ran"] * 3
+
+
+def test_rank_0_is_rung_in_the_end_for_notes_of_a_call_without_its_own_part(fleet: Fleet) -> None:
+    """It has its time from then on, and further notes ring it at once until it takes them."""
+    _, second, _ = fleet.processes
+    timeout_ns, later_ns = int(TIMEOUT_S * 1e9), 10 * int(TIMEOUT_S * 1e9)
+    second.arrive(1, 1, 1)
+    second.look(10)
+    due_ns = second.member.due_ns
+    assert due_ns is not None
+    assert due_ns <= 10 + RING_AFTER_NS
+    second.look(due_ns - 1)
+    assert not fleet.rung(LOOP_BELL, 0)
+    second.look(later_ns)  # its loop was busy
+    assert fleet.rung(LOOP_BELL, 0)
+    second.look(later_ns + timeout_ns - 1)
+    assert not fleet.rung(LOOP_BELL, 0)
+    assert second.member.due_ns == later_ns + timeout_ns
+    second.arrive(1, 2, 1)
+    second.look(later_ns + timeout_ns - 1)
+    assert fleet.rung(LOOP_BELL, 0)
+    assert not second.sent
+    second.look(later_ns + timeout_ns)
+    assert second.sent == [control.EpochBroken(WORLD, 1, "has not begun a call in time", 0, late=True)]
+
+
+def test_what_is_published_wakes_the_other_threads_and_no_loop(fleet: Fleet) -> None:
+    """A thread looks by itself what it has to run."""
+    first, second, third = fleet.processes
+    for each in (third, second, first):
+        each.arrive(1, 1, 1)
+        each.look()
+    assert [fleet.rung(THREAD_BELL, rank) for rank in range(3)] == [False, True, True]
+    assert [fleet.rung(LOOP_BELL, rank) for rank in range(3)] == [False, False, False]
+    fleet.turns()
+    assert order_of(fleet, 1) == {1: ((1, 1),)}
 
 
 def test_a_client_that_sends_no_further_parts_breaks_nothing(fleet: Fleet) -> None:

@@ -41,6 +41,7 @@ class MadePlaces:
         watch: Sets how the board shows that a request in a slot is watched.
         send: Tells the supervisor.
         wake: Has the loop look; any thread.
+        look: Has a place's thread look what the ring says, or the loop if that is awake.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class MadePlaces:
         watch: Callable[[int, int], object],
         send: Callable[[control.FromWorker], None],
         wake: Callable[[], object],
+        look: Callable[[], object],
     ) -> None:
         self._device: Final = device
         self._memory: Final = memory
@@ -58,6 +60,7 @@ class MadePlaces:
         self._watch: Final = watch
         self._send: Final = send
         self._wake: Final = wake
+        self._look: Final = look
 
     def make(self, offered: control.WorldOffered, files: WorldFiles) -> MadePlace:
         """Make a place, and its thread.
@@ -70,7 +73,8 @@ class MadePlaces:
 
         bell = files.loop_bell(offered.rank, offered.generation)
         queue, view = GangQueue(), OwnWorld(offered.name, offered.rank, offered.size)
-        thread = WorldThread(offered.name, queue, self._device, self._watch, self._watch)
+        thread_bell = files.thread_bell(offered.rank, offered.generation)
+        thread = WorldThread(offered.name, queue, self._device, self._watch, self._watch, thread_bell, self._look)
         member = Membership(offered, files, view, thread, queue, Meeting, self._send, self._wake)
         member.serve()
         collectives = RefCollectives(view, self._memory)

@@ -38,8 +38,9 @@ FALLBACK_S: Final = 0.05
 class Completions:
     """Requests that have been finished elsewhere than on the loop, and a descriptor that signals them.
 
-    If the loop sleeps, an actor's thread settles its ended requests itself: waking the loop costs more, and both would
-    want the interpreter's lock. So the loop's state belongs to the thread that holds `turn`.
+    If the loop sleeps, an actor's thread settles its ended requests itself, and a world's thread that was rung looks
+    what is next: waking the loop costs more, and both would want the interpreter's lock. So the loop's state belongs to
+    the thread that holds `turn`.
 
     Args:
         strategy: One of `STRATEGIES`.
@@ -88,17 +89,24 @@ class Completions:
 
     def wake_later(self) -> None:
         """Have the loop look once this thread waits for something, or the interpreter switches to it. Any thread."""
-        _KEEPING_THE_LOCK.eventfd_write(self.descriptor, 1)
+        ring_later(self.descriptor)
 
-    def _taken_here(self) -> bool:
+    def look_here(self) -> None:
+        """Take a turn on this thread if the loop sleeps, else have the loop take one more. An actor's thread."""
+        if not self._taken_here(at_least=1):
+            self.wake()
+
+    def _taken_here(self, at_least: int = 0) -> bool:
+        """Take turns while requests have ended; return False if the loop has to take one."""
         # A thread that finds the turn taken need not wait: its holder looks once more after the release.
-        while self._done and self.turn.acquire(blocking=False):
+        while (self._done or at_least) and self.turn.acquire(blocking=False):
+            at_least = 0
             try:
                 if not self.take_turn():
                     return False
             finally:
                 self.turn.release()
-        return True
+        return not at_least
 
     @property
     def waiting(self) -> bool:
@@ -151,6 +159,11 @@ class Completions:
             took_ns = now_ns - self._begun_ns
             enough_ns = took_ns + took_ns // 4
             self._spin_ns = max(SPIN_NS, enough_ns) if enough_ns <= MOST_SPIN_NS else SPIN_NS
+
+
+def ring_later(descriptor: int) -> None:
+    """Write an eventfd, and keep the interpreter's lock, so that no thread of this process goes on by that at once."""
+    _KEEPING_THE_LOCK.eventfd_write(descriptor, 1)
 
 
 def _not_here() -> bool:

@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Callable
 from queue import SimpleQueue
-from typing import Final
+from typing import Final, Protocol
 
 from atomr_mp_workers.device.base import WorkerDevice
 from atomr_mp_workers.requests.kinds.stream import StreamRequest
 from atomr_mp_workers.requests.off_loop.runner import ActorRunner, WaitingRequests
 from atomr_mp_workers.requests.request import Request, Run
+
+
+class Inbox(Protocol):
+    """The runs for one thread, in their order; None ends the thread."""
+
+    def put(self, run: Run | None, /) -> None:
+        """Add a run. Any thread."""
+
+    def get(self) -> Run | None:
+        """Wait for the next run, and return it. The thread itself."""
 
 
 class ActorThreads(ActorRunner):
@@ -23,12 +34,20 @@ class ActorThreads(ActorRunner):
         count: How many threads there are.
         device: The device that they work on.
         waiting: Where requests wait; by default sessions take turns.
+        make_inbox: Makes the inbox of a thread.
     """
 
-    def __init__(self, name: str, count: int, device: WorkerDevice, waiting: WaitingRequests | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        count: int,
+        device: WorkerDevice,
+        waiting: WaitingRequests | None = None,
+        make_inbox: Callable[[], Inbox] = SimpleQueue,
+    ) -> None:
         super().__init__(count, waiting)
         self._device = device
-        self._inboxes: Final[list[SimpleQueue[Run | None]]] = [SimpleQueue() for _ in range(count)]
+        self._inboxes: Final = [make_inbox() for _ in range(count)]
         self._idle = deque(range(count))
         self._on: dict[Run, int] = {}
         """The thread of each run."""
@@ -103,7 +122,7 @@ class ActorThreads(ActorRunner):
             self._idle.clear()
         self._inboxes[thread].put(request)
 
-    def _run(self, inbox: SimpleQueue[Run | None]) -> None:
+    def _run(self, inbox: Inbox) -> None:
         while (request := inbox.get()) is not None:
             self.work(request)
             request.finished()

@@ -68,6 +68,14 @@ class WorldFiles:
         """
         return self._descriptor(WorldFileKind.LOOP_BELL, rank, generation)
 
+    def thread_bell(self, rank: int, generation: int) -> int:
+        """Return the descriptor that wakes a process's thread of the world.
+
+        Raises:
+            ProtocolError: It has not come.
+        """
+        return self._descriptor(WorldFileKind.THREAD_BELL, rank, generation)
+
     def pages(self, rank: int, generations: Sequence[int]) -> EpochPages:
         """Map the shared memory of an epoch's members, and return it with their bells.
 
@@ -91,7 +99,7 @@ class WorldFiles:
             tuple(_words(memory, LINES_AT, LINE_BYTES) for memory in memories),
             tuple(memory[MAILBOX_AT:] for memory in memories),
             tuple(self.loop_bell(each, generation) for each, generation in members),
-            tuple(self._descriptor(WorldFileKind.THREAD_BELL, each, generation) for each, generation in members),
+            tuple(self.thread_bell(each, generation) for each, generation in members),
         )
 
     def close_former(self, generations: Sequence[int]) -> None:

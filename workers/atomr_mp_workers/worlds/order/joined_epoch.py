@@ -32,6 +32,9 @@ from atomr_mp_workers.worlds.order.publisher import Publisher, fence
 from atomr_mp_workers.worlds.order.shared_steps import SteppedPart, unpack_roles
 from atomr_mp_workers.worlds.order.steps import PartKey, StreamEnd
 
+RING_AFTER_NS: Final = 100_000_000
+"""After so long, at most, rank 0 is rung for notes for which it does not ask."""
+
 
 class JoinedEpoch:
     """One epoch that this process has joined.
@@ -72,6 +75,9 @@ class JoinedEpoch:
         """The time since which rank 0 has not seen that a suspect waits here; None if nothing waits for that."""
         self._untaken_ns: int | None = None
         """The time since which rank 0 has not taken the next note; None if it has taken all."""
+        self._has_rung = False
+        """Whether rank 0 was rung for that."""
+        self._ring_after_ns: Final = min(RING_AFTER_NS, begin_timeout_ns // 8)
 
     @property
     def is_over(self) -> bool:
@@ -98,8 +104,16 @@ class JoinedEpoch:
         """When to look at the latest, if nothing else happens."""
         if self.publisher is not None:
             return self.publisher.due_ns
-        since_ns = [since for since in (self._untaken_ns, self._unheld_ns) if since is not None]
-        return min(since_ns) + self._timeout_ns if since_ns else None
+        if self._untaken_ns is not None and not self._has_rung:
+            return self._untaken_ns + self._ring_after_ns
+        since_ns = self._since_ns
+        return None if since_ns is None else since_ns + self._timeout_ns
+
+    @property
+    def _since_ns(self) -> int | None:
+        """The time since which rank 0 has not done what it was rung for; None if it has."""
+        untaken_ns = self._untaken_ns if self._has_rung else None
+        return min([each for each in (untaken_ns, self._unheld_ns) if each is not None], default=None)
 
     def late(self, now_ns: int) -> int | None:
         """Return a rank that should have done something by now, None if there is none. Look again at `due_ns`.
@@ -112,7 +126,8 @@ class JoinedEpoch:
         """
         if self.publisher is not None:
             return self.publisher.late(now_ns)
-        return 0
+        since_ns = self._since_ns
+        return 0 if since_ns is not None and now_ns >= since_ns + self._timeout_ns else None
 
     def note(self, key: PartKey, kind: NoteKind = NoteKind.CAME) -> None:
         """Note, with the next look, that a part has come, or was answered on arrival."""
@@ -131,12 +146,18 @@ class JoinedEpoch:
         self.note(key)
 
     def look(self, now_ns: int) -> None:
-        """Write notes and wake rank 0 for them; as rank 0, publish and wake all."""
+        """Write notes and wake rank 0 for them; as rank 0, publish and wake the others' threads of the world."""
         with self._noticing():
             self._write_notes(now_ns)
-            if self.publisher is not None:
-                self.publisher.look(now_ns)
-                rung, self.publisher.rung = self.publisher.rung - {0}, set()
+            publisher = self.publisher
+            if publisher is None:
+                return
+            publisher.look(now_ns)
+            if publisher.has_published:
+                publisher.has_published = False
+                ring(self.pages.thread_bells[1:])
+            if publisher.rung:
+                rung, publisher.rung = publisher.rung - {0}, set()
                 ring(self.pages.loop_bells[rank] for rank in rung)
 
     def next(self) -> RingEntry | None:
@@ -273,9 +294,25 @@ class JoinedEpoch:
             if taken == self._noted:
                 self._untaken_ns = None
             elif self._untaken_ns is None or taken != self._taken:
-                self._untaken_ns = now_ns
+                self._untaken_ns, self._has_rung = now_ns, False
             self._taken = taken
-        if self._noted != before and self.rank:
+            if self.rank and self._untaken_ns is not None:
+                self._ring_for_notes(now_ns, self._untaken_ns, has_noted=self._noted != before)
+
+    def _ring_for_notes(self, now_ns: int, untaken_ns: int, *, has_noted: bool) -> None:
+        """Wake rank 0 for notes if it asks for that, or has not taken them for some time.
+
+        Rank 0 looks by itself once it gets its own part, which is sent last. But that one may never come.
+        """
+        if has_noted:
+            fence()
+            rings = self._has_rung or self._ring is None or self._ring.wants_bell
+        else:
+            rings = not self._has_rung and now_ns >= untaken_ns + self._ring_after_ns
+            if rings:
+                self._untaken_ns = now_ns  # it has as much time as if it had been rung at once
+        if rings:
+            self._has_rung = True
             ring((self.pages.loop_bells[0],))
 
     def _open_ring(self) -> None:

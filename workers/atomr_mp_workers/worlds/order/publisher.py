@@ -99,6 +99,8 @@ class Publisher:
         """Whether one does in any of them, so that nothing is published that begins."""
         self.rung: set[int] = set()
         """Ranks whose loops have something to read; the caller rings them, and clears this."""
+        self.has_published = False
+        """Whether all members' threads have something to read; the caller rings them, and clears this."""
 
     @property
     def due_ns(self) -> int | None:
@@ -124,18 +126,12 @@ class Publisher:
         Raises:
             WorldPageDamagedError: A member's lines cannot be believed.
         """
-        for rank, reader in enumerate(self._readers):
-            if reader.is_open:
-                self._take_notes(rank, reader, now_ns)
-        self._see_away()
-        if hooks.hook is not None and self.calls:
-            hooks.hook("world_publish", "")
-        self._publish(now_ns)
-        if self.waits and not self._wanted:
+        self._look_once(now_ns)
+        if not self._wanted and self._wants:
             self._want(wanted=True)
             fence()
-            self._publish(now_ns)  # a member may have ended one before it saw that rank 0 wants to know
-        if self._wanted and not self.waits:
+            self._look_once(now_ns)  # a member may have noted or ended one before it saw that rank 0 wants to know
+        if self._wanted and not self._wants:
             self._want(wanted=False)
         due_ns = self._probe_due_ns
         if due_ns is not None and now_ns >= due_ns:
@@ -238,6 +234,23 @@ class Publisher:
             return None
         _, since_ns = next(iter(self._open.values()))
         return max(since_ns, self._probed_ns) + self._timeout_ns
+
+    @property
+    def _wants(self) -> bool:
+        """Whether members are to ring for what they note or end.
+
+        They need not while this rank has no part that others miss: its own part comes last, and with that it looks.
+        """
+        return bool(self._open or self._dropped) or self.waits
+
+    def _look_once(self, now_ns: int) -> None:
+        for rank, reader in enumerate(self._readers):
+            if reader.is_open:
+                self._take_notes(rank, reader, now_ns)
+        self._see_away()
+        if hooks.hook is not None and self.calls:
+            hooks.hook("world_publish", "")
+        self._publish(now_ns)
 
     def _take_notes(self, rank: int, reader: MemberReader, now_ns: int) -> None:
         before = reader.taken
@@ -421,7 +434,7 @@ class Publisher:
             if ended == self._published:
                 self._behind[rank] = ended, now_ns  # it was idle until now
         self._published = sequence
-        self.rung.update(range(len(self._readers)))
+        self.has_published = True
         self._late_due_ns = self._late_due_ns or now_ns + self._timeout_ns
         return True
 

@@ -15,6 +15,7 @@ from atomr_mp_workers.requests.kinds.stream import StreamRequest
 from atomr_mp_workers.requests.off_loop.threads import ActorThreads
 from atomr_mp_workers.requests.request import Request, Run
 from atomr_mp_workers.worlds.order.joined_epoch import JoinedEpoch
+from atomr_mp_workers.worlds.running.bell_inbox import BellInbox
 from atomr_mp_workers.worlds.running.gang_queue import GangQueue
 from atomr_mp_workers.worlds.running.steps_run import GangStepsRun
 
@@ -43,6 +44,8 @@ class WorldThread(ActorThreads):
         device: The device.
         watch: Sets how the board shows that a request in a slot is watched.
         watch_step: The same for the step of a stream, by its place.
+        bell: The descriptor by which other members wake the thread.
+        look: Has the thread itself look what the ring says, or the loop if that is awake.
     """
 
     in_step = True
@@ -54,6 +57,8 @@ class WorldThread(ActorThreads):
         device: WorkerDevice,
         watch: Callable[[int, int], object],
         watch_step: Callable[[int, int], object],
+        bell: int,
+        look: Callable[[], object],
     ) -> None:
         self._name = name
         self._watch = watch
@@ -63,7 +68,7 @@ class WorldThread(ActorThreads):
         self._entry: tuple[JoinedEpoch | None, EpochMeeting, int] | None = None
         """The entry that runs; None for an example. Set before its request is handed to the thread. Without an epoch it
         is a stream that ends behind its epoch's end: its collectives are aborted."""
-        super().__init__(name, 1, device, queue)
+        super().__init__(name, 1, device, queue, lambda: BellInbox(bell, look))
 
     @property
     def is_settled(self) -> bool:
