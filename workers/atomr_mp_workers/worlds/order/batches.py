@@ -105,6 +105,8 @@ class OrderOfBatches:
 
     def look(self, now_ns: int) -> None:
         """Notice which batches are due."""
+        if not self._methods:
+            return
         dues = [due for each in self._methods.values() if (due := each.former.due_ns(now_ns)) is not None]
         self.wait_for_end = bool(self._chosen) or any(due <= now_ns for due in dues)
         self.due_ns = min([due for due in dues if due > now_ns], default=None)

@@ -147,24 +147,27 @@ class JoinedEpoch:
 
     def look(self, now_ns: int) -> None:
         """Write notes and wake rank 0 for them; as rank 0, publish and wake the others' threads of the world."""
-        with self._noticing():
+        try:  # as in `_noticing`, which takes longer
             self._write_notes(now_ns)
-            publisher = self.publisher
-            if publisher is None:
-                return
-            publisher.look(now_ns)
-            if publisher.has_published:
-                publisher.has_published = False
-                ring(self.pages.thread_bells[1:])
-            if publisher.rung:
-                rung, publisher.rung = publisher.rung - {0}, set()
-                ring(self.pages.loop_bells[rank] for rank in rung)
+            if self.publisher is not None:
+                self.publisher.look(now_ns)
+                self._ring_for_entries(self.publisher)
+        except (WorldPageDamagedError, RingOverrunError) as error:
+            self._notice(error)
+
+    def _ring_for_entries(self, publisher: Publisher) -> None:
+        if publisher.has_published:
+            publisher.has_published = False
+            ring(self.pages.thread_bells[1:])
+        if publisher.rung:
+            rung, publisher.rung = publisher.rung - {0}, set()
+            ring(self.pages.loop_bells[rank] for rank in rung)
 
     def next(self) -> RingEntry | None:
         """Return the next entry; None if none is there, or none may begin."""
         if self.is_given_up or self.is_closed:
             return None
-        with self._noticing():
+        try:  # as in `_noticing`, which takes longer
             while not self._order and (entry := self._read()) is not None:
                 begins = entry.kind in _OF_ONE_CALL and len(entry.requests) == 1
                 begins |= entry.kind in _OF_SEVERAL and bool(entry.requests)
@@ -175,6 +178,8 @@ class JoinedEpoch:
                 elif entry.kind is EntryKind.STEPS:
                     unpack_roles(entry.data, len(entry.requests), len(self.readers))
                 self._order.append(entry)
+        except (WorldPageDamagedError, RingOverrunError) as error:
+            self._notice(error)
         return self._order[0] if self._order and not self.damage else None
 
     def begin(self) -> bool:
@@ -324,10 +329,17 @@ class JoinedEpoch:
         """Record what is wrong with a page, unless the epoch is over: then others may write there."""
         try:
             yield
-        except WorldPageDamagedError as error:
-            self.damage = "" if self.is_over else f"a page of the world is damaged: {error}"
-        except RingOverrunError:
-            self.damage = "" if self.is_over else "entries of the ring were forgotten before they were read here"
+        except (WorldPageDamagedError, RingOverrunError) as error:
+            self._notice(error)
+
+    def _notice(self, error: WorldPageDamagedError | RingOverrunError) -> None:
+        """Record what is wrong with a page, unless the epoch is over: then others may write there."""
+        if self.is_over:
+            self.damage = ""
+        elif isinstance(error, RingOverrunError):
+            self.damage = "entries of the ring were forgotten before they were read here"
+        else:
+            self.damage = f"a page of the world is damaged: {error}"
 
 
 def _is_quiet(reader: MemberReader, sequence: int) -> bool:

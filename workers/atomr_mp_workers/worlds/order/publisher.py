@@ -105,15 +105,16 @@ class Publisher:
     @property
     def due_ns(self) -> int | None:
         """When to look at the latest, if nothing else happens."""
-        dues = self._late_due_ns, self._probe_due_ns, self.batches.due_ns
-        return min([due for due in dues if due is not None], default=None)
+        due_ns = self._late_due_ns if self._late_due_ns is not None else self._probe_due_ns
+        batch_ns = self.batches.due_ns
+        return batch_ns if due_ns is None or (batch_ns is not None and batch_ns < due_ns) else due_ns
 
     @property
     def waits(self) -> bool:
         """Whether something waits for a member's end before it is published."""
-        lines = self.calls, self._cancelled, self._declined
-        orders = self.batches.wait_for_end, self.streams.waits, self.shared.waits
-        return any(lines) or self._closes or any(orders)
+        if self.calls or self._cancelled or self._declined or self._closes:
+            return True
+        return self.batches.wait_for_end or self.streams.waits or self.shared.waits
 
     @property
     def is_overfull(self) -> bool:
@@ -288,7 +289,7 @@ class Publisher:
                 self._away[rank] = away
                 self._ring.hold(rank, away)
                 self.rung.add(rank)
-        self._holds = any(away & 1 for away in self._away)
+                self._holds = any(away & 1 for away in self._away)
 
     def _line_up(self, key: PartKey, now_ns: int) -> None:
         """Let a call wait that has come to all."""
@@ -332,7 +333,7 @@ class Publisher:
         ended = min(ends)
         self.streams.settle(ended)
         self.shared.settle(ended)
-        while self._published - ended < AHEAD and self._publish_next(now_ns, ends, ended):
+        while self._published - ended < AHEAD and self._publish_next(now_ns, ends, ended) and self.waits:
             pass
 
     def _publish_next(self, now_ns: int, ends: Sequence[int], ended: int) -> bool:
