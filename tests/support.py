@@ -208,9 +208,10 @@ class Gate:
 
     def wait(self, count: int = 1) -> list[int]:
         """Wait until so many have arrived, but for those waited for before; return their pids."""
-        until = time.monotonic() + DEADLINE_S
+        until, poll = time.monotonic() + DEADLINE_S, select.poll()
+        poll.register(self._here, select.POLLIN)
         while len(self._came) < count:
-            assert select.select([self._here], [], [], max(0.0, until - time.monotonic()))[0], "nobody has arrived"
+            assert poll.poll(1000 * max(0.0, until - time.monotonic())), "nobody has arrived"
             self._came.extend(int(line) for line in os.read(self._here, 4096).split())  # a line is written at once
         return [self._came.popleft() for _ in range(count)]
 

@@ -133,15 +133,19 @@ class Program:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(f"a program has no {name!r}")
-        ranks: int = getattr(self._device, "ranks", 0)
-        there = (*DECLARED, WORLD) if ranks else DECLARED
+        there = (*DECLARED, WORLD) if self.ranks else DECLARED
         if name not in there:
             hint = ": a program of a world has collectives (`MadeWorld.program`)" if name == WORLD else ""
             raise AttributeError(f"a program has no {name!r}{hint}; its libraries are: {', '.join(there)}")
-        module = importlib.import_module(f"atomr_mp.libraries.{name}")
-        library = module.WorldSteps(self, ranks) if name == WORLD else module.Reference(self)
+        library = importlib.import_module(f"atomr_mp.libraries.{name}").Reference(self)
         self.__dict__[name] = library
         return library
+
+    @property
+    def ranks(self) -> int:
+        """How many ranks its world has, 0 outside of worlds."""
+        found: int = getattr(self._device, "ranks", 0)
+        return found
 
     # --- recording ----------------------------------------------------------------------------------------------------
 

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Protocol
 
 from atomr_mp import errors
 from atomr_mp.libraries.base import LibraryDevice, LibraryReference, Number, factor, whole
 from atomr_mp.protocol.declaration.factors import Scalar
 from atomr_mp.protocol.libraries import world as messages
+
+
+class WorldDevice(LibraryDevice, Protocol):
+    """A program that is recorded for a world."""
+
+    @property
+    def ranks(self) -> int:
+        """How many ranks the world has."""
 
 
 class WorldSteps(LibraryReference):
@@ -18,15 +26,14 @@ class WorldSteps(LibraryReference):
     same shape. Numbers, operators and factors are as in `context.world`; where a rank gets nothing, its output is 0.
 
     Args:
-        device: The world that the program is recorded for.
-        ranks: How many ranks it has.
+        device: The program, which knows how many ranks its world has.
     """
 
     library: ClassVar[str] = messages.WORLD
 
-    def __init__(self, device: LibraryDevice, ranks: int) -> None:
+    def __init__(self, device: WorldDevice) -> None:
         super().__init__(device)
-        self._ranks: Final = ranks
+        self._ranks: Final = device.ranks
 
     def all_reduce(self, x: Any, op: messages.Operator = "sum", *, factor: Any = None, out: Any = None) -> Any:
         """Reduce the arrays of all ranks to one, element by element, on all ranks.
@@ -90,3 +97,6 @@ def _pairs(given: Any) -> tuple[tuple[int, int], ...]:
         return tuple((whole("from", sender), whole("to", receiver)) for sender, receiver in given)
     except (TypeError, ValueError) as error:
         raise errors.InvalidRequest(f"pairs is {given!r:.200}; it must be pairs of ranks: (from, to)") from error
+
+
+Reference: Final = WorldSteps

@@ -1,10 +1,10 @@
 """Programs that all ranks of a world run together, made by `MadeWorld.program`.
 
-    with pool.world([0, 1]) as world:
-        with world.program() as p:
-            x = p.input("x", (4, 8), "float32")
-            p.returns(p.world.all_reduce(p.blas.gemm(x, p.refs(weights))))
-        first, second = p.run(x=array).result()
+    with world.program() as p:
+        x = p.input("x", (4, 8), "float32")
+        p.returns(p.world.all_reduce(p.blas.gemm(x, p.refs(weights))))
+
+    first, second = p.run(x=array).result()
 
 Steps are recorded once, and every rank runs all of them, each with its own refs and temporaries.
 """

@@ -117,7 +117,9 @@ class NodePool:
         }
 
     def _has_ended(self) -> bool:
-        return bool(select.select([self._supervisor], [], [], 0)[0])
+        poll = select.poll()  # select(2) knows no descriptor above 1023, and Ray's process may have as many
+        poll.register(self._supervisor, select.POLLIN)
+        return bool(poll.poll(0))
 
     def _start(self) -> Pool:
         if self._pool is not None:

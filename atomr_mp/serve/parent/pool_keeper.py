@@ -151,7 +151,9 @@ def how_ended(pid: int) -> str:
     with contextlib.suppress(OSError):
         pidfd = os.pidfd_open(pid)
         try:
-            select.select([pidfd], [], [], ENDS_S)  # its connections end before it does
+            poll = select.poll()
+            poll.register(pidfd, select.POLLIN)
+            poll.poll(1000 * ENDS_S)  # its connections end before it does
             found = os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOWAIT | os.WNOHANG)
         finally:
             os.close(pidfd)

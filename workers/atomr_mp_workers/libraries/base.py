@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 ENGINE_WORD: Final = PlanCounts._fields.index("engine")
 
 
-class WorldView(Protocol):
+class ProgramWorld(Protocol):
     """The collectives of a world, as `OwnWorld` has them."""
 
     @property
@@ -80,7 +80,7 @@ class LibraryContext:
 
     graphs: MutableSequence[int] = field(default_factory=lambda: [0] * GRAPH_WORDS)
     """The words in which graphs of programs are counted, as `board.GraphCounts`."""
-    world: WorldView | None = None
+    world: ProgramWorld | None = None
     """The world whose collectives programs may have as steps; None outside of worlds."""
 
     def served_by(self, library: str, engine: str) -> None:

@@ -7,7 +7,7 @@ from typing import Any, Final
 from atomr_mp import errors
 from atomr_mp.protocol.libraries import world
 from atomr_mp.protocol.libraries.base import scalar
-from atomr_mp_workers.libraries.base import Library, WorldView, array
+from atomr_mp_workers.libraries.base import Library, ProgramWorld, array
 
 
 class WorldLibrary(Library):
@@ -52,7 +52,7 @@ class WorldLibrary(Library):
         if from_ is None:
             out.fill(0)
 
-    def _view(self, request: Any) -> WorldView:
+    def _view(self, request: Any) -> ProgramWorld:
         """Return the world.
 
         Raises:
@@ -65,7 +65,7 @@ class WorldLibrary(Library):
         return view
 
 
-def _factor(request: Any, view: WorldView) -> Any:
+def _factor(request: Any, view: ProgramWorld) -> Any:
     """Return the number by which this rank's elements are multiplied, None for none."""
     if not request.multipliers:
         return None
