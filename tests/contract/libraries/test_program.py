@@ -420,3 +420,14 @@ def test_the_status_counts_plans(ledger: Ledger, capsys: pytest.CaptureFixture[s
         }
         assert main(["status", "--run-dir", str(pool.run_dir)]) == 0
         assert "device 0, program: 1 plan, there for 75.0% of 4 requests\n" in capsys.readouterr().out
+
+
+def test_a_program_without_temporaries_runs_where_one_slab_is_all(ledger: Ledger) -> None:
+    """The worker takes none for itself: the caller's has room for the result."""
+    with ledger.start(backend="host", memory_bytes=2**26) as pool:
+        device = pool.device(0)
+        one = device.put(np.ones(4))
+        with device.program() as p:
+            p.returns(p.elementwise.add(one, one))
+        for _ in range(3):
+            assert p.run().result(DEADLINE_S).numpy().tolist() == [2.0] * 4

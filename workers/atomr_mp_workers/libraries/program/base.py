@@ -72,7 +72,7 @@ class ProgramLibrary(Library):
             cast("DeviceArray", each) if isinstance(each, Operand) else store.buffers.keep(holder, each)
             for each in given
         ]
-        keeps = plan.nbytes <= KEPT_BYTES
+        keeps = 0 < plan.nbytes <= KEPT_BYTES  # nothing takes a slab for this process where the caller's has room
         frame = plan.frames.pop() if plan.frames else self._frame(plan, store.buffers.ours if keeps else holder)
         temporaries = list(frame)
         for number in plan.apart:
