@@ -37,6 +37,9 @@ WELL_S: Final = 10.0
 WELL_WITH_STANDBY_S: Final = 1.0
 """After a life of this length the relay that stands by takes over at once: its start is paid for."""
 
+ATTEMPTS: Final = 2
+"""How often a relay is looked for that says goodbye: the one that stands by may have ended too."""
+
 BACK_S: Final = 5.0
 """Within so long after a relay's start the clients of the one before have come back."""
 
@@ -101,17 +104,22 @@ class RelayKeeper:
         """Have a relay listen: the one that stands by, or a new one. To be called once the supervisor listens."""
         if self._stopping:
             return
+        if not self._have_listen():
+            self._loop.call_later(LAST_AGAIN_S, self.start)
+        elif self._watching is None:
+            self._watching = self._loop.call_later(LOOK_S, self._watch)
+
+    def _have_listen(self) -> bool:
+        """Have the relay listen that stands by, or a new one; return False if none can be started."""
         serving, self._standby = self._standby or self._new(), None
         if serving is None:
-            self._loop.call_later(LAST_AGAIN_S, self.start)
-            return
+            return False
         self._serving = serving
         self._starts += 1
         serving.listen()
         if self._draining:
             serving.send(relay.RelayDrains())
-        if self._watching is None:
-            self._watching = self._loop.call_later(LOOK_S, self._watch)
+        return True
 
     def _new(self) -> RelayProcess | None:
         """Start a process that stands by."""
@@ -170,6 +178,9 @@ class RelayKeeper:
     def close(self, why: str) -> None:
         """Tell it to say goodbye, and stop listening. Blocks for a moment."""
         self._stopping = True
+        for _ in range(ATTEMPTS):  # one that has just ended, seen or not, leaves clients that are about to come back
+            if self._starts and (self._serving is None or self._serving.is_gone):
+                self._have_listen()
         processes = [process for process in (self._serving, self._standby) if process is not None]
         for process in processes:
             lived_s = time.monotonic() - process.listens_since

@@ -88,6 +88,15 @@ class RelayProcess:
         except OSError as error:
             _LOG.warning("the relay takes no message: %s", error)
 
+    @property
+    def is_gone(self) -> bool:
+        """Whether it has ended, or is about to: its end of the channel is closed."""
+        if self._control is None:
+            return True
+        closed = select.poll()
+        closed.register(self._control, select.POLLHUP)
+        return bool(closed.poll(0))
+
     def wait_stopped(self) -> None:
         """Wait until it has ended by itself after `RelayStops`. Blocks, for at most `STOP_S`."""
         if self._control is None:
