@@ -136,8 +136,9 @@ class WorldProgram(Program):
 
     **A run** returns a `GangReply`. Its result is a list by rank of what a run on a device returns. It is ordered with
     all requests on its refs, sent once, and begins on all ranks or on none: what one rank refuses, such as a stale ref,
-    no rank begins, and the others' part is `WorldMismatch`. If a step fails on one rank, the others end at the next
-    collective. What a run that has begun and failed was to write is undefined on all ranks.
+    no rank begins, and the others' part is `WorldMismatch`. If a step fails on one rank, the run fails on all,
+    and what it was to write is undefined on all ranks. If a rank is lost, that is undefined on the
+    others, or written as a whole where the rank had done its part.
 
     Args:
         ranks: The world's devices as one.

@@ -24,7 +24,7 @@ class Collective(IntEnum):
     REFUSED = 10
     """A rank does not take part, since its part of a collective on refs, or of a program, is refused or has failed."""
     PROGRAM = 11
-    """All ranks begin a program, which its number of elements names."""
+    """All ranks begin or end a program, which its number of elements names."""
 
 
 KINDS: Final = {

@@ -1,8 +1,9 @@
 """The request that runs programs of a world that a session has made. Its parts run on the world's thread.
 
-All ranks meet before the first step. What one of them refuses, none begins: its peers meet its refusal. A rank on which
-a step has failed meets its peers at their next collective, likewise, if the program has one left; so all ranks end,
-nobody waits, and the epoch goes on.
+All ranks meet before the first step. What one of them refuses, none begins: its peers meet its refusal. They meet once
+more behind the last step. A rank on which a step has failed meets its peers at their next collective, or there, with a
+refusal: so the run fails on all ranks, and what it writes is undefined on all. No rank waits for ever, and the epoch
+goes on. Only a process that ends behind the last meeting leaves a run that is whole on the others and lost.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ from atomr_mp import errors
 from atomr_mp.protocol import values
 from atomr_mp.protocol.libraries import program
 from atomr_mp.protocol.libraries.program import RunProgram
-from atomr_mp.protocol.libraries.world import WORLD
 from atomr_mp_workers.libraries.actor_libraries import ThreadLibraries
 from atomr_mp_workers.libraries.base import LibraryContext
 from atomr_mp_workers.libraries.program.definitions import weigh
@@ -51,7 +51,7 @@ class WorldProgramMethod(Method):
         self.refused = RefusedPart
         self.weigh = weigh
         self._view: Final = view
-        self._steps: Final = CountedSteps(view)
+        self._steps: Final = MeetingSteps(view)
         self._context: Final = dataclasses.replace(context, world=self._steps)
         self._decoder: Final = values.Decoder[RunProgram](RunProgram, RunProgram.hook(), writable=False)
         self._libraries: ThreadLibraries | None = None
@@ -92,7 +92,7 @@ class WorldProgramMethod(Method):
             AtomrError: It is refused here, a step has failed, or another rank does not go on.
         """
         steps = self._steps
-        steps.ended, steps.met = 0, self._view.steps
+        steps.met = self._view.steps
         try:
             libraries = self._begin(part)
         except BaseException as error:
@@ -102,13 +102,14 @@ class WorldProgramMethod(Method):
             raise
         assert isinstance(part, RunProgram)
         try:
-            return libraries.run("program", part)
+            result = libraries.run("program", part)
         except (errors.WorldMismatch, errors.CollectiveAborted):
             raise
         except BaseException:
-            if steps.ended < _collectives_in(part):
-                self._refuse()
+            self._refuse()
             raise
+        self._view.meet_for_program(_named(part))
+        return result
 
     def _begin(self, part: RunProgram | RefusedPart) -> ThreadLibraries:
         """Prepare a program, and meet the other ranks."""
@@ -124,7 +125,7 @@ class WorldProgramMethod(Method):
         except BaseException:
             self._refuse()
             raise
-        self._view.begin_program(int.from_bytes(program.digest(part.program)[:NAME_BYTES], "big"))
+        self._view.meet_for_program(_named(part))
         self._steps.met = self._view.steps
         return libraries
 
@@ -135,8 +136,8 @@ class WorldProgramMethod(Method):
                 self._view.refuse()
 
 
-class CountedSteps:
-    """A world's collectives for the steps of a program: it counts those that have ended.
+class MeetingSteps:
+    """A world's collectives for the steps of a program. It knows whether this rank is amid one.
 
     Args:
         view: The world.
@@ -146,25 +147,23 @@ class CountedSteps:
         self._view: Final = view
         self.rank: Final = view.rank
         self.size: Final = view.size
-        self.ended = 0
-        """How many collectives of the program have ended."""
         self.met = 0
-        """How often this rank had met the others when the last one ended."""
+        """How often this rank had met the others when the last collective ended."""
 
     def __getattr__(self, name: str) -> Any:
         method: Callable[..., Any] = getattr(self._view, name)
 
-        def counted(*args: Any, **kwargs: Any) -> Any:
+        def noted(*args: Any, **kwargs: Any) -> Any:
             result = method(*args, **kwargs)
-            self.ended, self.met = self.ended + 1, self._view.steps
+            self.met = self._view.steps
             return result
 
-        return counted
+        return noted
 
 
-def _collectives_in(request: RunProgram) -> int:
-    """Return how many collectives are among the steps of a program that was prepared."""
-    return sum(step.library == WORLD for step in program.DEFINITIONS.decode(request.program).steps)
+def _named(request: RunProgram) -> int:
+    """Return the number that names a program among the ranks."""
+    return int.from_bytes(program.digest(request.program)[:NAME_BYTES], "big")
 
 
 def _run_in(arguments: tuple[Any, ...]) -> RunProgram | None:

@@ -74,8 +74,8 @@ class Collectives:
         self._meeting.check()
         self._meeting.meet(Agreement(Collective.REFUSED), 0)
 
-    def begin_program(self, name: int) -> None:
-        """Meet the others before a program, which all name alike."""
+    def meet_for_program(self, name: int) -> None:
+        """Meet the others at the begin or the end of a program, which all name alike."""
         self._meeting.check()
         self._meeting.meet(Agreement(Collective.PROGRAM, name), 0)
 

@@ -98,13 +98,13 @@ class OwnWorld:
         """Have the others raise `WorldMismatch`, since this rank has an error of its own. The runtime's."""
         self._collectives().refuse()
 
-    def begin_program(self, name: int) -> None:
-        """Wait until all ranks have come to a program; the runtime's.
+    def meet_for_program(self, name: int) -> None:
+        """Wait until all ranks have come to the begin of a program, or to its end; the runtime's.
 
         Args:
             name: What names it, below 2^63.
         """
-        self._collectives().begin_program(name)
+        self._collectives().meet_for_program(name)
 
     def all_reduce(self, x: Any, op: str = "sum", *, factor: Any = None, out: Any = None) -> Any:
         """Reduce the arrays of all ranks to one, element by element, and return it on all ranks.
