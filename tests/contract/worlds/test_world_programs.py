@@ -310,6 +310,24 @@ def test_programs_take_their_turns_with_other_requests(pool: atomr_mp.Pool, pair
     assert read.result(DEADLINE_S) == 12.0
 
 
+@pytest.mark.parametrize("kind", ["program", "collective"])
+def test_a_cancel_refuses_nobody(pool: atomr_mp.Pool, pair: MadeWorld, gate: Gate, kind: str) -> None:
+    """A reader that was sent behind a run gets what was there before it."""
+    refs = put(pool, pair, [np.ones(2)] * 2)
+    with pair.program() as p:
+        p.world.all_reduce(p.refs(refs), out=p.refs(refs))
+    held = pool.call("Exchanging.hold", refs[1], gate.path, 10.0)
+    gate.wait()
+    ran = p.run() if kind == "program" else pair.all_reduce(refs, out=refs)
+    reads = [pool.call("Exchanging.read", ref) for ref in refs]
+    ran.cancel()
+    assert reads[0].result(DEADLINE_S) == 1.0
+    gate.open()
+    held.result(DEADLINE_S)
+    assert reads[1].result(DEADLINE_S) == 11.0
+    assert pair.epoch == 1
+
+
 def test_steps_of_a_world_are_refused_elsewhere(pool: atomr_mp.Pool, pair: MadeWorld) -> None:
     """A hand-made program of a device has none, nor one of a world with another number of ranks."""
     with pair.program() as p:

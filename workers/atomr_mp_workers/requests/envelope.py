@@ -353,8 +353,10 @@ class Envelope:
         try:
             if isinstance(error, errors.DeadlineExceeded):
                 self._board.count(Counter.EXPIRED, request.items)
-            elif isinstance(error, errors.Cancelled):
+            elif isinstance(error, errors.Cancelled):  # its own client does not want it, so refuses nobody behind it
                 self._board.count(Counter.CANCELLED, request.items)
+                self._drop(request, error)
+                return
             self._miss(request, error)
         except Exception as fault:  # noqa: BLE001 - ours; it costs this request
             self.undo(request, fault)

@@ -22,7 +22,7 @@ from atomr_mp_workers.worlds.order.files import WorldFiles
 from atomr_mp_workers.worlds.order.joined_epoch import JoinedEpoch
 from atomr_mp_workers.worlds.order.steps import PartKey, StreamEnd
 from atomr_mp_workers.worlds.running.gang_queue import GangQueue, key_of
-from atomr_mp_workers.worlds.running.waiting_parts import WaitingParts
+from atomr_mp_workers.worlds.running.waiting_parts import EARLY_NS, WaitingParts
 from atomr_mp_workers.worlds.running.world_thread import EpochMeeting, WorldThread
 
 _INSIDE: Final = frozenset({MemberState.JOINED, MemberState.CLOSING})
@@ -185,9 +185,12 @@ class Membership:
             if request.method.refused is None or request.peer.session.ended:
                 discard(request)
             else:
-                # Rank 0 has found it late a little before its deadline, so that its caller hears of it in time.
-                now_ns = max(time.monotonic_ns(), request.deadline_ns)
-                error = unrun(self.name, request, now_ns, _REFS_IN_USE)
+                # Rank 0 has found it late a little before its deadline, so that its caller hears of it in time. What it
+                # has dropped before that its caller has cancelled; only rank 0 was told.
+                now_ns = time.monotonic_ns()
+                if now_ns < request.deadline_ns - EARLY_NS:
+                    request.closing = _cancelled()
+                error = unrun(self.name, request, max(now_ns, request.deadline_ns), _REFS_IN_USE)
                 assert error is not None
                 self._abort(request, error)
 
@@ -268,7 +271,7 @@ class Membership:
         if request.method.refused is None:
             self._queue.withdraw(request)
         elif self._waiting.cancel(key, self._epoch.publisher):
-            request.closing = errors.Cancelled("cancelled before it began", maybe_executed=False)
+            request.closing = _cancelled()
             self._wake()
 
     def is_quiet(self) -> bool:
@@ -468,3 +471,8 @@ class Membership:
                 self._view.leave()
                 hooks.point("world_leave")
                 self._send(control.EpochLeft(self.number, epoch.number, self._reason))
+
+
+def _cancelled() -> errors.Cancelled:
+    """Return the error of a part whose caller has cancelled the call before any rank began it."""
+    return errors.Cancelled("cancelled before it began", maybe_executed=False)
