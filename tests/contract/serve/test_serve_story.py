@@ -309,6 +309,8 @@ def test_whatever_happens_every_line_is_an_object_and_every_cause_is_told_once(l
             assert server.call("Telling.raises", [kinds[generation - 1]]).status == 500
             assert server.call(f"Telling.{method}", arguments, x_request_id=f"ends-{generation}").status == 500
             assert settled(functools.partial(has, server, "device_ready", generation + 1), 2 * DEADLINE_S)
+            # Front ends gather what is lost for a moment before they tell it, and are killed below.
+            assert settled(functools.partial(has, server, "requests_lost", generation), DEADLINE_S)
         for pid, number in zip(server.front_ends(), (signal.SIGSEGV, signal.SIGABRT), strict=True):
             os.kill(pid, number)
             assert settled(functools.partial(has_ended, server, pid), DEADLINE_S)
