@@ -8,13 +8,21 @@ from typing import Final
 import pytest
 
 import atomr_mp
+from tests import made_worlds
 from tests import remote as served
-from tests.contract.worlds import test_made_worlds
+from tests.contract.worlds import test_made_worlds, test_world_programs
 from tests.support import Ledger
 from tests.worlds import needs_worlds
 
 LOCAL: Final[dict[str, str]] = {
-    "test_what_only_a_worker_can_know_is_refused_on_all_ranks": "views: no other machine can map the memory",
+    **dict.fromkeys(
+        (
+            "test_what_only_a_worker_can_know_is_refused_on_all_ranks",
+            "test_what_one_rank_refuses_no_rank_begins",
+        ),
+        "views: no other machine can map the memory",
+    ),
+    "test_a_collective_as_a_step": "what a step computes is the worker's; drawn programs are run",
     **dict.fromkeys(
         (
             "test_calls_that_wait_for_each_other_end_by_a_deadline",
@@ -32,18 +40,13 @@ LOCAL: Final[dict[str, str]] = {
 pytestmark = needs_worlds
 
 
-books, gate, world, pair = (
-    test_made_worlds.books,
-    test_made_worlds.gate,
-    test_made_worlds.world,
-    test_made_worlds.pair,
-)
+books, gate, world, pair = made_worlds.books, made_worlds.gate, made_worlds.world, made_worlds.pair
 
 
 @pytest.fixture(scope="module")
 def serving(books: Ledger) -> Iterator[served.Served]:
     """A pool behind a relay."""
-    found = served.serve(books, test_made_worlds.EXCHANGING, gpus=4)
+    found = served.serve(books, made_worlds.EXCHANGING, gpus=4)
     with found.pool:
         yield found
 
@@ -55,4 +58,5 @@ def pool(serving: served.Served) -> Iterator[atomr_mp.Pool]:
         yield remote
 
 
-globals().update(served.repeated(test_made_worlds, LOCAL))
+for module in (test_made_worlds, test_world_programs):
+    globals().update(served.repeated(module, LOCAL))

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -15,71 +14,25 @@ import atomr_mp
 from atomr_mp import errors
 from atomr_mp.made_world import MadeWorld
 from atomr_mp.protocol.libraries import program as messages
+from tests import made_worlds
+from tests.made_worlds import arrays_of, put, same
 from tests.support import ACTORS, DEADLINE_S, Gate, Ledger
 from tests.worlds import needs_worlds, start
 
-EXCHANGING = f"{ACTORS}/exchanging.py:Exchanging"
 RECORDED = f"{ACTORS}/recorded.py:Recorded"
 DRAWS = 30
-NUMBERS = itertools.count()
 Model = list[np.ndarray[Any, Any]]
 
 pytestmark = needs_worlds
 
 
-@pytest.fixture(scope="module")
-def books() -> Iterator[Ledger]:
-    """Counts what is left."""
-    with Ledger() as ledger:
-        yield ledger
-
-
-@pytest.fixture(scope="module")
-def pool(books: Ledger) -> Iterator[atomr_mp.Pool]:
-    """A pool of four devices."""
-    with books.start(EXCHANGING, gpus=4) as started:
-        started.wait_ready(DEADLINE_S)
-        yield started
-
-
-@pytest.fixture(params=[1, 2, 3, 4])
-def world(pool: atomr_mp.Pool, request: pytest.FixtureRequest) -> Iterator[MadeWorld]:
-    """A world of so many ranks, on devices in another order than theirs."""
-    with pool.world([3, 1, 0, 2][: request.param]) as made:
-        yield made
-
-
-@pytest.fixture
-def pair(pool: atomr_mp.Pool) -> Iterator[MadeWorld]:
-    """A world of devices 0 and 1."""
-    with pool.world([0, 1]) as made:
-        yield made
-
-
-@pytest.fixture
-def gate(books: Ledger) -> Iterator[Gate]:
-    """A gate."""
-    with books.gate(f"gate-{next(NUMBERS)}") as made:
-        yield made
-
-
-def put(pool: atomr_mp.Pool, world: MadeWorld, arrays: Model) -> list[Any]:
-    """Return refs with these arrays, by rank."""
-    return [pool.device(device).put(array) for device, array in zip(world.devices, arrays, strict=True)]
-
-
-def arrays_of(size: int, shape: Any, dtype: str = "float64") -> Model:
-    """Return an array for each rank, with small numbers that sum exactly."""
-    random_ = np.random.default_rng(size)
-    return [random_.integers(1, 5, shape).astype(dtype) for _ in range(size)]
-
-
-def same(refs: Any, arrays: Any) -> None:
-    """Assert that refs have these arrays and types, by rank."""
-    for ref, array in zip(refs, arrays, strict=True):
-        got = ref.numpy()
-        assert got.dtype == array.dtype
-        np.testing.assert_array_equal(got, array, strict=True)
+books, pool, gate, world, pair = (
+    made_worlds.books,
+    made_worlds.pool,
+    made_worlds.gate,
+    made_worlds.world,
+    made_worlds.pair,
+)
 
 
 COLLECTIVES: dict[str, tuple[Callable[[Any, Any, int], Any], Callable[[Model, int], Model]]] = {
@@ -120,7 +73,7 @@ def test_a_collective_as_a_step(pool: atomr_mp.Pool, world: MadeWorld, name: str
         pytest.skip("complex numbers have no order")
     record, expected = COLLECTIVES[name]
     for rows in (0, 3, 2000):
-        arrays = arrays_of(world.size, (world.size * rows, 5), dtype)
+        arrays = arrays_of(world, (world.size * rows, 5), dtype)
         refs = put(pool, world, arrays)
         with world.program() as p:
             x = p.input("x", arrays[0].shape, dtype)
@@ -172,7 +125,7 @@ def test_drawn_programs_agree_with_a_model(pool: atomr_mp.Pool, world: MadeWorld
     """Steps in any order write refs and temporaries; several runs are under way at once."""
     size, choices = world.size, random.Random(world.size)
     for _ in range(DRAWS):
-        model = {name: arrays_of(size, (size, 3)) for name in "ab"}
+        model = {name: arrays_of(world, (size, 3)) for name in "ab"}
         refs = {name: put(pool, world, arrays) for name, arrays in model.items()}
         given = np.arange(size * 3.0).reshape(size, 3)
         with world.program() as p:
@@ -198,10 +151,10 @@ def test_drawn_programs_agree_with_a_model(pool: atomr_mp.Pool, world: MadeWorld
 
 def test_what_a_client_can_know_is_refused_while_it_is_recorded(pool: atomr_mp.Pool, pair: MadeWorld) -> None:
     """At the caller's line; nothing is sent."""
-    refs, other = put(pool, pair, arrays_of(2, (4, 3))), put(pool, pair, arrays_of(2, (3, 4)))
-    numbers = put(pool, pair, arrays_of(2, (4, 3), "int32"))
-    complexes = put(pool, pair, arrays_of(2, (4, 3), "complex64"))
-    flags = put(pool, pair, arrays_of(2, (4, 3), "bool"))
+    refs, other = put(pool, pair, arrays_of(pair, (4, 3))), put(pool, pair, arrays_of(pair, (3, 4)))
+    numbers = put(pool, pair, arrays_of(pair, (4, 3), "int32"))
+    complexes = put(pool, pair, arrays_of(pair, (4, 3), "complex64"))
+    flags = put(pool, pair, arrays_of(pair, (4, 3), "bool"))
 
     def recorded(step: Callable[[Any], object]) -> None:
         with pair.program() as p:
@@ -242,7 +195,7 @@ def test_what_a_client_can_know_is_refused_while_it_is_recorded(pool: atomr_mp.P
 
 def test_what_one_rank_refuses_no_rank_begins(pool: atomr_mp.Pool, pair: MadeWorld) -> None:
     """The error is that of the rank that refuses; what steps were to write stays as it was, and the world works on."""
-    arrays = arrays_of(2, 4)
+    arrays = arrays_of(pair, 4)
     refs, spoilt, target = (put(pool, pair, arrays) for _ in range(3))
     with pair.program() as p:
         p.elementwise.add(p.refs(refs), p.refs(refs), p.refs(target))
