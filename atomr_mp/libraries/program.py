@@ -67,8 +67,15 @@ class ProgramArray(Operand):
         return id(self.program), self.slot
 
     def to_wire(self) -> WireRef:
-        """Return its form in the program's message."""
-        return messages.slot(self.slot, self.layout)
+        """Raise.
+
+        Raises:
+            InvalidRequest: No message has it but the program's, which has its slot.
+        """
+        raise errors.InvalidRequest(
+            f"{self!r} exists only while the program runs: use it in the program's steps, or have it returned; the "
+            "run's result is a ref"
+        )
 
     def __getitem__(self, index: Index | tuple[Index, ...]) -> ProgramArray:
         return self._view(self.layout.indexed(index))
@@ -92,6 +99,28 @@ class ProgramArray(Operand):
 
     def _view(self, layout: Layout) -> ProgramArray:
         return ProgramArray(self.program, self.slot, layout)
+
+
+class _Slot(Operand):
+    """An array in the program's message.
+
+    Args:
+        number: The number of its slot there.
+        layout: Its layout in the slot.
+    """
+
+    def __init__(self, number: int, layout: Layout) -> None:
+        self.layout = layout
+        self.number: Final = number
+
+    @property
+    def memory(self) -> object:
+        """The name of the memory."""
+        return self.number
+
+    def to_wire(self) -> WireRef:
+        """Return its form in the message."""
+        return messages.slot(self.number, self.layout)
 
 
 @checks_names
@@ -281,20 +310,19 @@ class Program:
                 )
         refs, writes = self._constants(), dict[int, None]()
 
-        def numbered(operand: Operand) -> ProgramArray:
+        def numbered(operand: Operand) -> _Slot:
             if not isinstance(operand, ProgramArray):
-                number = refs[operand.memory, operand.layout]
-                return ProgramArray(self, number, messages.anywhere(operand.layout))
+                return _Slot(refs[operand.memory, operand.layout], messages.anywhere(operand.layout))
             if operand.program is not self:
                 raise errors.InvalidRequest(f"{operand!r} is an array of another program")
             first = len(self._inputs) + len(refs)
-            return ProgramArray(self, -1 - operand.slot if operand.slot < 0 else first + operand.slot, operand.layout)
+            return _Slot(-1 - operand.slot if operand.slot < 0 else first + operand.slot, operand.layout)
 
         steps = []
         for library, request in self._steps:
             told = with_arrays(request, numbered)
             steps.append(messages.ProgramStep(library, request.name, values.encode(told)[0]))
-            writes |= {each.slot: None for each in told.written() if each.slot < len(self._inputs) + len(refs)}
+            writes |= {each.number: None for each in told.written() if each.number < len(self._inputs) + len(refs)}
         slots = len(self._inputs) + len(refs) + len(self._temporaries)
         if slots > messages.MAX_SLOTS:
             raise errors.InvalidRequest(f"the program has {slots} arrays; the limit is {messages.MAX_SLOTS}")
@@ -312,7 +340,7 @@ class Program:
         given += self._refs
 
         def slot_of(operand: Operand) -> int | None:
-            number = numbered(operand).slot
+            number = numbered(operand).number
             return number if number < len(given) else None
 
         reads = first_reads([request for _, request in self._steps], slot_of)

@@ -76,7 +76,7 @@ class WorldSteps(LibraryReference):
             pairs: Who sends to whom: (from, to). A rank sends to one at most, and receives from one at most.
             out: The array to which the received one goes.
         """
-        return self._request(messages.Sendrecv(x, self._ranks, _pairs(pairs), out), None)
+        return self._request(messages.Sendrecv(x, self._ranks, out, _pairs(pairs)), None)
 
     def _factors(self, given: Number | Sequence[Number] | None) -> tuple[Scalar, ...]:
         """Return a factor for each rank, or none."""

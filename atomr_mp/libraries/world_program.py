@@ -23,7 +23,7 @@ from atomr_mp.protocol.keywords import checks_names
 from atomr_mp.protocol.layout import Index
 from atomr_mp.protocol.libraries.base import LibraryRequest
 from atomr_mp.protocol.libraries.program import RunProgram, anywhere
-from atomr_mp.protocol.refs import Operand
+from atomr_mp.protocol.refs import Operand, WireRef
 
 if TYPE_CHECKING:
     from atomr_mp.client.worlds.gang_reply import GangReply
@@ -50,6 +50,16 @@ class RankRefs(Operand):
     def memory(self) -> object:
         """The names of their memory."""
         return tuple(ref.memory for ref in self.refs)
+
+    def to_wire(self) -> WireRef:
+        """Raise.
+
+        Raises:
+            InvalidRequest: No message has it; a run has the ref of its rank.
+        """
+        raise errors.InvalidRequest(
+            f"{self!r} is given where one ref belongs: it is for steps and inputs of programs of its world; give a ref"
+        )
 
     def __getitem__(self, index: Index | tuple[Index, ...]) -> RankRefs:
         return RankRefs([ref[index] for ref in self.refs])
@@ -93,8 +103,10 @@ class Ranks:
             InvalidRequest: It is the ref of one rank; or there are too many or too few, or they lie differently.
             GpuRefWrongDevice: One is on another device.
         """
-        if isinstance(value, ProgramArray | RankRefs):
+        if isinstance(value, ProgramArray):
             return value
+        if isinstance(value, RankRefs):
+            return self.by_rank(value.refs)  # they may be of another world
         if isinstance(value, Operand):
             raise errors.InvalidRequest("a ref is memory of one rank; give one for each rank: `p.refs([…])`")
         if isinstance(value, list | tuple) and value and all(isinstance(each, Operand) for each in value):

@@ -29,6 +29,9 @@ Rank = Annotated[int, msgspec.Meta(ge=0, lt=MAX_RANKS)]
 
 Operator = Literal["sum", "prod", "min", "max", "avg"]
 
+Multipliers = Annotated[tuple[Scalar, ...], msgspec.Meta(max_length=MAX_RANKS)]
+"""By rank: the number by which its elements are multiplied first. Empty for none."""
+
 
 def _scattered(request: Any, _sizes: Sizes) -> tuple[int, ...]:
     """The shape of x, its first length divided by the number of ranks."""
@@ -78,31 +81,33 @@ def _has_pairs(request: Any, _sizes: Sizes) -> bool:
     return unique and all(rank < request.ranks for rank in (*senders, *receivers))
 
 
-class _Reducing(LibraryRequest, frozen=True):
-    """Base of reductions to arrays like x."""
+_REDUCES: Final = (_has_average, _has_order, _has_factors)
 
-    types: ClassVar = {"T": NUMERIC}
-    rules: ClassVar[tuple[Rule, ...]] = (_has_average, _has_order, _has_factors)
+
+class _Collective(LibraryRequest, frozen=True):
+    """Base of collectives whose outputs are like their inputs."""
+
     captured: ClassVar = False
     x: Annotated[Operand, reads("*dims")]
     ranks: Size
     out: Annotated[Operand | None, writes("*dims", alias=("x",))] = None
-    op: Operator = "sum"
-    multipliers: Annotated[tuple[Scalar, ...], msgspec.Meta(max_length=MAX_RANKS)] = ()
-    """By rank: the number by which its elements are multiplied first."""
 
 
-class AllReduce(_Reducing, frozen=True):
+class AllReduce(_Collective, frozen=True):
     """Reduce the arrays of all ranks to one, on all ranks."""
 
     name: ClassVar = "all_reduce"
+    types: ClassVar = {"T": NUMERIC}
+    rules: ClassVar[tuple[Rule, ...]] = _REDUCES
+    op: Operator = "sum"
+    multipliers: Multipliers = ()
 
 
-class Reduce(_Reducing, frozen=True):
+class Reduce(AllReduce, frozen=True):
     """Reduce the arrays of all ranks to one, on one rank; the output of the others is 0."""
 
     name: ClassVar = "reduce"
-    rules: ClassVar = (*_Reducing.rules, _has_root)
+    rules: ClassVar[tuple[Rule, ...]] = (*_REDUCES, _has_root)
     root: Rank = 0
 
 
@@ -111,13 +116,13 @@ class ReduceScatter(LibraryRequest, frozen=True):
 
     name: ClassVar = "reduce_scatter"
     types: ClassVar = {"T": NUMERIC}
-    rules: ClassVar = _Reducing.rules
+    rules: ClassVar[tuple[Rule, ...]] = _REDUCES
     captured: ClassVar = False
     x: Annotated[Operand, reads("*_")]
     ranks: Size
     out: Annotated[Operand | None, writes(_scattered)] = None
     op: Operator = "sum"
-    multipliers: Annotated[tuple[Scalar, ...], msgspec.Meta(max_length=MAX_RANKS)] = ()
+    multipliers: Multipliers = ()
 
 
 class AllGather(LibraryRequest, frozen=True):
@@ -130,36 +135,24 @@ class AllGather(LibraryRequest, frozen=True):
     out: Annotated[Operand | None, writes(_gathered)] = None
 
 
-class Broadcast(LibraryRequest, frozen=True):
+class Broadcast(_Collective, frozen=True):
     """Give all ranks the array of one."""
 
     name: ClassVar = "broadcast"
-    rules: ClassVar = (_has_root,)
-    captured: ClassVar = False
-    x: Annotated[Operand, reads("*dims")]
-    ranks: Size
-    out: Annotated[Operand | None, writes("*dims", alias=("x",))] = None
+    rules: ClassVar[tuple[Rule, ...]] = (_has_root,)
     root: Rank = 0
 
 
-class AllToAll(LibraryRequest, frozen=True):
+class AllToAll(_Collective, frozen=True):
     """Send part i of the first axis to rank i."""
 
     name: ClassVar = "all_to_all"
-    rules: ClassVar = (_has_rows_for_all,)
-    captured: ClassVar = False
-    x: Annotated[Operand, reads("*dims")]
-    ranks: Size
-    out: Annotated[Operand | None, writes("*dims", alias=("x",))] = None
+    rules: ClassVar[tuple[Rule, ...]] = (_has_rows_for_all,)
 
 
-class Sendrecv(LibraryRequest, frozen=True):
+class Sendrecv(_Collective, frozen=True):
     """Send arrays between ranks, all at once; the output of a rank to which none is sent is 0."""
 
     name: ClassVar = "sendrecv"
-    rules: ClassVar = (_has_pairs,)
-    captured: ClassVar = False
-    x: Annotated[Operand, reads("*dims")]
-    ranks: Size
-    pairs: Annotated[tuple[tuple[Rank, Rank], ...], msgspec.Meta(max_length=MAX_RANKS)]
-    out: Annotated[Operand | None, writes("*dims", alias=("x",))] = None
+    rules: ClassVar[tuple[Rule, ...]] = (_has_pairs,)
+    pairs: Annotated[tuple[tuple[Rank, Rank], ...], msgspec.Meta(max_length=MAX_RANKS)] = ()

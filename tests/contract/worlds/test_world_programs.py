@@ -193,6 +193,40 @@ def test_what_a_client_can_know_is_refused_while_it_is_recorded(pool: atomr_mp.P
         _ = p.world
 
 
+def test_operands_of_programs_belong_nowhere_else(pool: atomr_mp.Pool, pair: MadeWorld) -> None:
+    """Refs of all ranks, and arrays of a program, are refused in words wherever one ref belongs."""
+    refs = put(pool, pair, arrays_of(pair, 4))
+    with pair.program() as p:
+        of_ranks = p.refs(refs)
+        of_steps = p.world.all_reduce(of_ranks)
+        x = p.input("x", 4, "float64")
+        p.returns(p.elementwise.add(of_steps, x))
+
+    def run_with(operand: Any) -> atomr_mp.Reply:
+        with device.program() as q:
+            q.returns(q.elementwise.add(operand, operand))
+        return q.run()
+
+    device = pool.device(0)
+    for operand in (of_ranks, of_steps):
+        for use in (
+            lambda operand: device.elementwise.add(operand, operand),
+            lambda operand: device.memory.fill(operand, 1.0),
+            lambda operand: pool.call("Exchanging.read", operand),
+            lambda operand: pair.all_reduce([operand, operand]),
+            run_with,
+            lambda operand: p.run(x=[operand, refs[1]]),
+        ):
+            with pytest.raises(errors.InvalidRequest):
+                use(operand).result(DEADLINE_S)
+    with pytest.raises(errors.InvalidRequest, match="exists only while the program runs"):
+        p.run(x=of_steps)
+    for devices, kind in (([1, 0], errors.GpuRefWrongDevice), ([0, 1, 2], errors.InvalidRequest)):
+        with pool.world(devices) as other, pytest.raises(kind), other.program() as q:
+            q.world.all_reduce(of_ranks)
+    same(p.run(x=of_ranks).result(DEADLINE_S), [sum(arrays_of(pair, 4)) + each for each in arrays_of(pair, 4)])
+
+
 def test_what_one_rank_refuses_no_rank_begins(pool: atomr_mp.Pool, pair: MadeWorld) -> None:
     """The error is that of the rank that refuses; what steps were to write stays as it was, and the world works on."""
     arrays = arrays_of(pair, 4)

@@ -67,23 +67,23 @@ class WorldProgramMethod(Method):
 
     def written(self, arguments: tuple[Any, ...]) -> list[DeviceArray]:
         """Return the arrays that steps write."""
-        part = _run_in(arguments)
-        return [] if part is None else part.written()
+        request: RunProgram = arguments[0]
+        return request.written()
 
     def read(self, arguments: tuple[Any, ...], _arrays: Sequence[DeviceArray]) -> list[DeviceArray]:
         """Return the arrays whose content steps need."""
-        part = _run_in(arguments)
-        return [] if part is None else part.read()
+        request: RunProgram = arguments[0]
+        return request.read()
 
     def triangle_of(self, arguments: tuple[Any, ...], array: DeviceArray) -> str | None:
         """Return "" for an array that steps write as a whole; else a name that stands for what they write of it."""
-        part = _run_in(arguments)
-        return None if part is None else part.triangle_of(array)
+        request: RunProgram = arguments[0]
+        return request.triangle_of(array)
 
     def written_before(self, arguments: tuple[Any, ...], array: DeviceArray) -> Sequence[DeviceArray]:
         """Return the arrays that steps have written before one reads this one."""
-        part = _run_in(arguments)
-        return () if part is None else part.written_before(array)
+        request: RunProgram = arguments[0]
+        return request.written_before(array)
 
     def _run(self, part: RunProgram | RefusedPart) -> Any:
         """Run a program together with the other ranks; return what it returns. The world's thread.
@@ -164,9 +164,3 @@ class MeetingSteps:
 def _named(request: RunProgram) -> int:
     """Return the number that names a program among the ranks."""
     return int.from_bytes(program.digest(request.program)[:NAME_BYTES], "big")
-
-
-def _run_in(arguments: tuple[Any, ...]) -> RunProgram | None:
-    """Return the run that is a part's argument, None if the part is refused."""
-    (part,) = arguments
-    return part if isinstance(part, RunProgram) else None

@@ -48,7 +48,7 @@ class CollectivePart(NamedTuple):
 
 
 class RefusedPart(NamedTuple):
-    """A part that this rank does not take part with."""
+    """A part that this rank does not take part with. It has no arrays, so its method is not asked for any."""
 
     error: errors.RequestError
 
@@ -90,12 +90,12 @@ class CollectiveMethod(Method):
     def written(self, arguments: tuple[Any, ...]) -> list[DeviceArray]:
         """Return the output, if it is given."""
         (part,) = arguments
-        return [] if isinstance(part, RefusedPart) or part.out is None else [part.out]
+        return [] if part.out is None else [part.out]
 
     def read(self, arguments: tuple[Any, ...], arrays: Sequence[DeviceArray]) -> list[DeviceArray]:
         """Return the inputs; those of a broadcast are read on the root only."""
         (part,) = arguments
-        if isinstance(part, RefusedPart) or (part.collective == BROADCAST and part.root != self._rank):
+        if part.collective == BROADCAST and part.root != self._rank:
             return []
         return [array for array in arrays if array is not part.out]
 
