@@ -18,7 +18,7 @@ from __future__ import annotations
 import functools
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final, Protocol
+from typing import Final
 
 from atomr_mp import checks, errors
 from atomr_mp.process.files.events import Scalar
@@ -45,6 +45,7 @@ from atomr_mp.supervision.world_watch import WorldWatch, read_member, read_publi
 from atomr_mp.supervisor.loop import Loop, Timer
 from atomr_mp.supervisor.plan import WorldPlan
 from atomr_mp.supervisor.worlds.files import ProcessFiles, StopFile
+from atomr_mp.supervisor.worlds.processes import WorldProcesses
 from atomr_mp.transport.descriptors import Descriptor
 
 LOOK_S: Final = 1.0
@@ -69,27 +70,6 @@ WorldMessage = control.EpochJoined | control.EpochLeft | control.EpochBroken
 
 Offer = tuple[control.FromSupervisor, Descriptor | None]
 """A message to a process, and the descriptor that travels with it."""
-
-
-class WorldProcesses(Protocol):
-    """The processes of a world's devices."""
-
-    def tell(
-        self, device: int, generation: int, message: control.FromSupervisor, descriptor: Descriptor | None = None
-    ) -> None:
-        """Send a message to a process if it is there; the descriptor is the callee's."""
-
-    def replace(self, device: int, generation: int, why: str) -> None:
-        """Have a process replaced that does not do what it was asked."""
-
-    def state(self, device: int) -> str:
-        """Return in words how a device is: "is starting"."""
-
-    def drain_timeout_s(self, device: int) -> float:
-        """Return how long a process of a device has for what it runs, before a planned end."""
-
-    def is_stopped(self, device: int, generation: int) -> bool:
-        """Return whether a process is stopped by a signal."""
 
 
 @checks.owned(by_maker=True)

@@ -8,7 +8,6 @@ from typing import Final
 
 from atomr_mp import checks, errors
 from atomr_mp.process.files.events import Scalar
-from atomr_mp.process.scheduling import is_stopped
 from atomr_mp.protocol.messages import control, operators
 from atomr_mp.protocol.messages.devices import WorldInfo, WorldState
 from atomr_mp.supervision.lifecycle import State
@@ -17,7 +16,7 @@ from atomr_mp.supervisor.device.device import SupervisedDevice
 from atomr_mp.supervisor.loop import Loop
 from atomr_mp.supervisor.plan import WorldPlan
 from atomr_mp.supervisor.worlds.keeper import LOOK_S, Offer, WorldKeeper, WorldMessage
-from atomr_mp.transport.descriptors import Descriptor
+from atomr_mp.supervisor.worlds.processes import DeviceProcesses
 
 MOST_REMOVED: Final = 1024
 """How many removed worlds are remembered."""
@@ -50,7 +49,7 @@ class Worlds:
         self._devices: Final = devices
         self._loop: Final = loop
         self._note: Final = note
-        self._processes: Final = _DeviceProcesses(devices)
+        self._processes: Final = DeviceProcesses(devices)
         self._keepers = [WorldKeeper(plan, self._processes, loop, tell=tell, note=note) for plan in plans]
         self._removed: Final[dict[int, None]] = {}
         """Numbers of the worlds that were removed last. Their processes may still say something of them."""
@@ -243,43 +242,3 @@ class Worlds:
                 self._noted[name] = info.reason
                 facts: dict[str, Scalar] = {"world": name, "rank": info.rank, "reason": info.reason}
                 self._note("world_waits", f"world {name} waits: {info.reason}", facts)
-
-
-class _DeviceProcesses:
-    """The processes of all devices."""
-
-    def __init__(self, devices: Sequence[SupervisedDevice]) -> None:
-        self._devices = devices
-
-    def tell(
-        self, device: int, generation: int, message: control.FromSupervisor, descriptor: Descriptor | None = None
-    ) -> None:
-        """Send a message to a process if it is there; the descriptor is the callee's."""
-        worker = self._devices[device].roles.of(generation)
-        if worker is not None:
-            worker.tell(message, descriptor)
-        elif descriptor is not None:
-            descriptor.close()
-
-    def replace(self, device: int, generation: int, why: str) -> None:
-        """Have a process replaced that does not do what it was asked."""
-        found = self._devices[device]
-        worker = found.roles.of(generation)
-        if worker is not None:
-            found.deaths.failed(worker, errors.DeviceUnavailable(why, device=device))
-
-    def state(self, device: int) -> str:
-        """Return in words how a device is."""
-        life = self._devices[device].life
-        if life.state is State.READY:
-            return "is about to be replaced"
-        return f"is {life.state}: {life.reason}" if life.reason else f"is {life.state}"
-
-    def is_stopped(self, device: int, generation: int) -> bool:
-        """Return whether a process is stopped by a signal."""
-        worker = self._devices[device].roles.of(generation)
-        return worker is not None and is_stopped(worker.pid)
-
-    def drain_timeout_s(self, device: int) -> float:
-        """Return how long a process of a device has for what it runs, before a planned end."""
-        return self._devices[device].plans.held.settings.drain_timeout_s
