@@ -26,7 +26,7 @@ class WorldEvent(StrEnum):
     """The events of a world."""
 
     COMPLETE = auto()
-    """Each member has an incarnation that can join, all with the same code."""
+    """Each member has an incarnation that can join, all with the same code, and with mailboxes if the world has any."""
     JOINED = auto()
     """The last member has joined."""
     CLOSE = auto()

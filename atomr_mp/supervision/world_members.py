@@ -103,9 +103,10 @@ class WorldMembers:
     Args:
         size: How many ranks it has.
         epoch: The number of its latest epoch; the next one gets a higher one.
+        mailboxes: Whether an incarnation can join only once its mailbox was handed over.
     """
 
-    def __init__(self, size: int, epoch: int = 0) -> None:
+    def __init__(self, size: int, epoch: int = 0, *, mailboxes: bool = False) -> None:
         self.state = WorldState.WAITING
         self.epoch = epoch
         """The number of the latest epoch that was formed."""
@@ -119,6 +120,8 @@ class WorldMembers:
         """Those who may map something of the latest epoch."""
         self._given_up: Final[set[WorldMember]] = set()
         """Those inside that do nothing more before their end."""
+        self._handed_over: Final[set[WorldMember] | None] = set() if mailboxes else None
+        """Those whose mailboxes are there; None if there are no mailboxes."""
         self._orders: list[WorldOrder] = []
 
     @property
@@ -135,6 +138,14 @@ class WorldMembers:
     def missing(self) -> list[int]:
         """The ranks without an incarnation that can join."""
         return [rank for rank, each in enumerate(self._ranks) if not each.can_join]
+
+    @property
+    def without_mailbox(self) -> list[int]:
+        """The ranks whose latest incarnation has a mailbox to hand over."""
+        if self._handed_over is None:
+            return []
+        latest = [WorldMember(rank, each.incarnation) for rank, each in enumerate(self._ranks)]
+        return [each.rank for each in latest if each not in self._handed_over]
 
     def ready(self, rank: int, incarnation: int, code: str = "") -> list[WorldOrder]:
         """Take in that an incarnation is set up and active: it can join.
@@ -154,9 +165,18 @@ class WorldMembers:
         self._check()
         return self._take()
 
+    def handed_over(self, rank: int, incarnation: int) -> list[WorldOrder]:
+        """Take in that the mailbox of an incarnation is there, before or after that is ready; it has not ended."""
+        assert self._handed_over is not None
+        self._handed_over.add(WorldMember(rank, incarnation))
+        self._check()
+        return self._take()
+
     def ended(self, rank: int, incarnation: int) -> list[WorldOrder]:
         """Take in that an incarnation's process has ended, whatever it was."""
         known, member = self._ranks[rank], WorldMember(rank, incarnation)
+        if self._handed_over is not None:
+            self._handed_over.discard(member)
         known.ended = max(known.ended, incarnation)
         if incarnation == known.incarnation:
             known.can_join = False
@@ -258,7 +278,8 @@ class WorldMembers:
             self._feed(WorldEvent.BROKEN, cause)
 
     def _check(self) -> None:
-        if self.state is WorldState.WAITING and not self.missing and len({each.code for each in self._ranks}) == 1:
+        is_complete = not self.missing and not self.without_mailbox and len({each.code for each in self._ranks}) == 1
+        if self.state is WorldState.WAITING and is_complete:
             self._feed(WorldEvent.COMPLETE)
 
     def _feed(self, event: WorldEvent, cause: EpochCause | None = None) -> None:

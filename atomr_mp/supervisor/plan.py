@@ -88,6 +88,8 @@ class WorldPlan(msgspec.Struct, frozen=True):
     """Time within which each member has to begin a call."""
     session: int = 0
     """Number of the session that has made it, and alone uses it; 0 if it is of the pool's plan."""
+    mailboxes: bool = False
+    """Whether members have mailboxes, memory on their devices that they hand over before they can join an epoch."""
 
 
 class PlanSource(msgspec.Struct, frozen=True):

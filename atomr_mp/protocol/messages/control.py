@@ -272,10 +272,15 @@ class WorldFileKind(IntEnum):
     """An eventfd that wakes the loop of a process."""
     THREAD_BELL = 3
     """An eventfd that wakes the thread on which a process runs the world's calls."""
+    MAILBOX = 4
+    """Memory on a device in which another process takes part in collectives, as that process has sent it."""
 
 
 class WorldFile(Message, frozen=True, tag="world_file"):
-    """A file of a world, of this process or of another member. With one descriptor."""
+    """A file of a world, of this process or of another one. With one descriptor.
+
+    Mailboxes (`WorldMailbox`) are those of other ranks. They come as soon as they are there, to standbys too.
+    """
 
     world: U32
     rank: U16
@@ -522,6 +527,15 @@ class ResidentRejected(OfResident, frozen=True, tag="resident_rejected"):
     """The adopted memory has another checksum, and is not used."""
 
 
+class WorldMailbox(Message, frozen=True, tag="world_mailbox"):
+    """The memory on the device in which this process takes part in collectives. With one file descriptor.
+
+    Comes at most once a world, where `backend` is cuda: before `Ready`, or behind `WorldOffered` if that comes later.
+    """
+
+    world: U32
+
+
 class EpochJoined(Message, frozen=True, tag="epoch_joined"):
     """This process has joined an epoch."""
 
@@ -568,6 +582,7 @@ FromWorker = (
     | ResidentSealed
     | ResidentAbandoned
     | ResidentRejected
+    | WorldMailbox
     | EpochJoined
     | EpochLeft
     | EpochBroken

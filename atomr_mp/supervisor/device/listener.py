@@ -54,6 +54,13 @@ class WorldListener(Protocol):
     def ended(self, worker: Worker) -> None:
         """A process has ended, or never will."""
 
+    def mailbox(self, worker: Worker, message: control.WorldMailbox, descriptor: Descriptor | None) -> None:
+        """A process has handed its mailbox over; the descriptor is the caller's.
+
+        Raises:
+            ProtocolError: It must not do so.
+        """
+
     def heard(self, worker: Worker, message: control.EpochJoined | control.EpochLeft | control.EpochBroken) -> None:
         """A process has said something about an epoch.
 

@@ -28,7 +28,7 @@ class WorkerMessages:
         log: Its events.
         sessions: Is told of messages that concern clients.
         residents: Is told of resident memory.
-        worlds: Is told of epochs.
+        worlds: Is told of epochs and mailboxes.
         takeover: Is told of a standby.
         foresight: Takes in what the worker is used for.
         deaths: Is told of a fault.
@@ -89,6 +89,8 @@ class WorkerMessages:
                 self._sessions.result_slab(worker.key, message, descriptor)
             case control.OfResident():
                 self._residents.heard(worker.key, message, descriptor)
+            case control.WorldMailbox():
+                self._worlds.mailbox(worker.key, message, descriptor)
             case control.EpochJoined() | control.EpochLeft() | control.EpochBroken():
                 self._worlds.heard(worker.key, message)
             case control.SessionViolated(number, reason):

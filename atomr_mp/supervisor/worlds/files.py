@@ -1,7 +1,8 @@
 """The files that the members of a world share: each process has some of its own, and each world has its stop word.
 
 Their descriptors are made here, given to the processes that need them, and closed here when their process has ended.
-Memory is sealed in its size, so that no side can make another one fault.
+Memory is sealed in its size, so that no side can make another one fault. A mailbox is memory on a device: its process
+makes it, and its descriptor is kept here without a look at it.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import os
 import select
 from typing import Final
 
+from atomr_mp import errors
 from atomr_mp.protocol.messages.control import WorldFileKind
 from atomr_mp.protocol.world.memory import LINES_AT, RING_AT, STOP_BYTES, WORLD_BYTES
 from atomr_mp.protocol.world.page import FIRST_TAKEN, NOTES_AT
@@ -46,6 +48,7 @@ class ProcessFiles:
             undo.pop_all()
         self._own: Descriptor | None = own
         self._shared: Final = dict(zip(OF_OTHERS, (shared, *bells), strict=True))
+        self._mailbox: Descriptor | None = None
 
     def take_own(self) -> dict[WorldFileKind, Descriptor]:
         """Return the files as the process itself gets them, once; they are the caller's."""
@@ -57,6 +60,24 @@ class ProcessFiles:
     def share(self) -> dict[WorldFileKind, Descriptor]:
         """Return the files as another member gets them, the memory to be read only; they are the caller's."""
         return {kind: each.share() for kind, each in self._shared.items()}
+
+    def keep_mailbox(self, mailbox: Descriptor | None) -> bool:
+        """Keep the mailbox of the process, once; return whether there is one now.
+
+        Args:
+            mailbox: The descriptor, which is the caller's; None if it has got lost.
+
+        Raises:
+            ProtocolError: There was one already.
+        """
+        if self._mailbox is not None:
+            raise errors.ProtocolError("a process has one mailbox in a world, and this is its second one")
+        self._mailbox = None if mailbox is None else mailbox.share()
+        return self._mailbox is not None
+
+    def share_mailbox(self) -> Descriptor | None:
+        """Return the mailbox as another process gets it, the caller's to close; None if it has not come."""
+        return None if self._mailbox is None else self._mailbox.share()
 
     def ring(self) -> None:
         """Ring both bells."""
@@ -76,16 +97,20 @@ class ProcessFiles:
         return self._words(RING_AT, FIRST_TAKEN)
 
     @property
-    def memory(self) -> int:
-        """The descriptor of the memory."""
+    def descriptors(self) -> list[int]:
+        """The descriptors of memory that are kept open here."""
+        return [self._memory, *([] if self._mailbox is None else [self._mailbox.fileno()])]
+
+    @property
+    def _memory(self) -> int:
         return self._shared[WorldFileKind.MEMORY].fileno()
 
     def _words(self, at: int, count: int) -> memoryview:
-        return memoryview(os.pread(self.memory, 8 * count, at)).cast("Q")
+        return memoryview(os.pread(self._memory, 8 * count, at)).cast("Q")
 
     def close(self) -> None:
         """Close the files here; whoever has got them keeps them. May be called twice."""
-        for each in (self._own, *self._shared.values()):
+        for each in (self._own, self._mailbox, *self._shared.values()):
             if each is not None:
                 each.close()
 

@@ -10,7 +10,8 @@ ring. Behind that each of them leaves by itself. The epoch is stopped if that ta
 if anything else ends it meanwhile.
 
 A process has its own files from before its start until it has ended, whether it is active or stands by. Other members
-get them with the first epoch that it is in.
+get them with the first epoch that it is in. Its mailbox, if it has one, goes to all processes of other ranks as soon as
+both are there, so that a standby has nothing left to map when it takes over.
 """
 
 from __future__ import annotations
@@ -104,7 +105,7 @@ class WorldKeeper:
         self._tell = tell
         self._note = note
         self._freed = freed
-        self._members = WorldMembers(len(plan.devices))
+        self._members = WorldMembers(len(plan.devices), mailboxes=plan.mailboxes)
         self._stop: StopFile | None = StopFile(plan.name)
         """None once the world was freed."""
         self._files: Final[dict[WorldMember, ProcessFiles]] = {}
@@ -183,7 +184,7 @@ class WorldKeeper:
     def descriptors(self) -> list[int]:
         """The descriptors of memory that are kept open here."""
         stop = [] if self._stop is None else [self._stop.memory]
-        return [*stop, *(each.memory for each in self._files.values())]
+        return [*stop, *(each for files in self._files.values() for each in files.descriptors)]
 
     # --- facts -----------------------------------------------------------------------------------------------------
 
@@ -196,12 +197,13 @@ class WorldKeeper:
         if self._stop is None:
             return []
         plan, device = self.plan, self.plan.devices[rank]
+        mailboxes = [offer for each in self._files if each.rank != rank for offer in self._mailbox(each)]
         files = self._files[WorldMember(rank, generation)] = ProcessFiles(f"{plan.name}-d{device}-g{generation}")
         own = {WorldFileKind.STOP: self._stop.share(), **files.take_own()}
         offered = control.WorldOffered(
             plan.number, plan.name, rank, len(plan.devices), generation, plan.actors, plan.begin_timeout_s, plan.session
         )
-        return [*self._messages(WorldMember(rank, generation), own), (offered, None)]
+        return [*self._messages(WorldMember(rank, generation), own), *mailboxes, (offered, None)]
 
     def loaded(self, rank: int, generation: int, code: bytes) -> None:
         """Take in the digest of the code that a process has loaded for the world's actors, before it is active."""
@@ -218,6 +220,31 @@ class WorldKeeper:
         self._take(
             self._members.ready(rank, generation, f"{code} {self._loaded.get(WorldMember(rank, generation), '')}")
         )
+
+    def mailbox(self, rank: int, generation: int, mailbox: Descriptor | None) -> None:
+        """Take in the mailbox of a process, and hand it to all processes of other ranks; have it replaced without one.
+
+        Args:
+            rank: Its rank.
+            generation: Its generation.
+            mailbox: The descriptor, which is the caller's; None if there was no room for it.
+
+        Raises:
+            ProtocolError: It has handed one over before, or has none in this world.
+        """
+        if not self.plan.mailboxes:
+            raise errors.ProtocolError(f"members of world {self.plan.name} have no mailboxes")
+        member = WorldMember(rank, generation)
+        files = self._files.get(member)
+        if files is None:
+            return
+        if not files.keep_mailbox(mailbox):
+            self._replace([member], f"its mailbox came without its file descriptor (world {self.plan.name})")
+            return
+        for other in [each for each in self._files if each.rank != rank]:
+            for message, descriptor in self._mailbox(member):
+                self._tell_member(other, message, descriptor)
+        self._take(self._members.handed_over(rank, generation))
 
     def leaves(self, rank: int, generation: int, reason: str, *, answers: bool) -> None:
         """Take in that a process takes no more calls.
@@ -393,6 +420,11 @@ class WorldKeeper:
             (control.WorldFile(self.plan.number, of.rank, of.incarnation, kind), each) for kind, each in files.items()
         ]
 
+    def _mailbox(self, of: WorldMember) -> list[Offer]:
+        """Return the message that hands the mailbox of a process on, if that has come."""
+        mailbox = self._files[of].share_mailbox()
+        return [] if mailbox is None else self._messages(of, {WorldFileKind.MAILBOX: mailbox})
+
     def _tell_member(
         self, member: WorldMember, message: control.FromSupervisor, descriptor: Descriptor | None = None
     ) -> None:
@@ -408,19 +440,22 @@ class WorldKeeper:
                 return "its members join the next epoch", -1
             case WorldState.WAITING:
                 missing = self._members.missing
-                if not missing:
-                    return "its members were set up with different code: reload the pool (atomr-mp reload)", -1
-                device = self.plan.devices[missing[0]]
-                return (
-                    f"rank {missing[0]} (device {device}) {clip(self._processes.state(device), REASON_CHARS)}",
-                    missing[0],
-                )
+                if missing:
+                    state = clip(self._processes.state(self.plan.devices[missing[0]]), REASON_CHARS)
+                    return f"{self._which(missing[0])} {state}", missing[0]
+                late = self._members.without_mailbox
+                if late:
+                    return f"{self._which(late[0])} has not made its mailbox yet", late[0]
+                return "its members were set up with different code: reload the pool (atomr-mp reload)", -1
             case _:
                 cause = self._members.cause
                 return clip(cause.reason, REASON_CHARS), -1 if cause.rank is None else cause.rank
 
     def _where(self, cause: EpochCause) -> str:
-        return "" if cause.rank is None else f"rank {cause.rank} (device {self.plan.devices[cause.rank]}): "
+        return "" if cause.rank is None else f"{self._which(cause.rank)}: "
+
+    def _which(self, rank: int) -> str:
+        return f"rank {rank} (device {self.plan.devices[rank]})"
 
     def _set_timer(self, delay_s: float, late: str, then: Callable[[], Iterable[WorldOrder]]) -> None:
         self._cancel_timer()

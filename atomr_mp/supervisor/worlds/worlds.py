@@ -17,6 +17,7 @@ from atomr_mp.supervisor.loop import Loop
 from atomr_mp.supervisor.plan import WorldPlan
 from atomr_mp.supervisor.worlds.keeper import LOOK_S, Offer, WorldKeeper, WorldMessage
 from atomr_mp.supervisor.worlds.processes import DeviceProcesses
+from atomr_mp.transport.descriptors import Descriptor
 
 MOST_REMOVED: Final = 1024
 """How many removed worlds are remembered."""
@@ -190,18 +191,44 @@ class Worlds:
         for rank, keeper in tuple(self._of.get(worker[0], ())):
             keeper.ended(rank, worker[1])
 
+    def mailbox(self, worker: Worker, message: control.WorldMailbox, descriptor: Descriptor | None) -> None:
+        """Take in the mailbox of a process; the descriptor is the caller's.
+
+        Raises:
+            ProtocolError: It is no member of this world, or has no mailbox to hand over there.
+        """
+        found = self._place(worker[0], message.world)
+        if found is not None:
+            rank, keeper = found
+            keeper.mailbox(rank, worker[1], descriptor)
+
     def heard(self, worker: Worker, message: WorldMessage) -> None:
         """Take in what a process says of an epoch.
 
         Raises:
             ProtocolError: It is no member of this world, or cannot know of this epoch.
         """
-        for rank, keeper in tuple(self._of.get(worker[0], ())):
-            if keeper.plan.number == message.world:
-                keeper.heard(rank, worker[1], message)
-                return
-        if message.world not in self._removed:
-            raise errors.ProtocolError(f"device {worker[0]} is in no world with the number {message.world}")
+        found = self._place(worker[0], message.world)
+        if found is not None:
+            rank, keeper = found
+            keeper.heard(rank, worker[1], message)
+
+    def count_of(self, device: int) -> int:
+        """Return how many worlds a device is in, those included that are closed and that members have not left yet."""
+        return len(self._of.get(device, ()))
+
+    def _place(self, device: int, number: int) -> tuple[int, WorldKeeper] | None:
+        """Return a device's rank in a world, and the world; None if that was removed.
+
+        Raises:
+            ProtocolError: It is no member of such a world.
+        """
+        for rank, keeper in self._of.get(device, ()):
+            if keeper.plan.number == number:
+                return rank, keeper
+        if number in self._removed:
+            return None
+        raise errors.ProtocolError(f"device {device} is in no world with the number {number}")
 
     def look(self) -> None:
         """Tell the clients of worlds that have changed because a device has."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import mmap
 import os
 import socket
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
+import msgspec
 import pytest
 
 from atomr_mp import errors
@@ -123,7 +125,9 @@ class Process:
 class Rig:
     """Two devices, the world over them, and the story that clients hear."""
 
-    def __init__(self, run_dir: Any, log: EventLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(
+        self, run_dir: Any, log: EventLog, monkeypatch: pytest.MonkeyPatch, *, mailboxes: bool = False
+    ) -> None:
         settings = PoolSettings(
             backend="host",
             gpus="2",
@@ -143,7 +147,8 @@ class Rig:
         sessions.incarnation_stopped.side_effect = lambda *_, **__: self._told("stopped")
         sessions.incarnation_ended.side_effect = lambda *_: self._told("ended")
         self.devices: list[SupervisedDevice] = []
-        self.worlds = Worlds(plan.worlds, self.devices, self.loop, tell=self._changed, note=Mock())
+        plans = [msgspec.structs.replace(each, mailboxes=mailboxes) for each in plan.worlds]
+        self.worlds = Worlds(plans, self.devices, self.loop, tell=self._changed, note=Mock())
         self.factory = ProcessFactory(plan, self.loop, run_dir, log)
         services = PoolServices(
             self.loop,
@@ -286,6 +291,10 @@ WAYS: dict[str, tuple[Way, str]] = {
         lambda rig: rig.processes[1].channel.send(control.EpochJoined(9, 1)),
         "the worker broke the protocol: device 1 is in no world with the number 9",
     ),
+    "it hands over a mailbox where there are none": (
+        lambda rig: rig.processes[1].channel.send(control.WorldMailbox(0), 0),
+        "the worker broke the protocol: members of world tp have no mailboxes",
+    ),
 }
 
 
@@ -309,6 +318,37 @@ def test_clients_hear_of_the_epoch_s_end_before_that_of_the_incarnation(rig: Rig
     rig.form()
     assert rig.worlds.infos[0].generations == [1, 2]
     assert len(rig.worlds.descriptors) == 3
+
+
+def test_mailboxes_go_from_process_to_process_and_one_that_gets_lost_costs_its_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All descriptors are closed at the end, also that of a second mailbox, which breaks the protocol."""
+    gc.collect()
+    before = len(open_descriptors())
+    with RunDirectory.create(tmp_path / "run") as run_dir, EventLog(run_dir.events) as log:
+        rig = Rig(run_dir, log, monkeypatch, mailboxes=True)
+        for device in rig.devices:
+            device.start()
+        rig.processes[0].channel.send(control.WorldMailbox(0), 0)
+        rig.processes[1].channel.send(control.WorldMailbox(0))
+        rig.until(lambda: rig.processes[1].generation == 2)
+        why = "its mailbox came without its file descriptor (world tp)"
+        assert why in str(rig.devices[1].restarts.lost)
+        rig.processes[1].channel.send(control.WorldMailbox(0), 0)
+        mine = [control.WorldFile(0, 0, 1, control.WorldFileKind.MAILBOX)]
+        assert [each for each in rig.ready(1) if each in mine] == mine
+        mine = [control.WorldFile(0, 1, 2, control.WorldFileKind.MAILBOX)]
+        assert [each for each in rig.ready(0) if each in mine] == mine
+        rig.form()
+        rig.processes[0].channel.send(control.WorldMailbox(0), 0)
+        rig.until(lambda: rig.processes[0].generation == 2)
+        assert "one mailbox" in str(rig.devices[0].restarts.lost)
+        rig.close()
+        for process in rig.all:
+            process.stop = None
+    gc.collect()
+    assert len(open_descriptors()) == before
 
 
 def test_the_epoch_of_a_worker_that_drains_is_closed_before_it_is_told_to_finish(rig: Rig) -> None:

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Self
 
 import pytest
 from hypothesis import given
@@ -69,9 +69,10 @@ class Stage:
 
     Args:
         size: How many devices it has.
+        mailboxes: Whether their processes have mailboxes.
     """
 
-    def __init__(self, size: int = 2) -> None:
+    def __init__(self, size: int = 2, *, mailboxes: bool = False) -> None:
         self.story: list[Any] = []
         """Messages to processes as (device, generation, message), `WorldInfo` to clients, and ("replace", device,
         generation): in their order, files left out."""
@@ -86,7 +87,7 @@ class Stage:
         self.loop = HeldLoop()
         loop: Any = self.loop
         self.on_replace: Callable[[int, int], None] = lambda *_: None
-        plan = WorldPlan(7, "tp", [3 + rank for rank in range(size)], ["Mlp"], 5.0)
+        plan = WorldPlan(7, "tp", [3 + rank for rank in range(size)], ["Mlp"], 5.0, mailboxes=mailboxes)
         self.keeper = WorldKeeper(plan, self, loop, tell=self._clients, note=self._note)
         self.stop = memoryview(bytearray(8)).cast("Q")
         self._own: list[Descriptor] = []
@@ -170,7 +171,7 @@ class Stage:
         for rank, generation in members:
             self.keeper.heard(rank, generation, control.EpochLeft(7, self.info.epoch))
 
-    def formed(self) -> Stage:
+    def formed(self) -> Self:
         """Return it with the first epoch ready, of first generations."""
         everybody = [(rank, 1) for rank in range(len(self.keeper.plan.devices))]
         for rank, generation in everybody:
