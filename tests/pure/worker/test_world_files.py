@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from atomr_mp import errors
 from atomr_mp.interop.sealed import make_sealed
-from atomr_mp.protocol.messages.control import WorldFile, WorldFileKind, WorldOffered
+from atomr_mp.protocol.messages.control import WithdrawWorld, WorldFile, WorldFileKind, WorldOffered
 from atomr_mp.protocol.world.memory import WORLD_BYTES
+from atomr_mp_workers.worlds.hosted import HostedWorlds
 from atomr_mp_workers.worlds.member_states import (
     TRANSITIONS,
     MemberAction,
@@ -101,15 +104,53 @@ def test_what_belongs_to_former_processes_is_closed(supply: WorldSupply) -> None
     assert not any(map(is_open, bells.values()))
 
 
+def test_mailboxes_wait_until_they_are_taken(supply: WorldSupply) -> None:
+    """Whoever has taken one closes it; others are closed with those of former processes, and with the world."""
+    files = received(supply, [1, 1, 1])
+    sent = {(rank, generation): os.dup(0) for rank, generation in ((2, 1), (1, 1), (1, 2), (1, 3))}
+    for (rank, generation), descriptor in sent.items():
+        files.add(WorldFile(1, rank, generation, WorldFileKind.MAILBOX), descriptor)
+    assert files.mailboxes == list(sent)
+    assert files.take_mailbox(1, 2) == sent[1, 2]
+    assert files.take_mailbox(1, 2) is None
+    assert files.take_mailbox(0, 1) is None
+    assert files.mailboxes == [(2, 1), (1, 1), (1, 3)]
+    files.close_former([1, 2, 1])
+    assert files.mailboxes == [(2, 1), (1, 3)]
+    assert not is_open(sent[1, 1])
+    files.close()
+    assert not files.mailboxes
+    assert [is_open(each) for each in sent.values()] == [False, False, True, False]
+    os.close(sent[1, 2])
+
+
+def test_a_member_hears_of_mailboxes_that_come() -> None:
+    """Of those of its world, once they wait among the files; others wait for their world, and lost ones are no news."""
+    files, heard = {1: WorldFiles()}, list[list[tuple[int, int]]]()
+    member: Any = SimpleNamespace(number=1, mailbox_came=lambda: heard.append(files[1].mailboxes))
+    worlds = HostedWorlds([member], files, [])
+    assert worlds.obey(WorldFile(1, 1, 4, WorldFileKind.MAILBOX), lambda: os.dup(0))
+    assert worlds.obey(WorldFile(1, 1, 4, WorldFileKind.LOOP_BELL), lambda: os.dup(0))
+    assert worlds.obey(WorldFile(1, 1, 5, WorldFileKind.MAILBOX), lambda: None)
+    assert worlds.obey(WorldFile(2, 1, 4, WorldFileKind.MAILBOX), lambda: os.dup(0))
+    assert heard == [[(1, 4)]]
+    assert files[2].mailboxes == [(1, 4)]
+    assert worlds.obey(WithdrawWorld(2), lambda: None)
+    assert 2 not in files
+    files[1].close()
+
+
 def test_worlds_are_offered_before_the_start(supply: WorldSupply) -> None:
     """A message about anything else is left to others, with its descriptor."""
     offers = WorldOffers()
-    for file, descriptor in supply.own_files(0, 1):
+    mailbox = WorldFile(1, 1, 3, WorldFileKind.MAILBOX)
+    for file, descriptor in (*supply.own_files(0, 1), (mailbox, os.dup(0))):
         assert offers.take(file, descriptor)
     offered = WorldOffered(1, "tp", 0, 2, 1, ["A"], 1.0)
     assert offers.take(offered, None)
     assert offers.offered == [offered]
     assert is_open(offers.of(1).loop_bell(0, 1))
+    assert offers.of(1).mailboxes == [(1, 3)]
     offers.of(1).close()
 
 

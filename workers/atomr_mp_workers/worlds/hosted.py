@@ -124,11 +124,7 @@ class HostedWorlds(GangParts):
         """Carry out an order; return False if it is not about a world of this process."""
         match order:
             case control.WorldFile():
-                descriptor = take_descriptor()
-                if (
-                    descriptor is not None
-                ):  # else there was no room for it, and who needs it will say that it is missing
-                    self._files.setdefault(order.world, WorldFiles()).add(order, descriptor)
+                self._add_file(order, take_descriptor())
             case control.WorldOffered() if not order.actors:
                 self.add(order)
             case control.WithdrawWorld():
@@ -142,6 +138,15 @@ class HostedWorlds(GangParts):
             case _:
                 return False
         return True
+
+    def _add_file(self, file: control.WorldFile, descriptor: int | None) -> None:
+        """Take in a file of a world, maybe before that is offered."""
+        if descriptor is None:  # there was no room for it, and who needs it will say that it is missing
+            return
+        self._files.setdefault(file.world, WorldFiles()).add(file, descriptor)
+        member = self._members.get(file.world)
+        if file.kind is control.WorldFileKind.MAILBOX and member is not None:
+            member.mailbox_came()
 
     def drain(self) -> None:
         """Leave all epochs that are not closed, which the process leaves by itself."""

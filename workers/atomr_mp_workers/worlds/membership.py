@@ -161,6 +161,9 @@ class Membership:
         if self.state is MemberState.JOINED and self._epoch is not None and self._epoch.number == order.epoch:
             self._feed(MemberEvent.CLOSE)
 
+    def mailbox_came(self) -> None:
+        """Take in that the mailbox of another rank's process waits among the files."""
+
     def drain(self) -> None:
         """Leave the epoch, unless it is closed and this process leaves it by itself."""
         if self._end is not None and self.state is MemberState.JOINED:

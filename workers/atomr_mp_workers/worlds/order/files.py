@@ -1,7 +1,7 @@
 """EDGE: the files of a world: memory that its members map, and bells by which they wake each other.
 
 Each process writes its own memory and reads that of others. A former process's files are closed when the next epoch is
-joined; its memory stays mapped as long as a view of it is left.
+joined; its memory stays mapped as long as a view of it is left. Mailboxes on devices wait here until they are taken.
 """
 
 from __future__ import annotations
@@ -75,6 +75,15 @@ class WorldFiles:
             ProtocolError: It has not come.
         """
         return self._descriptor(WorldFileKind.THREAD_BELL, rank, generation)
+
+    @property
+    def mailboxes(self) -> list[tuple[int, int]]:
+        """The ranks and generations of processes whose mailboxes wait to be taken, in the order of their arrival."""
+        return [(rank, generation) for kind, rank, generation in self._descriptors if kind is WorldFileKind.MAILBOX]
+
+    def take_mailbox(self, rank: int, generation: int) -> int | None:
+        """Return the descriptor of a process's mailbox, which is the caller's; None if none waits."""
+        return self._descriptors.pop((WorldFileKind.MAILBOX, rank, generation), None)
 
     def pages(self, rank: int, generations: Sequence[int]) -> EpochPages:
         """Map the shared memory of an epoch's members, and return it with their bells.
