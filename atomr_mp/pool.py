@@ -609,7 +609,6 @@ class Pool:
         Raises:
             InvalidRequest: There is no world of this name, or no such device.
             Overloaded: There are as many worlds as may be.
-            Unsupported: Worlds run on the host backend alone.
             PoolLost: The pool has ended, this client was closed, or this process was forked from the client's.
         """
         self._client.check()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -214,6 +215,9 @@ def check_homes(actors: Sequence[ActorSpec], devices: int) -> None:
 MOST_WORLDS: Final = 64
 """Worlds of one pool."""
 
+MOST_ON_GPU: Final = 4
+"""Worlds of one device on the cuda backend. Kernels that wait for other ranks must all be resident."""
+
 _WORLD_NAME: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")
 """As the names of pools."""
 
@@ -230,13 +234,9 @@ def plan_worlds(
         backend: The pool's backend.
 
     Raises:
-        ConfigurationError: There are no such devices or actors, or one is named twice; the message names the world.
+        ConfigurationError: There are no such devices or actors, or one is named twice, or a GPU is in too many worlds;
+            the message names the world.
     """
-    if worlds and backend == "cuda":
-        raise errors.ConfigurationError(
-            f"worlds run on the host backend, and this pool's is cuda; leave out worlds ({', '.join(worlds)}), or give "
-            'backend="host"'
-        )
     if len(worlds) > MOST_WORLDS:
         raise errors.ConfigurationError(f"{len(worlds)} worlds are given; a pool has at most {MOST_WORLDS}")
     specs = {actor.name: actor for actor in actors}
@@ -250,8 +250,28 @@ def plan_worlds(
                     f"actor {actor} is in the worlds {homes[actor]!r} and {name!r}; an actor is in one world at most"
                 )
             homes[actor] = name
-        planned.append(WorldPlan(number, name, list(world.devices), list(world.actors), world.begin_timeout_s))
+        members = list(world.devices), list(world.actors)
+        planned.append(WorldPlan(number, name, *members, world.begin_timeout_s, mailboxes=backend == "cuda"))
+    if backend == "cuda":
+        _check_gpus(planned)
     return planned, _at_home(actors, planned)
+
+
+def _check_gpus(planned: Sequence[WorldPlan]) -> None:
+    """Check that no device is in more worlds than its GPU takes.
+
+    Raises:
+        ConfigurationError: One is.
+    """
+    counts: Counter[int] = Counter()
+    for world in planned:
+        counts.update(world.devices)
+        for device in world.devices:
+            if counts[device] > MOST_ON_GPU:
+                raise errors.ConfigurationError(
+                    f"world {world.name!r} is over device {device}, which is in {MOST_ON_GPU} other worlds, as many as "
+                    "may be on the cuda backend"
+                )
 
 
 def _check_world(name: str, world: WorldSettings, specs: Mapping[str, ActorSpec], devices: int) -> None:

@@ -10,7 +10,7 @@ from atomr_mp import checks, errors
 from atomr_mp.protocol.messages.devices import WorldInfo
 from atomr_mp.protocol.words import counted, these_devices
 from atomr_mp.supervision.settings import WorldSettings
-from atomr_mp.supervisor.plan import WorldPlan
+from atomr_mp.supervisor.plan import MOST_ON_GPU, WorldPlan
 from atomr_mp.supervisor.worlds.keeper import WorldKeeper
 from atomr_mp.supervisor.worlds.worlds import Worlds
 
@@ -52,12 +52,11 @@ class MadeWorlds:
         Raises:
             InvalidRequest: A device does not exist, or is named twice.
             Overloaded: There are as many worlds as may be, or no descriptors are left.
-            Unsupported: There are no worlds on this pool's backend.
         """
         self._check(session, devices)
         self._last = number = self._last + 1
         timeout_s = WorldSettings(devices=list(devices), actors=[]).begin_timeout_s  # its default
-        plan = WorldPlan(number, f"made-{number}", list(devices), [], timeout_s, session)
+        plan = WorldPlan(number, f"made-{number}", list(devices), [], timeout_s, session, self._backend == "cuda")
         try:
             keeper = self._worlds.add(
                 plan, functools.partial(self._tell, session), functools.partial(self._freed, number)
@@ -95,8 +94,6 @@ class MadeWorlds:
         self._worlds.remove(keeper)
 
     def _check(self, session: int, devices: Sequence[int]) -> None:
-        if self._backend == "cuda":
-            raise errors.Unsupported("worlds run on the host backend, and this pool's is cuda")
         missing = [device for device in devices if device >= self._devices]
         if missing:
             raise errors.InvalidRequest(
@@ -113,3 +110,8 @@ class MadeWorlds:
             )
         if len(self._made) >= MOST_OF_POOL:
             raise errors.Overloaded(f"the sessions of this pool have {MOST_OF_POOL} worlds, as many as may be")
+        full = [device for device in devices if self._worlds.count_of(device) >= MOST_ON_GPU]
+        if self._backend == "cuda" and full:
+            raise errors.Overloaded(
+                f"device {full[0]} is in {MOST_ON_GPU} worlds, as many as may be on the cuda backend", device=full[0]
+            )

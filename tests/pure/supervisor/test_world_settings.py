@@ -101,19 +101,24 @@ def test_an_actor_for_other_devices_than_its_world_s_is_refused() -> None:
     assert "it has no actors" in refused({"tp": TP}, actors=[])
 
 
-def test_worlds_need_the_host_backend(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error says which worlds; also without a look at the machine."""
+def test_a_gpu_is_in_few_worlds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error says which is too much; also without a look at the machine. Members there have mailboxes."""
     monkeypatch.setitem(sys.modules, "pynvml", FakeNvml(Card("GPU-aa11", memory_bytes=80 * GIB)))
     monkeypatch.setattr(planning, "nvidia_hardware", lambda: "1 GPU")
     monkeypatch.setattr(hardware, "nvidia_hardware", lambda: "1 GPU")
     monkeypatch.setattr(planning, "_cuda_devices", lambda settings, _: planning._host_devices(settings))
+    actors = [f"models:A{number}" for number in range(5)]
+    worlds = {f"w{number}": {"devices": [number % 2, 2], "actors": [f"A{number}"]} for number in range(5)}
+    few = {name: worlds[name] for name in list(worlds)[:4]}
+    why = "world 'w4' is over device 2, which is in 4 other worlds, as many as may be on the cuda backend"
     for backend in ("cuda", "auto"):
-        assert refused({"tp": TP}, backend=backend).startswith(
-            "worlds run on the host backend, and this pool's is cuda"
-        )
-    with pytest.raises(errors.ConfigurationError, match="worlds run on the host backend"):
-        check(gather(None, {"actors": ACTORS, "worlds": {"tp": TP}, "backend": "cuda"}, {}).settings)
-    check(gather(None, {"actors": ACTORS, "worlds": {"tp": TP}}, {}).settings)
+        assert refused(worlds, backend=backend, actors=actors, gpus="3") == why
+        plan = plan_of(few, backend=backend, actors=actors, gpus="3")
+        assert [each.mailboxes for each in plan.worlds] == [True] * 4
+    with pytest.raises(errors.ConfigurationError, match=why):
+        check(gather(None, {"actors": actors, "worlds": worlds, "backend": "cuda"}, {}).settings)
+    check(gather(None, {"actors": actors, "worlds": worlds}, {}).settings)
+    assert not any(each.mailboxes for each in plan_of(worlds, actors=actors, gpus="3").worlds)
 
 
 def test_worlds_come_from_a_file_or_the_environment(tmp_path: Path) -> None:
