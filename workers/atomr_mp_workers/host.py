@@ -406,6 +406,7 @@ class Host:
                     self._store.forget_client_slab(number, slab)
                 case control.IncarnationOver(device, generation):
                     self._store.incarnation_over(device, generation)
+                    self._worlds.incarnation_over(device, generation)
                 case _:
                     self._begin_or_finish(order)
 

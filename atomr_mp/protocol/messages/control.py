@@ -308,6 +308,8 @@ class WorldOffered(Message, frozen=True, tag="world_offered"):
     """Time within which each member has to begin an entry that was published."""
     session: U32 = 0
     """Number of the session that has made it, whose calls alone are taken; 0 for a world of the pool."""
+    devices: Annotated[list[U16], msgspec.Meta(max_length=MAX_DEVICES)] = msgspec.field(default_factory=list)
+    """The devices by rank. `IncarnationOver` names them: mailboxes are given back with their process."""
 
 
 class JoinEpoch(Message, frozen=True, tag="join_epoch"):

@@ -200,9 +200,8 @@ class WorldKeeper:
         mailboxes = [offer for each in self._files if each.rank != rank for offer in self._mailbox(each)]
         files = self._files[WorldMember(rank, generation)] = ProcessFiles(f"{plan.name}-d{device}-g{generation}")
         own = {WorldFileKind.STOP: self._stop.share(), **files.take_own()}
-        offered = control.WorldOffered(
-            plan.number, plan.name, rank, len(plan.devices), generation, plan.actors, plan.begin_timeout_s, plan.session
-        )
+        place = plan.number, plan.name, rank, len(plan.devices), generation
+        offered = control.WorldOffered(*place, plan.actors, plan.begin_timeout_s, plan.session, plan.devices)
         return [*self._messages(WorldMember(rank, generation), own), *mailboxes, (offered, None)]
 
     def loaded(self, rank: int, generation: int, code: bytes) -> None:

@@ -234,7 +234,7 @@ def test_a_process_gets_its_own_files_and_is_introduced_to_its_world(stage: Stag
     assert [message for message, _ in offers] == [
         control.WorldFile(7, 1, 5, kind) for kind in (WorldFileKind.STOP, *OF_OTHERS)
     ]
-    assert offered == control.WorldOffered(7, "tp", 1, 2, 5, ["Mlp"], 5.0)
+    assert offered == control.WorldOffered(7, "tp", 1, 2, 5, ["Mlp"], 5.0, devices=[3, 4])
     assert none is None
     memory, stop = stage.reached[1, 5, WorldFileKind.MEMORY], stage.reached[1, 5, WorldFileKind.STOP]
     for descriptor, nbytes in ((memory, WORLD_BYTES), (stop, STOP_BYTES)):

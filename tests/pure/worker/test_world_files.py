@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -22,6 +23,7 @@ from atomr_mp_workers.worlds.member_states import (
     UnexpectedMemberEventError,
     member_step,
 )
+from atomr_mp_workers.worlds.membership import Membership
 from atomr_mp_workers.worlds.offers import WorldOffers
 from atomr_mp_workers.worlds.order.files import WorldFiles
 from tests.world_files import WorldSupply
@@ -122,6 +124,22 @@ def test_mailboxes_wait_until_they_are_taken(supply: WorldSupply) -> None:
     assert not files.mailboxes
     assert [is_open(each) for each in sent.values()] == [False, False, True, False]
     os.close(sent[1, 2])
+
+
+def test_a_mailbox_is_closed_with_its_process(supply: WorldSupply) -> None:
+    """A standby is in no epoch that would close it, and the memory would stay taken."""
+    files = received(supply, [1])
+    sent = {(rank, generation): os.dup(0) for rank, generation in ((0, 1), (2, 1), (2, 2))}
+    for (rank, generation), descriptor in sent.items():
+        files.add(WorldFile(1, rank, generation, WorldFileKind.MAILBOX), descriptor)
+    offered, unused = WorldOffered(1, "tp", 1, 3, 1, [], 1.0, devices=[4, 5, 6]), Mock()
+    member = Membership(offered, files, *[unused] * 6)
+    worlds = HostedWorlds([member], {1: files}, [])
+    for device, generation in ((6, 1), (6, 1), (2, 2), (4, 7)):
+        worlds.incarnation_over(device, generation)
+    assert files.mailboxes == [(0, 1), (2, 2)]
+    assert [is_open(each) for each in sent.values()] == [True, False, True]
+    files.close()
 
 
 def test_a_member_hears_of_mailboxes_that_come() -> None:

@@ -148,6 +148,11 @@ class HostedWorlds(GangParts):
         if file.kind is control.WorldFileKind.MAILBOX and member is not None:
             member.mailbox_came()
 
+    def incarnation_over(self, device: int, generation: int) -> None:
+        """Give back what other ranks' processes have of one that has ended."""
+        for each in self._members.values():
+            each.incarnation_over(device, generation)
+
     def drain(self) -> None:
         """Leave all epochs that are not closed, which the process leaves by itself."""
         for each in self._members.values():

@@ -81,6 +81,7 @@ class Membership:
         self.state = MemberState.OUTSIDE
         self._abort: Callable[[Request, errors.RequestError], object] = lambda _request, _error: None
         self._rank: Final = offered.rank
+        self._devices: Final = offered.devices
         self._files: Final = files
         self._view: Final = view
         self._thread: Final = thread
@@ -163,6 +164,11 @@ class Membership:
 
     def mailbox_came(self) -> None:
         """Take in that the mailbox of another rank's process waits among the files."""
+
+    def incarnation_over(self, device: int, generation: int) -> None:
+        """Close the mailbox of a process that has ended, which would keep memory of its device."""
+        if device in self._devices:
+            self._files.drop_mailbox(self._devices.index(device), generation)
 
     def drain(self) -> None:
         """Leave the epoch, unless it is closed and this process leaves it by itself."""

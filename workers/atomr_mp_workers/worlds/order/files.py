@@ -85,6 +85,12 @@ class WorldFiles:
         """Return the descriptor of a process's mailbox, which is the caller's; None if none waits."""
         return self._descriptors.pop((WorldFileKind.MAILBOX, rank, generation), None)
 
+    def drop_mailbox(self, rank: int, generation: int) -> None:
+        """Close the mailbox of a process, if it waits."""
+        mailbox = self.take_mailbox(rank, generation)
+        if mailbox is not None:
+            os.close(mailbox)
+
     def pages(self, rank: int, generations: Sequence[int]) -> EpochPages:
         """Map the shared memory of an epoch's members, and return it with their bells.
 
