@@ -45,7 +45,7 @@ napoleon_numpy_docstring = False
 python_use_unqualified_type_names = True
 python_maximum_signature_line_length = 88
 
-EXAMPLES: Final = ["embed", "search_stdlib", "digits", "digits_ray", "train_digits", "raw_client"]
+EXAMPLES: Final = ["embed", "search_stdlib", "tensor_parallel", "digits", "digits_ray", "train_digits", "raw_client"]
 
 TREE: Final = {
     "Use": [
