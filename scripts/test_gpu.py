@@ -65,6 +65,7 @@ TESTS: Final = (
     "tests/contract/calls/test_admission.py",
     "tests/contract/calls/test_examples.py",
     "tests/contract/calls/test_workers_per_gpu.py",
+    "tests/contract/worlds",
     "tests/contract/project/test_embed_example.py",
     "tests/crash",
 )

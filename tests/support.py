@@ -61,10 +61,23 @@ BYSTANDER: Final = f"{ACTORS}/probe.py:Bystander"
 KEEPER: Final = f"{ACTORS}/keeper.py:Keeper"
 
 
+def gpu_count() -> int:
+    """Return how many GPUs this machine has."""
+    return len(list(Path("/proc/driver/nvidia/gpus").iterdir()))
+
+
 def needs_devices(count: int) -> None:
     """Skip the test if the machine has fewer devices of the backend under test."""
-    if BACKEND == "cuda" and count > len(list(Path("/proc/driver/nvidia/gpus").iterdir())):
+    if BACKEND == "cuda" and count > gpu_count():
         pytest.skip(f"needs {count} GPUs")
+
+
+def shared_devices(count: int) -> dict[str, Any]:
+    """Return settings for so many devices; several share a GPU if there are fewer."""
+    if BACKEND != "cuda":
+        return {"gpus": count}
+    gpus = max(each for each in range(1, count + 1) if each <= gpu_count() and not count % each)
+    return {"gpus": gpus, "workers_per_gpu": count // gpus}
 
 
 class Ledger:

@@ -8,9 +8,9 @@ from typing import Any, Final
 import pytest
 
 import atomr_mp
-from tests.support import BACKEND, DEADLINE_S, Ledger
+from tests.support import BACKEND, DEADLINE_S, Ledger, shared_devices
 
-needs_worlds: Final = pytest.mark.skipif(BACKEND != "host", reason="worlds run on the host backend")
+on_host: Final = pytest.mark.skipif(BACKEND != "host", reason="what it tests is not the backend's")
 
 RECOVERS: Final[dict[str, Any]] = {"max_restarts": 1000, "backoff_initial_s": 0.0}
 """Settings with which lost members come back at once, however often."""
@@ -27,7 +27,7 @@ def start(ledger: Ledger, actor: str, size: int = 2, begin_timeout_s: float = 10
         settings: The pool's.
     """
     plan = {"devices": list(range(size)), "actors": [actor.rpartition(":")[2]], "begin_timeout_s": begin_timeout_s}
-    pool = ledger.start(actor, gpus=size, worlds={"tp": plan}, **settings)
+    pool = ledger.start(actor, **shared_devices(size), worlds={"tp": plan}, **settings)
     pool.world("tp").wait_ready(DEADLINE_S)
     return pool
 

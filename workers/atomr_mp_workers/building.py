@@ -53,10 +53,12 @@ from atomr_mp_workers.supervised.hang_limits import HangLimits
 from atomr_mp_workers.supervised.imports import ImportsAhead, RequestsImports
 from atomr_mp_workers.supervised.stacks import show_unfinished
 from atomr_mp_workers.wire.control import ControlChannel
+from atomr_mp_workers.worlds.engines import Engine, engine_of
 from atomr_mp_workers.worlds.hosted import HostedWorlds
 from atomr_mp_workers.worlds.made_places import MadePlaces
 from atomr_mp_workers.worlds.membership import Membership
 from atomr_mp_workers.worlds.offers import WorldOffers
+from atomr_mp_workers.worlds.order.files import WorldFiles
 from atomr_mp_workers.worlds.running.batched_method import GangBatchedMethod
 from atomr_mp_workers.worlds.running.gang_queue import GangQueue
 from atomr_mp_workers.worlds.running.stepped_method import GangSteppedMethod
@@ -116,7 +118,8 @@ def build(
         in_progress = InProgress()
         completions = Completions(execution.completion, device, in_progress)
         streams = _make_streams(execution, device)
-        places = _make_worlds(offers, device, channel, completions, board)
+        engine = partial(engine_of, device=device, tell=channel.send, hang_timeout_s=execution.hang_timeout_s)
+        places = _make_worlds(offers, engine, device, channel, completions, board)
     except errors.AtomrError as error:
         raise FatalError(error) from error
     store = Store(device, current, execution.memory_bytes, in_progress, ResultSlabs(channel))
@@ -153,7 +156,9 @@ def build(
     faults = OwnFaults(board, lambda reason: channel.send(control.Unsound(reason)))
     members = list(dict.fromkeys(place.member for place in places.values()))
     programs = partial(WorldProgramMethod, library_context)
-    made = MadePlaces(device, memory, programs, board.watch, channel.send, completions.wake, completions.look_here)
+    made = MadePlaces(
+        device, memory, programs, engine, board.watch, channel.send, completions.wake, completions.look_here
+    )
     worlds = HostedWorlds(members, offers.files, [place.bell for place in places.values()], made.make)
     envelope = Envelope(
         dict(methods),
@@ -220,6 +225,7 @@ class ActorPlace:
 
 def _make_worlds(
     offers: WorldOffers,
+    engine: Callable[[control.WorldOffered, WorldFiles], Engine],
     device: WorkerDevice,
     channel: ControlChannel,
     completions: Completions,
@@ -228,24 +234,30 @@ def _make_worlds(
     """Make the places of this process in its worlds, by actor.
 
     Raises:
-        ProtocolError: A bell of this process has not come.
+        ProtocolError: A file of this process has not come.
+        AtomrError: There is no memory for a place.
     """
-    if not offers.offered:
-        return {}
-    from atomr_mp_workers.worlds.exchange.meeting import Meeting  # most processes are in no world
-    from atomr_mp_workers.worlds.exchange.world import OwnWorld
-
     places: dict[str, ActorPlace] = {}
     for offered in offers.offered:
         if not offered.actors:
             continue  # a session has made it
         files = offers.of(offered.world)
-        queue, view = GangQueue(), OwnWorld(offered.name, offered.rank, offered.size)
+        parts, queue = engine(offered, files), GangQueue()
         bell = files.thread_bell(offered.rank, offered.generation)
         watches = board.watch, board.watch_step
         thread = WorldThread(offered.name, queue, device, *watches, bell, completions.look_here)
-        member = Membership(offered, files, view, thread, queue, Meeting, channel.send, completions.wake)
-        place = ActorPlace(member, thread, view, files.loop_bell(offered.rank, offered.generation))
+        member = Membership(
+            offered,
+            files,
+            parts.view,
+            thread,
+            queue,
+            parts.make_meeting,
+            channel.send,
+            completions.wake,
+            parts.mailboxes,
+        )
+        place = ActorPlace(member, thread, parts.view, files.loop_bell(offered.rank, offered.generation))
         places.update(dict.fromkeys(offered.actors, place))
     return places
 

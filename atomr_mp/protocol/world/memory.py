@@ -31,7 +31,11 @@ SLOT_BYTES: Final = 2**20
 MAILBOX_SLOTS: Final = 4
 """A rank is one exchange ahead of the slowest at most. An exchange in two steps has a slot for each."""
 
-WORLD_BYTES: Final = MAILBOX_AT + SLOT_BYTES * MAILBOX_SLOTS
+DEVICE_PAGE_AT: Final = MAILBOX_AT + SLOT_BYTES * MAILBOX_SLOTS
+"""A page that the owner's GPU reads and writes. The supervisor stores its first word: the latest epoch that is over, so
+that kernels end their waits even where the owner's code is stuck."""
+
+WORLD_BYTES: Final = DEVICE_PAGE_AT + PAGE_BYTES
 """Size of the memory of one process. It is taken as it is used."""
 
 STOP_BYTES: Final = PAGE_BYTES

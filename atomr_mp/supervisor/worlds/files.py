@@ -16,7 +16,7 @@ from typing import Final
 
 from atomr_mp import errors
 from atomr_mp.protocol.messages.control import WorldFileKind
-from atomr_mp.protocol.world.memory import LINES_AT, RING_AT, STOP_BYTES, WORLD_BYTES
+from atomr_mp.protocol.world.memory import DEVICE_PAGE_AT, LINES_AT, PAGE_BYTES, RING_AT, STOP_BYTES, WORLD_BYTES
 from atomr_mp.protocol.world.page import FIRST_TAKEN, NOTES_AT
 from atomr_mp.protocol.world.stop import store_stop
 from atomr_mp.transport.descriptors import Descriptor
@@ -35,20 +35,24 @@ class ProcessFiles:
 
     Args:
         name: The process, for the name of its memory.
+        on_device: Whether it waits for other ranks on its device.
 
     Raises:
-        OSError: No descriptor is left.
+        OSError: No descriptor is left, or no memory.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, on_device: bool = False) -> None:
         with contextlib.ExitStack() as undo:
             own = undo.enter_context(Descriptor(_sealed(f"{NAME}-{name}", WORLD_BYTES)))
+            page = mmap.mmap(own.fileno(), PAGE_BYTES, offset=DEVICE_PAGE_AT) if on_device else None
             shared = undo.enter_context(Descriptor(_read_only(own.fileno())))
             bells = [undo.enter_context(Descriptor(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))) for _ in range(2)]
             undo.pop_all()
         self._own: Descriptor | None = own
         self._shared: Final = dict(zip(OF_OTHERS, (shared, *bells), strict=True))
         self._mailbox: Descriptor | None = None
+        self._page: Final = page
+        """The page that its device reads, mapped to be written."""
 
     def take_own(self) -> dict[WorldFileKind, Descriptor]:
         """Return the files as the process itself gets them, once; they are the caller's."""
@@ -78,6 +82,12 @@ class ProcessFiles:
     def share_mailbox(self) -> Descriptor | None:
         """Return the mailbox as another process gets it, the caller's to close; None if it has not come."""
         return None if self._mailbox is None else self._mailbox.share()
+
+    def stop(self, epoch: int) -> None:
+        """Have its device end its waits in this epoch, and in those before it."""
+        if self._page is not None:
+            with memoryview(self._page).cast("Q") as words:
+                words[0] = epoch
 
     def ring(self) -> None:
         """Ring both bells."""
@@ -113,6 +123,8 @@ class ProcessFiles:
         for each in (self._own, self._mailbox, *self._shared.values()):
             if each is not None:
                 each.close()
+        if self._page is not None:
+            self._page.close()
 
 
 class StopFile:

@@ -198,7 +198,8 @@ class WorldKeeper:
             return []
         plan, device = self.plan, self.plan.devices[rank]
         mailboxes = [offer for each in self._files if each.rank != rank for offer in self._mailbox(each)]
-        files = self._files[WorldMember(rank, generation)] = ProcessFiles(f"{plan.name}-d{device}-g{generation}")
+        name = f"{plan.name}-d{device}-g{generation}"
+        files = self._files[WorldMember(rank, generation)] = ProcessFiles(name, on_device=plan.mailboxes)
         own = {WorldFileKind.STOP: self._stop.share(), **files.take_own()}
         place = plan.number, plan.name, rank, len(plan.devices), generation
         offered = control.WorldOffered(*place, plan.actors, plan.begin_timeout_s, plan.session, plan.devices)
@@ -353,6 +354,7 @@ class WorldKeeper:
                 rank = -1 if cause.rank is None else cause.rank
                 self._stop.store(epoch, rank, clip(cause.reason, REASON_CHARS))
                 for files in self._files.values():
+                    files.stop(epoch)
                     files.ring()
             case RefuseEpoch():
                 self._publish()

@@ -63,3 +63,12 @@ class Beside(Actor):
     @method(idempotent=True, thread=True)
     def threaded(self) -> None:
         """Do nothing, on a thread."""
+
+    @method
+    def poison(self) -> None:
+        """Have the context of this process's GPU be lost."""
+        import cupy
+
+        bad = cupy.RawKernel('extern "C" __global__ void bad(int* p) { *(volatile int*)p = 1; }', "bad")
+        bad((1,), (1,), (cupy.uint64(16),))
+        cupy.cuda.runtime.deviceSynchronize()

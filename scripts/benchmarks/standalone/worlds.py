@@ -1,4 +1,4 @@
-"""Measures worlds on the host backend: gang calls, collectives, and the loss of a member.
+"""Measures worlds, on GPUs where there are some: gang calls, collectives, and the loss of a member.
 
     python -m scripts.benchmarks.standalone.worlds --rounds 7 > worlds.json
 
@@ -7,9 +7,10 @@ and the largest; what is compared is measured in turns. `gang_to_call` is an emp
 method with `thread=True`. `all_reduce_to_gloo` needs torch. `beside_late` is the p99 of another client's empty calls on
 the same devices while a rank comes 100 ms late, beside its own p99 without. `killed_ms` is the time from SIGKILL of a
 rank until the next right answer of an idempotent gang call, with a hot standby, and `single_ms` the same of a single
-device. `refused_us` is the time from the kernel's first sign of a rank's end until the caller of the call that it ran
-has the error, and `refused_to_call` its median beside an empty call on a thread. `raised_ms` is the time of a call
-whose last rank raises while the others wait for it, which ends the epoch.
+device; `killed_since_sign_ms` counts from the kernel's first sign of the end. `poisoned_ms` is the time from the error
+that says that a rank's context is lost. `refused_us` is the time from the kernel's first sign of a rank's end until the
+caller of the call that it ran has the error, and `refused_to_call` its median beside an empty call on a thread.
+`raised_ms` is the time of a call whose last rank raises while the others wait for it, which ends the epoch.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ KIB: Final = 256
 """Elements of four bytes in a KiB."""
 LATE_S: Final = 0.1
 DEADLINE_S: Final = 60.0
+GPUS: Final = Path("/proc/driver/nvidia/gpus")
+"""Has an entry for each GPU; where it is, worlds are measured on these."""
 
 
 @contextlib.contextmanager
@@ -47,8 +50,7 @@ def started(ranks: int, standby: str = "none") -> Iterator[atomr_mp.Pool]:
         tempfile.TemporaryDirectory(prefix="atomr-mp-worlds-", dir="/tmp") as folder,
         atomr_mp.start(
             actors=[f"{ACTORS}:Gang", f"{ACTORS}:Beside"],
-            gpus=ranks,
-            backend="host",
+            **_devices(ranks),
             run_dir=Path(folder) / "run",
             standby=standby,
             worlds={"w": {"devices": list(range(ranks)), "actors": ["Gang"]}},
@@ -58,6 +60,14 @@ def started(ranks: int, standby: str = "none") -> Iterator[atomr_mp.Pool]:
     ):
         pool.world("w").wait_ready(DEADLINE_S)
         yield pool
+
+
+def _devices(ranks: int) -> dict[str, Any]:
+    """Return settings for so many devices, several on one GPU if there are fewer."""
+    if not GPUS.exists():
+        return {"backend": "host", "gpus": ranks}
+    gpus = min(ranks, len(list(GPUS.iterdir())))
+    return {"backend": "cuda", "gpus": gpus, "workers_per_gpu": ranks // gpus}
 
 
 def timed(call: Callable[[], object], count: int) -> list[float]:
@@ -174,49 +184,83 @@ def beside_late(rounds: int) -> dict[str, Any]:
 
 def kills(count: int) -> dict[str, Any]:
     """Measure the time from SIGKILL to the next right answer, of a world and of a single device."""
-    took: dict[str, list[float]] = {"killed_ms": [], "single_ms": []}
+    took: dict[str, list[float]] = {"killed_ms": [], "killed_since_sign_ms": [], "single_ms": []}
     with started(2, "hot") as pool:
         gang, single = pool.world("w").actor("Gang"), pool.actor("Beside", device=1)
-        ways = {"killed_ms": gang.meet, "single_ms": single.threaded}
+        ways = {"killed": gang.meet, "single": single.threaded}
         for _ in range(count):
             for name, way in ways.items():
-                while any(device.standby is None for device in pool.devices):
-                    time.sleep(0.01)
-                time.sleep(0.2)
+                _calm(pool)
                 way().result(DEADLINE_S)
                 pid = pool.devices[1].pid
                 assert pid
-                began = time.perf_counter()
-                os.kill(pid, signal.SIGKILL)
-                way().result(DEADLINE_S)
-                took[name].append((time.perf_counter() - began) * 1e3)
+                with _sign(pid) as sign:
+                    began = time.perf_counter()
+                    os.kill(pid, signal.SIGKILL)
+                    sign.poll()
+                    seen = time.perf_counter()
+                    way().result(DEADLINE_S)
+                took[f"{name}_ms"].append((time.perf_counter() - began) * 1e3)
+                if name == "killed":
+                    took["killed_since_sign_ms"].append((time.perf_counter() - seen) * 1e3)
     found: dict[str, Any] = {name: spread(each) for name, each in took.items()}
+    found["killed_since_sign_p90_ms"] = round(p(took["killed_since_sign_ms"], 0.9), 3)
     found["killed_to_single"] = round(found["killed_ms"]["median"] / found["single_ms"]["median"], 2)
     return found
+
+
+def poisons(count: int) -> dict[str, Any]:
+    """Measure the time from a call's error, which says that its context is lost, to the next right gang answer."""
+    took = []
+    with started(2, "hot") as pool:
+        gang, single = pool.world("w").actor("Gang"), pool.actor("Beside", device=1)
+        for _ in range(count):
+            _calm(pool)
+            gang.meet().result(DEADLINE_S)
+            assert isinstance(single.poison().exception(DEADLINE_S), errors.ContextPoisoned)
+            began = time.perf_counter()
+            gang.meet().result(DEADLINE_S)
+            took.append((time.perf_counter() - began) * 1e3)
+    return {"poisoned_ms": spread(took), "poisoned_p90_ms": round(p(took, 0.9), 3)}
+
+
+def _calm(pool: atomr_mp.Pool) -> None:
+    """Wait until all standbys are ready, and a little longer."""
+    while any(device.standby is None for device in pool.devices):
+        time.sleep(0.01)
+    time.sleep(0.2)
+
+
+@contextlib.contextmanager
+def _sign(pid: int) -> Iterator[select.poll]:
+    """Give a poll that the kernel's first sign of a process's end makes ready."""
+    ends, pidfd = select.poll(), os.pidfd_open(pid, os.O_EXCL)  # PIDFD_THREAD, since Linux 6.9
+    try:
+        ends.register(pidfd, select.POLLIN)
+        yield ends
+    finally:
+        os.close(pidfd)
 
 
 def refusals(count: int) -> dict[str, Any]:
     """Measure the time from a rank's end to the error of the call that it ran."""
     took: list[float] = []
-    with started(2, "hot") as pool, contextlib.ExitStack() as stack:
+    with started(2, "hot") as pool:
         gang, beside = pool.world("w").actor("Gang"), pool.actor("Beside", device=0)
         empty = timed(lambda: beside.threaded().result(), CALLS)
         for _ in range(count):
-            while any(device.standby is None for device in pool.devices):
-                time.sleep(0.01)
+            _calm(pool)
             gang.meet().result(DEADLINE_S)
             pid = pool.devices[1].pid
             assert pid
-            ends, pidfd = select.poll(), os.pidfd_open(pid, os.O_EXCL)  # PIDFD_THREAD, since Linux 6.9
-            stack.callback(os.close, pidfd)
-            ends.register(pidfd, select.POLLIN)
-            reply = gang.late(DEADLINE_S)
-            time.sleep(0.2)
-            os.kill(pid, signal.SIGKILL)
-            ends.poll()
-            began = time.perf_counter()
-            assert reply.exception(DEADLINE_S) is not None
-            took.append((time.perf_counter() - began) * 1e6)
+            with _sign(pid) as sign:
+                reply = gang.late(DEADLINE_S)
+                time.sleep(0.2)
+                os.kill(pid, signal.SIGKILL)
+                sign.poll()
+                began = time.perf_counter()
+                assert reply.exception(DEADLINE_S) is not None
+                took.append((time.perf_counter() - began) * 1e6)
     return {"refused_us": spread(took), "refused_to_call": round(statistics.median(took) / p(empty, 0.5), 2)}
 
 
@@ -235,7 +279,7 @@ def raised(ranks: int, count: int) -> dict[str, Any]:
 
 def main() -> None:
     """Measure, and print."""
-    parser = argparse.ArgumentParser(description="Measure worlds on the host backend.")
+    parser = argparse.ArgumentParser(description="Measure worlds, on GPUs where there are some.")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--kills", type=int, default=15)
     asked = parser.parse_args()
@@ -246,6 +290,7 @@ def main() -> None:
         "four_ranks": calls(4, asked.rounds),
         "beside_late": beside_late(asked.rounds),
         "kills": kills(asked.kills),
+        **({"poisons": poisons(asked.kills)} if GPUS.exists() else {}),
         "refusals": refusals(asked.kills),
         "raised": {"two_ranks": raised(2, CALLS), "four_ranks": raised(4, CALLS)},
     }

@@ -10,9 +10,9 @@ import pytest
 from atomr_mp import cli
 from atomr_mp.protocol.messages.devices import WorldState
 from tests.support import ACTORS, DEADLINE_S, Ledger, settled
-from tests.worlds import needs_worlds
+from tests.worlds import on_host
 
-pytestmark = needs_worlds
+pytestmark = on_host
 
 
 def test_a_pool_is_ready_when_its_worlds_are(ledger: Ledger, capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,7 +20,7 @@ from atomr_mp import errors
 from tensor_parallel_model import HEAD, LONGEST, WEIGHTS, draw_weights, layout
 from tests.serving import Server
 from tests.support import DEADLINE_S, Ledger, parts_of
-from tests.worlds import needs_worlds, ready_world, start
+from tests.worlds import on_host, ready_world, start
 
 EXAMPLE: Final = Path(__file__).parents[3] / "examples" / "tensor_parallel.py"
 ACTOR: Final = f"{EXAMPLE}:TensorParallel"
@@ -30,7 +30,7 @@ PROGRAM_S: Final = 120.0
 TEXTS: Final = ["Once upon a time", "So many as 60 heads are better than one, as long as they agree: " * 4]
 LENGTH: Final = 80
 
-pytestmark = needs_worlds
+pytestmark = on_host
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from tests import made_worlds
 from tests import remote as served
 from tests.contract.worlds import test_made_worlds, test_world_programs
 from tests.support import Ledger
-from tests.worlds import needs_worlds
+from tests.worlds import on_host
 
 LOCAL: Final[dict[str, str]] = {
     **dict.fromkeys(
@@ -37,7 +37,7 @@ LOCAL: Final[dict[str, str]] = {
 }
 """Why a test is not for remote clients, by its name."""
 
-pytestmark = needs_worlds
+pytestmark = on_host
 
 
 books, gate, world, pair = made_worlds.books, made_worlds.gate, made_worlds.world, made_worlds.pair

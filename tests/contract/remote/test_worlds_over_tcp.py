@@ -13,7 +13,7 @@ import atomr_mp
 from tests import remote as served
 from tests.contract.worlds import test_gang_calls
 from tests.support import DEADLINE_S, Ledger
-from tests.worlds import needs_worlds, ready_world
+from tests.worlds import on_host, ready_world
 
 SIZE: Final = 2
 
@@ -24,7 +24,7 @@ LOCAL: Final[dict[str, str]] = {
 }
 """Why a test is not for remote clients, by its name."""
 
-pytestmark = needs_worlds
+pytestmark = on_host
 
 
 @pytest.fixture(scope="module")

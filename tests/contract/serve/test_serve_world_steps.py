@@ -14,13 +14,13 @@ import pytest
 import atomr_mp
 from tests.serving import Server
 from tests.support import ACTORS, DEADLINE_S, Ledger
-from tests.worlds import needs_worlds
+from tests.worlds import on_host
 
 ACTOR = f"{ACTORS}/worldly_chat.py:WorldlyChat"
 MODEL = "WorldlyChat"
 CLIENTS = 6
 
-pytestmark = needs_worlds
+pytestmark = on_host
 
 
 @pytest.fixture(scope="module")

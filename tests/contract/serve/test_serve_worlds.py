@@ -20,13 +20,13 @@ import atomr_mp
 from tests.contract.serve.test_serve_streams import events, open_stream
 from tests.serving import CLI, Server
 from tests.support import ACTORS, DEADLINE_S, Ledger, settled
-from tests.worlds import needs_worlds
+from tests.worlds import on_host
 
 ACTOR = f"{ACTORS}/worldly_served.py:WorldlyServed"
 WORLD = "WorldlyServed"
 SIZE = 2
 
-pytestmark = needs_worlds
+pytestmark = on_host
 
 
 @pytest.fixture(scope="module")

@@ -12,11 +12,9 @@ import pytest
 import atomr_mp
 from atomr_mp import errors
 from tests.support import ACTORS, DEADLINE_S, settled
-from tests.worlds import needs_worlds, pools_of_sizes, ready_world
+from tests.worlds import pools_of_sizes, ready_world
 
 WORLDLY = f"{ACTORS}/worldly.py:Worldly"
-
-pytestmark = needs_worlds
 
 
 pool = pools_of_sizes(WORLDLY, 1, 2, 4)

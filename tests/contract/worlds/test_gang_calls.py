@@ -16,12 +16,10 @@ from atomr_mp import errors
 from atomr_mp.operator.doctor import examine
 from atomr_mp.operator.pool_status import WorldStatus
 from tests.support import ACTORS, DEADLINE_S, Ledger, settled
-from tests.worlds import needs_worlds, pools_of_sizes, ready_world
+from tests.worlds import pools_of_sizes, ready_world
 
 WORLDLY = f"{ACTORS}/worldly.py:Worldly"
 SOON_S = 2.0
-
-pytestmark = needs_worlds
 
 
 pool = pools_of_sizes(WORLDLY, 1, 2, 4)

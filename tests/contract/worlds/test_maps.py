@@ -18,13 +18,13 @@ import atomr_mp
 from atomr_mp import errors
 from atomr_mp.mapping.run import Failure, Progress
 from tests.support import ACTORS, DEADLINE_S, PROBE, Ledger
-from tests.worlds import needs_worlds
+from tests.worlds import on_host
 
 WORLDLY = f"{ACTORS}/worldly.py:Worldly"
 SIZE = 2
 SUM = sum(range(1, SIZE + 1))
 
-pytestmark = needs_worlds
+pytestmark = on_host
 
 
 @pytest.fixture(scope="module")

@@ -14,13 +14,11 @@ from atomr_mp import errors
 from atomr_mp.process.files.events import read_events
 from soaking.worlds import ACTORS as NOTING
 from tests.support import ACTORS, DEADLINE_S, Ledger, settled
-from tests.worlds import needs_worlds, start
+from tests.worlds import start
 
 WORLDLY: Final = f"{ACTORS}/worldly.py:Worldly"
 CALLS: Final = 300
 RESTARTS: Final = 5
-
-pytestmark = needs_worlds
 
 
 @pytest.mark.parametrize("standby", ["hot", "none"])

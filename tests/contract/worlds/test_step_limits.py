@@ -13,11 +13,11 @@ from atomr_mp import errors
 from atomr_mp.client.lanes import gang_streams
 from atomr_mp.client.worlds import gang_stream
 from tests.support import ACTORS, DEADLINE_S, Ledger, settled
-from tests.worlds import needs_worlds, start
+from tests.worlds import on_host, start
 
 STEPPING = f"{ACTORS}/stepping_worldly.py:Stepping"
 
-pytestmark = needs_worlds
+pytestmark = on_host
 
 
 def ask(name: str, upto: int, how: str = "", rank: int = 0) -> dict[str, Any]:

@@ -11,12 +11,10 @@ import pytest
 import atomr_mp
 from atomr_mp import errors
 from tests.support import ACTORS, DEADLINE_S, settled
-from tests.worlds import needs_worlds, pools_of_sizes, ready_world
+from tests.worlds import pools_of_sizes, ready_world
 
 STEPPING = f"{ACTORS}/stepping_worldly.py:Stepping"
 LIVE = 4
-
-pytestmark = needs_worlds
 
 
 pool = pools_of_sizes(STEPPING, 1, 2, 4)

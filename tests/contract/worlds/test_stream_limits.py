@@ -10,11 +10,11 @@ import pytest
 import atomr_mp
 from atomr_mp import errors
 from tests.support import ACTORS, DEADLINE_S, Ledger, settled
-from tests.worlds import needs_worlds, start
+from tests.worlds import on_host, start
 
 STREAMING = f"{ACTORS}/streaming_worldly.py:Streaming"
 
-pytestmark = needs_worlds
+pytestmark = on_host
 
 
 def test_a_stream_beyond_the_limit_is_refused_or_waits(ledger: Ledger) -> None:

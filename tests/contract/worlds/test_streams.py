@@ -14,11 +14,9 @@ import atomr_mp
 from atomr_mp import errors
 from atomr_mp_workers.worlds.order.publisher import AHEAD
 from tests.support import ACTORS, DEADLINE_S, settled
-from tests.worlds import needs_worlds, pools_of_sizes, ready_world
+from tests.worlds import pools_of_sizes, ready_world
 
 STREAMING = f"{ACTORS}/streaming_worldly.py:Streaming"
-
-pytestmark = needs_worlds
 
 
 pool = pools_of_sizes(STREAMING, 1, 2, 4)

@@ -14,12 +14,12 @@ import atomr_mp
 from atomr_mp import errors
 from atomr_mp.client.worlds.left_epochs import LeftEpochs
 from tests.support import ACTORS, DEADLINE_S, Ledger, settled
-from tests.worlds import needs_worlds, ready_world
+from tests.worlds import on_host, ready_world
 
 HIDING = f"{ACTORS}/hiding.py:Hiding"
 SIZE = 3
 
-pytestmark = needs_worlds
+pytestmark = on_host
 
 
 @pytest.fixture(scope="module")

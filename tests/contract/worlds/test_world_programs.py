@@ -17,13 +17,11 @@ from atomr_mp.protocol.libraries import program as messages
 from tests import made_worlds
 from tests.made_worlds import arrays_of, put, same
 from tests.support import ACTORS, DEADLINE_S, Gate, Ledger
-from tests.worlds import needs_worlds, start
+from tests.worlds import start
 
 RECORDED = f"{ACTORS}/recorded.py:Recorded"
 DRAWS = 30
 Model = list[np.ndarray[Any, Any]]
-
-pytestmark = needs_worlds
 
 
 books, pool, gate, world, pair = (

@@ -24,7 +24,7 @@ from tests import remote as served
 from tests.crash.remote.test_relay_killed import kill_relay
 from tests.crash.remote.test_remote_lost import connect, through
 from tests.support import ACTORS, DEADLINE_S, Ledger, settled
-from tests.worlds import needs_worlds
+from tests.worlds import on_host
 
 WORLDLY: Final = f"{ACTORS}/worldly.py:Worldly"
 SIZE: Final = 2
@@ -34,7 +34,7 @@ KILLS: Final = 5
 LONG: Final = 50_000
 """So many elements lie in shared memory."""
 
-pytestmark = needs_worlds
+pytestmark = on_host
 
 
 def serve(ledger: Ledger, **more: Any) -> served.Served:

@@ -18,9 +18,9 @@ from atomr_mp.operator.session import OperatorSession
 from atomr_mp.process.files.events import read_events
 from atomr_mp.protocol.messages.devices import WorldState
 from tests.support import ACTORS, DEADLINE_S, PROBE, Ledger, open_descriptors, settled
-from tests.worlds import needs_worlds
+from tests.worlds import on_host
 
-pytestmark = needs_worlds
+pytestmark = on_host
 
 RANKED: Final = f"{ACTORS}/ranked.py:Ranked"
 

@@ -14,9 +14,9 @@ import pytest
 from atomr_mp import errors
 from atomr_mp.process.files.events import read_events
 from tests.support import DEADLINE_S, Ledger, settled
-from tests.worlds import needs_worlds
+from tests.worlds import on_host
 
-pytestmark = needs_worlds
+pytestmark = on_host
 
 ACTOR = """
 import numpy as np

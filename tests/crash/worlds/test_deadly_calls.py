@@ -16,10 +16,10 @@ from atomr_mp.client.lanes.retry_policy import key_of
 from atomr_mp.process.files.events import read_events
 from atomr_mp.protocol.messages.suspects import Suspicion, Verdict
 from tests.support import ACTORS, DEADLINE_S, Ledger, local_client, settled
-from tests.worlds import needs_worlds
+from tests.worlds import on_host
 
 WORLDLY = [f"{ACTORS}/worldly.py:{name}" for name in ("Worldly", "Overlapping", "Beside")]
-pytestmark = needs_worlds
+pytestmark = on_host
 
 
 def start(ledger: Ledger, **worlds: list[int]) -> atomr_mp.Pool:

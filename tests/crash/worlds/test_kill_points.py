@@ -13,9 +13,9 @@ import pytest
 import atomr_mp
 from atomr_mp import errors, testing
 from tests.support import ACTORS, BACKEND, DEADLINE_S, Ledger, settled
-from tests.worlds import needs_worlds
+from tests.worlds import on_host
 
-pytestmark = needs_worlds
+pytestmark = on_host
 
 OF_CALLS = ("world_note", "world_publish", "world_meet")
 OF_EPOCHS = ("world_join", "world_leave")

@@ -18,11 +18,9 @@ import pytest
 import atomr_mp
 from atomr_mp import errors
 from tests.support import ACTORS, DEADLINE_S
-from tests.worlds import needs_worlds, pools_that_recover, ready_world
+from tests.worlds import pools_that_recover, ready_world
 
 WORLDLY = f"{ACTORS}/worldly.py:Worldly"
-pytestmark = needs_worlds
-
 LOST = errors.CollectiveAborted | errors.WorkerLost
 
 

@@ -17,11 +17,9 @@ import atomr_mp
 from atomr_mp import errors
 from atomr_mp.process.files.events import read_events
 from tests.support import ACTORS, DEADLINE_S, settled
-from tests.worlds import needs_worlds, pools_that_recover, ready_world
+from tests.worlds import pools_that_recover, ready_world
 
 WORLDLY = f"{ACTORS}/worldly.py:Worldly"
-pytestmark = needs_worlds
-
 
 pool = pools_that_recover(WORLDLY)
 

@@ -15,12 +15,10 @@ import pytest
 
 from atomr_mp import errors
 from tests.support import ACTORS, DEADLINE_S, Ledger, settled
-from tests.worlds import needs_worlds, start
+from tests.worlds import start
 
 STEPPING: Final = f"{ACTORS}/stepping_worldly.py:Stepping"
 KILLS: Final = 6
-
-pytestmark = needs_worlds
 
 
 def ask(name: str, upto: int, how: str = "", rank: int = 0, at: int = -1, once: str = "") -> dict[str, Any]:

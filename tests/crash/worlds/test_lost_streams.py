@@ -14,13 +14,11 @@ from typing import Final
 import pytest
 
 from atomr_mp import errors
-from tests.support import ACTORS, DEADLINE_S, Ledger, settled
-from tests.worlds import needs_worlds, start
+from tests.support import ACTORS, DEADLINE_S, Ledger, settled, shared_devices
+from tests.worlds import start
 
 STREAMING: Final = f"{ACTORS}/streaming_worldly.py:Streaming"
 KILLS: Final = 6
-
-pytestmark = needs_worlds
 
 
 def sums(size: int, upto: int) -> list[float]:
@@ -54,7 +52,7 @@ def test_a_resumable_stream_goes_on_whole(ledger: Ledger, tmp_path: Path, rank: 
 def test_a_first_rank_that_is_stopped_between_steps_is_replaced(ledger: Ledger) -> None:
     """The others wait for nothing, and it publishes nothing; the stream goes on."""
     worlds = {"tp": {"devices": [0, 1], "actors": ["Streaming"], "begin_timeout_s": 1.0}}
-    with ledger.start(STREAMING, gpus=2, worlds=worlds, standby="hot") as pool:
+    with ledger.start(STREAMING, **shared_devices(2), worlds=worlds, standby="hot") as pool:
         world = pool.world("tp")
         stream = world.stream("Streaming.numbers", 12, ahead=1)
         found = [next(stream)]

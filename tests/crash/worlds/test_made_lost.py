@@ -18,13 +18,10 @@ import pytest
 
 import atomr_mp
 from atomr_mp import errors, testing
-from tests.support import ACTORS, DEADLINE_S, Ledger, settled
-from tests.worlds import needs_worlds
+from tests.support import ACTORS, DEADLINE_S, Ledger, settled, shared_devices
 
 EXCHANGING = f"{ACTORS}/exchanging.py:Exchanging"
 LOST = (errors.CollectiveAborted, errors.WorkerLost, errors.GpuRefStale, errors.GpuRefUndefined)
-
-pytestmark = needs_worlds
 
 
 @pytest.fixture(scope="module", params=["hot", "none"])
@@ -39,7 +36,7 @@ def books(request: pytest.FixtureRequest) -> Iterator[Any]:
 def pool(books: Any) -> Iterator[atomr_mp.Pool]:
     """A pool of three devices."""
     settings: dict[str, Any] = {"standby": books.standby, "max_restarts": 1000, "backoff_initial_s": 0.0}
-    with books.start(EXCHANGING, gpus=3, **settings) as started:
+    with books.start(EXCHANGING, **shared_devices(3), **settings) as started:
         yield started
 
 

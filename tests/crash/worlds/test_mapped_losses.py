@@ -15,7 +15,7 @@ import atomr_mp
 from atomr_mp import errors
 from atomr_mp.mapping.run import Failure, Progress
 from tests.support import ACTORS, DEADLINE_S, Ledger
-from tests.worlds import needs_worlds
+from tests.worlds import on_host
 
 WORLDLY = f"{ACTORS}/worldly.py:Worldly"
 SIZE = 2
@@ -23,7 +23,7 @@ SUM = sum(range(1, SIZE + 1))
 ITEMS = 600
 KILL_EVERY = 100
 
-pytestmark = needs_worlds
+pytestmark = on_host
 
 
 @pytest.fixture(scope="module", params=["hot", "none"])

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from soaking.worlds import WorldWalk
-from tests.worlds import needs_worlds
+from tests.worlds import on_host
 
-pytestmark = needs_worlds
+pytestmark = on_host
 
 
 @pytest.mark.timeout(240)

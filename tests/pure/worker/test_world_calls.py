@@ -134,6 +134,7 @@ class Member:
         meeting = SimpleNamespace(
             begin=lambda sequence, _waits: self.meetings.append(("begin", sequence)),
             end=lambda: self.meetings.append(("end", 0)),
+            settled=lambda: None,
         )
         member = Membership(
             control.WorldOffered(1, "tp", rank, 2, 1, ["Ranked"], DEADLINE_S),

@@ -41,9 +41,9 @@ class CudaResident(CudaMemory, Resident):
     def __init__(self, handle: Any, nbytes: int, access: Any) -> None:
         with contextlib.ExitStack() as undo:
             undo.callback(driver.cuMemRelease, handle)
-            (address,) = _checked(driver.cuMemAddressReserve(nbytes, 0, 0, 0))
+            (address,) = checked(driver.cuMemAddressReserve(nbytes, 0, 0, 0))
             undo.callback(driver.cuMemAddressFree, address, nbytes)
-            _map(address, nbytes, handle, access)
+            map_memory(address, nbytes, handle, access)
             undo.pop_all()
         super().__init__(int(address), nbytes)
         self._handle = handle
@@ -56,8 +56,8 @@ class CudaResident(CudaMemory, Resident):
         Raises:
             CUDADriverError: There is no such memory.
         """
-        what, rounded = _allocation(nbytes)
-        (handle,) = _checked(driver.cuMemCreate(rounded, what, 0))
+        what, rounded = allocation(nbytes)
+        (handle,) = checked(driver.cuMemCreate(rounded, what, 0))
         return cls(handle, rounded, READ_WRITE)
 
     @classmethod
@@ -68,8 +68,8 @@ class CudaResident(CudaMemory, Resident):
             CUDADriverError: It is not memory of this size.
         """
         try:
-            _, rounded = _allocation(nbytes)
-            (handle,) = _checked(driver.cuMemImportFromShareableHandle(descriptor, FILE_DESCRIPTOR))
+            _, rounded = allocation(nbytes)
+            (handle,) = checked(driver.cuMemImportFromShareableHandle(descriptor, FILE_DESCRIPTOR))
         finally:
             os.close(descriptor)
         return cls(handle, rounded, READ)
@@ -78,9 +78,9 @@ class CudaResident(CudaMemory, Resident):
         """Wait for the GPU's work, map the memory again in place for reading, and return its descriptor."""
         cupy.cuda.runtime.deviceSynchronize()
         address = driver.CUdeviceptr(self.address)
-        _checked(driver.cuMemUnmap(address, self.nbytes))
-        _map(address, self.nbytes, self._handle, READ)
-        (descriptor,) = _checked(driver.cuMemExportToShareableHandle(self._handle, FILE_DESCRIPTOR, 0))
+        checked(driver.cuMemUnmap(address, self.nbytes))
+        map_memory(address, self.nbytes, self._handle, READ)
+        (descriptor,) = checked(driver.cuMemExportToShareableHandle(self._handle, FILE_DESCRIPTOR, 0))
         os.set_inheritable(int(descriptor), False)
         return int(descriptor)
 
@@ -89,7 +89,7 @@ class CudaResident(CudaMemory, Resident):
         return self.bytes(None, offset, nbytes).get()
 
 
-def _allocation(nbytes: int) -> tuple[Any, int]:
+def allocation(nbytes: int) -> tuple[Any, int]:
     """Return the properties of memory that a descriptor names, and the size rounded up to its granularity."""
     what = driver.CUmemAllocationProp()
     what.type = driver.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
@@ -97,18 +97,23 @@ def _allocation(nbytes: int) -> tuple[Any, int]:
     what.location.id = ORDINAL
     what.requestedHandleTypes = FILE_DESCRIPTOR
     minimum = driver.CUmemAllocationGranularity_flags.CU_MEM_ALLOC_GRANULARITY_MINIMUM
-    (granularity,) = _checked(driver.cuMemGetAllocationGranularity(what, minimum))
+    (granularity,) = checked(driver.cuMemGetAllocationGranularity(what, minimum))
     return what, -(-nbytes // granularity) * granularity
 
 
-def _map(address: Any, nbytes: int, handle: Any, access: Any) -> None:
-    _checked(driver.cuMemMap(address, nbytes, 0, handle, 0))
+def map_memory(address: Any, nbytes: int, handle: Any, access: Any) -> None:
+    """Map physical memory at an address, for this process's GPU.
+
+    Raises:
+        CUDADriverError: It cannot be mapped, or this GPU cannot reach it.
+    """
+    checked(driver.cuMemMap(address, nbytes, 0, handle, 0))
     how = driver.CUmemAccessDesc()
     how.location.type = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
     how.location.id = ORDINAL
     how.flags = access
     try:
-        _checked(driver.cuMemSetAccess(address, nbytes, [how], 1))
+        checked(driver.cuMemSetAccess(address, nbytes, [how], 1))
     except BaseException:
         driver.cuMemUnmap(address, nbytes)
         raise
@@ -122,7 +127,7 @@ def _unmap(address: Any, nbytes: int, handle: Any) -> None:
     driver.cuMemRelease(handle)
 
 
-def _checked(result: tuple[Any, ...]) -> tuple[Any, ...]:
+def checked(result: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return the results of a driver's call, without its status.
 
     Raises:

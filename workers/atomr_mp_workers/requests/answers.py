@@ -63,8 +63,10 @@ class Answers:
             if kind is StreamRequest:
                 self.forget(cast("StreamRequest", request))
                 request.peer.unanswered += 1  # it does not count among them
-                if error is not None:
-                    request.encoded = None  # its method may have ended it before that, with parts that are not sent
+            if error is not None:
+                # Its method may have had a result before that: a stream's was to end it, and what a device had yet to
+                # compute has failed.
+                request.encoded = None
             self.reply(request.peer, request.id, request.encoded, error)
 
     def forget(self, stream: StreamRequest) -> None:

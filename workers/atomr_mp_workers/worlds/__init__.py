@@ -20,7 +20,10 @@ them before it publishes the next step (`running.stepped_method`, `running.steps
 gets a step without live streams, in which all are gone.
 
 `context.world` is an `exchange.world.OwnWorld`. On that thread its collectives go through the meeting of the present
-epoch, where the ranks compare their signatures and wait for each other (`exchange`).
+epoch, where the ranks compare their signatures and wait for each other (`exchange`). On GPUs kernels do (`cuda`): each
+process makes a mailbox in its device's memory, the supervisor hands it to the others, and they map it before an epoch
+needs it (`engines`, `mailboxes`). A collective goes on the stream, and its error comes with the next one or at the end
+of the call.
 
 A world that a session makes (`made_places`) has no actors. Its calls are collectives on refs
 (`exchange.ref_collectives`), and programs with collectives among their steps (`libraries.world.programs`). A part is

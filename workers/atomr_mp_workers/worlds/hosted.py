@@ -116,6 +116,7 @@ class HostedWorlds(GangParts):
             del self._members[world]
             self._close_place(place)
             place.thread.close()
+            place.close()
         files = self._files.pop(world, None)
         if files is not None:
             files.close()

@@ -10,6 +10,7 @@ from atomr_mp.protocol.ref_collectives import program_of, request_of
 from atomr_mp_workers.device.base import WorkerDevice
 from atomr_mp_workers.memory.actor_memory import ActorMemory
 from atomr_mp_workers.requests.method import Method
+from atomr_mp_workers.worlds.engines import Engine
 from atomr_mp_workers.worlds.exchange.ref_collectives import CollectiveMethod, RefCollectives
 from atomr_mp_workers.worlds.membership import Membership
 from atomr_mp_workers.worlds.order.files import WorldFiles
@@ -29,6 +30,8 @@ class MadePlace(NamedTuple):
     """Runs collectives on refs; runs programs."""
     bell: int
     """Wakes the loop."""
+    close: Callable[[], object]
+    """Gives the device's memory back, once the thread runs nothing."""
 
 
 class MadePlaces:
@@ -38,6 +41,7 @@ class MadePlaces:
         device: The device.
         memory: Makes results.
         programs: Makes the request that runs programs, of its name, and the world's number and view.
+        engine: Makes what carries out collectives.
         watch: Sets how the board shows that a request in a slot is watched.
         send: Tells the supervisor.
         wake: Has the loop look; any thread.
@@ -49,6 +53,7 @@ class MadePlaces:
         device: WorkerDevice,
         memory: ActorMemory,
         programs: Callable[[str, int, OwnWorld], Method],
+        engine: Callable[[control.WorldOffered, WorldFiles], Engine],
         watch: Callable[[int, int], object],
         send: Callable[[control.FromWorker], None],
         wake: Callable[[], object],
@@ -57,6 +62,7 @@ class MadePlaces:
         self._device: Final = device
         self._memory: Final = memory
         self._programs: Final = programs
+        self._engine: Final = engine
         self._watch: Final = watch
         self._send: Final = send
         self._wake: Final = wake
@@ -66,18 +72,27 @@ class MadePlaces:
         """Make a place, and its thread.
 
         Raises:
-            ProtocolError: A bell of this process has not come.
+            ProtocolError: A file of this process has not come.
+            AtomrError: There is no memory for it.
         """
-        from atomr_mp_workers.worlds.exchange.meeting import Meeting  # most processes are in no world
-        from atomr_mp_workers.worlds.exchange.world import OwnWorld
-
         bell = files.loop_bell(offered.rank, offered.generation)
-        queue, view = GangQueue(), OwnWorld(offered.name, offered.rank, offered.size)
+        engine, queue = self._engine(offered, files), GangQueue()
+        view = engine.view
         thread_bell = files.thread_bell(offered.rank, offered.generation)
         thread = WorldThread(offered.name, queue, self._device, self._watch, self._watch, thread_bell, self._look)
-        member = Membership(offered, files, view, thread, queue, Meeting, self._send, self._wake)
+        member = Membership(
+            offered,
+            files,
+            view,
+            thread,
+            queue,
+            engine.make_meeting,
+            self._send,
+            self._wake,
+            engine.mailboxes,
+        )
         member.serve()
         collectives = RefCollectives(view, self._memory)
         method = CollectiveMethod(request_of(offered.name), offered.world, offered.rank, collectives)
         programs = self._programs(program_of(offered.name), offered.world, view)
-        return MadePlace(member, thread, (method, programs), bell)
+        return MadePlace(member, thread, (method, programs), bell, engine.close)

@@ -16,6 +16,7 @@ from atomr_mp_workers.requests.batches.former import NEVER_NS
 from atomr_mp_workers.requests.kinds.stream import StreamRequest
 from atomr_mp_workers.requests.request import Request
 from atomr_mp_workers.worlds.epoch_ends import PLANNED, EpochEnd, aborted, planned, stream_error, unrun
+from atomr_mp_workers.worlds.mailboxes import Mailboxes, NoMailboxes
 from atomr_mp_workers.worlds.member_states import MemberAction, MemberEvent, MemberState, member_step
 from atomr_mp_workers.worlds.order.calls import CallFacts
 from atomr_mp_workers.worlds.order.files import WorldFiles
@@ -63,6 +64,7 @@ class Membership:
         make_meeting: Makes the process's side of an epoch's collectives, a `Meeting` with its arguments.
         send: Tells the supervisor.
         wake: Has the loop look; any thread.
+        mailboxes: The mailboxes on devices.
     """
 
     def __init__(
@@ -75,6 +77,7 @@ class Membership:
         make_meeting: Callable[..., EpochMeeting],
         send: Callable[[control.FromWorker], None],
         wake: Callable[[], object],
+        mailboxes: Mailboxes | None = None,
     ) -> None:
         self.number: Final = offered.world
         self.name: Final = offered.name
@@ -82,6 +85,7 @@ class Membership:
         self._abort: Callable[[Request, errors.RequestError], object] = lambda _request, _error: None
         self._rank: Final = offered.rank
         self._devices: Final = offered.devices
+        self._mailboxes: Final = mailboxes or NoMailboxes()
         self._files: Final = files
         self._view: Final = view
         self._thread: Final = thread
@@ -125,6 +129,7 @@ class Membership:
                 raise errors.ProtocolError(f"epoch {self._epoch.number} was not left")
             self._files.close_former(order.generations)
             pages = self._files.pages(self._rank, order.generations)
+            self._mailboxes.join(order.epoch, order.generations)
             epoch = JoinedEpoch(pages, self._rank, order.epoch, self._begin_timeout_ns)
         except (errors.AtomrError, WorldPageDamagedError) as error:
             self._send(control.EpochLeft(self.number, order.epoch, f"could not join: {error}"[:REASON_CHARS]))
@@ -163,12 +168,18 @@ class Membership:
             self._feed(MemberEvent.CLOSE)
 
     def mailbox_came(self) -> None:
-        """Take in that the mailbox of another rank's process waits among the files."""
+        """Take in that the mailbox of another rank's process waits among the files, maybe before that is a member."""
+        try:
+            self._mailboxes.map()
+        except errors.AtomrError:
+            return  # to join an epoch with it fails as well, and is reported
 
     def incarnation_over(self, device: int, generation: int) -> None:
         """Close the mailbox of a process that has ended, which would keep memory of its device."""
         if device in self._devices:
-            self._files.drop_mailbox(self._devices.index(device), generation)
+            rank = self._devices.index(device)
+            self._files.drop_mailbox(rank, generation)
+            self._mailboxes.forget(rank, generation)
 
     def drain(self) -> None:
         """Leave the epoch, unless it is closed and this process leaves it by itself."""
@@ -209,6 +220,7 @@ class Membership:
         """Take parts of gang calls, and no examples."""
         self._rehearses = False
         self._view.serve()
+        self.mailbox_came()  # those that came before this place was made
 
     # --- parts ------------------------------------------------------------------------------------------------------
 

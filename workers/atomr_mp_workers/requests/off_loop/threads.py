@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -123,6 +124,8 @@ class ActorThreads(ActorRunner):
         self._inboxes[thread].put(request)
 
     def _run(self, inbox: Inbox) -> None:
+        with contextlib.suppress(Exception):  # the first request finds the same
+            self._device.on_thread(_nothing)  # makes the thread's stream, which takes longer than a short request
         while (request := inbox.get()) is not None:
             self.work(request)
             request.finished()
@@ -134,3 +137,7 @@ class ActorThreads(ActorRunner):
             self._device.on_thread(request.call)
         except BaseException as raised:  # noqa: BLE001 - of the device, which has not done what it was given
             request.fail(raised)
+
+
+def _nothing() -> None:
+    """Do nothing."""

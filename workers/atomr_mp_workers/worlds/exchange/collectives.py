@@ -22,6 +22,7 @@ from atomr_mp.protocol.world.memory import MAILBOX_SLOTS, SLOT_BYTES
 from atomr_mp.protocol.world.page import MOST, sum_of
 from atomr_mp_workers.worlds.exchange.elements import Arithmetic, Array, Target, given
 from atomr_mp_workers.worlds.exchange.meeting import Meeting, Rehearsal
+from atomr_mp_workers.worlds.exchange.operators import check_operator
 from atomr_mp_workers.worlds.exchange.signatures import Agreement
 
 SMALL_BYTES: Final = 16 * 2**10
@@ -68,6 +69,9 @@ class Collectives:
     def steps(self) -> int:
         """How often this rank has met the others."""
         return self._meeting.number
+
+    def settle(self) -> None:
+        """Return: each collective has waited for the others."""
 
     def refuse(self) -> None:
         """Meet the others with a signature that none of them has, unless all refuse."""
@@ -302,8 +306,7 @@ class Collectives:
         """Return the arithmetic of an operator."""
         if factor is not None:
             return Arithmetic(operator, array.dtype, name, factor)
-        if not isinstance(operator, str):
-            raise errors.InvalidRequest(f"an operator is named by a text, not by {type(operator).__name__}")
+        check_operator(operator)
         found = self._arithmetics.get((operator, name))
         if found is None:
             found = self._arithmetics[operator, name] = Arithmetic(operator, array.dtype, name, None)

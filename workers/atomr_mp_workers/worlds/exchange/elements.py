@@ -9,15 +9,11 @@ from typing import Any, Final
 import numpy as np
 
 from atomr_mp import errors
-from atomr_mp.protocol.dtypes import ITEM_BYTES, check_holds, name_of
+from atomr_mp.protocol.dtypes import ITEM_BYTES, name_of
 from atomr_mp.protocol.refs import Operand
-from atomr_mp.protocol.words import did_you_mean
-from atomr_mp_workers.worlds.exchange.signatures import OPERATORS
+from atomr_mp_workers.worlds.exchange.operators import HALVES, check_computes, check_operator, factor_of
 
 Array = np.ndarray[Any, Any]
-
-HALVES: Final = frozenset({"float16", "bfloat16"})
-"""Types whose elements are computed in float32, and rounded once."""
 
 BLOCK: Final = 64
 """Elements are computed in so many, or a multiple. NumPy takes other loops for one element, and for a vector's rest:
@@ -78,7 +74,7 @@ class Target:
 
     def __init__(self, out: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
         self._out = out
-        room = None if out is None else _checked(out, shape, dtype)
+        room = None if out is None else checked_out(out, shape, dtype)
         self._room = room
         # What is not aligned would be computed by other loops of NumPy than on other ranks.
         if room is None or not room.flags.carray:
@@ -116,7 +112,7 @@ def _check_unmasked(x: Any, why: str) -> None:
         raise errors.InvalidRequest(why)
 
 
-def _checked(out: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+def checked_out(out: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     """Return an output as an array of NumPy's own class."""
     if isinstance(out, Operand):
         out = getattr(out, "array", out)
@@ -150,17 +146,13 @@ class Arithmetic:
     __slots__ = ("_computed", "_dtype", "_factor", "_function", "_is_average", "_quiet", "_spare", "wire")
 
     def __init__(self, operator: str, dtype: np.dtype[Any], name: str, factor: Any) -> None:
-        if operator not in _FUNCTIONS:
-            raise errors.InvalidRequest(
-                f"there is no operator {operator!r}{did_you_mean(str(operator), OPERATORS)}; "
-                f"there are: {', '.join(OPERATORS)}"
-            )
-        _check_computes(operator, name)
+        check_operator(operator)
+        check_computes(operator, name)
         self._function: Final = _FUNCTIONS[operator]
         self._is_average: Final = operator == "avg"
         self._dtype: Final = dtype
         self._computed: Final = _FLOAT32 if name in HALVES else dtype
-        self._factor: Final = None if factor is None else _factor(factor, operator, name)
+        self._factor: Final = None if factor is None else factor_of(factor, operator, name)
         self.wire: Final = dtype if factor is None else self._computed
         """Type of the elements in the mailboxes. Products are rounded to halves with the sum, not before."""
         self._spare: Final[list[Array]] = []
@@ -235,33 +227,3 @@ class Arithmetic:
             np.divide(total, len(sources), out=total)
         if total is not out:
             out[...] = total
-
-
-def _check_computes(operator: str, name: str) -> None:
-    """Refuse an operator for a type."""
-    if name == "bool" or name.startswith("float8"):
-        raise errors.InvalidRequest(f"{operator} of {name} is not computed; convert the array to another type")
-    if operator == "avg" and "int" in name:
-        raise errors.InvalidRequest(f"avg of {name} is not computed; convert the array, or take sum and divide it")
-    if operator in {"min", "max"} and name.startswith("complex"):
-        raise errors.InvalidRequest(f"{operator} of {name} is not computed, for complex numbers have no order")
-
-
-def _factor(factor: Any, operator: str, name: str) -> complex:
-    """Return a factor as a number of Python, which takes the type of what it is multiplied by."""
-    if operator not in {"sum", "avg"}:
-        raise errors.InvalidRequest(f"a factor goes with sum and avg, not with {operator}")
-    number = factor
-    if isinstance(factor, np.generic | np.ndarray) and factor.ndim == 0:
-        number = float(factor) if factor.dtype.kind == "V" else factor.item()  # V: ml_dtypes' own
-    if isinstance(number, bool) or not isinstance(number, int | float | complex):
-        raise errors.InvalidRequest(f"a factor is one number, not {type(factor).__name__}")
-    check_holds(name, number)
-    if "int" in name:
-        return int(number.real)
-    if isinstance(number, int):  # a whole number of any size
-        try:
-            return float(number)
-        except OverflowError as error:
-            raise errors.InvalidRequest(f"a factor for {name} is too large") from error
-    return number

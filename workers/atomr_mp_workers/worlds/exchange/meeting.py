@@ -103,6 +103,10 @@ class Meeting:
             if waits:
                 _ring(self._bells[rank])
 
+    def settled(self) -> errors.RequestError | None:
+        """Return None: a collective that has failed has raised its error."""
+        return None
+
     def check(self) -> None:
         """Refuse what cannot meet now: before a rank writes to its mailbox.
 

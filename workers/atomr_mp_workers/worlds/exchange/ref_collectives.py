@@ -139,7 +139,9 @@ class RefCollectives:
         try:
             if isinstance(part, RefusedPart):
                 raise part.error
-            return self._run[part.collective](part)
+            result = self._run[part.collective](part)
+            self._view.settle()
+            return result
         except (errors.WorldMismatch, errors.CollectiveAborted):
             raise
         except BaseException:
@@ -153,16 +155,15 @@ class RefCollectives:
 
     def _all_reduce(self, part: CollectivePart) -> Any:
         out, array = self._target(part, part.x.shape)
-        self._view.all_reduce(part.x.array, part.operator, factor=part.factor, out=array)
+        self._view.all_reduce(part.x, part.operator, factor=part.factor, out=array)
         return out
 
     def _reduce(self, part: CollectivePart) -> Any:
-        x = part.x.array
         if part.root != self._view.rank:
-            self._view.reduce(x, part.root, part.operator, factor=part.factor)
+            self._view.reduce(part.x, part.root, part.operator, factor=part.factor)
             return None
         out, array = self._target(part, part.x.shape)
-        self._view.reduce(x, part.root, part.operator, factor=part.factor, out=array)
+        self._view.reduce(part.x, part.root, part.operator, factor=part.factor, out=array)
         return out
 
     def _reduce_scatter(self, part: CollectivePart) -> Any:
@@ -173,42 +174,42 @@ class RefCollectives:
                 "ranks"
             )
         out, array = self._target(part, (shape[0] // self._view.size, *shape[1:]))
-        self._view.reduce_scatter(part.x.array, part.operator, factor=part.factor, out=array)
+        self._view.reduce_scatter(part.x, part.operator, factor=part.factor, out=array)
         return out
 
     def _all_gather(self, part: CollectivePart) -> Any:
         out, array = self._target(part, (self._view.size, *part.x.shape))
-        self._view.all_gather(part.x.array, out=array)
+        self._view.all_gather(part.x, out=array)
         return out
 
     def _broadcast(self, part: CollectivePart) -> Any:
         out, array = self._target(part, part.x.shape)
-        self._view.broadcast(part.x.array, part.root, out=array)
+        self._view.broadcast(part.x, part.root, out=array)
         return out
 
     def _all_to_all(self, part: CollectivePart) -> Any:
         out, array = self._target(part, part.x.shape)
-        self._view.all_to_all(part.x.array, out=array)
+        self._view.all_to_all(part.x, out=array)
         return out
 
     def _all_to_all_v(self, part: CollectivePart) -> Any:
-        return [self._memory.keep(each) for each in self._view.all_to_all_v([each.array for each in part.x])]
+        return [self._memory.keep(each) for each in self._view.all_to_all_v(part.x)]
 
     def _sendrecv(self, part: CollectivePart) -> Any:
         if part.from_ is None:
-            self._view.sendrecv(part.x.array, part.to, None)
+            self._view.sendrecv(part.x, part.to, None)
             return None
         out, array = self._target(part, part.x.shape)
-        self._view.sendrecv(part.x.array, part.to, part.from_, out=array)
+        self._view.sendrecv(part.x, part.to, part.from_, out=array)
         return out
 
     def _target(self, part: CollectivePart, shape: Sequence[int]) -> tuple[DeviceArray | None, Any]:
         """Return new memory for the result, or None if the caller gives some; and the array to write."""
         if part.out is not None:
-            return None, part.out.array
+            return None, part.out
         made = self._memory.empty(part.x.dtype, shape)
         made.writable = True
-        return made, made.array
+        return made, made
 
 
 class GivenPart(msgspec.Struct, array_like=True, frozen=True):

@@ -8,12 +8,10 @@ from atomr_mp.protocol.dtypes import ITEM_BYTES
 from atomr_mp.protocol.words import counted
 from atomr_mp.protocol.world import Signature
 from atomr_mp.protocol.world.collectives import KIND_BITS, KINDS, Collective
+from atomr_mp_workers.worlds.exchange.operators import OPERATORS
 
 ELEMENT_TYPES: Final = tuple(ITEM_BYTES)
 """Names of the element types. A signature has the place of one of these, plus 1; 0 stands for none."""
-
-OPERATORS: Final = ("sum", "prod", "min", "max", "avg")
-"""Names of the operators. A signature has the place of one of these, plus 1; 0 stands for none."""
 
 FACTOR: Final = 2**8
 """Is added to the operator if elements are multiplied by a factor first. The factor itself may differ by rank."""

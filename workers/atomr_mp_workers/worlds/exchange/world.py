@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from atomr_mp import errors
 from atomr_mp.protocol.keywords import checks_names
@@ -12,6 +12,29 @@ from atomr_mp_workers.worlds.exchange.meeting import Meeting, Rehearsal
 
 if TYPE_CHECKING:
     from atomr_mp_workers.worlds.exchange.collectives import Collectives
+
+
+class EpochOf(Protocol):
+    """A meeting."""
+
+    @property
+    def epoch(self) -> int:
+        """The number of its epoch."""
+
+
+def through_memory(meeting: Meeting | Rehearsal) -> Collectives:
+    """Return the collectives of the host backend.
+
+    Raises:
+        Unsupported: There is no NumPy.
+    """
+    try:
+        from atomr_mp_workers.worlds.exchange.collectives import Collectives
+    except ImportError as error:
+        raise errors.Unsupported(
+            f"collectives on the host backend need NumPy, which cannot be imported: {error}"
+        ) from error
+    return Collectives(meeting)
 
 
 @checks_names
@@ -47,6 +70,8 @@ class OwnWorld:
         name: The world's name.
         rank: This process's rank, from 0.
         size: How many ranks there are.
+        rehearse: Makes a meeting with itself, for `setup`.
+        collectives: Makes the collectives of a meeting.
 
     Attributes:
         name: The world's name.
@@ -54,13 +79,22 @@ class OwnWorld:
         size: How many ranks there are.
     """
 
-    def __init__(self, name: str, rank: int, size: int) -> None:
+    def __init__(
+        self,
+        name: str,
+        rank: int,
+        size: int,
+        rehearse: Callable[[], Any] | None = None,
+        collectives: Callable[[Any], Any] = through_memory,
+    ) -> None:
         self.name: Final = name
         self.rank: Final = rank
         self.size: Final = size
+        self._rehearse: Final = rehearse or (lambda: Rehearsal(name, rank, size))
+        self._through: Final = collectives
         self._epoch = 0
-        self._meeting: Meeting | None = None
-        self._made: Collectives | None = None
+        self._meeting: EpochOf | None = None
+        self._made: Any = None
         self._serves = False
 
     def __repr__(self) -> str:
@@ -71,7 +105,7 @@ class OwnWorld:
         """The number of the world's epoch, 0 before the first. State that calls build up belongs to one epoch."""
         return self._epoch
 
-    def enter(self, meeting: Meeting) -> None:
+    def enter(self, meeting: EpochOf) -> None:
         """Take part in an epoch. The runtime calls it, before or after `serve`."""
         self._epoch, self._meeting = meeting.epoch, meeting
         if self._serves:
@@ -92,7 +126,11 @@ class OwnWorld:
     @property
     def steps(self) -> int:
         """How often this rank has met the others in this epoch. The runtime's."""
-        return self._collectives().steps
+        return int(self._collectives().steps)
+
+    def settle(self) -> None:
+        """Wait for the collectives so far, and raise the error of one that has failed; the runtime's."""
+        self._collectives().settle()
 
     def refuse(self) -> None:
         """Have the others raise `WorldMismatch`, since this rank has an error of its own. The runtime's."""
@@ -193,7 +231,7 @@ class OwnWorld:
         Returns:
             A new array from each rank, with as many rows as that has sent.
         """
-        return self._collectives().all_to_all_v(parts)
+        return list(self._collectives().all_to_all_v(parts))
 
     def sendrecv(self, x: Any, to: int | None, from_: int | None, *, out: Any = None) -> Any:
         """Send an array to one rank, and return the array that another rank sends to this one.
@@ -218,7 +256,7 @@ class OwnWorld:
         """Wait until all ranks have called this."""
         self._collectives().barrier()
 
-    def _collectives(self) -> Collectives:
+    def _collectives(self) -> Any:
         made = self._made
         if made is not None:
             return made
@@ -228,11 +266,5 @@ class OwnWorld:
                 f"a collective of world {self.name!r} was called outside of a gang call; call the method through "
                 f"`pool.world({self.name!r})`, and the collective in it"
             )
-        try:
-            from atomr_mp_workers.worlds.exchange.collectives import Collectives
-        except ImportError as error:
-            raise errors.Unsupported(
-                f"collectives on the host backend need NumPy, which cannot be imported: {error}"
-            ) from error
-        made = self._made = Collectives(meeting or Rehearsal(self.name, self.rank, self.size))
+        made = self._made = self._through(meeting or self._rehearse())
         return made

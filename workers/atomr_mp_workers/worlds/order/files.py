@@ -15,9 +15,11 @@ from atomr_mp import errors
 from atomr_mp.interop.sealed import check_sealed
 from atomr_mp.protocol.messages.control import WorldFile, WorldFileKind
 from atomr_mp.protocol.world.memory import (
+    DEVICE_PAGE_AT,
     LINE_BYTES,
     LINES_AT,
     MAILBOX_AT,
+    PAGE_BYTES,
     RING_AT,
     RING_BYTES,
     STOP_BYTES,
@@ -91,6 +93,14 @@ class WorldFiles:
         if mailbox is not None:
             os.close(mailbox)
 
+    def device_page(self, rank: int, generation: int) -> memoryview:
+        """Return the page of this process that its device and its host share; it stays mapped.
+
+        Raises:
+            ProtocolError: The memory has not come, or is not what it should be.
+        """
+        return self._memory(rank, generation, writable=True)[DEVICE_PAGE_AT : DEVICE_PAGE_AT + PAGE_BYTES]
+
     def pages(self, rank: int, generations: Sequence[int]) -> EpochPages:
         """Map the shared memory of an epoch's members, and return it with their bells.
 
@@ -112,7 +122,7 @@ class WorldFiles:
             self._stop.cast("Q"),
             _words(memories[0], RING_AT, RING_BYTES),
             tuple(_words(memory, LINES_AT, LINE_BYTES) for memory in memories),
-            tuple(memory[MAILBOX_AT:] for memory in memories),
+            tuple(memory[MAILBOX_AT:DEVICE_PAGE_AT] for memory in memories),
             tuple(self.loop_bell(each, generation) for each, generation in members),
             tuple(self.thread_bell(each, generation) for each, generation in members),
         )

@@ -31,6 +31,9 @@ class EpochMeeting(Protocol):
     def begin(self, sequence: int, waits: Callable[[bool], object], /) -> None:
         """Begin a gang call on this thread."""
 
+    def settled(self) -> errors.RequestError | None:
+        """Return the error of a collective that has failed on the device, None if there is none."""
+
     def end(self) -> None:
         """End it, and ring the peers that may wait."""
 
@@ -142,6 +145,11 @@ class WorldThread(ActorThreads):
         try:
             meeting.begin(sequence, functools.partial(self._waits, request))
             super().work(request)
+            found = meeting.settled()
+            if found is not None and not (request.error is not None and request.error.ends_worker):
+                for each in {request, *request.requests}:
+                    each.error = None  # what the method has made of it
+                    each.fail(found)
             for each in (request, *request.requests):
                 if each.error is not None:  # a method may have raised one that came from elsewhere
                     each.error.left_epoch = epoch is None or epoch.is_left

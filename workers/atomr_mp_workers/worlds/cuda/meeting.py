@@ -1,0 +1,282 @@
+"""The host's side of meetings on GPUs: it looks on, and raises the errors that kernels find.
+
+Collectives go on the stream and return at once. So an error is raised by the next collective, or at the end of the gang
+call: all ranks have found it by then. After a mismatch all further collectives of the call raise the same error, on all
+ranks.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from atomr_mp import errors
+from atomr_mp.protocol.world import MemberReader, Signature, WorldPageDamagedError
+from atomr_mp_workers import own_process
+from atomr_mp_workers.fault_points import hooks
+from atomr_mp_workers.worlds.cuda import layout as places
+from atomr_mp_workers.worlds.cuda.exchange import CudaExchange
+from atomr_mp_workers.worlds.exchange.signatures import both_sides
+
+
+class CudaMeeting:
+    """One process's side of the collectives of one epoch. Used on the world's thread, except where it says otherwise.
+
+    Args:
+        name: The world's name.
+        exchange: The process's side of the world; it has joined the epoch.
+        epoch: The epoch.
+        readers: All ranks' lines, by rank.
+        ended: Returns the error if the epoch is over, by the stop word.
+        left_waiting: Is called with a rank that has ended the gang call without meeting, or whose page is damaged.
+        look_on: Has `look` called now and then from now on, until `is_idle`. Any thread.
+    """
+
+    is_rehearsal: Final = False
+
+    def __init__(
+        self,
+        name: str,
+        exchange: CudaExchange,
+        epoch: int,
+        readers: Sequence[MemberReader],
+        ended: Callable[[], errors.CollectiveAborted | None],
+        left_waiting: Callable[[int], None],
+        look_on: Callable[[CudaMeeting], None],
+    ) -> None:
+        self.name: Final = name
+        self.rank: Final = exchange.rank
+        self.size: Final = exchange.size
+        self.epoch: Final = epoch
+        self.exchange: Final = exchange
+        self.number = 0
+        """How many collectives this rank has begun."""
+        self._page: Final = exchange.page
+        self._peers: Final = [(rank, reader) for rank, reader in enumerate(readers) if rank != exchange.rank]
+        self._ended: Final = ended
+        self._left_waiting: Final = left_waiting
+        self._look_on: Final = look_on
+        self._sequence = self._thread = self._mend = 0
+        self._waits: Callable[[bool], object] = bool
+        self._shown = False
+        """Whether the board shows that this rank waits."""
+        self._waiting = 0
+        """The collective that has waited at the last look, behind a peer's end."""
+        self._error: errors.RequestError | None = None
+        """The error of a collective of this gang call."""
+        self._cause: tuple[int, str] | None = None
+        """A rank that has left this one waiting, and what it has done."""
+        self._lock: Final = threading.Lock()
+        """Guards what looks share with the world's thread."""
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no gang call runs. Any thread."""
+        return not self._sequence
+
+    def begin(self, sequence: int, waits: Callable[[bool], object] = bool) -> None:
+        """Take collectives of a gang call from now on, of this thread.
+
+        Args:
+            sequence: The number of its entry.
+            waits: Called with True before this rank waits for others, and with False behind that.
+        """
+        if self._error is not None and self._mend:
+            self._page[places.CODE] = 0
+        mend, self._mend, self._error = self._mend, 0, None
+        self._thread, self._waits, self._sequence = threading.get_ident(), waits, sequence
+        self.exchange.begin(sequence, mend)
+        self._look_on(self)
+
+    def end(self) -> None:
+        """Take no more collectives."""
+        with self._lock:
+            self._sequence = self._thread = 0
+            self._show(waits=False)
+            self._waits = bool
+
+    def check(self) -> None:
+        """Refuse what cannot meet now.
+
+        Raises:
+            InvalidRequest: No gang call runs, or another thread asks.
+            WorldMismatch: The ranks have called different things in this gang call.
+            CollectiveAborted: The epoch is over.
+        """
+        own_process.check()
+        if self._thread != threading.get_ident():
+            if self._thread:
+                raise errors.InvalidRequest(
+                    f"a collective of world {self.name!r} was called on another thread than the one that runs the "
+                    "method; call it in the method itself"
+                )
+            raise errors.InvalidRequest(
+                f"a collective of world {self.name!r} was called outside of a gang call; call the method through "
+                f"`pool.world({self.name!r})`, and the collective in it"
+            )
+        found = self.found() or self._ended()
+        if found is not None:
+            raise found
+        if hooks.hook is not None:
+            hooks.hook("world_meet", "")
+        self.number += 1
+
+    def settle(self) -> None:
+        """Wait for the collectives of this gang call, and raise the error of one that has failed.
+
+        Raises:
+            WorldMismatch: The ranks have called different things. All ranks raise it.
+            CollectiveAborted: The epoch is over.
+        """
+        found = self.settled()
+        if found is not None:
+            raise found
+
+    def settled(self) -> errors.RequestError | None:
+        """Wait for the collectives of this gang call, and return the error of one that has failed, None if none has."""
+        self.exchange.synchronize()
+        return self.found()
+
+    def found(self) -> errors.RequestError | None:
+        """Return the error of a collective of this gang call that has failed so far; None if all is well."""
+        if self._error is None and self._page[places.CODE]:
+            self._error = self._read()
+        return self._error
+
+    def look(self) -> None:
+        """Look whether this rank waits, and for whom: a rank that has ended the call will not come. Another thread."""
+        with self._lock:
+            if not self._sequence:
+                return
+            waiting = self._page[places.WAITING]
+            self._show(waits=bool(waiting))
+            if not waiting or self._cause is not None:
+                self._waiting = 0
+                return
+            for rank, reader in self._peers:
+                try:
+                    has_ended = reader.is_open and reader.ended() >= self._sequence
+                except WorldPageDamagedError as damage:
+                    self._give_up(rank, f"the memory of rank {rank} is damaged: {damage}")
+                    return
+                # What it has sent before its end has come by the next look.
+                if has_ended and self._waiting == waiting:
+                    self._give_up(rank, f"rank {rank} has ended the call without it")
+                    return
+                if has_ended:
+                    self._waiting = waiting
+                    return
+            self._waiting = 0
+
+    def _give_up(self, rank: int, cause: str) -> None:
+        self._cause = rank, cause
+        self._left_waiting(rank)
+
+    def _show(self, *, waits: bool) -> None:
+        if waits != self._shown:
+            self._shown = waits
+            self._waits(waits)
+
+    def _read(self) -> errors.RequestError:
+        """Return the error that the page tells. Kernels write there, but any code of the process may have."""
+        page = self._page
+        code, rank, number = page[places.CODE], page[places.RANK], page[places.SEQUENCE]
+        theirs = page[places.THEIRS : places.THEIRS + 3].tolist()
+        if code == places.MISMATCH and rank < self.size:
+            found, call = _unpacked(theirs)
+            if call != self._sequence:
+                diverged = rank if call > self._sequence else self.rank
+                if self._cause is None:
+                    self._give_up(diverged, f"rank {diverged} has ended the call without it")
+                return self._aborted()
+            self._mend = number
+            own, _ = _unpacked(page[places.OWN : places.OWN + 3].tolist())
+            sides = sorted([(self.rank, own), (rank, found)], key=lambda each: each[0])
+            (one, ones), (other, others) = sides
+            return self._mismatch(rank, both_sides(one, ones, other, others))
+        if code == places.PAIRS:
+            self._mend = number
+            return self._mismatch(rank, _pairs(theirs))
+        if code == places.LATE and self._cause is None:
+            self._give_up(self.rank, "the others have not come within the kernel's own bound")
+        if code == places.WORN and self._cause is None:
+            self._give_up(self.rank, "the epoch has had as many collectives as it can")
+        return self._aborted()
+
+    def _mismatch(self, other: int, why: str) -> errors.WorldMismatch:
+        return errors.WorldMismatch(f"in world {self.name!r} {why}", world=self.name, rank=self.rank, other=other)
+
+    def _aborted(self) -> errors.RequestError:
+        if self._cause is not None:
+            rank, cause = self._cause
+            return errors.CollectiveAborted(
+                f"a collective of world {self.name!r} was aborted: {cause}",
+                maybe_executed=True,
+                world=self.name,
+                epoch=self.epoch,
+                rank=rank,
+                cause=cause,
+                diverged=True,
+            )
+        over = self._ended()
+        if over is not None:
+            return over
+        return errors.CollectiveAborted(
+            f"a collective of world {self.name!r} was aborted",
+            maybe_executed=True,
+            world=self.name,
+            epoch=self.epoch,
+            rank=-1,
+            cause="",
+        )
+
+
+class CudaRehearsal:
+    """A meeting with itself, in `setup`: the table has no other process.
+
+    Args:
+        name: The world's name.
+        exchange: The process's side of the world; it has joined no epoch.
+    """
+
+    is_rehearsal: Final = True
+
+    def __init__(self, name: str, exchange: CudaExchange) -> None:
+        self.name: Final = name
+        self.rank: Final = exchange.rank
+        self.size: Final = exchange.size
+        self.exchange: Final = exchange
+        self.number = 0
+
+    def check(self) -> None:
+        """Refuse nothing."""
+        self.number += 1
+
+    def settle(self) -> None:
+        """Wait for nothing."""
+
+
+def _unpacked(words: Sequence[int]) -> tuple[Signature, int]:
+    """Return the signature that words stand for, and the number of its gang call; of any words."""
+    first, second, third = words
+    operator = first >> 56
+    signature = Signature(
+        first & 2**48 - 1, first >> 48 & 0xFF, operator & 7 | operator >> 3 << 8, second >> 8 & 0xFF, second & 0xFF
+    )
+    return signature, second >> 32 & 0xFFFFFFFF | (third & 0xFFFFFFFF) << 32
+
+
+def _pairs(theirs: Sequence[int]) -> str:
+    """Say which ranks of a `sendrecv` do not go together."""
+    rank, pair, other, others = theirs[0] & 0xFFFFFFFF, theirs[0] >> 32, theirs[1] & 0xFFFFFFFF, theirs[1] >> 32
+    to, from_ = pair & 0xFFFF, pair >> 16
+    if to == other and others >> 16 != rank:
+        received = "nothing" if others >> 16 == NOWHERE else f"from rank {others >> 16}"
+        return f"rank {rank} sends to rank {other}, which receives {received}"
+    sent = "nothing" if others & 0xFFFF == NOWHERE else f"to rank {others & 0xFFFF}"
+    return f"rank {rank} receives from rank {from_}, which sends {sent}"
+
+
+NOWHERE: Final = 0xFFFF
+"""Stands for no rank in a pair."""

@@ -1,0 +1,78 @@
+"""Makes the parts of a place in a world that depend on the backend: collectives in the host's memory, or on the GPU."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from atomr_mp import errors
+from atomr_mp.protocol.messages import control
+from atomr_mp_workers.device.base import WorkerDevice
+from atomr_mp_workers.worlds.mailboxes import Mailboxes, NoMailboxes
+from atomr_mp_workers.worlds.order.files import WorldFiles
+
+if TYPE_CHECKING:
+    from atomr_mp_workers.worlds.exchange.world import OwnWorld
+
+HANGS: Final = 3
+SLACK_S: Final = 10.0
+"""A kernel waits for other ranks so many times as long as a call may take, and so much longer: longer than the watchdog
+lets its own call wait."""
+
+Tell = Callable[[control.WorldMailbox, int], object]
+"""Tells the supervisor of a mailbox, with its descriptor, which stays the caller's."""
+
+
+class Engine(NamedTuple):
+    """The parts of a place in a world that depend on the backend."""
+
+    view: OwnWorld
+    """The world as its actors see it."""
+    make_meeting: Callable[..., Any]
+    """Makes the process's side of an epoch's collectives, see `Membership`."""
+    mailboxes: Mailboxes
+    """The mailboxes on devices."""
+    close: Callable[[], object]
+    """Gives the device's memory back, once nothing of the world runs here."""
+
+
+def engine_of(
+    offered: control.WorldOffered, files: WorldFiles, device: WorkerDevice, tell: Tell, hang_timeout_s: float
+) -> Engine:
+    """Return the parts of a place in a world that is offered to this process.
+
+    Args:
+        offered: The world, and the rank of this process.
+        files: The world's files.
+        device: The device.
+        tell: See `Tell`.
+        hang_timeout_s: How long a call may take, 0 for any time.
+
+    Raises:
+        AtomrError: There is no memory for it, or a package is missing.
+    """
+    from atomr_mp_workers.worlds.exchange.meeting import Meeting  # most processes are in no world
+    from atomr_mp_workers.worlds.exchange.world import OwnWorld
+
+    place = offered.name, offered.rank, offered.size
+    if not device.asynchronous:
+        return Engine(OwnWorld(*place), Meeting, NoMailboxes(), bool)
+    from atomr_mp_workers.worlds.cuda.engine import CudaEngine
+
+    page = files.device_page(offered.rank, offered.generation)
+    bound_s = HANGS * hang_timeout_s + SLACK_S if hang_timeout_s else float("inf")
+    try:
+        engine = CudaEngine(offered.name, offered.rank, offered.size, offered.generation, page, files, bound_s)
+        descriptor = engine.export()
+    except Exception as error:
+        explained = device.explain(error)
+        if explained is None:
+            raise
+        raise errors.SetupFailed(f"no place in the world {offered.name!r} can be made: {explained}") from error
+    try:
+        tell(control.WorldMailbox(offered.world), descriptor)
+    finally:
+        os.close(descriptor)
+    view = OwnWorld(*place, engine.rehearse, engine.collectives)
+    return Engine(view, engine.make_meeting, engine, engine.close)
