@@ -166,6 +166,8 @@ def _main() -> None:
     import cupy
     import numpy as np
 
+    from atomr_mp.protocol.world import MemberWriter
+    from atomr_mp.protocol.world.memory import LINE_BYTES
     from atomr_mp_workers.worlds.cuda.collectives import CudaCollectives
     from atomr_mp_workers.worlds.cuda.exchange import CudaExchange
     from atomr_mp_workers.worlds.cuda.meeting import CudaMeeting, CudaRehearsal
@@ -183,8 +185,16 @@ def _main() -> None:
     def join(epoch: int, generations: Sequence[int]) -> None:
         names["readers"] = [SimpleNamespace(is_open=True, ended=lambda: 0) for _ in range(size)]
         exchange.join(epoch, generations)
+        names["writer"] = MemberWriter(memoryview(bytearray(LINE_BYTES)).cast("Q"), epoch)
         names["meeting"] = CudaMeeting(
-            "w", exchange, epoch, names["readers"], lambda: None, names["left"].append, lambda _meeting: None
+            "w",
+            exchange,
+            epoch,
+            names["writer"],
+            names["readers"],
+            lambda: None,
+            names["left"].append,
+            lambda _meeting: None,
         )
         names["collectives"] = CudaCollectives(names["meeting"])
         names["meeting"].begin(1)

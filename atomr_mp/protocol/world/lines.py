@@ -126,13 +126,22 @@ class MemberWriter:
 
     def meet(self, signature: Signature) -> int:
         """Show the signature of the next collective; return its number. All have met the one before that before it."""
-        words, number = self._words, self._met + 1
+        self._met += 1
+        self.show_wait(self._met, signature)
+        return self._met
+
+    def show_wait(self, number: int, signature: Signature) -> None:
+        """Show the collective that the member waits in on its device, by its number there, which others share."""
+        words = self._words
         at = FIRST_SIGNATURE + number % SIGNATURES * SIGNATURE_WORDS
         words[at + 1], words[at + 2], words[at + 3], words[at + 4], words[at + 5] = signature
         words[at + 6] = sum_of(signature, number)
         words[at] = number
-        words[MET] = self._met = number
-        return number
+        words[MET] = number
+
+    def show_no_wait(self) -> None:
+        """Show that the member waits in none."""
+        self._words[MET] = 0
 
 
 class MemberReader:

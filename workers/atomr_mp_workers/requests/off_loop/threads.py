@@ -124,8 +124,9 @@ class ActorThreads(ActorRunner):
         self._inboxes[thread].put(request)
 
     def _run(self, inbox: Inbox) -> None:
-        with contextlib.suppress(Exception):  # the first request finds the same
-            self._device.on_thread(_nothing)  # makes the thread's stream, which takes longer than a short request
+        # Makes the thread's stream, which takes longer than a short request; if it fails, it does so again for that.
+        with contextlib.suppress(Exception), self._device.thread_context():
+            pass
         while (request := inbox.get()) is not None:
             self.work(request)
             request.finished()
@@ -137,7 +138,3 @@ class ActorThreads(ActorRunner):
             self._device.on_thread(request.call)
         except BaseException as raised:  # noqa: BLE001 - of the device, which has not done what it was given
             request.fail(raised)
-
-
-def _nothing() -> None:
-    """Do nothing."""

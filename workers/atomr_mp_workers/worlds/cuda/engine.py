@@ -8,7 +8,7 @@ from typing import Any, Final
 import cupy
 
 from atomr_mp import errors
-from atomr_mp.protocol.world import MemberReader
+from atomr_mp.protocol.world import MemberReader, MemberWriter
 from atomr_mp_workers.worlds.cuda.collectives import CudaCollectives
 from atomr_mp_workers.worlds.cuda.exchange import CudaExchange
 from atomr_mp_workers.worlds.cuda.meeting import CudaMeeting, CudaRehearsal
@@ -89,7 +89,7 @@ class CudaEngine:
         name: str,
         _rank: int,
         epoch: int,
-        _writer: object,
+        writer: MemberWriter,
         readers: Sequence[MemberReader],
         _mailboxes: object,
         _bells: object,
@@ -97,4 +97,4 @@ class CudaEngine:
         left_waiting: Callable[[int], None],
     ) -> CudaMeeting:
         """Return the process's side of an epoch's collectives; see `Meeting`."""
-        return CudaMeeting(name, self._exchange, epoch, readers, ended, left_waiting, _onlooker.look_on)
+        return CudaMeeting(name, self._exchange, epoch, writer, readers, ended, left_waiting, _onlooker.look_on)

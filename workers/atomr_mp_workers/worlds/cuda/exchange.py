@@ -218,7 +218,7 @@ class CudaExchange:
         """
         pointer = stream.ptr
         self._order(stream, pointer)
-        flows, blocks = _how(rows)
+        flows, blocks = places.way_of(rows[1], rows[2])
         self._pull(
             self._kernels.pull[types][flows], blocks, WORKERS + WATCHERS, stream.ptr, signature, *rows, y, operator, how
         )
@@ -229,7 +229,7 @@ class CudaExchange:
         """Move bytes: every rank puts its own into its mailbox, and reads those of one rank, or of all if it is -1."""
         pointer = stream.ptr
         self._order(stream, pointer)
-        flows, blocks = _how(rows)
+        flows, blocks = places.way_of(rows[1], rows[2])
         self._move(self._kernels.move[flows], blocks, WORKERS + WATCHERS, stream.ptr, signature, *rows, y, from_, how)
 
     def scale(self, stream: Any, types: tuple[str, str], x: int, y: int, count: int, factor: complex) -> None:
@@ -254,10 +254,3 @@ class CudaExchange:
         if self._last is not None:
             stream.wait_event(self._last.record())
         self._last, self._pointer = stream, pointer
-
-
-def _how(rows: tuple[int, int, int]) -> tuple[bool, int]:
-    """Return whether rows flow through the mailbox, and how many blocks move them; the same on all ranks."""
-    _, width, count = rows
-    flows = width * count > places.AT_ONCE_BYTES
-    return flows, places.BLOCKS if flows else max(1, min(places.BLOCKS, -(-width // (16 * WORKERS))))

@@ -51,6 +51,8 @@ OWN: Final = 14
 """Three words of what this rank calls."""
 WAITING: Final = 20
 """Number of the collective that has waited for a while, 0 if none does."""
+WAITS_IN: Final = 21
+"""Two words of what it is."""
 
 # Codes.
 STOPPED: Final = 1
@@ -96,6 +98,17 @@ def layout_of(ranks: int) -> MailboxLayout:
 def slot_of(rank: int, generation: int) -> int:
     """Return the place of a process in the mailboxes of others."""
     return rank * PROCESSES + generation % PROCESSES
+
+
+def way_of(width: int, rows: int) -> tuple[bool, int]:
+    """Return whether rows flow through a half, and how many blocks move them; the same on all ranks.
+
+    Args:
+        width: Bytes of a row.
+        rows: How many there are.
+    """
+    flows = -(-width // 16) * 16 * rows > AT_ONCE_BYTES  # each row begins at a whole group of 16 bytes
+    return flows, BLOCKS if flows else max(1, min(BLOCKS, -(-width // (16 * WORKERS))))
 
 
 def _whole(nbytes: int) -> int:

@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from atomr_mp import errors
-from atomr_mp.protocol.world import MemberReader, Signature, WorldPageDamagedError
+from atomr_mp.protocol.world import MemberReader, MemberWriter, Signature, WorldPageDamagedError
+from atomr_mp.protocol.world.page import MOST
 from atomr_mp_workers import own_process
 from atomr_mp_workers.fault_points import hooks
 from atomr_mp_workers.worlds.cuda import layout as places
-from atomr_mp_workers.worlds.cuda.exchange import CudaExchange
 from atomr_mp_workers.worlds.exchange.signatures import both_sides
+
+if TYPE_CHECKING:
+    from atomr_mp_workers.worlds.cuda.exchange import CudaExchange
 
 
 class CudaMeeting:
@@ -27,6 +30,7 @@ class CudaMeeting:
         name: The world's name.
         exchange: The process's side of the world; it has joined the epoch.
         epoch: The epoch.
+        writer: This process's lines, which show where it waits.
         readers: All ranks' lines, by rank.
         ended: Returns the error if the epoch is over, by the stop word.
         left_waiting: Is called with a rank that has ended the gang call without meeting, or whose page is damaged.
@@ -40,6 +44,7 @@ class CudaMeeting:
         name: str,
         exchange: CudaExchange,
         epoch: int,
+        writer: MemberWriter,
         readers: Sequence[MemberReader],
         ended: Callable[[], errors.CollectiveAborted | None],
         left_waiting: Callable[[int], None],
@@ -53,14 +58,15 @@ class CudaMeeting:
         self.number = 0
         """How many collectives this rank has begun."""
         self._page: Final = exchange.page
+        self._writer: Final = writer
         self._peers: Final = [(rank, reader) for rank, reader in enumerate(readers) if rank != exchange.rank]
         self._ended: Final = ended
         self._left_waiting: Final = left_waiting
         self._look_on: Final = look_on
         self._sequence = self._thread = self._mend = 0
         self._waits: Callable[[bool], object] = bool
-        self._shown = False
-        """Whether the board shows that this rank waits."""
+        self._shown = 0
+        """The collective in which this rank is shown to wait, 0 for none."""
         self._waiting = 0
         """The collective that has waited at the last look, behind a peer's end."""
         self._error: errors.RequestError | None = None
@@ -93,7 +99,7 @@ class CudaMeeting:
         """Take no more collectives."""
         with self._lock:
             self._sequence = self._thread = 0
-            self._show(waits=False)
+            self._show(0)
             self._waits = bool
 
     def check(self) -> None:
@@ -150,7 +156,7 @@ class CudaMeeting:
             if not self._sequence:
                 return
             waiting = self._page[places.WAITING]
-            self._show(waits=bool(waiting))
+            self._show(waiting)
             if not waiting or self._cause is not None:
                 self._waiting = 0
                 return
@@ -173,10 +179,18 @@ class CudaMeeting:
         self._cause = rank, cause
         self._left_waiting(rank)
 
-    def _show(self, *, waits: bool) -> None:
-        if waits != self._shown:
-            self._shown = waits
-            self._waits(waits)
+    def _show(self, waiting: int) -> None:
+        """Show on the board and in the lines that this rank waits in a collective; 0 for none."""
+        if waiting == self._shown:
+            return
+        if waiting:
+            signature, _ = _unpacked([*self._page[places.WAITS_IN : places.WAITS_IN + 2].tolist(), 0])
+            self._writer.show_wait(waiting % MOST, signature)
+        else:
+            self._writer.show_no_wait()
+        if bool(waiting) != bool(self._shown):
+            self._waits(bool(waiting))
+        self._shown = waiting
 
     def _read(self) -> errors.RequestError:
         """Return the error that the page tells. Kernels write there, but any code of the process may have."""

@@ -44,6 +44,7 @@ typedef unsigned long long u64;
 #define PAGE_THEIRS 11
 #define PAGE_OWN 14
 #define PAGE_WAITING 20
+#define PAGE_WAITS_IN 21
 #define STOPPED 1
 #define LATE 2
 #define MISMATCH 3
@@ -152,6 +153,9 @@ __device__ void watch(const Call& c, const Layout& at, Shared* sh, u64 s, u32 wa
           if (((volatile u64*)c.page)[PAGE_STOP] >= t->epoch) report(c, sh, STOPPED, n, s, nullptr);
         }
         if (!all && blockIdx.x == 0 && !shown && time - since > SHOWN_NS) {
+          ((volatile u64*)c.page)[PAGE_WAITS_IN] = c.first;
+          ((volatile u64*)c.page)[PAGE_WAITS_IN + 1] = (u32)c.second;
+          __threadfence_system();
           ((volatile u64*)c.page)[PAGE_WAITING] = s;
           shown = true;
         }
@@ -582,7 +586,7 @@ KERNEL flow_pull(Call c, Layout at, Rows in, u8* y, u32 op, u32 how) {
     flow(c, at, &sh, s, in, how, [&](u64 slot, u64 room, u64 begin, u64 bytes, u64 low, u64 high, u32 reader) {
       u64 where = slot + row * room, count = bytes / sizeof(W), g = low + reader;
       u8* to = y + begin / sizeof(W) * sizeof(O);
-      constexpr int U = sizeof(W) >= 4 ? 8 : sizeof(W);
+      constexpr int U = sizeof(W) >= 4 ? 4 : sizeof(W);
       for (; g + (U - 1) * CONSUMERS < high; g += U * CONSUMERS)
         reduce_groups<W, O, U>(t, where, g, CONSUMERS, to, count, op, whole);
       for (; g < high; g += CONSUMERS) reduce_groups<W, O, 1>(t, where, g, CONSUMERS, to, count, op, whole);
@@ -608,12 +612,12 @@ extern "C" KERNEL flow_move(Call c, Layout at, Rows in, u8* y, int from, u32 how
         u8* to = y + (from < 0 ? r * in.width : 0) + begin;
         u64 g = low + reader;
         if (whole)
-          for (; g + 7 * CONSUMERS < (high < bytes / 16 ? high : bytes / 16); g += 8 * CONSUMERS) {
-            uint4 v[8];
+          for (; g + 3 * CONSUMERS < (high < bytes / 16 ? high : bytes / 16); g += 4 * CONSUMERS) {
+            uint4 v[4];
             #pragma unroll
-            for (int j = 0; j < 8; j++) v[j] = ((const uint4*)theirs)[g + j * CONSUMERS];
+            for (int j = 0; j < 4; j++) v[j] = ((const uint4*)theirs)[g + j * CONSUMERS];
             #pragma unroll
-            for (int j = 0; j < 8; j++) ((uint4*)to)[g + j * CONSUMERS] = v[j];
+            for (int j = 0; j < 4; j++) ((uint4*)to)[g + j * CONSUMERS] = v[j];
           }
         for (; g < high; g += CONSUMERS)
           copy(to + 16 * g, theirs + 16 * g, bytes - 16 * g < 16 ? bytes - 16 * g : 16, whole);

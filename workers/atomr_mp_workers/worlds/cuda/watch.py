@@ -32,6 +32,11 @@ class Onlooker:
         self._rung: Final = threading.Event()
         self._runs = False
 
+    @property
+    def busy(self) -> bool:
+        """Whether anything is looked at."""
+        return bool(self._busy)
+
     def look_on(self, meeting: Looked) -> None:
         """Look at a meeting from now on, until it has been idle for a while."""
         if meeting in self._busy:
