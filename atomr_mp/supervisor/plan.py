@@ -216,7 +216,8 @@ MOST_WORLDS: Final = 64
 """Worlds of one pool."""
 
 MOST_ON_GPU: Final = 4
-"""Worlds of one device on the cuda backend. Kernels that wait for other ranks must all be resident."""
+"""Worlds of one device on the cuda backend. Kernels that wait for other ranks must all be resident: a process gives
+each world a fourth of the blocks that its GPU has room for."""
 
 _WORLD_NAME: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")
 """As the names of pools."""

@@ -87,7 +87,7 @@ def ranks(request: pytest.FixtureRequest) -> Iterator[Ranks]:
     count = gpu_count()
     if request.param == "apart" and count < 2:
         pytest.skip("needs 2 GPUs")
-    with Ranks([0, 1] if request.param == "apart" else [0, 0], count, bound_s=30.0) as made:
+    with Ranks([0, 1] if request.param == "apart" else [0, 0], count) as made:
         made.each(HELPERS)
         yield made
 

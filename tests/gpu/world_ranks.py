@@ -35,10 +35,9 @@ class RankProcess:
         rank: Its rank.
         size: How many ranks there are.
         generation: Its generation.
-        bound_s: How long its kernels wait at most.
     """
 
-    def __init__(self, gpu: int, gpus: int, rank: int, size: int, generation: int, bound_s: float = 5.0) -> None:
+    def __init__(self, gpu: int, gpus: int, rank: int, size: int, generation: int) -> None:
         self.where: Final = (rank, generation)
         self._socket, theirs = socket.socketpair()
         self._socket.settimeout(LIMIT_S)
@@ -50,7 +49,7 @@ class RankProcess:
             "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
             "CUDA_VISIBLE_DEVICES": ",".join(map(str, visible)),
         }
-        arguments = [str(each) for each in (theirs.fileno(), self._page, gpu, rank, size, generation, bound_s)]
+        arguments = [str(each) for each in (theirs.fileno(), self._page, gpu, rank, size, generation)]
         self.process: Final = subprocess.Popen(
             [sys.executable, "-m", "tests.gpu.world_ranks", *arguments],
             pass_fds=(theirs.fileno(), self._page),
@@ -109,11 +108,10 @@ class Ranks:
     Args:
         gpus: The GPU of each rank.
         count: How many GPUs there are.
-        bound_s: How long a kernel waits at most.
     """
 
-    def __init__(self, gpus: Sequence[int], count: int, bound_s: float = 5.0) -> None:
-        self.all: Final = [RankProcess(gpu, count, rank, len(gpus), 1, bound_s) for rank, gpu in enumerate(gpus)]
+    def __init__(self, gpus: Sequence[int], count: int) -> None:
+        self.all: Final = [RankProcess(gpu, count, rank, len(gpus), 1) for rank, gpu in enumerate(gpus)]
         for each in self.all:
             for other in self.all:
                 if each is not other:
@@ -159,7 +157,6 @@ def _exactly(connection: socket.socket, count: int) -> bytes:
 
 def _main() -> None:
     descriptor, page_descriptor, gpu, rank, size, generation = map(int, sys.argv[1:7])
-    bound_s = float(sys.argv[7])
     connection = socket.socket(fileno=descriptor)
     page = memoryview(mmap.mmap(page_descriptor, PAGE_BYTES))
 
@@ -175,7 +172,7 @@ def _main() -> None:
     cupy.cuda.Device(0).use()
     cupy.cuda.runtime.free(0)
     stream = cupy.cuda.Stream(non_blocking=True)
-    exchange = CudaExchange(rank, size, generation, page, bound_s)
+    exchange = CudaExchange(rank, size, generation, page)
     names: dict[str, Any] = {"rank": rank, "size": size, "gpu": gpu, "exchange": exchange, "cp": cupy, "np": np}
     names |= {"stream": stream, "page": page.cast("Q"), "left": [], "readers": []}
     names["rehearsal"] = CudaCollectives(CudaRehearsal("w", exchange))

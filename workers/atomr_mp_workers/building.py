@@ -118,7 +118,7 @@ def build(
         in_progress = InProgress()
         completions = Completions(execution.completion, device, in_progress)
         streams = _make_streams(execution, device)
-        engine = partial(engine_of, device=device, tell=channel.send, hang_timeout_s=execution.hang_timeout_s)
+        engine = partial(engine_of, device=device, tell=channel.send)
         places = _make_worlds(offers, engine, device, channel, completions, board)
     except errors.AtomrError as error:
         raise FatalError(error) from error

@@ -552,6 +552,8 @@ class EpochLeft(Message, frozen=True, tag="epoch_left"):
     epoch: U64
     reason: Annotated[str, msgspec.Meta(max_length=2000)] = ""
     """Why it has left unasked, or not joined; empty if it was asked to leave."""
+    unfit: bool = False
+    """Whether it could not join: it is to be replaced, for the next epoch would be no better."""
 
 
 class EpochBroken(Message, frozen=True, tag="epoch_broken"):

@@ -283,6 +283,12 @@ class WorldKeeper:
         match message:
             case control.EpochJoined():
                 self._take(self._members.joined(rank, generation, message.epoch))
+            case control.EpochLeft(unfit=True):
+                orders = self._members.poisoned(rank, generation, message.reason)
+                if orders:
+                    self._take(orders)
+                    why = clip(message.reason, REASON_CHARS)
+                    self._replace([WorldMember(rank, generation)], f"its worker {why} (world {self.plan.name})")
             case control.EpochLeft():
                 self._take(self._members.left(rank, generation, message.epoch, message.reason))
             case control.EpochBroken():

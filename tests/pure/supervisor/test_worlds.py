@@ -509,6 +509,22 @@ def test_whoever_leaves_unasked_ends_the_epoch(stage: Stage) -> None:
     assert stage.info.state is WorldState.FORMING
 
 
+def test_a_member_that_cannot_join_is_replaced(stage: Stage) -> None:
+    """The same processes would form one epoch after the other, without a pause and with no end."""
+    stage.up(0, 1)
+    stage.up(1, 1)
+    stage.told()
+    for _ in range(2):  # once is enough
+        stage.keeper.heard(1, 1, control.EpochLeft(7, 1, "could not join: no peer access", unfit=True))
+    assert words(stage.told()) == ["depart 3.1", "clients aborting", "replace 4.1"]
+    assert (stage.info.reason, stage.info.rank) == ("could not join: no peer access", 1)
+    stage.left((0, 1))
+    stage.keeper.ended(1, 1)
+    assert stage.info.state is WorldState.WAITING
+    stage.up(1, 2)
+    assert (stage.info.state, stage.info.epoch) == (WorldState.FORMING, 2)
+
+
 def test_the_restart_of_one_device_closes_the_epoch_and_its_successor_forms_the_next(stage: Stage) -> None:
     """Clients hold their calls, and then all are asked to run what was published, also the worker that drains."""
     stage.formed()

@@ -15,6 +15,7 @@ from atomr_mp.protocol.world import MemberReader, MemberWriter
 from atomr_mp.protocol.world.collectives import Collective
 from atomr_mp.protocol.world.memory import LINE_BYTES
 from atomr_mp.protocol.world.page import MAX_RANKS
+from atomr_mp.supervisor.plan import MOST_ON_GPU
 from atomr_mp_workers.worlds.cuda import layout as places
 from atomr_mp_workers.worlds.cuda.meeting import NOWHERE, CudaMeeting
 from atomr_mp_workers.worlds.cuda.watch import IDLE_LOOKS, Onlooker
@@ -30,7 +31,7 @@ class Rank:
 
     def __init__(self) -> None:
         self.page = memoryview(bytearray(4096)).cast("Q")
-        self.begun: list[tuple[int, int]] = []
+        self.begun: list[tuple[int, int, int]] = []
         self.left: list[int] = []
         self.waits: list[bool] = []
         self.over: errors.CollectiveAborted | None = None
@@ -41,7 +42,7 @@ class Rank:
             rank=0,
             size=2,
             page=self.page,
-            begin=lambda call, mend: self.begun.append((call, mend)),
+            begin=lambda *given: self.begun.append(given),
             synchronize=lambda: None,
         )
         readers = [MemberReader(each, EPOCH) for each in lines]
@@ -120,10 +121,19 @@ def test_a_mismatch_is_raised_by_all_that_follows_in_the_call(rank: Rank, agreem
     assert isinstance(rank.meeting.settled(), errors.WorldMismatch)
     rank.meeting.end()
     rank.begin(CALL + 1)
-    assert rank.begun == [(CALL, 0), (CALL + 1, 5)]
+    assert [each[:2] for each in rank.begun] == [(CALL, 0), (CALL + 1, 5)]
     rank.meeting.check()
     assert rank.meeting.settled() is None
     assert not rank.left
+
+
+def test_gpus_with_different_numbers_of_blocks_are_told_apart(rank: Rank) -> None:
+    """Their ranks call the same."""
+    first, second, third = words_of(Agreement(Collective.ALL_REDUCE, 4, "float32", operator="sum"), CALL)
+    rank.tell(places.MISMATCH, theirs=(first, second | 20 << places.BLOCKS_SHIFT, third))
+    with pytest.raises(errors.WorldMismatch, match="the GPUs of rank 0 and rank 1 differ") as raised:
+        rank.meeting.settle()
+    assert "rank 0 calls all_reduce(sum) of 4 float32, but" in str(raised.value)
 
 
 @pytest.mark.parametrize(("theirs", "diverged"), [(CALL + 1, 1), (CALL - 1, 0), (2**40, 1)])
@@ -232,6 +242,16 @@ def test_any_page_is_an_error_or_none(words: list[int]) -> None:
     made.meeting.end()
 
 
+def test_kernels_wait_longer_than_a_call_may() -> None:
+    """So the watchdog is first, and they end by themselves if nothing else ends them."""
+    made = Rank()
+    for limit_ns in (0, 5_000_000_000):
+        made.meeting.begin(CALL, made.waits.append, limit_ns)
+    (_, _, unlimited), (_, _, limited) = made.begun
+    assert 2 * limited < unlimited
+    assert limited > 5_000_000_000
+
+
 def test_an_onlooker_looks_while_a_call_runs() -> None:
     """And for a while after it; then it waits for the next one."""
     looked, onlooker = Looked(), Onlooker()
@@ -256,6 +276,8 @@ def test_layouts_have_room_for_what_kernels_use() -> None:
         assert found.halves - found.lines >= slots * places.PARITIES * found.line_count * places.LINE_BYTES
         assert not (found.lines | found.halves) % 4096
         assert places.slot_of(ranks - 1, 2**31 - 1) < slots
+    assert [places.most_blocks(each) for each in (132, 108, 40, 1)] == [64, 54, 20, 1]
+    assert places.WORLDS == MOST_ON_GPU
     assert places.TABLE_BYTES == 8 * (6 + 4 + MAX_RANKS) + 4 * MAX_RANKS
 
 

@@ -658,6 +658,7 @@ def test_an_epoch_without_all_files_is_not_joined() -> None:
     (left,) = first.sent
     assert isinstance(left, control.EpochLeft)
     assert "has not come" in left.reason
+    assert left.unfit
     fleet.ask_to_leave(first)
     assert first.sent == [left]
     assert not first.member.is_inside

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from atomr_mp import errors
 from atomr_mp.protocol.messages import control
@@ -14,11 +14,6 @@ from atomr_mp_workers.worlds.order.files import WorldFiles
 
 if TYPE_CHECKING:
     from atomr_mp_workers.worlds.exchange.world import OwnWorld
-
-HANGS: Final = 3
-SLACK_S: Final = 10.0
-"""A kernel waits for other ranks so many times as long as a call may take, and so much longer: longer than the watchdog
-lets its own call wait."""
 
 Tell = Callable[[control.WorldMailbox, int], object]
 """Tells the supervisor of a mailbox, with its descriptor, which stays the caller's."""
@@ -37,9 +32,7 @@ class Engine(NamedTuple):
     """Gives the device's memory back, once nothing of the world runs here."""
 
 
-def engine_of(
-    offered: control.WorldOffered, files: WorldFiles, device: WorkerDevice, tell: Tell, hang_timeout_s: float
-) -> Engine:
+def engine_of(offered: control.WorldOffered, files: WorldFiles, device: WorkerDevice, tell: Tell) -> Engine:
     """Return the parts of a place in a world that is offered to this process.
 
     Args:
@@ -47,7 +40,6 @@ def engine_of(
         files: The world's files.
         device: The device.
         tell: See `Tell`.
-        hang_timeout_s: How long a call may take, 0 for any time.
 
     Raises:
         AtomrError: There is no memory for it, or a package is missing.
@@ -61,9 +53,8 @@ def engine_of(
     from atomr_mp_workers.worlds.cuda.engine import CudaEngine
 
     page = files.device_page(offered.rank, offered.generation)
-    bound_s = HANGS * hang_timeout_s + SLACK_S if hang_timeout_s else float("inf")
     try:
-        engine = CudaEngine(offered.name, offered.rank, offered.size, offered.generation, page, files, bound_s)
+        engine = CudaEngine(offered.name, offered.rank, offered.size, offered.generation, page, files)
         descriptor = engine.export()
     except Exception as error:
         explained = device.explain(error)

@@ -132,7 +132,8 @@ class Membership:
             self._mailboxes.join(order.epoch, order.generations)
             epoch = JoinedEpoch(pages, self._rank, order.epoch, self._begin_timeout_ns)
         except (errors.AtomrError, WorldPageDamagedError) as error:
-            self._send(control.EpochLeft(self.number, order.epoch, f"could not join: {error}"[:REASON_CHARS]))
+            reason = f"could not join: {error}"[:REASON_CHARS]
+            self._send(control.EpochLeft(self.number, order.epoch, reason, unfit=True))
             return
         end = EpochEnd(self.name, epoch, self._wake)
         meeting = self._make_meeting(

@@ -28,15 +28,12 @@ class CudaEngine:
         generation: This process.
         page: The page on which kernels and the host see each other.
         files: The world's files.
-        bound_s: How long a kernel waits for other ranks at most.
     """
 
-    def __init__(
-        self, name: str, rank: int, size: int, generation: int, page: memoryview, files: WorldFiles, bound_s: float
-    ) -> None:
+    def __init__(self, name: str, rank: int, size: int, generation: int, page: memoryview, files: WorldFiles) -> None:
         self._name: Final = name
         self._files: Final = files
-        self._exchange: Final = CudaExchange(rank, size, generation, page, bound_s)
+        self._exchange: Final = CudaExchange(rank, size, generation, page)
         self.collectives: Final[Callable[[Any], CudaCollectives]] = CudaCollectives
         """Makes the collectives of a meeting."""
 

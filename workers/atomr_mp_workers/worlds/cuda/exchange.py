@@ -40,26 +40,25 @@ class CudaExchange:
         size: How many ranks there are.
         generation: This process.
         page: A page of the process's memory of the world; see `layout`. It is pinned from here on.
-        bound_s: How long a kernel waits for other ranks at most.
 
     Raises:
         CUDADriverError: There is no memory.
         CUDARuntimeError: There is no memory, or the page cannot be pinned.
     """
 
-    def __init__(self, rank: int, size: int, generation: int, page: memoryview, bound_s: float) -> None:
+    def __init__(self, rank: int, size: int, generation: int, page: memoryview) -> None:
         self.rank: Final = rank
         self.size: Final = size
         self.page: Final = page.cast("Q") if page.format != "Q" else page
         self._kernels: Final = kernels()
         self._layout: Final = layout_of(size)
-        self._bound_ns: Final = int(min(bound_s, 1e9) * 1e9)
         self._own: Final = (rank, generation)
         self._mailbox: Final = Mailbox.make(self._layout.nbytes)
         self._mailboxes: Final[dict[Where, Mailbox]] = {}
         """Those of other processes."""
         self._members: dict[int, int] = {}
         """The generations by rank of the epoch that was joined last."""
+        self._blocks: Final = places.most_blocks(int(cupy.cuda.Device(0).attributes["MultiProcessorCount"]))
         self._stream: Final = cupy.cuda.Stream(non_blocking=True)
         self._table: Final[int] = runtime.malloc(places.TABLE_BYTES)
         host = ctypes.addressof(ctypes.c_char.from_buffer(page))
@@ -127,7 +126,7 @@ class CudaExchange:
         rest = MAX_RANKS - self.size
         table = struct.pack(
             f"=6Q8I{MAX_RANKS}Q{MAX_RANKS}I",
-            *(0, 0, self._bound_ns, epoch, 0, 0),
+            *(0, 0, 0, epoch, 0, 0),
             *(self.size, self.rank, slots[self.rank], self.size * places.PROCESSES, 0, 0, rehearses, 0),
             *bases,
             *[0] * rest,
@@ -153,16 +152,17 @@ class CudaExchange:
 
     # --- launches ---------------------------------------------------------------------------------------------------
 
-    def begin(self, call: int, mend: int) -> None:
+    def begin(self, call: int, mend: int, bound_ns: int) -> None:
         """Have collectives on the current stream belong to a gang call.
 
         Args:
             call: Its number.
             mend: The number of the collective in which the ranks have differed, 0 for none: they go on behind it.
+            bound_ns: How long a kernel waits for other ranks at most.
         """
         stream = cupy.cuda.get_current_stream()
         self._order(stream, stream.ptr)
-        self._begin(self._kernels.begin, 1, 1, stream.ptr, None, self._table, call, mend)
+        self._begin(self._kernels.begin, 1, 1, stream.ptr, None, self._table, call, mend, bound_ns)
 
     def reduction(
         self, signature: tuple[int, int], types: tuple[str, str], count: int, operator: int, how: int
@@ -185,7 +185,8 @@ class CudaExchange:
             return pull
         lines = -(-nbytes // 8)
         workers = min(WORKERS, max(64, -(-lines // 32) * 32))
-        blocks = max(1, min(places.BLOCKS, -(-lines // workers)))
+        blocks = max(1, min(self._blocks, -(-lines // workers)))
+        signature = _with_blocks(signature, blocks)
         function, wants = self._kernels.push[types], bool(how & places.WANTS)
 
         def push(stream: Any, x: int, y: int) -> None:
@@ -218,10 +219,9 @@ class CudaExchange:
         """
         pointer = stream.ptr
         self._order(stream, pointer)
-        flows, blocks = places.way_of(rows[1], rows[2])
-        self._pull(
-            self._kernels.pull[types][flows], blocks, WORKERS + WATCHERS, stream.ptr, signature, *rows, y, operator, how
-        )
+        flows, blocks = places.way_of(rows[1], rows[2], self._blocks)
+        function, signature = self._kernels.pull[types][flows], _with_blocks(signature, blocks)
+        self._pull(function, blocks, WORKERS + WATCHERS, pointer, signature, *rows, y, operator, how)
 
     def move(
         self, stream: Any, signature: tuple[int, int], rows: tuple[int, int, int], y: int, from_: int, how: int
@@ -229,8 +229,9 @@ class CudaExchange:
         """Move bytes: every rank puts its own into its mailbox, and reads those of one rank, or of all if it is -1."""
         pointer = stream.ptr
         self._order(stream, pointer)
-        flows, blocks = places.way_of(rows[1], rows[2])
-        self._move(self._kernels.move[flows], blocks, WORKERS + WATCHERS, stream.ptr, signature, *rows, y, from_, how)
+        flows, blocks = places.way_of(rows[1], rows[2], self._blocks)
+        function, signature = self._kernels.move[flows], _with_blocks(signature, blocks)
+        self._move(function, blocks, WORKERS + WATCHERS, pointer, signature, *rows, y, from_, how)
 
     def scale(self, stream: Any, types: tuple[str, str], x: int, y: int, count: int, factor: complex) -> None:
         """Multiply elements by a factor, into the type in which they are computed."""
@@ -254,3 +255,8 @@ class CudaExchange:
         if self._last is not None:
             stream.wait_event(self._last.record())
         self._last, self._pointer = stream, pointer
+
+
+def _with_blocks(signature: tuple[int, int], blocks: int) -> tuple[int, int]:
+    """Return a signature with the number of blocks, which meet those of the same number on other ranks."""
+    return signature[0], signature[1] | blocks << places.BLOCKS_SHIFT

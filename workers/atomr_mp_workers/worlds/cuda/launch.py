@@ -26,8 +26,8 @@ class KernelForm(NamedTuple):
     """Bytes of each parameter; one may be a structure of several numbers."""
 
 
-BEGIN: Final = KernelForm(struct.Struct("=QQQ"), (8, 8, 8))
-"""The table, the gang call, and the collective behind which it goes on."""
+BEGIN: Final = KernelForm(struct.Struct("=QQQQ"), (8, 8, 8, 8))
+"""The table, the gang call, the collective behind which it goes on, and how long kernels wait, in nanoseconds."""
 PUSH: Final = KernelForm(struct.Struct("=QQQII"), (8, 8, 8, 4, 4))
 """From where, to where, how many elements, the operator, whether the result is wanted."""
 PULL: Final = KernelForm(struct.Struct("=QQQQII"), (24, 8, 4, 4))

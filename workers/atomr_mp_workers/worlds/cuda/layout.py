@@ -16,6 +16,15 @@ PROCESSES: Final = 4
 BLOCKS: Final = 64
 """Most blocks of a kernel."""
 
+BLOCKS_SHIFT: Final = 16
+"""Where the number of blocks is in a signature's second word: kernels with different ones would wait for each other."""
+
+WORLDS: Final = 4
+"""Most worlds of a process: the supervisor's `MOST_ON_GPU`."""
+
+RESIDENT: Final = 2
+"""So many blocks fit on a multiprocessor, by the bounds that the kernels are compiled with."""
+
 WORKERS: Final = 256
 """Most threads of a block that work."""
 
@@ -100,15 +109,21 @@ def slot_of(rank: int, generation: int) -> int:
     return rank * PROCESSES + generation % PROCESSES
 
 
-def way_of(width: int, rows: int) -> tuple[bool, int]:
-    """Return whether rows flow through a half, and how many blocks move them; the same on all ranks.
+def most_blocks(multiprocessors: int) -> int:
+    """Return how many blocks a kernel has at most, so that those of all worlds of a GPU are resident together."""
+    return max(1, min(BLOCKS, multiprocessors * RESIDENT // WORLDS))
+
+
+def way_of(width: int, rows: int, most: int = BLOCKS) -> tuple[bool, int]:
+    """Return whether rows flow through a half, and how many blocks move them; the same on GPUs of one kind.
 
     Args:
         width: Bytes of a row.
         rows: How many there are.
+        most: The most blocks.
     """
     flows = -(-width // 16) * 16 * rows > AT_ONCE_BYTES  # each row begins at a whole group of 16 bytes
-    return flows, BLOCKS if flows else max(1, min(BLOCKS, -(-width // (16 * WORKERS))))
+    return flows, most if flows else max(1, min(most, -(-width // (16 * WORKERS))))
 
 
 def _whole(nbytes: int) -> int:

@@ -22,6 +22,9 @@ from atomr_mp_workers.worlds.exchange.signatures import both_sides
 if TYPE_CHECKING:
     from atomr_mp_workers.worlds.cuda.exchange import CudaExchange
 
+SLACK_NS: Final = 10_000_000_000
+UNLIMITED_NS: Final = 2**62
+
 
 class CudaMeeting:
     """One process's side of the collectives of one epoch. Used on the world's thread, except where it says otherwise.
@@ -81,18 +84,20 @@ class CudaMeeting:
         """Whether no gang call runs. Any thread."""
         return not self._sequence
 
-    def begin(self, sequence: int, waits: Callable[[bool], object] = bool) -> None:
+    def begin(self, sequence: int, waits: Callable[[bool], object] = bool, limit_ns: int = 0) -> None:
         """Take collectives of a gang call from now on, of this thread.
 
         Args:
             sequence: The number of its entry.
             waits: Called with True before this rank waits for others, and with False behind that.
+            limit_ns: How long the call may wait before the watchdog ends its process, 0 for any time. A kernel waits
+                longer than that, and ends by itself then.
         """
         if self._error is not None and self._mend:
             self._page[places.CODE] = 0
         mend, self._mend, self._error = self._mend, 0, None
         self._thread, self._waits, self._sequence = threading.get_ident(), waits, sequence
-        self.exchange.begin(sequence, mend)
+        self.exchange.begin(sequence, mend, limit_ns + SLACK_NS if limit_ns else UNLIMITED_NS)
         self._look_on(self)
 
     def end(self) -> None:
@@ -208,6 +213,9 @@ class CudaMeeting:
             own, _ = _unpacked(page[places.OWN : places.OWN + 3].tolist())
             sides = sorted([(self.rank, own), (rank, found)], key=lambda each: each[0])
             (one, ones), (other, others) = sides
+            if own == found:
+                why = f"the GPUs of rank {one} and rank {other} differ in their number of multiprocessors"
+                return self._mismatch(rank, f"{both_sides(one, ones, other, others).partition(',')[0]}, but {why}")
             return self._mismatch(rank, both_sides(one, ones, other, others))
         if code == places.PAIRS:
             self._mend = number

@@ -646,8 +646,9 @@ template <> __global__ void scale(const Complex128* x, Complex128* y, u64 n, dou
 }
 
 // The first of a gang call. `mend` is the number of the collective that has broken the one before, 0 for none.
-extern "C" __global__ void begin(Table* t, u64 call, u64 mend) {
+extern "C" __global__ void begin(Table* t, u64 call, u64 mend, u64 bound_ns) {
   t->call = call;
+  t->bound_ns = bound_ns;
   if (mend) { t->sequence = mend; t->broken = 0; }
 }
 """

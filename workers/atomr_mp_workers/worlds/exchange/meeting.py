@@ -81,12 +81,13 @@ class Meeting:
         self._poll: Final = select.poll()
         self._poll.register(bells[rank], select.POLLIN)
 
-    def begin(self, sequence: int, waits: Callable[[bool], object] = bool) -> None:
+    def begin(self, sequence: int, waits: Callable[[bool], object] = bool, _limit_ns: int = 0) -> None:
         """Take collectives of a gang call from now on, of this thread.
 
         Args:
             sequence: The number of its entry.
             waits: Called with True before this rank waits for others, and with False behind that.
+            _limit_ns: How long the call may wait; the watchdog ends the process then.
         """
         self._sequence, self._thread, self._waits = sequence, threading.get_ident(), waits
 

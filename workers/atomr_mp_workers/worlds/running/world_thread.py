@@ -28,8 +28,8 @@ hangs is found. Later its members loop in waits, or one of them is stopped: the 
 class EpochMeeting(Protocol):
     """This process's side of the collectives of one epoch."""
 
-    def begin(self, sequence: int, waits: Callable[[bool], object], /) -> None:
-        """Begin a gang call on this thread."""
+    def begin(self, sequence: int, waits: Callable[[bool], object], limit_ns: int, /) -> None:
+        """Begin a gang call on this thread, which may wait for others so long, 0 for any time."""
 
     def settled(self) -> errors.RequestError | None:
         """Return the error of a collective that has failed on the device, None if there is none."""
@@ -143,7 +143,7 @@ class WorldThread(ActorThreads):
             return
         epoch, meeting, sequence = entry
         try:
-            meeting.begin(sequence, functools.partial(self._waits, request))
+            meeting.begin(sequence, functools.partial(self._waits, request), _limit_ns(request.method.watched))
             super().work(request)
             found = meeting.settled()
             if found is not None and not (request.error is not None and request.error.ends_worker):
@@ -178,6 +178,12 @@ def _outcome(request: Run) -> Outcome:
     if request.goes_on:
         return Outcome.GOES_ON
     return Outcome.ENDED if request.error is None and request.raised is None else Outcome.FAILED
+
+
+@functools.cache
+def _limit_ns(watched: int) -> int:
+    """Return how long a call may wait for other members, from the board's word for it; 0 for any time."""
+    return Watched.unpack(_patient(watched)).limit_ns
 
 
 @functools.cache
