@@ -122,12 +122,14 @@ class Reader:
 async def read_all(pool: atomr_mp.Pool, prompts: list[Prompt], *, kill: bool) -> list[Reader]:
     """Read chats at the same time; kill the worker when all are in the middle."""
     readers = [Reader(prompt) for prompt in prompts]
-    reading = asyncio.gather(*(reader.read(pool) for reader in readers))
-    await asyncio.gather(*(reader.in_the_middle.wait() for reader in readers))
-    if kill:
-        os.kill(pool.devices[0].pid, signal.SIGKILL)
-        print("killed the worker when the chats had", *(len(reader.text) for reader in readers), "characters")
-    await reading
+    async with asyncio.TaskGroup() as reading:
+        for reader in readers:
+            reading.create_task(reader.read(pool))
+        for reader in readers:
+            await reader.in_the_middle.wait()
+        if kill:
+            os.kill(pool.devices[0].pid, signal.SIGKILL)
+            print("killed the worker when the chats had", *(len(reader.text) for reader in readers), "characters")
     return readers
 
 

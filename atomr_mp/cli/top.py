@@ -119,10 +119,12 @@ def _keys() -> Iterator[Callable[[float], bool]]:
         return
     before = termios.tcgetattr(keyboard)
     tty.setcbreak(keyboard)
+    keys = select.poll()
+    keys.register(keyboard, select.POLLIN)
 
     def quits(seconds: float) -> bool:
         until_s = time.monotonic() + seconds
-        while select.select([keyboard], [], [], max(0.0, until_s - time.monotonic()))[0]:
+        while keys.poll(max(0.0, until_s - time.monotonic()) * 1000):
             key = os.read(keyboard, 1)
             if not key or key in QUIT:  # no key: the terminal is gone
                 return True

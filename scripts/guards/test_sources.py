@@ -234,3 +234,8 @@ def test_what_stacks_are_read_by_is_there(module: str, functions: set[str]) -> N
     tree = ast.parse(SOURCES[f"workers/atomr_mp_workers/{path}.py"])
     assert functions <= {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
     assert f'"{path}.py"' in Path(stacks.__file__).read_text(encoding="utf-8")
+
+
+def test_nobody_waits_by_select() -> None:
+    """It fails for descriptors from 1024 on, which a pool with many clients has; `poll` takes any."""
+    assert [file for file, source in SOURCES.items() if re.search(r"\bselect\.select\(", source)] == []
