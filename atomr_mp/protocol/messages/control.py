@@ -538,6 +538,13 @@ class WorldMailbox(Message, frozen=True, tag="world_mailbox"):
     world: U32
 
 
+class WorldRefused(Message, frozen=True, tag="world_refused"):
+    """This process takes no place in a world that a session has made, since it cannot make its mailbox."""
+
+    world: U32
+    reason: Annotated[str, msgspec.Meta(max_length=2000)]
+
+
 class EpochJoined(Message, frozen=True, tag="epoch_joined"):
     """This process has joined an epoch."""
 
@@ -587,6 +594,7 @@ FromWorker = (
     | ResidentAbandoned
     | ResidentRejected
     | WorldMailbox
+    | WorldRefused
     | EpochJoined
     | EpochLeft
     | EpochBroken

@@ -61,6 +61,13 @@ class WorldListener(Protocol):
             ProtocolError: It must not do so.
         """
 
+    def refused(self, worker: Worker, message: control.WorldRefused) -> None:
+        """A process has no mailbox to hand over, and says why.
+
+        Raises:
+            ProtocolError: It is no member of this world.
+        """
+
     def heard(self, worker: Worker, message: control.EpochJoined | control.EpochLeft | control.EpochBroken) -> None:
         """A process has said something about an epoch.
 

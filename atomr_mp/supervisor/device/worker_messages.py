@@ -91,6 +91,8 @@ class WorkerMessages:
                 self._residents.heard(worker.key, message, descriptor)
             case control.WorldMailbox():
                 self._worlds.mailbox(worker.key, message, descriptor)
+            case control.WorldRefused():
+                self._worlds.refused(worker.key, message)
             case control.EpochJoined() | control.EpochLeft() | control.EpochBroken():
                 self._worlds.heard(worker.key, message)
             case control.SessionViolated(number, reason):

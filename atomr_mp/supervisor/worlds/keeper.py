@@ -114,6 +114,8 @@ class WorldKeeper:
         """Pairs of a process and another one whose files it has got."""
         self._loaded: Final[dict[WorldMember, str]] = {}
         """Digests of the code that processes have loaded."""
+        self._refused: Final[dict[WorldMember, str]] = {}
+        """Processes without a mailbox, and why."""
         self._stopped: dict[WorldMember, int] = {}
         """At how many looks in a row a member was stopped."""
         self._orders: Final[deque[WorldOrder]] = deque()
@@ -246,6 +248,12 @@ class WorldKeeper:
                 self._tell_member(other, message, descriptor)
         self._take(self._members.handed_over(rank, generation))
 
+    def refused(self, rank: int, generation: int, reason: str) -> None:
+        """Take in why a process has no mailbox: its rank is missing, until the world is closed or the process ends."""
+        if WorldMember(rank, generation) in self._files:
+            self._refused[WorldMember(rank, generation)] = clip(reason, REASON_CHARS)
+            self.look()
+
     def leaves(self, rank: int, generation: int, reason: str, *, answers: bool) -> None:
         """Take in that a process takes no more calls.
 
@@ -268,6 +276,7 @@ class WorldKeeper:
         member = WorldMember(rank, generation)
         self._given.difference_update([each for each in self._given if member in each])
         self._loaded.pop(member, None)
+        self._refused.pop(member, None)
         files = self._files.pop(member, None)
         if files is not None:
             files.close()
@@ -452,7 +461,9 @@ class WorldKeeper:
                     return f"{self._which(missing[0])} {state}", missing[0]
                 late = self._members.without_mailbox
                 if late:
-                    return f"{self._which(late[0])} has not made its mailbox yet", late[0]
+                    refused = [why for member, why in self._refused.items() if member.rank == late[0]]
+                    why = f"takes no part: {refused[-1]}" if refused else "has not made its mailbox yet"
+                    return f"{self._which(late[0])} {why}", late[0]
                 return "its members were set up with different code: reload the pool (atomr-mp reload)", -1
             case _:
                 cause = self._members.cause

@@ -202,6 +202,17 @@ class Worlds:
             rank, keeper = found
             keeper.mailbox(rank, worker[1], descriptor)
 
+    def refused(self, worker: Worker, message: control.WorldRefused) -> None:
+        """Take in why a process has no mailbox to hand over.
+
+        Raises:
+            ProtocolError: It is no member of this world.
+        """
+        found = self._place(worker[0], message.world)
+        if found is not None:
+            rank, keeper = found
+            keeper.refused(rank, worker[1], message.reason)
+
     def heard(self, worker: Worker, message: WorldMessage) -> None:
         """Take in what a process says of an epoch.
 

@@ -333,6 +333,26 @@ def test_members_of_a_made_world_hand_their_mailboxes_over_behind_the_offer() ->
     assert descriptors() == before
 
 
+def test_a_process_without_room_for_its_mailbox_says_so() -> None:
+    """Its world waits, and clients see why; the process is none the worse, and its successor is asked anew."""
+    pool = Pool()
+    number = pool.made.make(3, [0, 1])
+    pool.worlds.refused((1, 1), control.WorldRefused(number, "no memory " * 100))
+    pool.hand_over(0, number)
+    [info] = [each for each in pool.worlds.infos if each.number == number]
+    assert (info.state, info.rank) == (WorldState.WAITING, 1)
+    assert info.reason.startswith("rank 1 (device 1) takes no part: ")
+    assert info.reason.endswith("no memory no memory ")
+    assert len(info.reason) < 400
+    with pytest.raises(errors.ProtocolError, match=f"in no world with the number {number + 1}"):
+        pool.worlds.refused((1, 1), control.WorldRefused(number + 1, ""))
+    pool.worlds.ended((1, 1))
+    pool.worlds.refused((1, 1), control.WorldRefused(number, "too late"))
+    [info] = [each for each in pool.worlds.infos if each.number == number]
+    assert "takes no part" not in info.reason
+    pool.worlds.free()
+
+
 def test_a_gpu_is_in_few_worlds_of_sessions() -> None:
     """Those of the pool's plan count too; a closed one counts until all members have left it."""
     pool = Pool()

@@ -58,8 +58,8 @@ def engine_of(offered: control.WorldOffered, files: WorldFiles, device: WorkerDe
         descriptor = engine.export()
     except Exception as error:
         explained = device.explain(error)
-        if explained is None:
-            raise
+        if explained is None or explained.ends_worker:
+            raise explained or error from error
         raise errors.SetupFailed(f"no place in the world {offered.name!r} can be made: {explained}") from error
     try:
         tell(control.WorldMailbox(offered.world), descriptor)

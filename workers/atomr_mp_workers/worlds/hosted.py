@@ -37,7 +37,7 @@ class HostedWorlds(GangParts):
         members: Iterable[Membership],
         files: dict[int, WorldFiles],
         bells: Iterable[int],
-        make: Callable[[control.WorldOffered, WorldFiles], MadePlace] | None = None,
+        make: Callable[[control.WorldOffered, WorldFiles], MadePlace | None] | None = None,
     ) -> None:
         self._members: Final = {each.number: each for each in members}
         self._make: Final = make
@@ -102,9 +102,11 @@ class HostedWorlds(GangParts):
         self._open_place, self._close_place = open_place, close_place
 
     def add(self, offered: control.WorldOffered) -> None:
-        """Take a place in a world that a session has made; its files have come."""
+        """Take a place in a world that a session has made, if there is room for it; its files have come."""
         assert self._make is not None
         place = self._make(offered, self._files.setdefault(offered.world, WorldFiles()))
+        if place is None:
+            return
         self._members[offered.world], self._made[offered.world] = place.member, place
         self._use(place.member)
         self._open_place(place)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from atomr_mp import errors
 from atomr_mp.protocol.messages import control
 from atomr_mp.protocol.ref_collectives import program_of, request_of
 from atomr_mp_workers.device.base import WorkerDevice
@@ -19,6 +20,9 @@ from atomr_mp_workers.worlds.running.world_thread import WorldThread
 
 if TYPE_CHECKING:
     from atomr_mp_workers.worlds.exchange.world import OwnWorld
+
+
+REASON_CHARS: Final = 2000
 
 
 class MadePlace(NamedTuple):
@@ -68,15 +72,18 @@ class MadePlaces:
         self._wake: Final = wake
         self._look: Final = look
 
-    def make(self, offered: control.WorldOffered, files: WorldFiles) -> MadePlace:
-        """Make a place, and its thread.
+    def make(self, offered: control.WorldOffered, files: WorldFiles) -> MadePlace | None:
+        """Make a place, and its thread; None if its device has no room for it.
 
         Raises:
             ProtocolError: A file of this process has not come.
-            AtomrError: There is no memory for it.
         """
         bell = files.loop_bell(offered.rank, offered.generation)
-        engine, queue = self._engine(offered, files), GangQueue()
+        try:
+            engine, queue = self._engine(offered, files), GangQueue()
+        except errors.SetupFailed as error:
+            self._send(control.WorldRefused(offered.world, str(error)[:REASON_CHARS]))
+            return None
         view = engine.view
         thread_bell = files.thread_bell(offered.rank, offered.generation)
         thread = WorldThread(offered.name, queue, self._device, self._watch, self._watch, thread_bell, self._look)
