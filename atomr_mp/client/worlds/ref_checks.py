@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from atomr_mp import errors
+from atomr_mp.protocol.declaration.checks import check_apart
 from atomr_mp.protocol.refs import Operand
 from atomr_mp.protocol.words import counted, did_you_mean
 
@@ -124,7 +125,7 @@ def outputs_of(
         devices: The devices by rank.
 
     Raises:
-        InvalidRequest: One is no ref, or of another shape or type than the result.
+        InvalidRequest: One is no ref, or of another shape or type than the result, or its elements share memory.
         GpuRefWrongDevice: One is on another device.
     """
     outs = by_rank(out, len(devices), "a ref of `out`")
@@ -137,6 +138,7 @@ def outputs_of(
                 f"`out` of rank {rank} has shape {tuple(each.shape)} and elements of {each.dtype}, and the result "
                 f"has shape {tuple(shape)} and elements of {ref.dtype}"
             )
+        check_apart(f"`out` of rank {rank}", each.layout)
     return outs
 
 

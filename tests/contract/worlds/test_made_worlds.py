@@ -152,6 +152,11 @@ def test_what_a_client_can_know_is_refused_before_anything_is_sent(pool: atomr_m
         (errors.InvalidRequest, "did you mean sum?", lambda: pair.all_reduce(refs, "sun")),
         (errors.InvalidRequest, "`out` of rank 0 has shape", lambda: pair.all_reduce(refs, out=other)),
         (errors.InvalidRequest, "elements of int32", lambda: pair.all_reduce(refs, out=whole)),
+        (
+            errors.InvalidRequest,
+            "`out` of rank 0 of shape (3,) is written and has strides",
+            lambda: pair.all_reduce([ref[0] for ref in refs], out=[ref.as_strided((3,), (0,)) for ref in other]),
+        ),
         (errors.GpuRefWrongDevice, "device 1", lambda: pair.all_reduce(refs, out=refs[::-1])),
         (errors.InvalidRequest, "not divisible by 2", lambda: pair.all_to_all(other)),
         (errors.InvalidRequest, "from 0 to 1", lambda: pair.broadcast(refs, 2)),

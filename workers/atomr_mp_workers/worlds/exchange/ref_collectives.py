@@ -14,6 +14,7 @@ import msgspec
 
 from atomr_mp import errors
 from atomr_mp.protocol import values
+from atomr_mp.protocol.declaration.checks import check_apart
 from atomr_mp.protocol.ref_collectives import (
     ALL_GATHER,
     ALL_REDUCE,
@@ -85,6 +86,8 @@ class CollectiveMethod(Method):
             raise errors.InvalidRequest("a collective takes refs, one for each rank")
         if part.out is not None and not isinstance(part.out, DeviceArray):
             raise errors.InvalidRequest("`out` of a collective takes refs")
+        if part.out is not None:
+            check_apart("`out`", part.out.layout)
         return (part,)
 
     def written(self, arguments: tuple[Any, ...]) -> list[DeviceArray]:
