@@ -50,6 +50,36 @@ def put(pool: atomr_mp.Pool, values: list[float], count: int = 1000) -> list[Any
     return [pool.device(device).put(np.full(count, value)) for device, value in enumerate(values)]
 
 
+@pytest.mark.parametrize("method", ["fill", "add"])
+def test_a_suspect_behind_a_collective_lets_that_begin(ledger: Ledger, method: str) -> None:
+    """The collective waits for another rank, and the suspect for the collective: neither waits for the other's end."""
+    with (
+        ledger.gate("gate") as gate,
+        ledger.start(EXCHANGING, **shared_devices(2), faults=[], max_suspicions=3, backoff_initial_s=0.0) as pool,
+        pool.world([0, 1]) as world,
+    ):
+
+        def suspect(ref: Any) -> Any:
+            return pool.device(0).memory.fill(ref, 2.0) if method == "fill" else pool.call("Exchanging.add", ref, 1.0)
+
+        name = "memory.fill" if method == "fill" else "Exchanging.add"
+        with testing.inject(pool, at="enqueue", fault=testing.Kill(), of=name):
+            assert isinstance(suspect(put(pool, [1.0, 1.0])[0]).exception(DEADLINE_S), errors.WorkerLost)
+        ready(pool)
+        world.wait_ready(DEADLINE_S)
+        refs = put(pool, [1.0, 1.0])
+        held = pool.call("Exchanging.hold", refs[1], gate.path, 3.0)
+        gate.wait()
+        sums, late = world.all_reduce(refs, out=refs), suspect(refs[0])
+        assert settled(lambda: pool.status().devices[0].queue_depth == 2), "the collective's part and the suspect"
+        gate.open()
+        assert held.result(DEADLINE_S) is None
+        sums.result(DEADLINE_S)
+        assert late.exception(DEADLINE_S) is None
+        assert refs[1].numpy()[0] == 5.0
+        assert refs[0].numpy()[0] == (2.0 if method == "fill" else 6.0)
+
+
 @pytest.mark.parametrize("rank", [0, 1, 2])
 def test_a_rank_is_killed_amid_programs(pool: atomr_mp.Pool, rank: int) -> None:
     """What has ended is right everywhere, other outcomes typed; survivors' memory is whole or undefined."""

@@ -600,10 +600,13 @@ class Dispatcher:
             self._keep_out(request, refusal)
 
     def _run_alone(self, request: Request) -> None:
-        """Run a request that has begun, while nothing else runs; later, if a paused stream uses its memory."""
+        """Run a request that has begun, while nothing else runs; later, if a stream or a world's call uses its memory.
+
+        Such a call may wait for other members, who begin nothing while a suspect waits: it goes on meanwhile.
+        """
         name = request.method.name
         threads = self._threads.get(name)
-        if name in self._batched or threads is not None:
+        if request.after or request.reads or name in self._batched or threads is not None:
             operands.lend(request, self._device)
             if not operands.is_free(request):
                 self._suspect = request
