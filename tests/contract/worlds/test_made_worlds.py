@@ -386,6 +386,25 @@ def test_devices_that_cannot_be(pool: atomr_mp.Pool, devices: Any) -> None:
         pool.world(devices)
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+def test_what_began_nowhere_leaves_refs_as_they_were(
+    pool: atomr_mp.Pool, pair: MadeWorld, gate: Gate, rank: int
+) -> None:
+    """A collective that one rank refuses on arrival, and that is late on the other."""
+    refs, out = put(pool, pair, [np.ones(3)] * 2), put(pool, pair, [np.zeros(3)] * 2)
+    assert isinstance(pool.call("Exchanging.fail", refs[rank]).exception(DEADLINE_S), errors.ActorFailed)
+    held = pool.call("Exchanging.hold", refs[1 - rank], gate.path, 2.0)
+    gate.wait()
+    error = pair.all_reduce(refs, out=out, deadline_s=0.3).exception(DEADLINE_S)
+    assert isinstance(error, errors.DeadlineExceeded)
+    assert not error.maybe_executed
+    gate.open()
+    held.result(DEADLINE_S)
+    for ref in out:  # what was on its way then may be refused
+        assert settled(lambda ref=ref: not pool.call("Exchanging.first", ref).exception(DEADLINE_S))  # type: ignore[misc]
+    same(out, [np.zeros(3)] * 2)
+
+
 def test_a_session_has_so_many_worlds_and_no_more(pool: atomr_mp.Pool) -> None:
     """Closing one makes room; the client's end closes all."""
     with atomr_mp.connect(run_dir=pool.run_dir) as client:

@@ -131,6 +131,23 @@ def test_nobody_misses_what_was_told_before_it_came(
     assert (None if found is None else found.order) == (missed[0] if missed else None)
 
 
+@given(st.integers(0, 40), st.randoms(use_true_random=False))
+def test_what_was_heard_of_all_is_missed_by_nobody_new(count: int, random: Random) -> None:
+    """However many did not start, and in whatever order that is found and heard: some are remembered together."""
+    layout = Layout.contiguous("uint8", (8,), 0)
+    steps = [(place, heard) for place in range(count) for heard in (False, True)]
+    random.shuffle(steps)
+    content: Content | None = None
+    found: set[int] = set()
+    for place, _ in steps:
+        if place in found:
+            content = after_hearing(content, place, 5)
+        else:
+            content = after_absence(content, WrittenPart(layout), culprit(place))
+            found.add(place)
+    assert content is None or blame(content, layout, 10**6, 6) is None
+
+
 @given(st.lists(st.tuples(st.booleans(), layouts()), max_size=6), st.randoms(use_true_random=False))
 def test_what_a_later_writer_did_not_start_is_not_made_good_by_an_earlier_one(
     taken: list[tuple[bool, Layout]], random: Random

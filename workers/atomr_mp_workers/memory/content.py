@@ -65,6 +65,8 @@ class Missed(NamedTuple):
     """Requests received by then may have counted on it."""
     order: int
     """The place of the last of these requests in the order of borrows: only a later one writes what they did not."""
+    unheard: tuple[int, ...] = ()
+    """The places of those for which messages that were in flight may not have been received."""
 
 
 class Content(NamedTuple):
@@ -94,7 +96,7 @@ def after_absence(content: Content | None, part: WrittenPart, culprit: Culprit) 
     """Return the state after a writer is found not to start: its readers may have been on their way."""
     content = content or Content()
     low, high = part.layout.span
-    missed = (*content.missed, Missed(low, high, culprit, NEVER_NS, culprit.order))
+    missed = (*content.missed, Missed(low, high, culprit, NEVER_NS, culprit.order, (culprit.order,)))
     return content._replace(missed=missed if len(missed) <= MOST_MISSED else (_both(*missed[:2]), *missed[2:]))
 
 
@@ -108,8 +110,7 @@ def after_hearing(content: Content | None, order: int, now_ns: int) -> Content |
     """
     if content is None or not content.missed:
         return content
-    heard = (each._replace(until_ns=now_ns) if each.order == order else each for each in content.missed)
-    return content._replace(missed=tuple(heard))
+    return content._replace(missed=tuple(_heard(each, order, now_ns) for each in content.missed))
 
 
 def after_write(content: Content, part: WrittenPart, order: int) -> Content | None:
@@ -127,11 +128,19 @@ def after_write(content: Content, part: WrittenPart, order: int) -> Content | No
     return Content(hull, missed) if hull is not None or missed else None
 
 
+def _heard(missed: Missed, order: int, now_ns: int) -> Missed:
+    if order not in missed.unheard:
+        return missed
+    unheard = tuple(each for each in missed.unheard if each != order)
+    return missed._replace(unheard=unheard, until_ns=NEVER_NS if unheard else now_ns)
+
+
 def _both(one: Missed, other: Missed) -> Missed:
     """Join two writes that did not start: the readers of both miss the result."""
     low, high = min(one.low, other.low), max(one.high, other.high)
     culprit = min(one.culprit, other.culprit, key=lambda each: each.order)
-    return Missed(low, high, culprit, max(one.until_ns, other.until_ns), max(one.order, other.order))
+    unheard = tuple(dict.fromkeys((*one.unheard, *other.unheard)))
+    return Missed(low, high, culprit, max(one.until_ns, other.until_ns), max(one.order, other.order), unheard)
 
 
 def _without(hull: Hull, part: WrittenPart) -> Hull | None:

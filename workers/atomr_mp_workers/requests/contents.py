@@ -78,7 +78,8 @@ def note_absent(request: Request, error: errors.AtomrError) -> None:
     culprit = _culprit(request, error)
     for block, part in _parts(request):
         block.borrows.content = content.after_absence(block.borrows.content, part, culprit)
-    request.missed = [array.block for array in request.writes]
+    # A part of a world's call may have been refused before, and give up what it writes; then the call is dropped.
+    request.missed = [*request.missed, *(array.block for array in request.writes)]
 
 
 def note_heard(blocks: Iterable[Block], order: int, now_ns: int) -> None:
