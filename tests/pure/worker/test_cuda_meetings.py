@@ -17,9 +17,11 @@ from atomr_mp.protocol.world.memory import LINE_BYTES
 from atomr_mp.protocol.world.page import MAX_RANKS
 from atomr_mp.supervisor.plan import MOST_ON_GPU
 from atomr_mp_workers.worlds.cuda import layout as places
-from atomr_mp_workers.worlds.cuda.meeting import NOWHERE, CudaMeeting
+from atomr_mp_workers.worlds.cuda.meeting import NOWHERE, CudaMeeting, CudaRehearsal
 from atomr_mp_workers.worlds.cuda.watch import IDLE_LOOKS, Onlooker
+from atomr_mp_workers.worlds.exchange.ref_collectives import CollectiveMethod, RefCollectives
 from atomr_mp_workers.worlds.exchange.signatures import Agreement
+from atomr_mp_workers.worlds.exchange.world import OwnWorld
 from tests.support import settled
 
 EPOCH: Final = 3
@@ -240,6 +242,27 @@ def test_any_page_is_an_error_or_none(words: list[int]) -> None:
     assert (error is None) == (words[places.CODE] == 0)
     made.meeting.look()
     made.meeting.end()
+
+
+def test_memory_that_cannot_be_ends_the_epoch(rank: Rank) -> None:
+    """It is another process's."""
+    for _ in range(2):
+        with pytest.raises(errors.CollectiveAborted, match="the memory of rank 1 is damaged: a length"):
+            rank.meeting.distrust(1, "a length")
+    assert rank.left == [1]
+    with pytest.raises(errors.InternalError, match="a length"):
+        CudaRehearsal("tp", cast("Any", rank.meeting.exchange)).distrust(1, "a length")
+
+
+@pytest.mark.parametrize("compares_first", [False, True])
+def test_outputs_of_ranks_that_differ_are_whole_where_that_is_found_first(*, compares_first: bool) -> None:
+    """Kernels may have written by then."""
+    view = OwnWorld("tp", 0, 2, compares_first=compares_first)
+    method = CollectiveMethod("made-0.collective", 1, 0, RefCollectives(view, cast("Any", None)))
+    mismatch = errors.WorldMismatch("they differ", world="tp", rank=0, other=1)
+    assert method.undefined_after((), mismatch) == (() if compares_first else None)
+    assert method.undefined_after((), errors.InvalidRequest("refused")) == ()
+    assert method.undefined_after((), errors.CollectiveAborted("over", world="tp", epoch=1, rank=1, cause="")) is None
 
 
 def test_kernels_wait_longer_than_a_call_may() -> None:

@@ -10,10 +10,12 @@ import numpy as np
 
 from atomr_mp import errors
 from atomr_mp.protocol.world.collectives import Collective
+from atomr_mp.protocol.world.page import MOST
 from atomr_mp_workers.worlds.cuda.arrays import Given, Result, current_stream
 from atomr_mp_workers.worlds.cuda.kernels import HALVES
 from atomr_mp_workers.worlds.cuda.layout import GIVES, PAIRED, WANTS
 from atomr_mp_workers.worlds.cuda.meeting import NOWHERE, CudaMeeting, CudaRehearsal
+from atomr_mp_workers.worlds.exchange.arguments import check_rank, part_shape
 from atomr_mp_workers.worlds.exchange.operators import OPERATORS, check_computes, check_operator, factor_of
 from atomr_mp_workers.worlds.exchange.signatures import Agreement
 
@@ -93,7 +95,7 @@ class CudaCollectives:
         """Return this rank's part of the arrays reduced to one."""
         given = Given(x)
         number = _checked_operator(operator, given.name)
-        shape = self._part_shape(given)
+        shape = part_shape(given.shape, self._meeting.name, self._size)
         target = Result(out, shape, given)
         agreement = Agreement(
             Collective.REDUCE_SCATTER, given.size, given.name, operator=operator, factor=factor is not None
@@ -128,7 +130,7 @@ class CudaCollectives:
     def all_to_all(self, x: Any, out: Any) -> Any:
         """Return this rank's parts of all ranks' arrays."""
         given = Given(x)
-        self._part_shape(given)
+        part_shape(given.shape, self._meeting.name, self._size)
         target = Result(out, given.shape, given)
         agreement = Agreement(Collective.ALL_TO_ALL, given.size, given.name)
         self._move(agreement, target.apart(given, same_places=False), self._size, target, ALL, GIVES | WANTS)
@@ -157,6 +159,7 @@ class CudaCollectives:
         self._meeting.settle()
         lengths = gathered.get(stream=stream)
         width = row * item
+        self._check_lengths(lengths, MOST // max(1, width))
         most = int(lengths.max()) * width
         with stream:
             padded = cupy.empty((self._size, most), np.uint8)
@@ -177,6 +180,12 @@ class CudaCollectives:
                     made.array.reshape(-1).view(np.uint8)[...] = received[place, : length * width]
                 results.append(made.done(stream))
         return results
+
+    def _check_lengths(self, lengths: Any, most: int) -> None:
+        """Give the epoch up if lengths cannot be that ranks have sent: they are read from other processes' memory."""
+        for rank, row in enumerate(lengths.tolist()):
+            if min(row) < 0 or max(row) > most:
+                self._meeting.distrust(rank, "a number beside its data is larger than can be")
 
     def sendrecv(self, x: Any, to: int | None, from_: int | None, out: Any) -> Any:
         """Return the array that another rank sends to this one."""
@@ -263,24 +272,7 @@ class CudaCollectives:
         """
         if rank is None and none:
             return NOWHERE
-        if isinstance(rank, bool) or not isinstance(rank, int | np.integer) or not 0 <= rank < self._size:
-            raise errors.InvalidRequest(
-                f"`{what}` is {rank!r}; the ranks of world {self._meeting.name!r} are 0 to {self._size - 1}"
-            )
-        return int(rank)
-
-    def _part_shape(self, given: Given) -> tuple[int, ...]:
-        """Return the shape of one of as many parts of the first axis as there are ranks.
-
-        Raises:
-            InvalidRequest: There is no first axis, or it cannot be divided.
-        """
-        if not given.shape or given.shape[0] % self._size:
-            raise errors.InvalidRequest(
-                f"the first axis has to be divisible by {self._size}, the size of world {self._meeting.name!r}; "
-                f"the array has shape {given.shape}"
-            )
-        return (given.shape[0] // self._size, *given.shape[1:])
+        return check_rank(rank, what, self._meeting.name, self._size)
 
 
 def _checked_operator(operator: Any, name: str) -> int:

@@ -52,7 +52,6 @@ class CudaExchange:
         self.page: Final = page.cast("Q") if page.format != "Q" else page
         self._kernels: Final = kernels()
         self._layout: Final = layout_of(size)
-        self._own: Final = (rank, generation)
         self._mailbox: Final = Mailbox.make(self._layout.nbytes)
         self._mailboxes: Final[dict[Where, Mailbox]] = {}
         """Those of other processes."""

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from atomr_mp import errors
 from atomr_mp.protocol.world import MemberReader, MemberWriter, Signature, WorldPageDamagedError
 from atomr_mp.protocol.world.page import MOST
-from atomr_mp_workers import own_process
 from atomr_mp_workers.fault_points import hooks
 from atomr_mp_workers.worlds.cuda import layout as places
+from atomr_mp_workers.worlds.exchange.call_checks import check_call
 from atomr_mp_workers.worlds.exchange.signatures import both_sides
 
 if TYPE_CHECKING:
@@ -115,18 +115,8 @@ class CudaMeeting:
             WorldMismatch: The ranks have called different things in this gang call.
             CollectiveAborted: The epoch is over.
         """
-        own_process.check()
-        if self._thread != threading.get_ident():
-            if self._thread:
-                raise errors.InvalidRequest(
-                    f"a collective of world {self.name!r} was called on another thread than the one that runs the "
-                    "method; call it in the method itself"
-                )
-            raise errors.InvalidRequest(
-                f"a collective of world {self.name!r} was called outside of a gang call; call the method through "
-                f"`pool.world({self.name!r})`, and the collective in it"
-            )
-        found = self.found() or self._ended()
+        check_call(self.name, self._thread)
+        found = self._found() or self._ended()
         if found is not None:
             raise found
         if hooks.hook is not None:
@@ -147,13 +137,23 @@ class CudaMeeting:
     def settled(self) -> errors.RequestError | None:
         """Wait for the collectives of this gang call, and return the error of one that has failed, None if none has."""
         self.exchange.synchronize()
-        return self.found()
+        return self._found()
 
-    def found(self) -> errors.RequestError | None:
+    def _found(self) -> errors.RequestError | None:
         """Return the error of a collective of this gang call that has failed so far; None if all is well."""
         if self._error is None and self._page[places.CODE]:
             self._error = self._read()
         return self._error
+
+    def distrust(self, rank: int, why: str) -> NoReturn:
+        """Give the epoch up, for a rank's memory is not as it can be.
+
+        Raises:
+            CollectiveAborted: In any case.
+        """
+        if self._cause is None:
+            self._give_up(rank, f"the memory of rank {rank} is damaged: {why}")
+        raise self._aborted()
 
     def look(self) -> None:
         """Look whether this rank waits, and for whom: a rank that has ended the call will not come. Another thread."""
@@ -277,6 +277,14 @@ class CudaRehearsal:
 
     def settle(self) -> None:
         """Wait for nothing."""
+
+    def distrust(self, rank: int, why: str) -> NoReturn:
+        """Say that this process has damaged its own memory.
+
+        Raises:
+            InternalError: In any case.
+        """
+        raise errors.InternalError(f"in a rehearsal of world {self.name!r} rank {rank}'s memory is damaged: {why}")
 
 
 def _unpacked(words: Sequence[int]) -> tuple[Signature, int]:

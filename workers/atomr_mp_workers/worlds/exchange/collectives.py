@@ -20,6 +20,7 @@ from atomr_mp import errors
 from atomr_mp.protocol.world.collectives import Collective
 from atomr_mp.protocol.world.memory import MAILBOX_SLOTS, SLOT_BYTES
 from atomr_mp.protocol.world.page import MOST, sum_of
+from atomr_mp_workers.worlds.exchange.arguments import check_rank, part_shape
 from atomr_mp_workers.worlds.exchange.elements import Arithmetic, Array, Target, given
 from atomr_mp_workers.worlds.exchange.meeting import Meeting, Rehearsal
 from atomr_mp_workers.worlds.exchange.operators import check_operator
@@ -138,7 +139,7 @@ class Collectives:
     def reduce_scatter(self, x: Any, operator: str, factor: Any, out: Any) -> Any:
         """Return this rank's part of the arrays reduced to one."""
         array, name = given(x)
-        shape = self._part_shape(array)
+        shape = part_shape(array.shape, self._meeting.name, self._size)
         arithmetic = self._arithmetic(operator, array, name, factor)
         target = Target(out, shape, array.dtype)
         agreement = Agreement(Collective.REDUCE_SCATTER, array.size, name, operator=operator, factor=factor is not None)
@@ -194,7 +195,7 @@ class Collectives:
     def all_to_all(self, x: Any, out: Any) -> Any:
         """Return this rank's parts of all ranks' arrays."""
         array, name = given(x)
-        self._part_shape(array)
+        part_shape(array.shape, self._meeting.name, self._size)
         target = Target(out, array.shape, array.dtype)
         source, size, rank = target.apart(array, same_places=False), self._size, self._rank
         width = array.size // size
@@ -357,24 +358,7 @@ class Collectives:
         """
         if rank is None and none:
             return self._size
-        if isinstance(rank, bool) or not isinstance(rank, int | np.integer) or not 0 <= rank < self._size:
-            raise errors.InvalidRequest(
-                f"`{what}` is {rank!r}; the ranks of world {self._meeting.name!r} are 0 to {self._size - 1}"
-            )
-        return int(rank)
-
-    def _part_shape(self, array: Array) -> tuple[int, ...]:
-        """Return the shape of one of as many parts of the first axis as there are ranks.
-
-        Raises:
-            InvalidRequest: There is no first axis, or it cannot be divided.
-        """
-        if not array.ndim or array.shape[0] % self._size:
-            raise errors.InvalidRequest(
-                f"the first axis has to be divisible by {self._size}, the size of world {self._meeting.name!r}; "
-                f"the array has shape {array.shape}"
-            )
-        return (array.shape[0] // self._size, *array.shape[1:])
+        return check_rank(rank, what, self._meeting.name, self._size)
 
     def _given_parts(self, parts: Sequence[Any]) -> tuple[list[Array], str, int]:
         """Return the arrays for the ranks, their element type's name, and how many elements a row of them has.

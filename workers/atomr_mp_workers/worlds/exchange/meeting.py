@@ -17,8 +17,8 @@ from typing import Final, NoReturn
 from atomr_mp import errors
 from atomr_mp.protocol.world import MemberReader, MemberWriter, Signature, WorldPageDamagedError
 from atomr_mp.protocol.world.memory import MAILBOX_SLOTS, SLOT_BYTES
-from atomr_mp_workers import own_process
 from atomr_mp_workers.fault_points import hooks
+from atomr_mp_workers.worlds.exchange.call_checks import check_call
 from atomr_mp_workers.worlds.exchange.signatures import Agreement, both_sides, sequence_of
 
 LOOK_MS: Final = 1000
@@ -115,17 +115,7 @@ class Meeting:
             InvalidRequest: No gang call runs, or another thread asks.
             CollectiveAborted: The epoch is over, or was given up here.
         """
-        own_process.check()  # a forked child has this process's pages, and would write there
-        if self._thread != threading.get_ident():
-            if self._thread:
-                raise errors.InvalidRequest(
-                    f"a collective of world {self.name!r} was called on another thread than the one that runs the "
-                    "method; call it in the method itself"
-                )
-            raise errors.InvalidRequest(
-                f"a collective of world {self.name!r} was called outside of a gang call; call the method through "
-                f"`pool.world({self.name!r})`, and the collective in it"
-            )
+        check_call(self.name, self._thread)
         self._raise_if_over()
 
     def meet(self, agreement: Agreement, step: int) -> None:
