@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from typing import Any, Final
 
 import numpy as np
 import pytest
 
+from atomr_mp_workers.worlds.cuda import layout as places
 from tests.gpu.world_ranks import Ranks
-from tests.support import gpu_count
+from tests.support import gpu_count, settled
 
 pytestmark = pytest.mark.gpu
 
@@ -188,7 +188,7 @@ def test_a_graph_is_bound_to_no_epoch(ranks: Ranks) -> None:
 def test_a_stored_stop_word_ends_waits(ranks: Ranks) -> None:
     """Of a collective that the other rank does not come to, however many are queued behind it."""
     ranks.all[0].send("attempt('all_reduce', cp.ones(4), 'sum', None, None)")
-    time.sleep(0.2)  # it waits meanwhile
+    assert settled(lambda: bool(ranks.all[0].page[places.WAITING])), "it waits"
     ranks.all[0].page[0] = ranks.epoch
     assert ranks.all[0].get().startswith("CollectiveAborted")
     ranks.join()

@@ -45,11 +45,11 @@ class OwnWorld:
     ranks have to call the same collectives in the same order, in a gang call, on the method's own thread. In `setup`,
     and while methods are called with their examples, nobody waits: this rank's data stands for that of all.
 
-    **Arrays.** NumPy's, the arrays that methods get for refs, and whatever NumPy takes for an array: of any shape, and
-    empty or without dimensions too. Those that are not row-major are copied first; those in the other order of
-    bytes are converted; masked ones are refused. The shapes may differ by rank where the number of elements does not.
-    Results are new arrays, or `out` itself: an array of the result's shape and type, row-major or with gaps, which may
-    lie over `x`. After an error the content of `out` is undefined.
+    **Arrays.** NumPy's, on a GPU CuPy's, the arrays that methods get for refs, and whatever NumPy takes for an array:
+    of any shape, and empty or without dimensions too. Results are of the same kind. Those that are not row-major are
+    copied first; those in the other order of bytes are converted; masked ones are refused. The shapes may differ by
+    rank where the number of elements does not. Results are new arrays, or `out` itself: an array of the result's shape
+    and type, row-major or with gaps, which may lie over `x`. After an error the content of `out` is undefined.
 
     **Numbers.** `op` is "sum", "prod", "min", "max" or "avg". It is computed in the order of ranks, so all ranks get
     the same bits, in all runs, whatever the number and place of elements. float16 and bfloat16 are computed in float32
@@ -60,7 +60,7 @@ class OwnWorld:
     **Errors** of all collectives:
 
     - `WorldMismatch`: the ranks call different collectives, or with other types, numbers of elements, operators or
-      roots. All ranks raise it. The next collective works.
+      roots. All ranks raise it. The next collective works; on a GPU that of the next gang call.
     - `CollectiveAborted`: a rank has died, or has ended the call without this collective; the epoch is over.
     - `InvalidRequest`: an argument is wrong, or no gang call runs. If other ranks wait here meanwhile, the method's end
       aborts them.
