@@ -637,7 +637,7 @@ class Host:
         if message.token != self._token or routing_id == peer.routing_id:
             return
         self._take_back_lost(routing_id, lambda number: number > message.after)
-        if self._worlds.cut_off(session.number, time.monotonic_ns()):
+        if self._worlds.cut_off(session.number, message.parts, time.monotonic_ns()):
             self._violated(peer, "its connections were lost too often amid calls of worlds, whose epochs end by that")
             return
         lost = self._peers.known(routing_id)

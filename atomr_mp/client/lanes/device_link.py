@@ -71,6 +71,8 @@ class DeviceLink:
         """Whether the last attempt failed because this process had no descriptor left; the next call tries again."""
         self.lost: list[int] = []
         """Numbers of lost connections to this incarnation; the worker may not know of the loss."""
+        self.lost_parts: dict[int, int] = {}
+        """The epochs of worlds with parts that were lost with these, by world."""
         self.awaited: dict[int, IncarnationEnded] = {}
         """Ends of incarnations, by generation, whose last answers are on their way on a connection that is carried."""
         self.timer = 0

@@ -180,6 +180,7 @@ class Failover:
             return
         if link.number in link.releases.read:  # the worker has been told of the connections before
             link.lost.clear()
+            link.lost_parts.clear()
         if link.number not in link.lost:
             link.lost.append(link.number)
         if connection.ready:  # else what was given to it is lost with it
@@ -294,7 +295,8 @@ class Failover:
             case LinkAction.UNSEND:
                 self._unsend(link)
             case LinkAction.LOSE:
-                self._retry.lose(link, [reply for reply in _requests(link) if _is_on(reply, link.generation)])
+                self._note_lost_parts(link)
+                self._retry.lose(link, _lost(link))
             case LinkAction.REPEAT:
                 self._repeat(link)
             case LinkAction.TELL:
@@ -327,6 +329,7 @@ class Failover:
         info, standby = link.info, link.standby
         if link.generation != info.generation:
             link.lost.clear()
+            link.lost_parts.clear()
             link.told_failures = 0
             link.generation = info.generation
             link.releases = self._session.releases(info.index, info.generation)
@@ -356,13 +359,23 @@ class Failover:
         self._feed(link, LinkEvent.ADMITTED)
 
     def _repeat(self, link: DeviceLink) -> None:
-        """Name the worker's answers that were lost with connections; repeat the releases that it may have missed."""
+        """Name what was lost with connections; repeat the releases that the worker may have missed.
+
+        It may never have read the parts of worlds' calls, and the other ranks have theirs: only it can end their epoch.
+        """
         connection, releases = link.connection, link.releases
         assert connection is not None
+        self._note_lost_parts(link)
+        parts = [data.LostParts(world, epoch) for world, epoch in link.lost_parts.items()]
         for number in link.lost:
-            unread = data.Unread(link.token, number, releases.read.get(number, 0))
+            unread = data.Unread(link.token, number, releases.read.get(number, 0), parts)
             connection.send(data.FROM_CLIENT.encode(unread), [])
         self._connections.repeat_releases(link)
+
+    def _note_lost_parts(self, link: DeviceLink) -> None:
+        for reply in _lost(link):
+            if reply.gang is not None:
+                link.lost_parts[reply.gang.world] = max(reply.gang.epoch, link.lost_parts.get(reply.gang.world, 0))
 
     def _failed(self, link: DeviceLink) -> None:
         link.failures += 1
@@ -455,6 +468,11 @@ class Failover:
 
 def _requests(link: DeviceLink) -> list[Reply]:
     return [reply for _, reply in link.flight.items()]
+
+
+def _lost(link: DeviceLink) -> list[Reply]:
+    """Return the requests that were lost with a connection to the current incarnation."""
+    return [reply for reply in _requests(link) if _is_on(reply, link.generation)]
 
 
 def _is_on(reply: Reply, generation: int) -> bool:

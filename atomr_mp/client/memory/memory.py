@@ -513,7 +513,9 @@ class ClientMemory:
         if not wire.value:
             return GpuRef(self, lease, wire.slab, layout)
         try:
-            mapping = self._mapping(lease, wire.slab, opens=opens)
+            lease.mapping = mapping = self._mapping(lease, wire.slab, opens=opens)
+            # Without a borrow, since nobody else holds it. Where another machine has the memory, it is read here.
+            return mapping.array(layout, writable=True, keep=lease)
         except errors.GpuRefStale as stale:
             raise errors.WorkerLost(
                 f"a large result was not read before its worker's end: {stale.message}",
@@ -526,9 +528,6 @@ class ClientMemory:
             raise lost.again(before, maybe_executed=True) from lost
         except (errors.AtomrError, OSError) as error:
             raise _unread(error) from error
-        lease.mapping = mapping
-        # Without a borrow, since nobody else holds it.
-        return mapping.array(layout, writable=True, keep=lease)
 
     def _mapping(self, lease: Lease, slab: int, *, opens: bool = True) -> SlabMapping:
         device = self._devices[lease.releases.device]

@@ -128,6 +128,14 @@ class Release(Message, frozen=True, tag=3):
     """Slabs that the client has unmapped."""
 
 
+class LostParts(Message, frozen=True):
+    """Tells that parts of a world's calls were lost with a connection, and that others may have reached their ranks."""
+
+    world: U32
+    epoch: U64
+    """The epoch that they were for. It ends, since the other ranks would wait for these parts."""
+
+
 class Unread(Message, frozen=True, tag=5):
     """Report that a connection of this session has ended while the worker lives, and that another has replaced it.
 
@@ -140,6 +148,8 @@ class Unread(Message, frozen=True, tag=5):
     """Number of the ended connection."""
     after: U64
     """`number` of the last `Replies` read on it, 0 if none."""
+    parts: Annotated[list[LostParts], msgspec.Meta(max_length=MAX_CALLS)]
+    """The worlds with unanswered calls on it, each once."""
 
 
 class CallReply(Message, frozen=True):

@@ -24,6 +24,7 @@ from atomr_mp.protocol.messages import session
 from atomr_mp.protocol.messages.tunnel import ChannelOpened
 from atomr_mp.protocol.tunnel.clock import PoolClock
 from atomr_mp.remote import keys
+from atomr_mp.tunnel.memory_channel import MemoryCopier
 from atomr_mp.tunnel.session import CarriedSession
 from tests import remote as served
 from tests.contract.calls.test_reused_exceptions import CALLS, STREAMS, failures
@@ -191,6 +192,24 @@ def test_an_event_loop_goes_on_while_its_arguments_travel(serving: served.Served
             assert ended == sorted(ended)
 
         asyncio.run(use())
+
+
+def test_a_result_whose_memory_went_before_it_was_read_has_run(
+    pool: atomr_mp.Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The supervisor does not keep memory for ever."""
+
+    def gone(*_arguments: object) -> None:
+        raise errors.GpuRefStale("generation 1 has ended", device=0, generation=1)
+
+    content = np.ones(300_000)
+    reply = pool.call("Probe.echo", content, device=0)
+    with monkeypatch.context() as patched:
+        patched.setattr(MemoryCopier, "read", gone)
+        with pytest.raises(errors.WorkerLost, match="was not read before") as lost:
+            reply.result(DEADLINE_S)
+    assert (lost.value.maybe_executed, lost.value.was_running) == (True, False)
+    np.testing.assert_array_equal(reply.result(), content)
 
 
 def test_memory_of_another_machine_is_not_seen_in_place(pool: atomr_mp.Pool) -> None:

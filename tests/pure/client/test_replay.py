@@ -68,6 +68,8 @@ class FakeConnection:
         self.calls: dict[int, tuple[Any, bool]] = {}
         """Requests received and not answered, and whether each runs alone."""
         self.cancelled: list[int] = []
+        self.lost_parts: list[data.LostParts] = []
+        """The parts that the client has lost with earlier connections."""
         self.answers: list[bytes] = []
         self.programs: dict[int, bytes] = {}
         """Digests of the programs that the worker knows, by place."""
@@ -88,6 +90,8 @@ class FakeConnection:
                 self.calls.update((stream.id, (stream, message.alone)) for stream in streams)
             case data.Cancel(_, ids):
                 self.cancelled += ids
+            case data.Unread() as message:
+                self.lost_parts += message.parts
 
     def can_run(self, number: int) -> bool:
         """Return whether the worker knows a call's program, or the call needs none."""

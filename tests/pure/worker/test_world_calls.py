@@ -616,8 +616,9 @@ def test_a_client_that_loses_connections_again_and_again_has_to_go(pair: Pair) -
         told = []
         for number in range(hosted.MOST_CUTS + 1):
             pair.members[0].call(pair.peers[0][1], 1, gang(1))
-            assert not pair.members[0].worlds.cut_off(2, number)
-            told.append(pair.members[0].worlds.cut_off(1, number * step_ns))
+            others = [data.LostParts(1, 0), data.LostParts(9, 1)]
+            assert not pair.members[0].worlds.cut_off(1, others, number)
+            told.append(pair.members[0].worlds.cut_off(1, [data.LostParts(1, 1)], number * step_ns))
             pair.rejoin()
         assert any(told) == goes
         pair.members[0].worlds.session_ended(1)

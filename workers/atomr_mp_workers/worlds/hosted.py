@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from atomr_mp import errors
@@ -167,12 +167,13 @@ class HostedWorlds(GangParts):
         for each in self._members.values():
             each.session_ended(session)
 
-    def cut_off(self, session: int, now_ns: int) -> bool:
-        """Take in that a connection of a session was lost, maybe with parts that this process has not read.
+    def cut_off(self, session: int, parts: Sequence[data.LostParts], now_ns: int) -> bool:
+        """Take in that parts of a session were lost with a connection, maybe before this process had read them.
 
         Return whether the session has ended so many epochs by that that it has to go.
         """
-        ended = [each.cut_off(session) for each in self._members.values()]
+        members = [(self._members.get(each.world), each.epoch) for each in parts]
+        ended = [member.cut_off(session, epoch) for member, epoch in members if member is not None]
         if not any(ended):
             return False
         times = self._cuts.setdefault(session, deque(maxlen=MOST_CUTS))

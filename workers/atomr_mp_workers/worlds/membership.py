@@ -102,8 +102,6 @@ class Membership:
         self._end: EpochEnd | None = None
         self._reason = ""
         """Why it leaves unasked."""
-        self._sessions: set[int] = set()
-        """Sessions that have sent parts in this epoch."""
         self._is_cut = False
         """Whether parts may have been lost with a connection."""
         self._unable = ""
@@ -150,7 +148,6 @@ class Membership:
         self._epoch, self._end, self._reason = epoch, end, ""
         self._is_reported = self._is_cut = False
         self._unable = ""
-        self._sessions.clear()
         self._queue.enter(epoch)
         self._thread.meet(meeting)
         self._view.enter(meeting)
@@ -259,7 +256,6 @@ class Membership:
         """Take in a part that was checked."""
         key = key_of(request)
         if key is not None and self._epoch is not None:
-            self._sessions.add(key[0])
             self._queue.arrive(key, request)
             if hooks.hook is not None:
                 hooks.hook("world_note", "")
@@ -305,22 +301,27 @@ class Membership:
 
     def session_ended(self, session: int) -> None:
         """Take in that a session has ended. As rank 0, have all members drop those of its calls that may not begin."""
-        self._sessions.discard(session)
         if self._epoch is not None and self._epoch.publisher is not None:
             self._epoch.publisher.cancel(session)
 
-    def cut_off(self, session: int) -> bool:
-        """Take in that a connection of a session was lost, maybe with parts that this process has not read.
+    def cut_off(self, session: int, epoch: int) -> bool:
+        """Take in that parts of a session were lost with a connection, maybe before this process had read them.
 
         Return whether that ends the epoch for all.
 
+        Args:
+            session: Number of the session.
+            epoch: The epoch that they were for.
+
         The other members would wait for these; only the end of the epoch answers what they have. One that is closed
-        has its end before it.
+        has its end before it. The session that has made a world is its only one.
         """
-        if session in self._sessions and self._epoch is not None and self.state is MemberState.JOINED:
-            self._is_cut = self._epoch.is_given_up = True
-            return True
-        return False
+        if self._session not in {0, session} or self._epoch is None or self._epoch.number != epoch:
+            return False
+        if self.state is not MemberState.JOINED or self._epoch.is_given_up:
+            return False
+        self._is_cut = self._epoch.is_given_up = True
+        return True
 
     # --- the loop ---------------------------------------------------------------------------------------------------
 

@@ -567,6 +567,8 @@ class Model(RuleBasedStateMachine):
         """The calls, by the names of their attempts."""
         self.down: set[int] = set()
         self.cut_off: set[int] = set()
+        self.lost_parts: dict[int, tuple[int, int]] = {}
+        """By device: its generation, and the latest epoch with parts that were lost with a connection to it."""
         self.closed: set[int] = set()
         self.is_ready = False
         self.is_left = False
@@ -766,6 +768,10 @@ class Model(RuleBasedStateMachine):
         for number in self.may_begin(worker):
             if data.draw(st.booleans()):
                 self.begins(number, DEVICES.index(device))
+        for call, _ in worker.calls.values():
+            assert call.gang is not None
+            _, epoch = self.lost_parts.get(device, (0, 0))
+            self.lost_parts[device] = worker.generation, max(epoch, call.gang.epoch)
         worker.calls.clear()
         worker.ended = True
         for _ in range(2):
@@ -777,8 +783,16 @@ class Model(RuleBasedStateMachine):
     def mend(self, data: st.DataObject) -> None:
         """The next connection is made."""
         device = data.draw(st.sampled_from(sorted(self.cut_off)))
+        self.mend_one(device)
+
+    def mend_one(self, device: int) -> None:
+        """Connect again: the worker hears which epochs had parts that it may never have read."""
         self.cut_off.discard(device)
         self.lane.retry(device)
+        generation, epoch = self.lost_parts.pop(device, (0, 0))
+        worker = self.tp.worker(DEVICES.index(device))
+        if worker.generation == generation:
+            assert epoch in [each.epoch for each in worker.lost_parts]
 
     @precondition(lambda self: self.calls)
     @rule(data=st.data(), how=st.sampled_from(["cancel", "expire"]))
@@ -797,8 +811,7 @@ class Model(RuleBasedStateMachine):
         if not hasattr(self, "tp"):
             return
         for device in sorted(self.cut_off):
-            self.lane.retry(device)
-        self.cut_off.clear()
+            self.mend_one(device)
         for device in sorted(self.down):
             self.tp.back(device)
         self.down.clear()
