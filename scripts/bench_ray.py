@@ -297,7 +297,9 @@ def raylet(raylets: Raylets, turns: int) -> Figures:
             began = time.perf_counter()
             os.kill(second.all_processes["raylet"][0].process.pid, signal.SIGKILL)
             for pidfd in gone:
-                select.select([pidfd], [], [], 30)
+                poll = select.poll()
+                poll.register(pidfd, select.POLLIN)
+                poll.poll(30_000)
                 os.close(pidfd)
                 ended.append(time.perf_counter() - began)
             over.wait(4.0)

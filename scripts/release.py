@@ -144,9 +144,10 @@ def _told(process: subprocess.Popen[bytes], text: str) -> str:
     """Read a process's output up to the line with a text; less if the process ends before, or time is over."""
     assert process.stdout is not None
     until = time.monotonic() + DEADLINE_S
-    seen = b""
+    seen, poll = b"", select.poll()
+    poll.register(process.stdout, select.POLLIN)
     while not (text.encode() in seen and seen.endswith(b"\n")):
-        if not select.select([process.stdout], [], [], max(0.0, until - time.monotonic()))[0]:
+        if not poll.poll(max(0.0, until - time.monotonic()) * 1000):
             break
         data = os.read(process.stdout.fileno(), 65536)
         if not data:

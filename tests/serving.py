@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import re
-import select
 import signal
 import socket
 import subprocess
@@ -19,6 +18,7 @@ from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
 from tests.support import ACTORS, BACKEND, DEADLINE_S, Ledger
+from tests.waiting import readable
 
 SERVED: Final = f"{ACTORS}/served.py:Served"
 CLI: Final = (sys.executable, "-m", "atomr_mp.cli")
@@ -173,7 +173,7 @@ class Server:
         descriptor = self.process.stdout.fileno()
         while text.encode() not in seen or not seen.endswith(b"\n"):
             # The first is said once a pool runs, whose processes are all started before.
-            assert select.select([descriptor], [], [], 2 * DEADLINE_S)[0], f"it says nothing: {seen!r} {self.log()}"
+            assert readable([descriptor], 2 * DEADLINE_S), f"it says nothing: {seen!r} {self.log()}"
             data = os.read(descriptor, 65536)
             assert data, f"it has ended: {seen!r} {self.log()}"
             seen += data

@@ -42,6 +42,7 @@ from atomr_mp.protocol.messages.devices import DeviceInfo, DeviceState
 from atomr_mp.protocol.messages.session import DeviceChanged
 from atomr_mp.supervision.watchdog import Thread
 from soaking.delays import any_has_waited_s
+from tests.waiting import readable
 
 LEDGER: Final = "ATOMR_MP_TEST"
 """Environment variable that marks all processes of a ledger; its value is the ledger's directory."""
@@ -273,7 +274,7 @@ class Program:
 
     def _hear(self, out: IO[bytes] | None) -> list[str]:
         assert out is not None
-        assert select.select([out], [], [], DEADLINE_S)[0], "the program said nothing"
+        assert readable([out], DEADLINE_S), "the program said nothing"
         line = out.readline()
         assert line, f"the program has ended: {self._popen.wait(DEADLINE_S)}"
         return line.decode().split()

@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-import select
 import socket
 import struct
 import threading
 import time
 from collections.abc import Callable
 from typing import Final, NamedTuple, Self
+
+from tests.waiting import readable
 
 CHUNK: Final = 16384
 
@@ -104,7 +105,7 @@ class Proxy:
                     if direction not in self.stalled and end.fileno() >= 0:
                         sources[end.fileno()] = pair, direction
             with contextlib.suppress(OSError, ValueError):
-                ready, _, _ = select.select([self._listener.fileno(), self._wake, *sources], [], [], 0.02)
+                ready = readable([self._listener.fileno(), self._wake, *sources], 0.02)
                 for each in ready:
                     if each == self._listener.fileno():
                         self._accept()

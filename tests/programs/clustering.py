@@ -354,7 +354,9 @@ async def beside_a_lost_node(cluster: atomr_mp.ray.Cluster, lost: int) -> tuple[
 
 def wait(pidfd: int) -> bool:
     """Return whether a process has ended in time, reaped or not."""
-    ended = bool(select.select([pidfd], [], [], 10)[0])
+    poll = select.poll()
+    poll.register(pidfd, select.POLLIN)
+    ended = bool(poll.poll(10_000))
     os.close(pidfd)
     return ended
 

@@ -209,7 +209,9 @@ def wait_epoch(cluster: atomr_mp.ray.Cluster, index: int, before: str) -> atomr_
 
 def wait(pidfd: int, timeout_s: float) -> bool:
     """Return whether a process has ended in time."""
-    ended = bool(select.select([pidfd], [], [], timeout_s)[0])
+    poll = select.poll()
+    poll.register(pidfd, select.POLLIN)
+    ended = bool(poll.poll(timeout_s * 1000))
     os.close(pidfd)
     return ended
 

@@ -186,7 +186,9 @@ def raylet_reaped(cluster: atomr_mp.ray.Cluster, others: list[Any], load: Load, 
     gone = os.pidfd_open(cluster.nodes[lost].supervisor_pid)
     raylet.kill()
     raylet.wait()
-    seen["pool_gone"] = bool(select.select([gone], [], [], 10)[0])
+    poll = select.poll()
+    poll.register(gone, select.POLLIN)
+    seen["pool_gone"] = bool(poll.poll(10_000))
     os.close(gone)
     load.more(100)
 

@@ -102,7 +102,10 @@ class Clients:
 
     def _hear(self, waiting: list[int], patience_s: float) -> bool:
         """Wait until one of these has said something; False if none has."""
-        ready, _, _ = select.select(waiting, [], [], max(0.0, patience_s))
+        poll = select.poll()
+        for each in waiting:
+            poll.register(each, select.POLLIN)
+        ready = [each for each, _ in poll.poll(max(0.0, patience_s) * 1000)]
         for each in ready:
             data = os.read(each, 65536)
             if not data:

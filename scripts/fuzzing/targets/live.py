@@ -101,12 +101,14 @@ class Client(LiveTarget):
             current = token.pack(welcome.epoch, 0, device.generation)
             login = Login(welcome.session, welcome.secret, welcome.window)
             with contextlib.closing(DataConnection(device.endpoint, login, 0)) as worker:
+                heard = select.poll()
+                heard.register(worker, select.POLLIN)
                 until_s = time.monotonic() + DEADLINE_S
                 while not (worker.ready or worker.ended) and time.monotonic() < until_s:
-                    select.select([worker], [], [], HEARD_S)
+                    heard.poll(HEARD_S * 1000)
                     worker.advance()
                 worker.send(data.replace(TOKEN, current), [])
-                if not worker.ended and worker.receive() is None and select.select([worker], [], [], HEARD_S)[0]:
+                if not worker.ended and worker.receive() is None and heard.poll(HEARD_S * 1000):
                     worker.receive()
 
 

@@ -9,7 +9,6 @@ import functools
 import logging
 import os
 import queue
-import select
 import signal
 import socket
 import threading
@@ -41,6 +40,7 @@ from tests.support import (
     wait_state,
     wait_until,
 )
+from tests.waiting import readable
 
 THREADS: Final = 8
 CALLS: Final = 500
@@ -586,7 +586,7 @@ def test_an_answer_that_came_in_time_counts_though_nobody_looked(pool: atomr_mp.
     reply = pool.call("Probe.echo", 5, device=0)
     connection = local_client(pool)._blocking._links[0].connection
     assert connection is not None
-    assert select.select([connection], [], [], DEADLINE_S)[0], "no answer has come"
+    assert readable([connection], DEADLINE_S), "no answer has come"
     hurry(reply)
     assert settled(lambda: time.monotonic_ns() > reply.deadline_ns)
     assert not reply.is_over

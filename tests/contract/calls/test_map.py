@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import select
 import signal
 import time
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from atomr_mp import errors
 from atomr_mp.mapping.run import Failure, Progress
 from atomr_mp.protocol.messages.devices import Circuit, DeviceState
 from tests.support import ACTORS, DEADLINE_S, Ledger, client_of, local_client, settled, wait_generation, wait_state
+from tests.waiting import readable
 
 MAPPED = f"{ACTORS}/mapped.py:Mapped"
 
@@ -175,7 +175,7 @@ def waiting(pool: atomr_mp.Pool) -> int:
 def has_arrived(client: atomr_mp.Pool) -> bool:
     """Return whether an answer to a map waits to be read."""
     links = (link for lane in local_client(client)._loops.values() for link in lane._links)
-    return bool(select.select([link.connection for link in links if link.connection is not None], [], [], 0)[0])
+    return bool(readable([link.connection for link in links if link.connection is not None], 0))
 
 
 def test_slow_reader_loses_nothing(pool: atomr_mp.Pool) -> None:

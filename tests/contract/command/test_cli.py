@@ -3,7 +3,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import select
 import signal
 import subprocess
 import sys
@@ -29,6 +28,7 @@ from atomr_mp.startup.launch import launch
 from atomr_mp.startup.planning import make_plan
 from atomr_mp.supervision.settings import PoolSettings
 from tests.support import ACTORS, DEADLINE_S, Ledger, Watched, running, settled
+from tests.waiting import readable
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 DIGITS = f"{EXAMPLES}/digits.py:Digits"
@@ -60,7 +60,7 @@ def read_until(stream: IO[bytes], text: str) -> str:
     """Read a stream until a text has come; return all of it."""
     seen = b""
     while text.encode() not in seen:
-        assert select.select([stream], [], [], DEADLINE_S)[0], f"{text!r} did not come: {seen!r}"
+        assert readable([stream], DEADLINE_S), f"{text!r} did not come: {seen!r}"
         data = os.read(stream.fileno(), 65536)
         assert data, f"it ended before {text!r}: {seen!r}"
         seen += data

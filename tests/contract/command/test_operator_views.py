@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import select
 import signal
 import subprocess
 import sys
@@ -15,6 +14,7 @@ import pytest
 
 import atomr_mp
 from tests.support import DEADLINE_S, Ledger, running
+from tests.waiting import readable
 
 ACTOR = """
 import logging
@@ -76,7 +76,7 @@ def test_top_goes_on_until_it_is_told_to_end_or_the_pool_ends(ledger: Ledger, ho
         stack.enter_context(running(live))
         seen = b""
         while b"no faults" not in seen:
-            assert select.select([terminal], [], [], DEADLINE_S)[0], seen
+            assert readable([terminal], DEADLINE_S), seen
             seen += os.read(terminal, 65536)
         match how:
             case "ctrl-c":
@@ -90,10 +90,10 @@ def test_top_goes_on_until_it_is_told_to_end_or_the_pool_ends(ledger: Ledger, ho
         ended = os.pidfd_open(live.pid)
         stack.callback(os.close, ended)
         # Read on: it cannot end while nobody reads what it has written.
-        while ended not in (ready := select.select([terminal, ended], [], [], DEADLINE_S)[0]):
+        while ended not in (ready := readable([terminal, ended], DEADLINE_S)):
             assert ready, seen
             seen += os.read(terminal, 65536)
-        while select.select([terminal], [], [], 0)[0]:
+        while readable([terminal], 0):
             seen += os.read(terminal, 65536)
         assert live.wait() == (1 if how == "kill" else 0), seen
         assert (b"was stopped" in seen) == (how == "stop")

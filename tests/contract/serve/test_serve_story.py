@@ -5,7 +5,6 @@ import functools
 import json
 import os
 import re
-import select
 import signal
 import threading
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ import pytest
 import atomr_mp
 from tests.serving import Server, ask, children, command_line
 from tests.support import ACTORS, DEADLINE_S, Ledger, settled
+from tests.waiting import readable
 
 pytest.importorskip("httptools")
 
@@ -215,7 +215,7 @@ def test_a_log_that_nobody_reads_costs_lines_which_are_counted(ledger: Ledger, f
                     assert ask(connection, "GET", path, None, {"authorization": f"Bearer {server.token}"}).status == 404
             seen = b""
             while b"could not be written here" not in seen:
-                assert select.select([reader], [], [], DEADLINE_S)[0], seen[-1000:]
+                assert readable([reader], DEADLINE_S), seen[-1000:]
                 seen += os.read(reader, 65536)
                 server.ask("GET", "/health/live")
             assert server.ask("GET", "/health/live").status == 200

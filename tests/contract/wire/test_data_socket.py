@@ -33,6 +33,7 @@ from atomr_mp.wire.connection import UNREAD_BYTES
 from atomr_mp.wire.courier import Courier
 from atomr_mp.wire.ends import PeerNotReadingError
 from atomr_mp_workers.wire.data_socket import DataSocket
+from tests.waiting import readable
 
 DEADLINE_S: Final = 10.0
 REFUSED: Final = {zmq.Event.HANDSHAKE_FAILED_AUTH, zmq.Event.HANDSHAKE_FAILED_PROTOCOL}
@@ -95,7 +96,7 @@ class Ends:
             left_s = until_s - time.monotonic()
             assert left_s > 0, "nothing has arrived"
             assert not connection.ended
-            select.select([connection], [], [], left_s)
+            readable([connection], left_s)
 
     def look(self, until: Callable[[], object]) -> int:
         """Let the worker's end do its part until something holds; return how many it has refused."""
@@ -486,9 +487,7 @@ def test_a_client_that_closed_before_its_login_is_not_counted_as_refused(ends: E
             late.sendall(login(SESSIONS[0], SESSIONS[0]))
         else:
             late.sendall(login(SESSIONS[0], SESSIONS[0]))
-            ends.look(
-                lambda: select.select([late], [], [], 0)[0] and len(late.recv(999, socket.MSG_PEEK)) > len(GREETING)
-            )
+            ends.look(lambda: readable([late], 0) and len(late.recv(999, socket.MSG_PEEK)) > len(GREETING))
             late.recv(999)
             ends.ended.add(SESSIONS[0])
             late.sendall(initiate(data.routing_id(SESSIONS[0], 9)))
@@ -496,7 +495,7 @@ def test_a_client_that_closed_before_its_login_is_not_counted_as_refused(ends: E
 
         def turned_away() -> bool:
             nonlocal said
-            while select.select([late], [], [], 0)[0]:
+            while readable([late], 0):
                 chunk = late.recv(999)
                 said += chunk
                 if not chunk:
@@ -513,10 +512,7 @@ def test_who_knows_only_the_name_of_a_session_that_ended_is_counted(ends: Ends) 
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as stranger:
         stranger.connect(ends.endpoint.removeprefix("ipc://"))
         stranger.sendall(login(SESSIONS[0], SESSIONS[1]))
-        assert (
-            ends.look(lambda: select.select([stranger], [], [], 0)[0] and stranger.recv(999).endswith(REFUSAL[64:]))
-            == 1
-        )
+        assert ends.look(lambda: readable([stranger], 0) and stranger.recv(999).endswith(REFUSAL[64:])) == 1
 
 
 def test_the_end_comes_behind_the_last_answers(ends: Ends) -> None:

@@ -6,7 +6,6 @@ import errno
 import gc
 import os
 import resource
-import select
 import socket
 import subprocess
 import sys
@@ -22,6 +21,7 @@ from atomr_mp.transport.descriptors import Descriptor
 from atomr_mp.transport.session import DESCRIPTOR_BYTES, QUEUE_BYTES, SessionConnection, SessionPeer
 from atomr_mp_workers.wire.control import ControlChannel, SupervisorGoneError
 from tests.support import open_descriptors
+from tests.waiting import readable
 
 KERNEL_LIMIT = 253
 """SCM_MAX_FD: most descriptors beside one message."""
@@ -293,12 +293,12 @@ class TestTheSession:
                 pidfd = peer.open_pidfd()
                 assert pidfd is not None
                 assert not os.get_inheritable(pidfd)
-                assert select.select([pidfd], [], [], 0)[0] == []
+                assert readable([pidfd], 0) == []
                 process.communicate(b"\n", timeout=10)
-                assert select.select([pidfd], [], [], 10)[0] == [pidfd]
+                assert readable([pidfd], 10) == [pidfd]
                 os.close(pidfd)
             late = peer.open_pidfd()
-            assert late is None or select.select([late], [], [], 0)[0] == [late]
+            assert late is None or readable([late], 0) == [late]
             if late is not None:
                 os.close(late)
             peer.close()

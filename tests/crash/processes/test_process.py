@@ -36,6 +36,7 @@ from atomr_mp.supervisor.loop import Loop
 from atomr_mp.supervisor.processes.incarnation import LOOKS, Incarnation
 from atomr_mp.supervisor.processes.prefork_pool import PreforkPool
 from tests.support import settled
+from tests.waiting import readable
 
 DEADLINE_S = 20.0
 PYTHON = (sys.executable, "-I", "-S", "-c")
@@ -154,10 +155,10 @@ def test_the_end_of_a_thread_tells_of_the_process_s() -> None:
             pytest.skip("pidfds of threads came with Linux 6.9")
         try:
             assert len(threads) == 2
-            assert not select.select(threads, [], [], 0)[0]
+            assert not readable(threads, 0)
             assert worker.running()
             worker.kill()
-            assert select.select(threads, [], [], DEADLINE_S)[0]
+            assert readable(threads, DEADLINE_S)
             assert settled(lambda: not worker.running())
         finally:
             for thread in threads:
@@ -203,7 +204,7 @@ def test_a_first_thread_that_ended_before_the_others_is_not_watched() -> None:
         try:
             assert worker.running()
             assert worker.dying() is None
-            assert not select.select(threads, [], [], 0)[0]
+            assert not readable(threads, 0)
         finally:
             for thread in threads:
                 os.close(thread)
@@ -229,7 +230,7 @@ class Threaded:
 
     def open_threads(self) -> list[int]:
         """Return what becomes readable when the threads end, of those that have not; the caller's."""
-        return [os.dup(thread) for thread in self.threads if not select.select([thread], [], [], 0)[0]]
+        return [os.dup(thread) for thread in self.threads if not readable([thread], 0)]
 
     def dying(self) -> ExitCause | None:
         """Return whether it dies."""

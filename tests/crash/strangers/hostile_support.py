@@ -7,7 +7,6 @@ the library refuses to send must be tried too.
 from __future__ import annotations
 
 import contextlib
-import select
 import shutil
 import socket
 import struct
@@ -26,6 +25,7 @@ import atomr_mp
 from atomr_mp.operator.session import OperatorSession
 from atomr_mp.protocol.zmtp.framing import pack
 from tests.support import Delays
+from tests.waiting import readable
 
 DEADLINE_S: Final = 30.0
 """Longest wait for anything: far more than it takes, also on a busy machine."""
@@ -83,7 +83,7 @@ def eventually(condition: Callable[[], bool], what: str, timeout_s: float = DEAD
     until = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < until, f"not within {timeout_s:g} s: {what}"
-        select.select([], [], [], 0.002)
+        readable([], 0.002)
 
 
 class Victim:
