@@ -177,6 +177,17 @@ def test_ranks_that_differ_find_it_on_all_sides(ranks: Ranks, one: str, other: s
     same(ranks.each("run('all_reduce', 'float32', 1000, 'sum', None)"), [reduced(parts("float32", 1000, 2))] * 2)
 
 
+@pytest.mark.parametrize("count", [4, 5000, 3_000_000])
+def test_where_ranks_differ_nothing_is_written(ranks: Ranks, count: int) -> None:
+    """Into arrays of each kind, in order or with gaps."""
+    for given in (f"cp.full({count}, 7.0)", f"cp.full((2 * {count}), 7.0)[::2]", f"np.full({count}, 7.0)"):
+        ranks.each(f"globals().update(out={given})")
+        code = f"attempt('all_reduce', {given[:2]}.ones({count} + rank), 'sum', None, None if rank else out)"
+        assert all(found.startswith("WorldMismatch") for found in ranks.each(code))
+        assert ranks.all[0].do("bool((out == 7.0).all())")
+    same(ranks.each("run('all_reduce', 'float32', 1000, 'sum', None)"), [reduced(parts("float32", 1000, 2))] * 2)
+
+
 def test_a_graph_is_bound_to_no_epoch(ranks: Ranks) -> None:
     """It was captured before any, and replays in all."""
     ranks.each("capture(4096, 3)")

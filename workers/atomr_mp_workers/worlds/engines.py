@@ -65,5 +65,5 @@ def engine_of(offered: control.WorldOffered, files: WorldFiles, device: WorkerDe
         tell(control.WorldMailbox(offered.world), descriptor)
     finally:
         os.close(descriptor)
-    view = OwnWorld(*place, engine.rehearse, engine.collectives, compares_first=False)
+    view = OwnWorld(*place, engine.rehearse, engine.collectives)
     return Engine(view, engine.make_meeting, engine, engine.close)

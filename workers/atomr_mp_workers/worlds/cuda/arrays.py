@@ -120,9 +120,18 @@ class Result:
         if array is None or not array.flags.c_contiguous:
             with like.stream:
                 array = cupy.empty(shape, like.array.dtype)
+                self._fill(array, like.stream)
         self.array: Final = array
         """The elements to be written, in order."""
         self.address: Final = int(array.data.ptr)
+
+    def _fill(self, array: Any, stream: Any) -> None:
+        """Copy what is given: where ranks differ nothing is written, and `done` copies this back."""
+        if self._room is not None:
+            _plain(array)[...] = _plain(self._room)
+        elif isinstance(self._host, np.ndarray):
+            given = np.ascontiguousarray(self._host).reshape(array.shape)
+            array.set(given.view(array.dtype), stream=stream)
 
     def apart(self, x: Given, *, same_places: bool) -> Given:
         """Return an input that stays as it is while the result is written: itself, or a copy.

@@ -18,7 +18,6 @@ from cupy.cuda import runtime
 
 from atomr_mp import errors
 from atomr_mp.protocol.dtypes import ITEM_BYTES
-from atomr_mp.protocol.world.page import MAX_RANKS
 from atomr_mp_workers.worlds.cuda import layout as places
 from atomr_mp_workers.worlds.cuda.kernels import kernels
 from atomr_mp_workers.worlds.cuda.launch import BEGIN, MOVE, PULL, PUSH, SCALE, Launch
@@ -122,16 +121,7 @@ class CudaExchange:
                 raise errors.ProtocolError(f"the mailbox of rank {rank}, generation {generation}, has not come")
             bases.append(mailbox.address)
         slots = [slot_of(rank, generation) for rank, generation in enumerate(generations)]
-        rest = MAX_RANKS - self.size
-        table = struct.pack(
-            f"=6Q8I{MAX_RANKS}Q{MAX_RANKS}I",
-            *(0, 0, 0, epoch, 0, 0),
-            *(self.size, self.rank, slots[self.rank], self.size * places.PROCESSES, 0, 0, rehearses, 0),
-            *bases,
-            *[0] * rest,
-            *slots,
-            *[0] * rest,
-        )
+        table = places.pack_table(epoch, self.rank, slots, bases, rehearses=rehearses)
         given = np.frombuffer(table, np.uint8)
         runtime.memcpyAsync(self._table, given.ctypes.data, len(table), runtime.memcpyHostToDevice, self._stream.ptr)
         self._stream.synchronize()

@@ -6,6 +6,8 @@ own place, which no epoch reads before three more of that rank have been there.
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from atomr_mp.protocol.world.page import MAX_RANKS
@@ -70,9 +72,8 @@ MISMATCH: Final = 3
 PAIRS: Final = 4
 WORN: Final = 5
 
-TABLE_WORDS: Final = 10
-"""Words in front of the addresses."""
-TABLE_BYTES: Final = 8 * (TABLE_WORDS + MAX_RANKS) + 4 * MAX_RANKS
+_TABLE: Final = struct.Struct(f"=5Q6I{MAX_RANKS}Q{MAX_RANKS}I")
+TABLE_BYTES: Final = _TABLE.size
 
 
 class MailboxLayout(NamedTuple):
@@ -107,6 +108,23 @@ def layout_of(ranks: int) -> MailboxLayout:
 def slot_of(rank: int, generation: int) -> int:
     """Return the place of a process in the mailboxes of others."""
     return rank * PROCESSES + generation % PROCESSES
+
+
+def pack_table(
+    epoch: int, rank: int, slots: Sequence[int], mailboxes: Sequence[int], *, rehearses: bool = False
+) -> bytes:
+    """Return a table as a process has it when it joins an epoch: no collective has begun.
+
+    Args:
+        epoch: The epoch; 0 before one is joined.
+        rank: The rank of the process.
+        slots: The places of the members by rank, see `slot_of`.
+        mailboxes: The addresses of their mailboxes by rank.
+        rehearses: Whether nobody else is there: this rank's data stands for that of all.
+    """
+    rest = [0] * (MAX_RANKS - len(slots))
+    sizes = len(slots), rank, slots[rank]
+    return _TABLE.pack(0, 0, 0, epoch, 0, *sizes, 0, 0, rehearses, *mailboxes, *rest, *slots, *rest)
 
 
 def most_blocks(multiprocessors: int) -> int:

@@ -1,7 +1,8 @@
 """The kernels of collectives on GPUs, as text: one grid a collective, on every rank the same.
 
 **Warps.** The first warp of a block *watches*: it compares what the ranks call, and ends the block's waits if they
-differ, if the epoch is over, or if the kernel's own bound has passed. The other warps *work*.
+differ, if the epoch is over, or if the kernel's own bound has passed. The other warps *work*. They send at once, and
+write results once the watchers have found that all ranks call the same: where ranks differ, nothing is written.
 
 **The stop word** lies in the host's memory, so that the supervisor can end the waits even where the process is stuck. A
 look takes some 0.8 us, looks follow one after the other, and fences of scope `sys` wait for all of them: where one lane
@@ -29,11 +30,43 @@ from __future__ import annotations
 
 from typing import Final
 
-SOURCE: Final = r"""
+TYPES: Final = r"""
 typedef unsigned char u8;
 typedef unsigned short u16;
 typedef unsigned int u32;
 typedef unsigned long long u64;
+"""
+
+PRIMITIVES: Final = r"""
+__device__ __forceinline__ u64 now() { u64 t; asm volatile("mov.u64 %0, %globaltimer;" : "=l"(t)); return t; }
+__device__ __forceinline__ void put2(u64 a, u64 x, u64 y) {
+  asm volatile("st.relaxed.sys.global.v2.u64 [%0], {%1, %2};" :: "l"(a), "l"(x), "l"(y) : "memory");
+}
+__device__ __forceinline__ void get2(u64 a, u64& x, u64& y) {
+  asm volatile("ld.relaxed.sys.global.v2.u64 {%0, %1}, [%2];" : "=l"(x), "=l"(y) : "l"(a) : "memory");
+}
+__device__ __forceinline__ void release(u64 a, u64 v) {
+  asm volatile("st.release.sys.global.u64 [%0], %1;" :: "l"(a), "l"(v) : "memory");
+}
+__device__ __forceinline__ u64 acquire(u64 a) {
+  u64 v; asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(v) : "l"(a) : "memory"); return v;
+}
+__device__ __forceinline__ u64 peek(u64 a) {
+  u64 v; asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(v) : "l"(a) : "memory"); return v;
+}
+__device__ __forceinline__ void barrier(u32 which, u32 threads) {
+  asm volatile("bar.sync %0, %1;" :: "r"(which), "r"(threads) : "memory");
+}
+__device__ __forceinline__ float from_half(u16 bits) {
+  float f; asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(bits)); return f;
+}
+__device__ __forceinline__ u16 to_half(float v) {
+  u16 bits; asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(v)); return bits;
+}
+"""
+"""What the kernels take from PTX. A test has a form of it for the host, with another scheduler."""
+
+KERNELS: Final = r"""
 
 // The same numbers as in `layout`.
 #define MAX_RANKS 64
@@ -62,40 +95,21 @@ typedef unsigned long long u64;
 #define SHOWN_NS 1000000
 
 struct Table {
-  u64 sequence, call, bound_ns, epoch, looked, spare;
-  u32 ranks, rank, slot, slots;
-  u32 broken, done, rehearses, unused;
+  u64 sequence, call, bound_ns, epoch, looked;
+  u32 ranks, rank, slot, broken, done, rehearses;
   u64 base[MAX_RANKS];
   u32 slot_of[MAX_RANKS];
 };
 struct Layout { u64 headers, flags, taken, flag_stride, lines, line_count, halves, half; };
 struct Call { Table* table; u64* page; u64 first; u64 second; };
 
-__device__ __forceinline__ u64 now() { u64 t; asm volatile("mov.u64 %0, %globaltimer;" : "=l"(t)); return t; }
-__device__ __forceinline__ void put2(u64 a, u64 x, u64 y) {
-  asm volatile("st.relaxed.sys.global.v2.u64 [%0], {%1, %2};" :: "l"(a), "l"(x), "l"(y) : "memory");
-}
-__device__ __forceinline__ void get2(u64 a, u64& x, u64& y) {
-  asm volatile("ld.relaxed.sys.global.v2.u64 {%0, %1}, [%2];" : "=l"(x), "=l"(y) : "l"(a) : "memory");
-}
-__device__ __forceinline__ void release(u64 a, u64 v) {
-  asm volatile("st.release.sys.global.u64 [%0], %1;" :: "l"(a), "l"(v) : "memory");
-}
-__device__ __forceinline__ u64 acquire(u64 a) {
-  u64 v; asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(v) : "l"(a) : "memory"); return v;
-}
-__device__ __forceinline__ u64 peek(u64 a) {
-  u64 v; asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(v) : "l"(a) : "memory"); return v;
-}
-__device__ __forceinline__ void barrier(u32 which, u32 threads) {
-  asm volatile("bar.sync %0, %1;" :: "r"(which), "r"(threads) : "memory");
-}
+struct Shared { volatile u32 quit, agreed, left, bad, bad_producers, produced, consumed; u32 pairs[MAX_RANKS]; };
 
-struct Shared { volatile u32 quit, left, bad, bad_producers, produced, consumed; u32 pairs[MAX_RANKS]; };
-
-// Mark the epoch as broken, and say why, once.
+// Mark the epoch as broken, and say why, once. Every block finds that ranks differ. Block 0 marks it, after it has told
+// the peers what this rank calls. If another block did, block 0 might not begin, and the peers would wait.
 __device__ void report(const Call& c, Shared* sh, u32 code, u32 rank, u64 sequence, const u32* theirs) {
   sh->quit = code;
+  if (blockIdx.x && (code == MISMATCH || code == PAIRS)) return;
   if (atomicCAS(&c.table->broken, 0u, code)) return;
   volatile u64* page = c.page;
   page[PAGE_RANK] = rank;
@@ -106,6 +120,19 @@ __device__ void report(const Call& c, Shared* sh, u32 code, u32 rank, u64 sequen
   page[PAGE_OWN + 2] = c.table->call >> 32;
   __threadfence_system();
   page[PAGE_CODE] = code;
+}
+
+// Find out whether all ranks send to those that expect it from them.
+__device__ void check_pairs(const Call& c, Shared* sh, u64 s, u32 n, u32 me) {
+  for (u32 a = 0; a < n; a++) {
+    u32 to = sh->pairs[a] & 0xffff, from = sh->pairs[a] >> 16;
+    if ((to < n && (sh->pairs[to] >> 16) != a) || (from < n && (sh->pairs[from] & 0xffff) != a)) {
+      u32 whom = to < n && (sh->pairs[to] >> 16) != a ? to : from;
+      u32 said[6] = {a, sh->pairs[a], whom, sh->pairs[whom], 0, 0};
+      report(c, sh, PAIRS, a == me ? whom : a, s, said);
+      return;
+    }
+  }
 }
 
 // The first warp's part of a block.
@@ -124,7 +151,7 @@ __device__ void watch(const Call& c, const Layout& at, Shared* sh, u64 s, u32 wa
   u64 since = now(), bound = t->bound_ns;
   long long glanced = clock64();
   u32 r = lane;
-  bool shown = false;
+  bool shown = false, compared = false;
   if (lane == me % WATCHERS && me < n) sh->pairs[me] = own[5];
   while (true) {
     while (r < n && r == me) r += WATCHERS;
@@ -142,6 +169,14 @@ __device__ void watch(const Call& c, const Layout& at, Shared* sh, u64 s, u32 wa
       }
     }
     bool all = !__any_sync(0xffffffffu, r < n), ends = false;
+    if (all && !compared) {
+      compared = true;
+      __syncwarp();
+      if (lane == 0) {
+        if (pairs && !sh->quit) check_pairs(c, sh, s, n, me);
+        if (!sh->quit) sh->agreed = 1;
+      }
+    }
     if (lane == 0) {
       ends = sh->quit != 0 || (all && sh->left == warps);
       if (!ends && clock64() - glanced > GLANCE_CYCLES) {
@@ -164,22 +199,22 @@ __device__ void watch(const Call& c, const Layout& at, Shared* sh, u64 s, u32 wa
     if (__shfl_sync(0xffffffffu, (int)ends, 0)) break;
   }
   if (lane == 0 && shown) ((volatile u64*)c.page)[PAGE_WAITING] = 0;
-  __syncwarp();
-  if (pairs && lane == 0 && blockIdx.x == 0 && !sh->quit)
-    for (u32 a = 0; a < n; a++) {
-      u32 to = sh->pairs[a] & 0xffff, from = sh->pairs[a] >> 16;
-      if ((to < n && (sh->pairs[to] >> 16) != a) || (from < n && (sh->pairs[from] & 0xffff) != a)) {
-        u32 whom = to < n && (sh->pairs[to] >> 16) != a ? to : from;
-        u32 said[6] = {a, sh->pairs[a], whom, sh->pairs[whom], 0, 0};
-        report(c, sh, PAIRS, a == me ? whom : a, s, said);
-        break;
-      }
-    }
+}
+
+// Wait until the watchers have compared what all ranks call; false if nothing may be written.
+__device__ __forceinline__ bool agrees(const Table* t, Shared* sh) {
+  if (t->rehearses) return true;
+  while (!sh->agreed)
+    if (sh->quit) return false;
+  return true;
 }
 
 // What a block does first: false if this epoch is broken.
 __device__ __forceinline__ bool begins(const Call& c, Shared* sh, u64* s) {
-  if (threadIdx.x == 0) sh->quit = sh->left = sh->bad = sh->bad_producers = sh->produced = sh->consumed = 0;
+  if (threadIdx.x == 0) {
+    sh->quit = sh->agreed = sh->left = 0;
+    sh->bad = sh->bad_producers = sh->produced = sh->consumed = 0;
+  }
   *s = *(volatile u64*)&c.table->sequence + 1;
   bool broken = *(volatile u32*)&c.table->broken != 0;
   return !__syncthreads_or(broken);
@@ -216,15 +251,11 @@ template <> struct As<Half> { typedef float type; };
 template <> struct As<Brain> { typedef float type; };
 
 template <class T> __device__ __forceinline__ T up(T v) { return v; }
-__device__ __forceinline__ float up(Half v) { float f; asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(v.bits)); return f; }
+__device__ __forceinline__ float up(Half v) { return from_half(v.bits); }
 __device__ __forceinline__ float up(Brain v) { return __uint_as_float((u32)v.bits << 16); }
 
 template <class T> struct Down { template <class A> static __device__ __forceinline__ T of(A v) { return v; } };
-template <> struct Down<Half> {
-  static __device__ __forceinline__ Half of(float v) {
-    Half h; asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h.bits) : "f"(v)); return h;
-  }
-};
+template <> struct Down<Half> { static __device__ __forceinline__ Half of(float v) { return {to_half(v)}; } };
 template <> struct Down<Brain> {
   static __device__ __forceinline__ Brain of(float v) {
     u32 b = __float_as_uint(v);
@@ -333,6 +364,7 @@ KERNEL push(Call c, Layout at, const W* x, O* y, u64 count, u32 op, u32 wants) {
           for (int e = 0; e < N; e++) sum[e] = (A)up(line.e[e]);
         else take(sum, line.e, op);
       }
+      bad = bad || !agrees(t, &sh);
       if (bad || !wants) continue;
       if (op == AVG)
         for (int e = 0; e < N; e++) sum[e] = part(sum[e], n);
@@ -359,6 +391,7 @@ __device__ bool meet(const Call& c, const Layout& at, Shared* sh, u64 value, u32
         if (sh->quit) { sh->bad = 1; break; }
       acquire(mine);
     }
+  if (threadIdx.x == WATCHERS && !agrees(t, sh)) sh->bad = 1;
   barrier(1, workers);
   return !sh->bad;
 }
@@ -371,27 +404,28 @@ __device__ __forceinline__ void copy(u8* to, const u8* from, u64 bytes, bool who
     for (u64 i = 0; i < bytes; i++) to[i] = from[i];
 }
 
+// Copies every `step`th group of 16 bytes from number `g` on, up to `end`. The last group may have fewer.
+__device__ __forceinline__ void copy_groups(u8* to, const u8* from, u64 g, u64 end, u64 step, u64 bytes, bool whole) {
+  u64 full = end < bytes / 16 ? end : bytes / 16;
+  if (whole)
+    for (; g + 3 * step < full; g += 4 * step) {
+      uint4 v[4];
+      #pragma unroll
+      for (int k = 0; k < 4; k++) v[k] = ((const uint4*)from)[g + k * step];
+      #pragma unroll
+      for (int k = 0; k < 4; k++) ((uint4*)to)[g + k * step] = v[k];
+    }
+  for (; g < end; g += step) copy(to + 16 * g, from + 16 * g, bytes - 16 * g < 16 ? bytes - 16 * g : 16, whole);
+}
+
 // `rows` rows of `width` bytes.
 struct Rows { const u8* x; u64 width, rows; };
 
-__device__ __forceinline__ void gives(const Rows& in, u8* box, u64 room, u64 begin, u64 bytes, u32 workers) {
-  u64 groups = (bytes + 15) / 16, step = (u64)gridDim.x * workers;
-  u64 first = blockIdx.x * (u64)workers + threadIdx.x - WATCHERS;
+__device__ __forceinline__ void gives(const Rows& in, u8* box, u64 room, u32 workers) {
+  u64 first = blockIdx.x * (u64)workers + threadIdx.x - WATCHERS, step = (u64)gridDim.x * workers;
   bool whole = (((u64)in.x | in.width) & 15) == 0;
-  for (u64 row = 0; row < in.rows; row++) {
-    const u8* from = in.x + row * in.width + begin;
-    u8* to = box + row * room;
-    u64 g = first;
-    if (whole)
-      for (; g + 3 * step < bytes / 16; g += 4 * step) {
-        uint4 v[4];
-        #pragma unroll
-        for (int k = 0; k < 4; k++) v[k] = ((const uint4*)from)[g + k * step];
-        #pragma unroll
-        for (int k = 0; k < 4; k++) ((uint4*)to)[g + k * step] = v[k];
-      }
-    for (; g < groups; g += step) copy(to + 16 * g, from + 16 * g, bytes - 16 * g < 16 ? bytes - 16 * g : 16, whole);
-  }
+  for (u64 row = 0; row < in.rows; row++)
+    copy_groups(box + row * room, in.x + row * in.width, first, (in.width + 15) / 16, step, in.width, whole);
 }
 
 // The rows that are written to `y`: all ranks' (from < 0), or those of one.
@@ -407,22 +441,11 @@ extern "C" KERNEL move(Call c, Layout at, Rows in, u8* y, int from, u32 how) {
     u64 room = (in.width + 15) / 16 * 16, row = in.rows > 1 ? t->rank : 0, half = at.halves + (s & 1) * at.half;
     u64 step = (u64)gridDim.x * workers, first = blockIdx.x * (u64)workers + threadIdx.x - WATCHERS, bytes = in.width;
     bool whole = (((u64)y | in.width) & 15) == 0;
-    if (how & GIVES) gives(in, (u8*)t->base[t->rank] + half, room, 0, bytes, workers);
+    if (how & GIVES) gives(in, (u8*)t->base[t->rank] + half, room, workers);
     if (meet(c, at, &sh, s << 20 | 1, workers) && (how & WANTS))
       for (u32 r = from < 0 ? 0 : from; r < (from < 0 ? n : from + 1); r++) {
         const u8* theirs = (const u8*)t->base[r] + half + row * room;
-        u8* to = y + (from < 0 ? r * in.width : 0);
-        u64 g = first;
-        if (whole)
-          for (; g + 3 * step < bytes / 16; g += 4 * step) {
-            uint4 v[4];
-            #pragma unroll
-            for (int j = 0; j < 4; j++) v[j] = ((const uint4*)theirs)[g + j * step];
-            #pragma unroll
-            for (int j = 0; j < 4; j++) ((uint4*)to)[g + j * step] = v[j];
-          }
-        for (; g < (bytes + 15) / 16; g += step)
-          copy(to + 16 * g, theirs + 16 * g, bytes - 16 * g < 16 ? bytes - 16 * g : 16, whole);
+        copy_groups(y + (from < 0 ? r * in.width : 0), theirs, first, (bytes + 15) / 16, step, bytes, whole);
       }
     leaves(&sh);
   }
@@ -479,7 +502,7 @@ KERNEL pull(Call c, Layout at, Rows in, u8* y, u32 op, u32 how) {
     u64 room = (in.width + 15) / 16 * 16, row = in.rows > 1 ? t->rank : 0, half = at.halves + (s & 1) * at.half;
     u64 step = (u64)gridDim.x * workers, bytes = in.width;
     bool whole = ((u64)y & 15) == 0;
-    gives(in, (u8*)t->base[t->rank] + half, room, 0, bytes, workers);
+    gives(in, (u8*)t->base[t->rank] + half, room, workers);
     if (meet(c, at, &sh, s << 20 | 1, workers) && (how & WANTS)) {
       u64 where = half + row * room, count = bytes / sizeof(W);
       u64 g = blockIdx.x * (u64)workers + threadIdx.x - WATCHERS;
@@ -496,7 +519,8 @@ KERNEL pull(Call c, Layout at, Rows in, u8* y, u32 op, u32 how) {
 // --- large: as much again is sent while what came before is read ---------------------------------------------------
 
 // Some warps of a block put chunks into a ring in the mailbox, the others read those of all ranks. Each side tells the
-// same block of its peers how far it is. At the end all have read all.
+// same block of its peers how far it is. Nobody waits at the end for readers: they have read all before this half is
+// used again, two sequences later.
 template <class Read>
 __device__ __forceinline__ void flow(const Call& c, const Layout& at, Shared* sh, u64 s, const Rows& in, u32 how,
                                      Read read) {
@@ -528,18 +552,7 @@ __device__ __forceinline__ void flow(const Call& c, const Layout& at, Shared* sh
       if (how & GIVES)
         for (u64 row = 0; row < in.rows; row++) {
           const u8* from = in.x + row * in.width + begin;
-          u8* to = (u8*)base + slot + row * room;
-          u64 g = low + worker;
-          if (whole)
-            for (; g + 3 * PRODUCERS < (high < bytes / 16 ? high : bytes / 16); g += 4 * PRODUCERS) {
-              uint4 v[4];
-              #pragma unroll
-              for (int j = 0; j < 4; j++) v[j] = ((const uint4*)from)[g + j * PRODUCERS];
-              #pragma unroll
-              for (int j = 0; j < 4; j++) ((uint4*)to)[g + j * PRODUCERS] = v[j];
-            }
-          for (; g < high; g += PRODUCERS)
-            copy(to + 16 * g, from + 16 * g, bytes - 16 * g < 16 ? bytes - 16 * g : 16, whole);
+          copy_groups((u8*)base + slot + row * room, from, low + worker, high, PRODUCERS, bytes, whole);
         }
       __threadfence_block();
       barrier(2, PRODUCERS);
@@ -556,6 +569,7 @@ __device__ __forceinline__ void flow(const Call& c, const Layout& at, Shared* sh
           if (sh->quit) { sh->bad = 1; break; }
         if (own) __threadfence_block(); else acquire(mine);
       }
+      if (k == 0 && reader == 0 && !agrees(t, sh)) sh->bad = 1;
       barrier(3, CONSUMERS);
       if (sh->bad) break;
       if (how & WANTS) read(slot, room, begin, bytes, low, high, reader);
@@ -566,11 +580,6 @@ __device__ __forceinline__ void flow(const Call& c, const Layout& at, Shared* sh
       if (reader == 0) sh->consumed = k + 1;
     }
   }
-  if (worker < PRODUCERS && !alone)
-    for (u32 r = worker; r < n; r += PRODUCERS)
-      if (r != me)
-        while (peek(base + taken + t->slot_of[r] * 8ull) < (s << 20 | k))
-          if (sh->quit) break;
 }
 
 template <class W, class O>
@@ -610,17 +619,7 @@ extern "C" KERNEL flow_move(Call c, Layout at, Rows in, u8* y, int from, u32 how
       for (u32 r = first; r < last; r++) {
         const u8* theirs = (const u8*)t->base[r] + slot + row * room;
         u8* to = y + (from < 0 ? r * in.width : 0) + begin;
-        u64 g = low + reader;
-        if (whole)
-          for (; g + 3 * CONSUMERS < (high < bytes / 16 ? high : bytes / 16); g += 4 * CONSUMERS) {
-            uint4 v[4];
-            #pragma unroll
-            for (int j = 0; j < 4; j++) v[j] = ((const uint4*)theirs)[g + j * CONSUMERS];
-            #pragma unroll
-            for (int j = 0; j < 4; j++) ((uint4*)to)[g + j * CONSUMERS] = v[j];
-          }
-        for (; g < high; g += CONSUMERS)
-          copy(to + 16 * g, theirs + 16 * g, bytes - 16 * g < 16 ? bytes - 16 * g : 16, whole);
+        copy_groups(to, theirs, low + reader, high, CONSUMERS, bytes, whole);
       }
     });
     leaves(&sh);
@@ -652,3 +651,5 @@ extern "C" __global__ void begin(Table* t, u64 call, u64 mend, u64 bound_ns) {
   if (mend) { t->sequence = mend; t->broken = 0; }
 }
 """
+
+SOURCE: Final = TYPES + PRIMITIVES + KERNELS

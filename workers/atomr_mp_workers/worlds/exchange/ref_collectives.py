@@ -71,7 +71,6 @@ class CollectiveMethod(Method):
         super().__init__(name, collectives.run)
         self.world = world
         self._rank: Final = rank
-        self._compares_first: Final = collectives.compares_first
         self.refused = RefusedPart
 
     def arguments(self, body: bytes, frames: Sequence[memoryview], resolve: Resolve) -> tuple[Any, ...]:
@@ -106,12 +105,9 @@ class CollectiveMethod(Method):
     def undefined_after(self, _arguments: tuple[Any, ...], error: errors.AtomrError) -> Sequence[DeviceArray] | None:
         """Return nothing if nothing was written; None for all outputs.
 
-        Nothing is where this rank has refused its part, and where the ranks have differed, if that is found first.
+        Nothing is where this rank has refused its part, and where the ranks have differed.
         """
-        untouched = isinstance(error, errors.InvalidRequest) or (
-            isinstance(error, errors.WorldMismatch) and self._compares_first
-        )
-        return () if untouched else None
+        return () if isinstance(error, errors.InvalidRequest | errors.WorldMismatch) else None
 
 
 class RefCollectives:
@@ -125,8 +121,6 @@ class RefCollectives:
     def __init__(self, view: OwnWorld, memory: ActorMemory) -> None:
         self._view: Final = view
         self._memory: Final = memory
-        self.compares_first: Final = view.compares_first
-        """Whether it is found that ranks differ before anything is written."""
         self._run: Final[dict[str, Callable[[CollectivePart], Any]]] = {
             BARRIER: self._barrier,
             ALL_REDUCE: self._all_reduce,

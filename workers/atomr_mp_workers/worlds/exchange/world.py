@@ -72,7 +72,6 @@ class OwnWorld:
         size: How many ranks there are.
         rehearse: Makes a meeting with itself, for `setup`.
         collectives: Makes the collectives of a meeting.
-        compares_first: Whether it is found that ranks differ before anything is written.
 
     Attributes:
         name: The world's name.
@@ -87,15 +86,12 @@ class OwnWorld:
         size: int,
         rehearse: Callable[[], Any] | None = None,
         collectives: Callable[[Any], Any] = through_memory,
-        *,
-        compares_first: bool = True,
     ) -> None:
         self.name: Final = name
         self.rank: Final = rank
         self.size: Final = size
         self._rehearse: Final = rehearse or (lambda: Rehearsal(name, rank, size))
         self._through: Final = collectives
-        self.compares_first: Final = compares_first
         self._epoch = 0
         self._meeting: EpochOf | None = None
         self._made: Any = None
