@@ -108,6 +108,24 @@ def _world_line(world: dict[str, Any]) -> str:
     return f"world {world['name']} ({of}) is {world['state']}, epoch {world['epoch']}{why}{waits}"
 
 
+def _link_lines(links: list[dict[str, Any]]) -> Iterator[str]:
+    """Yield the lines about how GPUs reach each other."""
+    if not links:
+        return
+    ways = [(each["gpus"], _way(each)) for each in links]
+    if len({way for _, way in ways}) == 1:
+        both = "each other" if len(ways) > 1 else f"each other (GPUs {ways[0][0][0]} and {ways[0][0][1]})"
+        yield f"the GPUs reach {both} {ways[0][1]}" if links[0]["access"] else f"the GPUs do not reach {both}"
+        return
+    for (one, other), way in ways:
+        yield f"GPUs {one} and {other} {'reach' if way else 'do not reach'} each other{f' {way}' if way else ''}"
+
+
+def _way(link: dict[str, Any]) -> str:
+    """Return the words for how two GPUs reach each other; empty if they do not."""
+    return "" if not link["access"] else "over NVLink" if link["nvlink"] else "over PCIe"
+
+
 def _remote_lines(remote: dict[str, Any]) -> Iterator[str]:
     """Yield the lines about remote clients."""
     state = f"pid {remote['pid']}" if remote["listening"] else "starting"
@@ -155,6 +173,8 @@ def _render(shown: dict[str, Any], console: Console) -> None:
     for device in shown["devices"]:
         for line in _remarks(device):
             console.print(f"{title(device)}{escape(line)}")
+    for line in _link_lines(shown["gpu_links"]):
+        console.print(line, highlight=False, markup=False)
     for world in shown["worlds"]:
         console.print(_world_line(world), highlight=False, markup=False)
     if shown["remote"] is not None:

@@ -34,6 +34,8 @@ def main() -> int:
 
     while True:
         with Monitor(uuids) as monitor:
+            for link in monitor.links():
+                tell(link)
             well = True
             while well:
                 for seen in monitor.wait(POLL_S):

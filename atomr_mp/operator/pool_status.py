@@ -190,6 +190,17 @@ class WorldStatus(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """A sentence on the ranks that wait for others; empty if none waits for long."""
 
 
+class GpuLinkStatus(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How two GPUs reach each other's memory."""
+
+    gpus: list[int]
+    """Their positions in the pool."""
+    access: bool
+    """Whether each can read and write the other's memory, as worlds on GPUs need it."""
+    nvlink: bool
+    """Whether over NVLink, in place of PCIe."""
+
+
 class PoolStatus(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """A snapshot of a pool: its states, queues and processes.
 
@@ -221,6 +232,8 @@ class PoolStatus(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Null if no remote clients are admitted."""
     devices: list[DeviceStatus] = msgspec.field(default_factory=list)
     worlds: list[WorldStatus] = msgspec.field(default_factory=list)
+    gpu_links: list[GpuLinkStatus] = msgspec.field(default_factory=list)
+    """As far as the driver tells it."""
 
 
 def status_of(answer: operators.Status, run_dir: Path | None, now: float) -> PoolStatus:
@@ -254,6 +267,9 @@ def status_of(answer: operators.Status, run_dir: Path | None, now: float) -> Poo
         worlds=[
             _world(world, progress)
             for world, progress in itertools.zip_longest(answer.worlds, answer.progress[: len(answer.worlds)])
+        ],
+        gpu_links=[
+            GpuLinkStatus(gpus=[each.gpu, each.other], access=each.access, nvlink=each.nvlink) for each in answer.links
         ],
     )
 

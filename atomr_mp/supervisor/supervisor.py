@@ -402,6 +402,7 @@ class Supervisor:
             remote=self._remote_status(),
             worlds=self._worlds.infos,
             progress=self._worlds.progress(),
+            links=[*self._health.links.values()],
         )
 
     def _read_keys(self, done: Callable[[errors.AtomrError | None], object]) -> None:

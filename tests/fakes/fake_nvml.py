@@ -51,6 +51,8 @@ class Card:
     busy_percent: int | None = 0
     recovery: int | None = 0
     uncorrected: int | None = 0
+    reaches: frozenset[int] | None = frozenset({0, 1, 2})
+    """What it can do with the memory of others: reads, writes, over NVLink."""
     gpu: Card | None = None
     """Of a MIG device: the GPU that it is a slice of."""
     instance: int = 0
@@ -81,6 +83,10 @@ class FakeNvml(ModuleType):
     NVML_MEMORY_ERROR_TYPE_UNCORRECTED = 1
     NVML_VOLATILE_ECC = 0
     NVML_FI_DEV_GET_GPU_RECOVERY_ACTION = 230
+    NVML_P2P_CAPS_INDEX_READ = 0
+    NVML_P2P_CAPS_INDEX_WRITE = 1
+    NVML_P2P_CAPS_INDEX_NVLINK = 2
+    NVML_P2P_STATUS_OK = 0
     nvmlEventTypeXidCriticalError = 8  # noqa: N815
     nvmlEventTypeDoubleBitEccError = 2  # noqa: N815
     nvmlEventTypeGpuRecoveryAction = 0x8000  # noqa: N815
@@ -174,6 +180,12 @@ class FakeNvml(ModuleType):
 
     def nvmlDeviceGetUtilizationRates(self, card: Card) -> SimpleNamespace:
         return SimpleNamespace(gpu=_told(card.busy_percent), memory=0)
+
+    def nvmlDeviceGetP2PStatus(self, one: Card, other: Card, kind: int) -> int:
+        for card in (one, other):
+            if card.lost:
+                raise NVMLError(GPU_IS_LOST)
+        return 0 if kind in _told(one.reaches) and kind in _told(other.reaches) else 5
 
     def nvmlDeviceGetComputeMode(self, card: Card) -> int:
         return card.mode

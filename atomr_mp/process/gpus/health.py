@@ -5,12 +5,13 @@ Every call may block for ever, so it is used in a process of its own, which nobo
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
 from atomr_mp.process import points
-from atomr_mp.protocol.messages.health import MAX_PROCESSES, GpuMemory, GpuProcess, GpuState, XidSeen
+from atomr_mp.protocol.messages.health import MAX_PROCESSES, GpuLink, GpuMemory, GpuProcess, GpuState, XidSeen
 
 NOT_TOLD: Final = {3, 4, 6, 13}
 """Not supported, no permission, not found, no such function: a GPU or a driver that does not tell this."""
@@ -111,6 +112,24 @@ class Monitor:
             ]
             processes.sort(key=lambda process: -process.taken_bytes)
             yield GpuMemory(each.gpu, processes[:MAX_PROCESSES])
+
+    def links(self) -> Iterator[GpuLink]:
+        """Return how the GPUs reach each other's memory, by pair; of none that the driver does not tell."""
+        whole = [each for each in self._watched if each.instance is None]
+        for one, other in itertools.combinations(sorted(whole, key=lambda each: each.gpu), 2):
+            nvml = self._nvml
+            kinds = nvml.NVML_P2P_CAPS_INDEX_READ, nvml.NVML_P2P_CAPS_INDEX_WRITE, nvml.NVML_P2P_CAPS_INDEX_NVLINK
+            try:
+                reads, writes, nvlink = (self._is_able(one.handle, other.handle, kind) for kind in kinds)
+            except nvml.NVMLError as error:
+                if error.value in {*NOT_TOLD, nvml.NVML_ERROR_GPU_IS_LOST, nvml.NVML_ERROR_RESET_REQUIRED}:
+                    continue
+                raise
+            yield GpuLink(one.gpu, other.gpu, reads and writes, nvlink)
+
+    def _is_able(self, one: Any, other: Any, kind: int) -> bool:
+        """Return whether a GPU can do something with the memory of another."""
+        return bool(self._nvml.nvmlDeviceGetP2PStatus(one, other, kind) == self._nvml.NVML_P2P_STATUS_OK)
 
     def _running(self, handle: Any) -> list[Any]:
         nvml = self._nvml

@@ -49,6 +49,18 @@ class GpuMemory(Message, frozen=True, tag="memory"):
     processes: Annotated[list[GpuProcess], msgspec.Meta(max_length=MAX_PROCESSES)]
 
 
-FromHealth = XidSeen | GpuState | GpuMemory
+class GpuLink(Message, frozen=True, tag="link"):
+    """How two GPUs reach each other's memory; sent when the driver is first asked. Slices and one GPU have none."""
+
+    gpu: U16
+    """Position of the GPU among the pool's; less than the other's."""
+    other: U16
+    access: bool
+    """Whether each can read and write the other's memory."""
+    nvlink: bool
+    """Whether it does so over NVLink, in place of PCIe."""
+
+
+FromHealth = XidSeen | GpuState | GpuMemory | GpuLink
 
 FROM_HEALTH: Final[Codec[FromHealth]] = Codec(FromHealth, channel="health")

@@ -9,6 +9,7 @@ import msgspec
 from atomr_mp import errors
 from atomr_mp.protocol.codec import MAX_DEVICES, U16, U32, U64, Bytes16, Message, Name, Text, Weight
 from atomr_mp.protocol.messages.devices import DeviceInfo, WorldInfo
+from atomr_mp.protocol.messages.health import GpuLink
 from atomr_mp.protocol.messages.suspects import RequestKey
 
 
@@ -375,6 +376,8 @@ class Status(Message, frozen=True, tag="status"):
     """All, by number."""
     progress: list[WorldProgress] = msgspec.field(default_factory=list)
     """The progress of these worlds, in their order."""
+    links: list[GpuLink] = msgspec.field(default_factory=list)
+    """How the GPUs reach each other's memory, as far as the driver tells it."""
 
     @property
     def unanswered(self) -> int:

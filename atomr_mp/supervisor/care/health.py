@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from atomr_mp import errors
-from atomr_mp.protocol.messages.health import FROM_HEALTH, GpuMemory
+from atomr_mp.protocol.messages.health import FROM_HEALTH, FromHealth, GpuLink, GpuMemory
 from atomr_mp.supervision.health import GpuHealth, Judgement, Measure
 from atomr_mp.supervision.lifecycle import State
 from atomr_mp.supervisor.care.helpers import Helpers
@@ -53,6 +53,8 @@ class HealthWatch:
         self._notes: dict[int, str] = {}
         self._taken: dict[int, dict[int, int]] = {}
         """The GPU memory of processes, by GPU and pid, as last reported."""
+        self.links: Final[dict[tuple[int, int], GpuLink]] = {}
+        """How GPUs reach each other, by pair."""
         self._heard_s = time.monotonic()
         self._again_s = AGAIN_S
         self._ours: socket.socket | None = None
@@ -119,9 +121,17 @@ class HealthWatch:
             except errors.ProtocolError:
                 _LOG.exception("a report of the GPUs' health is dropped")
                 continue
-            if isinstance(report, GpuMemory):
+            self._take(report)
+
+    def _take(self, report: FromHealth) -> None:
+        if report.gpu not in self._health:
+            return
+        match report:
+            case GpuMemory():
                 self._taken[report.gpu] = {each.pid: each.taken_bytes for each in report.processes}
-            elif report.gpu in self._health:
+            case GpuLink():
+                self.links[report.gpu, report.other] = report
+            case _:
                 judgement = self._health[report.gpu].take(report)
                 if judgement is not None:
                     self._act(report.gpu, judgement)

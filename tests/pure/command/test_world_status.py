@@ -13,6 +13,7 @@ from atomr_mp.operator import doctor
 from atomr_mp.operator.pool_status import WorldStatus, status_of
 from atomr_mp.protocol import process_tags
 from atomr_mp.protocol.messages.devices import DeviceInfo, DeviceState, WorldInfo, WorldState
+from atomr_mp.protocol.messages.health import GpuLink
 from atomr_mp.protocol.messages.operators import Status, WorkerStatus
 from atomr_mp.supervisor.worlds.files import NAME
 
@@ -34,6 +35,36 @@ def test_a_status_has_a_line_for_each_world(capsys: pytest.CaptureFixture[str]) 
         "world tp (Mlp, Head on devices 0 and 1) is ready, epoch 3",
         f"world pp (Stage on devices 2 and 3) is waiting, epoch 7: {reason}",
     ]
+
+
+@pytest.mark.parametrize(
+    ("links", "lines"),
+    [
+        ([], []),
+        ([GpuLink(0, 1, access=True, nvlink=True)], ["the GPUs reach each other (GPUs 0 and 1) over NVLink"]),
+        ([GpuLink(0, 1, access=False, nvlink=False)], ["the GPUs do not reach each other (GPUs 0 and 1)"]),
+        (
+            [GpuLink(0, 1, access=True, nvlink=True), GpuLink(0, 2, access=True, nvlink=True)],
+            ["the GPUs reach each other over NVLink"],
+        ),
+        (
+            [GpuLink(0, 1, access=True, nvlink=True), GpuLink(0, 2, access=True, nvlink=False)],
+            ["GPUs 0 and 1 reach each other over NVLink", "GPUs 0 and 2 reach each other over PCIe"],
+        ),
+        (
+            [GpuLink(0, 1, access=True, nvlink=True), GpuLink(0, 2, access=False, nvlink=True)],
+            ["GPUs 0 and 1 reach each other over NVLink", "GPUs 0 and 2 do not reach each other"],
+        ),
+    ],
+)
+def test_a_status_says_how_gpus_reach_each_other(
+    capsys: pytest.CaptureFixture[str], links: list[GpuLink], lines: list[str]
+) -> None:
+    """In one line if all do so alike."""
+    shown = status_of(Status(0, "p", "cuda", "1", 1, 0.0, 0, False, 1, 0, [], links=links), Path("/run"), 9.0)
+    assert [each.gpus for each in shown.gpu_links] == [[each.gpu, each.other] for each in links]
+    command._print(msgspec.to_builtins(shown))
+    assert [line for line in capsys.readouterr().out.splitlines() if "reach" in line] == lines
 
 
 READY = WorldInfo(0, "tp", [0], ["Mlp"], WorldState.READY, 3, [1])

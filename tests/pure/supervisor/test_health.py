@@ -14,6 +14,7 @@ from atomr_mp.protocol.messages.health import (
     FROM_HEALTH,
     MAX_PROCESSES,
     FromHealth,
+    GpuLink,
     GpuMemory,
     GpuProcess,
     GpuState,
@@ -120,6 +121,21 @@ def test_the_monitor_tells_whom_an_error_concerns(driver: FakeNvml) -> None:
         assert list(monitor.states()) == [GpuState(4), GpuState(5, lost=True)]
     assert driver.registered == dict.fromkeys(("GPU-aa", "GPU-bb"), 0x8008), "no more than the GPU can tell"
     assert driver.inits == 0, "it holds the GPUs"
+
+
+def test_the_monitor_tells_how_gpus_reach_each_other(driver: FakeNvml) -> None:
+    """By pair, the lower position first; not of a lost GPU, a slice, or where the driver does not tell."""
+    first, second = driver.cards
+    with Monitor({4: "GPU-bb", 5: "GPU-aa"}) as monitor:
+        assert list(monitor.links()) == [GpuLink(4, 5, access=True, nvlink=True)]
+        second.reaches = frozenset({0, 1})
+        assert list(monitor.links()) == [GpuLink(4, 5, access=True, nvlink=False)]
+        second.reaches = frozenset({0})
+        assert list(monitor.links()) == [GpuLink(4, 5, access=False, nvlink=False)]
+        second.reaches = None
+        assert list(monitor.links()) == []
+        second.reaches, first.lost = frozenset(), True
+        assert list(monitor.links()) == []
 
 
 def test_a_gpu_that_is_lost_from_the_start_is_told(driver: FakeNvml) -> None:
