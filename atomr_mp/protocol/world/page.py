@@ -109,6 +109,8 @@ class EntryKind(IntEnum):
     """Some members have answered their parts of requests on arrival: no member runs them."""
     STEPS = 8
     """Streams of one method take a step together. The data say how each of them stands (`shared_steps`)."""
+    LATE = 9
+    """Requests that have not begun are dropped, since rank 0 has not published them in time."""
 
 
 class NoteKind(IntEnum):

@@ -177,10 +177,11 @@ class Member:
         method: str = "Ranked.run",
         *,
         alone: bool = False,
+        deadline_ns: int = NEVER_NS,
     ) -> int:
         """Have a call arrive; return its id."""
         self._ids += 1
-        call = data.Call(self._ids, method, NEVER_NS, 0, values.encode((item,))[0], gang=gang)
+        call = data.Call(self._ids, method, deadline_ns, 0, values.encode((item,))[0], gang=gang)
         kind = data.Alone if alone else data.Calls
         requests = self.envelope.open(peer, kind(TOKEN, [call]), [])
         (self.dispatcher.take_alone if alone else self.dispatcher.take)(requests)
@@ -334,6 +335,26 @@ def test_a_part_without_room_keeps_nobody_waiting() -> None:
     assert not declined.maybe_executed
     assert pair.members[0].log == pair.members[1].log == [1]
     pair.close()
+
+
+@pytest.mark.parametrize(("late", "expected"), [(False, errors.Cancelled), (True, errors.DeadlineExceeded)])
+def test_all_ranks_drop_a_call_on_refs_for_what_rank_0_has_found(
+    pair: Pair, *, late: bool, expected: type[errors.RequestError]
+) -> None:
+    """Another rank's clock says nothing of it: its part may have been sent with some other deadline."""
+    for each in pair.members:
+        each.envelope._methods["Ranked.run"].refused = lambda _error: 0
+    soon_ns, later_ns = time.monotonic_ns() + 10_000_000, time.monotonic_ns() + 100_000_000_000
+    first = pair.members[0].call(pair.peers[0][1], 1, gang(1), deadline_ns=soon_ns if late else later_ns)
+    second = pair.members[1].call(pair.peers[1][1], 1, gang(1), deadline_ns=later_ns if late else soon_ns)
+    assert settled(lambda: time.monotonic_ns() > soon_ns)
+    if not late:
+        pair.members[0].dispatcher.cancel(pair.peers[0][1], [first])
+    pair.turn_until(1)
+    found = [pair.outcomes(0)[first], pair.outcomes(1)[second]]
+    assert [type(each) for each in found] == [expected] * 2
+    assert not any(each.maybe_executed for each in found if isinstance(each, errors.RequestError))
+    assert not pair.members[0].log + pair.members[1].log
 
 
 def test_batches_that_come_in_opposite_orders_are_the_same(pair: Pair) -> None:

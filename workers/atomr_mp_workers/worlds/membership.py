@@ -23,7 +23,7 @@ from atomr_mp_workers.worlds.order.files import WorldFiles
 from atomr_mp_workers.worlds.order.joined_epoch import JoinedEpoch
 from atomr_mp_workers.worlds.order.steps import PartKey, StreamEnd
 from atomr_mp_workers.worlds.running.gang_queue import GangQueue, key_of
-from atomr_mp_workers.worlds.running.waiting_parts import EARLY_NS, WaitingParts
+from atomr_mp_workers.worlds.running.waiting_parts import WaitingParts
 from atomr_mp_workers.worlds.running.world_thread import EpochMeeting, WorldThread
 
 _INSIDE: Final = frozenset({MemberState.JOINED, MemberState.CLOSING})
@@ -91,6 +91,7 @@ class Membership:
         self._thread: Final = thread
         self._queue: Final = queue
         queue.give_up, queue.decline, queue.explain = self._break_off, self._decline, self._explain
+        queue.expire = self._expire
         self._make_meeting: Final = make_meeting
         self._send: Final = send
         self._wake: Final = wake
@@ -202,15 +203,8 @@ class Membership:
         def drop(request: Request) -> None:
             if request.method.refused is None or request.peer.session.ended:
                 discard(request)
-            else:
-                # Rank 0 has found it late a little before its deadline, so that its caller hears of it in time. What it
-                # has dropped before that its caller has cancelled; only rank 0 was told.
-                now_ns = time.monotonic_ns()
-                if now_ns < request.deadline_ns - EARLY_NS:
-                    request.closing = _cancelled()
-                error = unrun(self.name, request, max(now_ns, request.deadline_ns), _REFS_IN_USE)
-                assert error is not None
-                self._abort(request, error)
+            else:  # its caller has cancelled it; only rank 0 was told
+                self._abort(request, _cancelled())
 
         self._queue.discard = drop
 
@@ -289,7 +283,6 @@ class Membership:
         if request.method.refused is None:
             self._queue.withdraw(request)
         elif self._waiting.cancel(key, self._epoch.publisher):
-            request.closing = _cancelled()
             self._wake()
 
     def is_quiet(self) -> bool:
@@ -373,7 +366,7 @@ class Membership:
             epoch.be_away(now_ns, away=away, has_parts=self._queue.has_parts)
             self._waiting.note_free(epoch.note)
             epoch.look(now_ns)
-            if epoch.publisher is not None and self._waiting.cancel_late(epoch.publisher, now_ns):
+            if epoch.publisher is not None and self._waiting.drop_late(epoch.publisher, now_ns):
                 self._wake()
             if epoch.damage:
                 self.give_up(epoch.damage)
@@ -443,6 +436,14 @@ class Membership:
             )
             error.left_epoch = False
         self._abort(request, error)
+
+    def _expire(self, request: Request) -> None:
+        """Answer a part that rank 0 has found late, a little before its deadline so that its caller hears in time."""
+        error = unrun(self.name, request, request.deadline_ns, _REFS_IN_USE)
+        if error is None or request.peer.session.ended:
+            self._queue.discard(request)
+        else:
+            self._abort(request, error)
 
     def _unbegun(self, epoch: JoinedEpoch, end: EpochEnd) -> errors.CollectiveAborted:
         """Return the error of a part that has not begun here and will not; behind the last entry it was unpublished."""

@@ -360,5 +360,5 @@ _OF_ONE_CALL: Final = frozenset({EntryKind.BEGIN, EntryKind.STEP})
 _OF_SEVERAL: Final = frozenset({EntryKind.BATCH, EntryKind.STEPS})
 """Kinds of entries of several calls that run as one."""
 
-_OF_NO_CALL: Final = frozenset({EntryKind.CANCEL, EntryKind.REFUSED, EntryKind.LAST})
+_OF_NO_CALL: Final = frozenset({EntryKind.CANCEL, EntryKind.REFUSED, EntryKind.LATE, EntryKind.LAST})
 """Kinds of entries that begin nothing."""

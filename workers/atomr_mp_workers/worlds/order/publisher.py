@@ -80,9 +80,11 @@ class Publisher:
         """Calls that have come to all, and that no member runs: refused, late or cancelled."""
         self._cancelled: deque[PartKey] = deque()
         """Calls of ended sessions that members may have parts of, and that will not begin."""
+        self._late: deque[PartKey] = deque()
+        """Calls that were not published in time, and that will not begin; members may have parts of them."""
         self._ended_sessions: dict[int, None] = {}
-        self._dropped: dict[PartKey, None] = {}
-        """Calls that were cancelled before they were published: notes about their parts may come."""
+        self._dropped: dict[PartKey, deque[PartKey]] = {}
+        """Calls that were dropped before they were published, each with its line: notes about their parts may come."""
         self._closes = self._is_closed = False
         """Whether the last entry is to be published, and whether it is."""
         self._published = 0
@@ -112,7 +114,7 @@ class Publisher:
     @property
     def waits(self) -> bool:
         """Whether something waits for a member's end before it is published."""
-        if self.calls or self._cancelled or self._declined or self._closes:
+        if self.calls or self._cancelled or self._late or self._declined or self._closes:
             return True
         return self.batches.wait_for_end or self.streams.waits or self.shared.waits
 
@@ -176,20 +178,22 @@ class Publisher:
             self._refused.add(key)
         return True
 
-    def cancel_call(self, key: PartKey, *, noted: bool) -> bool:
-        """Have all members drop a call, unless it was published; return whether they do.
+    def drop_call(self, key: PartKey, *, noted: bool, late: bool) -> bool:
+        """Have all members drop a call, unless it was published or dropped; return whether they do.
 
         Args:
             key: The call.
             noted: Whether this rank has noted its own part.
+            late: Whether it could not begin in time; else its caller has cancelled it.
         """
-        if key not in self.calls and self._open.pop(key, None) is None and noted:
+        if key in self._dropped or (key not in self.calls and self._open.pop(key, None) is None and noted):
             return False
         self.calls.forget(key)
-        self._dropped[key] = None
+        line = self._late if late else self._cancelled
+        self._dropped[key] = line
         if len(self._dropped) > MOST_ENDED:
             del self._dropped[next(iter(self._dropped))]
-        self._cancelled.append(key)
+        line.append(key)
         return True
 
     def close(self) -> None:
@@ -200,6 +204,7 @@ class Publisher:
             self.calls.clear()
             self._opening.clear()
             self._cancelled.clear()
+            self._late.clear()
             self._declined.clear()
             self._refused.clear()
             self.batches.clear()
@@ -260,7 +265,7 @@ class Publisher:
             if self._closes or self._is_closed:
                 continue
             if note.session in self._ended_sessions or key in self._dropped:
-                self._cancelled.append(key)
+                self._dropped.get(key, self._cancelled).append(key)
                 self.calls.forget(key)
                 self.batches.forget(key)
                 self._refused.discard(key)
@@ -338,7 +343,8 @@ class Publisher:
 
     def _publish_next(self, now_ns: int, ends: Sequence[int], ended: int) -> bool:
         """Publish the next entry; return False if there is none, or no room."""
-        for line, kind in ((self._cancelled, EntryKind.CANCEL), (self._declined, EntryKind.REFUSED)):
+        lines = (self._cancelled, self._late, self._declined)
+        for line, kind in zip(lines, (EntryKind.CANCEL, EntryKind.LATE, EntryKind.REFUSED), strict=True):
             if line:
                 return self._publish_drop(line, kind, now_ns, ends)
         done = None if self._holds else self._publish_way(now_ns, ends, ended)

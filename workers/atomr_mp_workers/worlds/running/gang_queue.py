@@ -71,7 +71,9 @@ class GangQueue:
         self.apart: Request | None = None
         """The part that was given out last, while it waits until it can run alone; nothing is given out meanwhile."""
         self.discard: Callable[[Request], object] = lambda _request: None
-        """Drops a part whose session has ended; set by whoever makes the envelope."""
+        """Drops a part whose session has ended, or whose caller has cancelled it; set by whoever makes the envelope."""
+        self.expire: Callable[[Request], object] = lambda _request: None
+        """Answers a part of a call that could not begin in time."""
         self.decline: Callable[[Request], object] = lambda _request: None
         """Answers a part of a call that no member runs."""
         self.give_up: Callable[[str], object] = lambda _reason: None
@@ -332,7 +334,7 @@ class GangQueue:
                 self._streams[entry.requests[0]] = part
                 part.may_step = bool(entry.argument)
             return part
-        drop = self.decline if entry.kind is EntryKind.REFUSED else self.discard
+        drop = {EntryKind.REFUSED: self.decline, EntryKind.LATE: self.expire}.get(entry.kind, self.discard)
         for each in parts:
             if not each.dropped:
                 drop(each)

@@ -6,7 +6,7 @@ uses that memory. So what the ring has published waits for no memory: each world
 whatever the order of the rings of several worlds.
 
 Two calls of different sessions can still have their places in opposite orders on two devices, directly or with other
-requests between them. Then neither is noted everywhere, so neither is published. Rank 0 cancels each on all members
+requests between them. Then neither is noted everywhere, so neither is published. Rank 0 drops each on all members
 shortly before its deadline, so that its client hears in time that it has not begun, and the other one goes on.
 """
 
@@ -22,7 +22,7 @@ from atomr_mp_workers.worlds.running.gang_queue import GangQueue
 
 EARLY_PART: Final = 8
 EARLY_NS: Final = 250_000_000
-"""How long before its deadline a call is cancelled: this part of its time, or less."""
+"""How long before its deadline a call is dropped: this part of its time, or less."""
 
 
 class WaitingParts:
@@ -58,7 +58,7 @@ class WaitingParts:
 
     @property
     def due_ns(self) -> int | None:
-        """When to cancel the first call, None without any."""
+        """When to drop the first call, None without any."""
         return min(self._deadlines.values(), default=None)
 
     def note_free(self, note: Callable[[PartKey], object]) -> None:
@@ -68,20 +68,20 @@ class WaitingParts:
             if key in self._queue:
                 note(key)
 
-    def cancel_late(self, publisher: Publisher, now_ns: int) -> bool:
-        """As rank 0, cancel the calls that have not been published in time; return whether there are any."""
+    def drop_late(self, publisher: Publisher, now_ns: int) -> bool:
+        """As rank 0, drop the calls that have not been published in time; return whether there are any."""
         late = [key for key, due_ns in self._deadlines.items() if now_ns >= due_ns or key not in self._queue]
-        cancelled = False
+        dropped = False
         for key in late:
             del self._deadlines[key]
-            if key in self._queue and publisher.cancel_call(key, noted=key not in self._parts):
-                cancelled = True
-        return cancelled
+            if key in self._queue and publisher.drop_call(key, noted=key not in self._parts, late=True):
+                dropped = True
+        return dropped
 
     def cancel(self, key: PartKey, publisher: Publisher) -> bool:
         """As rank 0, cancel a call that its caller does not want, unless it was published; return whether it is."""
         self._deadlines.pop(key, None)
-        return key in self._queue and publisher.cancel_call(key, noted=key not in self._parts)
+        return key in self._queue and publisher.drop_call(key, noted=key not in self._parts, late=False)
 
     def _is_free(self, key: PartKey) -> bool:
         return key not in self._queue or self._parts[key].dropped or self._queue.is_free(key)
